@@ -1,0 +1,553 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tensors as they are stored and sent: a `TensorProto` whose content is one raw snappy block.
+//!
+//! The format knows no "uncompressed" marker, but a snappy block may consist of one literal, which is the raw bytes
+//! behind a header of at most ten bytes. We write that where compression does not pay, every reader of the format
+//! understands it, and we recognise it and slice rows out without decompressing.
+
+use std::cell::RefCell;
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::proto_bytes::{
+    Field, Reader, put_bytes_field, put_tag, put_varint, put_varint_field, varint_len,
+};
+use crate::tensor::{Shape, Tensor, TensorData};
+
+/// Below this many bytes compression is not even tried: the header costs what it could save.
+const MIN_COMPRESSIBLE_BYTES: usize = 128;
+/// Blocks above this size are judged by a few samples of `TRIAL_BYTES` before all of it is compressed.
+const TRIAL_THRESHOLD_BYTES: usize = 64 * 1024;
+const TRIAL_BYTES: usize = 4 * 1024;
+/// Compression pays if it takes off at least one byte in this many.
+const MIN_SAVING_DIVISOR: usize = 8;
+/// No snappy element yields more than 64 bytes from 2, so larger claims are lies.
+const MAX_EXPANSION: usize = 32;
+
+struct Scratch {
+    encoder: snap::raw::Encoder,
+    compressed: Vec<u8>,
+    decoded: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
+        encoder: snap::raw::Encoder::new(),
+        compressed: Vec::new(),
+        decoded: Vec::new(),
+    });
+}
+
+/// Bytes of scratch memory that a thread keeps between calls.
+const MAX_KEPT_SCRATCH_BYTES: usize = 4 * 1024 * 1024;
+
+/// Appends a tensor of fixed-size elements as one `tensors` field of a `ChunkData.Data` message.
+///
+/// `bytes` are the stacked rows; with `delta` they are delta encoded first, if the rule of the format applies to them.
+pub fn put_tensor(out: &mut Vec<u8>, dtype: DType, shape: &[usize], bytes: &[u8], delta: bool) {
+    debug_assert_eq!(Tensor::num_bytes(dtype, shape), Some(bytes.len()));
+    if delta && let Some(encoded) = delta_encode(dtype, shape, bytes) {
+        put_tensor(out, dtype, shape, &encoded, false);
+        return;
+    }
+    SCRATCH.with_borrow_mut(|scratch| {
+        let compressed = compress_if_it_pays(scratch, bytes);
+        let header_len = literal_header_len(bytes.len());
+        let content_len = compressed.map_or(header_len + bytes.len(), <[u8]>::len);
+        put_tensor_header(out, dtype, shape, content_len);
+        if let Some(compressed) = compressed {
+            out.extend_from_slice(compressed);
+        } else {
+            put_literal_header(out, bytes.len());
+            out.extend_from_slice(bytes);
+        }
+        trim(&mut scratch.compressed);
+    });
+}
+
+/// Appends a tensor of strings as one `tensors` field of a `ChunkData.Data` message.
+pub fn put_string_tensor<S: AsRef<[u8]>>(out: &mut Vec<u8>, shape: &[usize], strings: &[S]) {
+    if strings.is_empty() {
+        let mut tensor = Vec::new();
+        put_dtype_and_shape(&mut tensor, DType::String, shape);
+        put_bytes_field(out, 1, &tensor);
+        return;
+    }
+    let content_len: usize = strings
+        .iter()
+        .map(|s| varint_len(s.as_ref().len() as u64) + s.as_ref().len())
+        .sum();
+    put_tensor_header(out, DType::String, shape, content_len);
+    for string in strings {
+        put_varint(out, string.as_ref().len() as u64);
+    }
+    for string in strings {
+        out.extend_from_slice(string.as_ref());
+    }
+}
+
+fn put_tensor_header(out: &mut Vec<u8>, dtype: DType, shape: &[usize], content_len: usize) {
+    let mut head: smallvec::SmallVec<[u8; 64]> = smallvec::SmallVec::new();
+    let mut plain = Vec::with_capacity(32);
+    put_dtype_and_shape(&mut plain, dtype, shape);
+    put_tag(&mut plain, 4, 2);
+    put_varint(&mut plain, content_len as u64);
+    head.extend_from_slice(&plain);
+    put_tag(out, 1, 2);
+    put_varint(out, (head.len() + content_len) as u64);
+    out.reserve(head.len() + content_len);
+    out.extend_from_slice(&head);
+}
+
+fn put_dtype_and_shape(out: &mut Vec<u8>, dtype: DType, shape: &[usize]) {
+    put_varint_field(out, 1, dtype.number() as u64);
+    let dim_len = |dim: usize| if dim == 0 { 0 } else { 1 + varint_len(dim as u64) };
+    put_tag(out, 2, 2);
+    put_varint(out, shape.iter().map(|&dim| 2 + dim_len(dim) as u64).sum());
+    for &dim in shape {
+        put_tag(out, 2, 2);
+        put_varint(out, dim_len(dim) as u64);
+        put_varint_field(out, 1, dim as u64);
+    }
+}
+
+fn literal_header_len(len: usize) -> usize {
+    varint_len(len as u64)
+        + match len {
+            0 => 0,
+            1..=60 => 1,
+            61..=0x100 => 2,
+            0x101..=0x1_0000 => 3,
+            0x1_0001..=0x100_0000 => 4,
+            _ => 5,
+        }
+}
+
+/// The varint length and the tag of a snappy block that is one literal of `len` bytes.
+fn put_literal_header(out: &mut Vec<u8>, len: usize) {
+    put_varint(out, len as u64);
+    let Some(last) = len.checked_sub(1) else { return };
+    let extra_bytes = match len {
+        1..=60 => {
+            out.push((last as u8) << 2);
+            return;
+        }
+        61..=0x100 => 1,
+        0x101..=0x1_0000 => 2,
+        0x1_0001..=0x100_0000 => 3,
+        _ => 4,
+    };
+    out.push((59 + extra_bytes as u8) << 2);
+    out.extend_from_slice(&last.to_le_bytes()[..extra_bytes]);
+}
+
+/// The raw bytes of a block that is one single literal.
+fn literal_body(block: &[u8]) -> Option<&[u8]> {
+    let mut reader = Reader::new(block);
+    let len = usize::try_from(reader.varint().ok()?).ok()?;
+    if len == 0 {
+        return reader.is_empty().then_some(&[]);
+    }
+    let tag = *reader.take(1).ok()?.first()?;
+    if tag & 3 != 0 {
+        return None;
+    }
+    let literal_len = match tag >> 2 {
+        small @ 0..60 => usize::from(small) + 1,
+        large => {
+            let extra = reader.take(usize::from(large) - 59).ok()?;
+            let mut le = [0u8; 8];
+            le[..extra.len()].copy_from_slice(extra);
+            usize::try_from(u64::from_le_bytes(le)).ok()? + 1
+        }
+    };
+    let body = reader.take(literal_len).ok()?;
+    (literal_len == len && reader.is_empty()).then_some(body)
+}
+
+fn compress_if_it_pays<'s>(scratch: &'s mut Scratch, bytes: &[u8]) -> Option<&'s [u8]> {
+    // Snappy counts in u32; such a tensor is stored as it is.
+    if bytes.len() < MIN_COMPRESSIBLE_BYTES || bytes.len() >= u32::MAX as usize / 2 {
+        return None;
+    }
+    let limit = |len: usize| len - len / MIN_SAVING_DIVISOR;
+    let Scratch { encoder, compressed, .. } = scratch;
+    let mut compress = |bytes: &[u8], compressed: &mut Vec<u8>| {
+        let room = snap::raw::max_compress_len(bytes.len());
+        if compressed.len() < room {
+            compressed.resize(room, 0);
+        }
+        encoder.compress(bytes, compressed).ok()
+    };
+    if bytes.len() > TRIAL_THRESHOLD_BYTES {
+        let starts = [0, bytes.len() / 2, bytes.len() - TRIAL_BYTES];
+        let mut total = 0;
+        for start in starts {
+            total += compress(&bytes[start..start + TRIAL_BYTES], compressed)?;
+        }
+        if total > limit(TRIAL_BYTES * starts.len()) {
+            return None;
+        }
+    }
+    let len = compress(bytes, compressed)?;
+    (len <= limit(bytes.len())).then(|| &compressed[..len])
+}
+
+fn trim(buffer: &mut Vec<u8>) {
+    if buffer.len() > MAX_KEPT_SCRATCH_BYTES {
+        *buffer = Vec::new();
+    }
+}
+
+/// A tensor inside a chunk: its header was read, its content was not.
+#[derive(Debug, Clone)]
+pub struct TensorView<'a> {
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Sizes of the dimensions; the first counts the steps of the chunk.
+    pub shape: Shape,
+    content: Content<'a>,
+    delta: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Content<'a> {
+    Packed(&'a [u8]),
+    StringValues(Vec<&'a [u8]>),
+}
+
+fn damaged(what: &str) -> Error {
+    Error::data_loss(format!("The tensor in the chunk is damaged: {what}."))
+}
+
+impl<'a> TensorView<'a> {
+    /// Reads the header of a `TensorProto`. `delta` is the flag of the chunk around it.
+    pub fn parse(message: &'a [u8], delta: bool) -> Result<Self> {
+        let mut number = 0;
+        let mut shape = Shape::new();
+        let mut packed: &[u8] = &[];
+        let mut values = Vec::new();
+        let mut reader = Reader::new(message);
+        while let Some((field, value)) = reader.field()? {
+            match (field, value) {
+                (1, Field::Varint(value)) => number = value as i32,
+                (2, Field::Bytes(bytes)) => shape = parse_shape(bytes)?,
+                (4, Field::Bytes(bytes)) => packed = bytes,
+                (8, Field::Bytes(bytes)) => values.push(bytes),
+                _ => {}
+            }
+        }
+        let dtype = DType::from_number(number)?;
+        let content =
+            if values.is_empty() { Content::Packed(packed) } else { Content::StringValues(values) };
+        Ok(Self { dtype, shape, content, delta })
+    }
+
+    /// Number of steps. A tensor in a chunk has at least one dimension.
+    pub fn num_rows(&self) -> Result<usize> {
+        self.shape.first().copied().ok_or_else(|| damaged("it has no dimensions, not even steps"))
+    }
+
+    /// Shape of one step.
+    pub fn row_shape(&self) -> &[usize] {
+        self.shape.get(1..).unwrap_or_default()
+    }
+
+    /// Bytes of one step in memory; 0 for strings.
+    pub fn row_bytes(&self) -> Result<usize> {
+        Tensor::num_bytes(self.dtype, self.row_shape()).ok_or_else(|| damaged("its shape overflows"))
+    }
+
+    /// Checks that rows `[offset, offset + length)` exist.
+    pub fn check_rows(&self, offset: usize, length: usize) -> Result<()> {
+        let rows = self.num_rows()?;
+        match offset.checked_add(length) {
+            Some(end) if end <= rows => Ok(()),
+            _ => Err(Error::invalid_argument(format!(
+                "Cannot slice steps [{offset}, {offset} + {length}) from a chunk of {rows} steps."
+            ))),
+        }
+    }
+
+    /// Copies rows `[offset, offset + length)` of fixed-size elements to `out`, which is exactly as long as they are.
+    pub fn copy_rows(&self, offset: usize, length: usize, out: &mut [u8]) -> Result<()> {
+        self.check_rows(offset, length)?;
+        let row_bytes = self.row_bytes()?;
+        let total = row_bytes
+            .checked_mul(self.num_rows()?)
+            .ok_or_else(|| damaged("its shape overflows"))?;
+        if self.dtype == DType::String || length * row_bytes != out.len() {
+            return Err(Error::internal("copy_rows was given a buffer of the wrong size"));
+        }
+        let Content::Packed(block) = &self.content else {
+            return Err(damaged("its values are not in tensor_content"));
+        };
+        let wanted = offset * row_bytes..offset * row_bytes + out.len();
+        let delta = self.delta_width().is_some();
+        if !delta && let Some(body) = literal_body(block) {
+            if body.len() != total {
+                return Err(damaged("its content is shorter or longer than its shape says"));
+            }
+            out.copy_from_slice(&body[wanted]);
+            return Ok(());
+        }
+        let claimed = snap::raw::decompress_len(block).map_err(|_| damaged("no snappy block"))?;
+        if claimed != total || total > block.len().saturating_mul(MAX_EXPANSION) {
+            return Err(damaged("its content is shorter or longer than its shape says"));
+        }
+        if !delta && out.len() == total {
+            return decompress(block, out);
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            let decoded = &mut scratch.decoded;
+            if decoded.len() < total {
+                decoded.resize(total, 0);
+            }
+            decompress(block, &mut decoded[..total])?;
+            if delta {
+                delta_decode(self.dtype, &self.shape, &mut decoded[..total]);
+            }
+            out.copy_from_slice(&decoded[wanted]);
+            trim(decoded);
+            Ok(())
+        })
+    }
+
+    /// Rows `[offset, offset + length)` of a tensor of strings, flat.
+    pub fn string_rows(&self, offset: usize, length: usize) -> Result<Vec<Vec<u8>>> {
+        self.check_rows(offset, length)?;
+        let per_row = Tensor::num_elements(self.row_shape()).ok_or_else(|| damaged("its shape overflows"))?;
+        let all = self.strings()?;
+        let expected = per_row.checked_mul(self.num_rows()?);
+        if expected != Some(all.len()) {
+            return Err(damaged("it holds more or fewer strings than its shape says"));
+        }
+        let wanted = &all[offset * per_row..(offset + length) * per_row];
+        Ok(wanted.iter().map(|s| s.to_vec()).collect())
+    }
+
+    fn strings(&self) -> Result<Vec<&'a [u8]>> {
+        let packed = match &self.content {
+            Content::StringValues(values) => return Ok(values.clone()),
+            Content::Packed(packed) => *packed,
+        };
+        let count = Tensor::num_elements(&self.shape).ok_or_else(|| damaged("its shape overflows"))?;
+        // Every string takes at least the byte of its length.
+        if count > packed.len() {
+            return Err(damaged("it holds fewer strings than its shape says"));
+        }
+        let mut reader = Reader::new(packed);
+        let lengths: Result<Vec<u64>> = (0..count).map(|_| reader.varint()).collect();
+        let strings: Result<Vec<&[u8]>> =
+            lengths?.into_iter().map(|length| reader.take(length as usize)).collect();
+        let strings = strings.map_err(|_| damaged("its strings end too early"))?;
+        if !reader.is_empty() {
+            return Err(damaged("bytes are left behind its strings"));
+        }
+        Ok(strings)
+    }
+
+    /// Rows `[offset, offset + length)` as a tensor of their own.
+    pub fn rows(&self, offset: usize, length: usize) -> Result<Tensor> {
+        self.check_rows(offset, length)?;
+        let mut shape = self.shape.clone();
+        shape[0] = length;
+        let data = if self.dtype == DType::String {
+            TensorData::Strings(self.string_rows(offset, length)?)
+        } else {
+            let mut bytes = vec![0; self.plausible_bytes(length)?];
+            self.copy_rows(offset, length, &mut bytes)?;
+            TensorData::Bytes(bytes)
+        };
+        Ok(Tensor { dtype: self.dtype, shape, data })
+    }
+
+    /// Bytes of `length` rows, refused if the stored content cannot possibly hold that many.
+    pub fn plausible_bytes(&self, length: usize) -> Result<usize> {
+        let bytes = self.row_bytes()?.checked_mul(length);
+        let stored = match &self.content {
+            Content::Packed(block) => block.len(),
+            Content::StringValues(_) => 0,
+        };
+        bytes
+            .filter(|&bytes| bytes <= stored.saturating_mul(MAX_EXPANSION))
+            .ok_or_else(|| damaged("its content is shorter or longer than its shape says"))
+    }
+
+    /// Bytes of the whole tensor in memory as the original counts them: strings take 24 bytes and their length.
+    pub fn uncompressed_bytes(&self) -> usize {
+        if self.dtype == DType::String {
+            return self.strings().map_or(0, |all| all.iter().map(|s| 24 + s.len()).sum());
+        }
+        Tensor::num_bytes(self.dtype, &self.shape).unwrap_or(0)
+    }
+
+    fn delta_width(&self) -> Option<usize> {
+        if self.delta && self.shape.len() >= 2 { self.dtype.delta_width() } else { None }
+    }
+}
+
+fn parse_shape(message: &[u8]) -> Result<Shape> {
+    let mut shape = Shape::new();
+    let mut reader = Reader::new(message);
+    while let Some((field, value)) = reader.field()? {
+        match (field, value) {
+            (2, Field::Bytes(dim)) => shape.push(parse_dim(dim)?),
+            (3, Field::Varint(unknown)) if unknown != 0 => {
+                return Err(damaged("its rank is unknown"));
+            }
+            _ => {}
+        }
+    }
+    Ok(shape)
+}
+
+fn parse_dim(message: &[u8]) -> Result<usize> {
+    let mut size = 0;
+    let mut reader = Reader::new(message);
+    while let Some((field, value)) = reader.field()? {
+        if let (1, Field::Varint(value)) = (field, value) {
+            size = value;
+        }
+    }
+    i64::try_from(size)
+        .ok()
+        .and_then(|size| usize::try_from(size).ok())
+        .ok_or_else(|| damaged("a dimension is negative"))
+}
+
+fn decompress(block: &[u8], out: &mut [u8]) -> Result<()> {
+    match snap::raw::Decoder::new().decompress(block, out) {
+        Ok(written) if written == out.len() => Ok(()),
+        _ => Err(damaged("its snappy block is corrupt")),
+    }
+}
+
+/// `out[0] = in[0]; out[i] = in[i] - in[i-1]` along the steps, wrapping; `None` if the rule does not apply.
+fn delta_encode(dtype: DType, shape: &[usize], bytes: &[u8]) -> Option<Vec<u8>> {
+    let width = dtype.delta_width().filter(|_| shape.len() >= 2)?;
+    let row = bytes.len().checked_div(shape[0])?;
+    let mut out = bytes.to_vec();
+    for at in (row..bytes.len()).step_by(width) {
+        let difference = read_uint(&bytes[at..at + width])
+            .wrapping_sub(read_uint(&bytes[at - row..at - row + width]));
+        out[at..at + width].copy_from_slice(&difference.to_le_bytes()[..width]);
+    }
+    Some(out)
+}
+
+/// The inverse of `delta_encode`, in place.
+fn delta_decode(dtype: DType, shape: &[usize], bytes: &mut [u8]) {
+    let Some(width) = dtype.delta_width().filter(|_| shape.len() >= 2) else { return };
+    let Some(row) = bytes.len().checked_div(shape[0]) else { return };
+    if row == 0 {
+        return;
+    }
+    for at in (row..bytes.len()).step_by(width) {
+        let sum = read_uint(&bytes[at..at + width])
+            .wrapping_add(read_uint(&bytes[at - row..at - row + width]));
+        bytes[at..at + width].copy_from_slice(&sum.to_le_bytes()[..width]);
+    }
+}
+
+fn read_uint(bytes: &[u8]) -> u64 {
+    let mut le = [0u8; 8];
+    le[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(le)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn view(message: &[u8], delta: bool) -> TensorView<'_> {
+        let (number, field) = Reader::new(message).field().unwrap().unwrap();
+        assert_eq!(number, 1);
+        let Field::Bytes(tensor) = field else { panic!("not bytes") };
+        TensorView::parse(tensor, delta).unwrap()
+    }
+
+    fn hex(text: &str) -> Vec<u8> {
+        let digits: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+        (0..digits.len()).step_by(2).map(|i| u8::from_str_radix(&digits[i..i + 2], 16).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_small_tensor_is_written_byte_for_byte_like_the_original_writes_it() {
+        let mut out = Vec::new();
+        let bytes: Vec<u8> = [5i32, 7, 4].iter().flat_map(|v| v.to_le_bytes()).collect();
+        put_tensor(&mut out, DType::Int32, &[3], &bytes, false);
+        assert_eq!(out, hex("0a18 0803 1204 1202 0803 220e 0c2c 050000000700000004000000"));
+    }
+
+    #[test]
+    fn delta_applies_to_rank_two_and_up_only() {
+        let bytes: Vec<u8> = [5i32, 7, 4].iter().flat_map(|v| v.to_le_bytes()).collect();
+        let mut out = Vec::new();
+        put_tensor(&mut out, DType::Int32, &[3, 1], &bytes, true);
+        assert_eq!(out, hex("0a1c 0803 1208 1202 0803 1202 0801 220e 0c2c 05000000 02000000 fdffffff"));
+        assert_eq!(view(&out, true).rows(0, 3).unwrap().data, TensorData::Bytes(bytes.clone()));
+        let mut plain = Vec::new();
+        put_tensor(&mut plain, DType::Int32, &[3], &bytes, true);
+        assert_eq!(view(&plain, true).rows(0, 3).unwrap().data, TensorData::Bytes(bytes));
+    }
+
+    #[test]
+    fn strings_are_lengths_then_bytes() {
+        let mut out = Vec::new();
+        put_string_tensor(&mut out, &[3], &[&b"x"[..], b"yy", b""]);
+        assert!(out.ends_with(&hex("01 02 00 78 79 79")));
+        let rows = view(&out, false).string_rows(1, 2).unwrap();
+        assert_eq!(rows, vec![b"yy".to_vec(), Vec::new()]);
+    }
+
+    #[test]
+    fn lying_lengths_and_corrupt_blocks_are_data_loss_not_memory() {
+        let huge = hex("0803 120a 1208 08ffffffffff7f 2202 0c2c");
+        assert!(TensorView::parse(&huge, false).and_then(|v| v.rows(0, 1 << 40)).is_err());
+        let zeros = vec![0u8; 4096];
+        let mut out = Vec::new();
+        put_tensor(&mut out, DType::UInt8, &[4096], &zeros, false);
+        assert!(out.len() < 400, "zeros compress");
+        for cut in 0..out.len() {
+            let mut broken = out.clone();
+            broken[cut] ^= 0x55;
+            // Whatever happens, it is a result or an error and never a panic.
+            if let Ok(Some((1, Field::Bytes(tensor)))) = Reader::new(&broken).field() {
+                let _ = TensorView::parse(tensor, false).and_then(|v| v.rows(0, 4096));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_rows_come_back(
+            values in prop::collection::vec(0u16..40, 0..400),
+            width in 1usize..5,
+            delta in any::<bool>(),
+            cut in any::<(u16, u16)>(),
+        ) {
+            let rows = values.len() / width;
+            let bytes: Vec<u8> = values[..rows * width].iter().flat_map(|v| v.to_le_bytes()).collect();
+            let mut out = Vec::new();
+            put_tensor(&mut out, DType::UInt16, &[rows, width], &bytes, delta);
+            let offset = usize::from(cut.0) % (rows + 1);
+            let length = usize::from(cut.1) % (rows - offset + 1);
+            let tensor = view(&out, delta).rows(offset, length).unwrap();
+            prop_assert_eq!(tensor.data, TensorData::Bytes(bytes[offset * width * 2..(offset + length) * width * 2].to_vec()));
+        }
+
+        #[test]
+        fn literals_of_every_length_are_snappy(length in prop::sample::select(vec![0usize, 1, 60, 61, 256, 257, 65_536, 65_537, 70_000])) {
+            let raw: Vec<u8> = (0..length).map(|i| (i * 7 % 251) as u8).collect();
+            let mut block = Vec::new();
+            put_literal_header(&mut block, length);
+            block.extend_from_slice(&raw);
+            prop_assert_eq!(block.len(), literal_header_len(length) + length);
+            prop_assert_eq!(literal_body(&block), Some(&raw[..]));
+            prop_assert_eq!(snap::raw::Decoder::new().decompress_vec(&block).unwrap(), raw);
+        }
+    }
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is stored: errors, data types, tensors, chunks and the trajectories that refer to them.
+//!
+//! This crate does no I/O, waits for nothing and takes no locks. Everything in it is a value.
+
+#![forbid(unsafe_code)]
+
+pub mod chunk;
+pub mod codec;
+pub mod dtype;
+pub mod error;
+pub mod key;
+pub mod proto_bytes;
+pub mod signature;
+pub mod tensor;
+pub mod trajectory;
+
+pub use chunk::{Chunk, ChunkBuilder, SequenceRange};
+pub use dtype::DType;
+pub use error::{Error, ErrorKind, Result};
+pub use key::KeyGenerator;
+pub use signature::{Signature, TensorSpec};
+pub use tensor::{Shape, Tensor, TensorData};
+pub use trajectory::{Trajectory, TrajectoryBuilder};

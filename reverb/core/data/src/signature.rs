@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the columns of a table's items look like, flattened.
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::tensor::shape_text;
+
+/// One column's declaration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// Path in the nest joined with `/`, followed by the spec's own name if it has one.
+    pub name: String,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Dimensions, `None` where unknown; `None` altogether if even the rank is unknown.
+    pub shape: Option<Vec<Option<usize>>>,
+}
+
+impl TensorSpec {
+    /// TensorFlow's partial-shape compatibility.
+    pub fn shape_matches(&self, shape: &[usize]) -> bool {
+        self.shape.as_ref().is_none_or(|dims| {
+            dims.len() == shape.len()
+                && dims.iter().zip(shape).all(|(dim, &size)| dim.is_none_or(|dim| dim == size))
+        })
+    }
+
+    /// The declared shape as TensorFlow prints it.
+    pub fn shape_text(&self) -> String {
+        match &self.shape {
+            None => "<unknown>".to_owned(),
+            Some(dims) => {
+                shape_text(dims.iter().map(|dim| dim.map_or("?".to_owned(), |d| d.to_string())))
+            }
+        }
+    }
+}
+
+/// The columns of a table, in flat order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Signature(pub Vec<TensorSpec>);
+
+impl Signature {
+    /// Checks the columns of an item that is about to go to `table`.
+    ///
+    /// # Errors
+    ///
+    /// `SignatureMismatch` that lists both sides and names the first column that differs.
+    pub fn check(&self, table: &str, columns: &[(DType, &[usize])]) -> Result<()> {
+        let offender = if columns.len() == self.0.len() {
+            let differs = |(spec, (dtype, shape)): &(&TensorSpec, &(DType, &[usize]))| {
+                spec.dtype != *dtype || !spec.shape_matches(shape)
+            };
+            match self.0.iter().zip(columns).find(differs) {
+                None => return Ok(()),
+                Some((spec, (dtype, shape))) => format!(
+                    "column {} must have dtype {} and shape {}, got dtype {} and shape {}",
+                    spec.name,
+                    spec.dtype.name(),
+                    spec.shape_text(),
+                    dtype.name(),
+                    shape_text(shape.iter()),
+                ),
+            }
+        } else {
+            format!(
+                "the trajectory has {} columns but the table signature has {}",
+                columns.len(),
+                self.0.len()
+            )
+        };
+        let got: Vec<String> = columns
+            .iter()
+            .enumerate()
+            .map(|(i, (dtype, shape))| {
+                let name = self.0.get(i).map_or("", |spec| spec.name.as_str());
+                entry(i, name, *dtype, &shape_text(shape.iter()))
+            })
+            .collect();
+        Err(Error::signature_mismatch(format!(
+            "Unable to create an item in table '{table}': {offender}. Trajectory: {}. Table signature: {}",
+            got.join(", "),
+            self.describe(),
+        )))
+    }
+
+    /// All columns in one line.
+    pub fn describe(&self) -> String {
+        let entries: Vec<String> = self
+            .0
+            .iter()
+            .enumerate()
+            .map(|(i, spec)| entry(i, &spec.name, spec.dtype, &spec.shape_text()))
+            .collect();
+        entries.join(", ")
+    }
+}
+
+fn entry(index: usize, name: &str, dtype: DType, shape: &str) -> String {
+    format!("{index}: Tensor<name: '{name}', dtype: {}, shape: {shape}>", dtype.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(name: &str, dtype: DType, shape: Option<Vec<Option<usize>>>) -> TensorSpec {
+        TensorSpec { name: name.into(), dtype, shape }
+    }
+
+    #[test]
+    fn unknown_dimensions_match_anything() {
+        assert!(spec("a", DType::Int32, None).shape_matches(&[1, 2, 3]));
+        assert!(spec("a", DType::Int32, Some(vec![None, Some(2)])).shape_matches(&[9, 2]));
+        assert!(!spec("a", DType::Int32, Some(vec![None, Some(2)])).shape_matches(&[9, 3]));
+        assert!(!spec("a", DType::Int32, Some(vec![None])).shape_matches(&[9, 3]));
+    }
+
+    #[test]
+    fn a_mismatch_names_the_column_and_both_sides() {
+        let signature = Signature(vec![spec("obs/x", DType::Float32, Some(vec![None, Some(2)]))]);
+        assert!(signature.check("t", &[(DType::Float32, &[5, 2])]).is_ok());
+        let error = signature.check("t", &[(DType::Float64, &[5, 2])]).unwrap_err();
+        assert!(error.message().contains("column obs/x must have dtype float and shape [?,2], got dtype double and shape [5,2]"), "{error}");
+        let error = signature.check("t", &[]).unwrap_err();
+        assert!(error.message().contains("the trajectory has 0 columns but the table signature has 1"));
+    }
+}

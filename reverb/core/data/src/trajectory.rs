@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Trajectories: the columns an item is made of, as slices of chunks.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use triomphe::ThinArc;
+
+use crate::chunk::Chunk;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::proto_bytes::{Reader, put_varint};
+use crate::tensor::{Shape, Tensor, TensorData};
+
+/// The columns of an item. Cloning shares it; the chunks live as long as any trajectory refers to them.
+///
+/// Layout: the chunks, each once, in the order of first reference, and a byte string of varints:
+/// per column `number of slices << 1 | squeeze`, then per slice `chunk ordinal, tensor, offset, length`.
+/// A stored item of a few columns takes a few dozen bytes that way.
+#[derive(Clone)]
+pub struct Trajectory(ThinArc<Header, u8>);
+
+struct Header {
+    chunks: Chunks,
+    num_columns: u32,
+}
+
+/// Most items refer to one chunk; that case needs no allocation of its own.
+enum Chunks {
+    One(Chunk),
+    Many(Box<[Chunk]>),
+}
+
+/// A run of consecutive steps of one tensor of one chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slice {
+    /// Position of the chunk in `Trajectory::chunks`.
+    pub chunk: usize,
+    /// Position of the tensor in the chunk.
+    pub tensor: usize,
+    /// First step.
+    pub offset: usize,
+    /// Number of steps.
+    pub length: usize,
+}
+
+/// One column: its slices, concatenated along the steps, are its content.
+#[derive(Debug, Clone)]
+pub struct Column<'a> {
+    /// Whether the one step is given without a leading dimension.
+    pub squeeze: bool,
+    num_slices: usize,
+    reader: Reader<'a>,
+}
+
+impl Column<'_> {
+    /// The slices in order.
+    pub fn slices(&self) -> impl Iterator<Item = Slice> + use<'_> {
+        let mut reader = self.reader.clone();
+        (0..self.num_slices).map(move |_| read_slice(&mut reader))
+    }
+
+    /// Number of slices.
+    pub fn num_slices(&self) -> usize {
+        self.num_slices
+    }
+
+    /// Number of steps.
+    pub fn num_steps(&self) -> usize {
+        self.slices().map(|slice| slice.length).sum()
+    }
+}
+
+fn read_slice(reader: &mut Reader<'_>) -> Slice {
+    let mut next = || reader.varint().expect("the builder wrote this") as usize;
+    Slice { chunk: next(), tensor: next(), offset: next(), length: next() }
+}
+
+impl Trajectory {
+    /// The chunks, each once, in the order of first reference.
+    pub fn chunks(&self) -> &[Chunk] {
+        match &self.header().chunks {
+            Chunks::One(chunk) => std::slice::from_ref(chunk),
+            Chunks::Many(chunks) => chunks,
+        }
+    }
+
+    /// Number of columns; at least one.
+    pub fn num_columns(&self) -> usize {
+        self.header().num_columns as usize
+    }
+
+    /// The columns in order.
+    pub fn columns(&self) -> impl Iterator<Item = Column<'_>> {
+        let mut reader = Reader::new(&self.0.slice);
+        (0..self.num_columns()).map(move |_| {
+            let head = reader.varint().expect("the builder wrote this");
+            let num_slices = (head >> 1) as usize;
+            let column = Column { squeeze: head & 1 == 1, num_slices, reader: reader.clone() };
+            for _ in 0..num_slices {
+                read_slice(&mut reader);
+            }
+            column
+        })
+    }
+
+    /// Encoded bytes of all its chunks.
+    pub fn chunk_bytes(&self) -> usize {
+        self.chunks().iter().map(|chunk| chunk.data().len()).sum()
+    }
+
+    /// Checks every slice against the tensor it refers to.
+    pub fn validate(&self) -> Result<()> {
+        for column in self.columns() {
+            let mut kind: Option<(DType, Shape)> = None;
+            for slice in column.slices() {
+                let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
+                tensor.check_rows(slice.offset, slice.length)?;
+                tensor.plausible_bytes(slice.length)?;
+                let row_shape = Shape::from_slice(tensor.row_shape());
+                match &kind {
+                    None => kind = Some((tensor.dtype, row_shape)),
+                    Some((dtype, shape)) if *dtype == tensor.dtype && *shape == row_shape => {}
+                    Some(_) => {
+                        return Err(Error::invalid_argument(
+                            "A column mixes chunks of different dtypes or shapes.",
+                        ));
+                    }
+                }
+            }
+            if column.squeeze && column.num_steps() != 1 {
+                return Err(Error::invalid_argument(format!(
+                    "A squeezed column must have exactly 1 step, it has {}.",
+                    column.num_steps()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes all columns.
+    pub fn decode(&self) -> Result<Vec<Tensor>> {
+        self.columns().map(|column| self.decode_column(&column)).collect()
+    }
+
+    /// Decodes one column: the concatenation of its slices, squeezed if it says so.
+    pub fn decode_column(&self, column: &Column<'_>) -> Result<Tensor> {
+        let (dtype, mut shape) = self.column_spec(column)?;
+        let mut bytes = Vec::new();
+        let mut strings = Vec::new();
+        if dtype == DType::String {
+            for slice in column.slices() {
+                let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
+                strings.extend(tensor.string_rows(slice.offset, slice.length)?);
+            }
+        } else {
+            let mut total = 0usize;
+            for slice in column.slices() {
+                let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
+                total += tensor.plausible_bytes(slice.length)?;
+            }
+            bytes.resize(total, 0);
+            self.copy_column(column, &mut bytes)?;
+        }
+        if column.squeeze {
+            shape.remove(0);
+        }
+        let data = if dtype == DType::String { TensorData::Strings(strings) } else { TensorData::Bytes(bytes) };
+        Ok(Tensor { dtype, shape, data })
+    }
+
+    /// Dtype and shape of a column before squeezing: `[T, ...]`.
+    pub fn column_spec(&self, column: &Column<'_>) -> Result<(DType, Shape)> {
+        let mut spec: Option<(DType, Shape)> = None;
+        for slice in column.slices() {
+            match &mut spec {
+                Some((_, shape)) => shape[0] += slice.length,
+                None => {
+                    let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
+                    let mut shape = tensor.shape.clone();
+                    if shape.is_empty() {
+                        return Err(Error::data_loss("A tensor in a chunk has no dimensions."));
+                    }
+                    shape[0] = slice.length;
+                    spec = Some((tensor.dtype, shape));
+                }
+            }
+        }
+        let (dtype, shape) =
+            spec.ok_or_else(|| Error::invalid_argument("A column of the item has no slices."))?;
+        if column.squeeze && shape[0] != 1 {
+            return Err(Error::invalid_argument(format!(
+                "A squeezed column must have exactly 1 step, it has {}.",
+                shape[0]
+            )));
+        }
+        Ok((dtype, shape))
+    }
+
+    /// Copies a column of fixed-size elements to `out`, which is exactly as long as the column.
+    pub fn copy_column(&self, column: &Column<'_>, out: &mut [u8]) -> Result<()> {
+        let mut rest = out;
+        for slice in column.slices() {
+            let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
+            let length = tensor.row_bytes()?.saturating_mul(slice.length);
+            let (head, tail) = rest
+                .split_at_mut_checked(length)
+                .ok_or_else(|| Error::data_loss("A column mixes chunks of different shapes."))?;
+            tensor.copy_rows(slice.offset, slice.length, head)?;
+            rest = tail;
+        }
+        if rest.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::data_loss("A column mixes chunks of different shapes."))
+        }
+    }
+
+    fn header(&self) -> &Header {
+        &self.0.header.header
+    }
+}
+
+impl fmt::Debug for Trajectory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trajectory")
+            .field("chunks", &self.chunks())
+            .field("columns", &self.columns().collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+/// Collects columns and slices. A slice that continues the one before is merged with it; nothing else ever is.
+#[derive(Debug, Default)]
+pub struct TrajectoryBuilder {
+    chunks: Vec<Chunk>,
+    /// Filled only once there are enough chunks for a linear search to be slow.
+    ordinals: HashMap<u64, usize>,
+    columns: Vec<u8>,
+    num_columns: u32,
+    slices: Vec<Slice>,
+}
+
+const MAX_LINEAR_SEARCH: usize = 16;
+
+impl TrajectoryBuilder {
+    /// An empty builder.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds `length` steps from `offset` of a chunk's tensor to the column that is being built.
+    pub fn slice(&mut self, chunk: &Chunk, tensor: usize, offset: usize, length: usize) {
+        if let Some(last) = self.slices.last_mut()
+            && last.tensor == tensor
+            && last.offset + last.length == offset
+            && self.chunks[last.chunk].key() == chunk.key()
+        {
+            last.length += length;
+            return;
+        }
+        let chunk = self.ordinal(chunk);
+        self.slices.push(Slice { chunk, tensor, offset, length });
+    }
+
+    /// Ends the column that is being built.
+    pub fn end_column(&mut self, squeeze: bool) {
+        put_varint(&mut self.columns, (self.slices.len() as u64) << 1 | u64::from(squeeze));
+        for slice in self.slices.drain(..) {
+            for number in [slice.chunk, slice.tensor, slice.offset, slice.length] {
+                put_varint(&mut self.columns, number as u64);
+            }
+        }
+        self.num_columns += 1;
+    }
+
+    /// The trajectory.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if there is no column or no slice at all.
+    pub fn finish(mut self) -> Result<Trajectory> {
+        let chunks = match self.chunks.len() {
+            0 => return Err(Error::invalid_argument("Item trajectory must not be empty.")),
+            1 => Chunks::One(self.chunks.swap_remove(0)),
+            _ => Chunks::Many(self.chunks.into_boxed_slice()),
+        };
+        let header = Header { chunks, num_columns: self.num_columns };
+        Ok(Trajectory(ThinArc::from_header_and_slice(header, &self.columns)))
+    }
+
+    fn ordinal(&mut self, chunk: &Chunk) -> usize {
+        let key = chunk.key();
+        if self.chunks.len() <= MAX_LINEAR_SEARCH {
+            if let Some(at) = self.chunks.iter().rposition(|known| known.key() == key) {
+                return at;
+            }
+        } else {
+            if self.ordinals.is_empty() {
+                self.ordinals = self.chunks.iter().enumerate().map(|(i, c)| (c.key(), i)).collect();
+            }
+            if let Some(&at) = self.ordinals.get(&key) {
+                return at;
+            }
+        }
+        self.chunks.push(chunk.clone());
+        if !self.ordinals.is_empty() {
+            self.ordinals.insert(key, self.chunks.len() - 1);
+        }
+        self.chunks.len() - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::{ChunkBuilder, SequenceRange};
+
+    fn chunk(key: u64, values: &[u8]) -> Chunk {
+        let mut builder = ChunkBuilder::new(false);
+        builder.push(&Tensor {
+            dtype: DType::UInt8,
+            shape: Shape::from_slice(&[values.len()]),
+            data: TensorData::Bytes(values.to_vec()),
+        });
+        builder.finish(key, SequenceRange::default())
+    }
+
+    #[test]
+    fn strided_permuted_and_repeated_references_come_back_as_written() {
+        let (a, b) = (chunk(1, &[10, 11, 12, 13]), chunk(2, &[20, 21]));
+        for order in [vec![(0, 3), (0, 0), (0, 1), (0, 3)], vec![(1, 1), (0, 0), (0, 2), (1, 0)]] {
+            let mut builder = TrajectoryBuilder::new();
+            for &(which, offset) in &order {
+                builder.slice([&a, &b][which], 0, offset, 1);
+            }
+            builder.end_column(false);
+            let expected = order.iter().map(|&(which, at)| [[10, 11, 12, 13], [20, 21, 0, 0]][which][at]).collect();
+            let trajectory = builder.finish().unwrap();
+            trajectory.validate().unwrap();
+            assert_eq!(trajectory.decode().unwrap()[0].data, TensorData::Bytes(expected));
+        }
+    }
+
+    #[test]
+    fn neighbours_are_merged_and_chunks_listed_once() {
+        let a = chunk(1, &[1, 2, 3]);
+        let mut builder = TrajectoryBuilder::new();
+        (0..3).for_each(|i| builder.slice(&a, 0, i, 1));
+        builder.end_column(false);
+        builder.slice(&a, 0, 2, 1);
+        builder.end_column(true);
+        let trajectory = builder.finish().unwrap();
+        assert_eq!(trajectory.chunks().len(), 1);
+        let columns: Vec<_> = trajectory.columns().collect();
+        assert_eq!(columns[0].slices().collect::<Vec<_>>(), [Slice { chunk: 0, tensor: 0, offset: 0, length: 3 }]);
+        assert!(columns[1].squeeze);
+        assert_eq!(trajectory.decode().unwrap()[1].shape.as_slice(), [] as [usize; 0]);
+    }
+
+    #[test]
+    fn slices_outside_a_chunk_are_refused() {
+        let a = chunk(1, &[1, 2, 3]);
+        let mut builder = TrajectoryBuilder::new();
+        builder.slice(&a, 0, 1, 3);
+        builder.end_column(false);
+        let error = builder.finish().unwrap().validate().unwrap_err();
+        assert_eq!(error.message(), "Cannot slice steps [1, 1 + 3) from a chunk of 3 steps.");
+        assert!(TrajectoryBuilder::new().finish().is_err());
+    }
+
+    #[test]
+    fn many_chunks_are_found_again() {
+        let chunks: Vec<Chunk> = (0..100).map(|i| chunk(i, &[i as u8])).collect();
+        let mut builder = TrajectoryBuilder::new();
+        for chunk in chunks.iter().chain(&chunks) {
+            builder.slice(chunk, 0, 0, 1);
+        }
+        builder.end_column(false);
+        let trajectory = builder.finish().unwrap();
+        assert_eq!(trajectory.chunks().len(), 100);
+        assert_eq!(trajectory.decode().unwrap()[0].shape.as_slice(), [200]);
+    }
+}
