@@ -92,7 +92,9 @@ impl Chunk {
             loop {
                 match reader.field() {
                     Ok(None) => return None,
-                    Ok(Some((1, Field::Bytes(tensor)))) => return Some(TensorView::parse(tensor, delta)),
+                    Ok(Some((1, Field::Bytes(tensor)))) => {
+                        return Some(TensorView::parse(tensor, delta));
+                    }
                     Ok(Some(_)) => {}
                     Err(error) => {
                         reader = Reader::new(&[]);
@@ -165,7 +167,9 @@ impl ChunkBuilder {
             TensorData::Bytes(bytes) => {
                 put_tensor(&mut self.data, tensor.dtype, &tensor.shape, bytes, self.delta);
             }
-            TensorData::Strings(strings) => put_string_tensor(&mut self.data, &tensor.shape, strings),
+            TensorData::Strings(strings) => {
+                put_string_tensor(&mut self.data, &tensor.shape, strings)
+            }
         }
     }
 

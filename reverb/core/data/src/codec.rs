@@ -73,10 +73,8 @@ pub fn put_string_tensor<S: AsRef<[u8]>>(out: &mut Vec<u8>, shape: &[usize], str
         put_bytes_field(out, 1, &tensor);
         return;
     }
-    let content_len: usize = strings
-        .iter()
-        .map(|s| varint_len(s.as_ref().len() as u64) + s.as_ref().len())
-        .sum();
+    let content_len: usize =
+        strings.iter().map(|s| varint_len(s.as_ref().len() as u64) + s.as_ref().len()).sum();
     put_tensor_header(out, DType::String, shape, content_len);
     for string in strings {
         put_varint(out, string.as_ref().len() as u64);
@@ -255,7 +253,8 @@ impl<'a> TensorView<'a> {
 
     /// Bytes of one step in memory; 0 for strings.
     pub fn row_bytes(&self) -> Result<usize> {
-        Tensor::num_bytes(self.dtype, self.row_shape()).ok_or_else(|| damaged("its shape overflows"))
+        Tensor::num_bytes(self.dtype, self.row_shape())
+            .ok_or_else(|| damaged("its shape overflows"))
     }
 
     /// Checks that rows `[offset, offset + length)` exist.
@@ -316,7 +315,8 @@ impl<'a> TensorView<'a> {
     /// Rows `[offset, offset + length)` of a tensor of strings, flat.
     pub fn string_rows(&self, offset: usize, length: usize) -> Result<Vec<Vec<u8>>> {
         self.check_rows(offset, length)?;
-        let per_row = Tensor::num_elements(self.row_shape()).ok_or_else(|| damaged("its shape overflows"))?;
+        let per_row =
+            Tensor::num_elements(self.row_shape()).ok_or_else(|| damaged("its shape overflows"))?;
         let all = self.strings()?;
         let expected = per_row.checked_mul(self.num_rows()?);
         if expected != Some(all.len()) {
@@ -331,7 +331,8 @@ impl<'a> TensorView<'a> {
             Content::StringValues(values) => return Ok(values.clone()),
             Content::Packed(packed) => *packed,
         };
-        let count = Tensor::num_elements(&self.shape).ok_or_else(|| damaged("its shape overflows"))?;
+        let count =
+            Tensor::num_elements(&self.shape).ok_or_else(|| damaged("its shape overflows"))?;
         // Every string takes at least the byte of its length.
         if count > packed.len() {
             return Err(damaged("it holds fewer strings than its shape says"));
@@ -471,7 +472,10 @@ mod tests {
 
     fn hex(text: &str) -> Vec<u8> {
         let digits: String = text.chars().filter(|c| !c.is_whitespace()).collect();
-        (0..digits.len()).step_by(2).map(|i| u8::from_str_radix(&digits[i..i + 2], 16).unwrap()).collect()
+        (0..digits.len())
+            .step_by(2)
+            .map(|i| u8::from_str_radix(&digits[i..i + 2], 16).unwrap())
+            .collect()
     }
 
     #[test]
@@ -487,7 +491,10 @@ mod tests {
         let bytes: Vec<u8> = [5i32, 7, 4].iter().flat_map(|v| v.to_le_bytes()).collect();
         let mut out = Vec::new();
         put_tensor(&mut out, DType::Int32, &[3, 1], &bytes, true);
-        assert_eq!(out, hex("0a1c 0803 1208 1202 0803 1202 0801 220e 0c2c 05000000 02000000 fdffffff"));
+        assert_eq!(
+            out,
+            hex("0a1c 0803 1208 1202 0803 1202 0801 220e 0c2c 05000000 02000000 fdffffff")
+        );
         assert_eq!(view(&out, true).rows(0, 3).unwrap().data, TensorData::Bytes(bytes.clone()));
         let mut plain = Vec::new();
         put_tensor(&mut plain, DType::Int32, &[3], &bytes, true);

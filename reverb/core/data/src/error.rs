@@ -94,10 +94,7 @@ impl Error {
 
     /// The rate limiter of a table did not let a call through; `waiting_for` tells its numbers.
     pub fn rate_limiter_timeout(waiting_for: &str) -> Self {
-        Self::new(
-            ErrorKind::RateLimiterTimeout,
-            format!("{RATE_LIMITER_TIMEOUT} {waiting_for}"),
-        )
+        Self::new(ErrorKind::RateLimiterTimeout, format!("{RATE_LIMITER_TIMEOUT} {waiting_for}"))
     }
 
     /// The object's state does not allow the call.
@@ -188,8 +185,10 @@ mod tests {
     #[test]
     fn a_rate_limiter_timeout_holds_the_sentence_that_old_clients_match() {
         let error = Error::rate_limiter_timeout("Table t holds 0 items.");
-        assert!(error.message().contains(
-            "Rate Limiter: Timeout exceeded before the right to insert was acquired."
-        ));
+        assert!(
+            error.message().contains(
+                "Rate Limiter: Timeout exceeded before the right to insert was acquired."
+            )
+        );
     }
 }

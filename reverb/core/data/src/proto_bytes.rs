@@ -129,7 +129,8 @@ impl<'a> Reader<'a> {
             }
         };
         let number = u32::try_from(tag >> 3).ok().filter(|&n| n > 0);
-        let number = number.ok_or_else(|| Error::invalid_argument("Malformed message: field number 0."))?;
+        let number =
+            number.ok_or_else(|| Error::invalid_argument("Malformed message: field number 0."))?;
         Ok(Some((number, field)))
     }
 }
@@ -151,7 +152,11 @@ mod tests {
     #[test]
     fn lying_lengths_are_errors() {
         assert!(Reader::new(&[0x0a, 0x05, 1, 2]).field().is_err());
-        assert!(Reader::new(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01]).field().is_err());
+        assert!(
+            Reader::new(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01])
+                .field()
+                .is_err()
+        );
         assert!(Reader::new(&[0xff; 11]).field().is_err());
         assert!(Reader::new(&[0x00, 0x00]).field().is_err());
     }

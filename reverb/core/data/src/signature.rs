@@ -123,6 +123,8 @@ mod tests {
         let error = signature.check("t", &[(DType::Float64, &[5, 2])]).unwrap_err();
         assert!(error.message().contains("column obs/x must have dtype float and shape [?,2], got dtype double and shape [5,2]"), "{error}");
         let error = signature.check("t", &[]).unwrap_err();
-        assert!(error.message().contains("the trajectory has 0 columns but the table signature has 1"));
+        assert!(
+            error.message().contains("the trajectory has 0 columns but the table signature has 1")
+        );
     }
 }

@@ -165,7 +165,11 @@ impl Trajectory {
         if column.squeeze {
             shape.remove(0);
         }
-        let data = if dtype == DType::String { TensorData::Strings(strings) } else { TensorData::Bytes(bytes) };
+        let data = if dtype == DType::String {
+            TensorData::Strings(strings)
+        } else {
+            TensorData::Bytes(bytes)
+        };
         Ok(Tensor { dtype, shape, data })
     }
 
@@ -335,7 +339,10 @@ mod tests {
                 builder.slice([&a, &b][which], 0, offset, 1);
             }
             builder.end_column(false);
-            let expected = order.iter().map(|&(which, at)| [[10, 11, 12, 13], [20, 21, 0, 0]][which][at]).collect();
+            let expected = order
+                .iter()
+                .map(|&(which, at)| [[10, 11, 12, 13], [20, 21, 0, 0]][which][at])
+                .collect();
             let trajectory = builder.finish().unwrap();
             trajectory.validate().unwrap();
             assert_eq!(trajectory.decode().unwrap()[0].data, TensorData::Bytes(expected));
@@ -353,7 +360,10 @@ mod tests {
         let trajectory = builder.finish().unwrap();
         assert_eq!(trajectory.chunks().len(), 1);
         let columns: Vec<_> = trajectory.columns().collect();
-        assert_eq!(columns[0].slices().collect::<Vec<_>>(), [Slice { chunk: 0, tensor: 0, offset: 0, length: 3 }]);
+        assert_eq!(
+            columns[0].slices().collect::<Vec<_>>(),
+            [Slice { chunk: 0, tensor: 0, offset: 0, length: 3 }]
+        );
         assert!(columns[1].squeeze);
         assert_eq!(trajectory.decode().unwrap()[1].shape.as_slice(), [] as [usize; 0]);
     }

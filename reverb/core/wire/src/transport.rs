@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How a client reaches a server: over gRPC, or by a call if the server lives in the same process.
+//!
+//! Both implement [`Transport`] and behave the same. Writers and samplers know nothing else of a server.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use reverb_data::{Chunk, Error, NewItem, Result, Sampled};
+use tokio::sync::mpsc;
+
+use crate::generated::TableInfo;
+
+/// A future on the heap, so that the traits here can be used as objects.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What a writer sends at once: chunks, then items that refer to them.
+#[derive(Debug, Default)]
+pub struct InsertBatch {
+    /// Chunks that this stream does not hold yet.
+    pub chunks: Vec<Chunk>,
+    /// Items, in order.
+    pub items: Vec<NewItem>,
+    /// Keys of all chunks that the server must still hold after the items; each once.
+    pub keep_chunk_keys: Vec<u64>,
+}
+
+/// The writing half of an insert stream.
+pub trait InsertSink: Send {
+    /// Hands a batch over. Waits while the server does not take more (back-pressure).
+    fn send(&mut self, batch: InsertBatch) -> BoxFuture<'_, Result<()>>;
+}
+
+/// Keys of items as they are confirmed. The last message is an error if the stream failed; the channel just closes
+/// if the server ended it in order.
+pub type Confirmations = mpsc::UnboundedReceiver<Result<Vec<u64>>>;
+
+/// An open insert stream. Dropping both halves cancels it: what the server has read is still inserted.
+pub struct InsertStream {
+    /// Where batches go.
+    pub sink: Box<dyn InsertSink>,
+    /// Where confirmations come from.
+    pub confirmations: Confirmations,
+}
+
+/// An open sample stream. Dropping it cancels it.
+pub trait SampleStream: Send {
+    /// Asks for `num_samples` more items (at least 1) of `table`. May be called while earlier requests are answered;
+    /// they are answered in order. `timeout` bounds every wait for the rate limiter; `None` waits for ever and
+    /// zero makes one immediate attempt.
+    fn request(&mut self, table: &str, num_samples: usize, timeout: Option<Duration>) -> Result<()>;
+
+    /// The next items, at least one. `RateLimiterTimeout` if the timeout passed first.
+    fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>>;
+}
+
+/// Tables of a server with the id of their configuration.
+#[derive(Debug, Clone)]
+pub struct ServerInfo {
+    /// Random id, drawn when the server started.
+    pub tables_state_id: (u64, u64),
+    /// Its tables.
+    pub tables: Vec<TableInfo>,
+}
+
+/// The calls a server answers.
+pub trait Transport: Send + Sync {
+    /// Opens an insert stream.
+    fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>>;
+
+    /// Opens a sample stream.
+    fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>>;
+
+    /// Deletes, then updates priorities. Unknown keys are ignored.
+    fn mutate_priorities<'a>(
+        &'a self,
+        table: &'a str,
+        updates: Vec<(u64, f64)>,
+        deletes: Vec<u64>,
+    ) -> BoxFuture<'a, Result<()>>;
+
+    /// Empties a table.
+    fn reset<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<()>>;
+
+    /// Describes all tables.
+    fn server_info(&self) -> BoxFuture<'_, Result<ServerInfo>>;
+
+    /// Saves all tables and returns the path.
+    fn checkpoint(&self) -> BoxFuture<'_, Result<String>>;
+
+    /// Where the server is, for error texts.
+    fn address(&self) -> &str;
+
+    /// Whether the server lives in this process.
+    fn is_local(&self) -> bool;
+}
+
+/// The error of a stream that the other side ended although more was expected.
+pub fn stream_ended(address: &str) -> Error {
+    Error::unavailable(format!("The server at {address} ended the stream."))
+}
