@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine: Rust crates, and the one Python door to them.
+
+This is the only file that imports the compiled module; everything else takes `native` from here.
+"""
+
+try:
+    from reverb.core import _native as native
+except ImportError as error:
+    raise ImportError(
+        "The compiled part of reverb (reverb.core._native) cannot be loaded. Install the package "
+        "with `pip install reverb-replay`; in a source tree, build it with `make build`. "
+        f"The cause was: {error}"
+    ) from error
+
+__all__ = ["native"]
