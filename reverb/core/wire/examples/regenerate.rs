@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Rewrites `src/generated/` and `proto/descriptors.bin` from `proto/*.proto`: `make proto`.
+//!
+//! No `protoc` is needed: the compiler is a Rust library.
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+
+use prost::Message;
+use prost_types::FileDescriptorSet;
+use prost_types::field_descriptor_proto::Type;
+
+const FILES: [&str; 5] = [
+    "reverb_service.proto",
+    "schema.proto",
+    "patterns.proto",
+    "checkpoint.proto",
+    "reverb_config.proto",
+];
+
+const HEADER: &str = "// SPDX-License-Identifier: Apache-2.0\n";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let proto = root.join("proto");
+    let mut compiler = protox::Compiler::new([&proto])?;
+    compiler.include_imports(true).include_source_info(true).open_files(FILES)?;
+    let mut set = compiler.file_descriptor_set();
+
+    write_descriptors(set.clone(), &proto.join("descriptors.bin"))?;
+
+    keep_chunk_data_opaque(&mut set);
+    let out = root.join("src/generated");
+    let mut config = prost_build::Config::new();
+    config
+        .out_dir(&out)
+        .compile_well_known_types()
+        .btree_map(["."])
+        .bytes([".deepmind.reverb.ChunkData.data"])
+        .compile_fds(set)?;
+    for package in ["deepmind.reverb", "google.protobuf", "tensorflow"] {
+        let path = out.join(format!("{package}.rs"));
+        let code = fs::read_to_string(&path)?;
+        fs::write(&path, format!("{HEADER}{code}"))?;
+    }
+    Ok(())
+}
+
+/// What the Python package loads into a descriptor pool of its own, dependencies first.
+fn write_descriptors(mut set: FileDescriptorSet, path: &Path) -> Result<(), Box<dyn Error>> {
+    for file in &mut set.file {
+        file.source_code_info = None;
+    }
+    fs::write(path, set.encode_to_vec())?;
+    Ok(())
+}
+
+/// To Rust code the payload of a chunk is bytes (the same on the wire), so that nobody re-encodes it.
+fn keep_chunk_data_opaque(set: &mut FileDescriptorSet) {
+    let messages = set.file.iter_mut().flat_map(|file| &mut file.message_type);
+    let chunk = messages.into_iter().find(|message| message.name() == "ChunkData");
+    let field = chunk.and_then(|chunk| chunk.field.iter_mut().find(|field| field.number() == 5));
+    let field = field.expect("schema.proto declares ChunkData.data");
+    field.set_type(Type::Bytes);
+    field.type_name = None;
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The messages, written from `proto/` by `make proto`. Do not edit the files beside this one.
+
+#![allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
+
+/// Messages of package `deepmind`.
+pub mod deepmind {
+    /// Messages of package `deepmind.reverb`.
+    pub mod reverb {
+        include!("deepmind.reverb.rs");
+    }
+}
+
+/// Messages of package `google`.
+pub mod google {
+    /// Messages of package `google.protobuf`.
+    pub mod protobuf {
+        include!("google.protobuf.rs");
+    }
+}
+
+/// Messages of package `tensorflow`.
+pub mod tensorflow {
+    include!("tensorflow.rs");
+}
+
+pub use deepmind::reverb::*;
