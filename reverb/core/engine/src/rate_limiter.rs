@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Rate limiters: when a table lets an insert or a sample through.
+
+use std::fmt;
+
+use reverb_data::{Error, Result};
+
+/// The four numbers of a rate limiter.
+///
+/// With `I` inserts, `S` samples and `D` deletes so far, a table holds `I - D` items, and the
+/// cursor `I * samples_per_insert - S` must stay between `min_diff` and `max_diff`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RateLimiterConfig {
+    /// Samples that each insert pays for.
+    pub samples_per_insert: f64,
+    /// No sample before the table holds this many items.
+    pub min_size_to_sample: i64,
+    /// Samples wait when the cursor would fall below this.
+    pub min_diff: f64,
+    /// Inserts wait when the cursor would rise above this.
+    pub max_diff: f64,
+}
+
+impl RateLimiterConfig {
+    /// Checks the four numbers.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` that names the argument, its value and its limit.
+    pub fn validate(&self) -> Result<()> {
+        let Self { samples_per_insert, min_size_to_sample, min_diff, max_diff } = *self;
+        if !(samples_per_insert > 0.0 && samples_per_insert.is_finite()) {
+            return Err(Error::invalid_argument(format!(
+                "samples_per_insert must be finite and greater than 0, got {samples_per_insert}."
+            )));
+        }
+        if min_size_to_sample < 1 {
+            return Err(Error::invalid_argument(format!(
+                "min_size_to_sample must be at least 1, got {min_size_to_sample}."
+            )));
+        }
+        for (argument, value) in [("min_diff", min_diff), ("max_diff", max_diff)] {
+            if value.is_nan() {
+                return Err(Error::invalid_argument(format!(
+                    "{argument} must be a number, got NaN."
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The counters of one table and the inequalities over them. It decides, it never waits.
+#[derive(Debug, Clone)]
+pub(crate) struct RateLimiter {
+    config: RateLimiterConfig,
+    inserts: i64,
+    samples: i64,
+    deletes: i64,
+}
+
+impl RateLimiter {
+    pub(crate) fn new(config: RateLimiterConfig) -> Self {
+        Self { config, inserts: 0, samples: 0, deletes: 0 }
+    }
+
+    pub(crate) fn inserts(&self) -> i64 {
+        self.inserts
+    }
+
+    pub(crate) fn samples(&self) -> i64 {
+        self.samples
+    }
+
+    pub(crate) fn deletes(&self) -> i64 {
+        self.deletes
+    }
+
+    pub(crate) fn count_insert(&mut self) {
+        self.inserts += 1;
+    }
+
+    pub(crate) fn count_sample(&mut self) {
+        self.samples += 1;
+    }
+
+    pub(crate) fn count_delete(&mut self) {
+        self.deletes += 1;
+    }
+
+    pub(crate) fn reset(&mut self) {
+        *self = Self::new(self.config);
+    }
+
+    /// Whether `n` more samples may follow at this instant.
+    pub(crate) fn can_sample(&self, n: i64) -> bool {
+        self.size() >= self.config.min_size_to_sample
+            && self.cursor() - n as f64 >= self.config.min_diff
+    }
+
+    /// Whether `n` more inserts may follow at this instant.
+    ///
+    /// Up to the minimum size inserts are free: nobody could sample before it is reached.
+    pub(crate) fn can_insert(&self, n: i64) -> bool {
+        let inserts = self.inserts.saturating_add(n);
+        inserts.saturating_sub(self.deletes) <= self.config.min_size_to_sample
+            || inserts as f64 * self.config.samples_per_insert - self.samples as f64
+                <= self.config.max_diff
+    }
+
+    /// How many samples may follow one after another at this instant, at most `wanted`.
+    pub(crate) fn samples_allowed(&self, wanted: usize) -> usize {
+        let mut ahead = self.clone();
+        for allowed in 0..wanted {
+            if !ahead.can_sample(1) {
+                return allowed;
+            }
+            ahead.count_sample();
+        }
+        wanted
+    }
+
+    fn size(&self) -> i64 {
+        self.inserts - self.deletes
+    }
+
+    fn cursor(&self) -> f64 {
+        self.inserts as f64 * self.config.samples_per_insert - self.samples as f64
+    }
+
+    /// One sentence on what keeps samples from going on, and what would let them.
+    pub(crate) fn describe_wait_for_sample(&self) -> String {
+        let config = &self.config;
+        if self.can_sample(1) {
+            return format!("It lets samples through: {self}.");
+        }
+        let for_size = config.min_size_to_sample - self.size();
+        let missing = config.min_diff + 1.0 - self.cursor();
+        let for_diff = (missing / config.samples_per_insert).ceil();
+        let stuck = if self.can_insert(1) { "" } else { ", but inserts wait as well" };
+        let needed = if for_diff > for_size as f64 { for_diff } else { for_size as f64 };
+        format!("A sample waits for {needed} more insert(s){stuck}: {self}.")
+    }
+
+    /// One sentence on what keeps inserts from going on, and what would let them.
+    pub(crate) fn describe_wait_for_insert(&self) -> String {
+        let config = &self.config;
+        if self.can_insert(1) {
+            return format!("It lets inserts through: {self}.");
+        }
+        let needed = (self.cursor() + config.samples_per_insert - config.max_diff).ceil();
+        let deletes = self.size() + 1 - config.min_size_to_sample;
+        let stuck = if self.can_sample(1) { "" } else { ", but samples wait as well" };
+        format!(
+            "An insert waits for {needed} more sample(s){stuck}, or for {deletes} delete(s): {self}."
+        )
+    }
+}
+
+impl fmt::Display for RateLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let config = &self.config;
+        write!(
+            f,
+            "{} item(s), min_size_to_sample {}, {} insert(s), {} sample(s), {} delete(s), \
+             samples_per_insert {}, inserts * samples_per_insert - samples = {}, min_diff {}, \
+             max_diff {}",
+            self.size(),
+            config.min_size_to_sample,
+            self.inserts,
+            self.samples,
+            self.deletes,
+            config.samples_per_insert,
+            self.cursor(),
+            Bound(config.min_diff),
+            Bound(config.max_diff),
+        )
+    }
+}
+
+/// The largest doubles stand for "no bound"; printed in full they take 309 digits.
+struct Bound(f64);
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.abs() >= f64::MAX { f.write_str("none") } else { write!(f, "{}", self.0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limiter(spi: f64, min_size: i64, min_diff: f64, max_diff: f64) -> RateLimiter {
+        let config = RateLimiterConfig {
+            samples_per_insert: spi,
+            min_size_to_sample: min_size,
+            min_diff,
+            max_diff,
+        };
+        config.validate().unwrap();
+        RateLimiter::new(config)
+    }
+
+    #[test]
+    fn ratio_two_to_one_with_a_buffer_of_four() {
+        // SampleToInsertRatio(2.0, 3, 4.0)
+        let mut limiter = limiter(2.0, 3, 2.0, 10.0);
+        let mut inserts = 0;
+        while limiter.can_insert(1) {
+            limiter.count_insert();
+            inserts += 1;
+        }
+        assert_eq!(inserts, 5);
+        assert_eq!(limiter.samples_allowed(100), 8);
+        assert_eq!(limiter.samples_allowed(3), 3);
+        let mut samples = 0;
+        while limiter.can_sample(1) {
+            limiter.count_sample();
+            samples += 1;
+        }
+        assert_eq!(samples, 8);
+        let can_insert: Vec<bool> = (1..=5).map(|n| limiter.can_insert(n)).collect();
+        assert_eq!(can_insert, [true, true, true, true, false]);
+        assert!(!limiter.can_sample(1) && !limiter.can_sample(2));
+    }
+
+    #[test]
+    fn a_full_queue_of_five() {
+        let mut limiter = limiter(1.0, 1, 0.0, 5.0);
+        (0..5).for_each(|_| limiter.count_insert());
+        assert!(!limiter.can_insert(1));
+        assert!(limiter.can_sample(5) && !limiter.can_sample(6));
+    }
+
+    #[test]
+    fn inserts_are_free_again_once_deletes_bring_the_size_below_the_minimum() {
+        let mut limiter = limiter(1.0, 1, 0.0, 2.0);
+        (0..2).for_each(|_| limiter.count_insert());
+        assert!(!limiter.can_insert(1));
+        (0..2).for_each(|_| limiter.count_delete());
+        assert!(limiter.can_insert(1) && !limiter.can_insert(2));
+    }
+
+    #[test]
+    fn huge_requests_do_not_overflow() {
+        let mut limiter = limiter(1.0, 1, -f64::MAX, f64::MAX);
+        limiter.count_insert();
+        assert!(limiter.can_insert(i64::MAX) && limiter.can_sample(i64::MAX));
+    }
+
+    #[test]
+    fn bad_numbers_are_named() {
+        let good = RateLimiterConfig {
+            samples_per_insert: 1.0,
+            min_size_to_sample: 1,
+            min_diff: 0.0,
+            max_diff: 1.0,
+        };
+        let text = |config: RateLimiterConfig| config.validate().unwrap_err().message().to_owned();
+        assert_eq!(
+            text(RateLimiterConfig { samples_per_insert: 0.0, ..good }),
+            "samples_per_insert must be finite and greater than 0, got 0."
+        );
+        assert_eq!(
+            text(RateLimiterConfig { samples_per_insert: f64::NAN, ..good }),
+            "samples_per_insert must be finite and greater than 0, got NaN."
+        );
+        assert_eq!(
+            text(RateLimiterConfig { min_size_to_sample: 0, ..good }),
+            "min_size_to_sample must be at least 1, got 0."
+        );
+        assert_eq!(
+            text(RateLimiterConfig { min_diff: f64::NAN, ..good }),
+            "min_diff must be a number, got NaN."
+        );
+        assert_eq!(
+            text(RateLimiterConfig { max_diff: f64::NAN, ..good }),
+            "max_diff must be a number, got NaN."
+        );
+    }
+
+    #[test]
+    fn what_a_wait_is_for_is_told_with_numbers() {
+        let mut limiter = limiter(2.0, 3, 2.0, 10.0);
+        limiter.count_insert();
+        assert_eq!(
+            limiter.describe_wait_for_sample(),
+            "A sample waits for 2 more insert(s): 1 item(s), min_size_to_sample 3, 1 insert(s), \
+             0 sample(s), 0 delete(s), samples_per_insert 2, inserts * samples_per_insert - \
+             samples = 2, min_diff 2, max_diff 10."
+        );
+        (0..4).for_each(|_| limiter.count_insert());
+        assert!(
+            limiter.describe_wait_for_insert().starts_with(
+                "An insert waits for 2 more sample(s), or for 3 delete(s): 5 item(s),"
+            )
+        );
+        (0..8).for_each(|_| limiter.count_sample());
+        assert!(limiter.describe_wait_for_sample().starts_with("A sample waits for 1 more insert"));
+    }
+
+    #[test]
+    fn a_deadlock_is_told() {
+        // Inserts stop at the minimum size, and samples never start.
+        let mut limiter = limiter(1.0, 1, 5.0, 2.0);
+        (0..2).for_each(|_| limiter.count_insert());
+        assert!(limiter.describe_wait_for_sample().contains("but inserts wait as well"));
+        assert!(limiter.describe_wait_for_insert().contains("but samples wait as well"));
+    }
+}

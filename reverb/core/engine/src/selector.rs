@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Selectors: which item a table samples next, and which one it removes when it is full.
+//!
+//! A selector works over handles, the small numbers under which a table keeps its items. To add
+//! one, copy `fifo.rs`, name it in [`SelectorConfig`] and in [`Selector`], and follow the compiler.
+
+use rand::rngs::SmallRng;
+use reverb_data::{Error, Result};
+
+mod fifo;
+mod heap;
+mod insertion_order;
+mod lifo;
+mod prioritized;
+mod uniform;
+
+use fifo::Fifo;
+use heap::Heap;
+use lifo::Lifo;
+use prioritized::Prioritized;
+use uniform::Uniform;
+
+/// Where a table keeps an item. Handles of removed items are used again.
+pub(crate) type Handle = u32;
+
+/// Which selector, with its parameters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum SelectorConfig {
+    /// The item that was inserted first.
+    Fifo,
+    /// The item that was inserted last.
+    Lifo,
+    /// Every item alike.
+    Uniform,
+    /// Items in proportion to `priority ^ priority_exponent`; priority 0 weighs nothing.
+    Prioritized {
+        /// The exponent; 0 makes all items with a priority above 0 alike.
+        priority_exponent: f64,
+    },
+    /// The item of highest priority, or of lowest; ties go to the one inserted or updated first.
+    Heap {
+        /// Whether the lowest priority is chosen.
+        min_heap: bool,
+    },
+}
+
+impl SelectorConfig {
+    /// Whether the choice follows from the items alone.
+    pub fn is_deterministic(&self) -> bool {
+        match self {
+            Self::Fifo | Self::Lifo | Self::Heap { .. } => true,
+            Self::Uniform | Self::Prioritized { .. } => false,
+        }
+    }
+
+    /// Checks the parameters.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` that names the argument, its value and its limit.
+    pub fn validate(&self) -> Result<()> {
+        match *self {
+            Self::Prioritized { priority_exponent } if !priority_exponent.is_finite() => {
+                Err(Error::invalid_argument(format!(
+                    "priority_exponent must be finite, got {priority_exponent}."
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks a priority before anything is changed by it.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for NaN with every selector, and for what has no weight with `Prioritized`.
+    pub fn check_priority(&self, priority: f64) -> Result<()> {
+        if priority.is_nan() {
+            return Err(Error::invalid_argument("Priority must not be NaN."));
+        }
+        match *self {
+            Self::Prioritized { priority_exponent } => {
+                prioritized::check_priority(priority, priority_exponent)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The item that a selector chose.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Pick {
+    pub(crate) handle: Handle,
+    /// How likely this choice was.
+    pub(crate) probability: f64,
+}
+
+/// What every selector can do. Priorities were checked with [`SelectorConfig::check_priority`].
+trait Select {
+    /// Adds an item that is not there yet.
+    fn insert(&mut self, handle: Handle, priority: f64);
+
+    /// Removes an item that is there.
+    fn remove(&mut self, handle: Handle);
+
+    /// Gives an item that is there a new priority, or the same one again.
+    fn update(&mut self, handle: Handle, priority: f64);
+
+    /// Chooses an item; `None` if there is none. The item stays.
+    fn pick(&self, rng: &mut SmallRng) -> Option<Pick>;
+}
+
+/// Any selector. An enum, because one is called for every item and should be inlined.
+#[derive(Debug)]
+pub(crate) enum Selector {
+    Fifo(Fifo),
+    Lifo(Lifo),
+    Uniform(Uniform),
+    Prioritized(Prioritized),
+    Heap(Heap),
+}
+
+macro_rules! dispatch {
+    ($self:expr, $selector:ident => $call:expr) => {
+        match $self {
+            Selector::Fifo($selector) => $call,
+            Selector::Lifo($selector) => $call,
+            Selector::Uniform($selector) => $call,
+            Selector::Prioritized($selector) => $call,
+            Selector::Heap($selector) => $call,
+        }
+    };
+}
+
+impl Selector {
+    pub(crate) fn new(config: &SelectorConfig) -> Self {
+        match *config {
+            SelectorConfig::Fifo => Self::Fifo(Fifo::default()),
+            SelectorConfig::Lifo => Self::Lifo(Lifo::default()),
+            SelectorConfig::Uniform => Self::Uniform(Uniform::default()),
+            SelectorConfig::Prioritized { priority_exponent } => {
+                Self::Prioritized(Prioritized::new(priority_exponent))
+            }
+            SelectorConfig::Heap { min_heap } => Self::Heap(Heap::new(min_heap)),
+        }
+    }
+
+    pub(crate) fn insert(&mut self, handle: Handle, priority: f64) {
+        dispatch!(self, selector => selector.insert(handle, priority));
+    }
+
+    pub(crate) fn remove(&mut self, handle: Handle) {
+        dispatch!(self, selector => selector.remove(handle));
+    }
+
+    pub(crate) fn update(&mut self, handle: Handle, priority: f64) {
+        dispatch!(self, selector => selector.update(handle, priority));
+    }
+
+    pub(crate) fn pick(&self, rng: &mut SmallRng) -> Option<Pick> {
+        dispatch!(self, selector => selector.pick(rng))
+    }
+
+    /// Chooses `count` times from the same items.
+    pub(crate) fn pick_many(&self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
+        dispatch!(self, selector => picks.extend((0..count).map_while(|_| selector.pick(rng))));
+    }
+}
+
+/// Makes room for `handle` in a table of per-handle entries.
+fn ensure<T: Clone>(entries: &mut Vec<T>, handle: Handle, fill: T) {
+    let needed = handle as usize + 1;
+    if entries.len() < needed {
+        entries.resize(needed, fill);
+    }
+}

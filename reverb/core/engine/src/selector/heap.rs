@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The item of highest or of lowest priority.
+
+use std::cmp::Ordering;
+
+use rand::rngs::SmallRng;
+
+use super::{Handle, Pick, Select, ensure};
+
+/// An item in the heap. The smallest is chosen: by `rank`, then by `touched`.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    /// The priority, negated if the highest is to be chosen.
+    rank: f64,
+    /// Number of the insert or update that touched the item last, so that ties go round.
+    touched: u64,
+    handle: Handle,
+}
+
+impl Entry {
+    fn is_before(&self, other: &Self) -> bool {
+        match self.rank.partial_cmp(&other.rank) {
+            Some(Ordering::Equal) => self.touched < other.touched,
+            order => order == Some(Ordering::Less),
+        }
+    }
+}
+
+/// A binary heap that knows where each item stands.
+#[derive(Debug)]
+pub(crate) struct Heap {
+    sign: f64,
+    entries: Vec<Entry>,
+    /// By handle; entries of absent handles mean nothing.
+    positions: Vec<u32>,
+    touches: u64,
+}
+
+impl Heap {
+    pub(super) fn new(min_heap: bool) -> Self {
+        let sign = if min_heap { 1.0 } else { -1.0 };
+        Self { sign, entries: Vec::new(), positions: Vec::new(), touches: 0 }
+    }
+
+    fn entry(&mut self, handle: Handle, priority: f64) -> Entry {
+        self.touches += 1;
+        Entry { rank: self.sign * priority, touched: self.touches, handle }
+    }
+
+    fn place(&mut self, at: usize, entry: Entry) {
+        self.entries[at] = entry;
+        self.positions[entry.handle as usize] = at as u32;
+    }
+
+    /// Moves the entry at `at` up or down to where it belongs.
+    fn settle(&mut self, at: usize) {
+        let entry = self.entries[at];
+        let at = self.sift_up(at, &entry);
+        let at = self.sift_down(at, &entry);
+        self.place(at, entry);
+    }
+
+    fn sift_up(&mut self, mut at: usize, entry: &Entry) -> usize {
+        while at > 0 {
+            let parent = (at - 1) / 2;
+            if !entry.is_before(&self.entries[parent]) {
+                break;
+            }
+            self.place(at, self.entries[parent]);
+            at = parent;
+        }
+        at
+    }
+
+    fn sift_down(&mut self, mut at: usize, entry: &Entry) -> usize {
+        loop {
+            let left = 2 * at + 1;
+            let Some(mut child) = self.entries.get(left) else { return at };
+            let mut child_at = left;
+            if let Some(right) = self.entries.get(left + 1)
+                && right.is_before(child)
+            {
+                child = right;
+                child_at = left + 1;
+            }
+            if !child.is_before(entry) {
+                return at;
+            }
+            self.place(at, *child);
+            at = child_at;
+        }
+    }
+}
+
+impl Select for Heap {
+    fn insert(&mut self, handle: Handle, priority: f64) {
+        let entry = self.entry(handle, priority);
+        ensure(&mut self.positions, handle, 0);
+        self.entries.push(entry);
+        self.settle(self.entries.len() - 1);
+    }
+
+    fn remove(&mut self, handle: Handle) {
+        let at = self.positions[handle as usize] as usize;
+        self.entries.swap_remove(at);
+        if at < self.entries.len() {
+            self.settle(at);
+        }
+    }
+
+    fn update(&mut self, handle: Handle, priority: f64) {
+        let at = self.positions[handle as usize] as usize;
+        self.entries[at] = self.entry(handle, priority);
+        self.settle(at);
+    }
+
+    fn pick(&self, _rng: &mut SmallRng) -> Option<Pick> {
+        self.entries.first().map(|entry| Pick { handle: entry.handle, probability: 1.0 })
+    }
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The item that was inserted last and is still there.
+
+use rand::rngs::SmallRng;
+
+use super::insertion_order::InsertionOrder;
+use super::{Handle, Pick, Select};
+
+/// Priorities do not matter, and updates do not move an item.
+#[derive(Debug, Default)]
+pub(crate) struct Lifo(InsertionOrder);
+
+impl Select for Lifo {
+    fn insert(&mut self, handle: Handle, _priority: f64) {
+        self.0.push(handle);
+    }
+
+    fn remove(&mut self, handle: Handle) {
+        self.0.remove(handle);
+    }
+
+    fn update(&mut self, _handle: Handle, _priority: f64) {}
+
+    fn pick(&self, _rng: &mut SmallRng) -> Option<Pick> {
+        self.0.newest().map(|handle| Pick { handle, probability: 1.0 })
+    }
+}

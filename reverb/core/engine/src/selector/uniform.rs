@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every item alike.
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use super::{Handle, Pick, Select, ensure};
+
+/// All handles without gaps, and where each of them stands.
+#[derive(Debug, Default)]
+pub(crate) struct Uniform {
+    dense: Vec<Handle>,
+    /// By handle; entries of absent handles mean nothing.
+    positions: Vec<u32>,
+}
+
+impl Select for Uniform {
+    fn insert(&mut self, handle: Handle, _priority: f64) {
+        ensure(&mut self.positions, handle, 0);
+        self.positions[handle as usize] = self.dense.len() as u32;
+        self.dense.push(handle);
+    }
+
+    fn remove(&mut self, handle: Handle) {
+        let position = self.positions[handle as usize];
+        self.dense.swap_remove(position as usize);
+        if let Some(&moved) = self.dense.get(position as usize) {
+            self.positions[moved as usize] = position;
+        }
+    }
+
+    fn update(&mut self, _handle: Handle, _priority: f64) {}
+
+    fn pick(&self, rng: &mut SmallRng) -> Option<Pick> {
+        let size = self.dense.len();
+        if size == 0 {
+            return None;
+        }
+        let handle = self.dense[rng.random_range(0..size as u32) as usize];
+        Some(Pick { handle, probability: 1.0 / size as f64 })
+    }
+}

@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A table as its callers see it: a lock around the state, and waiting.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use reverb_data::{Error, NewItem, Result, Sampled, Signature};
+use tokio::sync::{Notify, oneshot};
+
+mod clock;
+mod episodes;
+pub(crate) mod info;
+mod items;
+mod state;
+mod turn;
+
+use clock::{Activity, Clock};
+use info::TableInfo;
+pub use state::MAX_SAMPLE_BYTES;
+use state::TableState;
+use turn::{Answer, Completions, Ticket, Turn};
+
+use crate::rate_limiter::RateLimiterConfig;
+use crate::selector::SelectorConfig;
+
+/// Largest `max_size`: sizes are 32 bits wide in the protocol.
+const MAX_MAX_SIZE: i64 = i32::MAX as i64;
+
+/// Most inserts that may be queued before writers are asked to wait.
+const MAX_QUEUED_INSERTS: i64 = 1000;
+
+/// What a table is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableConfig {
+    /// Its name; not empty.
+    pub name: String,
+    /// Chooses items to sample.
+    pub sampler: SelectorConfig,
+    /// Chooses the item to remove when there is one too many.
+    pub remover: SelectorConfig,
+    /// Most items in it.
+    pub max_size: i64,
+    /// Samples after which an item is removed; no limit below 1.
+    pub max_times_sampled: i32,
+    /// Keeps inserts and samples in step.
+    pub rate_limiter: RateLimiterConfig,
+    /// What its items look like. Told to clients, which check their items; not checked here.
+    pub signature: Option<TableSignature>,
+    /// Makes random choices repeatable; seeded by the operating system if absent.
+    pub seed: Option<u64>,
+}
+
+impl TableConfig {
+    /// Checks every argument.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` that names the argument, its value and its limit.
+    pub fn validate(&self) -> Result<()> {
+        if self.name.is_empty() {
+            return Err(Error::invalid_argument("name of a table must not be empty."));
+        }
+        let check = || {
+            if !(1..=MAX_MAX_SIZE).contains(&self.max_size) {
+                return Err(Error::invalid_argument(format!(
+                    "max_size must be at least 1 and at most {MAX_MAX_SIZE}, got {}.",
+                    self.max_size
+                )));
+            }
+            self.sampler.validate()?;
+            self.remover.validate()?;
+            self.rate_limiter.validate()
+        };
+        check().map_err(|error| error.context(&format!("Table {}", self.name)))
+    }
+}
+
+/// What a table's items look like.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableSignature {
+    /// The columns in flat order.
+    pub flat: Signature,
+    /// The nest of specs, a serialized `tensorflow.StructuredValue`; never looked into here.
+    pub encoded: Bytes,
+}
+
+/// Learns what became of inserted items. Called by whoever happens to use the table, with no lock
+/// held; it must neither wait nor take long.
+pub trait Confirm: Send + Sync {
+    /// These items are in the table now, or were and have been removed again.
+    fn confirmed(&self, keys: &[u64]);
+
+    /// The table was closed; items of one call that were not confirmed never will be.
+    fn failed(&self, error: Error);
+}
+
+/// Items, and the rules by which they are inserted, sampled and removed.
+///
+/// All methods may be called from any thread. Only `sample` and `wait_for_insert_room` wait, and
+/// neither holds the lock while it does. Freeing items can take a while (`reset` of a large table);
+/// it happens on the caller's thread after the lock was released.
+pub struct Table {
+    config: TableConfig,
+    /// Queued inserts from which on writers are asked to wait.
+    insert_room: usize,
+    room: Notify,
+    shared: Mutex<Shared>,
+}
+
+struct Shared {
+    state: TableState,
+    turn: Turn,
+    clock: Clock,
+    closed: bool,
+}
+
+impl Table {
+    /// An empty table.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if a part of `config` cannot be; see [`TableConfig::validate`].
+    pub fn new(config: TableConfig) -> Result<Arc<Self>> {
+        config.validate()?;
+        let insert_room = (config.max_size / 10).clamp(1, MAX_QUEUED_INSERTS) as usize;
+        let shared = Shared {
+            state: TableState::new(&config),
+            turn: Turn::default(),
+            clock: Clock::new(Instant::now()),
+            closed: false,
+        };
+        let shared = Mutex::new(shared);
+        Ok(Arc::new(Self { config, insert_room, room: Notify::new(), shared }))
+    }
+
+    /// What it was made of.
+    pub fn config(&self) -> &TableConfig {
+        &self.config
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Inserts what the rate limiter allows now and queues the rest, behind what is queued already.
+    ///
+    /// Never waits. `confirm` is told of every item as it is inserted, perhaps before this returns.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a priority that a selector of this table cannot take; no item of the
+    /// call is inserted then. `Cancelled` if the table is closed. `confirm` is not called for either.
+    pub fn insert(&self, items: Vec<NewItem>, confirm: &Arc<dyn Confirm>) -> Result<()> {
+        for item in &items {
+            self.check_priority(item.key, item.priority)?;
+        }
+        self.operate(Activity::Inserting, |shared| {
+            if !items.is_empty() {
+                shared.turn.queue_inserts(items, Arc::clone(confirm));
+            }
+        })
+    }
+
+    /// Waits while so many inserts are queued that writers should send no more. Returns at once
+    /// when the table is closed.
+    pub async fn wait_for_insert_room(&self) {
+        loop {
+            let notified = self.room.notified();
+            let mut notified = std::pin::pin!(notified);
+            // From here on no notice is missed, even before the first poll.
+            notified.as_mut().enable();
+            if self.queued_inserts() < self.insert_room {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// Inserts that wait for the rate limiter.
+    pub fn queued_inserts(&self) -> usize {
+        self.shared.lock().turn.queued_inserts()
+    }
+
+    /// Samples at least one item and at most `num`: as many as the rate limiter allows once it is
+    /// this call's turn, but no more once the chunks behind them reach [`MAX_SAMPLE_BYTES`].
+    ///
+    /// Waits at most `timeout` for the first item. Zero makes exactly one attempt, and `None` waits
+    /// for ever. A call that is dropped gives up its place; items that it was handed stay counted.
+    ///
+    /// # Errors
+    ///
+    /// `RateLimiterTimeout` with what it waited for, `Cancelled` if the table is or gets closed,
+    /// `InvalidArgument` if `num` is 0.
+    pub async fn sample(&self, num: usize, timeout: Option<Duration>) -> Result<Vec<Sampled>> {
+        if num == 0 {
+            return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
+        }
+        let mut waiting = match self.attempt(num, timeout != Some(Duration::ZERO))? {
+            Attempt::Sampled(items) => return Ok(items),
+            Attempt::Refused => return Err(self.rate_limiter_timeout()),
+            Attempt::Waiting { ticket, answer } => {
+                Waiting { table: self, ticket, answer, is_over: false }
+            }
+        };
+        let Some(timeout) = timeout else { return waiting.answer().await };
+        if let Ok(answer) = tokio::time::timeout(timeout, waiting.answer()).await {
+            return answer;
+        }
+        if waiting.withdraw() {
+            return Err(self.rate_limiter_timeout());
+        }
+        // Answered at the last moment; the answer is on its way.
+        waiting.answer().await
+    }
+
+    /// Like [`Table::sample`] without any waiting: `None` if the rate limiter allows no sample now,
+    /// if others wait for their turn, or if the table is closed.
+    pub fn try_sample(&self, num: usize) -> Option<Vec<Sampled>> {
+        if num == 0 {
+            return None;
+        }
+        match self.attempt(num, false) {
+            Ok(Attempt::Sampled(items)) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// Deletes items, then gives items new priorities. Unknown keys are ignored.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a priority that a selector of this table cannot take; nothing is
+    /// changed then. `Cancelled` if the table is closed.
+    pub fn mutate(&self, updates: &[(u64, f64)], deletes: &[u64]) -> Result<()> {
+        for &(key, priority) in updates {
+            self.check_priority(key, priority)?;
+        }
+        self.operate(Activity::Running, |shared| {
+            for &key in deletes {
+                shared.state.delete(key);
+            }
+            shared.state.update(updates);
+        })
+    }
+
+    /// Removes all items and sets all counters to zero. What waits stays, and is tried again.
+    pub fn reset(&self) {
+        // A closed table is left as it is: nobody can see it any more.
+        let contents =
+            self.operate(Activity::Running, |shared| shared.state.reset(&self.config)).ok();
+        drop(contents);
+    }
+
+    /// Ends all waiting: samples and inserts that were not applied fail with `Cancelled`, and so do
+    /// all later calls. A closed table cannot be opened again; closing it twice does nothing.
+    pub fn close(&self) {
+        let mut done = Completions::default();
+        {
+            let mut shared = self.shared.lock();
+            shared.closed = true;
+            shared.turn.close(self.name(), &mut done);
+            shared.clock.change(Activity::Sleeping, Instant::now());
+        }
+        done.deliver(self.name());
+        self.room.notify_waiters();
+    }
+
+    /// Whether the rate limiter would let `n` samples follow at this instant. It knows nothing of
+    /// `max_times_sampled`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if `n` is below 1.
+    pub fn can_sample(&self, n: i64) -> Result<bool> {
+        check_count("num_samples", n)?;
+        Ok(self.shared.lock().state.limiter().can_sample(n))
+    }
+
+    /// Whether the rate limiter would let `n` inserts follow at this instant. It knows nothing of
+    /// `max_size`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if `n` is below 1.
+    pub fn can_insert(&self, n: i64) -> Result<bool> {
+        check_count("num_inserts", n)?;
+        Ok(self.shared.lock().state.limiter().can_insert(n))
+    }
+
+    /// What the table tells about itself.
+    pub fn info(&self) -> TableInfo {
+        let config = self.config.clone();
+        let shared = self.shared.lock();
+        let Shared { state, turn, clock, .. } = &*shared;
+        TableInfo {
+            config,
+            current_size: state.len() as i64,
+            num_inserts: state.limiter().inserts(),
+            num_samples: state.limiter().samples(),
+            num_deletes: state.limiter().deletes(),
+            num_episodes: state.num_episodes(),
+            num_deleted_episodes: state.num_deleted_episodes(),
+            num_unique_samples: state.num_unique_samples(),
+            worker_time: clock.read(Instant::now()),
+            stored_bytes: state.chunk_bytes(),
+            waiting_inserts: turn.queued_inserts(),
+            waiting_samples: turn.queued_samples(),
+        }
+    }
+
+    /// What an insert waits for, in a sentence with the rate limiter's numbers.
+    pub fn describe_wait_for_insert(&self) -> String {
+        let wait = self.shared.lock().state.limiter().describe_wait_for_insert();
+        format!("Rate limiter of table {}: {wait}", self.name())
+    }
+
+    /// What a sample waits for, in a sentence with the rate limiter's numbers.
+    pub fn describe_wait_for_sample(&self) -> String {
+        let wait = self.shared.lock().state.limiter().describe_wait_for_sample();
+        let TableConfig { name, max_size, rate_limiter, .. } = &self.config;
+        let min_size = rate_limiter.min_size_to_sample;
+        if *max_size < min_size {
+            return format!(
+                "Rate limiter of table {name}: it will never hold min_size_to_sample {min_size} \
+                 items, because its max_size is {max_size}. {wait}"
+            );
+        }
+        format!("Rate limiter of table {name}: {wait}")
+    }
+
+    /// Tries a sample request once, and leaves it queued if it `may_wait`.
+    fn attempt(&self, num: usize, may_wait: bool) -> Result<Attempt> {
+        self.operate_and(
+            Activity::Sampling,
+            |shared| shared.turn.queue_sample(num),
+            |shared, done, ticket| {
+                if let Some(items) = done.take_own() {
+                    return Attempt::Sampled(items);
+                }
+                if !may_wait {
+                    shared.turn.withdraw(ticket);
+                    return Attempt::Refused;
+                }
+                Attempt::Waiting { ticket, answer: shared.turn.wait(ticket) }
+            },
+        )
+    }
+
+    fn operate<R>(&self, activity: Activity, work: impl FnOnce(&mut Shared) -> R) -> Result<R> {
+        self.operate_and(activity, work, |_, _, result| result)
+    }
+
+    /// Does `work` under the lock, serves whoever can be served after it, does `finish`; then
+    /// unlocks and tells everybody.
+    fn operate_and<W, R>(
+        &self,
+        activity: Activity,
+        work: impl FnOnce(&mut Shared) -> W,
+        finish: impl FnOnce(&mut Shared, &mut Completions, W) -> R,
+    ) -> Result<R> {
+        let mut done = Completions::default();
+        let (result, gained_room);
+        {
+            let mut guard = self.shared.lock();
+            let shared = &mut *guard;
+            if shared.closed {
+                return Err(turn::closed(self.name()));
+            }
+            shared.clock.change(activity, Instant::now());
+            let queued = shared.turn.queued_inserts();
+            let worked = work(shared);
+            let now_ns = if shared.turn.queued_inserts() > 0 { wall_clock_ns() } else { 0 };
+            shared.turn.pump(&mut shared.state, now_ns, &mut done);
+            result = finish(shared, &mut done, worked);
+            gained_room =
+                queued >= self.insert_room && shared.turn.queued_inserts() < self.insert_room;
+            done.garbage = shared.state.take_garbage();
+            shared.clock.change(shared.turn.waits_for(), Instant::now());
+        }
+        done.deliver(self.name());
+        if gained_room {
+            self.room.notify_waiters();
+        }
+        Ok(result)
+    }
+
+    fn check_priority(&self, key: u64, priority: f64) -> Result<()> {
+        let TableConfig { name, sampler, remover, .. } = &self.config;
+        sampler
+            .check_priority(priority)
+            .and_then(|()| remover.check_priority(priority))
+            .map_err(|error| error.context(&format!("Item {key} of table {name}")))
+    }
+
+    fn rate_limiter_timeout(&self) -> Error {
+        Error::rate_limiter_timeout(&self.describe_wait_for_sample())
+    }
+}
+
+impl Drop for Table {
+    /// Queued inserts learn that nobody is going to apply them.
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// How far a sample request got at once.
+enum Attempt {
+    Sampled(Vec<Sampled>),
+    Waiting { ticket: Ticket, answer: oneshot::Receiver<Answer> },
+    Refused,
+}
+
+/// A place in the queue, given up when dropped.
+struct Waiting<'a> {
+    table: &'a Table,
+    ticket: Ticket,
+    answer: oneshot::Receiver<Answer>,
+    is_over: bool,
+}
+
+impl Waiting<'_> {
+    async fn answer(&mut self) -> Answer {
+        let answer = (&mut self.answer).await;
+        self.is_over = true;
+        answer.unwrap_or_else(|_| Err(Error::internal("A sample request was lost.")))
+    }
+
+    /// False if the request was answered before.
+    fn withdraw(&mut self) -> bool {
+        self.is_over = true;
+        let mut shared = self.table.shared.lock();
+        let withdrawn = shared.turn.withdraw(self.ticket);
+        if withdrawn {
+            let waits_for = shared.turn.waits_for();
+            shared.clock.change(waits_for, Instant::now());
+        }
+        withdrawn
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.withdraw();
+        }
+    }
+}
+
+fn check_count(argument: &str, n: i64) -> Result<()> {
+    if n < 1 {
+        return Err(Error::invalid_argument(format!("{argument} must be at least 1, got {n}.")));
+    }
+    Ok(())
+}
+
+/// Nanoseconds since 1970.
+fn wall_clock_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}

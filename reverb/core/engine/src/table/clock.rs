@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a table spends its time on.
+
+use std::time::{Duration, Instant};
+
+use super::info::WorkerTime;
+
+/// What a table does, or what it waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Activity {
+    /// Updates, deletes and resets.
+    Running,
+    Sampling,
+    Inserting,
+    /// Nobody asks for anything.
+    Sleeping,
+    /// Inserts wait for the limiter, that is for samples.
+    WaitingForSampling,
+    /// Samples wait for the limiter, that is for inserts.
+    WaitingForInserts,
+}
+
+/// Adds up the time from one change of activity to the next.
+#[derive(Debug)]
+pub(super) struct Clock {
+    activity: Activity,
+    since: Instant,
+    spent: [Duration; 6],
+}
+
+impl Clock {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { activity: Activity::Sleeping, since: now, spent: [Duration::ZERO; 6] }
+    }
+
+    /// What went on until `now` is over, and `activity` begins.
+    pub(super) fn change(&mut self, activity: Activity, now: Instant) {
+        self.spent[self.activity as usize] += now.saturating_duration_since(self.since);
+        self.activity = activity;
+        self.since = now;
+    }
+
+    /// The time spent until `now`.
+    pub(super) fn read(&self, now: Instant) -> WorkerTime {
+        let ms = |activity: Activity| {
+            let mut spent = self.spent[activity as usize];
+            if activity == self.activity {
+                spent += now.saturating_duration_since(self.since);
+            }
+            i64::try_from(spent.as_millis()).unwrap_or(i64::MAX)
+        };
+        WorkerTime {
+            running_ms: ms(Activity::Running),
+            sampling_ms: ms(Activity::Sampling),
+            inserting_ms: ms(Activity::Inserting),
+            sleeping_ms: ms(Activity::Sleeping),
+            waiting_for_sampling_ms: ms(Activity::WaitingForSampling),
+            waiting_for_inserts_ms: ms(Activity::WaitingForInserts),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_goes_to_the_activity_that_was_on() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut clock = Clock::new(start);
+        clock.change(Activity::Inserting, at(10));
+        clock.change(Activity::WaitingForSampling, at(13));
+        clock.change(Activity::Sampling, at(20));
+        clock.change(Activity::WaitingForInserts, at(21));
+        clock.change(Activity::Running, at(26));
+        clock.change(Activity::Sleeping, at(28));
+        let expected = WorkerTime {
+            running_ms: 2,
+            sampling_ms: 1,
+            inserting_ms: 3,
+            sleeping_ms: 10 + 4,
+            waiting_for_sampling_ms: 7,
+            waiting_for_inserts_ms: 5,
+        };
+        assert_eq!(clock.read(at(32)), expected);
+    }
+}

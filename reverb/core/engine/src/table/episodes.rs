@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How many episodes the items of a table come from.
+
+use hashbrown::HashMap;
+use reverb_data::Trajectory;
+
+/// References from items to chunks, counted per episode.
+#[derive(Debug, Default)]
+pub(super) struct Episodes {
+    references: HashMap<u64, u64>,
+    num_deleted: i64,
+}
+
+impl Episodes {
+    /// Episodes that some item refers to.
+    pub(super) fn num_present(&self) -> i64 {
+        self.references.len() as i64
+    }
+
+    /// How often an episode lost its last item.
+    pub(super) fn num_deleted(&self) -> i64 {
+        self.num_deleted
+    }
+
+    pub(super) fn add(&mut self, trajectory: &Trajectory) {
+        for_each_run(trajectory, |episode, chunks| {
+            *self.references.entry(episode).or_insert(0) += chunks;
+        });
+    }
+
+    pub(super) fn remove(&mut self, trajectory: &Trajectory) {
+        for_each_run(trajectory, |episode, chunks| {
+            if let Some(references) = self.references.get_mut(&episode) {
+                *references -= chunks;
+                if *references == 0 {
+                    self.references.remove(&episode);
+                    self.num_deleted += 1;
+                }
+            }
+        });
+    }
+}
+
+/// Calls with each episode and its number of chunks in a row; nearly always that is one call.
+fn for_each_run(trajectory: &Trajectory, mut call: impl FnMut(u64, u64)) {
+    let mut episodes = trajectory.chunks().iter().map(|chunk| chunk.range().episode_id);
+    let Some(mut current) = episodes.next() else { return };
+    let mut chunks = 1;
+    for episode in episodes {
+        if episode == current {
+            chunks += 1;
+        } else {
+            call(current, chunks);
+            (current, chunks) = (episode, 1);
+        }
+    }
+    call(current, chunks);
+}

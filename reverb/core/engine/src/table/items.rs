@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where a table keeps its items: in one array, addressed by small handles, found by key.
+
+use hashbrown::HashTable;
+use rand::Rng;
+use reverb_data::Trajectory;
+
+use crate::selector::Handle;
+
+/// A stored item. Kept small: there are millions.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) key: u64,
+    pub(super) trajectory: Trajectory,
+    pub(super) priority: f64,
+    pub(super) inserted_at_ns: i64,
+    pub(super) times_sampled: i32,
+    /// Encoded bytes of its chunks, remembered so that sampling need not visit the chunks.
+    pub(super) chunk_bytes: u32,
+}
+
+/// No free slot.
+const NONE: Handle = Handle::MAX;
+
+#[derive(Debug)]
+enum Slot {
+    Taken(Item),
+    /// `next` is another free slot.
+    Free {
+        next: Handle,
+    },
+}
+
+impl Slot {
+    fn item(&self) -> &Item {
+        match self {
+            Self::Taken(item) => item,
+            Self::Free { .. } => unreachable!("handles in use point to items"),
+        }
+    }
+}
+
+/// The items of a table.
+#[derive(Debug)]
+pub(super) struct Items {
+    slots: Vec<Slot>,
+    /// Most slots there can ever be.
+    limit: usize,
+    free: Handle,
+    index: HashTable<Handle>,
+    hasher: KeyHasher,
+}
+
+impl Items {
+    /// No items; never more than `limit`. Memory is taken as items come.
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            slots: Vec::new(),
+            limit,
+            free: NONE,
+            index: HashTable::new(),
+            hasher: KeyHasher::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub(super) fn find(&self, key: u64) -> Option<Handle> {
+        let is_it = |&handle: &Handle| self.get(handle).key == key;
+        self.index.find(self.hasher.hash(key), is_it).copied()
+    }
+
+    pub(super) fn get(&self, handle: Handle) -> &Item {
+        self.slots[handle as usize].item()
+    }
+
+    pub(super) fn get_mut(&mut self, handle: Handle) -> &mut Item {
+        match &mut self.slots[handle as usize] {
+            Slot::Taken(item) => item,
+            Slot::Free { .. } => unreachable!("handles in use point to items"),
+        }
+    }
+
+    /// Adds an item whose key is not there yet.
+    pub(super) fn insert(&mut self, item: Item) -> Handle {
+        let key = item.key;
+        let handle = self.free;
+        let handle = if handle == NONE {
+            self.push(item)
+        } else {
+            let slot = &mut self.slots[handle as usize];
+            if let Slot::Free { next } = *slot {
+                self.free = next;
+            }
+            *slot = Slot::Taken(item);
+            handle
+        };
+        let Self { slots, index, hasher, .. } = self;
+        let hash_of = |&handle: &Handle| hasher.hash(slots[handle as usize].item().key);
+        index.insert_unique(hasher.hash(key), handle, hash_of);
+        handle
+    }
+
+    pub(super) fn remove(&mut self, handle: Handle) -> Item {
+        let hash = self.hasher.hash(self.get(handle).key);
+        if let Ok(entry) = self.index.find_entry(hash, |&found| found == handle) {
+            entry.remove();
+        }
+        let slot = Slot::Free { next: self.free };
+        self.free = handle;
+        match std::mem::replace(&mut self.slots[handle as usize], slot) {
+            Slot::Taken(item) => item,
+            Slot::Free { .. } => unreachable!("handles in use point to items"),
+        }
+    }
+
+    fn push(&mut self, item: Item) -> Handle {
+        let len = self.slots.len();
+        if len == self.slots.capacity() {
+            // Doubling, but not beyond what the table can hold.
+            self.slots.reserve_exact(len.max(16).min(self.limit.saturating_sub(len).max(1)));
+        }
+        self.slots.push(Slot::Taken(item));
+        len as Handle
+    }
+}
+
+/// Mixes keys. They are random numbers from honest clients; a seed keeps dishonest ones from
+/// choosing keys that collide.
+#[derive(Debug, Clone, Copy)]
+struct KeyHasher {
+    seed: u64,
+    factor: u64,
+}
+
+impl KeyHasher {
+    fn new() -> Self {
+        let mut rng = rand::rng();
+        Self { seed: rng.random(), factor: rng.random::<u64>() | 1 }
+    }
+
+    fn hash(self, key: u64) -> u64 {
+        let product = u128::from(key ^ self.seed) * u128::from(self.factor);
+        (product >> 64) as u64 ^ product as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_takes_forty_bytes() {
+        assert_eq!(std::mem::size_of::<Slot>(), 40);
+    }
+
+    #[test]
+    fn sequential_keys_spread_over_the_hash() {
+        let hasher = KeyHasher::new();
+        let mut buckets = [0usize; 256];
+        for key in 0..25_600u64 {
+            buckets[(hasher.hash(key) % 256) as usize] += 1;
+        }
+        assert!(buckets.iter().all(|&count| count < 400), "{buckets:?}");
+    }
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The heart of a table: what it holds and what each operation does to it.
+//!
+//! Everything here happens at once and never waits; the same operations on the same seed give the
+//! same result. Time is told by the caller. [`super::turn`] decides who comes next, and
+//! [`super::Table`] makes callers wait.
+//!
+//! A checkpoint has its place here: `snapshot` would copy the items (a `Trajectory` is shared, not
+//! copied) with the counters of the limiter, and `restore` would fill an empty state from them.
+
+use std::hint::black_box;
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use reverb_data::{NewItem, Sampled, Trajectory};
+
+use super::TableConfig;
+use super::episodes::Episodes;
+use super::items::{Item, Items};
+use crate::rate_limiter::RateLimiter;
+use crate::selector::{Handle, Pick, Selector};
+
+/// Chunk bytes behind the items of one sample request, at which it counts as full.
+pub const MAX_SAMPLE_BYTES: usize = 1024 * 1024;
+
+/// Items that are worked on together, so that the processor fetches them from memory at once.
+const BLOCK: usize = 32;
+
+/// What a table holds.
+#[derive(Debug)]
+pub(super) struct TableState {
+    max_size: usize,
+    max_times_sampled: i32,
+    contents: Contents,
+    limiter: RateLimiter,
+    rng: SmallRng,
+    /// Trajectories of deleted items. Freeing them can take long; it is for the caller to do that
+    /// where nobody waits.
+    garbage: Vec<Trajectory>,
+    picks: Vec<Pick>,
+}
+
+/// What a reset throws away.
+#[derive(Debug)]
+pub(super) struct Contents {
+    items: Items,
+    sampler: Selector,
+    remover: Selector,
+    episodes: Episodes,
+    num_unique_samples: i64,
+    chunk_bytes: u64,
+}
+
+impl Contents {
+    fn new(config: &TableConfig) -> Self {
+        Self {
+            // An item is added before the one that makes room for it is removed.
+            items: Items::new(config.max_size as usize + 1),
+            sampler: Selector::new(&config.sampler),
+            remover: Selector::new(&config.remover),
+            episodes: Episodes::default(),
+            num_unique_samples: 0,
+            chunk_bytes: 0,
+        }
+    }
+}
+
+/// The items of one sample request, as far as it got.
+#[derive(Debug)]
+pub(super) struct Batch {
+    wanted: usize,
+    chunk_bytes: usize,
+    items: Vec<Sampled>,
+    /// Whether it had to wait; the first item says so.
+    pub(super) has_waited: bool,
+}
+
+impl Batch {
+    pub(super) fn new(wanted: usize) -> Self {
+        Self { wanted, chunk_bytes: 0, items: Vec::new(), has_waited: false }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.items.len() >= self.wanted || self.chunk_bytes >= MAX_SAMPLE_BYTES
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    pub(super) fn into_items(self) -> Vec<Sampled> {
+        self.items
+    }
+}
+
+impl TableState {
+    /// An empty table. `config` was validated.
+    pub(super) fn new(config: &TableConfig) -> Self {
+        Self {
+            max_size: config.max_size as usize,
+            max_times_sampled: config.max_times_sampled,
+            contents: Contents::new(config),
+            limiter: RateLimiter::new(config.rate_limiter),
+            rng: config.seed.map_or_else(SmallRng::from_os_rng, SmallRng::seed_from_u64),
+            garbage: Vec::new(),
+            picks: Vec::new(),
+        }
+    }
+
+    /// Inserts an item. The limiter allows it: the caller asked.
+    ///
+    /// An item whose key is there already only brings a new priority; even that needs permission.
+    pub(super) fn insert(&mut self, item: NewItem, now_ns: i64) {
+        debug_assert!(self.limiter.can_insert(1));
+        if let Some(handle) = self.contents.items.find(item.key) {
+            self.update_at(handle, item.priority);
+            self.garbage.push(item.trajectory);
+            return;
+        }
+        let chunk_bytes = u32::try_from(item.trajectory.chunk_bytes()).unwrap_or(u32::MAX);
+        let contents = &mut self.contents;
+        contents.chunk_bytes += u64::from(chunk_bytes);
+        contents.episodes.add(&item.trajectory);
+        let handle = contents.items.insert(Item {
+            key: item.key,
+            trajectory: item.trajectory,
+            priority: item.priority,
+            inserted_at_ns: now_ns,
+            times_sampled: item.times_sampled,
+            chunk_bytes,
+        });
+        contents.sampler.insert(handle, item.priority);
+        contents.remover.insert(handle, item.priority);
+        // The new item takes part: a Lifo remover removes it again at once.
+        if contents.items.len() > self.max_size
+            && let Some(pick) = contents.remover.pick(&mut self.rng)
+        {
+            self.delete_at(pick.handle);
+        }
+        self.limiter.count_insert();
+    }
+
+    /// Samples into `batch` while the limiter allows and until the batch is full.
+    pub(super) fn sample(&mut self, batch: &mut Batch) {
+        // Where samples delete items, each choice depends on the one before.
+        let block = if self.max_times_sampled > 0 { 1 } else { BLOCK };
+        while !batch.is_full() {
+            let wanted = block.min(batch.wanted - batch.len());
+            let allowed = self.limiter.samples_allowed(wanted);
+            let mut picks = std::mem::take(&mut self.picks);
+            picks.clear();
+            self.contents.sampler.pick_many(&mut self.rng, allowed, &mut picks);
+            if picks.len() > 1 {
+                self.fetch(&picks);
+            }
+            batch.items.reserve(picks.len());
+            for &pick in &picks {
+                self.take(pick, batch);
+                if batch.is_full() {
+                    break;
+                }
+            }
+            let progress = !picks.is_empty();
+            self.picks = picks;
+            if !progress {
+                break;
+            }
+        }
+    }
+
+    /// Deletes the item with this key, if there is one.
+    pub(super) fn delete(&mut self, key: u64) {
+        if let Some(handle) = self.contents.items.find(key) {
+            self.delete_at(handle);
+        }
+    }
+
+    /// Gives the items with these keys new priorities, which were checked. Unknown keys are ignored.
+    pub(super) fn update(&mut self, updates: &[(u64, f64)]) {
+        for block in updates.chunks(BLOCK) {
+            // Finding all first lets the processor fetch them from memory at once.
+            let mut handles = [None; BLOCK];
+            for (handle, &(key, _)) in handles.iter_mut().zip(block) {
+                *handle = self.contents.items.find(key);
+            }
+            for (handle, &(_, priority)) in handles.iter().zip(block) {
+                if let Some(handle) = *handle {
+                    self.update_at(handle, priority);
+                }
+            }
+        }
+    }
+
+    /// Empties the table and its counters. The caller frees what was in it.
+    pub(super) fn reset(&mut self, config: &TableConfig) -> Contents {
+        self.limiter.reset();
+        std::mem::replace(&mut self.contents, Contents::new(config))
+    }
+
+    /// Trajectories to free since the last call.
+    pub(super) fn take_garbage(&mut self) -> Vec<Trajectory> {
+        std::mem::take(&mut self.garbage)
+    }
+
+    pub(super) fn limiter(&self) -> &RateLimiter {
+        &self.limiter
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.contents.items.len()
+    }
+
+    pub(super) fn num_episodes(&self) -> i64 {
+        self.contents.episodes.num_present()
+    }
+
+    pub(super) fn num_deleted_episodes(&self) -> i64 {
+        self.contents.episodes.num_deleted()
+    }
+
+    pub(super) fn num_unique_samples(&self) -> i64 {
+        self.contents.num_unique_samples
+    }
+
+    /// Chunk bytes of every item, added up; a chunk that items share counts for each of them.
+    pub(super) fn chunk_bytes(&self) -> u64 {
+        self.contents.chunk_bytes
+    }
+
+    /// Touches the memory of the picked items, without a step that depends on the one before: the
+    /// counting of references that follows would fetch them one by one.
+    fn fetch(&self, picks: &[Pick]) {
+        let columns: usize = picks
+            .iter()
+            .map(|pick| self.contents.items.get(pick.handle).trajectory.num_columns())
+            .sum();
+        black_box(columns);
+    }
+
+    fn take(&mut self, pick: Pick, batch: &mut Batch) {
+        let table_size = self.contents.items.len() as i64;
+        let item = self.contents.items.get_mut(pick.handle);
+        if item.times_sampled == 0 {
+            self.contents.num_unique_samples += 1;
+        }
+        item.times_sampled = item.times_sampled.saturating_add(1);
+        batch.items.push(Sampled {
+            key: item.key,
+            priority: item.priority,
+            times_sampled: item.times_sampled,
+            probability: pick.probability,
+            table_size,
+            inserted_at_ns: item.inserted_at_ns,
+            rate_limited: batch.has_waited && batch.items.is_empty(),
+            trajectory: item.trajectory.clone(),
+        });
+        batch.chunk_bytes += item.chunk_bytes as usize;
+        // "At least", because the count may have come with the item.
+        let is_used_up = self.max_times_sampled > 0 && item.times_sampled >= self.max_times_sampled;
+        self.limiter.count_sample();
+        if is_used_up {
+            self.delete_at(pick.handle);
+        }
+    }
+
+    fn update_at(&mut self, handle: Handle, priority: f64) {
+        let contents = &mut self.contents;
+        contents.items.get_mut(handle).priority = priority;
+        contents.sampler.update(handle, priority);
+        contents.remover.update(handle, priority);
+    }
+
+    fn delete_at(&mut self, handle: Handle) {
+        let contents = &mut self.contents;
+        let item = contents.items.remove(handle);
+        contents.sampler.remove(handle);
+        contents.remover.remove(handle);
+        contents.episodes.remove(&item.trajectory);
+        contents.chunk_bytes -= u64::from(item.chunk_bytes);
+        self.garbage.push(item.trajectory);
+        self.limiter.count_delete();
+    }
+}

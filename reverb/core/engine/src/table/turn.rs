@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whose turn it is: the requests that wait, and the order in which they get on.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use reverb_data::{Error, NewItem, Result, Sampled, Trajectory};
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use super::Confirm;
+use super::clock::Activity;
+use super::state::{Batch, TableState};
+
+/// How a waiting sample request is answered.
+pub(super) type Answer = Result<Vec<Sampled>>;
+
+/// Names a sample request. Later requests have larger numbers.
+pub(super) type Ticket = u64;
+
+/// Whom to tell of which keys.
+type Confirmation = (Arc<dyn Confirm>, Vec<u64>);
+
+/// Items of one call that are not all applied yet.
+struct InsertRequest {
+    items: std::vec::IntoIter<NewItem>,
+    /// Keys applied since the last confirmation.
+    applied: Vec<u64>,
+    confirm: Arc<dyn Confirm>,
+}
+
+/// A request for samples. While it waits its batch is empty: whatever it gets, it is answered with.
+struct SampleRequest {
+    ticket: Ticket,
+    batch: Batch,
+    /// Absent until its caller really has to wait.
+    answer: Option<oneshot::Sender<Answer>>,
+}
+
+/// The two queues of a table. Each is served in order, and neither blocks the other.
+#[derive(Default)]
+pub(super) struct Turn {
+    inserts: VecDeque<InsertRequest>,
+    queued_inserts: usize,
+    samples: VecDeque<SampleRequest>,
+    next_ticket: Ticket,
+}
+
+/// What is left to do after the table was unlocked.
+#[derive(Default)]
+#[must_use]
+pub(super) struct Completions {
+    confirmed: SmallVec<[Confirmation; 1]>,
+    failed: Vec<Arc<dyn Confirm>>,
+    answers: Vec<(oneshot::Sender<Answer>, Answer)>,
+    /// The answer to the caller itself, which did not have to wait.
+    own: Option<Vec<Sampled>>,
+    pub(super) garbage: Vec<Trajectory>,
+}
+
+impl Completions {
+    /// Tells everybody, then frees what was deleted. No lock is held.
+    pub(super) fn deliver(self, table: &str) {
+        for (confirm, keys) in self.confirmed {
+            confirm.confirmed(&keys);
+        }
+        for confirm in self.failed {
+            confirm.failed(closed(table));
+        }
+        for (sender, answer) in self.answers {
+            // A caller that has just gone away does not mind; its samples stay counted.
+            drop(sender.send(answer));
+        }
+    }
+
+    pub(super) fn take_own(&mut self) -> Option<Vec<Sampled>> {
+        self.own.take()
+    }
+}
+
+/// The error of every call to a closed table.
+pub(super) fn closed(table: &str) -> Error {
+    Error::cancelled(format!("RateLimiter has been cancelled: table {table} is closed."))
+}
+
+impl Turn {
+    pub(super) fn queued_inserts(&self) -> usize {
+        self.queued_inserts
+    }
+
+    pub(super) fn queued_samples(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// What the table waits for when nothing can go on.
+    pub(super) fn waits_for(&self) -> Activity {
+        if !self.samples.is_empty() {
+            Activity::WaitingForInserts
+        } else if self.queued_inserts > 0 {
+            Activity::WaitingForSampling
+        } else {
+            Activity::Sleeping
+        }
+    }
+
+    pub(super) fn queue_inserts(&mut self, items: Vec<NewItem>, confirm: Arc<dyn Confirm>) {
+        self.queued_inserts += items.len();
+        let applied = Vec::with_capacity(items.len());
+        self.inserts.push_back(InsertRequest { items: items.into_iter(), applied, confirm });
+    }
+
+    pub(super) fn queue_sample(&mut self, wanted: usize) -> Ticket {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.samples.push_back(SampleRequest { ticket, batch: Batch::new(wanted), answer: None });
+        ticket
+    }
+
+    /// Lets the caller of a request wait for its answer.
+    pub(super) fn wait(&mut self, ticket: Ticket) -> oneshot::Receiver<Answer> {
+        let (sender, receiver) = oneshot::channel();
+        if let Some(at) = self.position(ticket) {
+            let request = &mut self.samples[at];
+            request.batch.has_waited = true;
+            request.answer = Some(sender);
+        }
+        receiver
+    }
+
+    /// Takes a sample request back; false if it is answered already.
+    pub(super) fn withdraw(&mut self, ticket: Ticket) -> bool {
+        self.position(ticket).is_some_and(|at| self.samples.remove(at).is_some())
+    }
+
+    /// Serves whoever can be served: one insert and one whole sample request in turn, until neither
+    /// gets on. A sample request that got some items by then is answered with those.
+    pub(super) fn pump(&mut self, state: &mut TableState, now_ns: i64, done: &mut Completions) {
+        loop {
+            let inserted = self.insert_one(state, now_ns, done);
+            let sampled = self.sample_one(state, done);
+            if !inserted && !sampled {
+                break;
+            }
+        }
+        if let Some(request) = self.inserts.front_mut()
+            && !request.applied.is_empty()
+        {
+            let keys = std::mem::take(&mut request.applied);
+            done.confirmed.push((Arc::clone(&request.confirm), keys));
+        }
+        if self.samples.front().is_some_and(|request| request.batch.len() > 0) {
+            self.answer_first(done);
+        }
+    }
+
+    /// Gives up everything that waits.
+    pub(super) fn close(&mut self, table: &str, done: &mut Completions) {
+        self.queued_inserts = 0;
+        done.failed.extend(self.inserts.drain(..).map(|request| request.confirm));
+        let senders = self.samples.drain(..).filter_map(|request| request.answer);
+        done.answers.extend(senders.map(|sender| (sender, Err(closed(table)))));
+    }
+
+    fn insert_one(&mut self, state: &mut TableState, now_ns: i64, done: &mut Completions) -> bool {
+        let Some(request) = self.inserts.front_mut() else { return false };
+        if !state.limiter().can_insert(1) {
+            return false;
+        }
+        if let Some(item) = request.items.next() {
+            request.applied.push(item.key);
+            state.insert(item, now_ns);
+            self.queued_inserts -= 1;
+        }
+        if request.items.len() == 0
+            && let Some(request) = self.inserts.pop_front()
+        {
+            done.confirmed.push((request.confirm, request.applied));
+        }
+        true
+    }
+
+    fn sample_one(&mut self, state: &mut TableState, done: &mut Completions) -> bool {
+        let Some(request) = self.samples.front_mut() else { return false };
+        let before = request.batch.len();
+        state.sample(&mut request.batch);
+        let progress = request.batch.len() > before;
+        if request.batch.is_full() {
+            self.answer_first(done);
+        }
+        progress
+    }
+
+    fn answer_first(&mut self, done: &mut Completions) {
+        let Some(request) = self.samples.pop_front() else { return };
+        let items = request.batch.into_items();
+        match request.answer {
+            Some(sender) => done.answers.push((sender, Ok(items))),
+            None => done.own = Some(items),
+        }
+    }
+
+    fn position(&self, ticket: Ticket) -> Option<usize> {
+        self.samples.binary_search_by_key(&ticket, |request| request.ticket).ok()
+    }
+}
