@@ -1,1 +1,20 @@
-//! Crate.
+// SPDX-License-Identifier: Apache-2.0
+//! Asking a server: clients, the writers that stream steps in, and the readers that fetch samples.
+//!
+//! Knows a server only through `reverb_wire::transport::Transport`, wherever it runs.
+
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod retry;
+pub mod sampler;
+pub mod writer;
+
+pub use client::{Client, Connector};
+pub use sampler::batch::{Batch, BatchColumn};
+pub use sampler::cursor::SampleCursor;
+pub use writer::batched::BatchedWriter;
+pub use writer::cell::{CellRef, CellValue};
+pub use writer::lane::{ColumnOptions, Lane};
+pub use writer::legacy::LegacyWriter;
+pub use writer::trajectory::{ColumnRefs, TrajectoryWriter};

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Items of a table, one after another, fetched in batches that grow.
+//!
+//! The first request asks for one item, the next for one, then for 2, 4, ... up to [`MAX_BATCH`], and never for more
+//! than the caller wants in all. A caller who takes a few items sees hardly any prefetch, one who takes thousands pays
+//! for a round trip per hundreds. The next request leaves when the last item of a batch is taken.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reverb_data::{Error, Result, Sampled};
+use reverb_wire::transport::SampleStream;
+
+use crate::client::Client;
+use crate::retry::Backoff;
+
+/// Items asked for at once at the most.
+const MAX_BATCH: usize = 256;
+/// A batch stops growing when its chunks would take more than this.
+const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
+
+/// Fetches a fixed number of items of one table.
+pub struct SampleCursor {
+    client: Arc<Client>,
+    table: String,
+    /// Items not yet asked for.
+    unrequested: u64,
+    /// Items asked for and not received.
+    outstanding: usize,
+    ready: VecDeque<Sampled>,
+    batch: usize,
+    requests: u64,
+    timeout: Option<Duration>,
+    stream: Option<Box<dyn SampleStream>>,
+    /// Whether the stream was idle before and has not answered since: it may be stale.
+    unproven: bool,
+    backoff: Backoff,
+}
+
+impl SampleCursor {
+    /// A cursor over `num_samples` items; nothing is asked for yet. `timeout` bounds every wait for the rate limiter.
+    pub fn new(
+        client: Arc<Client>,
+        table: &str,
+        num_samples: u64,
+        timeout: Option<Duration>,
+    ) -> Self {
+        let backoff = Backoff::new(client.address(), client.connect_timeout());
+        Self {
+            client,
+            table: table.to_owned(),
+            unrequested: num_samples,
+            outstanding: 0,
+            ready: VecDeque::new(),
+            batch: 1,
+            requests: 0,
+            timeout,
+            stream: None,
+            unproven: false,
+            backoff,
+        }
+    }
+
+    /// Asks for the first batch to be this large: for callers who need that many at once.
+    #[must_use]
+    pub fn with_first_batch(mut self, batch: usize) -> Self {
+        self.batch = batch.max(1);
+        self
+    }
+
+    /// An item that is here already. Taking the last one sends for more.
+    pub fn take_ready(&mut self) -> Option<Sampled> {
+        let sampled = self.ready.pop_front()?;
+        if self.ready.is_empty() && self.outstanding == 0 {
+            self.prefetch();
+        }
+        Some(sampled)
+    }
+
+    /// The next item, or `None` after the last. Waits for the table's rate limiter and for the server.
+    pub async fn next(&mut self) -> Result<Option<Sampled>> {
+        loop {
+            if let Some(sampled) = self.take_ready() {
+                return Ok(Some(sampled));
+            }
+            if self.outstanding == 0 && self.unrequested == 0 {
+                return Ok(None);
+            }
+            self.fetch().await?;
+        }
+    }
+
+    /// All items that arrive together, at least one; empty after the last.
+    pub async fn next_many(&mut self) -> Result<Vec<Sampled>> {
+        if self.ready.is_empty() && (self.outstanding > 0 || self.unrequested > 0) {
+            self.fetch().await?;
+        }
+        Ok(self.ready.drain(..).collect())
+    }
+
+    /// Whether a call of `next` may have to wait.
+    pub fn may_wait(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// What `next` is waiting for, in words.
+    pub fn describe_wait(&self) -> String {
+        format!("items of table '{}' at {}", self.table, self.client.address())
+    }
+
+    fn prefetch(&mut self) {
+        if self.unrequested == 0 {
+            self.release();
+        } else if let Some(stream) = &mut self.stream {
+            let num = self.batch.min(usize::try_from(self.unrequested).unwrap_or(usize::MAX));
+            // A stream that cannot take a request is found out by `fetch`.
+            if stream.request(&self.table, num, self.timeout).is_ok() {
+                self.requested(num);
+            } else {
+                self.stream = None;
+            }
+        }
+    }
+
+    fn requested(&mut self, num: usize) {
+        self.unrequested -= num as u64;
+        self.outstanding += num;
+        self.requests += 1;
+        if self.requests > 1 {
+            self.batch = (self.batch * 2).min(MAX_BATCH.max(num));
+        }
+    }
+
+    /// Waits for items, over as many connections as it takes.
+    async fn fetch(&mut self) -> Result<()> {
+        while self.ready.is_empty() {
+            match self.fetch_once().await {
+                Ok(samples) => {
+                    self.unproven = false;
+                    self.backoff.answered();
+                    self.outstanding = self.outstanding.saturating_sub(samples.len());
+                    let bytes: usize = samples.iter().map(|s| s.trajectory.chunk_bytes()).sum();
+                    let fitting = MAX_BATCH_BYTES / (bytes / samples.len().max(1)).max(1);
+                    self.batch = self.batch.min(fitting.max(1));
+                    self.ready.extend(samples);
+                }
+                Err(error) => {
+                    // What was asked for is asked for again.
+                    self.unrequested += self.outstanding as u64;
+                    self.outstanding = 0;
+                    self.stream = None;
+                    if std::mem::take(&mut self.unproven) && error.is_transient() {
+                        continue;
+                    }
+                    self.backoff.pause(error).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn fetch_once(&mut self) -> Result<Vec<Sampled>> {
+        if self.stream.is_none() {
+            let (stream, was_idle) = self.client.open_sample().await?;
+            self.stream = Some(stream);
+            self.unproven = was_idle;
+        }
+        if self.outstanding == 0 {
+            self.prefetch();
+        }
+        let Some(stream) = &mut self.stream else {
+            return Err(Error::unavailable("the sample stream was lost"));
+        };
+        stream.receive().await
+    }
+
+    fn release(&mut self) {
+        if self.outstanding == 0
+            && let Some(stream) = self.stream.take()
+        {
+            self.client.give_back(stream);
+        }
+    }
+}

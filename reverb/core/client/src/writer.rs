@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Writers: steps become cells of blocks, blocks become chunks, items refer to them, a sender streams both.
+//!
+//! `cell` is where a value lives, `lane` is the history of one environment, `item` what a caller asks to be stored,
+//! `sender` the background task that encodes and sends. `trajectory`, `batched` and `legacy` are the faces.
+
+pub mod batched;
+pub mod cell;
+pub mod item;
+pub mod lane;
+pub mod legacy;
+pub mod sender;
+pub mod trajectory;

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A writer for environments that are stepped together: one history each, one stream for all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use reverb_data::{Error, Result};
+
+use super::cell::{CellRef, CellValue};
+use super::item::ColumnRefs;
+use super::lane::Lane;
+use super::trajectory::ItemQueue;
+use crate::client::{Client, Signatures};
+
+/// Which steps of a column's history an item takes, in Python's terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepIndex {
+    /// One step, without a leading dimension. Negative counts from the end.
+    At(i64),
+    /// A slice.
+    Range {
+        /// First step; `None` for the oldest.
+        start: Option<i64>,
+        /// Step behind the last; `None` for the end.
+        stop: Option<i64>,
+        /// Stride, at least 1.
+        step: i64,
+    },
+}
+
+/// One column of the items to create.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchedColumn {
+    /// The column of the history.
+    pub column: usize,
+    /// Which of its steps.
+    pub index: StepIndex,
+}
+
+/// One column's values for all environments, `[B, ...]`.
+#[derive(Debug)]
+pub struct BatchedValue<'a> {
+    /// The column.
+    pub column: usize,
+    /// The values; the first dimension is the environment.
+    pub value: CellValue<'a>,
+}
+
+/// Writes steps of `B` environments.
+#[derive(Debug)]
+pub struct BatchedWriter {
+    lanes: Mutex<Vec<Lane>>,
+    queue: ItemQueue,
+}
+
+impl BatchedWriter {
+    /// A writer for `batch_size` environments that keeps the last `num_keep_alive_refs` values of each column of each.
+    pub fn new(
+        client: &Arc<Client>,
+        batch_size: usize,
+        num_keep_alive_refs: usize,
+        signatures: Option<Arc<Signatures>>,
+    ) -> Self {
+        let lanes = (0..batch_size).map(|_| Lane::new(num_keep_alive_refs)).collect();
+        Self { lanes: Mutex::new(lanes), queue: ItemQueue::new(client, signatures) }
+    }
+
+    /// The items on their way.
+    pub fn queue(&self) -> &ItemQueue {
+        &self.queue
+    }
+
+    /// Adds a column to all histories; gives its index.
+    pub fn add_column(&self, label: &str) -> usize {
+        let mut lanes = self.lanes.lock();
+        lanes.iter_mut().map(|lane| lane.add_column(label, None)).last().unwrap_or(0)
+    }
+
+    /// Closed steps of the current episode of every environment.
+    pub fn episode_steps(&self) -> Vec<u64> {
+        self.lanes.lock().iter().map(Lane::episode_steps).collect()
+    }
+
+    /// Steps in the history of every environment.
+    pub fn history_len(&self) -> Vec<u64> {
+        self.lanes.lock().iter().map(Lane::history_len).collect()
+    }
+
+    /// Appends one step of every environment. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if a value's first dimension is not the number of environments; the errors of `Lane::append`.
+    pub fn append(&self, values: &[BatchedValue<'_>], partial_step: bool) -> Result<()> {
+        let mut lanes = self.lanes.lock();
+        let batch_size = lanes.len();
+        for value in values {
+            if value.value.shape().first() != Some(&batch_size) {
+                return Err(Error::invalid_argument(format!(
+                    "The first dimension of column {} must be batch_size={batch_size}, got shape {}",
+                    value.column,
+                    reverb_data::tensor::shape_text(value.value.shape()),
+                )));
+            }
+        }
+        let mut row: Vec<(usize, CellValue<'_>)> = Vec::with_capacity(values.len());
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            row.clear();
+            row.extend(values.iter().map(|value| (value.column, value.row(i, batch_size))));
+            lane.append(&mut row, partial_step)?;
+        }
+        Ok(())
+    }
+
+    /// Creates one item per selected environment. Never waits.
+    ///
+    /// Without `selected`, environments whose episode is too short for the wanted steps get none. Gives the number of
+    /// items.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if a selected environment lacks a step, or as `ItemQueue::create_item`.
+    pub fn create_items(
+        &self,
+        table: &str,
+        priorities: &[f64],
+        columns: &[BatchedColumn],
+        selected: Option<&[bool]>,
+    ) -> Result<usize> {
+        let lanes = self.lanes.lock();
+        let mut cells: Vec<CellRef> = Vec::new();
+        let mut spans: Vec<(usize, usize, bool)> = Vec::with_capacity(columns.len());
+        let mut created = 0;
+        for (i, lane) in lanes.iter().enumerate() {
+            if selected.is_some_and(|selected| !selected[i]) {
+                continue;
+            }
+            cells.clear();
+            spans.clear();
+            let mut complete = true;
+            for column in columns {
+                let first = cells.len();
+                complete &= collect(lane, *column, &mut cells);
+                spans.push((first, cells.len(), matches!(column.index, StepIndex::At(_))));
+            }
+            if !complete {
+                if selected.is_some() {
+                    return Err(Error::invalid_argument(format!(
+                        "Environment {i} was selected by `where`, but its history of {} steps lacks a step that the \
+                         item needs",
+                        lane.history_len()
+                    )));
+                }
+                continue;
+            }
+            let refs: Vec<ColumnRefs<'_>> = spans
+                .iter()
+                .map(|&(first, end, squeeze)| ColumnRefs { cells: &cells[first..end], squeeze })
+                .collect();
+            self.queue.create_item(table, priorities[i], &refs)?;
+            created += 1;
+        }
+        Ok(created)
+    }
+
+    /// Ends the episode of the selected environments and empties their histories. Never waits.
+    pub fn end_episode(&self, selected: Option<&[bool]>) {
+        let mut lanes = self.lanes.lock();
+        for (i, lane) in lanes.iter_mut().enumerate() {
+            if selected.is_none_or(|selected| selected[i]) {
+                lane.end_episode(true);
+            }
+        }
+    }
+
+    /// Waits until at most `max_pending` items are unconfirmed.
+    pub async fn flush(&self, max_pending: usize, timeout: Option<Duration>) -> Result<()> {
+        self.queue.flush(max_pending, timeout).await
+    }
+
+    /// Stops at once; what is not confirmed is abandoned.
+    pub fn close(&self) {
+        self.queue.sender().close();
+    }
+}
+
+impl Drop for BatchedWriter {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Adds the cells that an index selects; `false` if one of them does not exist.
+fn collect(lane: &Lane, column: BatchedColumn, cells: &mut Vec<CellRef>) -> bool {
+    let len = lane.history_len() as i64;
+    let mut push = |step: i64| {
+        let cell = u64::try_from(step).ok().and_then(|step| lane.cell(column.column, step));
+        cells.extend(cell.cloned());
+        cell.is_some()
+    };
+    match column.index {
+        StepIndex::At(at) => push(if at < 0 { at + len } else { at }),
+        StepIndex::Range { start, stop, step } => {
+            // A start before the beginning means that the history is too short, not that fewer steps are meant.
+            let absolute = |at: i64| if at < 0 { at + len } else { at };
+            let start = start.map_or(0, absolute);
+            let stop = stop.map_or(len, absolute).min(len);
+            start >= 0 && start < stop && (start..stop).step_by(step.max(1) as usize).all(&mut push)
+        }
+    }
+}
+
+impl<'a> BatchedValue<'a> {
+    /// The value of environment `i`.
+    fn row(&self, i: usize, batch_size: usize) -> CellValue<'_> {
+        match &self.value {
+            CellValue::Bytes { dtype, shape, bytes } => {
+                let size = bytes.len() / batch_size;
+                let bytes = &bytes[i * size..(i + 1) * size];
+                CellValue::Bytes { dtype: *dtype, shape: &shape[1..], bytes }
+            }
+            CellValue::Strings { shape, strings } => {
+                let size = strings.len() / batch_size;
+                let strings = strings[i * size..(i + 1) * size].to_vec();
+                CellValue::Strings { shape: &shape[1..], strings }
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Items that wait to be sent: what the caller asked for, in terms of cells.
+
+use std::sync::Arc;
+
+use reverb_data::tensor::shape_text;
+use reverb_data::{DType, Error, NewItem, Result, Shape, Signature, TrajectoryBuilder};
+use smallvec::SmallVec;
+
+use super::cell::CellRef;
+
+/// The cells of one column of an item.
+#[derive(Debug, Clone, Copy)]
+pub struct ColumnRefs<'a> {
+    /// The cells in order; any order, with repeats if the caller wants.
+    pub cells: &'a [CellRef],
+    /// Whether the one cell is given without a leading dimension.
+    pub squeeze: bool,
+}
+
+/// Consecutive cells of one block, starting at `first`.
+#[derive(Debug)]
+struct Run {
+    first: CellRef,
+    length: u32,
+}
+
+#[derive(Debug)]
+struct ItemColumn {
+    runs: SmallVec<[Run; 1]>,
+    squeeze: bool,
+}
+
+/// An item in a writer's queue. Keeps its blocks in memory.
+#[derive(Debug)]
+pub struct PendingItem {
+    key: u64,
+    table: Arc<str>,
+    priority: f64,
+    columns: SmallVec<[ItemColumn; 4]>,
+}
+
+impl PendingItem {
+    /// Checks the columns and notes which cells they are made of.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a NaN priority, no columns, an empty column, an expired cell, cells of different dtype or
+    /// shape in one column, or a squeezed column that has not exactly one cell.
+    pub fn new(
+        key: u64,
+        table: Arc<str>,
+        priority: f64,
+        columns: &[ColumnRefs<'_>],
+    ) -> Result<Self> {
+        if columns.iter().all(|column| column.cells.is_empty()) {
+            return Err(Error::invalid_argument(
+                "trajectory must have at least one column with at least one step, all columns are empty",
+            ));
+        }
+        if priority.is_nan() {
+            return Err(Error::invalid_argument("priority must not be NaN"));
+        }
+        let columns: Result<_> =
+            columns.iter().enumerate().map(|(i, column)| ItemColumn::new(i, column)).collect();
+        Ok(Self { key, table, priority, columns: columns? })
+    }
+
+    /// Checks the item against its table's signature.
+    pub fn check_signature(&self, signature: &Signature) -> Result<()> {
+        let matches = |(spec, column): (&reverb_data::TensorSpec, &ItemColumn)| {
+            let cell = column.runs[0].first.spec();
+            spec.dtype == cell.dtype
+                && spec.shape.as_ref().is_none_or(|dims| {
+                    match (column.squeeze, dims.split_first()) {
+                        (true, _) => dims_match(dims, &cell.shape),
+                        (false, None) => false,
+                        (false, Some((steps, dims))) => {
+                            steps.is_none_or(|steps| steps == column.num_steps())
+                                && dims_match(dims, &cell.shape)
+                        }
+                    }
+                })
+        };
+        if signature.0.len() == self.columns.len()
+            && signature.0.iter().zip(&self.columns).all(matches)
+        {
+            return Ok(());
+        }
+        let shapes: Vec<(DType, Shape)> = self.columns.iter().map(ItemColumn::spec).collect();
+        let columns: Vec<(DType, &[usize])> =
+            shapes.iter().map(|(dtype, shape)| (*dtype, shape.as_slice())).collect();
+        signature.check(&self.table, &columns)
+    }
+
+    /// Name of its table.
+    pub fn table(&self) -> &str {
+        &self.table
+    }
+
+    /// Notes on every column that items refer to it, so that columns nobody refers to are not sent along.
+    pub fn mark_referenced(&self) {
+        for column in &self.columns {
+            column.runs[0].first.mark_referenced();
+        }
+    }
+
+    /// Whether all its chunks may be encoded now.
+    pub fn is_ready(&self) -> bool {
+        self.runs().all(|run| run.first.block.is_ready())
+    }
+
+    /// Ends the blocks it refers to, so that it becomes ready.
+    pub fn freeze(&self) {
+        self.runs().for_each(|run| {
+            run.first.block.freeze();
+        });
+    }
+
+    /// Encodes what is not encoded yet and gives the item as it is sent.
+    pub fn resolve(&self, next_key: &mut dyn FnMut() -> u64) -> Result<NewItem> {
+        let mut builder = TrajectoryBuilder::new();
+        for column in &self.columns {
+            for run in &column.runs {
+                let position = usize::from(run.first.position);
+                let (chunk, tensor) = run.first.block.chunk_of(position, next_key);
+                builder.slice(&chunk, tensor, run.first.index as usize, run.length as usize);
+            }
+            builder.end_column(column.squeeze);
+        }
+        Ok(NewItem {
+            key: self.key,
+            table: Arc::clone(&self.table),
+            priority: self.priority,
+            times_sampled: 0,
+            trajectory: builder.finish()?,
+        })
+    }
+
+    /// The distinct blocks, roughly: a block may come more than once.
+    pub fn blocks(&self) -> impl Iterator<Item = &Arc<super::cell::Block>> {
+        self.runs().map(|run| &run.first.block)
+    }
+
+    fn runs(&self) -> impl Iterator<Item = &Run> {
+        self.columns.iter().flat_map(|column| &column.runs)
+    }
+}
+
+fn dims_match(dims: &[Option<usize>], shape: &[usize]) -> bool {
+    dims.len() == shape.len()
+        && dims.iter().zip(shape).all(|(dim, &size)| dim.is_none_or(|dim| dim == size))
+}
+
+impl ItemColumn {
+    fn new(index: usize, refs: &ColumnRefs<'_>) -> Result<Self> {
+        let Some(first) = refs.cells.first() else {
+            return Err(Error::invalid_argument(format!(
+                "trajectory column {index} is empty; every column needs at least one step"
+            )));
+        };
+        if refs.squeeze && refs.cells.len() != 1 {
+            return Err(Error::invalid_argument(format!(
+                "trajectory column {index} is squeezed and must have exactly 1 step, got {}",
+                refs.cells.len()
+            )));
+        }
+        let mut runs: SmallVec<[Run; 1]> = SmallVec::new();
+        for cell in refs.cells {
+            if cell.is_expired() {
+                return Err(Error::invalid_argument(format!(
+                    "trajectory column {index} refers to a step that has expired: only the last \
+                     num_keep_alive_refs steps of the episode can be used. Raise num_keep_alive_refs or create the \
+                     item earlier"
+                )));
+            }
+            check_same_spec(index, first, cell)?;
+            match runs.last_mut() {
+                Some(run)
+                    if Arc::ptr_eq(&run.first.block, &cell.block)
+                        && run.first.position == cell.position
+                        && run.first.index + run.length == cell.index =>
+                {
+                    run.length += 1;
+                }
+                _ => runs.push(Run { first: cell.clone(), length: 1 }),
+            }
+        }
+        Ok(Self { runs, squeeze: refs.squeeze })
+    }
+
+    fn num_steps(&self) -> usize {
+        self.runs.iter().map(|run| run.length as usize).sum()
+    }
+
+    fn spec(&self) -> (DType, Shape) {
+        let cell = self.runs[0].first.spec();
+        let mut shape = cell.shape.clone();
+        if !self.squeeze {
+            shape.insert(0, self.num_steps());
+        }
+        (cell.dtype, shape)
+    }
+}
+
+fn check_same_spec(index: usize, first: &CellRef, cell: &CellRef) -> Result<()> {
+    let (expected, got) = (first.spec(), cell.spec());
+    if Arc::ptr_eq(expected, got) || expected == got {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!(
+        "trajectory column {index} mixes steps of dtype {} and shape {} with steps of dtype {} and shape {}",
+        expected.dtype.name(),
+        shape_text(&expected.shape),
+        got.dtype.name(),
+        shape_text(&got.shape),
+    )))
+}

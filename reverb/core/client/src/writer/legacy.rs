@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The writer of the first versions: whole steps, one chunk for all columns, items over the last steps.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use reverb_data::{DType, Error, KeyGenerator, Result};
+
+use super::cell::{Block, CellRef, CellSpec, CellValue};
+use super::item::ColumnRefs;
+use super::trajectory::ItemQueue;
+use crate::client::{Client, Signatures};
+
+/// Settings of a legacy writer, checked by the caller.
+#[derive(Debug, Clone, Copy)]
+pub struct LegacyOptions {
+    /// Most steps an item may span.
+    pub max_sequence_length: usize,
+    /// Steps per chunk.
+    pub chunk_length: usize,
+    /// Whether integer columns are delta encoded.
+    pub delta_encoded: bool,
+    /// Items that may be on their way before a call waits.
+    pub max_in_flight_items: usize,
+}
+
+/// Writes whole steps; every item covers the last steps of all columns.
+#[derive(Debug)]
+pub struct LegacyWriter {
+    state: Mutex<State>,
+    queue: ItemQueue,
+    signatures: Arc<Signatures>,
+    options: LegacyOptions,
+}
+
+#[derive(Debug)]
+struct State {
+    episode_id: u64,
+    /// Steps written so far, which is the index of the next.
+    steps: i32,
+    /// The last steps, oldest first, each with one cell per column.
+    history: VecDeque<Vec<CellRef>>,
+    block: Option<(Arc<Block>, usize)>,
+    closed: bool,
+}
+
+impl LegacyWriter {
+    /// A writer of one episode.
+    pub fn new(client: &Arc<Client>, options: LegacyOptions, signatures: Arc<Signatures>) -> Self {
+        let state = State {
+            episode_id: KeyGenerator::new().next_key(),
+            steps: 0,
+            history: VecDeque::new(),
+            block: None,
+            closed: false,
+        };
+        Self { state: Mutex::new(state), queue: ItemQueue::new(client, None), signatures, options }
+    }
+
+    /// Its settings.
+    pub fn options(&self) -> LegacyOptions {
+        self.options
+    }
+
+    /// Id of its episode and number of steps so far.
+    pub fn position(&self) -> (u64, i32) {
+        let state = self.state.lock();
+        (state.episode_id, state.steps)
+    }
+
+    /// Whether `close` was called.
+    pub fn is_closed(&self) -> bool {
+        self.state.lock().closed
+    }
+
+    /// Appends one step. Waits only if that completes a chunk while too many items are on their way.
+    pub async fn append(&self, mut cells: Vec<CellValue<'_>>) -> Result<()> {
+        if self.store(&mut cells)? {
+            self.queue.sender().blocks_completed();
+            self.wait_for_room(self.options.max_in_flight_items.saturating_add(1)).await?;
+        }
+        Ok(())
+    }
+
+    fn store(&self, cells: &mut [CellValue<'_>]) -> Result<bool> {
+        let options = self.options;
+        let mut state = self.state.lock();
+        state.check_open()?;
+        if let Some((block, _)) = &state.block {
+            if block.columns().len() != cells.len() {
+                return Err(Error::invalid_argument(format!(
+                    "Every step of a chunk must have the same number of tensors: the chunk has {}, the new step {}.",
+                    block.columns().len(),
+                    cells.len(),
+                )));
+            }
+            for (i, (cell, column)) in cells.iter().zip(block.columns()).enumerate() {
+                cell.check(&column.spec, &i)?;
+            }
+        }
+        let (step, episode_id) = (state.steps, state.episode_id);
+        let (block, len) = state.block.get_or_insert_with(|| {
+            let specs = cells.iter().map(|cell| (Arc::new(cell.spec()), Arc::default()));
+            let block = Block::new(specs, episode_id, true, options.delta_encoded);
+            block.columns().iter().for_each(|column| {
+                column.referenced.store(true, std::sync::atomic::Ordering::Relaxed);
+            });
+            (block, 0)
+        });
+        let block = Arc::clone(block);
+        let mut refs = Vec::with_capacity(cells.len());
+        let appended = block.append(step, cells.iter_mut().enumerate(), |position, index| {
+            refs.push(CellRef { block: Arc::clone(&block), position: position as u16, index });
+        });
+        if !appended {
+            return Err(Error::internal("a chunk of the writer was ended by somebody else"));
+        }
+        *len += 1;
+        let full = *len == options.chunk_length;
+        if full {
+            block.freeze();
+            state.block = None;
+        }
+        state.history.push_back(refs);
+        if state.history.len() > options.max_sequence_length {
+            state.history.pop_front();
+        }
+        state.steps += 1;
+        Ok(full)
+    }
+
+    /// Creates an item over the last `num_timesteps` steps. Waits only while too many items are on their way.
+    pub async fn create_item(
+        &self,
+        table: &str,
+        num_timesteps: usize,
+        priority: f64,
+    ) -> Result<()> {
+        {
+            let state = self.state.lock();
+            state.check_open()?;
+            self.check_item(&state, table, num_timesteps)?;
+        }
+        self.wait_for_room(self.options.max_in_flight_items).await?;
+        let state = self.state.lock();
+        let first = state.history.len() - num_timesteps;
+        let num_columns = state.history[first].len();
+        let columns: Vec<Vec<CellRef>> = (0..num_columns)
+            .map(|column| {
+                state.history.iter().skip(first).map(|step| step[column].clone()).collect()
+            })
+            .collect();
+        let refs: Vec<ColumnRefs<'_>> =
+            columns.iter().map(|cells| ColumnRefs { cells, squeeze: false }).collect();
+        self.queue.create_item(table, priority, &refs)
+    }
+
+    fn check_item(&self, state: &State, table: &str, num_timesteps: usize) -> Result<()> {
+        let max = self.options.max_sequence_length;
+        if num_timesteps < 1 || num_timesteps > max {
+            return Err(Error::invalid_argument(format!(
+                "num_timesteps must be between 1 and max_sequence_length={max}, got {num_timesteps}"
+            )));
+        }
+        if num_timesteps > state.history.len() {
+            return Err(Error::invalid_argument(format!(
+                "num_timesteps must not exceed the {} steps that were appended, got {num_timesteps}",
+                state.history.len()
+            )));
+        }
+        let steps = state.history.range(state.history.len() - num_timesteps..);
+        let num_columns = steps.clone().next().map_or(0, Vec::len);
+        if let Some(step) = steps.clone().find(|step| step.len() != num_columns) {
+            return Err(Error::invalid_argument(format!(
+                "All steps of an item must have the same number of tensors, got {num_columns} and {}",
+                step.len()
+            )));
+        }
+        let Some(signature) = self.signatures.get(table) else {
+            let mut known: Vec<&str> = self.signatures.keys().map(String::as_str).collect();
+            known.sort_unstable();
+            return Err(Error::invalid_argument(format!(
+                "Unable to create an item in table '{table}': the server has no table of that name. Its tables are: {}.",
+                known.join(", ")
+            )));
+        };
+        let Some(signature) = signature else { return Ok(()) };
+        for step in steps {
+            let specs: Vec<&Arc<CellSpec>> = step.iter().map(CellRef::spec).collect();
+            let plain: Vec<(DType, &[usize])> =
+                specs.iter().map(|spec| (spec.dtype, spec.shape.as_slice())).collect();
+            let batched: Vec<Vec<usize>> = specs
+                .iter()
+                .map(|spec| {
+                    std::iter::once(num_timesteps).chain(spec.shape.iter().copied()).collect()
+                })
+                .collect();
+            let fits = signature.0.len() == plain.len()
+                && signature.0.iter().zip(&plain).zip(&batched).all(
+                    |((want, (dtype, shape)), batched)| {
+                        want.dtype == *dtype
+                            && (want.shape_matches(shape) || want.shape_matches(batched))
+                    },
+                );
+            if !fits {
+                signature.check(table, &plain)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn wait_for_room(&self, limit: usize) -> Result<()> {
+        if self.queue.sender().num_sendable() < limit {
+            return self.queue.sender().check();
+        }
+        self.queue.sender().wait_for_room(limit).await
+    }
+
+    /// Writes waiting items, without waiting for their confirmation; if there are none, waits until all are confirmed.
+    pub async fn flush(&self) -> Result<()> {
+        self.state.lock().check_open()?;
+        if self.queue.sender().has_unready() {
+            self.end_chunk();
+            self.wait_for_room(self.options.max_in_flight_items.saturating_add(1)).await
+        } else {
+            self.queue.flush(0, None).await
+        }
+    }
+
+    fn end_chunk(&self) {
+        if let Some((block, _)) = self.state.lock().block.take() {
+            block.freeze();
+        }
+        self.queue.sender().blocks_completed();
+    }
+
+    /// Writes what waits, waits for all confirmations, and ends the stream. With a `timeout` gives up after it.
+    pub async fn close(&self, timeout: Option<Duration>) -> Result<()> {
+        {
+            let mut state = self.state.lock();
+            if state.closed {
+                return Err(Error::invalid_argument(
+                    "close was called on a writer that is closed already",
+                ));
+            }
+            state.closed = true;
+        }
+        self.end_chunk();
+        let result = self.queue.flush(0, timeout).await;
+        self.queue.sender().close();
+        result
+    }
+
+    /// Waits until all items are confirmed, whatever chunks have to be ended for it.
+    pub async fn flush_all(&self) -> Result<()> {
+        self.end_chunk();
+        self.queue.flush(0, None).await
+    }
+
+    /// Begins a new episode with an empty history, so that the stream can be used again.
+    pub fn begin_episode(&self) {
+        let mut state = self.state.lock();
+        state.episode_id = KeyGenerator::new().next_key();
+        state.steps = 0;
+        state.history.clear();
+        state.block = None;
+    }
+}
+
+impl State {
+    fn check_open(&self) -> Result<()> {
+        if self.closed {
+            return Err(Error::failed_precondition(
+                "The writer is closed. Create a new one with Client.writer to write on.",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for LegacyWriter {
+    fn drop(&mut self) {
+        self.queue.sender().close();
+    }
+}

@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The background task of a writer: encodes items, streams them, collects confirmations, reconnects.
+//!
+//! Items are sent strictly in order. While a message is on its way the next items gather, so that a fast writer pays
+//! for a message per dozens of items, and a slow one waits for nobody.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use reverb_data::{Error, KeyGenerator, NewItem, Result};
+use reverb_wire::transport::{Confirmations, InsertBatch, InsertSink};
+use tokio::sync::{Notify, watch};
+
+use super::cell::Block;
+use super::item::PendingItem;
+use crate::client::Client;
+use crate::retry::Backoff;
+
+/// While something is on its way, up to this many items gather before they are sent.
+const GATHER_ITEMS: usize = 64;
+/// ... but never longer than this, so that an item for a free table does not wait behind a blocked one.
+const GATHER_TIME: Duration = Duration::from_millis(1);
+/// A message is ended when its chunks take this much, to keep the memory of both sides bounded.
+const MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+/// Items in one message at the most.
+const MESSAGE_ITEMS: usize = 1024;
+/// From this many waiting items on a warning is logged, once per doubling.
+const WARN_PENDING_ITEMS: usize = 100_000;
+
+/// The queue of one writer and the task that empties it.
+#[derive(Debug)]
+pub struct Sender {
+    state: Mutex<State>,
+    /// Wakes the task.
+    work: Notify,
+    /// Bumped whenever items were confirmed or the writer failed.
+    progress: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<PendingItem>,
+    /// Encoded but not confirmed, with the order they were sent in.
+    in_flight: HashMap<u64, (u64, NewItem)>,
+    /// To be sent again after a reconnect, before the queue.
+    resend: VecDeque<NewItem>,
+    sent: u64,
+    task: Task,
+    /// Callers that wait for confirmations: nothing gathers then.
+    flushing: usize,
+    error: Option<Error>,
+    closed: bool,
+    warn_at: usize,
+    address: String,
+}
+
+/// What the task is doing, so that it is woken only when that helps.
+#[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
+enum Task {
+    #[default]
+    Busy,
+    /// Waits for an item that can be sent.
+    Idle,
+    /// Lets items gather.
+    Gathering,
+}
+
+impl Sender {
+    /// Starts the task. It ends when the sender is closed.
+    pub fn start(client: Arc<Client>) -> Arc<Self> {
+        let sender = Arc::new(Self {
+            state: Mutex::new(State {
+                warn_at: WARN_PENDING_ITEMS,
+                address: client.address().to_owned(),
+                ..State::default()
+            }),
+            work: Notify::new(),
+            progress: watch::Sender::new(()),
+        });
+        let runtime = client.runtime().clone();
+        runtime.spawn(run(Arc::clone(&sender), client));
+        sender
+    }
+
+    /// Queues an item. Never waits.
+    pub fn push(&self, item: PendingItem) -> Result<()> {
+        let mut state = self.state.lock();
+        state.check()?;
+        item.mark_referenced();
+        state.queue.push_back(item);
+        if state.queue.len() >= state.warn_at {
+            log::warn!(
+                "{} items wait to be sent to {}: its tables do not take them as fast as they are created. They take \
+                 up memory here; call flush(block_until_num_items=...) to wait.",
+                state.queue.len(),
+                state.address,
+            );
+            state.warn_at *= 2;
+        }
+        let wake = match state.task {
+            Task::Busy => false,
+            Task::Idle => true,
+            Task::Gathering => state.queue.len() == GATHER_ITEMS,
+        };
+        drop(state);
+        if wake {
+            self.work.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Tells the task that waiting items may have become ready.
+    pub fn blocks_completed(&self) {
+        self.work.notify_one();
+    }
+
+    /// The error that ended the stream for good, or that the writer is closed.
+    pub fn check(&self) -> Result<()> {
+        self.state.lock().check()
+    }
+
+    /// Items that are not confirmed yet.
+    pub fn num_pending(&self) -> usize {
+        self.state.lock().num_pending()
+    }
+
+    /// Items that could be sent, or were sent, and are not confirmed yet.
+    pub fn num_sendable(&self) -> usize {
+        let state = self.state.lock();
+        let ready = state.queue.iter().take_while(|item| item.is_ready()).count();
+        state.in_flight.len() + state.resend.len() + ready
+    }
+
+    /// Whether any item waits for its blocks to be completed.
+    pub fn has_unready(&self) -> bool {
+        self.state.lock().queue.iter().any(|item| !item.is_ready())
+    }
+
+    /// Completes the blocks of all queued items but the last `except`.
+    pub fn freeze_blocks(&self, except: usize) {
+        let state = self.state.lock();
+        let count = state.queue.len().saturating_sub(except);
+        state.queue.iter().take(count).for_each(PendingItem::freeze);
+        drop(state);
+        self.work.notify_one();
+    }
+
+    /// Waits until at most `max_pending` items are unconfirmed.
+    pub async fn wait_until_pending(&self, max_pending: usize) -> Result<()> {
+        self.wait_until(|state| state.num_pending() <= max_pending).await
+    }
+
+    /// Waits until fewer than `limit` sendable items are unconfirmed.
+    pub async fn wait_for_room(&self, limit: usize) -> Result<()> {
+        self.wait_until(|state| {
+            let ready = state.queue.iter().take_while(|item| item.is_ready()).count();
+            state.in_flight.len() + state.resend.len() + ready < limit
+        })
+        .await
+    }
+
+    async fn wait_until(&self, done: impl Fn(&State) -> bool + Send) -> Result<()> {
+        let mut progress = self.progress.subscribe();
+        let _flushing = Flushing::begin(self);
+        loop {
+            progress.borrow_and_update();
+            {
+                let state = self.state.lock();
+                state.check()?;
+                if done(&state) {
+                    return Ok(());
+                }
+            }
+            if progress.changed().await.is_err() {
+                return Err(Error::internal("the writer's progress channel closed"));
+            }
+        }
+    }
+
+    /// What a flush is waiting for, in words.
+    pub fn describe_wait(&self) -> String {
+        let state = self.state.lock();
+        let in_flight = state.in_flight.len() + state.resend.len();
+        let tables: std::collections::BTreeSet<&str> = state
+            .in_flight
+            .values()
+            .map(|(_, item)| &*item.table)
+            .chain(state.queue.iter().map(PendingItem::table))
+            .collect();
+        let tables: Vec<&str> = tables.into_iter().collect();
+        format!(
+            "{in_flight} items sent to {} but not confirmed and {} items not sent yet (tables: {}). A table confirms an \
+             item once its rate limiter lets it in; see server_info() for the limiter's numbers",
+            state.address,
+            state.queue.len(),
+            tables.join(", "),
+        )
+    }
+
+    /// Stops at once; what is not confirmed is abandoned.
+    pub fn close(&self) {
+        let (queue, in_flight);
+        {
+            let mut state = self.state.lock();
+            state.closed = true;
+            queue = std::mem::take(&mut state.queue);
+            in_flight = std::mem::take(&mut state.in_flight);
+            state.resend.clear();
+        }
+        drop((queue, in_flight));
+        self.work.notify_one();
+        self.progress.send_replace(());
+    }
+
+    fn fail(&self, error: Error) {
+        self.state.lock().error.get_or_insert(error);
+        self.progress.send_replace(());
+    }
+
+    fn confirm(&self, keys: &[u64]) {
+        // Freed only after the lock: the last reference to big chunks may go with it.
+        let mut confirmed = Vec::with_capacity(keys.len());
+        {
+            let mut state = self.state.lock();
+            confirmed.extend(keys.iter().filter_map(|key| state.in_flight.remove(key)));
+        }
+        drop(confirmed);
+        self.progress.send_replace(());
+        self.work.notify_one();
+    }
+
+    /// Everything that was sent but not confirmed goes back to the front, in order.
+    fn take_back(&self) {
+        let mut state = self.state.lock();
+        let mut items: Vec<(u64, NewItem)> =
+            state.in_flight.drain().map(|(_, sent)| sent).collect();
+        items.sort_unstable_by_key(|(order, _)| *order);
+        for (_, item) in items.into_iter().rev() {
+            state.resend.push_front(item);
+        }
+    }
+
+    /// Waits until there is something to send; `false` once the writer is closed.
+    async fn wait_for_work(&self) -> bool {
+        loop {
+            {
+                let mut state = self.state.lock();
+                if state.closed {
+                    return false;
+                }
+                if !state.resend.is_empty()
+                    || state.queue.front().is_some_and(PendingItem::is_ready)
+                {
+                    state.task = Task::Busy;
+                    return true;
+                }
+                state.task = Task::Idle;
+            }
+            self.work.notified().await;
+        }
+    }
+
+    /// Lets items gather while others are on their way and nobody waits for them.
+    async fn gather(&self) {
+        let deadline = tokio::time::Instant::now() + GATHER_TIME;
+        loop {
+            {
+                let mut state = self.state.lock();
+                let enough = state.queue.len() >= GATHER_ITEMS || !state.resend.is_empty();
+                if state.in_flight.is_empty() || state.flushing > 0 || enough || state.closed {
+                    state.task = Task::Busy;
+                    return;
+                }
+                state.task = Task::Gathering;
+            }
+            if tokio::time::timeout_at(deadline, self.work.notified()).await.is_err() {
+                self.state.lock().task = Task::Busy;
+                return;
+            }
+        }
+    }
+}
+
+impl State {
+    fn check(&self) -> Result<()> {
+        if let Some(error) = &self.error {
+            return Err(error.clone());
+        }
+        if self.closed {
+            return Err(Error::failed_precondition(
+                "The writer is closed. Create a new one to write on.",
+            ));
+        }
+        Ok(())
+    }
+
+    fn num_pending(&self) -> usize {
+        self.queue.len() + self.in_flight.len() + self.resend.len()
+    }
+}
+
+/// Counts a caller that waits, as long as it does.
+struct Flushing<'a>(&'a Sender);
+
+impl<'a> Flushing<'a> {
+    fn begin(sender: &'a Sender) -> Self {
+        sender.state.lock().flushing += 1;
+        sender.work.notify_one();
+        Self(sender)
+    }
+}
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().flushing -= 1;
+    }
+}
+
+/// The task: connects when there is something to send, and again when the stream is lost.
+async fn run(sender: Arc<Sender>, client: Arc<Client>) {
+    let mut keys = KeyGenerator::new();
+    let mut backoff = Backoff::new(client.address(), client.connect_timeout());
+    while sender.wait_for_work().await {
+        let error = match client.open_insert().await {
+            Ok((stream, is_local)) => {
+                backoff.answered();
+                let mut sending = Sending {
+                    sink: stream.sink,
+                    is_local,
+                    streamed: HashMap::new(),
+                    keys: &mut keys,
+                };
+                let ended = tokio::select! {
+                    ended = receive(&sender, stream.confirmations) => ended,
+                    ended = sending.send_all(&sender) => ended,
+                };
+                match ended {
+                    Ok(()) => return,
+                    Err(error) => error,
+                }
+            }
+            Err(error) => error,
+        };
+        sender.take_back();
+        log::debug!("insert stream to {} was lost: {error}", client.address());
+        if let Err(error) = backoff.pause(error).await {
+            sender.fail(error);
+            return;
+        }
+    }
+}
+
+async fn receive(sender: &Sender, mut confirmations: Confirmations) -> Result<()> {
+    while let Some(keys) = confirmations.recv().await {
+        sender.confirm(&keys?);
+    }
+    Err(reverb_wire::transport::stream_ended(&sender.state.lock().address))
+}
+
+/// One stream's worth of sending.
+struct Sending<'k> {
+    sink: Box<dyn InsertSink>,
+    /// Items carry their chunks themselves; there is nothing to keep on the other side.
+    is_local: bool,
+    /// Chunks that the server holds for this stream, with the block whose life they share.
+    streamed: HashMap<u64, Weak<Block>>,
+    keys: &'k mut KeyGenerator,
+}
+
+impl Sending<'_> {
+    /// Sends until the writer is closed (`Ok`) or the stream fails.
+    async fn send_all(&mut self, sender: &Sender) -> Result<()> {
+        loop {
+            if !sender.wait_for_work().await {
+                return Ok(());
+            }
+            sender.gather().await;
+            let mut batch = InsertBatch::default();
+            let mut bytes = 0;
+            while batch.items.len() < MESSAGE_ITEMS && bytes < MESSAGE_BYTES {
+                let Some((item, blocks)) = self.next_item(sender)? else { break };
+                bytes += self.add(&mut batch, item, &blocks);
+            }
+            if batch.items.is_empty() {
+                continue;
+            }
+            if !self.is_local {
+                self.streamed.retain(|_, block| block.strong_count() > 0);
+                batch.keep_chunk_keys = self.streamed.keys().copied().collect();
+            }
+            self.sink.send(batch).await?;
+        }
+    }
+
+    /// Takes the next item that can be sent, encodes it and counts it as on its way.
+    fn next_item(&mut self, sender: &Sender) -> Result<Option<(NewItem, Vec<Arc<Block>>)>> {
+        let pending = {
+            let mut state = sender.state.lock();
+            if let Some(item) = state.resend.pop_front() {
+                state.register(item.clone());
+                return Ok(Some((item, Vec::new())));
+            }
+            if !state.queue.front().is_some_and(PendingItem::is_ready) {
+                return Ok(None);
+            }
+            let Some(pending) = state.queue.pop_front() else { return Ok(None) };
+            pending
+        };
+        // Encoding is outside the lock: it is the expensive part.
+        let item = pending.resolve(&mut || self.keys.next_key())?;
+        let blocks = if self.is_local { Vec::new() } else { pending.blocks().cloned().collect() };
+        let mut state = sender.state.lock();
+        if state.closed {
+            return Ok(None);
+        }
+        state.register(item.clone());
+        Ok(Some((item, blocks)))
+    }
+
+    /// Adds an item and the chunks the server lacks; gives the bytes added.
+    fn add(&mut self, batch: &mut InsertBatch, item: NewItem, blocks: &[Arc<Block>]) -> usize {
+        let mut bytes = 0;
+        if !self.is_local {
+            for chunk in item.trajectory.chunks() {
+                if let std::collections::hash_map::Entry::Vacant(entry) =
+                    self.streamed.entry(chunk.key())
+                {
+                    let block = blocks.iter().find(|block| block.holds(chunk));
+                    entry.insert(block.map_or_else(Weak::new, Arc::downgrade));
+                    bytes += chunk.data().len();
+                    batch.chunks.push(chunk.clone());
+                }
+            }
+        }
+        batch.items.push(item);
+        bytes
+    }
+}
+
+impl State {
+    fn register(&mut self, item: NewItem) {
+        self.sent += 1;
+        self.in_flight.insert(item.key, (self.sent, item));
+    }
+}
