@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server a case measures: in its own process on the loopback, or in the process of the client.
+
+Run as a program this file is the server process: it reads the tables from its first line of input,
+answers with its port, and ends when its input ends (so it cannot outlive the benchmark).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class TableSpec:
+    """A table, as numbers and words that can be sent to another process.
+
+    Attributes:
+      name: Name of the table.
+      sampler: `uniform`, `prioritized` or `fifo`.
+      max_size: Number of items it holds.
+      samples_per_insert: `None` for a limiter that only waits for `min_size` items.
+      min_size: Items needed before anything can be sampled.
+    """
+
+    name: str = "table"
+    sampler: str = "uniform"
+    max_size: int = 1_000_000
+    samples_per_insert: float | None = None
+    min_size: int = 1
+
+    def build(self) -> Any:
+        """Returns the `reverb.Table`."""
+        import reverb
+
+        samplers = {
+            "uniform": reverb.selectors.Uniform,
+            "prioritized": lambda: reverb.selectors.Prioritized(0.8),
+            "fifo": reverb.selectors.Fifo,
+        }
+        if self.samples_per_insert is None:
+            limiter = reverb.rate_limiters.MinSize(self.min_size)
+        else:
+            limiter = reverb.rate_limiters.SampleToInsertRatio(
+                self.samples_per_insert,
+                self.min_size,
+                error_buffer=self.samples_per_insert * self.min_size,
+            )
+        return reverb.Table(
+            name=self.name,
+            sampler=samplers[self.sampler](),
+            remover=reverb.selectors.Fifo(),
+            max_size=self.max_size,
+            rate_limiter=limiter,
+        )
+
+
+class ServerUnderTest:
+    """A running server and a client of it.
+
+    Attributes:
+      address: `host:port`.
+      client: A `reverb.Client`.
+    """
+
+    def __init__(self, address: str, process: subprocess.Popen[str] | None) -> None:
+        """Connects to `address`; `process` is the server's, or `None` if it is this one."""
+        import reverb
+
+        self.address = address
+        self.client = reverb.Client(address)
+        self._process = process
+
+    def cpu_seconds(self) -> float:
+        """Returns the CPU time of the server's own process; 0 when it lives in this one."""
+        if self._process is None:
+            return 0.0
+        stat = pathlib.Path(f"/proc/{self._process.pid}/stat").read_text()
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    def resident_bytes(self) -> int:
+        """Returns the memory of the server's process after it gave back what it could."""
+        if self._process is None:
+            raise ValueError("memory can only be told apart when the server has its own process")
+        _ask(self._process, "trim")
+        statm = pathlib.Path(f"/proc/{self._process.pid}/statm").read_text()
+        return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextlib.contextmanager
+def open_server(
+    where: str, tables: Sequence[TableSpec] = (TableSpec(),)
+) -> Iterator[ServerUnderTest]:
+    """Starts a server, `remote` or `in_process`, and stops it at the end."""
+    if where == "in_process":
+        import reverb
+
+        server = reverb.Server([table.build() for table in tables])
+        try:
+            yield ServerUnderTest(f"localhost:{server.port}", None)
+        finally:
+            server.stop()
+        return
+    process = subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        port = _ask(process, json.dumps([dataclasses.asdict(table) for table in tables]))
+        yield ServerUnderTest(f"localhost:{port}", process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _ask(process: subprocess.Popen[str], line: str) -> str:
+    if process.stdin is None or process.stdout is None:
+        raise ValueError("the server process was started without pipes")
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+    answer = process.stdout.readline().strip()
+    if not answer:
+        raise RuntimeError("the server process ended; see its error output")
+    return answer
+
+
+def _serve() -> None:
+    import reverb
+
+    tables = [TableSpec(**fields).build() for fields in json.loads(sys.stdin.readline())]
+    server = reverb.Server(tables)
+    print(server.port, flush=True)
+    for _ in sys.stdin:
+        ctypes.CDLL(None).malloc_trim(0)
+        print("trimmed", flush=True)
+    server.stop()
+
+
+if __name__ == "__main__":
+    _serve()
