@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The protobuf messages that users see, in a descriptor pool of their own.
+
+Their packages (`deepmind.reverb`, `tensorflow`) are those of the original and of TensorFlow. In the
+default pool they would clash with the ones that TensorFlow registers, so they live in a private
+pool: any TensorFlow may be imported before, after, or never. Classes are made on first use; take
+one as an attribute: `protos.TableInfo`, `protos.StructuredValue`.
+"""
+
+import functools
+import pathlib
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import FileDescriptor
+
+_DESCRIPTORS = pathlib.Path(__file__).parent / "wire" / "proto" / "descriptors.bin"
+_PACKAGES = ("deepmind.reverb", "tensorflow", "google.protobuf")
+
+
+@functools.cache
+def _pool() -> descriptor_pool.DescriptorPool:
+    pool = descriptor_pool.DescriptorPool()
+    files = descriptor_pb2.FileDescriptorSet.FromString(_DESCRIPTORS.read_bytes())
+    for file in files.file:  # Dependencies come first.
+        pool.AddSerializedFile(file.SerializeToString())
+    return pool
+
+
+@functools.cache
+def _message_class(full_name: str) -> Any:
+    cls = message_factory.GetMessageClass(_pool().FindMessageTypeByName(full_name))
+    # Pickle and copy find a class by its module and name.
+    cls.__module__ = __name__
+    return cls
+
+
+def file_descriptor(file_name: str) -> FileDescriptor:
+    """The descriptor of a `.proto` file, for example `schema.proto`."""
+    return _pool().FindFileByName(file_name)
+
+
+def messages_of(file_name: str) -> dict[str, Any]:
+    """All top-level message classes of a `.proto` file, by name."""
+    return {
+        name: _message_class(descriptor.full_name)
+        for name, descriptor in file_descriptor(file_name).message_types_by_name.items()
+    }
+
+
+def __getattr__(name: str) -> Any:
+    if not name.startswith("_"):
+        for package in _PACKAGES:
+            try:
+                cls = _message_class(f"{package}.{name}")
+            except KeyError:
+                continue
+            globals()[name] = cls
+            return cls
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Element types: NumPy's, and the numbers that TensorFlow's `DataType` gives them."""
+
+import functools
+import importlib
+from typing import Any
+
+import numpy as np
+
+# Only these exist in NumPy itself. A string of any kind is stored as bytes and comes back as an
+# `object` array of `bytes`, hence `object`.
+_NUMPY_NAMES = {
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    4: "uint8",
+    5: "int16",
+    6: "int8",
+    7: "object",
+    8: "complex64",
+    9: "int64",
+    10: "bool",
+    17: "uint16",
+    18: "complex128",
+    19: "float16",
+    22: "uint32",
+    23: "uint64",
+}
+# The ones that the package `ml_dtypes` adds to NumPy, with their width in bytes.
+_EXTENSION_NAMES = {
+    14: ("bfloat16", 2),
+    24: ("float8_e5m2", 1),
+    25: ("float8_e4m3fn", 1),
+    29: ("int4", 1),
+    30: ("uint4", 1),
+}
+# TensorFlow's quantized types; NumPy holds their bits as ordinary integers.
+_QUANTIZED_NAMES = {
+    11: ("qint8", 1),
+    12: ("quint8", 1),
+    13: ("qint32", 4),
+    15: ("qint16", 2),
+    16: ("quint16", 2),
+}
+_OPAQUE_NAMES = _EXTENSION_NAMES | _QUANTIZED_NAMES
+_NUMBERS = {name: number for number, name in _NUMPY_NAMES.items()} | {
+    name: number for number, (name, _) in _OPAQUE_NAMES.items()
+}
+
+
+@functools.cache
+def from_number(number: int) -> np.dtype[Any]:
+    """The NumPy dtype for a `DataType` number.
+
+    A type that NumPy lacks (and `ml_dtypes` does not provide either) becomes raw bytes of its
+    width, with its name in the dtype's metadata, so that a signature that uses it can still be
+    read and passed on.
+
+    Raises:
+      KeyError: If no tensor of that type can be stored.
+    """
+    if number in _NUMPY_NAMES:
+        return np.dtype(_NUMPY_NAMES[number])
+    name, width = _OPAQUE_NAMES[number]
+    if number in _EXTENSION_NAMES:
+        try:
+            return np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
+        except ImportError:
+            pass
+    return np.dtype(f"V{width}", metadata={"reverb_dtype": name})
+
+
+def to_number(dtype: np.dtype[Any]) -> int:
+    """The `DataType` number of a NumPy dtype.
+
+    Raises:
+      KeyError: If no tensor of that type can be stored.
+    """
+    name = (dtype.metadata or {}).get("reverb_dtype", dtype.name)
+    return _NUMBERS[name]
+
+
+def as_dtype(value: Any) -> np.dtype[Any]:
+    """The NumPy dtype of anything that stands for one: NumPy's, TensorFlow's, jax's or torch's.
+
+    Raises:
+      TypeError: If `value` is no dtype.
+    """
+    number = getattr(value, "as_datatype_enum", None)  # A TensorFlow dtype.
+    if isinstance(number, int):
+        try:
+            return from_number(number)
+        except KeyError:
+            raise TypeError(f"a tensor of dtype {value!r} cannot be stored") from None
+    try:
+        dtype = np.dtype(value)
+    except TypeError:
+        # `torch.float32` and its like name a NumPy dtype after the last dot.
+        dtype = np.dtype(str(value).rpartition(".")[2])
+    return np.dtype(object) if dtype.kind in "USTO" else dtype

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast a table may be read compared to how fast it is written.
+
+A limiter counts inserts `I`, samples `S` and deletes `D`. With the parameters below,
+a further sample is allowed if `I - D >= min_size_to_sample` and
+`I * samples_per_insert - S - 1 >= min_diff`; a further insert is allowed if the table stays within
+`min_size_to_sample` items or `(I + 1) * samples_per_insert - S <= max_diff`. Otherwise it waits.
+"""
+
+import logging
+import math
+import numbers
+import operator
+import sys
+from typing import Any
+
+from reverb.core import native
+from reverb.errors import InvalidArgumentError
+
+__all__ = ["MinSize", "Queue", "RateLimiter", "SampleToInsertRatio", "Stack"]
+
+_logger = logging.getLogger("reverb")
+
+
+class RateLimiter:
+    """A limiter with all four parameters given; the subclasses know useful combinations.
+
+    One object serves one table.
+
+    Example:
+      >>> RateLimiter(samples_per_insert=2.0, min_size_to_sample=10, min_diff=10.0, max_diff=30.0)
+    """
+
+    def __init__(
+        self,
+        samples_per_insert: float,
+        min_size_to_sample: int,
+        min_diff: float,
+        max_diff: float,
+    ) -> None:
+        """Makes a limiter.
+
+        Args:
+          samples_per_insert: How often an item is sampled on average, over 0.
+          min_size_to_sample: Samples wait until the table holds as many items, at least 1.
+          min_diff: Samples wait while `I * samples_per_insert - S` would fall below.
+          max_diff: Inserts wait while it would rise above.
+
+        Raises:
+          InvalidArgumentError: If a number is out of its range.
+          TypeError: If `min_size_to_sample` is no integer.
+        """
+        if not samples_per_insert > 0:
+            raise InvalidArgumentError(
+                f"samples_per_insert must be greater than 0, got {samples_per_insert}"
+            )
+        if operator.index(min_size_to_sample) < 1:
+            raise InvalidArgumentError(
+                f"min_size_to_sample must be at least 1, got {min_size_to_sample}"
+            )
+        if math.isnan(min_diff) or math.isnan(max_diff):
+            raise InvalidArgumentError(
+                f"min_diff and max_diff must be numbers, got {min_diff} and {max_diff}"
+            )
+        self._samples_per_insert = samples_per_insert
+        self._min_size_to_sample = min_size_to_sample
+        self._min_diff = min_diff
+        self._max_diff = max_diff
+        self.internal_limiter = native.RateLimiter(
+            float(samples_per_insert),
+            operator.index(min_size_to_sample),
+            float(min_diff),
+            float(max_diff),
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.internal_limiter)
+
+
+class MinSize(RateLimiter):
+    """Samples wait until the table holds enough items; nothing else ever waits.
+
+    Example:
+      >>> MinSize(1)
+    """
+
+    def __init__(self, min_size_to_sample: int) -> None:
+        if min_size_to_sample < 1:
+            raise InvalidArgumentError(
+                f"min_size_to_sample must be at least 1, got {min_size_to_sample}"
+            )
+        super().__init__(
+            samples_per_insert=1.0,
+            min_size_to_sample=min_size_to_sample,
+            min_diff=-sys.float_info.max,
+            max_diff=sys.float_info.max,
+        )
+
+
+class SampleToInsertRatio(RateLimiter):
+    """Holds the ratio of samples to inserts, within a margin.
+
+    Example:
+      >>> SampleToInsertRatio(samples_per_insert=4.0, min_size_to_sample=1000, error_buffer=400.0)
+    """
+
+    def __init__(
+        self,
+        samples_per_insert: float,
+        min_size_to_sample: int,
+        error_buffer: float | tuple[float, float],
+    ) -> None:
+        """Makes a limiter around a ratio.
+
+        Args:
+          samples_per_insert: How often an item is sampled on average, over 0.
+          min_size_to_sample: Samples wait until the table holds as many items, at least 1.
+          error_buffer: How far `I * samples_per_insert - S` may wander from
+            `min_size_to_sample * samples_per_insert`, in samples, both ways; or the pair
+            `(min_diff, max_diff)` itself.
+
+        Raises:
+          InvalidArgumentError: If a number is out of its range, or if the margin is too narrow for
+            one insert and one sample to follow each other.
+        """
+        # `m` items inserted and none sampled: the middle of the allowed range.
+        offset = samples_per_insert * min_size_to_sample
+        min_diff, max_diff = _diffs(error_buffer, offset)
+        if samples_per_insert <= 0:
+            raise InvalidArgumentError(
+                f"samples_per_insert must be greater than 0, got {samples_per_insert}"
+            )
+        needed = 2 * max(1.0, samples_per_insert)
+        if max_diff - min_diff < needed:
+            raise InvalidArgumentError(
+                "The size of error_buffer must be at least max(1.0, samples_per_insert) on each "
+                f"side, {needed} in all, got {max_diff - min_diff}: samples and inserts would wait "
+                "for each other."
+            )
+        if max_diff < offset:
+            _logger.warning(
+                "The rate limiter stops inserts at max_diff %s, before the %s that "
+                "min_size_to_sample items bring: writers wait until somebody samples.",
+                max_diff,
+                offset,
+            )
+        if min_diff > offset:
+            raise InvalidArgumentError(
+                f"min_diff must be at most samples_per_insert * min_size_to_sample = {offset}, got "
+                f"{min_diff}: samples would wait for more inserts than min_size_to_sample."
+            )
+        super().__init__(
+            samples_per_insert=samples_per_insert,
+            min_size_to_sample=min_size_to_sample,
+            min_diff=min_diff,
+            max_diff=max_diff,
+        )
+
+
+class Queue(RateLimiter):
+    """For queues: every item is sampled once, and inserts wait while `size` items are there."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(
+            samples_per_insert=1.0, min_size_to_sample=1, min_diff=0.0, max_diff=float(size)
+        )
+
+
+class Stack(RateLimiter):
+    """For stacks: the same rule as `Queue`."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(
+            samples_per_insert=1.0, min_size_to_sample=1, min_diff=0.0, max_diff=float(size)
+        )
+
+
+def _diffs(error_buffer: Any, offset: float) -> tuple[float, float]:
+    if isinstance(error_buffer, numbers.Real):  # NumPy's numbers are registered as such.
+        margin = float(error_buffer)
+        return offset - margin, offset + margin
+    min_diff, max_diff = error_buffer
+    return min_diff, max_diff

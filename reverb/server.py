@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables, and the server that holds them."""
+
+import abc
+import collections
+import operator
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import tree
+
+from reverb import item_selectors, rate_limiters, structured_value
+from reverb.client import Client
+from reverb.core import native
+from reverb.errors import InvalidArgumentError, UnimplementedError
+from reverb.platform.checkpointers_lib import CheckpointerBase
+from reverb.reverb_types import SpecNest, TableInfo
+
+__all__ = ["Server", "Table", "TableExtensionBase"]
+
+_MAX_PORT = 65_535
+
+
+class TableExtensionBase(abc.ABC):
+    """The base of what observes a table; programs may name it, none can be built yet."""
+
+    @abc.abstractmethod
+    def build_internal_extensions(self, table_name: str) -> Sequence[Any]:
+        """The compiled extensions to register with the table."""
+
+
+class Table:
+    """Items with priorities, who of them is next, and how fast.
+
+    Every table needs selectors and a rate limiter of its own.
+
+    Example:
+      >>> Table(
+      ...     name="replay",
+      ...     sampler=reverb.selectors.Prioritized(0.8),
+      ...     remover=reverb.selectors.Fifo(),
+      ...     max_size=1_000_000,
+      ...     rate_limiter=reverb.rate_limiters.MinSize(1_000),
+      ... )
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sampler: native.ItemSelector,
+        remover: native.ItemSelector,
+        max_size: int,
+        rate_limiter: rate_limiters.RateLimiter,
+        max_times_sampled: int = 0,
+        extensions: Sequence[TableExtensionBase] = (),
+        signature: SpecNest | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        """Makes a table, empty and not served yet.
+
+        Args:
+          name: Name of the table, unique in its server.
+          sampler: Picks the items to sample.
+          remover: Picks the item to remove when the table is full.
+          max_size: Number of items that the table holds at most.
+          rate_limiter: Delays samples and inserts.
+          max_times_sampled: Removes an item after as many samples; below 1 means never.
+          extensions: Observers of the table; none is available yet.
+          signature: Nest of specs of the items' columns `[T, ...]`: any objects with a `shape` and
+            a `dtype`. Clients compare items with it before they send them.
+          seed: Makes the random choices of this table repeatable.
+
+        Raises:
+          InvalidArgumentError: If an argument is out of its range, if a leaf of the signature is no
+            spec, or if a selector or the limiter is in use already.
+          UnimplementedError: If an extension builds something.
+        """
+        if not name:
+            raise InvalidArgumentError("name must not be empty")
+        if max_size <= 0:
+            raise InvalidArgumentError(f"max_size must be at least 1, got {max_size}")
+        internal_extensions = [
+            internal
+            for extension in extensions
+            for internal in extension.build_internal_extensions(name)
+        ]
+        if internal_extensions:
+            raise UnimplementedError(
+                f"table extensions are not available, got {internal_extensions} for table {name}"
+            )
+        self._sampler = sampler
+        self._remover = remover
+        self._rate_limiter = rate_limiter
+        self._extensions = extensions
+        self._signature = signature
+        self._seed = seed
+        self.internal_table = native.Table(
+            name,
+            sampler,
+            remover,
+            operator.index(max_size),
+            operator.index(max_times_sampled),
+            rate_limiter.internal_limiter,
+            _encode_signature(signature),
+            seed,
+        )
+
+    @classmethod
+    def queue(
+        cls,
+        name: str,
+        max_size: int,
+        extensions: Sequence[TableExtensionBase] = (),
+        signature: SpecNest | None = None,
+    ) -> "Table":
+        """A table that hands out every item once, first in, first out; inserts wait while full."""
+        return cls(
+            name=name,
+            sampler=item_selectors.Fifo(),
+            remover=item_selectors.Fifo(),
+            max_size=max_size,
+            max_times_sampled=1,
+            rate_limiter=rate_limiters.Queue(max_size),
+            extensions=extensions,
+            signature=signature,
+        )
+
+    @classmethod
+    def stack(
+        cls,
+        name: str,
+        max_size: int,
+        extensions: Sequence[TableExtensionBase] = (),
+        signature: SpecNest | None = None,
+    ) -> "Table":
+        """A table that hands out every item once, last in, first out; inserts wait while full."""
+        return cls(
+            name=name,
+            sampler=item_selectors.Lifo(),
+            remover=item_selectors.Lifo(),
+            max_size=max_size,
+            max_times_sampled=1,
+            rate_limiter=rate_limiters.Stack(max_size),
+            extensions=extensions,
+            signature=signature,
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of the table."""
+        return self.internal_table.name()
+
+    @property
+    def info(self) -> TableInfo:
+        """Options and counters at this moment, read without a connection."""
+        return TableInfo.from_serialized_proto(self.internal_table.info())
+
+    def can_sample(self, num_samples: int) -> bool:
+        """Whether the rate limiter would allow as many samples now.
+
+        Args:
+          num_samples: At least 1. `max_times_sampled` is not taken into account.
+
+        Raises:
+          InvalidArgumentError: If `num_samples` is below 1.
+        """
+        return self.internal_table.can_sample(num_samples)
+
+    def can_insert(self, num_inserts: int) -> bool:
+        """Whether the rate limiter would allow as many inserts now.
+
+        Args:
+          num_inserts: At least 1. `max_size` is not taken into account.
+
+        Raises:
+          InvalidArgumentError: If `num_inserts` is below 1.
+        """
+        return self.internal_table.can_insert(num_inserts)
+
+    def replace(
+        self,
+        name: str | None = None,
+        sampler: native.ItemSelector | None = None,
+        remover: native.ItemSelector | None = None,
+        max_size: int | None = None,
+        rate_limiter: rate_limiters.RateLimiter | None = None,
+        max_times_sampled: int | None = None,
+        extensions: Sequence[TableExtensionBase] | None = None,
+        signature: SpecNest | None = None,
+        *,
+        seed: int | None = None,
+    ) -> "Table":
+        """A new and empty table with some options changed; `None` copies the option.
+
+        An empty signature, such as `{}`, removes the signature.
+        """
+        info = self.info
+        limiter = info.rate_limiter_info
+        return Table(
+            name=self.name if name is None else name,
+            sampler=sampler or item_selectors.from_options(info.sampler_options),
+            remover=remover or item_selectors.from_options(info.remover_options),
+            max_size=info.max_size if max_size is None else max_size,
+            rate_limiter=rate_limiter
+            or rate_limiters.RateLimiter(
+                samples_per_insert=limiter.samples_per_insert,
+                min_size_to_sample=limiter.min_size_to_sample,
+                min_diff=limiter.min_diff,
+                max_diff=limiter.max_diff,
+            ),
+            max_times_sampled=(
+                info.max_times_sampled if max_times_sampled is None else max_times_sampled
+            ),
+            extensions=self._extensions if extensions is None else extensions,
+            signature=self._signature if signature is None else signature,
+            seed=self._seed if seed is None else seed,
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.internal_table)
+
+
+def _encode_signature(signature: SpecNest | None) -> bytes | None:
+    if signature is None or (tree.is_nested(signature) and not signature):
+        return None
+    return structured_value.encode(signature).SerializeToString()
+
+
+class Server:
+    """Serves tables over gRPC, and to clients of the same process without a socket.
+
+    Lives as long as the object: keep it, or call `wait`.
+
+    Example:
+      >>> server = Server([Table.queue("queue", max_size=10)])
+      >>> client = server.localhost_client()
+      >>> server.stop()
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table] | None = None,
+        port: int | None = None,
+        checkpointer: CheckpointerBase | None = None,
+        *,
+        host: str | None = None,
+    ) -> None:
+        """Starts serving.
+
+        Args:
+          tables: At least one table, with names that differ.
+          port: TCP port; `None` or 0 lets the system choose a free one.
+          checkpointer: Where to save the tables. Accepted; saving is not available yet.
+          host: Address to listen on; all of the machine's if `None`.
+
+        Raises:
+          InvalidArgumentError: If there is no table, if two have the same name, or if the port is
+            out of its range or in use.
+        """
+        tables = list(tables or ())
+        if not tables:
+            raise InvalidArgumentError("tables must hold at least one table, got none")
+        names = collections.Counter(table.name for table in tables)
+        duplicates = sorted(name for name, count in names.items() if count > 1)
+        if duplicates:
+            raise InvalidArgumentError(
+                f"tables of one server must differ in name, got more than one named {duplicates}"
+            )
+        port = 0 if port is None else operator.index(port)
+        if not 0 <= port <= _MAX_PORT:
+            raise InvalidArgumentError(f"port must be from 0 to {_MAX_PORT}, got {port}")
+        self._checkpointer = checkpointer
+        if checkpointer is not None:
+            checkpointer.internal_checkpointer()  # An object of another kind fails here.
+        self._server = native.Server([table.internal_table for table in tables], port, host)
+
+    @property
+    def port(self) -> int:
+        """The TCP port that the server listens on."""
+        return self._server.port()
+
+    def localhost_client(self) -> Client:
+        """A client of this server, for the same machine."""
+        return Client(f"localhost:{self.port}")
+
+    def stop(self) -> None:
+        """Stops serving; every call that waits at this server ends with an error.
+
+        May be called more than once.
+        """
+        self._server.stop()
+
+    def wait(self) -> None:
+        """Blocks until the server is stopped.
+
+        Raises:
+          KeyboardInterrupt: On Ctrl-C.
+        """
+        self._server.wait()
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: types.TracebackType | None,
+    ) -> None:
+        """Stops serving."""
+        self.stop()
+
+    def __del__(self) -> None:
+        server = self.__dict__.get("_server")  # Missing if the construction failed.
+        if server is not None:
+            server.stop()
+
+    def __repr__(self) -> str:
+        return repr(self._server)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Old import path of `reverb_config_pb2`."""

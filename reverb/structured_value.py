@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nests of specs as the message `tensorflow.StructuredValue`, and back.
+
+Signatures travel in this form, and patterns keep their structure in it. It is the encoding of
+TensorFlow's saved models, written out here so that TensorFlow need not be there.
+"""
+
+import collections
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from reverb import dtypes, specs
+from reverb.core import protos
+from reverb.errors import DataLossError, InvalidArgumentError
+
+# The fields of `TensorProto` that hold values one by one, by dtype number. Half floats travel as
+# their bits in `half_val`; complex numbers as pairs.
+_VALUE_FIELDS = {
+    1: "float_val",
+    2: "double_val",
+    3: "int_val",
+    4: "int_val",
+    5: "int_val",
+    6: "int_val",
+    7: "string_val",
+    9: "int64_val",
+    10: "bool_val",
+    17: "int_val",
+    22: "uint32_val",
+    23: "uint64_val",
+}
+_BITS_FIELDS = {14: "half_val", 19: "half_val"}
+_PAIR_FIELDS = {8: "scomplex_val", 18: "dcomplex_val"}
+
+
+def encode(nest: Any) -> Any:
+    """The `StructuredValue` of a nest of specs.
+
+    Dicts, lists, tuples and named tuples keep their kind; `None` is a value of its own.
+
+    Raises:
+      InvalidArgumentError: If a leaf is no spec (the text names its path), or if a dict has a key
+        that is not a string.
+    """
+    return _encode(nest, ())
+
+
+def decode(value: Any) -> Any:
+    """The nest of specs of a `StructuredValue`.
+
+    Leaves are `tf.TensorSpec` if TensorFlow was imported, else `reverb.specs.TensorSpec`. A named
+    tuple comes back as a new class of the same name and fields.
+
+    Raises:
+      DataLossError: If the message holds a kind that is no nest of specs.
+    """
+    kind = value.WhichOneof("kind")
+    if kind is None or kind == "none_value":
+        return None
+    if kind == "list_value":
+        return [decode(item) for item in value.list_value.values]
+    if kind == "tuple_value":
+        return tuple(decode(item) for item in value.tuple_value.values)
+    if kind == "dict_value":
+        fields = value.dict_value.fields
+        return {key: decode(fields[key]) for key in sorted(fields)}
+    if kind == "named_tuple_value":
+        pairs = value.named_tuple_value.values
+        cls = collections.namedtuple(value.named_tuple_value.name, [pair.key for pair in pairs])
+        return cls(*(decode(pair.value) for pair in pairs))
+    if kind == "tensor_spec_value":
+        return _decode_spec(value.tensor_spec_value)
+    if kind == "bounded_tensor_spec_value":
+        return _decode_bounded_spec(value.bounded_tensor_spec_value)
+    raise DataLossError(f"a signature holds a value of kind {kind}, which is no nest of specs")
+
+
+def is_named_tuple(nest: Any) -> bool:
+    """Whether a nest is a named tuple, of either kind that Python has."""
+    return isinstance(nest, tuple) and hasattr(nest, "_fields")
+
+
+def _encode(nest: Any, path: tuple[Any, ...]) -> Any:
+    value = protos.StructuredValue()
+    if nest is None:
+        value.none_value.SetInParent()
+    elif isinstance(nest, Mapping):
+        value.dict_value.SetInParent()
+        for key, item in nest.items():
+            if not isinstance(key, str):
+                raise InvalidArgumentError(f"keys of a signature must be strings, got {key!r}")
+            value.dict_value.fields[key].CopyFrom(_encode(item, (*path, key)))
+    elif is_named_tuple(nest):
+        value.named_tuple_value.name = type(nest).__name__
+        for key, item in zip(nest._fields, nest, strict=True):
+            value.named_tuple_value.values.add(key=key, value=_encode(item, (*path, key)))
+    elif isinstance(nest, list | tuple):
+        items = value.list_value if isinstance(nest, list) else value.tuple_value
+        items.SetInParent()
+        items.values.extend(_encode(item, (*path, i)) for i, item in enumerate(nest))
+    else:
+        try:
+            spec = specs.as_spec(nest)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"leaf {path} of the signature: {error}") from None
+        _encode_spec(spec, value)
+    return value
+
+
+def _encode_spec(spec: specs.TensorSpec, value: Any) -> None:
+    if isinstance(spec, specs.BoundedTensorSpec):
+        message = value.bounded_tensor_spec_value
+        _encode_tensor(spec.minimum, message.minimum)
+        _encode_tensor(spec.maximum, message.maximum)
+    else:
+        message = value.tensor_spec_value
+    message.dtype = dtypes.to_number(spec.dtype)
+    message.name = spec.name or ""
+    message.shape.SetInParent()
+    if spec.shape is None:
+        message.shape.unknown_rank = True
+    else:
+        for size in spec.shape:
+            message.shape.dim.add(size=-1 if size is None else size)
+
+
+def _encode_tensor(array: np.ndarray, message: Any) -> None:
+    message.dtype = dtypes.to_number(array.dtype)
+    message.tensor_shape.SetInParent()
+    for size in array.shape:
+        message.tensor_shape.dim.add(size=size)
+    if array.dtype == object:
+        message.string_val.extend(
+            item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()
+        )
+    else:
+        message.tensor_content = np.ascontiguousarray(array).tobytes()
+
+
+def _decode_tensor(message: Any) -> np.ndarray:
+    dtype = _decode_dtype(message.dtype)
+    shape = tuple(dim.size for dim in message.tensor_shape.dim)
+    if message.tensor_content:
+        return np.frombuffer(message.tensor_content, dtype).reshape(shape)
+    values = _decode_values(message, dtype)
+    size = int(np.prod(shape, dtype=np.int64))
+    if len(values) < size:
+        # Trailing repetitions of the last value are left out; no value at all means zeros.
+        last = values[-1:] if len(values) else np.zeros(1, dtype)
+        values = np.concatenate([values, np.repeat(last, size - len(values))])
+    return values.reshape(shape)
+
+
+def _decode_values(message: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    number = message.dtype
+    if number in _BITS_FIELDS:
+        return np.asarray(getattr(message, _BITS_FIELDS[number]), np.uint16).view(dtype)
+    if number in _PAIR_FIELDS:
+        pairs = np.asarray(getattr(message, _PAIR_FIELDS[number]), np.float64).reshape(-1, 2)
+        return (pairs[:, 0] + 1j * pairs[:, 1]).astype(dtype)
+    if number in _VALUE_FIELDS:
+        return np.asarray(list(getattr(message, _VALUE_FIELDS[number])), dtype)
+    raise DataLossError(f"a bound of dtype {dtype} without its bytes cannot be read")
+
+
+def _decode_shape(message: Any) -> specs.Shape | None:
+    if message.unknown_rank:
+        return None
+    return tuple(None if dim.size < 0 else dim.size for dim in message.dim)
+
+
+def _decode_dtype(number: int) -> np.dtype[Any]:
+    try:
+        return dtypes.from_number(number)
+    except KeyError:
+        raise DataLossError(f"a signature holds the unknown dtype number {number}") from None
+
+
+def _decode_spec(message: Any) -> Any:
+    return specs.to_tensorflow_if_imported(
+        specs.TensorSpec(
+            _decode_shape(message.shape), _decode_dtype(message.dtype), message.name or None
+        )
+    )
+
+
+def _decode_bounded_spec(message: Any) -> Any:
+    return specs.to_tensorflow_if_imported(
+        specs.BoundedTensorSpec(
+            _decode_shape(message.shape),
+            _decode_dtype(message.dtype),
+            _decode_tensor(message.minimum),
+            _decode_tensor(message.maximum),
+            message.name or None,
+        )
+    )

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The writer that makes items by itself, wherever a pattern fits and its conditions hold."""
+
+from typing import Any
+
+import tree
+
+from reverb.core import native
+from reverb.errors import InvalidArgumentError
+from reverb.nest_writer import check_not_negative, deadline
+from reverb.structured_conditions import Condition
+from reverb.structured_patterns import (
+    ConditionProto,
+    Config,
+    Pattern,
+    PatternTransform,
+    ReferenceStep,
+    constant_priority_fn,
+    create_config,
+    create_reference_step,
+    infer_signature,
+    pattern_from_transform,
+    td_error,
+    unpack_pattern,
+)
+
+__all__ = [
+    "Condition",
+    "ConditionProto",
+    "Config",
+    "Pattern",
+    "PatternTransform",
+    "ReferenceStep",
+    "StructuredWriter",
+    "constant_priority_fn",
+    "create_config",
+    "create_reference_step",
+    "infer_signature",
+    "pattern_from_transform",
+    "td_error",
+    "unpack_pattern",
+]
+
+
+class StructuredWriter:
+    """Appends steps; items follow from the patterns that it was made with.
+
+    Made by `Client.structured_writer`. Serves one thread. When it is dropped it sends what it
+    holds.
+
+    Example:
+      >>> step = create_reference_step({"observation": None, "action": None})
+      >>> config = create_config(
+      ...     pattern={"observation": step["observation"][-3:], "action": step["action"][-1]},
+      ...     table="table",
+      ...     conditions=[Condition.step_index() % 2 == 0],
+      ... )
+      >>> writer = client.structured_writer([config])
+      >>> for step in range(10):
+      ...     writer.append({"observation": np.zeros(4), "action": step})
+      >>> writer.end_episode()
+    """
+
+    def __init__(self, internal_writer: native.StructuredWriter) -> None:
+        self._writer = internal_writer
+        self._num_leaves: int | None = None
+
+    @property
+    def step_is_open(self) -> bool:
+        """Whether the last `append` left its step open."""
+        return self._writer.step_is_open
+
+    def append(self, data: Any, *, partial_step: bool = False) -> None:
+        """Appends one step, or a part of one, and makes the items that follow from it.
+
+        Never blocks.
+
+        Args:
+          data: Nest of arrays, with the same number of leaves in every call; `None` means: no value
+            in this call. Columns that no pattern reads are dropped.
+          partial_step: Leaves the step open, so that a later call may fill other columns of it.
+
+        Raises:
+          SignatureMismatchError: If a leaf's shape or dtype differs from its column's.
+          InvalidArgumentError: If the number of leaves differs from the first call's, or if the
+            column of a `td_error` cannot be used.
+          FailedPreconditionError: If a column has a value in the open step already.
+          ReverbError: If the connection failed for good.
+        """
+        leaves = tree.flatten(data)
+        if self._num_leaves is None:
+            self._writer.set_column_paths([path for path, _ in tree.flatten_with_path(data)])
+            self._num_leaves = len(leaves)
+        elif len(leaves) != self._num_leaves:
+            raise InvalidArgumentError(
+                f"Flattened data has an unexpected length, got {len(leaves)} but wanted "
+                f"{self._num_leaves}."
+            )
+        self._writer.append(leaves, partial_step)
+
+    def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
+        """Sends all items, and blocks until all but a few are confirmed by the server.
+
+        Args:
+          block_until_num_items: How many items may still be unconfirmed on return.
+          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes; 0: not at
+            all.
+
+        Raises:
+          DeadlineExceededError: After `timeout_ms`; the items remain queued.
+          InvalidArgumentError: If `block_until_num_items` is negative.
+          ReverbError: If the connection failed for good.
+        """
+        self._writer.flush(
+            check_not_negative("block_until_num_items", block_until_num_items), deadline(timeout_ms)
+        )
+
+    def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
+        """Makes the items that are due at the end, flushes, and starts a new episode.
+
+        Args:
+          clear_buffers: Forgets the steps. If False, patterns may reach back into this episode.
+          timeout_ms: As in `flush`.
+
+        Raises:
+          DeadlineExceededError: After `timeout_ms`; call again.
+          ReverbError: If the connection failed for good.
+        """
+        self._writer.end_episode(clear_buffers, deadline(timeout_ms))

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The writers that make items of any columns of their history."""
+
+import types
+from typing import Any
+
+import numpy as np
+import tree
+
+from reverb import errors
+from reverb.core import native
+from reverb.nest_writer import NestWriter, deadline
+
+__all__ = ["BatchedTrajectoryWriter", "TrajectoryColumn", "TrajectoryWriter"]
+
+TrajectoryColumn = native.TrajectoryColumn
+
+# The original had two classes of its own, `ReverbError` and `DeadlineExceededError`. After them it
+# skipped the flush at the end of a `with` block; after its other errors, which were builtins and
+# are `ReverbError`s too now, it flushed.
+_NEW_ERRORS = (
+    errors.CancelledError,
+    errors.DataLossError,
+    errors.FailedPreconditionError,
+    errors.InternalError,
+    errors.InvalidArgumentError,
+    errors.ResourceExhaustedError,
+    errors.TableNotFoundError,
+    errors.UnavailableError,
+    errors.UnimplementedError,
+)
+
+
+class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
+    """Appends steps to a local history and makes items of slices of it.
+
+    Made by `Client.trajectory_writer`. Serves one thread; only `close` may be called from others.
+    A writer that is dropped without `flush`, `end_episode` or a `with` block abandons its items.
+
+    Example:
+      >>> with client.trajectory_writer(num_keep_alive_refs=3) as writer:
+      ...     for step in range(5):
+      ...         writer.append({"observation": np.zeros(4), "action": step})
+      ...         if step >= 2:
+      ...             writer.create_item(
+      ...                 table="table",
+      ...                 priority=1.0,
+      ...                 trajectory={
+      ...                     "observation": writer.history["observation"][-3:],
+      ...                     "action": writer.history["action"][-1],
+      ...                 },
+      ...             )
+    """
+
+    def __init__(self, internal_writer: native.TrajectoryWriter) -> None:
+        super().__init__(internal_writer)
+        self._create_item = internal_writer.create_item
+
+    @property
+    def episode_steps(self) -> int:
+        """Number of closed steps since the last `end_episode`."""
+        return self._writer.episode_steps
+
+    def create_item(self, table: str, priority: float, trajectory: Any) -> None:
+        """Queues an item for a table; it is sent in the background.
+
+        Never blocks. The server has the item once `flush` or `end_episode` returned.
+
+        Args:
+          table: Name of the table.
+          priority: Any number but NaN.
+          trajectory: Nest of columns, each an index or slice of a leaf of `history`.
+
+        Raises:
+          TypeError: If a leaf of the trajectory is no `TrajectoryColumn`.
+          InvalidArgumentError: If a column is empty or no longer within reach, or if the priority
+            is NaN.
+          SignatureMismatchError: If the columns differ from the table's signature.
+          TableNotFoundError: If the server has no such table and items are validated.
+          FailedPreconditionError: If the writer is closed or failed earlier.
+        """
+        if not self._create_item(table, priority, trajectory):
+            self._writer.create_item_flat(table, priority, _flat_columns(trajectory))
+
+    def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
+        """Flushes, then starts a new episode; blocks until all items are confirmed.
+
+        Args:
+          clear_buffers: Forgets the history. If False, later items may reach back into this
+            episode.
+          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes; 0: not at
+            all.
+
+        Raises:
+          DeadlineExceededError: After `timeout_ms`. The episode goes on as if never called; call
+            again.
+          ReverbError: If the connection failed for good.
+        """
+        self._writer.end_episode(clear_buffers, deadline(timeout_ms))
+
+    def __enter__(self) -> "TrajectoryWriter":
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: types.TracebackType | None,
+    ) -> None:
+        """Flushes, unless the body gave up with a `ReverbError` such as a deadline.
+
+        The writer stays open.
+        """
+        if exc_type is None or not _skips_flush(exc_type):
+            self.flush()
+
+    def __del__(self) -> None:
+        writer = self.__dict__.get("_writer")  # Missing if the construction failed.
+        if writer is not None:
+            writer.close()
+
+
+class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
+    """A trajectory writer for `B` environments that are stepped together, without a loop in Python.
+
+    Made by `Client.batched_trajectory_writer`. Row `i` of every leaf belongs to environment `i`,
+    which has its own history and its own episodes. Indices count from the newest step of each
+    environment, so use negative ones: `history["obs"][-3:]` is a batch of columns `[B, 3, ...]`.
+
+    Example:
+      >>> with client.batched_trajectory_writer(batch_size=2, num_keep_alive_refs=3) as writer:
+      ...     for step in range(5):
+      ...         writer.append({"observation": np.zeros((2, 4))})
+      ...         writer.create_items(
+      ...             table="table",
+      ...             priorities=1.0,
+      ...             trajectory={"observation": writer.history["observation"][-3:]},
+      ...             where=writer.episode_steps >= 3,
+      ...         )
+      ...         writer.end_episode(where=np.array([step == 3, False]))
+    """
+
+    def __init__(self, internal_writer: native.BatchedTrajectoryWriter, batch_size: int) -> None:
+        super().__init__(internal_writer)
+        self._batch_size = batch_size
+
+    @property
+    def batch_size(self) -> int:
+        """Number of environments, `B`."""
+        return self._batch_size
+
+    @property
+    def episode_steps(self) -> np.ndarray:
+        """Closed steps since each environment's episode began, int64 `[B]`."""
+        return self._writer.episode_steps
+
+    def create_items(
+        self, table: str, priorities: Any, trajectory: Any, *, where: Any | None = None
+    ) -> None:
+        """Queues one item for each chosen environment; they are sent in the background.
+
+        Args:
+          table: Name of the table.
+          priorities: Numbers `[B]`, or one for all; only those of chosen environments matter.
+          trajectory: Nest of indices or slices of leaves of `history`.
+          where: Booleans `[B]`, the environments to make an item of; all if `None`.
+
+        Raises:
+          TypeError: If a leaf of the trajectory is no column of a batched history.
+          InvalidArgumentError: If an argument has another shape, if a chosen environment has fewer
+            steps than a column reaches back (the text names it), or if a priority is NaN.
+          SignatureMismatchError: If the columns differ from the table's signature.
+          TableNotFoundError: If the server has no such table and items are validated.
+        """
+        columns = tree.flatten(trajectory)
+        for column in columns:
+            if not isinstance(column, native.BatchedTrajectoryColumn):
+                raise TypeError(
+                    "all leaves of a trajectory must be slices of the history of this writer, got "
+                    f"{type(column).__name__}"
+                )
+        self._writer.create_items_flat(
+            table, rows(priorities, np.float64, self._batch_size), columns, self._mask(where)
+        )
+
+    def end_episode(
+        self,
+        where: Any | None = None,
+        *,
+        clear_buffers: bool = True,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Starts a new episode in each chosen environment.
+
+        Blocks until the items of these environments are confirmed.
+
+        Args:
+          where: Booleans `[B]`, the environments whose episode ends; all if `None`.
+          clear_buffers: Forgets their history.
+          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes; 0: not at
+            all.
+
+        Raises:
+          DeadlineExceededError: After `timeout_ms`; no episode ended, call again.
+        """
+        self._writer.end_episode(self._mask(where), clear_buffers, deadline(timeout_ms))
+
+    def __enter__(self) -> "BatchedTrajectoryWriter":
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: types.TracebackType | None,
+    ) -> None:
+        """Flushes and closes; after an exception in the body it only closes."""
+        try:
+            if exc_type is None:
+                self.flush()
+        finally:
+            self.close()
+
+    def _mask(self, where: Any | None) -> np.ndarray | None:
+        return None if where is None else rows(where, np.bool_, self._batch_size)
+
+
+def rows(value: Any, dtype: Any, batch_size: int) -> np.ndarray:
+    """One value for each row of a batch: an array `[B]`, or a scalar for all rows.
+
+    Raises:
+      InvalidArgumentError: If `value` has another shape.
+    """
+    array = np.asarray(value, dtype)
+    if array.shape not in ((), (batch_size,)):
+        raise errors.InvalidArgumentError(
+            f"a value for each row of a batch must have shape [{batch_size}], got shape "
+            f"{list(array.shape)}"
+        )
+    return np.ascontiguousarray(np.broadcast_to(array, (batch_size,)))
+
+
+def _flat_columns(trajectory: Any) -> list[native.TrajectoryColumn]:
+    columns = tree.flatten(trajectory)
+    for column in columns:
+        if not isinstance(column, TrajectoryColumn):
+            raise TypeError(
+                "all leaves of a trajectory must be TrajectoryColumn objects, got "
+                f"{type(column).__name__}"
+            )
+    return columns
+
+
+def _skips_flush(exc_type: type[BaseException]) -> bool:
+    return issubclass(exc_type, errors.ReverbError) and not issubclass(exc_type, _NEW_ERRORS)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The older writer: items are the last steps, all columns alike."""
+
+import logging
+import types
+from typing import Any
+
+import numpy as np
+import tree
+
+from reverb.core import native
+from reverb.errors import FailedPreconditionError, InvalidArgumentError
+from reverb.nest_writer import check_at_least_one
+
+__all__ = ["Writer"]
+
+_logger = logging.getLogger("reverb")
+
+
+class Writer:
+    """Appends whole steps and makes items of the last few of them.
+
+    Made by `Client.writer`. Serves one thread. Prefer `TrajectoryWriter`, which can do all of this
+    and more.
+
+    Example:
+      >>> with client.writer(max_sequence_length=2) as writer:
+      ...     for step in range(3):
+      ...         writer.append({"observation": np.zeros(4), "action": step})
+      ...     writer.create_item("table", num_timesteps=2, priority=1.0)
+    """
+
+    def __init__(self, internal_writer: native.Writer) -> None:
+        self._writer = internal_writer
+        self._closed = False
+
+    def append(self, data: Any) -> None:
+        """Appends one step.
+
+        Blocks only while the limit of unconfirmed items is reached.
+
+        Args:
+          data: Nest of arrays; a leaf of shape `[...]` becomes a row of its column `[T, ...]`.
+
+        Raises:
+          InvalidArgumentError: If the step has another number of leaves, shape or dtype than the
+            steps that it shares a chunk with.
+          FailedPreconditionError: If the writer is closed.
+        """
+        self._check_open("append")
+        self._writer.append(tree.flatten(data))
+
+    def append_sequence(self, sequence: Any) -> None:
+        """Appends several steps.
+
+        Args:
+          sequence: Nest of arrays `[T, ...]`; the same as `append` of each of the `T` slices.
+
+        Raises:
+          InvalidArgumentError: If there is no leaf, if a leaf is a scalar, if leaves differ in `T`,
+            or as in `append`.
+          FailedPreconditionError: If the writer is closed.
+        """
+        self._check_open("append_sequence")
+        leaves = [np.asarray(leaf) for leaf in tree.flatten(sequence)]
+        if not leaves:
+            raise InvalidArgumentError("sequence must have at least one leaf, got none")
+        if any(leaf.ndim == 0 for leaf in leaves):
+            raise InvalidArgumentError("leaves of a sequence must have a time axis, got a scalar")
+        if len({len(leaf) for leaf in leaves}) > 1:
+            raise InvalidArgumentError(
+                "leaves of a sequence must have the same length, got "
+                f"{[len(leaf) for leaf in leaves]}"
+            )
+        self._writer.append_sequence(leaves)
+
+    def create_item(self, table: str, num_timesteps: int, priority: float) -> None:
+        """Makes an item of the last steps.
+
+        It is sent when its last step's chunk is complete, or by `flush` or `close`.
+
+        Args:
+          table: Name of the table.
+          num_timesteps: Number of steps.
+          priority: Any number but NaN.
+
+        Raises:
+          InvalidArgumentError: If there are fewer steps, or if the priority is NaN.
+          SignatureMismatchError: If the steps differ from the table's signature.
+          TableNotFoundError: If the server has no such table.
+          FailedPreconditionError: If the writer is closed.
+        """
+        self._check_open("create_item")
+        num_timesteps = check_at_least_one("num_timesteps", num_timesteps)
+        self._writer.create_item(table, num_timesteps, priority)
+
+    def flush(self) -> None:
+        """Sends pending items; if there are none, blocks until all sent ones are confirmed.
+
+        Raises:
+          FailedPreconditionError: If the writer is closed.
+          ReverbError: If the connection failed for good.
+        """
+        self._check_open("flush")
+        self._writer.flush()
+
+    def close(self, retry_on_unavailable: bool = True) -> None:
+        """Sends pending items, blocks until all are confirmed, and ends the connection.
+
+        Args:
+          retry_on_unavailable: Waits for a server that went away to come back. If False, what it
+            has not confirmed is lost.
+
+        Raises:
+          InvalidArgumentError: If the writer is closed already.
+        """
+        if self._closed:
+            raise InvalidArgumentError("close was called before: the writer is closed")
+        self._closed = True
+        self._writer.close(retry_on_unavailable)
+
+    def __enter__(self) -> "Writer":
+        if self._closed:
+            raise InvalidArgumentError("a closed writer cannot be entered again")
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: types.TracebackType | None,
+    ) -> None:
+        """Flushes and closes, also after an exception: every item is confirmed then."""
+        self.flush()
+        self.close()
+
+    def __del__(self) -> None:
+        if not self.__dict__.get("_closed", True):
+            _logger.warning("A writer was dropped without close; it is closed now.")
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"{self._writer!r}, closed: {self._closed}"
+
+    def _check_open(self, method: str) -> None:
+        if self._closed:
+            raise FailedPreconditionError(f"{method} was called on a closed writer")
