@@ -3,5 +3,17 @@
 
 #![forbid(unsafe_code)]
 
+pub mod codec;
+pub mod convert;
 pub mod generated;
+pub mod grpc;
+pub mod message;
+pub mod status;
+pub mod stream;
+pub mod target;
 pub mod transport;
+
+pub use grpc::GrpcTransport;
+
+/// Path in front of every method of the service.
+pub const SERVICE_PATH: &str = "/deepmind.reverb.ReverbService/";

@@ -49,7 +49,8 @@ pub trait SampleStream: Send {
     /// Asks for `num_samples` more items (at least 1) of `table`. May be called while earlier requests are answered;
     /// they are answered in order. `timeout` bounds every wait for the rate limiter; `None` waits for ever and
     /// zero makes one immediate attempt.
-    fn request(&mut self, table: &str, num_samples: usize, timeout: Option<Duration>) -> Result<()>;
+    fn request(&mut self, table: &str, num_samples: usize, timeout: Option<Duration>)
+    -> Result<()>;
 
     /// The next items, at least one. `RateLimiterTimeout` if the timeout passed first.
     fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>>;

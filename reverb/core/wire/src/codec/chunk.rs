@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `ChunkData`: a short header around a payload that nobody but its writer and its reader looks into.
+
+use bytes::Bytes;
+use reverb_data::proto_bytes::{Field, Reader, put_tag, put_varint, put_varint_field, varint_len};
+use reverb_data::{Chunk, Error, Result, SequenceRange};
+
+use crate::message::{MessageBuilder, put_int_field, put_nested};
+
+/// A chunk as it stands in a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RawChunk<'a> {
+    /// Its key.
+    pub key: u64,
+    /// Where in its episode it lies.
+    pub range: SequenceRange,
+    /// Whether its integer tensors are delta encoded.
+    pub delta: bool,
+    /// The serialized `ChunkData.Data`.
+    pub data: &'a [u8],
+}
+
+/// When a chunk keeps a part of the message it came in, instead of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// The chunk is stored: it must not pin a message much larger than itself.
+    Stored,
+    /// The chunk is read soon and dropped.
+    Transient,
+}
+
+/// Smaller payloads are copied: the receive buffer they lie in may hold many messages.
+const MIN_SHARED_STORED: usize = 32 * 1024;
+const MIN_SHARED_TRANSIENT: usize = 4096;
+
+impl<'a> RawChunk<'a> {
+    /// Reads a `ChunkData` message.
+    pub fn parse(message: &'a [u8]) -> Result<Self> {
+        let mut chunk = Self { key: 0, range: SequenceRange::default(), delta: false, data: &[] };
+        let mut reader = Reader::new(message);
+        while let Some((field, value)) = reader.field()? {
+            match (field, value) {
+                (1, Field::Varint(key)) => chunk.key = key,
+                (2, Field::Bytes(range)) => parse_range(range, &mut chunk.range)?,
+                (4, Field::Varint(delta)) => chunk.delta = delta != 0,
+                (5, Field::Bytes(data)) => {
+                    if !chunk.data.is_empty() && !data.is_empty() {
+                        // Protobuf would merge the two; no writer splits a payload.
+                        return Err(Error::invalid_argument(
+                            "Malformed message: a chunk has two payloads.",
+                        ));
+                    }
+                    chunk.data = data;
+                }
+                _ => {}
+            }
+        }
+        Ok(chunk)
+    }
+
+    /// The chunk; `message` is the buffer that `data` lies in.
+    pub fn to_chunk(&self, message: &Bytes, sharing: Sharing) -> Chunk {
+        let shared = match sharing {
+            Sharing::Stored => {
+                self.data.len() >= MIN_SHARED_STORED && self.data.len() >= message.len() / 2
+            }
+            Sharing::Transient => self.data.len() > MIN_SHARED_TRANSIENT,
+        };
+        if shared {
+            Chunk::new(self.key, self.range, self.delta, message.slice_ref(self.data))
+        } else {
+            Chunk::from_slice(self.key, self.range, self.delta, self.data)
+        }
+    }
+}
+
+fn parse_range(message: &[u8], range: &mut SequenceRange) -> Result<()> {
+    let mut reader = Reader::new(message);
+    while let Some((field, value)) = reader.field()? {
+        if let Field::Varint(value) = value {
+            match field {
+                1 => range.episode_id = value,
+                2 => range.start = value as i32,
+                3 => range.end = value as i32,
+                4 => range.sparse = value != 0,
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Appends a chunk as field `field`.
+pub(crate) fn put_chunk(builder: &mut MessageBuilder, field: u32, chunk: &Chunk) {
+    let header = header(chunk);
+    let data_bytes = chunk.data().len();
+    let tensors = number_of_tensors(chunk);
+    let length = header.len() + payload_field_len(data_bytes) + tensors_field_len(tensors);
+    let out = builder.out();
+    put_tag(out, field, 2);
+    put_varint(out, length as u64);
+    out.extend_from_slice(header.bytes());
+    put_tag(out, 5, 2);
+    put_varint(out, data_bytes as u64);
+    builder.put_payload(chunk);
+    put_varint_field(builder.out(), 6, tensors);
+}
+
+/// Bytes that `put_chunk` appends for a field number below 16.
+pub(crate) fn chunk_field_len(chunk: &Chunk) -> usize {
+    let length = header(chunk).len()
+        + payload_field_len(chunk.data().len())
+        + tensors_field_len(number_of_tensors(chunk));
+    1 + varint_len(length as u64) + length
+}
+
+fn payload_field_len(bytes: usize) -> usize {
+    1 + varint_len(bytes as u64) + bytes
+}
+
+fn tensors_field_len(tensors: u64) -> usize {
+    if tensors == 0 { 0 } else { 1 + varint_len(tensors) }
+}
+
+fn number_of_tensors(chunk: &Chunk) -> u64 {
+    let mut reader = Reader::new(chunk.data());
+    let mut tensors = 0;
+    // A damaged payload is the reader's problem; here it only ends the count.
+    while let Ok(Some((field, _))) = reader.field() {
+        tensors += u64::from(field == 1);
+    }
+    tensors
+}
+
+/// The fields in front of the payload, in a buffer on the stack.
+struct ChunkHeader {
+    bytes: [u8; Self::MAX],
+    length: usize,
+}
+
+impl ChunkHeader {
+    /// Key, tag and length of the range, episode, start, end, sparse, delta: each at its longest.
+    const MAX: usize = 11 + 2 + 11 + 11 + 11 + 2 + 2;
+
+    fn len(&self) -> usize {
+        self.length
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    fn put(&mut self, byte: u8) {
+        self.bytes[self.length] = byte;
+        self.length += 1;
+    }
+
+    fn put_field(&mut self, field: u8, mut value: u64) {
+        if value == 0 {
+            return;
+        }
+        self.put(field << 3);
+        while value >= 0x80 {
+            self.put(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.put(value as u8);
+    }
+}
+
+fn header(chunk: &Chunk) -> ChunkHeader {
+    let mut header = ChunkHeader { bytes: [0; ChunkHeader::MAX], length: 0 };
+    let range = chunk.range();
+    header.put_field(1, chunk.key());
+    header.put(2 << 3 | 2);
+    let at = header.length;
+    header.put(0);
+    header.put_field(1, range.episode_id);
+    header.put_field(2, i64::from(range.start) as u64);
+    header.put_field(3, i64::from(range.end) as u64);
+    header.put_field(4, u64::from(range.sparse));
+    header.bytes[at] = (header.length - at - 1) as u8;
+    header.put_field(4, u64::from(chunk.is_delta_encoded()));
+    header
+}
+
+/// Appends the whole `ChunkData` message of a chunk, the size statistics of field 7 included: for checkpoints.
+pub fn put_chunk_data(out: &mut Vec<u8>, chunk: &Chunk) {
+    let range = chunk.range();
+    put_varint_field(out, 1, chunk.key());
+    put_nested(out, 2, |out| {
+        put_varint_field(out, 1, range.episode_id);
+        put_int_field(out, 2, i64::from(range.start));
+        put_int_field(out, 3, i64::from(range.end));
+        put_varint_field(out, 4, u64::from(range.sparse));
+    });
+    put_varint_field(out, 4, u64::from(chunk.is_delta_encoded()));
+    reverb_data::proto_bytes::put_bytes_field(out, 5, chunk.data());
+    put_varint_field(out, 6, number_of_tensors(chunk));
+    let bytes = chunk.tensors().flatten().map(|tensor| tensor.uncompressed_bytes() as u64).sum();
+    put_varint_field(out, 7, bytes);
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `PrioritizedItem`: an item whose columns refer to chunks by key.
+
+use reverb_data::proto_bytes::{Field, Reader, put_bytes_field, put_varint_field};
+use reverb_data::{Chunk, Error, Result, Trajectory, TrajectoryBuilder};
+
+use crate::message::{put_double_field, put_int_field, put_nested};
+
+const NANOS_PER_SECOND: i64 = 1_000_000_000;
+
+/// An item as it stands in a message; its trajectory is read once its chunks are at hand.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RawItem<'a> {
+    /// Its key.
+    pub key: u64,
+    /// Name of its table.
+    pub table: &'a str,
+    /// Its priority.
+    pub priority: f64,
+    /// How often it was sampled.
+    pub times_sampled: i32,
+    /// Wall time of its insertion, nanoseconds since 1970; 0 if it is not given.
+    pub inserted_at_ns: i64,
+    message: &'a [u8],
+}
+
+/// What a trajectory consists of, as it is read.
+enum Part {
+    Slice { chunk_key: u64, offset: i32, length: i32, index: i32 },
+    EndOfColumn { squeeze: bool },
+}
+
+impl<'a> RawItem<'a> {
+    /// Reads a `PrioritizedItem` message.
+    pub fn parse(message: &'a [u8]) -> Result<Self> {
+        let mut item =
+            Self { key: 0, table: "", priority: 0.0, times_sampled: 0, inserted_at_ns: 0, message };
+        let mut reader = Reader::new(message);
+        while let Some((field, value)) = reader.field()? {
+            match (field, value) {
+                (1, Field::Varint(key)) => item.key = key,
+                (2, Field::Bytes(table)) => {
+                    item.table = std::str::from_utf8(table).map_err(|_| {
+                        Error::invalid_argument("Malformed message: a table name is not UTF-8.")
+                    })?;
+                }
+                (5, Field::Fixed64(bits)) => item.priority = f64::from_bits(bits),
+                (6, Field::Varint(times)) => item.times_sampled = times as i32,
+                (7, Field::Bytes(timestamp)) => item.inserted_at_ns = parse_timestamp(timestamp)?,
+                _ => {}
+            }
+        }
+        Ok(item)
+    }
+
+    /// The first key of a chunk of which `holds` says no, in the order of reference.
+    pub fn missing_chunk(&self, mut holds: impl FnMut(u64) -> bool) -> Result<Option<u64>> {
+        let mut last = None;
+        let mut missing = None;
+        self.walk(|part| {
+            if let Part::Slice { chunk_key, .. } = part
+                && missing.is_none()
+                && last != Some(chunk_key)
+            {
+                last = Some(chunk_key);
+                missing = (!holds(chunk_key)).then_some(chunk_key);
+            }
+            Ok(())
+        })?;
+        Ok(missing)
+    }
+
+    /// Its columns, made of the chunks that `find` knows.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if there are no columns, a column is empty or a number is negative; and what `find` returns.
+    pub fn trajectory<'c>(
+        &self,
+        mut find: impl FnMut(u64) -> Result<&'c Chunk>,
+    ) -> Result<Trajectory> {
+        let mut builder = TrajectoryBuilder::new();
+        let mut last: Option<(u64, &Chunk)> = None;
+        let mut is_empty_column = true;
+        self.walk(|part| {
+            match part {
+                Part::Slice { chunk_key, offset, length, index } => {
+                    let chunk = match last {
+                        Some((key, chunk)) if key == chunk_key => chunk,
+                        _ => find(chunk_key)?,
+                    };
+                    last = Some((chunk_key, chunk));
+                    let (offset, length) = (natural("offset", offset)?, natural("length", length)?);
+                    builder.slice(chunk, natural("index", index)?, offset, length);
+                    is_empty_column = false;
+                }
+                Part::EndOfColumn { .. } if is_empty_column => {
+                    return Err(Error::invalid_argument("Item trajectory must not be empty."));
+                }
+                Part::EndOfColumn { squeeze } => {
+                    builder.end_column(squeeze);
+                    is_empty_column = true;
+                }
+            }
+            Ok(())
+        })?;
+        builder.finish()
+    }
+
+    fn walk(&self, mut visit: impl FnMut(Part) -> Result<()>) -> Result<()> {
+        let mut item = Reader::new(self.message);
+        while let Some((field, value)) = item.field()? {
+            let (8, Field::Bytes(trajectory)) = (field, value) else { continue };
+            let mut trajectory = Reader::new(trajectory);
+            while let Some((field, value)) = trajectory.field()? {
+                let (1, Field::Bytes(column)) = (field, value) else { continue };
+                walk_column(column, &mut visit)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn walk_column(column: &[u8], visit: &mut impl FnMut(Part) -> Result<()>) -> Result<()> {
+    let mut squeeze = false;
+    let mut reader = Reader::new(column);
+    while let Some((field, value)) = reader.field()? {
+        match (field, value) {
+            (1, Field::Bytes(slice)) => visit(parse_slice(slice)?)?,
+            (2, Field::Varint(flag)) => squeeze = flag != 0,
+            _ => {}
+        }
+    }
+    visit(Part::EndOfColumn { squeeze })
+}
+
+fn parse_slice(message: &[u8]) -> Result<Part> {
+    let mut chunk_key = 0;
+    let mut numbers = [0; 3];
+    let mut reader = Reader::new(message);
+    while let Some((field, value)) = reader.field()? {
+        match (field, value) {
+            (1, Field::Varint(key)) => chunk_key = key,
+            (2..=4, Field::Varint(number)) => numbers[field as usize - 2] = number as i32,
+            _ => {}
+        }
+    }
+    let [offset, length, index] = numbers;
+    Ok(Part::Slice { chunk_key, offset, length, index })
+}
+
+fn natural(name: &str, value: i32) -> Result<usize> {
+    usize::try_from(value).map_err(|_| {
+        Error::invalid_argument(format!(
+            "The {name} of a chunk slice must not be negative, got {value}."
+        ))
+    })
+}
+
+fn parse_timestamp(message: &[u8]) -> Result<i64> {
+    let mut nanoseconds = 0i64;
+    let mut reader = Reader::new(message);
+    while let Some((field, value)) = reader.field()? {
+        let part = match (field, value) {
+            (1, Field::Varint(seconds)) => (seconds as i64).saturating_mul(NANOS_PER_SECOND),
+            (2, Field::Varint(nanos)) => i64::from(nanos as i32),
+            _ => 0,
+        };
+        nanoseconds = nanoseconds.saturating_add(part);
+    }
+    Ok(nanoseconds)
+}
+
+/// What of an item is written besides its trajectory.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ItemHead<'a> {
+    /// Its key.
+    pub key: u64,
+    /// Name of its table.
+    pub table: &'a str,
+    /// Its priority.
+    pub priority: f64,
+    /// How often it was sampled.
+    pub times_sampled: i32,
+    /// Wall time of its insertion, nanoseconds since 1970; `None` leaves it out.
+    pub inserted_at_ns: Option<i64>,
+}
+
+/// Appends the fields of a `PrioritizedItem` message.
+pub fn put_item(out: &mut Vec<u8>, head: &ItemHead<'_>, trajectory: &Trajectory) {
+    put_varint_field(out, 1, head.key);
+    put_bytes_field(out, 2, head.table.as_bytes());
+    put_double_field(out, 5, head.priority);
+    put_int_field(out, 6, i64::from(head.times_sampled));
+    if let Some(time) = head.inserted_at_ns {
+        put_nested(out, 7, |out| {
+            put_int_field(out, 1, time.div_euclid(NANOS_PER_SECOND));
+            put_int_field(out, 2, time.rem_euclid(NANOS_PER_SECOND));
+        });
+    }
+    put_nested(out, 8, |out| {
+        for column in trajectory.columns() {
+            put_nested(out, 1, |out| {
+                for slice in column.slices() {
+                    put_nested(out, 1, |out| {
+                        put_varint_field(out, 1, trajectory.chunks()[slice.chunk].key());
+                        put_int_field(out, 2, slice.offset as i64);
+                        put_int_field(out, 3, slice.length as i64);
+                        put_int_field(out, 4, slice.tensor as i64);
+                    });
+                }
+                put_varint_field(out, 2, u64::from(column.squeeze));
+            });
+        }
+    });
+}

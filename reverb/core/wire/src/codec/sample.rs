@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `SampleStreamResponse`: cutting samples into messages, and putting them together again.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use reverb_data::proto_bytes::{
+    Field, Reader, put_bytes_field, put_tag, put_varint, put_varint_field,
+};
+use reverb_data::{Chunk, Error, Result, Sampled};
+
+use crate::codec::chunk::{RawChunk, Sharing, chunk_field_len, put_chunk};
+use crate::codec::item::{ItemHead, RawItem, put_item};
+use crate::generated::{SampleStreamRequest, Timeout};
+use crate::message::{Message, MessageBuilder, put_double_field, put_int_field, put_nested};
+
+/// A message is closed once its chunks exceed this many bytes.
+pub const MAX_MESSAGE_CHUNK_BYTES: usize = 2 << 20;
+
+/// The request for `num_samples` items.
+///
+/// Zero means "for ever" to servers of the original, so the shortest timeout they know is sent in its place.
+pub fn request(table: &str, num_samples: usize, timeout: Option<Duration>) -> SampleStreamRequest {
+    let milliseconds = timeout.map_or(-1, |timeout| {
+        i64::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX).max(1)
+    });
+    SampleStreamRequest {
+        table: table.to_owned(),
+        num_samples: i64::try_from(num_samples).unwrap_or(i64::MAX),
+        rate_limiter_timeout: Some(Timeout { milliseconds }),
+    }
+}
+
+/// Cuts samples into messages: several samples in one, or a large sample over several.
+#[derive(Debug)]
+pub struct SampleEncoder {
+    builder: MessageBuilder,
+    chunk_bytes: usize,
+    scratch: Vec<u8>,
+}
+
+/// A guess that spares small samples the growing of their buffer.
+const SAMPLE_CAPACITY: usize = 256;
+
+impl Default for SampleEncoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SampleEncoder {
+    /// An encoder without samples.
+    pub fn new() -> Self {
+        Self {
+            builder: MessageBuilder::with_capacity(SAMPLE_CAPACITY),
+            chunk_bytes: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Adds a sample of `table`. Messages that are full are handed to `emit`.
+    pub fn push(&mut self, table: &str, sample: &Sampled, mut emit: impl FnMut(Message)) {
+        if self.chunk_bytes > MAX_MESSAGE_CHUNK_BYTES {
+            emit(self.take());
+        }
+        self.scratch.clear();
+        put_sample_info(&mut self.scratch, table, sample);
+        let mut rest = sample.trajectory.chunks();
+        while !rest.is_empty() {
+            let mut count = 0;
+            while count < rest.len() {
+                self.chunk_bytes += rest[count].data().len();
+                count += 1;
+                if self.chunk_bytes > MAX_MESSAGE_CHUNK_BYTES {
+                    break;
+                }
+            }
+            let (now, later) = rest.split_at(count);
+            self.put_entry(now, later.is_empty());
+            rest = later;
+            if !rest.is_empty() {
+                emit(self.take());
+            }
+        }
+    }
+
+    /// The last message, unless it would be empty.
+    pub fn finish(&mut self) -> Option<Message> {
+        (self.builder.len() > 0).then(|| self.take())
+    }
+
+    fn take(&mut self) -> Message {
+        self.chunk_bytes = 0;
+        let next = MessageBuilder::with_capacity(SAMPLE_CAPACITY);
+        std::mem::replace(&mut self.builder, next).finish()
+    }
+
+    /// Writes an entry; the information about the sample is in `scratch` until its first entry took it.
+    fn put_entry(&mut self, chunks: &[Chunk], is_last: bool) {
+        let info_len = if self.scratch.is_empty() {
+            0
+        } else {
+            1 + reverb_data::proto_bytes::varint_len(self.scratch.len() as u64) + self.scratch.len()
+        };
+        let chunks_len: usize = chunks.iter().map(chunk_field_len).sum();
+        let out = self.builder.out();
+        put_tag(out, 1, 2);
+        put_varint(out, (info_len + chunks_len + if is_last { 2 } else { 0 }) as u64);
+        if info_len > 0 {
+            put_bytes_field(out, 1, &self.scratch);
+            self.scratch.clear();
+        }
+        for chunk in chunks {
+            put_chunk(&mut self.builder, 2, chunk);
+        }
+        put_varint_field(self.builder.out(), 3, u64::from(is_last));
+    }
+}
+
+fn put_sample_info(out: &mut Vec<u8>, table: &str, sample: &Sampled) {
+    let head = ItemHead {
+        key: sample.key,
+        table,
+        priority: sample.priority,
+        times_sampled: sample.times_sampled,
+        inserted_at_ns: Some(sample.inserted_at_ns),
+    };
+    put_nested(out, 1, |out| put_item(out, &head, &sample.trajectory));
+    put_double_field(out, 2, sample.probability);
+    put_int_field(out, 3, sample.table_size);
+    put_varint_field(out, 4, u64::from(sample.rate_limited));
+}
+
+/// Puts samples together from the entries of any number of messages.
+///
+/// Chunks may come in any order and be more than the sample needs; its information must come by its last entry.
+#[derive(Debug, Default)]
+pub struct SampleDecoder {
+    /// The serialized `SampleInfo` of the sample that has begun.
+    info: Option<Bytes>,
+    chunks: Vec<Chunk>,
+}
+
+impl SampleDecoder {
+    /// A decoder at the start of a sample.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads a message and appends the samples that it completes.
+    pub fn push(&mut self, message: &Bytes, samples: &mut Vec<Sampled>) -> Result<()> {
+        let mut reader = Reader::new(message);
+        while let Some((field, value)) = reader.field()? {
+            if let (1, Field::Bytes(entry)) = (field, value) {
+                self.push_entry(message, entry, samples)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn push_entry(
+        &mut self,
+        message: &Bytes,
+        entry: &[u8],
+        samples: &mut Vec<Sampled>,
+    ) -> Result<()> {
+        let mut is_last = false;
+        let mut reader = Reader::new(entry);
+        while let Some((field, value)) = reader.field()? {
+            match (field, value) {
+                (1, Field::Bytes(info)) if self.info.is_none() => {
+                    self.info = Some(message.slice_ref(info));
+                }
+                (2, Field::Bytes(chunk)) => {
+                    let chunk = RawChunk::parse(chunk)?;
+                    self.chunks.push(chunk.to_chunk(message, Sharing::Transient));
+                }
+                (3, Field::Varint(flag)) => is_last = flag != 0,
+                _ => {}
+            }
+        }
+        if is_last {
+            samples.push(self.finish_sample()?);
+        }
+        Ok(())
+    }
+
+    fn finish_sample(&mut self) -> Result<Sampled> {
+        let info = self.info.take().ok_or_else(|| {
+            Error::internal("The server sent a sample without the information about it.")
+        })?;
+        let sample = build_sample(&info, &self.chunks);
+        self.chunks.clear();
+        sample
+    }
+}
+
+fn build_sample(info: &[u8], chunks: &[Chunk]) -> Result<Sampled> {
+    let mut item: &[u8] = &[];
+    let (mut probability, mut table_size, mut rate_limited) = (0.0, 0, false);
+    let mut reader = Reader::new(info);
+    while let Some((field, value)) = reader.field()? {
+        match (field, value) {
+            (1, Field::Bytes(bytes)) => item = bytes,
+            (2, Field::Fixed64(bits)) => probability = f64::from_bits(bits),
+            (3, Field::Varint(size)) => table_size = size as i64,
+            (4, Field::Varint(flag)) => rate_limited = flag != 0,
+            _ => {}
+        }
+    }
+    let item = RawItem::parse(item)?;
+    let lookup = ChunkLookup::new(chunks);
+    Ok(Sampled {
+        key: item.key,
+        priority: item.priority,
+        times_sampled: item.times_sampled,
+        probability,
+        table_size,
+        inserted_at_ns: item.inserted_at_ns,
+        rate_limited,
+        trajectory: item.trajectory(|key| lookup.find(key))?,
+    })
+}
+
+/// Finds chunks of a sample by key; the first of a key wins.
+struct ChunkLookup<'a> {
+    chunks: &'a [Chunk],
+    /// Only where a search one by one would be slow.
+    by_key: Option<HashMap<u64, &'a Chunk>>,
+}
+
+const MAX_LINEAR_SEARCH: usize = 16;
+
+impl<'a> ChunkLookup<'a> {
+    fn new(chunks: &'a [Chunk]) -> Self {
+        let by_key = (chunks.len() > MAX_LINEAR_SEARCH)
+            .then(|| chunks.iter().rev().map(|chunk| (chunk.key(), chunk)).collect());
+        Self { chunks, by_key }
+    }
+
+    fn find(&self, key: u64) -> Result<&'a Chunk> {
+        let found = match &self.by_key {
+            Some(by_key) => by_key.get(&key).copied(),
+            None => self.chunks.iter().find(|chunk| chunk.key() == key),
+        };
+        found.ok_or_else(|| {
+            Error::internal(format!("The server sent a sample without its chunk {key}."))
+        })
+    }
+}

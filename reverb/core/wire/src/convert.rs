@@ -1,0 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Between generated messages and the types of the core.
+
+pub mod signature;

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A server over the network.
+
+mod connection;
+mod insert;
+mod sample;
+
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
+use reverb_data::{Error, Result};
+
+use crate::SERVICE_PATH;
+use crate::generated::{
+    CheckpointRequest, CheckpointResponse, KeyWithPriority, MutatePrioritiesRequest,
+    MutatePrioritiesResponse, ResetRequest, ResetResponse, ServerInfoRequest, ServerInfoResponse,
+};
+use crate::grpc::connection::{Connection, Pool};
+use crate::message::Message;
+use crate::status::Status;
+use crate::stream::{
+    ACCEPTED_COMPRESSION, Compression, MessageReader, MessageSender, stream_error,
+};
+use crate::target::Target;
+use crate::transport::{BoxFuture, InsertStream, SampleStream, ServerInfo, Transport};
+
+/// A server, or several, reached over gRPC. Connects when it is used; a lost connection is made anew by the next call.
+///
+/// Every stream and every other call goes to the next server in turn, past those that cannot be reached.
+/// All futures must be polled on a tokio runtime with I/O and time.
+pub struct GrpcTransport {
+    target: String,
+    pool: Pool,
+}
+
+impl GrpcTransport {
+    /// Checks the address; see `Target::parse` for its forms.
+    pub fn new(target: &str) -> Result<Self> {
+        Ok(Self { target: target.to_owned(), pool: Pool::new(Target::parse(target)?) })
+    }
+
+    /// Sends one message and waits for the one that answers it.
+    async fn unary<Response: prost::Message + Default>(
+        &self,
+        method: &str,
+        request: &impl prost::Message,
+    ) -> Result<Response> {
+        let mut call = self.open(method).await?;
+        call.sender.send(Message::of(request)).await.ok();
+        call.sender.finish();
+        let mut answer = call.answer;
+        let message = answer.next().await?;
+        let Some(message) = message else {
+            return Err(Error::internal(format!(
+                "The server at {} answered {method} without a message.",
+                answer.peer()
+            )));
+        };
+        answer.expect_end().await?;
+        Response::decode(message).map_err(|error| {
+            Error::internal(format!(
+                "The answer of the server at {} to {method} is damaged: {error}.",
+                answer.peer()
+            ))
+        })
+    }
+
+    /// Opens a stream. It does not wait for the server, which may answer only after it was sent something.
+    async fn open(&self, method: &str) -> Result<Call> {
+        let connection = self.pool.connection().await?;
+        let request = request(&connection, method)?;
+        let peer = connection.authority;
+        let mut handle =
+            connection.handle.ready().await.map_err(|error| stream_error(&error, &peer))?;
+        let (response, stream) =
+            handle.send_request(request, false).map_err(|error| stream_error(&error, &peer))?;
+        Ok(Call {
+            sender: MessageSender::new(stream, peer.as_str()),
+            answer: Answer { state: AnswerState::Waiting(response), peer },
+        })
+    }
+}
+
+fn request(connection: &Connection, method: &str) -> Result<Request<()>> {
+    let uri = Uri::builder()
+        .scheme("http")
+        .authority(connection.authority.as_str())
+        .path_and_query(format!("{SERVICE_PATH}{method}"))
+        .build();
+    let uri = uri.map_err(|error| {
+        Error::invalid_argument(format!(
+            "{} is no address of a server: {error}.",
+            connection.authority
+        ))
+    })?;
+    let mut request = Request::new(());
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = uri;
+    *request.version_mut() = Version::HTTP_2;
+    let headers = request.headers_mut();
+    headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(
+        header::USER_AGENT,
+        HeaderValue::from_static(concat!("grpc-rust-reverb/", env!("CARGO_PKG_VERSION"))),
+    );
+    headers.insert("grpc-accept-encoding", HeaderValue::from_static(ACCEPTED_COMPRESSION));
+    Ok(request)
+}
+
+/// A stream that was opened.
+struct Call {
+    sender: MessageSender,
+    answer: Answer,
+}
+
+/// What comes back on a stream: headers, messages and, at the end, a status.
+struct Answer {
+    state: AnswerState,
+    peer: String,
+}
+
+enum AnswerState {
+    Waiting(h2::client::ResponseFuture),
+    Open(MessageReader),
+    Ended(Option<Error>),
+}
+
+impl Answer {
+    fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// The next message; `None` if the server ended the stream in order. Nothing is lost if the future is dropped.
+    async fn next(&mut self) -> Result<Option<bytes::Bytes>> {
+        loop {
+            match &mut self.state {
+                AnswerState::Waiting(response) => {
+                    let response = response.await;
+                    self.state = self.begin(response);
+                }
+                AnswerState::Open(reader) => {
+                    let status = match reader.next().await {
+                        Ok(Some(message)) => return Ok(Some(message)),
+                        Ok(None) => reader.trailers().await.map(status_of_trailers),
+                        Err(error) => Err(error),
+                    };
+                    self.state = AnswerState::Ended(status.unwrap_or_else(Some));
+                }
+                AnswerState::Ended(error) => return error.clone().map_or(Ok(None), Err),
+            }
+        }
+    }
+
+    /// The status of a call that has had its message.
+    async fn expect_end(&mut self) -> Result<()> {
+        match self.next().await? {
+            None => Ok(()),
+            Some(_) => Err(Error::internal(format!(
+                "The server at {} sent more than one answer.",
+                self.peer
+            ))),
+        }
+    }
+
+    fn begin(
+        &self,
+        response: std::result::Result<http::Response<h2::RecvStream>, h2::Error>,
+    ) -> AnswerState {
+        let response = match response {
+            Ok(response) => response,
+            Err(error) => return AnswerState::Ended(Some(stream_error(&error, &self.peer))),
+        };
+        // A call that fails at once has its status where a stream has its headers.
+        if let Some(status) = Status::from_headers(response.headers()) {
+            return AnswerState::Ended(status.into_error());
+        }
+        if !response.status().is_success() {
+            return AnswerState::Ended(Status::from_http(response.status()).into_error());
+        }
+        match Compression::from_headers(response.headers()) {
+            Ok(compression) => AnswerState::Open(MessageReader::new(
+                response.into_body(),
+                compression,
+                self.peer.as_str(),
+            )),
+            Err(error) => AnswerState::Ended(Some(error)),
+        }
+    }
+}
+
+fn status_of_trailers(trailers: Option<HeaderMap>) -> Option<Error> {
+    match trailers.as_ref().and_then(Status::from_headers) {
+        Some(status) => status.into_error(),
+        None => Some(Error::internal("The server ended the stream without a status.")),
+    }
+}
+
+impl Transport for GrpcTransport {
+    fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
+        Box::pin(async { Ok(insert::stream(self.open("InsertStream").await?)) })
+    }
+
+    fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {
+        Box::pin(async {
+            let stream = sample::GrpcSampleStream::new(self.open("SampleStream").await?);
+            Ok(Box::new(stream) as Box<dyn SampleStream>)
+        })
+    }
+
+    fn mutate_priorities<'a>(
+        &'a self,
+        table: &'a str,
+        updates: Vec<(u64, f64)>,
+        deletes: Vec<u64>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let updates =
+                updates.into_iter().map(|(key, priority)| KeyWithPriority { key, priority });
+            let request = MutatePrioritiesRequest {
+                table: table.to_owned(),
+                updates: updates.collect(),
+                delete_keys: deletes,
+            };
+            let MutatePrioritiesResponse {} = self.unary("MutatePriorities", &request).await?;
+            Ok(())
+        })
+    }
+
+    fn reset<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let request = ResetRequest { table: table.to_owned() };
+            let ResetResponse {} = self.unary("Reset", &request).await?;
+            Ok(())
+        })
+    }
+
+    fn server_info(&self) -> BoxFuture<'_, Result<ServerInfo>> {
+        Box::pin(async {
+            let response: ServerInfoResponse =
+                self.unary("ServerInfo", &ServerInfoRequest {}).await?;
+            let id = response.tables_state_id.unwrap_or_default();
+            Ok(ServerInfo { tables_state_id: (id.high, id.low), tables: response.table_info })
+        })
+    }
+
+    fn checkpoint(&self) -> BoxFuture<'_, Result<String>> {
+        Box::pin(async {
+            let response: CheckpointResponse =
+                self.unary("Checkpoint", &CheckpointRequest {}).await?;
+            Ok(response.checkpoint_path)
+        })
+    }
+
+    fn address(&self) -> &str {
+        &self.target
+    }
+
+    fn is_local(&self) -> bool {
+        false
+    }
+}
+
+impl std::fmt::Debug for GrpcTransport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GrpcTransport").field("target", &self.target).finish_non_exhaustive()
+    }
+}

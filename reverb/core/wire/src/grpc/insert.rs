@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An insert stream over the network.
+
+use reverb_data::{Error, ErrorKind, Result};
+use tokio::sync::{mpsc, watch};
+
+use crate::codec::insert::{decode_confirmation, encode_request};
+use crate::grpc::{Answer, Call};
+use crate::stream::MessageSender;
+use crate::transport::{BoxFuture, InsertBatch, InsertSink, InsertStream, stream_ended};
+
+/// Makes a stream of an opened call. A task of its own reads the confirmations.
+pub(super) fn stream(call: Call) -> InsertStream {
+    let (confirmations, receiver) = mpsc::unbounded_channel();
+    let (ended, end) = watch::channel(None);
+    tokio::spawn(read_confirmations(call.answer, confirmations, ended));
+    InsertStream {
+        sink: Box::new(GrpcInsertSink { sender: call.sender, end }),
+        confirmations: receiver,
+    }
+}
+
+/// Drops its half of the stream, and with it cancels the call, when nobody wants confirmations any more.
+async fn read_confirmations(
+    mut answer: Answer,
+    confirmations: mpsc::UnboundedSender<Result<Vec<u64>>>,
+    ended: watch::Sender<Option<Error>>,
+) {
+    loop {
+        let keys = tokio::select! {
+            message = answer.next() => message,
+            () = confirmations.closed() => return,
+        };
+        let keys =
+            keys.and_then(|message| message.map(|bytes| decode_confirmation(&bytes)).transpose());
+        match keys {
+            Ok(Some(keys)) => {
+                if !keys.is_empty() && confirmations.send(Ok(keys)).is_err() {
+                    return;
+                }
+            }
+            Ok(None) => {
+                ended.send_replace(Some(stream_ended(answer.peer())));
+                return;
+            }
+            Err(error) => {
+                ended.send_replace(Some(error.clone()));
+                let _ = confirmations.send(Err(error));
+                return;
+            }
+        }
+    }
+}
+
+struct GrpcInsertSink {
+    sender: MessageSender,
+    /// Why the server ended the stream, once it has.
+    end: watch::Receiver<Option<Error>>,
+}
+
+impl InsertSink for GrpcInsertSink {
+    fn send(&mut self, batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            if let Some(error) = self.end.borrow().clone() {
+                return Err(error);
+            }
+            let sent = self.sender.send(encode_request(&batch)).await;
+            drop(batch);
+            let Err(error) = sent else { return Ok(()) };
+            if error.kind() == ErrorKind::ResourceExhausted {
+                return Err(error);
+            }
+            // The stream is over, and its status is on the way; it says more than a failed write does.
+            match self.end.wait_for(Option::is_some).await {
+                Ok(end) => Err(end.clone().unwrap_or(error)),
+                Err(_) => Err(error),
+            }
+        })
+    }
+}
+
+impl Drop for GrpcInsertSink {
+    fn drop(&mut self) {
+        self.sender.finish();
+    }
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An outgoing gRPC message: small parts written into buffers, large payloads by reference.
+
+use std::io::IoSlice;
+
+use bytes::{Buf, Bytes};
+use reverb_data::Chunk;
+use reverb_data::proto_bytes::{put_tag, put_varint, put_varint_field, varint_len};
+
+/// Bytes of the frame in front of every message: a flag for compression and a length.
+pub const FRAME_HEADER_BYTES: usize = 5;
+
+/// Payloads up to this size are copied: cheaper than one more entry in a vectored write.
+const MAX_COPIED_PAYLOAD: usize = 2048;
+
+/// A message with its gRPC frame header, ready for the socket. Large chunks are not copied into it.
+#[derive(Debug)]
+pub struct Message {
+    segments: Vec<Segment>,
+    /// First segment that is not consumed.
+    at: usize,
+    /// Consumed bytes of that segment.
+    consumed: usize,
+    remaining: usize,
+}
+
+#[derive(Debug)]
+enum Segment {
+    Written(Vec<u8>),
+    Payload(Chunk),
+}
+
+impl Segment {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Written(bytes) => bytes,
+            Self::Payload(chunk) => chunk.data(),
+        }
+    }
+}
+
+impl Message {
+    /// The encoding of a generated message.
+    pub fn of(message: &impl prost::Message) -> Self {
+        let mut builder = MessageBuilder::with_capacity(message.encoded_len());
+        message.encode_raw(builder.out());
+        builder.finish()
+    }
+
+    /// No bytes at all, not even a frame header: what ends a stream.
+    pub(crate) fn empty() -> Self {
+        Self { segments: Vec::new(), at: 0, consumed: 0, remaining: 0 }
+    }
+}
+
+impl Buf for Message {
+    fn remaining(&self) -> usize {
+        self.remaining
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.segments.get(self.at).map_or(&[], |segment| &segment.bytes()[self.consumed..])
+    }
+
+    fn chunks_vectored<'a>(&'a self, out: &mut [IoSlice<'a>]) -> usize {
+        let mut consumed = self.consumed;
+        let mut filled = 0;
+        for (segment, slot) in self.segments[self.at..].iter().zip(out) {
+            *slot = IoSlice::new(&segment.bytes()[consumed..]);
+            consumed = 0;
+            filled += 1;
+        }
+        filled
+    }
+
+    fn advance(&mut self, count: usize) {
+        assert!(count <= self.remaining, "cannot advance past the end of a message");
+        self.remaining -= count;
+        self.consumed += count;
+        while let Some(segment) = self.segments.get(self.at)
+            && self.consumed >= segment.bytes().len()
+        {
+            self.consumed -= segment.bytes().len();
+            self.at += 1;
+        }
+    }
+}
+
+/// Writes a message.
+#[derive(Debug)]
+pub(crate) struct MessageBuilder {
+    segments: Vec<Segment>,
+    tail: Vec<u8>,
+    closed_bytes: usize,
+}
+
+impl MessageBuilder {
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        let mut tail = Vec::with_capacity(FRAME_HEADER_BYTES + bytes);
+        tail.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
+        Self { segments: Vec::new(), tail, closed_bytes: 0 }
+    }
+
+    /// Where small parts are written.
+    pub(crate) fn out(&mut self) -> &mut Vec<u8> {
+        &mut self.tail
+    }
+
+    /// Bytes of the message so far.
+    pub(crate) fn len(&self) -> usize {
+        self.closed_bytes + self.tail.len() - FRAME_HEADER_BYTES
+    }
+
+    /// Appends the payload of a chunk.
+    pub(crate) fn put_payload(&mut self, chunk: &Chunk) {
+        let data = chunk.data();
+        if data.len() <= MAX_COPIED_PAYLOAD {
+            self.tail.extend_from_slice(data);
+            return;
+        }
+        self.closed_bytes += self.tail.len() + data.len();
+        self.segments.push(Segment::Written(std::mem::take(&mut self.tail)));
+        self.segments.push(Segment::Payload(chunk.clone()));
+    }
+
+    pub(crate) fn finish(mut self) -> Message {
+        let length = self.len();
+        if !self.tail.is_empty() {
+            self.segments.push(Segment::Written(self.tail));
+        }
+        // `MessageSender` refuses messages that are too long for this field.
+        let length_field = u32::try_from(length).unwrap_or(u32::MAX);
+        if let Some(Segment::Written(head)) = self.segments.first_mut() {
+            head[1..FRAME_HEADER_BYTES].copy_from_slice(&length_field.to_be_bytes());
+        }
+        let remaining = length + FRAME_HEADER_BYTES;
+        Message { segments: self.segments, at: 0, consumed: 0, remaining }
+    }
+}
+
+/// The message as one buffer without its frame header, for tests and for calls without a network.
+pub fn body_of(mut message: Message) -> Bytes {
+    message.advance(FRAME_HEADER_BYTES);
+    let length = message.remaining();
+    message.copy_to_bytes(length)
+}
+
+/// Appends a nested message whose length is not known beforehand.
+pub(crate) fn put_nested(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>)) {
+    put_tag(out, field, 2);
+    let at = out.len();
+    // Most nested messages are short: one byte of length, widened afterwards where it does not do.
+    out.push(0);
+    write(out);
+    let length = out.len() - at - 1;
+    if length < 0x80 {
+        out[at] = length as u8;
+        return;
+    }
+    let width = varint_len(length as u64);
+    let end = out.len();
+    out.resize(end + width - 1, 0);
+    out.copy_within(at + 1..end, at + width);
+    let mut rest = length;
+    for byte in &mut out[at..at + width] {
+        *byte = rest as u8 | 0x80;
+        rest >>= 7;
+    }
+    out[at + width - 1] &= 0x7f;
+}
+
+/// Appends a double unless it is zero.
+pub(crate) fn put_double_field(out: &mut Vec<u8>, field: u32, value: f64) {
+    if value.to_bits() != 0 {
+        put_tag(out, field, 1);
+        out.extend_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// Appends an `int32` or `int64` unless it is zero. Negative numbers take ten bytes, as protobuf has it.
+pub(crate) fn put_int_field(out: &mut Vec<u8>, field: u32, value: i64) {
+    put_varint_field(out, field, value as u64);
+}
+
+/// Appends a list of integers in packed form, unless it is empty.
+pub(crate) fn put_packed_field(out: &mut Vec<u8>, field: u32, values: &[u64]) {
+    if values.is_empty() {
+        return;
+    }
+    put_tag(out, field, 2);
+    put_varint(out, values.iter().map(|&value| varint_len(value) as u64).sum());
+    values.iter().for_each(|&value| put_varint(out, value));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reverb_data::SequenceRange;
+
+    #[test]
+    fn segments_read_like_one_buffer() {
+        let large = Chunk::from_slice(1, SequenceRange::default(), false, &[7; 5000]);
+        let small = Chunk::from_slice(2, SequenceRange::default(), false, &[8; 10]);
+        let mut builder = MessageBuilder::with_capacity(0);
+        builder.out().extend_from_slice(b"ab");
+        builder.put_payload(&large);
+        builder.put_payload(&small);
+        builder.put_payload(&large);
+        assert_eq!(builder.len(), 2 + 5000 + 10 + 5000);
+        let mut message = builder.finish();
+        assert_eq!(message.segments.len(), 4);
+
+        let mut slices = [IoSlice::new(&[]); 8];
+        assert_eq!(message.chunks_vectored(&mut slices), 4);
+        assert_eq!(slices.iter().map(|slice| slice.len()).sum::<usize>(), message.remaining());
+        message.advance(6);
+        assert_eq!(message.chunk(), b"b");
+        message.advance(2);
+        assert_eq!(message.chunk().len(), 4999);
+        let rest = message.copy_to_bytes(message.remaining());
+        assert_eq!(rest.len(), 4999 + 10 + 5000);
+        assert_eq!(&rest[4998..5010], &[7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7]);
+    }
+
+    #[test]
+    fn the_frame_header_holds_the_length() {
+        let mut builder = MessageBuilder::with_capacity(3);
+        builder.out().extend_from_slice(&[1, 2, 3]);
+        assert_eq!(builder.finish().chunk(), [0, 0, 0, 0, 3, 1, 2, 3]);
+        let mut empty = MessageBuilder::with_capacity(0).finish();
+        assert_eq!(empty.copy_to_bytes(5).as_ref(), [0; 5]);
+    }
+
+    #[test]
+    fn nested_lengths_of_any_width_are_right() {
+        for length in [0usize, 1, 127, 128, 129, 16383, 16384, 3_000_000] {
+            let mut out = vec![9];
+            put_nested(&mut out, 4, |out| out.extend((0..length).map(|i| i as u8)));
+            out.push(9);
+            let mut expected = vec![9];
+            let body: Vec<u8> = (0..length).map(|i| i as u8).collect();
+            reverb_data::proto_bytes::put_bytes_field(&mut expected, 4, &body);
+            expected.push(9);
+            assert!(out == expected, "length {length}");
+        }
+    }
+}

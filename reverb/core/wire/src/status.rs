@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Errors as they travel: the one place that turns kinds into gRPC codes and back.
+
+use std::fmt::Write;
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use reverb_data::error::RATE_LIMITER_TIMEOUT;
+use reverb_data::{Error, ErrorKind};
+
+/// Header or trailer that holds the code.
+pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+/// Header or trailer that holds the percent-encoded message.
+pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+
+/// Clients of the original refuse header lists of more than 8 KiB, so a longer message is cut.
+const MAX_MESSAGE_BYTES: usize = 4096;
+
+/// What an abandoned connection is called by old gRPC libraries; it means `UNAVAILABLE`.
+const STREAM_REMOVED: &str = "Stream removed";
+
+/// The codes of gRPC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "the names are those of the gRPC specification")]
+pub enum Code {
+    Ok = 0,
+    Cancelled = 1,
+    Unknown = 2,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    AlreadyExists = 6,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    FailedPrecondition = 9,
+    Aborted = 10,
+    OutOfRange = 11,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+    DataLoss = 15,
+    Unauthenticated = 16,
+}
+
+const CODES: [Code; 17] = [
+    Code::Ok,
+    Code::Cancelled,
+    Code::Unknown,
+    Code::InvalidArgument,
+    Code::DeadlineExceeded,
+    Code::NotFound,
+    Code::AlreadyExists,
+    Code::PermissionDenied,
+    Code::ResourceExhausted,
+    Code::FailedPrecondition,
+    Code::Aborted,
+    Code::OutOfRange,
+    Code::Unimplemented,
+    Code::Internal,
+    Code::Unavailable,
+    Code::DataLoss,
+    Code::Unauthenticated,
+];
+
+/// How a call ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The kind.
+    pub code: Code,
+    /// The sentence for people; empty on success.
+    pub message: String,
+}
+
+impl Status {
+    /// Success.
+    pub fn ok() -> Self {
+        Self { code: Code::Ok, message: String::new() }
+    }
+
+    /// The call failed with `error`.
+    pub fn from_error(error: &Error) -> Self {
+        let code = match error.kind() {
+            ErrorKind::InvalidArgument | ErrorKind::SignatureMismatch => Code::InvalidArgument,
+            ErrorKind::TableNotFound => Code::NotFound,
+            ErrorKind::DeadlineExceeded | ErrorKind::RateLimiterTimeout => Code::DeadlineExceeded,
+            ErrorKind::FailedPrecondition => Code::FailedPrecondition,
+            ErrorKind::ResourceExhausted => Code::ResourceExhausted,
+            ErrorKind::Unimplemented => Code::Unimplemented,
+            ErrorKind::Unavailable => Code::Unavailable,
+            ErrorKind::Cancelled => Code::Cancelled,
+            ErrorKind::DataLoss => Code::DataLoss,
+            ErrorKind::Internal => Code::Internal,
+        };
+        Self { code, message: error.message().to_owned() }
+    }
+
+    /// The status as an error, `None` if the call succeeded.
+    pub fn into_error(self) -> Option<Error> {
+        let kind = match self.code {
+            Code::Ok => return None,
+            Code::Cancelled => ErrorKind::Cancelled,
+            Code::Unknown if self.message == STREAM_REMOVED => ErrorKind::Unavailable,
+            Code::InvalidArgument | Code::OutOfRange => ErrorKind::InvalidArgument,
+            Code::DeadlineExceeded if self.message.contains(RATE_LIMITER_TIMEOUT) => {
+                ErrorKind::RateLimiterTimeout
+            }
+            Code::DeadlineExceeded => ErrorKind::DeadlineExceeded,
+            Code::NotFound => ErrorKind::TableNotFound,
+            Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::FailedPrecondition
+            | Code::Aborted => ErrorKind::FailedPrecondition,
+            Code::ResourceExhausted => ErrorKind::ResourceExhausted,
+            Code::Unimplemented => ErrorKind::Unimplemented,
+            Code::Unknown | Code::Internal => ErrorKind::Internal,
+            Code::Unavailable => ErrorKind::Unavailable,
+            Code::DataLoss => ErrorKind::DataLoss,
+        };
+        Some(Error::new(kind, self.message))
+    }
+
+    /// Writes the status into headers or trailers.
+    pub fn put_headers(&self, headers: &mut HeaderMap) {
+        headers.insert(GRPC_STATUS, HeaderValue::from(self.code as u16));
+        if !self.message.is_empty()
+            && let Ok(message) = HeaderValue::from_str(&percent_encode(&self.message))
+        {
+            headers.insert(GRPC_MESSAGE, message);
+        }
+    }
+
+    /// Reads the status from headers or trailers, if it is there.
+    pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
+        let number = headers.get(GRPC_STATUS)?.to_str().ok().and_then(|text| text.parse().ok());
+        let code = number.and_then(|at: usize| CODES.get(at).copied()).unwrap_or(Code::Unknown);
+        let message = headers.get(GRPC_MESSAGE).map(|text| percent_decode(text.as_bytes()));
+        Some(Self { code, message: message.unwrap_or_default() })
+    }
+
+    /// What a bare HTTP status means: somebody who does not speak gRPC answered.
+    pub fn from_http(status: StatusCode) -> Self {
+        let code = match status.as_u16() {
+            404 => Code::Unimplemented,
+            429 | 502..=504 => Code::Unavailable,
+            401 | 403 => Code::PermissionDenied,
+            _ => Code::Internal,
+        };
+        Self { code, message: format!("The answer is no gRPC: HTTP status {status}.") }
+    }
+}
+
+fn percent_encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for character in text.chars() {
+        let before = encoded.len();
+        if matches!(character, ' '..='~') && character != '%' {
+            encoded.push(character);
+        } else {
+            let mut bytes = [0; 4];
+            for byte in character.encode_utf8(&mut bytes).bytes() {
+                write!(encoded, "%{byte:02X}").expect("writing to a string cannot fail");
+            }
+        }
+        if encoded.len() > MAX_MESSAGE_BYTES {
+            encoded.truncate(before);
+            encoded.push_str("...");
+            break;
+        }
+    }
+    encoded
+}
+
+fn percent_decode(text: &[u8]) -> String {
+    let hex = |at: usize| text.get(at).and_then(|&byte| char::from(byte).to_digit(16));
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while at < text.len() {
+        if text[at] == b'%'
+            && let (Some(high), Some(low)) = (hex(at + 1), hex(at + 2))
+        {
+            decoded.push((high << 4 | low) as u8);
+            at += 3;
+        } else {
+            decoded.push(text[at]);
+            at += 1;
+        }
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip(status: &Status) -> Status {
+        let mut headers = HeaderMap::new();
+        status.put_headers(&mut headers);
+        Status::from_headers(&headers).unwrap()
+    }
+
+    #[test]
+    fn every_kind_survives_the_journey() {
+        for kind in [
+            ErrorKind::InvalidArgument,
+            ErrorKind::TableNotFound,
+            ErrorKind::DeadlineExceeded,
+            ErrorKind::FailedPrecondition,
+            ErrorKind::ResourceExhausted,
+            ErrorKind::Unimplemented,
+            ErrorKind::Unavailable,
+            ErrorKind::Cancelled,
+            ErrorKind::DataLoss,
+            ErrorKind::Internal,
+        ] {
+            let error = Error::new(kind, "100 % of größe\nfailed");
+            assert_eq!(round_trip(&Status::from_error(&error)).into_error(), Some(error));
+        }
+        assert_eq!(round_trip(&Status::ok()).into_error(), None);
+    }
+
+    #[test]
+    fn a_rate_limiter_timeout_is_known_by_its_sentence() {
+        let error = Error::rate_limiter_timeout("Table t holds 0 items.");
+        let status = round_trip(&Status::from_error(&error));
+        assert_eq!(status.code, Code::DeadlineExceeded);
+        assert_eq!(status.into_error(), Some(error));
+        let other = Status { code: Code::DeadlineExceeded, message: "Deadline Exceeded".into() };
+        assert_eq!(other.into_error().unwrap().kind(), ErrorKind::DeadlineExceeded);
+    }
+
+    #[test]
+    fn a_removed_stream_is_an_unavailable_server() {
+        let status = Status { code: Code::Unknown, message: STREAM_REMOVED.into() };
+        assert_eq!(status.into_error().unwrap().kind(), ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn long_messages_are_cut_to_what_old_clients_take() {
+        let message = "ü".repeat(100_000);
+        let mut headers = HeaderMap::new();
+        Status { code: Code::Internal, message: message.clone() }.put_headers(&mut headers);
+        assert!(headers[GRPC_MESSAGE].len() <= MAX_MESSAGE_BYTES + 3);
+        let cut = Status::from_headers(&headers).unwrap().message;
+        assert!(message.starts_with(cut.trim_end_matches("...")));
+    }
+
+    #[test]
+    fn damaged_headers_are_read_as_far_as_they_go() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(Status::from_headers(&headers), None);
+        headers.insert(GRPC_STATUS, HeaderValue::from_static("99"));
+        headers.insert(GRPC_MESSAGE, HeaderValue::from_static("50%25 %zz %4"));
+        let status = Status::from_headers(&headers).unwrap();
+        assert_eq!((status.code, status.message.as_str()), (Code::Unknown, "50% %zz %4"));
+    }
+}

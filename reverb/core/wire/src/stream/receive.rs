@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Messages out of the data frames of a stream.
+
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes, BytesMut};
+use h2::RecvStream;
+use http::HeaderMap;
+use reverb_data::{Error, Result};
+
+use crate::message::FRAME_HEADER_BYTES;
+use crate::stream::{Compression, stream_error};
+
+/// Reads the messages of one direction of a stream, each as one buffer.
+///
+/// A message inside one frame is a part of that frame; only a message that spans frames is copied, and memory for it
+/// grows with what has arrived, not with what its header claims.
+#[derive(Debug)]
+pub struct MessageReader {
+    frames: FrameSource,
+    assembler: Assembler,
+    peer: String,
+}
+
+#[derive(Debug)]
+struct FrameSource(RecvStream);
+
+impl MessageReader {
+    /// Reads from `stream`; `peer` says who is at the other end.
+    pub fn new(stream: RecvStream, compression: Compression, peer: impl Into<String>) -> Self {
+        Self {
+            frames: FrameSource(stream),
+            assembler: Assembler::new(compression),
+            peer: peer.into(),
+        }
+    }
+
+    /// The next message, or `None` when the peer has ended its direction. Nothing is lost if the future is dropped.
+    pub async fn next(&mut self) -> Result<Option<Bytes>> {
+        std::future::poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// See `next`.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>>> {
+        loop {
+            if let Some(message) = self.assembler.take()? {
+                return Poll::Ready(Ok(Some(message)));
+            }
+            match ready!(self.frames.0.poll_data(context)) {
+                Some(Ok(data)) => {
+                    let length = data.len();
+                    self.assembler.put(data);
+                    // An error means that the stream is over, which the next poll says better.
+                    let _ = self.frames.0.flow_control().release_capacity(length);
+                }
+                Some(Err(error)) => return Poll::Ready(Err(stream_error(&error, &self.peer))),
+                None => return Poll::Ready(self.assembler.end().map(|()| None)),
+            }
+        }
+    }
+
+    /// The trailers, once `next` has returned `None`.
+    pub async fn trailers(&mut self) -> Result<Option<HeaderMap>> {
+        std::future::poll_fn(|context| self.frames.0.poll_trailers(context))
+            .await
+            .map_err(|error| stream_error(&error, &self.peer))
+    }
+}
+
+/// Cuts messages out of consecutive buffers.
+#[derive(Debug)]
+struct Assembler {
+    compression: Compression,
+    /// What has arrived and belongs to no message yet.
+    rest: Bytes,
+    header: [u8; FRAME_HEADER_BYTES],
+    header_filled: usize,
+    /// A message of which only a part has arrived.
+    partial: BytesMut,
+}
+
+impl Assembler {
+    fn new(compression: Compression) -> Self {
+        Self {
+            compression,
+            rest: Bytes::new(),
+            header: [0; FRAME_HEADER_BYTES],
+            header_filled: 0,
+            partial: BytesMut::new(),
+        }
+    }
+
+    /// Adds a buffer; only after `take` has returned `None`.
+    fn put(&mut self, data: Bytes) {
+        debug_assert!(self.rest.is_empty());
+        self.rest = data;
+    }
+
+    fn take(&mut self) -> Result<Option<Bytes>> {
+        let missing = FRAME_HEADER_BYTES - self.header_filled;
+        if missing > 0 {
+            let count = missing.min(self.rest.len());
+            let filled = self.header_filled;
+            self.rest.copy_to_slice(&mut self.header[filled..filled + count]);
+            self.header_filled += count;
+            if count < missing {
+                return Ok(None);
+            }
+        }
+        let [flag, length @ ..] = self.header;
+        if flag > 1 {
+            return Err(Error::internal(format!(
+                "A message has the compression flag {flag}; only 0 and 1 exist."
+            )));
+        }
+        let length = u32::from_be_bytes(length) as usize;
+        let Some(message) = self.take_body(length) else {
+            return Ok(None);
+        };
+        self.header_filled = 0;
+        if flag == 1 {
+            return self.compression.decompress(&message).map(Some);
+        }
+        Ok(Some(message))
+    }
+
+    fn take_body(&mut self, length: usize) -> Option<Bytes> {
+        if self.partial.is_empty() && self.rest.len() >= length {
+            return Some(self.rest.split_to(length));
+        }
+        let count = self.rest.len().min(length - self.partial.len());
+        let needed = self.partial.len() + count;
+        if needed > self.partial.capacity() {
+            // Twice what is needed now, but never more than the message: growing copies each byte at most twice.
+            self.partial.reserve(length.min(needed.saturating_mul(2)) - self.partial.len());
+        }
+        self.partial.extend_from_slice(&self.rest.split_to(count));
+        (self.partial.len() == length).then(|| std::mem::take(&mut self.partial).freeze())
+    }
+
+    fn end(&self) -> Result<()> {
+        if self.header_filled == 0 {
+            return Ok(());
+        }
+        Err(Error::invalid_argument("The stream ended in the middle of a message."))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn framed(flag: u8, body: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![flag];
+        bytes.extend_from_slice(&(body.len() as u32).to_be_bytes());
+        bytes.extend_from_slice(body);
+        bytes
+    }
+
+    fn read_in_pieces(bytes: &[u8], size: usize, compression: Compression) -> Vec<Bytes> {
+        let mut assembler = Assembler::new(compression);
+        let mut messages = Vec::new();
+        for piece in bytes.chunks(size) {
+            assembler.put(Bytes::copy_from_slice(piece));
+            while let Some(message) = assembler.take().unwrap() {
+                messages.push(message);
+            }
+        }
+        assembler.end().unwrap();
+        messages
+    }
+
+    #[test]
+    fn messages_come_out_whole_however_they_are_cut() {
+        let bodies: [&[u8]; 4] = [b"abc", b"", &[7; 300], b"z"];
+        let bytes: Vec<u8> = bodies.iter().flat_map(|body| framed(0, body)).collect();
+        for size in 1..bytes.len() + 1 {
+            assert_eq!(read_in_pieces(&bytes, size, Compression::Identity), bodies, "size {size}");
+        }
+    }
+
+    #[test]
+    fn a_message_inside_one_frame_is_not_copied() {
+        let bytes = Bytes::from(framed(0, &[1; 100]));
+        let mut assembler = Assembler::new(Compression::Identity);
+        assembler.put(bytes.clone());
+        let message = assembler.take().unwrap().unwrap();
+        assert_eq!(message.as_ptr(), bytes[5..].as_ptr());
+    }
+
+    #[test]
+    fn a_lying_length_reserves_no_memory() {
+        let mut assembler = Assembler::new(Compression::Identity);
+        assembler.put(Bytes::from_static(&[0, 0xff, 0xff, 0xff, 0xff, 1, 2, 3]));
+        assert!(assembler.take().unwrap().is_none());
+        assert!(assembler.partial.capacity() < 1024);
+        assert!(assembler.end().is_err());
+    }
+
+    #[test]
+    fn compressed_messages_are_read_and_bounded() {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(&[5; 1000]).unwrap();
+        let bytes = framed(1, &gzip.finish().unwrap());
+        assert_eq!(read_in_pieces(&bytes, 7, Compression::Gzip), [vec![5; 1000]]);
+
+        let mut assembler = Assembler::new(Compression::Identity);
+        assembler.put(Bytes::from(bytes.clone()));
+        assert!(assembler.take().is_err());
+        let mut assembler = Assembler::new(Compression::Deflate);
+        assembler.put(Bytes::from(bytes));
+        assert!(assembler.take().is_err());
+        let mut assembler = Assembler::new(Compression::Gzip);
+        assembler.put(Bytes::from_static(&[9, 0, 0, 0, 0]));
+        assert!(assembler.take().is_err());
+    }
+
+    #[test]
+    fn a_bomb_is_refused() {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        let zeros = vec![0; 1 << 20];
+        (0..257).for_each(|_| gzip.write_all(&zeros).unwrap());
+        let error = Compression::Gzip.decompress(&gzip.finish().unwrap()).unwrap_err();
+        assert_eq!(error.kind(), reverb_data::ErrorKind::ResourceExhausted);
+    }
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where servers are: what a user writes as an address.
+
+use reverb_data::{Error, Result};
+
+/// A parsed address: one or several places, each with a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// In the order given; at least one.
+    pub places: Vec<Place>,
+}
+
+/// A host name or an IP address, and a port.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Without brackets.
+    pub host: String,
+    /// Never 0.
+    pub port: u16,
+}
+
+impl Place {
+    /// As it is written in a URI.
+    pub fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    /// Whether a server in this process may be meant: a loopback address, or the address that stands for all.
+    pub fn is_loopback(&self) -> bool {
+        if self.host.eq_ignore_ascii_case("localhost") {
+            return true;
+        }
+        let Ok(address) = self.host.parse::<std::net::IpAddr>() else { return false };
+        let address = address.to_canonical();
+        address.is_loopback() || address.is_unspecified()
+    }
+}
+
+impl Target {
+    /// Reads `host:port`, a list of them separated by commas, or the gRPC forms `dns:///host:port`,
+    /// `ipv4:1.2.3.4:1,5.6.7.8:2` and `ipv6:[::1]:1`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` that says what is missing.
+    pub fn parse(text: &str) -> Result<Self> {
+        let places = without_scheme(text)
+            .split(',')
+            .map(|place| parse_place(place.trim(), text))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Self { places })
+    }
+}
+
+fn without_scheme(text: &str) -> &str {
+    for scheme in ["dns:", "ipv4:", "ipv6:"] {
+        if let Some(rest) = text.strip_prefix(scheme) {
+            // `dns://authority/host`: the name server to ask is not ours to choose.
+            return match rest.strip_prefix("//") {
+                Some(rest) => rest.split_once('/').map_or(rest, |(_, host)| host),
+                None => rest,
+            };
+        }
+    }
+    text
+}
+
+fn parse_place(place: &str, text: &str) -> Result<Place> {
+    let malformed = |what: &str| {
+        Error::invalid_argument(format!(
+            "Server address {text:?} {what}; write host:port, for example localhost:8000."
+        ))
+    };
+    let (host, port) = place.rsplit_once(':').ok_or_else(|| malformed("has no port"))?;
+    let host = match host.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']').ok_or_else(|| malformed("has an open bracket"))?,
+        None if host.contains(':') => {
+            return Err(malformed("has an IPv6 address without brackets"));
+        }
+        None => host,
+    };
+    if host.is_empty() {
+        return Err(malformed("has no host"));
+    }
+    if host.chars().any(|c| c.is_whitespace() || c.is_control() || "/@?#[]\\".contains(c)) {
+        return Err(malformed("has a character that no host name has"));
+    }
+    let port = port.parse().ok().filter(|&port| port != 0);
+    let port = port.ok_or_else(|| malformed("has no port between 1 and 65535"))?;
+    Ok(Place { host: host.to_owned(), port })
+}
+
+/// The port, if `target` is one place and a server in this process may be meant by it.
+pub fn loopback_port(target: &str) -> Option<u16> {
+    match Target::parse(target).ok()?.places.as_slice() {
+        [place] if place.is_loopback() => Some(place.port),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(text: &str) -> Vec<String> {
+        Target::parse(text).unwrap().places.iter().map(Place::authority).collect()
+    }
+
+    #[test]
+    fn every_form_of_an_address_is_understood() {
+        assert_eq!(places("localhost:80"), ["localhost:80"]);
+        assert_eq!(places("dns:///a.b:80"), ["a.b:80"]);
+        assert_eq!(places("dns://8.8.8.8/a.b:80"), ["a.b:80"]);
+        assert_eq!(places("dns:a.b:80"), ["a.b:80"]);
+        assert_eq!(places("ipv4:1.2.3.4:1,5.6.7.8:2"), ["1.2.3.4:1", "5.6.7.8:2"]);
+        assert_eq!(places("ipv6:[::1]:1"), ["[::1]:1"]);
+        assert_eq!(places("h1:1, h2:2"), ["h1:1", "h2:2"]);
+    }
+
+    #[test]
+    fn a_bad_address_says_what_is_wrong() {
+        for (text, what) in [
+            ("localhost", "has no port"),
+            ("localhost:", "has no port between"),
+            ("localhost:0", "has no port between"),
+            ("localhost:70000", "has no port between"),
+            (":80", "has no host"),
+            ("::1:80", "without brackets"),
+            ("[::1:80", "open bracket"),
+            ("a b:80", "has a character"),
+            ("a:1,,b:2", "has no port"),
+            ("", "has no port"),
+        ] {
+            let error = Target::parse(text).unwrap_err();
+            assert!(error.message().contains(what), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn only_one_loopback_place_can_be_this_process() {
+        for text in ["localhost:5", "127.0.0.1:5", "[::1]:5", "0.0.0.0:5", "ipv4:127.0.0.1:5"] {
+            assert_eq!(loopback_port(text), Some(5), "{text}");
+        }
+        for text in ["example.com:5", "10.0.0.1:5", "localhost:5,localhost:6", "localhost"] {
+            assert_eq!(loopback_port(text), None, "{text}");
+        }
+    }
+}
