@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every command a person types. Bare `make` prints them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PEER := .venvs/peer
+
+# maturin installs into the environment that these name, whatever shell `make` was started from.
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
+# One interpreter for every build of the binding crate, so that none makes the others stale.
+export PYO3_PYTHON := $(CURDIR)/$(PY)
+
+# Stamps: what was done already is not done again until its inputs change.
+SETUP_DONE := $(VENV)/.setup-done
+BUILD_DONE := $(VENV)/.build-done
+DOCS_DONE := $(VENV)/.docs-tools-done
+
+RUST_SOURCES := $(shell find reverb/core -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
+	reverb/core/wire/proto/descriptors.bin
+GENERATED := reverb/core/wire/src/generated reverb/core/wire/proto
+
+# The binding crate has no Rust tests: it is glue, and its test binary would need libpython.
+CARGO_TEST := cargo test --workspace --exclude reverb-bindings
+PYTEST := $(PY) -m pytest
+
+.PHONY: help setup build release test test-all check fix proto bench demo demo-quick docs wheel \
+	clean conformance rust-tests
+
+help: ## print this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(SETUP_DONE) ## make .venv with everything that building and testing need
+
+build: $(BUILD_DONE) ## compile the native module into .venv, optimised, as an editable install
+
+release: setup ## build wheel and source distribution into dist/ and check them
+	rm -rf dist
+	$(PY) -m maturin build --release --strip --sdist --out dist
+	$(PYTEST) tests/test_wheel.py
+
+test: build ## run the tests that a change must pass: Rust and Python, a few minutes
+	$(CARGO_TEST) --lib --bins --tests
+	$(PYTEST) -m 'not slow and not conformance'
+
+test-all: build ## run every test: also the slow ones and `make conformance`
+	$(CARGO_TEST)
+	$(PYTEST) -m 'not conformance'
+	$(MAKE) conformance
+
+check: build ## formatting, lints, types, stubs, generated code, architecture
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m pyright
+	$(PY) -m mypy.stubtest reverb.core._native
+	$(MAKE) proto
+	git diff --exit-code -- $(GENERATED)
+	$(PYTEST) tests/test_architecture.py
+
+fix: setup ## repair formatting and the lints that can repair themselves
+	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+	cargo fmt --all
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+proto: ## rewrite the generated code from reverb/core/wire/proto/*.proto
+	cargo run --quiet --package reverb-wire --example regenerate
+
+bench: build $(PEER)/bin/python ## measure beside dm-reverb 0.14 (an hour; BENCH='--quick' for less)
+	$(PY) benchmarks/bench.py --package-python ours=$(PY) --package-python peer=$(PEER)/bin/python \
+		$(BENCH)
+
+demo: build ## learn CartPole with actors, a server and a learner; a picture in demo_output/
+	$(PY) examples/cartpole_dqn.py
+
+demo-quick: build ## the demo with a small budget, for CI
+	$(PY) examples/cartpole_dqn.py --budget quick
+
+docs: build $(DOCS_DONE) ## write the API reference of both languages to docs/build/
+	$(PY) -m pdoc --docformat google --output-directory docs/build/python reverb
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+	cp -R target/doc docs/build/rust
+	echo '*' > docs/build/.gitignore
+
+wheel: setup ## build the wheel into dist/ and check what it holds
+	rm -rf dist
+	$(PY) -m maturin build --release --strip --out dist
+	$(PYTEST) tests/test_wheel.py
+
+conformance: build $(PEER)/bin/python ## compare with the released dm-reverb 0.14, both ways
+	REVERB_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python $(PYTEST) tests -m conformance
+
+clean: ## remove everything that make made, environments included
+	rm -rf target $(VENV) $(PEER) dist docs/build demo_output benchmarks/results \
+		.pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find reverb tests benchmarks examples tools -name __pycache__ -prune -exec rm -rf {} +
+	rm -f reverb/core/_native*.so
+
+# ---- What the targets above stand on --------------------------------------------------------------
+
+# Compiles the Rust tests without running them; .ci/run does that beside the build.
+rust-tests:
+	$(CARGO_TEST) --lib --bins --tests --no-run
+
+$(SETUP_DONE): pyproject.toml tools/requirements.py
+	[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check \
+		$$($(PY) tools/requirements.py pyproject.toml test lint demo)
+	touch $@
+
+$(BUILD_DONE): $(SETUP_DONE) $(RUST_SOURCES)
+	$(PY) -m maturin develop --release
+	touch $@
+
+$(DOCS_DONE): $(SETUP_DONE)
+	$(PY) -m pip install --quiet --disable-pip-version-check pdoc
+	touch $@
+
+$(PEER)/bin/python: benchmarks/peer/setup.sh benchmarks/peer/requirements.txt
+	benchmarks/peer/setup.sh $(PEER)
+	touch $@
