@@ -1,1 +1,56 @@
-//! Glue.
+// SPDX-License-Identifier: Apache-2.0
+//! The compiled module `reverb.core._native`: glue between Python and the core, without opinions.
+//!
+//! A method here parses its arguments, waits without the GIL, and converts the result. `unsafe` lives in `array` only.
+
+use pyo3::prelude::*;
+
+mod array;
+mod batched_writer;
+mod client;
+mod column;
+mod connector;
+mod dtype;
+mod error;
+mod legacy_writer;
+mod logger;
+mod nest;
+mod process;
+mod sampler;
+mod server;
+mod structured_writer;
+mod table;
+mod trajectory_writer;
+mod wait;
+
+/// Small cells, items and chunks come and go by the million; the system's allocator spends more on them than they hold.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The module; every class of it in one list.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    logger::install();
+    module.add_class::<table::ItemSelector>()?;
+    module.add_class::<table::FifoSelector>()?;
+    module.add_class::<table::LifoSelector>()?;
+    module.add_class::<table::UniformSelector>()?;
+    module.add_class::<table::PrioritizedSelector>()?;
+    module.add_class::<table::HeapSelector>()?;
+    module.add_class::<table::RateLimiter>()?;
+    module.add_class::<table::Table>()?;
+    module.add_class::<server::Server>()?;
+    module.add_class::<client::Client>()?;
+    module.add_class::<sampler::Sampler>()?;
+    module.add_class::<legacy_writer::Writer>()?;
+    module.add_class::<column::CellRef>()?;
+    module.add_class::<column::TrajectoryColumn>()?;
+    module.add_class::<column::ColumnHistory>()?;
+    module.add_class::<trajectory_writer::TrajectoryWriter>()?;
+    module.add_class::<batched_writer::BatchedTrajectoryColumn>()?;
+    module.add_class::<batched_writer::BatchedColumnHistory>()?;
+    module.add_class::<batched_writer::BatchedTrajectoryWriter>()?;
+    module.add_class::<structured_writer::StructuredWriter>()?;
+    module.add_function(wrap_pyfunction!(process::shut_down, module)?)?;
+    process::register_hooks(module)
+}

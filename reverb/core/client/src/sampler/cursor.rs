@@ -99,6 +99,11 @@ impl SampleCursor {
         Ok(self.ready.drain(..).collect())
     }
 
+    /// Gives the stream back if nothing is outstanding, for the next reader to use.
+    pub fn finish(mut self) {
+        self.release();
+    }
+
     /// Whether a call of `next` may have to wait.
     pub fn may_wait(&self) -> bool {
         self.ready.is_empty()

@@ -9,7 +9,7 @@ use reverb_data::{Error, Result};
 
 use super::cell::{CellRef, CellValue};
 use super::item::ColumnRefs;
-use super::lane::Lane;
+use super::lane::{ColumnOptions, Lane};
 use super::trajectory::ItemQueue;
 use crate::client::{Client, Signatures};
 
@@ -75,6 +75,25 @@ impl BatchedWriter {
     pub fn add_column(&self, label: &str) -> usize {
         let mut lanes = self.lanes.lock();
         lanes.iter_mut().map(|lane| lane.add_column(label, None)).last().unwrap_or(0)
+    }
+
+    /// Number of environments.
+    pub fn batch_size(&self) -> usize {
+        self.lanes.lock().len()
+    }
+
+    /// Changes how a column is kept and chunked, for all environments.
+    pub fn configure(&self, column: usize, options: ColumnOptions) -> Result<()> {
+        self.lanes.lock().iter_mut().try_for_each(|lane| lane.configure(column, options))
+    }
+
+    /// The cells that an index selects in every environment; `None` where one of them does not exist.
+    pub fn select(&self, column: BatchedColumn) -> Vec<Option<Vec<CellRef>>> {
+        let select = |lane: &Lane| {
+            let mut cells = Vec::new();
+            collect(lane, column, &mut cells).then_some(cells)
+        };
+        self.lanes.lock().iter().map(select).collect()
     }
 
     /// Closed steps of the current episode of every environment.
@@ -164,12 +183,12 @@ impl BatchedWriter {
         Ok(created)
     }
 
-    /// Ends the episode of the selected environments and empties their histories. Never waits.
-    pub fn end_episode(&self, selected: Option<&[bool]>) {
+    /// Ends the episode of the selected environments, and empties their histories if asked to. Never waits.
+    pub fn end_episode(&self, selected: Option<&[bool]>, clear_buffers: bool) {
         let mut lanes = self.lanes.lock();
         for (i, lane) in lanes.iter_mut().enumerate() {
             if selected.is_none_or(|selected| selected[i]) {
-                lane.end_episode(true);
+                lane.end_episode(clear_buffers);
             }
         }
     }
@@ -213,7 +232,7 @@ fn collect(lane: &Lane, column: BatchedColumn, cells: &mut Vec<CellRef>) -> bool
 
 impl<'a> BatchedValue<'a> {
     /// The value of environment `i`.
-    fn row(&self, i: usize, batch_size: usize) -> CellValue<'_> {
+    pub fn row(&self, i: usize, batch_size: usize) -> CellValue<'_> {
         match &self.value {
             CellValue::Bytes { dtype, shape, bytes } => {
                 let size = bytes.len() / batch_size;

@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use reverb_data::{DType, Error, KeyGenerator, Result};
@@ -75,13 +74,28 @@ impl LegacyWriter {
         self.state.lock().closed
     }
 
-    /// Appends one step. Waits only if that completes a chunk while too many items are on their way.
-    pub async fn append(&self, mut cells: Vec<CellValue<'_>>) -> Result<()> {
-        if self.store(&mut cells)? {
+    /// Appends one step. Never waits; says whether that completed a chunk, and then `settle` is to be called.
+    pub fn append(&self, mut cells: Vec<CellValue<'_>>) -> Result<bool> {
+        let completed = self.store(&mut cells)?;
+        if completed {
             self.queue.sender().blocks_completed();
-            self.wait_for_room(self.options.max_in_flight_items.saturating_add(1)).await?;
         }
-        Ok(())
+        Ok(completed)
+    }
+
+    /// Waits while more than the allowed number of items are on their way.
+    pub async fn settle(&self) -> Result<()> {
+        self.wait_for_room(self.options.max_in_flight_items.saturating_add(1)).await
+    }
+
+    /// Waits until one more item may be created.
+    pub async fn wait_for_item_room(&self) -> Result<()> {
+        self.wait_for_room(self.options.max_in_flight_items).await
+    }
+
+    /// Whether `wait_for_item_room` would return at once.
+    pub fn has_item_room(&self) -> bool {
+        self.queue.sender().num_sendable() < self.options.max_in_flight_items
     }
 
     fn store(&self, cells: &mut [CellValue<'_>]) -> Result<bool> {
@@ -131,20 +145,18 @@ impl LegacyWriter {
         Ok(full)
     }
 
-    /// Creates an item over the last `num_timesteps` steps. Waits only while too many items are on their way.
-    pub async fn create_item(
-        &self,
-        table: &str,
-        num_timesteps: usize,
-        priority: f64,
-    ) -> Result<()> {
-        {
-            let state = self.state.lock();
-            state.check_open()?;
-            self.check_item(&state, table, num_timesteps)?;
-        }
-        self.wait_for_room(self.options.max_in_flight_items).await?;
+    /// Checks the arguments of `create_item` without creating anything.
+    pub fn check(&self, table: &str, num_timesteps: usize) -> Result<()> {
         let state = self.state.lock();
+        state.check_open()?;
+        self.check_item(&state, table, num_timesteps)
+    }
+
+    /// Creates an item over the last `num_timesteps` steps. Never waits; see `wait_for_item_room`.
+    pub fn create_item(&self, table: &str, num_timesteps: usize, priority: f64) -> Result<()> {
+        let state = self.state.lock();
+        state.check_open()?;
+        self.check_item(&state, table, num_timesteps)?;
         let first = state.history.len() - num_timesteps;
         let num_columns = state.history[first].len();
         let columns: Vec<Vec<CellRef>> = (0..num_columns)
@@ -223,7 +235,7 @@ impl LegacyWriter {
         self.state.lock().check_open()?;
         if self.queue.sender().has_unready() {
             self.end_chunk();
-            self.wait_for_room(self.options.max_in_flight_items.saturating_add(1)).await
+            self.settle().await
         } else {
             self.queue.flush(0, None).await
         }
@@ -236,20 +248,28 @@ impl LegacyWriter {
         self.queue.sender().blocks_completed();
     }
 
-    /// Writes what waits, waits for all confirmations, and ends the stream. With a `timeout` gives up after it.
-    pub async fn close(&self, timeout: Option<Duration>) -> Result<()> {
+    /// Writes what waits, waits for all confirmations, and ends the stream.
+    ///
+    /// Without `retry_on_unavailable` an unreachable server is logged, and the writer counts as closed.
+    pub async fn close(&self, retry_on_unavailable: bool) -> Result<()> {
         {
             let mut state = self.state.lock();
             if state.closed {
-                return Err(Error::invalid_argument(
-                    "close was called on a writer that is closed already",
-                ));
+                return Err(Error::invalid_argument("close was called on a writer that is closed already"));
             }
             state.closed = true;
         }
         self.end_chunk();
-        let result = self.queue.flush(0, timeout).await;
-        self.queue.sender().close();
+        let sender = self.queue.sender();
+        let result = tokio::select! {
+            biased;
+            result = self.queue.flush(0, None) => result,
+            error = sender.stream_lost(), if !retry_on_unavailable => {
+                log::warn!("the writer was closed with {} unconfirmed items: {error}", sender.num_pending());
+                Ok(())
+            }
+        };
+        sender.close();
         result
     }
 

@@ -51,6 +51,8 @@ struct State {
     /// Callers that wait for confirmations: nothing gathers then.
     flushing: usize,
     error: Option<Error>,
+    /// Why the last stream was lost, while there is none.
+    lost: Option<Error>,
     closed: bool,
     warn_at: usize,
     address: String,
@@ -175,6 +177,20 @@ impl Sender {
             }
             if progress.changed().await.is_err() {
                 return Err(Error::internal("the writer's progress channel closed"));
+            }
+        }
+    }
+
+    /// Waits until an attempt to reach the server fails; gives that error.
+    pub async fn stream_lost(&self) -> Error {
+        let mut progress = self.progress.subscribe();
+        loop {
+            progress.borrow_and_update();
+            if let Some(error) = &self.state.lock().lost {
+                return error.clone();
+            }
+            if progress.changed().await.is_err() {
+                return Error::internal("the writer's progress channel closed");
             }
         }
     }
@@ -326,6 +342,7 @@ async fn run(sender: Arc<Sender>, client: Arc<Client>) {
         let error = match client.open_insert().await {
             Ok((stream, is_local)) => {
                 backoff.answered();
+                sender.state.lock().lost = None;
                 let mut sending = Sending {
                     sink: stream.sink,
                     is_local,
@@ -344,6 +361,8 @@ async fn run(sender: Arc<Sender>, client: Arc<Client>) {
             Err(error) => error,
         };
         sender.take_back();
+        sender.state.lock().lost = Some(error.clone());
+        sender.progress.send_replace(());
         log::debug!("insert stream to {} was lost: {error}", client.address());
         if let Err(error) = backoff.pause(error).await {
             sender.fail(error);

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+//! NumPy arrays and our tensors, without a copy where that is possible. The only `unsafe` of the package but for
+//! TensorFlow's C interface.
+
+#![allow(unsafe_code)]
+
+use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PY_ARRAY_API, npy_intp};
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
+use reverb_client::CellValue;
+use reverb_data::{DType, Shape, Tensor, TensorData, Trajectory};
+
+use crate::dtype;
+use crate::error::OrRaise;
+
+/// Arrays from this size on are filled, and given to NumPy, without the GIL or a copy.
+const LARGE_BYTES: usize = 32 * 1024;
+
+/// One value of a step, as Python gave it, with its elements in reach.
+pub(crate) enum Leaf<'py> {
+    /// `None`: the column is absent in this step.
+    Absent,
+    /// A Python number.
+    Scalar(DType, [u8; 8]),
+    /// A C-contiguous array in native byte order.
+    Array(DType, Bound<'py, PyUntypedArray>),
+    /// Strings, flat.
+    Strings(Shape, Vec<Vec<u8>>),
+}
+
+fn numpy_function<'py>(
+    py: Python<'py>,
+    cell: &'static PyOnceLock<Py<PyAny>>,
+    name: &str,
+) -> PyResult<&'py Bound<'py, PyAny>> {
+    let function = cell.get_or_try_init(py, || -> PyResult<Py<PyAny>> {
+        Ok(py.import("numpy")?.getattr(name)?.unbind())
+    })?;
+    Ok(function.bind(py))
+}
+
+impl<'py> Leaf<'py> {
+    /// Takes a value apart by NumPy's rules.
+    ///
+    /// # Errors
+    ///
+    /// `TypeError` for what cannot be stored: dates, records, objects other than strings.
+    pub(crate) fn new(value: &Bound<'py, PyAny>) -> PyResult<Self> {
+        if let Ok(array) = value.cast::<PyUntypedArray>() {
+            return Self::from_array(array);
+        }
+        if let Ok(float) = value.cast_exact::<PyFloat>() {
+            return Ok(Self::Scalar(DType::Float64, float.value().to_le_bytes()));
+        }
+        if value.is_none() {
+            return Ok(Self::Absent);
+        }
+        if let Ok(boolean) = value.cast_exact::<PyBool>() {
+            return Ok(Self::Scalar(DType::Bool, u64::from(boolean.is_true()).to_le_bytes()));
+        }
+        if value.is_exact_instance_of::<PyInt>()
+            && let Ok(int) = value.extract::<i64>()
+        {
+            return Ok(Self::Scalar(DType::Int64, int.to_le_bytes()));
+        }
+        static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let array = numpy_function(value.py(), &ASARRAY, "asarray")?.call1((value,))?;
+        Self::from_array(array.cast::<PyUntypedArray>()?)
+    }
+
+    fn from_array(array: &Bound<'py, PyUntypedArray>) -> PyResult<Self> {
+        let descr = array.dtype();
+        let Some(dtype) = dtype::from_type_num(descr.num()) else {
+            return Self::from_strings(array);
+        };
+        if array.is_c_contiguous() && descr.is_native_byteorder() != Some(false) {
+            return Ok(Self::Array(dtype, array.clone()));
+        }
+        // `ascontiguousarray` would make a 0-d array 1-d.
+        let py = array.py();
+        let kwargs = pyo3::types::PyDict::new(py);
+        kwargs.set_item("order", "C")?;
+        kwargs.set_item("dtype", dtype::to_numpy(py, dtype)?)?;
+        static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let array = numpy_function(py, &ARRAY, "array")?.call((array,), Some(&kwargs))?;
+        Ok(Self::Array(dtype, array.cast_into::<PyUntypedArray>()?))
+    }
+
+    fn from_strings(array: &Bound<'py, PyUntypedArray>) -> PyResult<Self> {
+        let refused = || {
+            let kind = array.dtype().str().map_or_else(|_| "?".to_owned(), |text| text.to_string());
+            PyTypeError::new_err(format!(
+                "Values of NumPy dtype {kind} cannot be stored. Use numbers, booleans, str or bytes."
+            ))
+        };
+        if !matches!(array.dtype().kind(), b'S' | b'U' | b'O') {
+            return Err(refused());
+        }
+        let list = array.call_method0("ravel")?.call_method0("tolist")?;
+        let mut strings = Vec::with_capacity(array.len());
+        for element in list.cast::<PyList>()? {
+            if let Ok(bytes) = element.cast::<PyBytes>() {
+                strings.push(bytes.as_bytes().to_vec());
+            } else if let Ok(text) = element.cast::<PyString>() {
+                strings.push(text.to_cow()?.into_owned().into_bytes());
+            } else {
+                return Err(refused());
+            }
+        }
+        Ok(Self::Strings(Shape::from_slice(array.shape()), strings))
+    }
+
+    /// The value as the writers take it; `None` if absent.
+    pub(crate) fn value(&mut self) -> Option<CellValue<'_>> {
+        Some(match self {
+            Leaf::Absent => return None,
+            Leaf::Scalar(dtype, bytes) => {
+                CellValue::Bytes { dtype: *dtype, shape: &[], bytes: &bytes[..dtype.size()] }
+            }
+            Leaf::Array(dtype, array) => {
+                CellValue::Bytes { dtype: *dtype, shape: array.shape(), bytes: bytes_of(array, *dtype) }
+            }
+            Leaf::Strings(shape, strings) => {
+                CellValue::Strings { shape, strings: std::mem::take(strings) }
+            }
+        })
+    }
+}
+
+/// The elements of a C-contiguous array. Whoever holds the slice holds the GIL, so that no other thread writes to it.
+fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>, dtype: DType) -> &'a [u8] {
+    let len = array.len() * dtype.size();
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: the array is C-contiguous with `len` bytes from `data` on, and lives as long as the borrow of `array`.
+    unsafe { std::slice::from_raw_parts((*array.as_array_ptr()).fields.data.cast::<u8>(), len) }
+}
+
+/// A new uninitialised array that `fill` writes completely.
+///
+/// Large ones are filled without the GIL: nobody else knows of the array yet.
+fn new_array<'py>(
+    py: Python<'py>,
+    num: NPY_TYPES,
+    shape: &[usize],
+    num_bytes: usize,
+    fill: impl FnOnce(&mut [u8]) -> reverb_data::Result<()> + Send,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut dims: smallvec::SmallVec<[npy_intp; 8]> = shape.iter().map(|&dim| dim as npy_intp).collect();
+    // SAFETY: `dims` holds `shape.len()` sizes; without data NumPy allocates the array itself. The type's elements are
+    // plain numbers, so any bytes are valid values. The result is a new reference or null with an exception set.
+    let array = unsafe {
+        let descr = PY_ARRAY_API.PyArray_DescrFromType(py, num as i32);
+        let array = PY_ARRAY_API.PyArray_NewFromDescr(
+            py,
+            npyffi::get_type_object(py, NpyTypes::PyArray_Type),
+            descr,
+            dims.len() as i32,
+            dims.as_mut_ptr(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            0,
+            std::ptr::null_mut(),
+        );
+        Bound::from_owned_ptr_or_err(py, array)?
+    };
+    if num_bytes > 0 {
+        let untyped = array.cast::<PyUntypedArray>()?;
+        // SAFETY: NumPy allocated `num_bytes` bytes; they are zeroed first, so that `fill` sees initialised memory
+        // even if it only reads; nobody else has a reference to the array.
+        let bytes = unsafe {
+            let data = (*untyped.as_array_ptr()).fields.data.cast::<u8>();
+            if num_bytes < LARGE_BYTES {
+                std::ptr::write_bytes(data, 0, num_bytes);
+            }
+            std::slice::from_raw_parts_mut(data, num_bytes)
+        };
+        if num_bytes < LARGE_BYTES {
+            fill(bytes).or_raise()?;
+        } else {
+            py.detach(|| fill(bytes)).or_raise()?;
+        }
+    }
+    Ok(array)
+}
+
+/// Gives a decoded tensor to NumPy; large ones keep their memory.
+pub(crate) fn tensor_to_array<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let Tensor { dtype, shape, data } = tensor;
+    match data {
+        TensorData::Strings(strings) => strings_to_array(py, &shape, &strings),
+        TensorData::Bytes(bytes) => bytes_to_array(py, dtype, &shape, bytes),
+    }
+}
+
+fn bytes_to_array<'py>(
+    py: Python<'py>,
+    dtype: DType,
+    shape: &[usize],
+    bytes: Vec<u8>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let Some(num) = dtype::to_type_num(dtype) else {
+        let raw = bytes_to_array(py, DType::UInt8, &[bytes.len()], bytes)?;
+        let viewed = raw.call_method1("view", (dtype::to_numpy(py, dtype)?,))?;
+        return viewed.call_method1("reshape", (PyTuple::new(py, shape)?,));
+    };
+    if bytes.len() < LARGE_BYTES {
+        let len = bytes.len();
+        return new_array(py, num, shape, len, |out| {
+            out.copy_from_slice(&bytes);
+            Ok(())
+        });
+    }
+    let mut dims: smallvec::SmallVec<[npy_intp; 8]> = shape.iter().map(|&dim| dim as npy_intp).collect();
+    let memory = Bound::new(py, Memory(bytes))?;
+    let data = memory.get().0.as_ptr().cast_mut();
+    // SAFETY: `data` points to as many bytes as the shape takes (a tensor's invariant), in memory that `memory` owns,
+    // which becomes the array's base and so outlives it. Nothing else ever touches that memory again, so that the
+    // array may be writeable. `SetBaseObject` takes over the reference to `memory`.
+    unsafe {
+        let descr = PY_ARRAY_API.PyArray_DescrFromType(py, num as i32);
+        let flags = npyffi::NPY_ARRAY_WRITEABLE;
+        let array = PY_ARRAY_API.PyArray_NewFromDescr(
+            py,
+            npyffi::get_type_object(py, NpyTypes::PyArray_Type),
+            descr,
+            dims.len() as i32,
+            dims.as_mut_ptr(),
+            std::ptr::null_mut(),
+            data.cast(),
+            flags,
+            std::ptr::null_mut(),
+        );
+        let array: Bound<'py, PyAny> = Bound::from_owned_ptr_or_err(py, array)?;
+        let base = memory.into_ptr();
+        if PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), base) != 0 {
+            return Err(PyErr::fetch(py));
+        }
+        Ok(array)
+    }
+}
+
+/// Memory of ours under a NumPy array.
+#[pyclass(frozen)]
+struct Memory(Vec<u8>);
+
+/// An object array of `bytes`, as the original gives strings back.
+fn strings_to_array<'py>(
+    py: Python<'py>,
+    shape: &[usize],
+    strings: &[Vec<u8>],
+) -> PyResult<Bound<'py, PyAny>> {
+    let numpy = py.import("numpy")?;
+    let array = numpy.call_method1("empty", (strings.len(), "O"))?;
+    for (i, string) in strings.iter().enumerate() {
+        array.set_item(i, PyBytes::new(py, string))?;
+    }
+    array.call_method1("reshape", (PyTuple::new(py, shape)?,))
+}
+
+/// Decodes a column of an item straight into a new array, `[T, ...]` or, if squeezed, `[...]`.
+pub(crate) fn column_to_array<'py>(
+    py: Python<'py>,
+    trajectory: &Trajectory,
+    column: &reverb_data::trajectory::Column<'_>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (dtype, shape) = trajectory.column_spec(column).or_raise()?;
+    column_part(py, trajectory, column, dtype, &shape[usize::from(column.squeeze)..])
+}
+
+/// Decodes a column of one step without its leading dimension.
+pub(crate) fn single_step_to_array<'py>(
+    py: Python<'py>,
+    trajectory: &Trajectory,
+    column: &reverb_data::trajectory::Column<'_>,
+    dtype: DType,
+    shape: &[usize],
+) -> PyResult<Bound<'py, PyAny>> {
+    column_part(py, trajectory, column, dtype, &shape[1..])
+}
+
+fn column_part<'py>(
+    py: Python<'py>,
+    trajectory: &Trajectory,
+    column: &reverb_data::trajectory::Column<'_>,
+    dtype: DType,
+    shape: &[usize],
+) -> PyResult<Bound<'py, PyAny>> {
+    match (dtype::to_type_num(dtype), Tensor::num_bytes(dtype, shape)) {
+        (Some(num), Some(num_bytes)) if dtype != DType::String => {
+            // What the chunk claims is checked before memory is taken for it.
+            for slice in column.slices() {
+                let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor).or_raise()?;
+                tensor.plausible_bytes(slice.length).or_raise()?;
+            }
+            new_array(py, num, shape, num_bytes, |out| trajectory.copy_column(column, out))
+        }
+        _ => {
+            let mut tensor = trajectory.decode_column(column).or_raise()?;
+            tensor.shape = Shape::from_slice(shape);
+            tensor_to_array(py, tensor)
+        }
+    }
+}
+
+/// A one-dimensional array of plain numbers.
+pub(crate) fn vector_to_array<'py, T: numpy::Element>(py: Python<'py>, values: Vec<T>) -> Bound<'py, PyAny> {
+    numpy::PyArray1::from_vec(py, values).into_any()
+}

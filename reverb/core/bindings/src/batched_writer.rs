@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The writer for environments that are stepped together, as Python sees it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use numpy::{PyArray1, PyReadonlyArray1};
+use parking_lot::Mutex;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyInt, PySlice, PyTuple};
+use reverb_client::BatchedWriter as Core;
+use reverb_client::writer::batched::{BatchedColumn, BatchedValue, StepIndex};
+use reverb_data::Error;
+use smallvec::SmallVec;
+
+use crate::array::Leaf;
+use crate::column::TrajectoryColumn;
+use crate::error::OrRaise;
+use crate::nest::{Known, Leaves, Structure};
+use crate::process::Origin;
+use crate::trajectory_writer::label;
+use crate::wait::{timeout_ms as timeout, wait};
+
+/// One index, applied to the history of each environment.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct BatchedTrajectoryColumn {
+    writer: Arc<Core>,
+    column: usize,
+    index: StepIndex,
+}
+
+#[pymethods]
+impl BatchedTrajectoryColumn {
+    #[getter]
+    fn is_squeezed(&self) -> bool {
+        matches!(self.index, StepIndex::At(_))
+    }
+
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.numpy(py)?.getattr("dtype")
+    }
+
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.numpy(py)?.getattr("shape")
+    }
+
+    fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let rows: PyResult<Vec<Bound<'py, PyAny>>> = self
+            .writer
+            .select(BatchedColumn { column: self.column, index: self.index })
+            .into_iter()
+            .enumerate()
+            .map(|(i, cells)| match cells {
+                Some(cells) => TrajectoryColumn { cells: cells.into(), squeeze: self.is_squeezed() }.numpy(py),
+                None => Err(PyValueError::new_err(format!(
+                    "The history of environment {i} lacks a requested step"
+                ))),
+            })
+            .collect();
+        py.import("numpy")?.call_method1("stack", (rows?,))
+    }
+
+    fn __len__(&self) -> usize {
+        let column = BatchedColumn { column: self.column, index: self.index };
+        self.writer.select(column).into_iter().flatten().map(|cells| cells.len()).max().unwrap_or(0)
+    }
+}
+
+/// What a batched writer still holds of one column.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct BatchedColumnHistory {
+    writer: Arc<Core>,
+    column: usize,
+}
+
+#[pymethods]
+impl BatchedColumnHistory {
+    fn __len__(&self) -> usize {
+        self.writer.history_len().into_iter().max().unwrap_or(0) as usize
+    }
+
+    fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<BatchedTrajectoryColumn> {
+        let py = index.py();
+        let index = if let Ok(slice) = index.cast::<PySlice>() {
+            let part = |name: &Bound<'_, pyo3::types::PyString>| -> PyResult<Option<i64>> {
+                slice.getattr(name)?.extract()
+            };
+            let step = part(pyo3::intern!(py, "step"))?.unwrap_or(1);
+            if step < 1 {
+                return Err(PyValueError::new_err(format!("The stride of a batched slice must be at least 1, got {step}")));
+            }
+            StepIndex::Range {
+                start: part(pyo3::intern!(py, "start"))?,
+                stop: part(pyo3::intern!(py, "stop"))?,
+                step,
+            }
+        } else if let Ok(at) = index.cast::<PyInt>() {
+            StepIndex::At(at.extract()?)
+        } else {
+            return Err(PyTypeError::new_err(format!(
+                "Batched columns are indexed with an int or a slice, got {}",
+                index.get_type()
+            )));
+        };
+        Ok(BatchedTrajectoryColumn { writer: Arc::clone(&self.writer), column: self.column, index })
+    }
+}
+
+/// `B` histories stepped by one call.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct BatchedTrajectoryWriter {
+    core: Arc<Core>,
+    state: Mutex<State>,
+    origin: Origin,
+}
+
+struct State {
+    numbers: HashMap<String, usize>,
+    steps: Known<Vec<usize>>,
+}
+
+impl BatchedTrajectoryWriter {
+    pub(crate) fn new(core: Core) -> Self {
+        let state = State { numbers: HashMap::new(), steps: Known::new() };
+        Self { core: Arc::new(core), state: Mutex::new(state), origin: Origin::here() }
+    }
+
+    fn check(&self) -> PyResult<()> {
+        self.origin.check("BatchedTrajectoryWriter").or_raise()
+    }
+
+    fn store(&self, columns: &[usize], leaves: &[Bound<'_, PyAny>], partial_step: bool) -> PyResult<()> {
+        self.core.queue().sender().check().or_raise()?;
+        let mut parsed: SmallVec<[Leaf<'_>; 8]> = SmallVec::with_capacity(leaves.len());
+        for leaf in leaves {
+            parsed.push(Leaf::new(leaf)?);
+        }
+        let mut values = Vec::with_capacity(leaves.len());
+        for (leaf, &column) in parsed.iter_mut().zip(columns) {
+            if let Some(value) = leaf.value() {
+                values.push(BatchedValue { column, value });
+            }
+        }
+        self.core.append(&values, partial_step).or_raise()
+    }
+
+    fn check_mask(&self, mask: Option<PyReadonlyArray1<'_, bool>>) -> PyResult<Option<Vec<bool>>> {
+        let Some(mask) = mask else { return Ok(None) };
+        let mask = mask.as_array().to_vec();
+        let batch_size = self.core.batch_size();
+        if mask.len() != batch_size {
+            return Err(Error::invalid_argument(format!(
+                "where must have shape [{batch_size}], one entry per environment, got [{}]",
+                mask.len()
+            )))
+            .or_raise();
+        }
+        Ok(Some(mask))
+    }
+}
+
+#[pymethods]
+impl BatchedTrajectoryWriter {
+    #[getter]
+    fn episode_steps<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        let steps = self.core.episode_steps().into_iter().map(|steps| steps as i64).collect();
+        PyArray1::from_vec(py, steps)
+    }
+
+    #[pyo3(signature = (data, partial_step))]
+    fn append(&self, data: &Bound<'_, PyAny>, partial_step: bool) -> PyResult<bool> {
+        self.check()?;
+        let (leaves, columns): (Leaves<'_>, Vec<usize>) = {
+            let mut state = self.state.lock();
+            let Some((leaves, columns)) = state.steps.flatten(data)? else { return Ok(false) };
+            (leaves, columns.clone())
+        };
+        self.store(&columns, &leaves, partial_step)?;
+        Ok(true)
+    }
+
+    #[pyo3(signature = (columns, leaves, partial_step))]
+    fn append_flat(
+        &self,
+        columns: Vec<usize>,
+        leaves: Vec<Bound<'_, PyAny>>,
+        partial_step: bool,
+    ) -> PyResult<()> {
+        self.check()?;
+        self.store(&columns, &leaves, partial_step)
+    }
+
+    #[pyo3(signature = (paths))]
+    fn register_columns(&self, paths: Vec<Bound<'_, PyTuple>>) -> PyResult<Vec<usize>> {
+        let mut state = self.state.lock();
+        paths
+            .iter()
+            .map(|path| {
+                let label = label(path)?;
+                if let Some(&number) = state.numbers.get(&label) {
+                    return Ok(number);
+                }
+                let number = self.core.add_column(&label);
+                state.numbers.insert(label, number);
+                Ok(number)
+            })
+            .collect()
+    }
+
+    #[pyo3(signature = (column))]
+    fn column_history(&self, column: usize) -> BatchedColumnHistory {
+        BatchedColumnHistory { writer: Arc::clone(&self.core), column }
+    }
+
+    #[pyo3(signature = (data, columns))]
+    fn remember_structure(&self, data: &Bound<'_, PyAny>, columns: Vec<usize>) -> PyResult<()> {
+        if let Some(structure) = Structure::of(data, &|_| true)?
+            && structure.num_leaves() == columns.len()
+        {
+            self.state.lock().steps.remember(structure, columns);
+        }
+        Ok(())
+    }
+
+    #[pyo3(signature = (table, priorities, columns, r#where))]
+    fn create_items_flat(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        priorities: PyReadonlyArray1<'_, f64>,
+        columns: Vec<Bound<'_, BatchedTrajectoryColumn>>,
+        r#where: Option<PyReadonlyArray1<'_, bool>>,
+    ) -> PyResult<usize> {
+        self.check()?;
+        let mask = self.check_mask(r#where)?;
+        let priorities = priorities.as_array().to_vec();
+        let batch_size = self.core.batch_size();
+        if priorities.len() != batch_size {
+            return Err(Error::invalid_argument(format!(
+                "priorities must have shape [{batch_size}], one entry per environment, got [{}]",
+                priorities.len()
+            )))
+            .or_raise();
+        }
+        let columns: Vec<BatchedColumn> = columns
+            .iter()
+            .map(|column| BatchedColumn { column: column.get().column, index: column.get().index })
+            .collect();
+        py.detach(|| self.core.create_items(table, &priorities, &columns, mask.as_deref())).or_raise()
+    }
+
+    #[pyo3(signature = (block_until_num_items, timeout_ms))]
+    fn flush(&self, py: Python<'_>, block_until_num_items: usize, timeout_ms: Option<i64>) -> PyResult<()> {
+        self.check()?;
+        wait(py, self.core.flush(block_until_num_items, timeout(timeout_ms)))
+    }
+
+    #[pyo3(signature = (r#where, clear_buffers))]
+    fn end_episode(
+        &self,
+        r#where: Option<PyReadonlyArray1<'_, bool>>,
+        clear_buffers: bool,
+    ) -> PyResult<()> {
+        self.check()?;
+        let mask = self.check_mask(r#where)?;
+        self.core.end_episode(mask.as_deref(), clear_buffers);
+        Ok(())
+    }
+
+    #[pyo3(signature = (path, num_keep_alive_refs, max_chunk_length))]
+    fn configure(
+        &self,
+        path: &Bound<'_, PyTuple>,
+        num_keep_alive_refs: usize,
+        max_chunk_length: Option<usize>,
+    ) -> PyResult<()> {
+        let options = reverb_client::ColumnOptions { num_keep_alive_refs, max_chunk_length };
+        let label = label(path)?;
+        let mut state = self.state.lock();
+        let number = match state.numbers.get(&label) {
+            Some(&number) => number,
+            None => {
+                let number = self.core.add_column(&label);
+                state.numbers.insert(label, number);
+                number
+            }
+        };
+        self.core.configure(number, options).or_raise()
+    }
+
+    fn close(&self) {
+        if self.origin.is_here() {
+            self.core.close();
+        }
+    }
+}
+
+/// Appends row after row of leaves `[B, ...]`, with one item a row and table.
+pub(crate) fn insert_rows(
+    py: Python<'_>,
+    writer: &reverb_client::LegacyWriter,
+    leaves: &[Bound<'_, PyAny>],
+    tables: &[(String, Vec<f64>)],
+) -> PyResult<()> {
+    let parsed: PyResult<SmallVec<[Leaf<'_>; 8]>> = leaves.iter().map(Leaf::new).collect();
+    let mut parsed = parsed?;
+    let values: Option<Vec<BatchedValue<'_>>> = parsed
+        .iter_mut()
+        .enumerate()
+        .map(|(column, leaf)| Some(BatchedValue { column, value: leaf.value()? }))
+        .collect();
+    let values = values.ok_or_else(|| PyTypeError::new_err("None cannot be stored; every leaf needs a value"))?;
+    let batch_size = tables.first().map_or(0, |(_, priorities)| priorities.len());
+    for value in &values {
+        if value.value.shape().first() != Some(&batch_size) {
+            return Err(Error::invalid_argument(format!(
+                "leaf {} must have a first dimension of {batch_size}, one row per priority, got shape {}",
+                value.column,
+                reverb_data::tensor::shape_text(value.value.shape())
+            )))
+            .or_raise();
+        }
+    }
+    // The arrays belong to the caller, who is blocked meanwhile; no copy is needed.
+    let _ = py;
+    for row in 0..batch_size {
+        let cells = values.iter().map(|value| value.row(row, batch_size)).collect();
+        writer.append(cells).or_raise()?;
+        if row == 0 {
+            // What is wrong with a table is said before anything is inserted.
+            tables.iter().try_for_each(|(table, _)| writer.check(table, 1)).or_raise()?;
+        }
+        for (table, priorities) in tables {
+            writer.create_item(table, 1, priorities[row]).or_raise()?;
+        }
+    }
+    Ok(())
+}

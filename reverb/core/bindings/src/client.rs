@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The client as Python sees it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use numpy::PyReadonlyArray1;
+use parking_lot::Mutex;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use reverb_client::writer::legacy::LegacyOptions;
+use reverb_client::{Batch, BatchedWriter, Client as Core, LegacyWriter, SampleCursor};
+use reverb_data::{Error, Sampled};
+
+use crate::array::{tensor_to_array, vector_to_array};
+use crate::batched_writer::BatchedTrajectoryWriter;
+use crate::connector::AnyConnector;
+use crate::error::OrRaise;
+use crate::legacy_writer::{Writer, append_step};
+use crate::process::{Origin, runtime};
+use crate::sampler::Sampler;
+use crate::structured_writer::StructuredWriter;
+use crate::trajectory_writer::TrajectoryWriter;
+use crate::wait::{timeout_ms as timeout, wait};
+
+/// Writers that `insert` keeps open for the next call.
+const MAX_IDLE_WRITERS: usize = 8;
+
+/// Calls to the server at one address. Connects on first use.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct Client {
+    address: String,
+    connect_timeout: Duration,
+    /// Remade after a fork.
+    inner: Mutex<(Origin, Inner)>,
+}
+
+#[derive(Clone)]
+struct Inner {
+    core: Arc<Core>,
+    idle_writers: Arc<Mutex<Vec<LegacyWriter>>>,
+}
+
+impl Inner {
+    fn new(address: &str, connect_timeout: Duration) -> Self {
+        let connector = Box::new(AnyConnector::new(address));
+        let core = Core::new(address, connector, connect_timeout, runtime().handle().clone());
+        Self { core, idle_writers: Arc::default() }
+    }
+
+    /// A writer of single steps that is not in use.
+    fn single_step_writer(&self, py: Python<'_>) -> PyResult<LegacyWriter> {
+        if let Some(writer) = self.idle_writers.lock().pop() {
+            return Ok(writer);
+        }
+        let options = LegacyOptions {
+            max_sequence_length: 1,
+            chunk_length: 1,
+            delta_encoded: false,
+            max_in_flight_items: usize::MAX,
+        };
+        let signatures = wait(py, self.core.signatures())?;
+        Ok(LegacyWriter::new(&self.core, options, signatures))
+    }
+
+    /// Waits until everything is confirmed and keeps the writer for the next call.
+    fn finish(&self, py: Python<'_>, writer: LegacyWriter) -> PyResult<()> {
+        wait(py, writer.flush_all())?;
+        writer.begin_episode();
+        let mut idle = self.idle_writers.lock();
+        if idle.len() < MAX_IDLE_WRITERS {
+            idle.push(writer);
+        }
+        Ok(())
+    }
+}
+
+impl Client {
+    fn inner(&self) -> Inner {
+        let mut inner = self.inner.lock();
+        if !inner.0.is_here() {
+            let fresh = (Origin::here(), Inner::new(&self.address, self.connect_timeout));
+            // The old one belongs to threads that do not exist here; dropping it could wait for them.
+            std::mem::forget(std::mem::replace(&mut *inner, fresh));
+        }
+        inner.1.clone()
+    }
+}
+
+#[pymethods]
+impl Client {
+    #[new]
+    #[pyo3(signature = (server_address, connect_timeout_s))]
+    fn new(server_address: String, connect_timeout_s: f64) -> PyResult<Self> {
+        let connect_timeout = Duration::try_from_secs_f64(connect_timeout_s).map_err(|_| {
+            Error::invalid_argument(format!(
+                "connect_timeout must be a number of seconds of at least 0, got {connect_timeout_s}"
+            ))
+        });
+        let connect_timeout = connect_timeout.or_raise()?;
+        let inner = Inner::new(&server_address, connect_timeout);
+        Ok(Self { address: server_address, connect_timeout, inner: Mutex::new((Origin::here(), inner)) })
+    }
+
+    #[pyo3(signature = (timeout_s))]
+    fn server_info<'py>(&self, py: Python<'py>, timeout_s: Option<f64>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let core = self.inner().core;
+        let limit = timeout_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
+        let info = wait(py, async {
+            let Some(limit) = limit else { return core.server_info().await };
+            match tokio::time::timeout(limit, core.server_info()).await {
+                Ok(info) => info,
+                Err(_) => Err(Error::deadline_exceeded(
+                    "server_info",
+                    limit,
+                    &format!("a server to answer at {}", core.address()),
+                )),
+            }
+        })?;
+        Ok(info
+            .tables
+            .iter()
+            .map(|table| PyBytes::new(py, &reverb_wire::convert::info::encode(table)))
+            .collect())
+    }
+
+    #[pyo3(signature = (table, updates, deletes))]
+    fn mutate_priorities(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        updates: Option<&Bound<'_, PyAny>>,
+        deletes: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let updates = updates.map_or_else(|| Ok(Vec::new()), parse_updates)?;
+        let deletes = match deletes {
+            None => Vec::new(),
+            Some(deletes) => {
+                deletes.try_iter()?.map(|key| parse_key(&key?)).collect::<PyResult<Vec<u64>>>()?
+            }
+        };
+        let core = self.inner().core;
+        wait(py, core.mutate_priorities(table, updates, deletes))
+    }
+
+    #[pyo3(signature = (table))]
+    fn reset(&self, py: Python<'_>, table: &str) -> PyResult<()> {
+        let core = self.inner().core;
+        wait(py, core.reset(table))
+    }
+
+    fn checkpoint(&self, py: Python<'_>) -> PyResult<String> {
+        let core = self.inner().core;
+        wait(py, core.checkpoint())
+    }
+
+    #[pyo3(signature = (leaves, priorities))]
+    fn insert(
+        &self,
+        py: Python<'_>,
+        leaves: Vec<Bound<'_, PyAny>>,
+        priorities: &Bound<'_, PyDict>,
+    ) -> PyResult<()> {
+        let priorities: Vec<(String, f64)> = priorities
+            .iter()
+            .map(|(table, priority)| Ok((table.extract()?, priority.extract()?)))
+            .collect::<PyResult<_>>()?;
+        let inner = self.inner();
+        let writer = inner.single_step_writer(py)?;
+        append_step(&writer, &leaves)?;
+        for (table, _) in &priorities {
+            writer.check(table, 1).or_raise()?;
+        }
+        for (table, priority) in &priorities {
+            writer.create_item(table, 1, *priority).or_raise()?;
+        }
+        inner.finish(py, writer)
+    }
+
+    #[pyo3(signature = (leaves, priorities))]
+    fn insert_batch(
+        &self,
+        py: Python<'_>,
+        leaves: Vec<Bound<'_, PyAny>>,
+        priorities: &Bound<'_, PyDict>,
+    ) -> PyResult<()> {
+        let mut tables: Vec<(String, Vec<f64>)> = Vec::new();
+        for (table, priorities) in priorities {
+            let priorities: PyReadonlyArray1<'_, f64> = priorities.extract()?;
+            tables.push((table.extract()?, priorities.as_array().to_vec()));
+        }
+        let inner = self.inner();
+        let writer = inner.single_step_writer(py)?;
+        crate::batched_writer::insert_rows(py, &writer, &leaves, &tables)?;
+        inner.finish(py, writer)
+    }
+
+    #[pyo3(signature = (max_sequence_length, chunk_length, delta_encoded, max_in_flight_items))]
+    fn writer(
+        &self,
+        py: Python<'_>,
+        max_sequence_length: usize,
+        chunk_length: usize,
+        delta_encoded: bool,
+        max_in_flight_items: usize,
+    ) -> PyResult<Writer> {
+        let core = self.inner().core;
+        let options =
+            LegacyOptions { max_sequence_length, chunk_length, delta_encoded, max_in_flight_items };
+        let signatures = wait(py, core.signatures())?;
+        Ok(Writer::new(LegacyWriter::new(&core, options, signatures)))
+    }
+
+    #[pyo3(signature = (num_keep_alive_refs, validate_items, batch_size))]
+    fn trajectory_writer<'py>(
+        &self,
+        py: Python<'py>,
+        num_keep_alive_refs: usize,
+        validate_items: bool,
+        batch_size: Option<usize>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let core = self.inner().core;
+        let signatures =
+            if validate_items { Some(wait(py, core.signatures())?) } else { None };
+        match batch_size {
+            None => {
+                let writer = reverb_client::TrajectoryWriter::new(&core, num_keep_alive_refs, signatures);
+                Ok(Bound::new(py, TrajectoryWriter::new(writer))?.into_any())
+            }
+            Some(batch_size) => {
+                let writer = BatchedWriter::new(&core, batch_size, num_keep_alive_refs, signatures);
+                Ok(Bound::new(py, BatchedTrajectoryWriter::new(writer))?.into_any())
+            }
+        }
+    }
+
+    #[pyo3(signature = (configs))]
+    fn structured_writer(&self, configs: Vec<Vec<u8>>) -> PyResult<StructuredWriter> {
+        let core = self.inner().core;
+        Ok(StructuredWriter::new(reverb_client::StructuredWriter::new(&core, &configs).or_raise()?))
+    }
+
+    #[pyo3(signature = (table, max_samples, emit_timesteps, timeout_ms, info_type, sample_type, unflatten))]
+    #[allow(clippy::too_many_arguments)]
+    fn sampler(
+        &self,
+        table: &str,
+        max_samples: u64,
+        emit_timesteps: bool,
+        timeout_ms: Option<i64>,
+        info_type: Py<PyAny>,
+        sample_type: Py<PyAny>,
+        unflatten: Option<Py<PyAny>>,
+    ) -> Sampler {
+        let cursor = SampleCursor::new(self.inner().core, table, max_samples, timeout(timeout_ms));
+        Sampler::new(cursor, emit_timesteps, info_type, sample_type, unflatten)
+    }
+
+    #[pyo3(signature = (table, batch_size, timeout_ms))]
+    #[allow(clippy::type_complexity)]
+    fn sample_batch<'py>(
+        &self,
+        py: Python<'py>,
+        table: &str,
+        batch_size: usize,
+        timeout_ms: Option<i64>,
+    ) -> PyResult<(
+        (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>),
+        Vec<Bound<'py, PyAny>>,
+    )> {
+        let core = self.inner().core;
+        let cursor = SampleCursor::new(core, table, batch_size as u64, timeout(timeout_ms));
+        let batch = wait(py, collect_batch(cursor.with_first_batch(batch_size), batch_size))?;
+        let info = (
+            vector_to_array(py, batch.keys),
+            vector_to_array(py, batch.probabilities),
+            vector_to_array(py, batch.table_sizes),
+            vector_to_array(py, batch.priorities),
+            vector_to_array(py, batch.times_sampled),
+        );
+        let columns: PyResult<Vec<_>> =
+            batch.columns.into_iter().map(|column| tensor_to_array(py, column)).collect();
+        Ok((info, columns?))
+    }
+}
+
+/// Fetches a whole batch. If the timeout passes after some items were taken, those are the batch: they are gone from
+/// the table's point of view and must not be lost.
+async fn collect_batch(mut cursor: SampleCursor, batch_size: usize) -> reverb_data::Result<Batch> {
+    let mut samples: Vec<Sampled> = Vec::new();
+    while samples.len() < batch_size {
+        match cursor.next_many().await {
+            Ok(more) if more.is_empty() => break,
+            Ok(more) if samples.is_empty() => samples = more,
+            Ok(more) => samples.extend(more),
+            Err(error) if samples.is_empty() => return Err(error),
+            Err(error) if error.kind() == reverb_data::ErrorKind::RateLimiterTimeout => break,
+            Err(error) => return Err(error),
+        }
+    }
+    cursor.finish();
+    Batch::assemble(&samples)
+}
+
+fn parse_key(key: &Bound<'_, PyAny>) -> PyResult<u64> {
+    key.extract::<u64>().map_err(|error| {
+        if error.is_instance_of::<PyOverflowError>(key.py()) {
+            PyTypeError::new_err(format!("keys must be integers in [0, 2^64), got {key}"))
+        } else {
+            error
+        }
+    })
+}
+
+fn parse_updates(updates: &Bound<'_, PyAny>) -> PyResult<Vec<(u64, f64)>> {
+    let parse = |key: &Bound<'_, PyAny>, priority: &Bound<'_, PyAny>| -> PyResult<(u64, f64)> {
+        let priority = priority.extract().map_err(|_| {
+            PyTypeError::new_err(format!("priorities must be numbers, got {priority} for key {key}"))
+        })?;
+        Ok((parse_key(key)?, priority))
+    };
+    if let Ok(dict) = updates.cast::<PyDict>() {
+        return dict.iter().map(|(key, priority)| parse(&key, &priority)).collect();
+    }
+    let items = updates.call_method0("items")?;
+    items
+        .try_iter()?
+        .map(|pair| {
+            let pair = pair?;
+            parse(&pair.get_item(0)?, &pair.get_item(1)?)
+        })
+        .collect()
+}

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a program sees of a writer's history: histories of columns, trajectory columns, single cells.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyInt, PyList, PySlice, PyTuple};
+use reverb_client::{CellRef as Cell, Lane, TrajectoryWriter};
+use reverb_data::{DType, Error, Shape, Tensor, TensorData};
+use smallvec::SmallVec;
+
+use crate::array::tensor_to_array;
+use crate::dtype;
+use crate::error::OrRaise;
+
+/// One value of one column, as long as the writer keeps it.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct CellRef(Cell);
+
+#[pymethods]
+impl CellRef {
+    #[getter]
+    fn expired(&self) -> bool {
+        self.0.is_expired()
+    }
+
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        check_alive(std::slice::from_ref(&self.0)).or_raise()?;
+        PyTuple::new(py, self.0.spec().shape.iter())
+    }
+
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        check_alive(std::slice::from_ref(&self.0)).or_raise()?;
+        dtype::to_numpy(py, self.0.spec().dtype)
+    }
+
+    fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        check_alive(std::slice::from_ref(&self.0)).or_raise()?;
+        tensor_to_array(py, self.0.read().or_raise()?)
+    }
+}
+
+fn check_alive(cells: &[Cell]) -> reverb_data::Result<()> {
+    if cells.iter().any(Cell::is_expired) {
+        return Err(Error::failed_precondition(
+            "The reference has expired: only the last num_keep_alive_refs steps of the episode can be used.",
+        ));
+    }
+    Ok(())
+}
+
+/// References to values of one column, in the order in which a sampler will see them.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct TrajectoryColumn {
+    pub(crate) cells: SmallVec<[Cell; 2]>,
+    pub(crate) squeeze: bool,
+}
+
+#[pymethods]
+impl TrajectoryColumn {
+    #[new]
+    #[pyo3(signature = (data_references, *, squeeze = false, path = None))]
+    fn new(
+        data_references: Vec<Option<Bound<'_, CellRef>>>,
+        squeeze: bool,
+        path: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let label = path.map_or_else(String::new, |path| path.to_string());
+        let cells: Option<SmallVec<_>> =
+            data_references.iter().map(|cell| cell.as_ref().map(|cell| cell.get().0.clone())).collect();
+        let cells = cells.ok_or_else(|| holds_none(&label))?;
+        if squeeze && cells.len() != 1 {
+            return Err(PyValueError::new_err(format!(
+                "Columns must contain exactly one data reference when squeeze is set, got {}",
+                cells.len()
+            )));
+        }
+        Ok(Self { cells, squeeze })
+    }
+
+    #[getter]
+    fn is_squeezed(&self) -> bool {
+        self.squeeze
+    }
+
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let first = self.first()?;
+        check_alive(&self.cells).or_raise()?;
+        let mut shape = first.spec().shape.clone();
+        if !self.squeeze {
+            shape.insert(0, self.cells.len());
+        }
+        PyTuple::new(py, shape.iter())
+    }
+
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let first = self.first()?;
+        check_alive(&self.cells).or_raise()?;
+        dtype::to_numpy(py, first.spec().dtype)
+    }
+
+    /// The values, stacked unless squeezed.
+    pub(crate) fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        if self.cells.is_empty() {
+            return Err(PyValueError::new_err("The column is empty; there is nothing to stack"));
+        }
+        check_alive(&self.cells).or_raise()?;
+        let mut tensor = stack(&self.cells).or_raise()?;
+        if self.squeeze {
+            tensor.shape.remove(0);
+        }
+        tensor_to_array(py, tensor)
+    }
+
+    #[pyo3(signature = (dtype = None, copy = None))]
+    fn __array__<'py>(
+        &self,
+        py: Python<'py>,
+        dtype: Option<Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let _ = copy; // The values are always copied out of the history.
+        let array = self.numpy(py)?;
+        match dtype {
+            Some(dtype) => array.call_method1("astype", (dtype,)),
+            None => Ok(array),
+        }
+    }
+
+    fn __len__(&self) -> usize {
+        self.cells.len()
+    }
+
+    fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let len = self.cells.len();
+        if let Ok(slice) = index.cast::<PySlice>() {
+            let indices = slice.indices(len as isize)?;
+            let cells = (0..indices.slicelength)
+                .map(|i| self.cells[(indices.start + i as isize * indices.step) as usize].clone())
+                .collect();
+            return Ok(Self { cells, squeeze: false });
+        }
+        if let Some(at) = plain_int(index)? {
+            return Ok(Self { cells: SmallVec::from_iter([self.at(at)?]), squeeze: true });
+        }
+        if let Ok(list) = index.cast::<PyList>() {
+            let cells: PyResult<_> =
+                list.iter().map(|at| self.at(plain_int(&at)?.ok_or_else(|| bad_index(&at))?)).collect();
+            return Ok(Self { cells: cells?, squeeze: false });
+        }
+        Err(bad_index(index))
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let cells: PyResult<Vec<_>> =
+            self.cells.iter().map(|cell| Bound::new(py, CellRef(cell.clone()))).collect();
+        PyList::new(py, cells?)?.call_method0("__iter__")
+    }
+}
+
+impl TrajectoryColumn {
+    fn first(&self) -> PyResult<&Cell> {
+        self.cells.first().ok_or_else(|| PyIndexError::new_err("The column is empty"))
+    }
+
+    fn at(&self, index: i64) -> PyResult<Cell> {
+        let len = self.cells.len() as i64;
+        let at = if index < 0 { index + len } else { index };
+        usize::try_from(at).ok().and_then(|at| self.cells.get(at)).cloned().ok_or_else(|| {
+            PyIndexError::new_err(format!("Index {index} is out of range for a column of {len} steps"))
+        })
+    }
+}
+
+/// Concatenates cells of one dtype and shape, `[T, ...]`.
+pub(crate) fn stack(cells: &[Cell]) -> reverb_data::Result<Tensor> {
+    let mut shape = Shape::new();
+    shape.push(cells.len());
+    shape.extend_from_slice(&cells[0].spec().shape);
+    let dtype = cells[0].spec().dtype;
+    let mut bytes = Vec::new();
+    let mut strings = Vec::new();
+    for cell in cells {
+        if cell.spec() != cells[0].spec() {
+            return Err(Error::invalid_argument("The column mixes steps of different dtypes or shapes."));
+        }
+        match cell.read()?.data {
+            TensorData::Bytes(more) => bytes.extend_from_slice(&more),
+            TensorData::Strings(more) => strings.extend(more),
+        }
+    }
+    let data =
+        if dtype == DType::String { TensorData::Strings(strings) } else { TensorData::Bytes(bytes) };
+    Ok(Tensor { dtype, shape, data })
+}
+
+/// An index that is a Python int and nothing else; NumPy's integers are refused as the original does.
+fn plain_int(index: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
+    match index.cast::<PyInt>() {
+        Ok(int) => int.extract().map(Some),
+        Err(_) => Ok(None),
+    }
+}
+
+fn bad_index(index: &Bound<'_, PyAny>) -> PyErr {
+    PyTypeError::new_err(format!(
+        "Columns are indexed with an int, a slice or a list of ints, got {}",
+        index.get_type()
+    ))
+}
+
+fn holds_none(label: &str) -> PyErr {
+    PyValueError::new_err(format!(
+        "TrajectoryColumns cannot contain any None data references, but column {label} has no value at a requested \
+         step, or only values that have expired (see num_keep_alive_refs)"
+    ))
+}
+
+/// What a writer still holds of one column.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct ColumnHistory {
+    pub(crate) writer: Arc<TrajectoryWriter>,
+    pub(crate) column: usize,
+    pub(crate) label: String,
+}
+
+#[pymethods]
+impl ColumnHistory {
+    fn __len__(&self) -> usize {
+        self.writer.lane().lock().history_len() as usize
+    }
+
+    fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<TrajectoryColumn> {
+        let lane = self.writer.lane().lock();
+        let len = lane.history_len() as i64;
+        if let Ok(slice) = index.cast::<PySlice>() {
+            let cells = self.slice(&lane, slice, len)?;
+            return Ok(TrajectoryColumn { cells, squeeze: false });
+        }
+        if let Some(at) = plain_int(index)? {
+            let cells = SmallVec::from_iter([self.at(&lane, at, len)?]);
+            return Ok(TrajectoryColumn { cells, squeeze: true });
+        }
+        if let Ok(list) = index.cast::<PyList>() {
+            let mut cells = SmallVec::new();
+            for at in list.iter() {
+                let at = plain_int(&at)?.ok_or_else(|| bad_index(&at))?;
+                cells.push(self.at(&lane, at, len)?);
+            }
+            return Ok(TrajectoryColumn { cells, squeeze: false });
+        }
+        Err(bad_index(index))
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let cells: Vec<Option<Cell>> = {
+            let lane = self.writer.lane().lock();
+            (0..lane.history_len()).map(|step| lane.cell(self.column, step).cloned()).collect()
+        };
+        let refs: PyResult<Vec<Option<Bound<'py, CellRef>>>> =
+            cells.into_iter().map(|cell| cell.map(|cell| Bound::new(py, CellRef(cell))).transpose()).collect();
+        PyList::new(py, refs?)?.call_method0("__iter__")
+    }
+
+    fn __str__(&self) -> String {
+        let lane = self.writer.lane().lock();
+        let kept = lane.cells(self.column).len();
+        format!(
+            "ColumnHistory(path={}, steps={}, of which {kept} can be referred to)",
+            self.label,
+            lane.history_len()
+        )
+    }
+
+    fn __repr__(&self) -> String {
+        self.__str__()
+    }
+}
+
+impl ColumnHistory {
+    fn at(&self, lane: &Lane, index: i64, len: i64) -> PyResult<Cell> {
+        let at = if index < 0 { index + len } else { index };
+        if at < 0 || at >= len {
+            return Err(if index < 0 {
+                holds_none(&self.label)
+            } else {
+                PyIndexError::new_err(format!(
+                    "Index {index} is out of range for column {} of {len} steps",
+                    self.label
+                ))
+            });
+        }
+        lane.cell(self.column, at as u64).cloned().ok_or_else(|| holds_none(&self.label))
+    }
+
+    fn slice(&self, lane: &Lane, slice: &Bound<'_, PySlice>, len: i64) -> PyResult<SmallVec<[Cell; 2]>> {
+        let py = slice.py();
+        let indices = slice.indices(len as isize)?;
+        let start = slice.getattr(pyo3::intern!(py, "start"))?;
+        let mut first = indices.start as i64;
+        if start.is_none() {
+            // `history[:k]` begins with the oldest step that can still be referred to, unless all is asked for.
+            if indices.step > 0 && !slice.getattr(pyo3::intern!(py, "stop"))?.is_none() {
+                let oldest = lane.cells(self.column).next().map_or(0, |(step, _)| step as i64);
+                first = first.max(oldest);
+            }
+        } else if start.extract::<i64>()? < -len {
+            // More steps than there are: an item of fewer steps than asked for would go unnoticed.
+            return Err(holds_none(&self.label));
+        }
+        let mut cells = SmallVec::new();
+        let (mut at, stop, step) = (first, indices.stop as i64, indices.step as i64);
+        while (step > 0 && at < stop) || (step < 0 && at > stop) {
+            let cell = lane.cell(self.column, at as u64);
+            cells.push(cell.cloned().ok_or_else(|| holds_none(&self.label))?);
+            at += step;
+        }
+        Ok(cells)
+    }
+}

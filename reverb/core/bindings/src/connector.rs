@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Chooses the way to a server: by a call if it lives in this process, over gRPC otherwise.
+
+use std::sync::{Arc, OnceLock};
+
+use reverb_client::Connector;
+use reverb_data::Result;
+use reverb_server::registry;
+use reverb_wire::GrpcTransport;
+use reverb_wire::transport::Transport;
+
+use crate::process::runtime;
+
+/// Looks at every use whether a server of this process listens at the address: it may have started meanwhile.
+pub(crate) struct AnyConnector {
+    address: String,
+    loopback_port: Option<u16>,
+    remote: OnceLock<Arc<GrpcTransport>>,
+}
+
+impl AnyConnector {
+    pub(crate) fn new(address: &str) -> Self {
+        Self {
+            address: address.to_owned(),
+            loopback_port: registry::is_loopback_target(address),
+            remote: OnceLock::new(),
+        }
+    }
+}
+
+impl Connector for AnyConnector {
+    fn transport(&self) -> Result<Arc<dyn Transport>> {
+        if let Some(local) = self.loopback_port.and_then(registry::local_transport) {
+            return Ok(local);
+        }
+        if let Some(remote) = self.remote.get() {
+            return Ok(Arc::clone(remote) as Arc<dyn Transport>);
+        }
+        let _entered = runtime().enter();
+        let remote = Arc::new(GrpcTransport::new(&self.address)?);
+        Ok(Arc::clone(self.remote.get_or_init(|| remote)) as Arc<dyn Transport>)
+    }
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The core's error becomes a class of `reverb.errors`: the one place where that is decided.
+
+use pyo3::prelude::*;
+use reverb_data::{Error, ErrorKind};
+
+mod classes {
+    use pyo3::import_exception;
+
+    import_exception!(reverb.errors, CancelledError);
+    import_exception!(reverb.errors, DataLossError);
+    import_exception!(reverb.errors, DeadlineExceededError);
+    import_exception!(reverb.errors, FailedPreconditionError);
+    import_exception!(reverb.errors, InternalError);
+    import_exception!(reverb.errors, InvalidArgumentError);
+    import_exception!(reverb.errors, ResourceExhaustedError);
+    import_exception!(reverb.errors, SignatureMismatchError);
+    import_exception!(reverb.errors, TableNotFoundError);
+    import_exception!(reverb.errors, UnavailableError);
+    import_exception!(reverb.errors, UnimplementedError);
+}
+
+/// The exception for an error.
+pub(crate) fn to_python(error: &Error) -> PyErr {
+    let text = error.message().to_owned();
+    match error.kind() {
+        ErrorKind::InvalidArgument => classes::InvalidArgumentError::new_err(text),
+        ErrorKind::SignatureMismatch => classes::SignatureMismatchError::new_err(text),
+        ErrorKind::TableNotFound => classes::TableNotFoundError::new_err(text),
+        ErrorKind::DeadlineExceeded | ErrorKind::RateLimiterTimeout => {
+            classes::DeadlineExceededError::new_err(text)
+        }
+        ErrorKind::FailedPrecondition => classes::FailedPreconditionError::new_err(text),
+        ErrorKind::ResourceExhausted => classes::ResourceExhaustedError::new_err(text),
+        ErrorKind::Unimplemented => classes::UnimplementedError::new_err(text),
+        ErrorKind::Unavailable => classes::UnavailableError::new_err(text),
+        ErrorKind::Cancelled => classes::CancelledError::new_err(text),
+        ErrorKind::DataLoss => classes::DataLossError::new_err(text),
+        ErrorKind::Internal => classes::InternalError::new_err(format!(
+            "{text} (This is a bug of reverb; please report it.)"
+        )),
+    }
+}
+
+/// Lets `?` carry the core's errors out of a binding.
+pub(crate) trait OrRaise<T> {
+    /// The value, or the exception.
+    fn or_raise(self) -> PyResult<T>;
+}
+
+impl<T> OrRaise<T> for reverb_data::Result<T> {
+    fn or_raise(self) -> PyResult<T> {
+        self.map_err(|error| to_python(&error))
+    }
+}

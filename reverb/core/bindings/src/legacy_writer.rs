@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The legacy writer as Python sees it.
+
+use pyo3::prelude::*;
+use reverb_client::{CellValue, LegacyWriter};
+use reverb_data::Error;
+
+use crate::array::Leaf;
+use crate::error::OrRaise;
+use crate::process::Origin;
+use crate::wait::wait;
+
+/// Writes whole steps; items cover the last steps of all columns.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct Writer {
+    core: LegacyWriter,
+    origin: Origin,
+}
+
+impl Writer {
+    pub(crate) fn new(core: LegacyWriter) -> Self {
+        Self { core, origin: Origin::here() }
+    }
+
+    fn check(&self) -> PyResult<()> {
+        self.origin.check("Writer").or_raise()
+    }
+}
+
+/// Appends the leaves of one step; says whether a chunk was completed.
+pub(crate) fn append_step(core: &LegacyWriter, leaves: &[Bound<'_, PyAny>]) -> PyResult<bool> {
+    let parsed: PyResult<Vec<Leaf<'_>>> = leaves.iter().map(Leaf::new).collect();
+    let mut parsed = parsed?;
+    let cells: Option<Vec<CellValue<'_>>> = parsed.iter_mut().map(Leaf::value).collect();
+    let cells = cells.ok_or_else(|| {
+        pyo3::exceptions::PyTypeError::new_err("None cannot be stored; every step needs a value for every leaf")
+    })?;
+    core.append(cells).or_raise()
+}
+
+#[pymethods]
+impl Writer {
+    #[pyo3(signature = (leaves))]
+    fn append(&self, py: Python<'_>, leaves: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+        self.check()?;
+        if append_step(&self.core, &leaves)? {
+            wait(py, self.core.settle())?;
+        }
+        Ok(())
+    }
+
+    #[pyo3(signature = (leaves))]
+    fn append_sequence(&self, py: Python<'_>, leaves: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+        self.check()?;
+        let numpy = py.import("numpy")?;
+        let arrays: PyResult<Vec<_>> =
+            leaves.iter().map(|leaf| numpy.call_method1("asarray", (leaf,))).collect();
+        let arrays = arrays?;
+        let mut num_steps = None;
+        for array in &arrays {
+            let shape: Vec<usize> = array.getattr("shape")?.extract()?;
+            let Some(&len) = shape.first() else {
+                return Err(Error::invalid_argument(
+                    "append_sequence needs leaves with a leading dimension of steps, got a scalar",
+                ))
+                .or_raise();
+            };
+            if *num_steps.get_or_insert(len) != len {
+                return Err(Error::invalid_argument(format!(
+                    "append_sequence needs leaves with the same number of steps, got {} and {len}",
+                    num_steps.unwrap_or_default()
+                )))
+                .or_raise();
+            }
+        }
+        let Some(num_steps) = num_steps else {
+            return Err(Error::invalid_argument("append_sequence needs at least one leaf, got none")).or_raise();
+        };
+        for step in 0..num_steps {
+            let rows: PyResult<Vec<_>> = arrays.iter().map(|array| array.get_item(step)).collect();
+            if append_step(&self.core, &rows?)? {
+                wait(py, self.core.settle())?;
+            }
+        }
+        Ok(())
+    }
+
+    #[pyo3(signature = (table, num_timesteps, priority))]
+    fn create_item(&self, py: Python<'_>, table: &str, num_timesteps: usize, priority: f64) -> PyResult<()> {
+        self.check()?;
+        // Errors come before any waiting.
+        self.core.check(table, num_timesteps).or_raise()?;
+        if !self.core.has_item_room() {
+            wait(py, self.core.wait_for_item_room())?;
+        }
+        self.core.create_item(table, num_timesteps, priority).or_raise()
+    }
+
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        self.check()?;
+        wait(py, self.core.flush())
+    }
+
+    #[pyo3(signature = (retry_on_unavailable))]
+    fn close(&self, py: Python<'_>, retry_on_unavailable: bool) -> PyResult<()> {
+        self.check()?;
+        wait(py, self.core.close(retry_on_unavailable))
+    }
+
+    fn __repr__(&self) -> String {
+        let options = self.core.options();
+        let (episode_id, step) = self.core.position();
+        format!(
+            "Writer(chunk_length={}, max_timesteps={}, delta_encoded={}, max_in_flight_items={}, episode_id={episode_id}, \
+             index_within_episode={step}, closed={})",
+            options.chunk_length,
+            options.max_sequence_length,
+            u8::from(options.delta_encoded),
+            options.max_in_flight_items,
+            u8::from(self.core.is_closed()),
+        )
+    }
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Log lines go to standard error: the core's threads never take the GIL, so Python's logging is out of reach.
+
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+/// Names the lowest level that is shown: error, warn (default), info, debug.
+const LEVEL_VARIABLE: &str = "REVERB_LOG";
+
+struct StandardError;
+
+impl Log for StandardError {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("reverb") || metadata.level() <= Level::Error
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if self.enabled(record.metadata()) {
+            eprintln!("reverb {}: {}", record.level().as_str().to_lowercase(), record.args());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// Installs the logger once.
+pub(crate) fn install() {
+    let level = std::env::var(LEVEL_VARIABLE).ok().and_then(|level| level.parse().ok());
+    if log::set_logger(&StandardError).is_ok() {
+        log::set_max_level(level.unwrap_or(LevelFilter::Warn));
+    }
+}

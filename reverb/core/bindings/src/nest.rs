@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Nests of dicts, lists and tuples that were seen before, flattened again without Python.
+//!
+//! The order is that of dm-tree: dicts by sorted key, tuples (named ones too) and lists by position. Only exact dicts
+//! and lists and tuple types are recognised; whatever else there is, dm-tree looks at it on the Python side.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
+use smallvec::SmallVec;
+
+/// Leaves of a nest in flat order.
+pub(crate) type Leaves<'py> = SmallVec<[Bound<'py, PyAny>; 8]>;
+
+/// The containers of a nest.
+pub(crate) enum Structure {
+    Leaf,
+    Dict(Vec<(Py<PyString>, Structure)>),
+    List(Vec<Structure>),
+    Tuple(Py<PyType>, Vec<Structure>),
+}
+
+fn is_container(value: &Bound<'_, PyAny>) -> bool {
+    value.is_instance_of::<PyDict>()
+        || value.is_instance_of::<PyTuple>()
+        || value.is_instance_of::<PyList>()
+}
+
+impl Structure {
+    /// The structure of a nest, or `None` if it has containers that only dm-tree knows.
+    ///
+    /// `is_leaf` says of everything that is no container whether it may be a leaf.
+    pub(crate) fn of(
+        value: &Bound<'_, PyAny>,
+        is_leaf: &dyn Fn(&Bound<'_, PyAny>) -> bool,
+    ) -> PyResult<Option<Self>> {
+        if let Ok(dict) = value.cast_exact::<PyDict>() {
+            let mut entries = Vec::with_capacity(dict.len());
+            for (key, value) in dict {
+                let Ok(key) = key.cast_exact::<PyString>() else { return Ok(None) };
+                let Some(child) = Self::of(&value, is_leaf)? else { return Ok(None) };
+                entries.push((key.to_string(), key.clone().unbind(), child));
+            }
+            // Python sorts strings by code point, which is the order of their UTF-8 bytes.
+            entries.sort_by(|a, b| a.0.cmp(&b.0));
+            return Ok(Some(Self::Dict(entries.into_iter().map(|(_, key, child)| (key, child)).collect())));
+        }
+        if let Ok(list) = value.cast_exact::<PyList>() {
+            return Ok(Self::all(list.iter(), is_leaf)?.map(Self::List));
+        }
+        if let Ok(tuple) = value.cast::<PyTuple>() {
+            let ty = value.get_type();
+            // A tuple subclass with fields is a named tuple; another one may be flattened in its own way.
+            if !value.is_exact_instance_of::<PyTuple>() && !ty.hasattr("_fields")? {
+                return Ok(None);
+            }
+            return Ok(Self::all(tuple.iter(), is_leaf)?.map(|children| Self::Tuple(ty.unbind(), children)));
+        }
+        Ok((!is_container(value) && is_leaf(value)).then_some(Self::Leaf))
+    }
+
+    fn all<'py>(
+        values: impl Iterator<Item = Bound<'py, PyAny>>,
+        is_leaf: &dyn Fn(&Bound<'_, PyAny>) -> bool,
+    ) -> PyResult<Option<Vec<Self>>> {
+        let mut children = Vec::new();
+        for value in values {
+            let Some(child) = Self::of(&value, is_leaf)? else { return Ok(None) };
+            children.push(child);
+        }
+        Ok(Some(children))
+    }
+
+    /// Number of leaves.
+    pub(crate) fn num_leaves(&self) -> usize {
+        match self {
+            Self::Leaf => 1,
+            Self::Dict(entries) => entries.iter().map(|(_, child)| child.num_leaves()).sum(),
+            Self::List(children) | Self::Tuple(_, children) => {
+                children.iter().map(Self::num_leaves).sum()
+            }
+        }
+    }
+
+    /// Adds the leaves of a nest of this very structure; `false` if it has another.
+    pub(crate) fn flatten<'py>(&self, value: &Bound<'py, PyAny>, leaves: &mut Leaves<'py>) -> PyResult<bool> {
+        match self {
+            Self::Leaf => {
+                if is_container(value) {
+                    return Ok(false);
+                }
+                leaves.push(value.clone());
+                Ok(true)
+            }
+            Self::Dict(entries) => {
+                let Ok(dict) = value.cast_exact::<PyDict>() else { return Ok(false) };
+                if dict.len() != entries.len() {
+                    return Ok(false);
+                }
+                for (key, child) in entries {
+                    let Some(value) = dict.get_item(key)? else { return Ok(false) };
+                    if !child.flatten(&value, leaves)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+            Self::List(children) => {
+                let Ok(list) = value.cast_exact::<PyList>() else { return Ok(false) };
+                Self::flatten_all(children, list.len(), list.iter(), leaves)
+            }
+            Self::Tuple(ty, children) => {
+                if !value.get_type().is(ty) {
+                    return Ok(false);
+                }
+                let Ok(tuple) = value.cast::<PyTuple>() else { return Ok(false) };
+                Self::flatten_all(children, tuple.len(), tuple.iter(), leaves)
+            }
+        }
+    }
+
+    fn flatten_all<'py>(
+        children: &[Self],
+        len: usize,
+        values: impl Iterator<Item = Bound<'py, PyAny>>,
+        leaves: &mut Leaves<'py>,
+    ) -> PyResult<bool> {
+        if len != children.len() {
+            return Ok(false);
+        }
+        for (child, value) in children.iter().zip(values) {
+            if !child.flatten(&value, leaves)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The structures a writer has seen, each with what it stands for.
+pub(crate) struct Known<T> {
+    structures: Vec<(Structure, T)>,
+    /// Where the last one was found.
+    last: usize,
+}
+
+/// More than this many different structures are not remembered.
+const MAX_STRUCTURES: usize = 32;
+
+impl<T> Known<T> {
+    pub(crate) fn new() -> Self {
+        Self { structures: Vec::new(), last: 0 }
+    }
+
+    /// Remembers a structure.
+    pub(crate) fn remember(&mut self, structure: Structure, meaning: T) {
+        if self.structures.len() == MAX_STRUCTURES {
+            self.structures.clear();
+        }
+        self.structures.push((structure, meaning));
+        self.last = self.structures.len() - 1;
+    }
+
+    /// The leaves of a nest whose structure is known, and what the structure stands for.
+    pub(crate) fn flatten<'py>(
+        &mut self,
+        value: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<(Leaves<'py>, &T)>> {
+        let count = self.structures.len();
+        for i in 0..count {
+            let at = (self.last + i) % count;
+            let mut leaves = Leaves::new();
+            if self.structures[at].0.flatten(value, &mut leaves)? {
+                self.last = at;
+                return Ok(Some((leaves, &self.structures[at].1)));
+            }
+        }
+        Ok(None)
+    }
+}

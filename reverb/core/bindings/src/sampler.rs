@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `Client.sample` as Python sees it: decoded items, one after another.
+
+use parking_lot::Mutex;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use reverb_client::SampleCursor;
+use reverb_data::{DType, Error, Sampled, Shape, Trajectory};
+use smallvec::SmallVec;
+
+use crate::array::{column_to_array, single_step_to_array};
+use crate::error::OrRaise;
+use crate::process::Origin;
+use crate::wait::wait;
+
+/// Yields samples, or lists of timesteps.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct Sampler {
+    /// `None` while another thread waits in `__next__`.
+    cursor: Mutex<Option<SampleCursor>>,
+    emit_timesteps: bool,
+    info_type: Py<PyAny>,
+    sample_type: Py<PyAny>,
+    unflatten: Option<Py<PyAny>>,
+    origin: Origin,
+}
+
+impl Sampler {
+    pub(crate) fn new(
+        cursor: SampleCursor,
+        emit_timesteps: bool,
+        info_type: Py<PyAny>,
+        sample_type: Py<PyAny>,
+        unflatten: Option<Py<PyAny>>,
+    ) -> Self {
+        Self {
+            cursor: Mutex::new(Some(cursor)),
+            emit_timesteps,
+            info_type,
+            sample_type,
+            unflatten,
+            origin: Origin::here(),
+        }
+    }
+
+    fn fetch(&self, py: Python<'_>) -> PyResult<Option<Sampled>> {
+        let taken = self.cursor.lock().take();
+        let Some(mut cursor) = taken else {
+            return Err(PyRuntimeError::new_err("another thread is waiting for a sample of this generator"));
+        };
+        let result = if let Some(sampled) = cursor.take_ready() {
+            Ok(Some(sampled))
+        } else {
+            wait(py, cursor.next())
+        };
+        *self.cursor.lock() = Some(cursor);
+        result
+    }
+
+    fn convert<'py>(&self, py: Python<'py>, sampled: &Sampled) -> PyResult<Bound<'py, PyAny>> {
+        let info = self.info_type.bind(py).call1((
+            sampled.key,
+            sampled.probability,
+            sampled.table_size,
+            sampled.priority,
+            sampled.times_sampled,
+        ))?;
+        if !self.emit_timesteps {
+            let columns: PyResult<Vec<_>> =
+                sampled.trajectory.columns().map(|column| column_to_array(py, &sampled.trajectory, &column)).collect();
+            return self.sample(py, &info, columns?);
+        }
+        let num_steps = timesteps(&sampled.trajectory).or_raise()?;
+        let columns: PyResult<Vec<_>> = sampled
+            .trajectory
+            .columns()
+            .zip(&num_steps.specs)
+            .map(|(column, (dtype, shape))| {
+                if num_steps.count == 1 {
+                    single_step_to_array(py, &sampled.trajectory, &column, *dtype, shape)
+                } else {
+                    column_to_array(py, &sampled.trajectory, &column)
+                }
+            })
+            .collect();
+        let columns = columns?;
+        let list = PyList::empty(py);
+        if num_steps.count == 1 {
+            list.append(self.sample(py, &info, columns)?)?;
+            return Ok(list.into_any());
+        }
+        let asarray = py.import("numpy")?.getattr("asarray")?;
+        for step in 0..num_steps.count {
+            // `asarray` keeps rows of rank 0 arrays, where indexing alone would give NumPy scalars.
+            let rows: PyResult<Vec<_>> = columns
+                .iter()
+                .map(|column| asarray.call1((column.get_item(step)?, column.getattr("dtype")?)))
+                .collect();
+            list.append(self.sample(py, &info, rows?)?)?;
+        }
+        Ok(list.into_any())
+    }
+
+    fn sample<'py>(
+        &self,
+        py: Python<'py>,
+        info: &Bound<'py, PyAny>,
+        columns: Vec<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let flat = PyList::new(py, columns)?.into_any();
+        let data = match &self.unflatten {
+            Some(unflatten) => unflatten.bind(py).call1((flat,))?,
+            None => flat,
+        };
+        self.sample_type.bind(py).call1((info, data))
+    }
+}
+
+struct Timesteps {
+    count: usize,
+    specs: SmallVec<[(DType, Shape); 8]>,
+}
+
+/// The number of timesteps of an item, if all its columns have the same.
+fn timesteps(trajectory: &Trajectory) -> reverb_data::Result<Timesteps> {
+    let mut specs: SmallVec<[(DType, Shape); 8]> = SmallVec::new();
+    for (i, column) in trajectory.columns().enumerate() {
+        let (dtype, mut shape) = trajectory.column_spec(&column)?;
+        if column.squeeze {
+            shape.remove(0);
+            if shape.is_empty() {
+                return Err(Error::invalid_argument(format!(
+                    "Column {i} is a single value without a time dimension, so the item cannot be given as timesteps. \
+                     Sample with emit_timesteps=False."
+                )));
+            }
+        }
+        specs.push((dtype, shape));
+    }
+    let count = specs.first().map_or(0, |(_, shape)| shape[0]);
+    if let Some((i, (_, shape))) = specs.iter().enumerate().find(|(_, (_, shape))| shape[0] != count) {
+        return Err(Error::invalid_argument(format!(
+            "Can't split non timestep trajectory into timesteps: column 0 has {count} steps and column {i} has {}. \
+             Sample with emit_timesteps=False.",
+            shape[0]
+        )));
+    }
+    Ok(Timesteps { count, specs })
+}
+
+#[pymethods]
+impl Sampler {
+    fn __iter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.origin.check("sample generator").or_raise()?;
+        match self.fetch(py)? {
+            Some(sampled) => self.convert(py, &sampled).map(Some),
+            None => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Selectors, rate limiters and tables as Python sees them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use reverb_data::Error;
+use reverb_engine::{RateLimiterConfig, SelectorConfig, Table as Engine, TableConfig, TableSignature};
+
+use crate::error::OrRaise;
+use crate::process::Origin;
+
+/// How a table picks items. An object serves one purpose in one table.
+#[pyclass(frozen, subclass, module = "reverb.core._native")]
+pub(crate) struct ItemSelector {
+    config: SelectorConfig,
+    taken: AtomicBool,
+}
+
+impl ItemSelector {
+    fn of(config: SelectorConfig) -> Self {
+        Self { config, taken: AtomicBool::new(false) }
+    }
+
+    fn take(&self, purpose: &str) -> PyResult<SelectorConfig> {
+        if self.taken.swap(true, Ordering::AcqRel) {
+            return Err(Error::invalid_argument(format!(
+                "{purpose} is a selector object that is already in use; every table needs its own for sampling and for \
+                 removing. Make a new one: {}",
+                self.__repr__()
+            )))
+            .or_raise();
+        }
+        Ok(self.config)
+    }
+}
+
+#[pymethods]
+impl ItemSelector {
+    fn __repr__(&self) -> String {
+        match self.config {
+            SelectorConfig::Fifo => "FifoSelector".to_owned(),
+            SelectorConfig::Lifo => "LifoSelector".to_owned(),
+            SelectorConfig::Uniform => "UniformSelector".to_owned(),
+            SelectorConfig::Prioritized { priority_exponent } => {
+                format!("PrioritizedSelector(priority_exponent={priority_exponent})")
+            }
+            SelectorConfig::Heap { min_heap } => {
+                format!("HeapSelector(sign={})", if min_heap { 1 } else { -1 })
+            }
+        }
+    }
+}
+
+macro_rules! selector_without_arguments {
+    ($(#[$doc:meta])* $name:ident, $config:expr) => {
+        $(#[$doc])*
+        #[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
+        pub(crate) struct $name;
+
+        #[pymethods]
+        impl $name {
+            #[new]
+            fn new() -> PyClassInitializer<Self> {
+                PyClassInitializer::from(ItemSelector::of($config)).add_subclass(Self)
+            }
+        }
+    };
+}
+
+selector_without_arguments!(
+    /// Picks the item that was inserted first.
+    FifoSelector,
+    SelectorConfig::Fifo
+);
+selector_without_arguments!(
+    /// Picks the item that was inserted last.
+    LifoSelector,
+    SelectorConfig::Lifo
+);
+selector_without_arguments!(
+    /// Picks any item with equal probability.
+    UniformSelector,
+    SelectorConfig::Uniform
+);
+
+/// Picks item i with probability `p_i^e / sum_k p_k^e`.
+#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
+pub(crate) struct PrioritizedSelector;
+
+#[pymethods]
+impl PrioritizedSelector {
+    #[new]
+    #[pyo3(signature = (priority_exponent))]
+    fn new(priority_exponent: f64) -> PyResult<PyClassInitializer<Self>> {
+        let config = SelectorConfig::Prioritized { priority_exponent };
+        config.validate().or_raise()?;
+        Ok(PyClassInitializer::from(ItemSelector::of(config)).add_subclass(Self))
+    }
+}
+
+/// Picks the item of lowest or highest priority.
+#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
+pub(crate) struct HeapSelector;
+
+#[pymethods]
+impl HeapSelector {
+    #[new]
+    #[pyo3(signature = (min_heap))]
+    fn new(min_heap: bool) -> PyClassInitializer<Self> {
+        PyClassInitializer::from(ItemSelector::of(SelectorConfig::Heap { min_heap })).add_subclass(Self)
+    }
+}
+
+/// When a table lets inserts and samples through.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct RateLimiter {
+    config: RateLimiterConfig,
+    table: Mutex<Weak<Engine>>,
+}
+
+#[pymethods]
+impl RateLimiter {
+    #[new]
+    #[pyo3(signature = (samples_per_insert, min_size_to_sample, min_diff, max_diff))]
+    fn new(samples_per_insert: f64, min_size_to_sample: i64, min_diff: f64, max_diff: f64) -> PyResult<Self> {
+        let config = RateLimiterConfig { samples_per_insert, min_size_to_sample, min_diff, max_diff };
+        config.validate().or_raise()?;
+        Ok(Self { config, table: Mutex::new(Weak::new()) })
+    }
+
+    fn __repr__(&self) -> String {
+        let RateLimiterConfig { samples_per_insert, min_size_to_sample, min_diff, max_diff } = self.config;
+        format!(
+            "RateLimiter(samples_per_insert={samples_per_insert}, min_diff_={min_diff}, max_diff={max_diff}, \
+             min_size_to_sample={min_size_to_sample})"
+        )
+    }
+}
+
+/// A table of items.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct Table {
+    engine: Arc<Engine>,
+    origin: Origin,
+    text: String,
+}
+
+impl Table {
+    pub(crate) fn engine(&self) -> PyResult<Arc<Engine>> {
+        self.origin.check("Table").or_raise()?;
+        Ok(Arc::clone(&self.engine))
+    }
+}
+
+#[pymethods]
+impl Table {
+    #[new]
+    #[pyo3(signature = (name, sampler, remover, max_size, max_times_sampled, rate_limiter, signature, seed))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        name: String,
+        sampler: &Bound<'_, ItemSelector>,
+        remover: &Bound<'_, ItemSelector>,
+        max_size: i64,
+        max_times_sampled: i32,
+        rate_limiter: &Bound<'_, RateLimiter>,
+        signature: Option<&[u8]>,
+        seed: Option<u64>,
+    ) -> PyResult<Self> {
+        let limiter = rate_limiter.get();
+        let mut owner = limiter.table.lock();
+        if let Some(table) = owner.upgrade() {
+            return Err(Error::invalid_argument(format!(
+                "rate_limiter already belongs to table '{}'; every table needs its own",
+                table.name()
+            )))
+            .or_raise();
+        }
+        let text = format!(
+            "Table(sampler={}, remover={}, max_size={max_size}, max_times_sampled={max_times_sampled}, name={name}, \
+             rate_limiter={}, signature={})",
+            sampler.get().__repr__(),
+            remover.get().__repr__(),
+            limiter.__repr__(),
+            if signature.is_some() { "..." } else { "nullptr" },
+        );
+        let signature = match signature {
+            None => None,
+            Some(encoded) => {
+                let flat = reverb_wire::convert::signature::decode_signature(encoded).or_raise()?;
+                Some(TableSignature { flat, encoded: encoded.to_vec().into() })
+            }
+        };
+        let config = TableConfig {
+            name,
+            sampler: sampler.get().take("sampler")?,
+            remover: remover.get().take("remover")?,
+            max_size,
+            max_times_sampled,
+            rate_limiter: limiter.config,
+            signature,
+            seed,
+        };
+        let engine = Engine::new(config).or_raise()?;
+        *owner = Arc::downgrade(&engine);
+        Ok(Self { engine, origin: Origin::here(), text })
+    }
+
+    fn name(&self) -> &str {
+        self.engine.name()
+    }
+
+    #[pyo3(signature = (num_samples))]
+    fn can_sample(&self, num_samples: i64) -> PyResult<bool> {
+        self.engine.can_sample(num_samples).or_raise()
+    }
+
+    #[pyo3(signature = (num_inserts))]
+    fn can_insert(&self, num_inserts: i64) -> PyResult<bool> {
+        self.engine.can_insert(num_inserts).or_raise()
+    }
+
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let encoded = reverb_server::info::encode_table_info(&self.engine).or_raise()?;
+        Ok(PyBytes::new(py, &encoded))
+    }
+
+    fn __repr__(&self) -> &str {
+        &self.text
+    }
+}

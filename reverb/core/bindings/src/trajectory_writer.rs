@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The trajectory writer as Python sees it: one native call per append and per item.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use reverb_client::{CellValue, ColumnOptions, ColumnRefs, TrajectoryWriter as Core};
+use reverb_data::Error;
+use smallvec::SmallVec;
+
+use crate::array::Leaf;
+use crate::column::{ColumnHistory, TrajectoryColumn};
+use crate::error::OrRaise;
+use crate::nest::{Known, Leaves, Structure};
+use crate::process::Origin;
+use crate::wait::{timeout_ms as timeout, wait};
+
+/// Writes steps and items over them. Dropping it closes it: what was not flushed is abandoned.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct TrajectoryWriter {
+    core: Arc<Core>,
+    state: Mutex<State>,
+    origin: Origin,
+}
+
+struct State {
+    /// Texts of the columns' paths.
+    labels: Vec<String>,
+    numbers: HashMap<String, usize>,
+    /// Options of columns that were not seen yet.
+    options: HashMap<String, ColumnOptions>,
+    /// Nests that `append` recognises, with the columns of their leaves.
+    steps: Known<Vec<usize>>,
+    /// Nests that `create_item` recognises.
+    trajectories: Known<()>,
+}
+
+impl TrajectoryWriter {
+    pub(crate) fn new(core: Core) -> Self {
+        Self {
+            core: Arc::new(core),
+            state: Mutex::new(State {
+                labels: Vec::new(),
+                numbers: HashMap::new(),
+                options: HashMap::new(),
+                steps: Known::new(),
+                trajectories: Known::new(),
+            }),
+            origin: Origin::here(),
+        }
+    }
+
+    fn check(&self) -> PyResult<()> {
+        self.origin.check("TrajectoryWriter").or_raise()
+    }
+
+    fn store(&self, columns: &[usize], leaves: &[Bound<'_, PyAny>], partial_step: bool) -> PyResult<()> {
+        self.core.queue().sender().check().or_raise()?;
+        let mut parsed: SmallVec<[Leaf<'_>; 8]> = SmallVec::with_capacity(leaves.len());
+        for leaf in leaves {
+            parsed.push(Leaf::new(leaf)?);
+        }
+        let mut cells: SmallVec<[(usize, CellValue<'_>); 8]> = SmallVec::with_capacity(leaves.len());
+        for (leaf, &column) in parsed.iter_mut().zip(columns) {
+            if let Some(value) = leaf.value() {
+                cells.push((column, value));
+            }
+        }
+        let completed = self.core.lane().lock().append(&mut cells, partial_step).or_raise()?;
+        if completed {
+            self.core.queue().sender().blocks_completed();
+        }
+        Ok(())
+    }
+
+    fn create(&self, table: &str, priority: f64, leaves: &[Bound<'_, PyAny>]) -> PyResult<()> {
+        let mut columns: SmallVec<[ColumnRefs<'_>; 8]> = SmallVec::with_capacity(leaves.len());
+        for leaf in leaves {
+            let column = leaf.cast_exact::<TrajectoryColumn>().map_err(|_| {
+                PyTypeError::new_err(format!(
+                    "All leaves of a trajectory must be TrajectoryColumn (slices of history), got {}",
+                    leaf.get_type()
+                ))
+            })?;
+            let column = column.get();
+            columns.push(ColumnRefs { cells: &column.cells, squeeze: column.squeeze });
+        }
+        self.core.queue().create_item(table, priority, &columns).or_raise()
+    }
+}
+
+/// The key of a path: paths are tuples of strings and ints, and their text tells them apart.
+pub(crate) fn label(path: &Bound<'_, PyAny>) -> PyResult<String> {
+    Ok(path.repr()?.to_string())
+}
+
+#[pymethods]
+impl TrajectoryWriter {
+    #[getter]
+    fn episode_steps(&self) -> u64 {
+        self.core.lane().lock().episode_steps()
+    }
+
+    #[pyo3(signature = (data, partial_step))]
+    fn append(&self, data: &Bound<'_, PyAny>, partial_step: bool) -> PyResult<bool> {
+        self.check()?;
+        let (leaves, columns): (Leaves<'_>, SmallVec<[usize; 8]>) = {
+            let mut state = self.state.lock();
+            let Some((leaves, columns)) = state.steps.flatten(data)? else { return Ok(false) };
+            (leaves, SmallVec::from_slice(columns))
+        };
+        self.store(&columns, &leaves, partial_step)?;
+        Ok(true)
+    }
+
+    #[pyo3(signature = (columns, leaves, partial_step))]
+    fn append_flat(
+        &self,
+        columns: Vec<usize>,
+        leaves: Vec<Bound<'_, PyAny>>,
+        partial_step: bool,
+    ) -> PyResult<()> {
+        self.check()?;
+        let known = self.core.lane().lock().num_columns();
+        if columns.len() != leaves.len() || columns.iter().any(|&column| column >= known) {
+            return Err(Error::internal("columns and leaves do not belong together")).or_raise();
+        }
+        self.store(&columns, &leaves, partial_step)
+    }
+
+    #[pyo3(signature = (paths))]
+    fn register_columns(&self, paths: Vec<Bound<'_, PyTuple>>) -> PyResult<Vec<usize>> {
+        let mut state = self.state.lock();
+        let mut lane = self.core.lane().lock();
+        paths
+            .iter()
+            .map(|path| {
+                let label = label(path)?;
+                if let Some(&number) = state.numbers.get(&label) {
+                    return Ok(number);
+                }
+                let options = state.options.remove(&label);
+                let number = lane.add_column(&label, options);
+                state.labels.push(label.clone());
+                state.numbers.insert(label, number);
+                Ok(number)
+            })
+            .collect()
+    }
+
+    #[pyo3(signature = (column))]
+    fn column_history(&self, column: usize) -> PyResult<ColumnHistory> {
+        let state = self.state.lock();
+        let label = state.labels.get(column).cloned();
+        let label = label.ok_or_else(|| Error::invalid_argument(format!("No column {column}"))).or_raise()?;
+        Ok(ColumnHistory { writer: Arc::clone(&self.core), column, label })
+    }
+
+    #[pyo3(signature = (data, columns))]
+    fn remember_structure(&self, data: &Bound<'_, PyAny>, columns: Vec<usize>) -> PyResult<()> {
+        if let Some(structure) = Structure::of(data, &|_| true)?
+            && structure.num_leaves() == columns.len()
+        {
+            self.state.lock().steps.remember(structure, columns);
+        }
+        Ok(())
+    }
+
+    #[pyo3(signature = (table, priority, trajectory))]
+    fn create_item(&self, table: &str, priority: f64, trajectory: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.check()?;
+        let known = self.state.lock().trajectories.flatten(trajectory)?.map(|(leaves, ())| leaves);
+        let leaves = if let Some(leaves) = known {
+            leaves
+        } else {
+            let is_column = |value: &Bound<'_, PyAny>| value.is_exact_instance_of::<TrajectoryColumn>();
+            let Some(structure) = Structure::of(trajectory, &is_column)? else { return Ok(false) };
+            let mut leaves = Leaves::new();
+            structure.flatten(trajectory, &mut leaves)?;
+            self.state.lock().trajectories.remember(structure, ());
+            leaves
+        };
+        self.create(table, priority, &leaves)?;
+        Ok(true)
+    }
+
+    #[pyo3(signature = (table, priority, columns))]
+    fn create_item_flat(&self, table: &str, priority: f64, columns: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.check()?;
+        let leaves: PyResult<Leaves<'_>> = columns.try_iter()?.collect();
+        self.create(table, priority, &leaves?)
+    }
+
+    #[pyo3(signature = (block_until_num_items, timeout_ms))]
+    fn flush(&self, py: Python<'_>, block_until_num_items: usize, timeout_ms: Option<i64>) -> PyResult<()> {
+        self.check()?;
+        wait(py, self.core.queue().flush(block_until_num_items, timeout(timeout_ms)))
+    }
+
+    #[pyo3(signature = (clear_buffers, timeout_ms))]
+    fn end_episode(&self, py: Python<'_>, clear_buffers: bool, timeout_ms: Option<i64>) -> PyResult<()> {
+        self.check()?;
+        wait(py, self.core.end_episode(clear_buffers, timeout(timeout_ms)))
+    }
+
+    #[pyo3(signature = (path, num_keep_alive_refs, max_chunk_length))]
+    fn configure(
+        &self,
+        path: &Bound<'_, PyTuple>,
+        num_keep_alive_refs: usize,
+        max_chunk_length: Option<usize>,
+    ) -> PyResult<()> {
+        let options = ColumnOptions { num_keep_alive_refs, max_chunk_length };
+        let label = label(path)?;
+        let mut state = self.state.lock();
+        match state.numbers.get(&label) {
+            Some(&column) => self.core.lane().lock().configure(column, options).or_raise(),
+            None => {
+                state.options.insert(label, options);
+                Ok(())
+            }
+        }
+    }
+
+    fn close(&self) {
+        if self.origin.is_here() {
+            self.core.close();
+        }
+    }
+}
