@@ -95,6 +95,13 @@ pub(crate) struct Pick {
     pub(crate) probability: f64,
 }
 
+impl Pick {
+    /// A choice without chance.
+    fn certain(handle: Handle) -> Self {
+        Self { handle, probability: 1.0 }
+    }
+}
+
 /// What every selector can do. Priorities were checked with [`SelectorConfig::check_priority`].
 trait Select {
     /// Adds an item that is not there yet.
@@ -106,8 +113,15 @@ trait Select {
     /// Gives an item that is there a new priority, or the same one again.
     fn update(&mut self, handle: Handle, priority: f64);
 
-    /// Chooses an item; `None` if there is none. The item stays.
-    fn pick(&self, rng: &mut SmallRng) -> Option<Pick>;
+    /// Does several updates, in order.
+    fn update_many(&mut self, updates: &[(Handle, f64)]) {
+        for &(handle, priority) in updates {
+            self.update(handle, priority);
+        }
+    }
+
+    /// Chooses `count` times from the same items, which stay. Nothing if there are none.
+    fn pick_many(&self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>);
 }
 
 /// Any selector. An enum, because one is called for every item and should be inlined.
@@ -157,13 +171,12 @@ impl Selector {
         dispatch!(self, selector => selector.update(handle, priority));
     }
 
-    pub(crate) fn pick(&self, rng: &mut SmallRng) -> Option<Pick> {
-        dispatch!(self, selector => selector.pick(rng))
+    pub(crate) fn update_many(&mut self, updates: &[(Handle, f64)]) {
+        dispatch!(self, selector => selector.update_many(updates));
     }
 
-    /// Chooses `count` times from the same items.
     pub(crate) fn pick_many(&self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
-        dispatch!(self, selector => picks.extend((0..count).map_while(|_| selector.pick(rng))));
+        dispatch!(self, selector => selector.pick_many(rng, count, picks));
     }
 }
 

@@ -12,16 +12,54 @@ struct Node([f64; FAN_OUT]);
 impl Node {
     const ZERO: Self = Self([0.0; FAN_OUT]);
 
-    /// Always added in the same order, so that equal children give equal sums, and in four lanes,
-    /// so that the compiler can use vector instructions.
+    /// Always added in the same order, so that equal children give equal sums.
     fn sum(&self) -> f64 {
-        let mut lanes = [0.0; 4];
-        for four in self.0.chunks_exact(4) {
-            for (lane, weight) in lanes.iter_mut().zip(four) {
-                *lane += weight;
-            }
+        let [a, b, c, d] = self.group_sums();
+        (a + b) + (c + d)
+    }
+
+    fn group_sums(&self) -> [f64; 4] {
+        let w = &self.0;
+        std::array::from_fn(|at| (w[4 * at] + w[4 * at + 1]) + (w[4 * at + 2] + w[4 * at + 3]))
+    }
+
+    /// The child into whose span `rest` falls, and in `rest` how far into it: first among four
+    /// groups, then in the group.
+    fn find(&self, rest: &mut f64) -> usize {
+        let group = find_in_four(&self.group_sums(), rest);
+        let four = &self.0[4 * group..4 * group + 4];
+        let child = 4 * group + find_in_four(&[four[0], four[1], four[2], four[3]], rest);
+        if self.0[child] > 0.0 {
+            return child;
         }
-        (lanes[0] + lanes[1]) + (lanes[2] + lanes[3])
+        // Rounding carried the point past the end: the last child that weighs something.
+        self.0.iter().rposition(|&weight| weight > 0.0).unwrap_or(0)
+    }
+}
+
+/// Which of four spans `rest` falls into, and in `rest` how far. Without branches, because no
+/// processor could predict them.
+fn find_in_four(spans: &[f64; 4], rest: &mut f64) -> usize {
+    let begins = [0.0, spans[0], spans[0] + spans[1], (spans[0] + spans[1]) + spans[2]];
+    let at = usize::from(begins[1] <= *rest)
+        + usize::from(begins[2] <= *rest)
+        + usize::from(begins[3] <= *rest);
+    *rest -= begins[at];
+    at
+}
+
+/// A point on its way down the tree.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Descent {
+    /// Distance from the beginning of the span of `index`.
+    rest: f64,
+    /// Where it has got to; in the end, the index of a weight.
+    pub(crate) index: usize,
+}
+
+impl Descent {
+    pub(crate) fn from(point: f64) -> Self {
+        Self { rest: point, index: 0 }
     }
 }
 
@@ -66,28 +104,39 @@ impl SumTree {
         self.total = entry;
     }
 
-    /// The index whose weights' span contains `point`, counted from 0 up to the total.
+    /// Sets several weights. All go up together, level by level, for the same reason as in `find`.
     ///
-    /// Never an index of weight 0, unless all are: where rounding carries `point` past the end of
-    /// a node, its last entry that weighs something is taken.
-    pub(crate) fn find(&self, point: f64) -> usize {
-        let mut rest = point;
-        let mut at = 0;
-        for level in self.levels.iter().rev() {
-            let mut chosen = 0;
-            for (child, &weight) in level[at].0.iter().enumerate() {
-                if rest < weight {
-                    chosen = child;
-                    break;
-                }
-                if weight > 0.0 {
-                    chosen = child;
-                }
-                rest -= weight;
+    /// The weights in `changes` are used up; where an index comes twice, its last weight holds.
+    pub(crate) fn set_many(&mut self, changes: &mut [(usize, f64)]) {
+        let Some(highest) = changes.iter().map(|&(index, _)| index).max() else { return };
+        self.grow_to(highest);
+        for level in &mut self.levels {
+            for (at, entry) in &*changes {
+                level[at / FAN_OUT].0[at % FAN_OUT] = *entry;
             }
-            at = at * FAN_OUT + chosen;
+            if let [top] = &level[..] {
+                self.total = top.sum();
+                return;
+            }
+            for (at, entry) in &mut *changes {
+                *at /= FAN_OUT;
+                *entry = level[*at].sum();
+            }
         }
-        at
+    }
+
+    /// For each of `points`, counted from 0 up to the total: the index whose span it falls into.
+    ///
+    /// Never an index of weight 0, unless all are. All points go down together, level by level:
+    /// their steps do not depend on each other, so the processor takes many at once.
+    pub(crate) fn find(&self, points: &mut [Descent]) {
+        for level in self.levels.iter().rev() {
+            for point in &mut *points {
+                let node = &level[point.index];
+                let child = node.find(&mut point.rest);
+                point.index = point.index * FAN_OUT + child;
+            }
+        }
     }
 
     fn grow_to(&mut self, index: usize) {
@@ -116,6 +165,12 @@ mod tests {
 
     use super::*;
 
+    fn find(tree: &SumTree, point: f64) -> usize {
+        let mut points = [Descent::from(point)];
+        tree.find(&mut points);
+        points[0].index
+    }
+
     proptest! {
         #[test]
         fn sums_and_finds_agree_with_a_plain_list(
@@ -142,9 +197,26 @@ mod tests {
                     here
                 });
                 if let Some(expected) = expected {
-                    prop_assert_eq!(tree.find(point), expected);
+                    prop_assert_eq!(find(&tree, point), expected);
                     prop_assert_eq!(tree.get(expected), naive[expected]);
                 }
+            }
+        }
+
+        #[test]
+        fn many_changes_at_once_are_the_same_as_one_by_one(
+            blocks in prop::collection::vec(
+                prop::collection::vec((0usize..700, 0.0f64..1.0), 0..40), 1..20),
+        ) {
+            let mut together = SumTree::new();
+            let mut single = SumTree::new();
+            for block in &blocks {
+                block.iter().for_each(|&(index, weight)| single.set(index, weight));
+                together.set_many(&mut block.clone());
+                prop_assert_eq!(together.total().to_bits(), single.total().to_bits());
+            }
+            for &(index, _) in blocks.iter().flatten() {
+                prop_assert_eq!(together.get(index), single.get(index));
             }
         }
 
@@ -162,7 +234,7 @@ mod tests {
             prop_assert_eq!(tree.total() > 0.0, weights.iter().any(|&weight| weight > 0.0));
             if tree.total() > 0.0 {
                 for point in points {
-                    prop_assert!(weights[tree.find(point * tree.total())] > 0.0);
+                    prop_assert!(weights[find(&tree, point * tree.total())] > 0.0);
                 }
             }
         }

@@ -21,7 +21,9 @@ impl Select for Fifo {
 
     fn update(&mut self, _handle: Handle, _priority: f64) {}
 
-    fn pick(&self, _rng: &mut SmallRng) -> Option<Pick> {
-        self.0.oldest().map(|handle| Pick { handle, probability: 1.0 })
+    fn pick_many(&self, _rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
+        if let Some(handle) = self.0.oldest() {
+            picks.extend(std::iter::repeat_n(Pick::certain(handle), count));
+        }
     }
 }

@@ -114,7 +114,9 @@ impl Select for Heap {
         self.settle(at);
     }
 
-    fn pick(&self, _rng: &mut SmallRng) -> Option<Pick> {
-        self.entries.first().map(|entry| Pick { handle: entry.handle, probability: 1.0 })
+    fn pick_many(&self, _rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
+        if let Some(handle) = self.entries.first().map(|entry| entry.handle) {
+            picks.extend(std::iter::repeat_n(Pick::certain(handle), count));
+        }
     }
 }

@@ -7,10 +7,13 @@ use reverb_data::{Error, Result};
 
 use super::uniform::Uniform;
 use super::{Handle, Pick, Select};
-use crate::sum_tree::SumTree;
+use crate::sum_tree::{Descent, SumTree};
 
 /// Largest weight of one item, so that the weights of 2^31 items cannot add up to infinity.
 const MAX_WEIGHT: f64 = 1e298;
+
+/// Choices or updates that are made together.
+const BLOCK: usize = 32;
 
 /// Weight of an item: nothing for priority 0, even with exponent 0.
 #[expect(clippy::float_cmp, reason = "exactly 1 can be had without computing a power")]
@@ -38,7 +41,7 @@ pub(super) fn check_priority(priority: f64, exponent: f64) -> Result<()> {
     }
     if weight(priority, exponent) > MAX_WEIGHT {
         return Err(Error::invalid_argument(format!(
-            "Priority {priority} to the power of priority_exponent {exponent} must be at most \
+            "Priority {priority:?} to the power of priority_exponent {exponent} must be at most \
              {MAX_WEIGHT:e}."
         )));
     }
@@ -75,12 +78,31 @@ impl Select for Prioritized {
         self.weights.set(handle as usize, weight(priority, self.exponent));
     }
 
-    fn pick(&self, rng: &mut SmallRng) -> Option<Pick> {
+    fn update_many(&mut self, updates: &[(Handle, f64)]) {
+        for block in updates.chunks(BLOCK) {
+            let mut changes = [(0, 0.0); BLOCK];
+            let changes = &mut changes[..block.len()];
+            for (change, &(handle, priority)) in changes.iter_mut().zip(block) {
+                *change = (handle as usize, weight(priority, self.exponent));
+            }
+            self.weights.set_many(changes);
+        }
+    }
+
+    fn pick_many(&self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
         let total = self.weights.total();
         if total <= 0.0 {
-            return self.members.pick(rng);
+            return self.members.pick_many(rng, count, picks);
         }
-        let index = self.weights.find(rng.random::<f64>() * total);
-        Some(Pick { handle: index as Handle, probability: self.weights.get(index) / total })
+        for begin in (0..count).step_by(BLOCK) {
+            let mut points = [Descent::from(0.0); BLOCK];
+            let points = &mut points[..BLOCK.min(count - begin)];
+            points.fill_with(|| Descent::from(rng.random::<f64>() * total));
+            self.weights.find(points);
+            picks.extend(points.iter().map(|point| Pick {
+                handle: point.index as Handle,
+                probability: self.weights.get(point.index) / total,
+            }));
+        }
     }
 }

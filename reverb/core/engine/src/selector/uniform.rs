@@ -31,12 +31,14 @@ impl Select for Uniform {
 
     fn update(&mut self, _handle: Handle, _priority: f64) {}
 
-    fn pick(&self, rng: &mut SmallRng) -> Option<Pick> {
+    fn pick_many(&self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
         let size = self.dense.len();
-        if size == 0 {
-            return None;
+        if size > 0 {
+            let probability = 1.0 / size as f64;
+            picks.extend((0..count).map(|_| {
+                let handle = self.dense[rng.random_range(0..size as u32) as usize];
+                Pick { handle, probability }
+            }));
         }
-        let handle = self.dense[rng.random_range(0..size as u32) as usize];
-        Some(Pick { handle, probability: 1.0 / size as f64 })
     }
 }

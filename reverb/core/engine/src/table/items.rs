@@ -151,6 +151,16 @@ impl KeyHasher {
 mod tests {
     use super::*;
 
+    impl Items {
+        /// All keys, sorted.
+        pub(in crate::table) fn keys(&self) -> Vec<u64> {
+            let mut keys: Vec<u64> =
+                self.index.iter().map(|&handle| self.get(handle).key).collect();
+            keys.sort_unstable();
+            keys
+        }
+    }
+
     #[test]
     fn a_slot_takes_forty_bytes() {
         assert_eq!(std::mem::size_of::<Slot>(), 40);

@@ -13,6 +13,7 @@ use std::hint::black_box;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use reverb_data::{NewItem, Sampled, Trajectory};
+use smallvec::SmallVec;
 
 use super::TableConfig;
 use super::episodes::Episodes;
@@ -22,6 +23,9 @@ use crate::selector::{Handle, Pick, Selector};
 
 /// Chunk bytes behind the items of one sample request, at which it counts as full.
 pub const MAX_SAMPLE_BYTES: usize = 1024 * 1024;
+
+/// Items that one sample request gets at most: a bound for items whose chunks are next to nothing.
+const MAX_SAMPLE_ITEMS: usize = 65_536;
 
 /// Items that are worked on together, so that the processor fetches them from memory at once.
 const BLOCK: usize = 32;
@@ -77,6 +81,7 @@ pub(super) struct Batch {
 
 impl Batch {
     pub(super) fn new(wanted: usize) -> Self {
+        let wanted = wanted.min(MAX_SAMPLE_ITEMS);
         Self { wanted, chunk_bytes: 0, items: Vec::new(), has_waited: false }
     }
 
@@ -132,10 +137,12 @@ impl TableState {
         contents.sampler.insert(handle, item.priority);
         contents.remover.insert(handle, item.priority);
         // The new item takes part: a Lifo remover removes it again at once.
-        if contents.items.len() > self.max_size
-            && let Some(pick) = contents.remover.pick(&mut self.rng)
-        {
-            self.delete_at(pick.handle);
+        if contents.items.len() > self.max_size {
+            self.picks.clear();
+            contents.remover.pick_many(&mut self.rng, 1, &mut self.picks);
+            if let Some(&pick) = self.picks.first() {
+                self.delete_at(pick.handle);
+            }
         }
         self.limiter.count_insert();
     }
@@ -177,17 +184,19 @@ impl TableState {
 
     /// Gives the items with these keys new priorities, which were checked. Unknown keys are ignored.
     pub(super) fn update(&mut self, updates: &[(u64, f64)]) {
+        let contents = &mut self.contents;
+        let mut found: SmallVec<[(Handle, f64); BLOCK]> = SmallVec::new();
         for block in updates.chunks(BLOCK) {
             // Finding all first lets the processor fetch them from memory at once.
-            let mut handles = [None; BLOCK];
-            for (handle, &(key, _)) in handles.iter_mut().zip(block) {
-                *handle = self.contents.items.find(key);
+            found.clear();
+            found.extend(block.iter().filter_map(|&(key, priority)| {
+                contents.items.find(key).map(|handle| (handle, priority))
+            }));
+            for &(handle, priority) in &found {
+                contents.items.get_mut(handle).priority = priority;
             }
-            for (handle, &(_, priority)) in handles.iter().zip(block) {
-                if let Some(handle) = *handle {
-                    self.update_at(handle, priority);
-                }
-            }
+            contents.sampler.update_many(&found);
+            contents.remover.update_many(&found);
         }
     }
 
@@ -279,5 +288,19 @@ impl TableState {
         contents.chunk_bytes -= u64::from(item.chunk_bytes);
         self.garbage.push(item.trajectory);
         self.limiter.count_delete();
+    }
+}
+
+#[cfg(test)]
+impl TableState {
+    /// All keys, sorted.
+    pub(super) fn keys(&self) -> Vec<u64> {
+        self.contents.items.keys()
+    }
+
+    /// Priority and number of samples of an item.
+    pub(super) fn peek(&self, key: u64) -> (f64, i32) {
+        let item = self.contents.items.get(self.contents.items.find(key).unwrap());
+        (item.priority, item.times_sampled)
     }
 }

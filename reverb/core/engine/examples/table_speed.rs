@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Time per operation and memory per item of one table, for each kind of sampler.
+//!
+//! `cargo run --release -p reverb-engine --example table_speed [items [case]]`
+//!
+//! Items are as small as a transition of a small environment: one chunk of about 60 encoded bytes,
+//! episodes of 200 items. Operations go to random items, which is the worst for the processor's
+//! caches.
+#![allow(clippy::unwrap_used, reason = "a program for measuring")]
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use reverb_data::{Chunk, Error, NewItem, SequenceRange, TrajectoryBuilder};
+use reverb_engine::{Confirm, RateLimiterConfig, SelectorConfig, Table, TableConfig};
+
+const BATCH: usize = 256;
+const ROUNDS: usize = 400;
+/// Items of one insert call, as they come in one message.
+const MESSAGE: usize = 32;
+
+struct Ignore;
+
+impl Confirm for Ignore {
+    fn confirmed(&self, keys: &[u64]) {
+        black_box(keys);
+    }
+
+    fn failed(&self, error: Error) {
+        panic!("{error}");
+    }
+}
+
+fn main() {
+    let arguments: Vec<usize> =
+        std::env::args().skip(1).map(|text| text.parse().unwrap()).collect();
+    let prioritized = SelectorConfig::Prioritized { priority_exponent: 0.6 };
+    let cases = [
+        (SelectorConfig::Uniform, SelectorConfig::Fifo),
+        (prioritized, SelectorConfig::Fifo),
+        (SelectorConfig::Fifo, SelectorConfig::Fifo),
+        (SelectorConfig::Heap { min_heap: false }, SelectorConfig::Fifo),
+        (prioritized, SelectorConfig::Heap { min_heap: true }),
+    ];
+    if let [num_items, case] = arguments[..] {
+        let (sampler, remover) = cases[case];
+        return measure(num_items, sampler, remover);
+    }
+    let num_items = arguments.first().copied().unwrap_or(1_000_000);
+    println!("{num_items} items; medians of {ROUNDS} rounds where in batches");
+    println!(
+        "{:34} {:>10} {:>10} {:>13} {:>13} {:>8}",
+        "sampler, remover", "insert ns", "evict ns", "sample256 us", "update256 us", "B/item"
+    );
+    // A process for each, so that none uses memory that another has freed.
+    for case in 0..cases.len() {
+        let program = std::env::current_exe().unwrap();
+        let arguments = [num_items.to_string(), case.to_string()];
+        std::process::Command::new(program).args(arguments).status().unwrap();
+    }
+}
+
+fn measure(num_items: usize, sampler: SelectorConfig, remover: SelectorConfig) {
+    let table = Table::new(TableConfig {
+        name: "speed".into(),
+        sampler,
+        remover,
+        max_size: num_items as i64,
+        max_times_sampled: 0,
+        rate_limiter: RateLimiterConfig {
+            samples_per_insert: 1.0,
+            min_size_to_sample: 1,
+            min_diff: -f64::MAX,
+            max_diff: f64::MAX,
+        },
+        signature: None,
+        seed: Some(1),
+    })
+    .unwrap();
+    let mut rng = SmallRng::seed_from_u64(2);
+    let mut keys = Vec::new();
+    let mut source = Source::default();
+    let confirm: Arc<dyn Confirm> = Arc::new(Ignore);
+
+    let memory = resident_bytes();
+    let mut insert = |keys: &mut Vec<u64>, rng: &mut SmallRng, count: usize| {
+        let mut spent = Duration::ZERO;
+        for _ in 0..count / MESSAGE {
+            let items: Vec<NewItem> = (0..MESSAGE).map(|_| source.next(rng)).collect();
+            keys.extend(items.iter().map(|item| item.key));
+            let start = Instant::now();
+            table.insert(items, &confirm).unwrap();
+            spent += start.elapsed();
+        }
+        spent.as_nanos() / count as u128
+    };
+    let insert_ns = insert(&mut keys, &mut rng, num_items);
+    let per_item = resident_bytes().saturating_sub(memory) / num_items;
+    let evict_ns = insert(&mut keys, &mut rng, num_items / 4);
+    let keys = &keys[keys.len() - num_items / MESSAGE * MESSAGE..];
+
+    let sample = median(|| {
+        let start = Instant::now();
+        let samples = table.try_sample(BATCH).unwrap();
+        let spent = start.elapsed();
+        assert_eq!(samples.len(), BATCH);
+        spent
+    });
+    let update = median(|| {
+        let updates: Vec<(u64, f64)> =
+            (0..BATCH).map(|_| (keys[rng.random_range(0..keys.len())], rng.random())).collect();
+        let start = Instant::now();
+        table.mutate(&updates, &[]).unwrap();
+        start.elapsed()
+    });
+    let name = format!("{sampler:?}, {remover:?}")
+        .replace("priority_exponent: ", "")
+        .replace("min_heap: ", "");
+    println!(
+        "{name:34} {insert_ns:>10} {evict_ns:>10} {:>13.1} {:>13.1} {per_item:>8}",
+        sample.as_nanos() as f64 / 1e3,
+        update.as_nanos() as f64 / 1e3,
+    );
+}
+
+/// Makes items as a writer does.
+#[derive(Default)]
+struct Source {
+    steps: u64,
+    episode_id: u64,
+}
+
+impl Source {
+    fn next(&mut self, rng: &mut SmallRng) -> NewItem {
+        if self.steps.is_multiple_of(200) {
+            self.episode_id = rng.random();
+        }
+        self.steps += 1;
+        let range = SequenceRange { episode_id: self.episode_id, ..SequenceRange::default() };
+        let chunk = Chunk::from_slice(rng.random(), range, false, &[7; 60]);
+        let mut builder = TrajectoryBuilder::new();
+        for tensor in 0..3 {
+            builder.slice(&chunk, tensor, 0, 1);
+            builder.end_column(true);
+        }
+        let trajectory = builder.finish().unwrap();
+        NewItem {
+            key: rng.random(),
+            table: "speed".into(),
+            priority: rng.random(),
+            times_sampled: 0,
+            trajectory,
+        }
+    }
+}
+
+fn median(mut round: impl FnMut() -> Duration) -> Duration {
+    let mut times: Vec<Duration> = (0..ROUNDS).map(|_| round()).collect();
+    times.sort();
+    times[ROUNDS / 2]
+}
+
+/// Memory that the process really occupies, on Linux; 0 elsewhere.
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|text| text.parse::<usize>().ok());
+    pages.unwrap_or(0) * 4096
+}

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Random operations on a table's state, compared with a model that is as simple as can be.
+
+use proptest::prelude::*;
+use reverb_data::{Chunk, NewItem, SequenceRange, TrajectoryBuilder};
+
+use super::TableConfig;
+use super::state::{Batch, TableState};
+use crate::rate_limiter::RateLimiterConfig;
+use crate::selector::SelectorConfig;
+
+const CHUNK_BYTES: usize = 10;
+
+#[derive(Debug, Clone)]
+enum Operation {
+    Insert { key: u64, priority: f64, episodes: Vec<u64>, times_sampled: i32 },
+    Sample(usize),
+    Update(Vec<(u64, f64)>),
+    Delete(u64),
+    Reset,
+}
+
+#[derive(Debug, Clone)]
+struct ModelItem {
+    key: u64,
+    priority: f64,
+    times_sampled: i32,
+    episodes: Vec<u64>,
+    /// When a heap saw it last; the position in the list says when it was inserted.
+    touched: u64,
+}
+
+/// Items in the order of insertion, and counters.
+#[derive(Debug, Default)]
+struct Model {
+    items: Vec<ModelItem>,
+    touches: u64,
+    inserts: i64,
+    samples: i64,
+    deletes: i64,
+    deleted_episodes: i64,
+    unique_samples: i64,
+}
+
+impl Model {
+    fn can_sample(&self, limiter: &RateLimiterConfig) -> bool {
+        let RateLimiterConfig { samples_per_insert, min_size_to_sample, min_diff, .. } = *limiter;
+        self.items.len() as i64 >= min_size_to_sample
+            && self.inserts as f64 * samples_per_insert - self.samples as f64 - 1.0 >= min_diff
+    }
+
+    fn can_insert(&self, limiter: &RateLimiterConfig) -> bool {
+        let RateLimiterConfig { samples_per_insert, min_size_to_sample, max_diff, .. } = *limiter;
+        (self.items.len() as i64) < min_size_to_sample
+            || (self.inserts + 1) as f64 * samples_per_insert - self.samples as f64 <= max_diff
+    }
+
+    fn find(&mut self, key: u64) -> Option<&mut ModelItem> {
+        self.items.iter_mut().find(|item| item.key == key)
+    }
+
+    fn episodes(&self) -> Vec<u64> {
+        let mut episodes: Vec<u64> =
+            self.items.iter().flat_map(|item| item.episodes.iter().copied()).collect();
+        episodes.sort_unstable();
+        episodes.dedup();
+        episodes
+    }
+
+    fn update(&mut self, key: u64, priority: f64) {
+        self.touches += 1;
+        let touched = self.touches;
+        if let Some(item) = self.find(key) {
+            (item.priority, item.touched) = (priority, touched);
+        }
+    }
+
+    fn delete(&mut self, key: u64) {
+        if let Some(at) = self.items.iter().position(|item| item.key == key) {
+            let before = self.episodes().len();
+            self.items.remove(at);
+            self.deleted_episodes += (before - self.episodes().len()) as i64;
+            self.deletes += 1;
+        }
+    }
+
+    /// Every key that the selector may choose, with its probability.
+    fn choices(&self, selector: &SelectorConfig) -> Vec<(u64, f64)> {
+        let certain = |item: Option<&ModelItem>| item.map(|item| (item.key, 1.0));
+        let by_rank = |sign: f64| {
+            certain(self.items.iter().min_by(|a, b| {
+                let ranks = (sign * a.priority).partial_cmp(&(sign * b.priority)).unwrap();
+                ranks.then(a.touched.cmp(&b.touched))
+            }))
+        };
+        let alike = || self.items.iter().map(|item| (item.key, 1.0 / self.items.len() as f64));
+        match *selector {
+            SelectorConfig::Fifo => certain(self.items.first()).into_iter().collect(),
+            SelectorConfig::Lifo => certain(self.items.last()).into_iter().collect(),
+            SelectorConfig::Heap { min_heap: true } => by_rank(1.0).into_iter().collect(),
+            SelectorConfig::Heap { min_heap: false } => by_rank(-1.0).into_iter().collect(),
+            SelectorConfig::Uniform => alike().collect(),
+            SelectorConfig::Prioritized { priority_exponent } => {
+                let weigh = |item: &ModelItem| match item.priority {
+                    0.0 => 0.0,
+                    priority => priority.powf(priority_exponent),
+                };
+                let total: f64 = self.items.iter().map(weigh).sum();
+                if total == 0.0 {
+                    return alike().collect();
+                }
+                let weights = self.items.iter().map(|item| (item.key, weigh(item) / total));
+                weights.filter(|&(_, probability)| probability > 0.0).collect()
+            }
+        }
+    }
+}
+
+fn new_item(key: u64, priority: f64, times_sampled: i32, episodes: &[u64]) -> NewItem {
+    let mut builder = TrajectoryBuilder::new();
+    for (at, &episode_id) in episodes.iter().enumerate() {
+        let range = SequenceRange { episode_id, ..SequenceRange::default() };
+        let chunk = Chunk::from_slice(key * 10 + at as u64, range, false, &[0; CHUNK_BYTES]);
+        builder.slice(&chunk, 0, 0, 1);
+    }
+    builder.end_column(false);
+    let trajectory = builder.finish().unwrap();
+    NewItem { key, table: "t".into(), priority, times_sampled, trajectory }
+}
+
+/// A state and its model, operated side by side.
+struct Pair {
+    config: TableConfig,
+    state: TableState,
+    model: Model,
+}
+
+impl Pair {
+    fn new(config: TableConfig) -> Self {
+        Self { state: TableState::new(&config), config, model: Model::default() }
+    }
+
+    fn apply(&mut self, operation: &Operation) {
+        match operation {
+            Operation::Insert { key, priority, episodes, times_sampled } => {
+                let allowed = self.model.can_insert(&self.config.rate_limiter);
+                assert_eq!(self.state.limiter().can_insert(1), allowed);
+                if allowed {
+                    self.insert(*key, *priority, episodes, *times_sampled);
+                }
+            }
+            Operation::Sample(count) => self.sample(*count),
+            Operation::Update(updates) => {
+                self.state.update(updates);
+                for &(key, priority) in updates {
+                    self.model.update(key, priority);
+                }
+            }
+            Operation::Delete(key) => {
+                self.state.delete(*key);
+                self.model.delete(*key);
+            }
+            Operation::Reset => {
+                drop(self.state.reset(&self.config));
+                self.model = Model::default();
+            }
+        }
+        drop(self.state.take_garbage());
+        self.compare();
+    }
+
+    fn insert(&mut self, key: u64, priority: f64, episodes: &[u64], times_sampled: i32) {
+        self.state.insert(new_item(key, priority, times_sampled, episodes), 7);
+        let model = &mut self.model;
+        if model.find(key).is_some() {
+            return model.update(key, priority);
+        }
+        model.touches += 1;
+        let (touched, episodes) = (model.touches, episodes.to_vec());
+        model.items.push(ModelItem { key, priority, times_sampled, episodes, touched });
+        model.inserts += 1;
+        if model.items.len() as i64 > self.config.max_size {
+            // Which one went can be random; it must be one that could go.
+            let choices = model.choices(&self.config.remover);
+            let kept = self.state.keys();
+            let victim = model.items.iter().find(|item| !kept.contains(&item.key)).unwrap().key;
+            assert!(choices.iter().any(|&(key, _)| key == victim), "{victim} of {choices:?}");
+            model.delete(victim);
+        }
+    }
+
+    fn sample(&mut self, count: usize) {
+        let mut batch = Batch::new(count);
+        self.state.sample(&mut batch);
+        let got = batch.len();
+        for sampled in batch.into_items() {
+            assert!(self.model.can_sample(&self.config.rate_limiter));
+            let choices = self.model.choices(&self.config.sampler);
+            let size = self.model.items.len() as i64;
+            let (_, probability) = choices
+                .into_iter()
+                .find(|&(key, _)| key == sampled.key)
+                .expect("one that can be chosen");
+            let item = self.model.find(sampled.key).unwrap();
+            let is_first = item.times_sampled == 0;
+            item.times_sampled += 1;
+            assert!((sampled.probability - probability).abs() < 1e-9);
+            assert_eq!(sampled.priority, item.priority);
+            assert_eq!(sampled.times_sampled, item.times_sampled);
+            assert_eq!(sampled.table_size, size);
+            assert_eq!(sampled.inserted_at_ns, 7);
+            let limit = self.config.max_times_sampled;
+            let is_used_up = limit > 0 && item.times_sampled >= limit;
+            self.model.unique_samples += i64::from(is_first);
+            self.model.samples += 1;
+            if is_used_up {
+                self.model.delete(sampled.key);
+            }
+        }
+        let is_stopped = !self.model.can_sample(&self.config.rate_limiter);
+        assert!(got == count || is_stopped, "{got} of {count}, although more were allowed");
+    }
+
+    fn compare(&self) {
+        let Self { state, model, .. } = self;
+        let mut keys: Vec<u64> = model.items.iter().map(|item| item.key).collect();
+        keys.sort_unstable();
+        assert_eq!(state.keys(), keys);
+        for item in &model.items {
+            assert_eq!(state.peek(item.key), (item.priority, item.times_sampled));
+        }
+        assert_eq!(state.len(), model.items.len());
+        assert_eq!(state.num_episodes(), model.episodes().len() as i64);
+        assert_eq!(state.num_deleted_episodes(), model.deleted_episodes);
+        assert_eq!(state.num_unique_samples(), model.unique_samples);
+        let chunks: usize = model.items.iter().map(|item| item.episodes.len()).sum();
+        assert_eq!(state.chunk_bytes(), (chunks * CHUNK_BYTES) as u64);
+        let limiter = state.limiter();
+        assert_eq!(
+            (limiter.inserts(), limiter.samples(), limiter.deletes()),
+            (model.inserts, model.samples, model.deletes)
+        );
+    }
+}
+
+fn selectors() -> impl Strategy<Value = SelectorConfig> {
+    prop_oneof![
+        Just(SelectorConfig::Fifo),
+        Just(SelectorConfig::Lifo),
+        Just(SelectorConfig::Uniform),
+        Just(SelectorConfig::Prioritized { priority_exponent: 0.7 }),
+        Just(SelectorConfig::Prioritized { priority_exponent: 0.0 }),
+        Just(SelectorConfig::Heap { min_heap: true }),
+        Just(SelectorConfig::Heap { min_heap: false }),
+    ]
+}
+
+fn limiters() -> impl Strategy<Value = RateLimiterConfig> {
+    let limiter = |samples_per_insert, min_size_to_sample, min_diff, max_diff| RateLimiterConfig {
+        samples_per_insert,
+        min_size_to_sample,
+        min_diff,
+        max_diff,
+    };
+    prop_oneof![
+        3 => (1i64..4).prop_map(move |size| limiter(1.0, size, -f64::MAX, f64::MAX)),
+        1 => (1i64..9).prop_map(move |size| limiter(1.0, 1, 0.0, size as f64)),
+        1 => (0.3f64..3.0, 1i64..4, 3.0f64..9.0).prop_map(move |(spi, size, buffer)| {
+            limiter(spi, size, spi * size as f64 - buffer, spi * size as f64 + buffer)
+        }),
+    ]
+}
+
+fn priorities() -> impl Strategy<Value = f64> {
+    prop_oneof![3 => (0u8..4).prop_map(f64::from), 1 => 0.0f64..100.0]
+}
+
+fn operations() -> impl Strategy<Value = Operation> {
+    let key = 0u64..30;
+    let insert = (key.clone(), priorities(), prop::collection::vec(0u64..6, 1..4), 0i32..3)
+        .prop_map(|(key, priority, episodes, times_sampled)| Operation::Insert {
+            key,
+            priority,
+            episodes,
+            times_sampled,
+        });
+    prop_oneof![
+        8 => insert,
+        4 => prop_oneof![1usize..4, 30usize..90].prop_map(Operation::Sample),
+        3 => prop::collection::vec((key.clone(), priorities()), 0..50).prop_map(Operation::Update),
+        2 => key.prop_map(Operation::Delete),
+        1 => prop::sample::select(vec![Operation::Reset, Operation::Sample(1)]),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_table_does_what_the_model_does(
+        sampler in selectors(),
+        remover in selectors(),
+        rate_limiter in limiters(),
+        max_size in 1i64..12,
+        max_times_sampled in -1i32..4,
+        seed in any::<u64>(),
+        operations in prop::collection::vec(operations(), 1..120),
+    ) {
+        let mut pair = Pair::new(TableConfig {
+            name: "t".into(),
+            sampler,
+            remover,
+            max_size,
+            max_times_sampled,
+            rate_limiter,
+            signature: None,
+            seed: Some(seed),
+        });
+        for operation in &operations {
+            pair.apply(operation);
+        }
+    }
+}
+
+fn prioritized(exponent: f64, priorities: &[f64], seed: u64) -> TableState {
+    let mut state = TableState::new(&TableConfig {
+        name: "t".into(),
+        sampler: SelectorConfig::Prioritized { priority_exponent: exponent },
+        remover: SelectorConfig::Fifo,
+        max_size: 100_000,
+        max_times_sampled: 0,
+        rate_limiter: RateLimiterConfig {
+            samples_per_insert: 1.0,
+            min_size_to_sample: 1,
+            min_diff: -f64::MAX,
+            max_diff: f64::MAX,
+        },
+        signature: None,
+        seed: Some(seed),
+    });
+    for (key, &priority) in priorities.iter().enumerate() {
+        state.insert(new_item(key as u64, priority, 0, &[1]), 0);
+    }
+    state
+}
+
+fn sample_keys(state: &mut TableState, count: usize) -> Vec<u64> {
+    let mut batch = Batch::new(count);
+    state.sample(&mut batch);
+    batch.into_items().iter().map(|sampled| sampled.key).collect()
+}
+
+#[test]
+fn prioritized_items_come_as_often_as_they_should() {
+    const DRAWS: usize = 200_000;
+    let priorities: Vec<f64> = (0..1000).map(|i| f64::from(i % 10)).collect();
+    let weights: Vec<f64> =
+        priorities.iter().map(|&p| if p == 0.0 { 0.0 } else { p.powf(0.8) }).collect();
+    let total: f64 = weights.iter().sum();
+    let mut state = prioritized(0.8, &priorities, 11);
+    let mut seen = vec![0.0f64; priorities.len()];
+    for _ in 0..DRAWS / 1000 {
+        for key in sample_keys(&mut state, 1000) {
+            seen[key as usize] += 1.0;
+        }
+    }
+    let mut chi_square = 0.0;
+    for (&count, &weight) in seen.iter().zip(&weights) {
+        let expected = DRAWS as f64 * weight / total;
+        if expected == 0.0 {
+            assert_eq!(count, 0.0, "items of weight 0 never come");
+        } else {
+            chi_square += (count - expected).powi(2) / expected;
+        }
+    }
+    // 899 degrees of freedom: mean 899, standard deviation 42.
+    assert!((700.0..1100.0).contains(&chi_square), "{chi_square}");
+}
+
+#[test]
+fn a_seed_repeats_the_choices_however_they_are_asked_for() {
+    let priorities: Vec<f64> = (0..500).map(f64::from).collect();
+    let at_once = sample_keys(&mut prioritized(0.5, &priorities, 3), 100);
+    let mut state = prioritized(0.5, &priorities, 3);
+    let one_by_one: Vec<u64> = (0..100).flat_map(|_| sample_keys(&mut state, 1)).collect();
+    assert_eq!(at_once, one_by_one);
+    assert_ne!(at_once, sample_keys(&mut prioritized(0.5, &priorities, 4), 100));
+}
