@@ -44,7 +44,7 @@ build: $(BUILD_DONE) ## compile the native module into .venv, optimised, as an e
 release: setup ## build wheel and source distribution into dist/ and check them
 	rm -rf dist
 	$(PY) -m maturin build --release --strip --sdist --out dist
-	$(PYTEST) tests/test_wheel.py
+	$(PYTEST) -m 'not slow' tests/test_wheel.py
 
 test: build ## run the tests that a change must pass: Rust and Python, a few minutes
 	$(CARGO_TEST) --lib --bins --tests
@@ -94,7 +94,7 @@ docs: build $(DOCS_DONE) ## write the API reference of both languages to docs/bu
 wheel: setup ## build the wheel into dist/ and check what it holds
 	rm -rf dist
 	$(PY) -m maturin build --release --strip --out dist
-	$(PYTEST) tests/test_wheel.py
+	$(PYTEST) -m 'not slow' tests/test_wheel.py
 
 conformance: build $(PEER)/bin/python ## compare with the released dm-reverb 0.14, both ways
 	REVERB_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python $(PYTEST) tests -m conformance

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a wheel holds, and that it works where only its dependencies are installed.
+
+Looks at the wheel in `dist/` if there is one; the slow variants build one first.
+"""
+
+from __future__ import annotations
+
+import email.parser
+import pathlib
+import subprocess
+import sys
+import venv
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+# Building compiles everything, and installing asks a package index.
+pytestmark = pytest.mark.timeout(1800)
+
+# Runs in an environment that has the wheel and what it depends on, and nothing else.
+USE_THE_WHEEL = """
+import importlib.util
+import sys
+
+import numpy as np
+import reverb.testing
+
+assert importlib.util.find_spec("tensorflow") is None, "this should be an environment without it"
+assert sys.argv[1] in reverb.__file__, reverb.__file__
+with reverb.testing.server([reverb.testing.table("table")]) as client:
+    client.insert({"x": np.arange(3), "y": np.float32(7)}, {"table": 1.5})
+    (sample,) = client.sample("table", emit_timesteps=False)
+    assert sample.info.priority == 1.5
+    np.testing.assert_array_equal(sample.data[0], [[0, 1, 2]])
+    np.testing.assert_array_equal(sample.data[1], [7])
+    batch = client.sample_batch("table", 4)
+    assert batch.data[0].shape == (4, 1, 3)
+print("used", reverb.__version__)
+"""
+
+
+@pytest.fixture(
+    scope="module", params=["in_dist", pytest.param("built_now", marks=pytest.mark.slow)]
+)
+def wheel(request, tmp_path_factory):
+    """The path of a wheel."""
+    if request.param == "in_dist":
+        wheels = sorted((ROOT / "dist").glob("*.whl"))
+        if not wheels:
+            pytest.skip("no wheel in dist/; `make wheel` builds one")
+        (path,) = wheels
+        return path
+    out = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "maturin", "build", "--release", "--strip", "--out", str(out)],
+        cwd=ROOT,
+        check=True,
+    )
+    (path,) = out.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def names(wheel):
+    """The names of all files in the wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel):
+    """The wheel's METADATA."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.parser.Parser().parsestr(archive.read(name).decode())
+
+
+def test_one_wheel_serves_every_python_from_3_10(wheel):
+    assert wheel.name.startswith("reverb_replay-")
+    assert "-cp310-abi3-" in wheel.name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "reverb/__init__.py",
+        "reverb/py.typed",
+        "reverb/core/__init__.py",
+        "reverb/core/_native.pyi",
+        "reverb/core/wire/proto/descriptors.bin",
+    ],
+)
+def test_wheel_holds(names, name):
+    assert name in names
+
+
+def test_wheel_holds_one_native_module(names):
+    native = [name for name in names if name.endswith((".so", ".pyd", ".dylib"))]
+    assert len(native) == 1
+    assert native[0] in ("reverb/core/_native.abi3.so", "reverb/core/_native.pyd")
+
+
+def test_wheel_holds_every_python_file_of_the_package(names):
+    expected = {str(path.relative_to(ROOT)) for path in (ROOT / "reverb").rglob("*.py")}
+    assert expected <= set(names)
+
+
+def test_wheel_holds_the_license(names, metadata):
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert metadata["License-Expression"] == "Apache-2.0"
+
+
+def test_wheel_holds_no_sources_of_the_core(names):
+    sources = (".rs", ".toml", ".proto", ".lock", ".proptest-regressions")
+    assert [name for name in names if name.endswith(sources)] == []
+
+
+def test_wheel_holds_only_the_package(names):
+    top = {name.split("/")[0] for name in names}
+    assert {name for name in top if not name.endswith(".dist-info")} <= {
+        "reverb",
+        "reverb_replay.libs",
+    }
+
+
+def test_wheel_does_not_ask_for_tensorflow(metadata):
+    requirements = metadata.get_all("Requires-Dist")
+    assert any(requirement.startswith("numpy") for requirement in requirements)
+    assert not any("tensorflow" in requirement for requirement in requirements)
+
+
+def test_wheel_works_without_tensorflow(wheel, tmp_path):
+    environment = tmp_path / "environment"
+    venv.create(environment, with_pip=True)
+    python = environment / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel],
+        check=True,
+    )
+    # Elsewhere than in the source tree, whose package would be found first.
+    used = subprocess.run(
+        [python, "-c", USE_THE_WHEEL, str(environment)],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert used.stdout.startswith("used ")
