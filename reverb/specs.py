@@ -153,27 +153,21 @@ def as_spec(value: Any) -> TensorSpec:
     if isinstance(value, TensorSpec):
         return value
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
-        shape, dtype = (), value
-    elif isinstance(value, bool | int | float | complex | str | bytes):
-        shape, dtype = (), np.asarray(value).dtype
-    elif hasattr(value, "shape") and hasattr(value, "dtype"):
-        shape, dtype = value.shape, value.dtype
-    else:
+        return TensorSpec((), _storable(value))
+    if isinstance(value, bool | int | float | complex | str | bytes):
+        return TensorSpec((), _storable(np.asarray(value).dtype))
+    if not (hasattr(value, "shape") and hasattr(value, "dtype")):
         raise InvalidArgumentError(
             f"a spec must have a shape and a dtype, got {value!r} of type {type(value).__name__}"
         )
+    dtype = _storable(value.dtype)
     name = getattr(value, "name", None)
     name = name if isinstance(name, str) and name else None
-    try:
-        dtype = dtypes.as_dtype(dtype)
-        dtypes.to_number(dtype)
-    except (TypeError, KeyError):
-        raise InvalidArgumentError(f"no tensor of the dtype of {value!r} can be stored") from None
-    # An array has methods `min` and `max`; only specs have these two attributes.
+    # Only specs have these two attributes; an array has methods `min` and `max`.
     minimum, maximum = getattr(value, "minimum", None), getattr(value, "maximum", None)
     if minimum is not None and maximum is not None:
-        return BoundedTensorSpec(shape, dtype, minimum, maximum, name)
-    return TensorSpec(shape, dtype, name)
+        return BoundedTensorSpec(value.shape, dtype, minimum, maximum, name)
+    return TensorSpec(value.shape, dtype, name)
 
 
 def to_tensorflow_if_imported(spec: TensorSpec) -> Any:
@@ -186,6 +180,15 @@ def to_tensorflow_if_imported(spec: TensorSpec) -> Any:
         module = importlib.import_module("tensorflow.python.framework.tensor_spec")
         return module.BoundedTensorSpec(spec.shape, dtype, spec.minimum, spec.maximum, spec.name)
     return tf.TensorSpec(spec.shape, dtype, spec.name)
+
+
+def _storable(value: Any) -> np.dtype[Any]:
+    try:
+        dtype = dtypes.as_dtype(value)
+        dtypes.to_number(dtype)
+    except (TypeError, KeyError):
+        raise InvalidArgumentError(f"no tensor of dtype {value!r} can be stored") from None
+    return dtype
 
 
 def _as_shape(shape: Any) -> Shape | None:

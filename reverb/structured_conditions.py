@@ -89,7 +89,7 @@ class Condition:
         value = operator.index(other)  # pyright: ignore[reportArgumentType]
         if self._modulo is None:
             return protos.Condition(eq=value, inverse=inverse, **self._left)
-        mod_eq = protos.Condition.ModuloEq(mod=self._modulo, eq=value)
+        mod_eq = {"mod": self._modulo, "eq": value}
         return protos.Condition(mod_eq=mod_eq, inverse=inverse, **self._left)
 
     def _at_least(self, value: int, *, inverse: bool) -> Any:

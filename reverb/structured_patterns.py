@@ -157,7 +157,7 @@ def infer_signature(configs: Sequence[Any], step_spec: Any) -> Any:
 
 def constant_priority_fn(value: float) -> Any:
     """Gives every item of a config the same priority."""
-    return Priority(constant_fn=Priority.ConstantPriorityFn(value=value))
+    return Priority(constant_fn={"value": value})
 
 
 def td_error(
@@ -179,7 +179,7 @@ def td_error(
     count = len(tree.flatten(step_structure))
     index = get_field_from_step_fn(tree.unflatten_as(step_structure, list(range(count))))
     return Priority(
-        td_error=Priority.TDError(max_priority_weight=max_priority_weight, flat_source_index=index)
+        td_error={"max_priority_weight": max_priority_weight, "flat_source_index": index}
     )
 
 

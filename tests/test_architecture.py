@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may know whom; ARCHITECTURE.md tells why."""
+
+import ast
+import json
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = ROOT / "reverb"
+
+# Every arrow between crates that is allowed; one that is not used is no fault.
+CRATES = {
+    "reverb-data": set(),
+    "reverb-engine": {"reverb-data"},
+    "reverb-wire": {"reverb-data"},
+    "reverb-server": {"reverb-data", "reverb-engine", "reverb-wire"},
+    "reverb-client": {"reverb-data", "reverb-wire"},
+    "reverb-bindings": {
+        "reverb-client",
+        "reverb-data",
+        "reverb-engine",
+        "reverb-server",
+        "reverb-wire",
+    },
+}
+# What a crate must not even see through others' eyes.
+FOREIGN_CRATES = {
+    "reverb-data": {"tokio", "tonic", "pyo3", "numpy"},
+    "reverb-engine": {"prost", "tonic", "pyo3", "numpy"},
+    "reverb-wire": {"pyo3", "numpy"},
+    "reverb-server": {"pyo3", "numpy"},
+    "reverb-client": {"pyo3", "numpy"},
+}
+
+# Python modules from the bottom up: a module may import from rows above its own, and from its row.
+LAYERS = [
+    {"errors", "replay_sample"},
+    {"core", "dtypes"},
+    {"specs", "structured_value", "column_nest", "nest_writer"},
+    {"item_selectors", "rate_limiters", "reverb_types", "pybind", "cc", "platform"},
+    {"server_executable"},
+    {"writer", "trajectory_writer", "structured_patterns", "structured_conditions"},
+    {"structured_writer"},
+    {"client"},
+    {"server"},
+    {"testing"},
+    {""},  # The package itself.
+]
+
+
+def layer_of(module):
+    """The row of a module, given as a tuple of its names below `reverb`."""
+    name = module[0] if module else ""
+    rows = [row for row, names in enumerate(LAYERS) if name in names]
+    assert rows, f"reverb.{name} has no place in the table of layers"
+    return rows[0]
+
+
+def python_files():
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def module_name(path):
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def imports(path):
+    """The absolute names of all modules that a file imports, also inside its functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            for alias in node.names:
+                # `from reverb import x` may name a module, `from reverb.x import Y` a class.
+                yield f"{node.module}.{alias.name}"
+
+
+def reverb_imports(path):
+    """The modules of this package that a file imports, as tuples of names below `reverb`."""
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "reverb":
+            while parts and not (
+                PACKAGE.joinpath(*parts[1:]).is_dir()
+                or PACKAGE.joinpath(*parts[1:]).with_suffix(".py").exists()
+                or PACKAGE.joinpath(*parts[1:]).with_suffix(".pyi").exists()
+            ):
+                parts.pop()
+            yield tuple(parts[1:])
+
+
+@pytest.fixture(scope="module")
+def crates():
+    if shutil.which("cargo") is None:
+        pytest.skip("cargo is not on the path")
+    command = ["cargo", "metadata", "--format-version", "1", "--no-deps", "--offline"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return {
+        package["name"]: {
+            dependency["name"]
+            for dependency in package["dependencies"]
+            if dependency["kind"] is None  # Tests may use more.
+        }
+        for package in json.loads(result.stdout)["packages"]
+    }
+
+
+def test_every_crate_is_in_the_table(crates):
+    assert set(crates) == set(CRATES)
+
+
+@pytest.mark.parametrize("crate", CRATES)
+def test_crates_know_only_who_they_may(crates, crate):
+    ours = {name for name in crates[crate] if name.startswith("reverb-")}
+    assert ours <= CRATES[crate]
+
+
+@pytest.mark.parametrize("crate", FOREIGN_CRATES)
+def test_crates_leave_other_worlds_alone(crates, crate):
+    assert crates[crate].isdisjoint(FOREIGN_CRATES[crate])
+
+
+@pytest.mark.parametrize("path", python_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_python_modules_know_only_who_they_may(path):
+    module = module_name(path)
+    if not module:
+        return
+    too_high = {
+        ".".join(("reverb", *imported))
+        for imported in reverb_imports(path)
+        if imported and layer_of(imported) > layer_of(module)
+    }
+    assert not too_high
+
+
+def test_one_file_imports_the_compiled_module():
+    importers = {
+        str(path.relative_to(PACKAGE))
+        for path in python_files()
+        if any(name.endswith("._native") for name in imports(path))
+    }
+    assert importers == {"core/__init__.py"}
+
+
+def test_tensorflow_is_imported_inside_functions_only():
+    for path in python_files():
+        if path.is_relative_to(PACKAGE / "tf_ops") or path.is_relative_to(PACKAGE / "adapters"):
+            continue
+        for node in ast.parse(path.read_text()).body:
+            names = {
+                alias.name.split(".")[0]
+                for inner in ast.walk(node)
+                if isinstance(inner, ast.Import) and not isinstance(node, ast.FunctionDef)
+                for alias in inner.names
+            }
+            if isinstance(node, ast.ClassDef):
+                continue  # Its methods import when called.
+            assert "tensorflow" not in names, path
+
+
+def test_no_file_uses_unsafe_code_unless_it_may():
+    allowed = {"reverb/core/bindings/src/array.rs"}
+    users = {
+        str(path.relative_to(ROOT))
+        for path in (PACKAGE / "core").rglob("*.rs")
+        if any(
+            word in line.split("//")[0]
+            for line in path.read_text().splitlines()
+            for word in ("unsafe {", "unsafe impl", "unsafe fn")
+        )
+    }
+    assert users <= allowed
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*python_files(), *sorted((ROOT / "tests").rglob("*.py")), *sorted(PACKAGE.rglob("*.rs"))],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_every_file_names_its_licence(path):
+    # Generated Rust code and module docs may come first.
+    assert "SPDX-License-Identifier: Apache-2.0" in "\n".join(path.read_text().splitlines()[:3])
