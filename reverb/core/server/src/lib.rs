@@ -1,1 +1,18 @@
-//! Crate.
+// SPDX-License-Identifier: Apache-2.0
+//! Answering: a server of tables, over gRPC and to callers in its own process.
+
+#![forbid(unsafe_code)]
+
+pub mod info;
+mod insert_stream;
+mod listener;
+pub mod local;
+mod responder;
+mod sample_stream;
+mod server;
+mod service;
+mod stop;
+mod tables;
+
+pub use local::{is_loopback_target, local_transport};
+pub use server::{Server, ServerOptions};

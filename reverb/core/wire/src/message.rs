@@ -47,6 +47,13 @@ impl Message {
         builder.finish()
     }
 
+    /// A message of which the encoding is at hand.
+    pub fn from_body(body: &[u8]) -> Self {
+        let mut builder = MessageBuilder::with_capacity(body.len());
+        builder.out().extend_from_slice(body);
+        builder.finish()
+    }
+
     /// No bytes at all, not even a frame header: what ends a stream.
     pub(crate) fn empty() -> Self {
         Self { segments: Vec::new(), at: 0, consumed: 0, remaining: 0 }

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The insert stream: chunks and items in, keys of inserted items out.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use reverb_data::{Chunk, Error, NewItem, Result};
+use reverb_engine::{Confirm, Table};
+use reverb_wire::codec::chunk::Sharing;
+use reverb_wire::codec::insert::{InsertRequest, encode_confirmation};
+use reverb_wire::codec::item::RawItem;
+use reverb_wire::stream::MessageReader;
+use tokio::sync::Notify;
+
+use crate::responder::Responder;
+use crate::service::Service;
+
+/// One writer's stream.
+///
+/// It holds the chunks that the writer may still refer to. Items share them, so what no item refers to is gone as
+/// soon as the writer lets go of it, or ends.
+pub(crate) struct InsertStream<'a> {
+    service: &'a Service,
+    held: HashMap<u64, Chunk>,
+    /// An empty map with room, to sort out what is kept.
+    spare: HashMap<u64, Chunk>,
+    inbox: Arc<Inbox>,
+    confirm: Arc<dyn Confirm>,
+    /// Items that wait for their confirmation.
+    unconfirmed: usize,
+}
+
+/// Whether the next message is read.
+enum Reading {
+    Open,
+    /// The table of the last item has enough to do; until the future is done.
+    Paused(Pin<Box<dyn Future<Output = ()> + Send>>),
+    /// The writer has ended its half.
+    Ended,
+}
+
+enum Event {
+    Message(Option<Bytes>),
+    Room,
+    Confirmed,
+    Cancelled,
+}
+
+impl<'a> InsertStream<'a> {
+    pub(crate) fn new(service: &'a Service) -> Self {
+        let inbox = Arc::new(Inbox::default());
+        let confirm: Arc<dyn Confirm> = Arc::clone(&inbox) as Arc<dyn Confirm>;
+        Self {
+            service,
+            held: HashMap::new(),
+            spare: HashMap::new(),
+            inbox,
+            confirm,
+            unconfirmed: 0,
+        }
+    }
+
+    /// Serves the stream until the writer ends it and all its items are confirmed.
+    pub(crate) async fn run(
+        mut self,
+        reader: MessageReader,
+        responder: &mut Responder,
+    ) -> Result<()> {
+        let result = self.serve(reader, responder).await;
+        // What was inserted before the stream failed is confirmed all the same.
+        let keys = self.inbox.take_keys();
+        if !keys.is_empty() {
+            let _ = responder.send_now(encode_confirmation(&keys));
+        }
+        result
+    }
+
+    async fn serve(&mut self, mut reader: MessageReader, responder: &mut Responder) -> Result<()> {
+        let mut reading = Reading::Open;
+        loop {
+            // Keys that come while a message is written wait for the next one: under load, many share a message.
+            let keys = self.inbox.take_keys();
+            if !keys.is_empty() {
+                self.unconfirmed = self.unconfirmed.saturating_sub(keys.len());
+                self.service.stop.or(responder.send(encode_confirmation(&keys))).await??;
+                continue;
+            }
+            self.inbox.check()?;
+            if matches!(reading, Reading::Ended) && self.unconfirmed == 0 {
+                return Ok(());
+            }
+            match self.next_event(&mut reader, responder, &mut reading).await? {
+                Event::Message(Some(message)) => {
+                    if let Some(table) = self.process(message)? {
+                        reading = wait_for_room(table);
+                    }
+                }
+                Event::Message(None) => reading = Reading::Ended,
+                Event::Room => reading = Reading::Open,
+                Event::Confirmed => {}
+                Event::Cancelled => {
+                    return Err(Error::cancelled("The writer cancelled the stream."));
+                }
+            }
+        }
+    }
+
+    async fn next_event(
+        &self,
+        reader: &mut MessageReader,
+        responder: &mut Responder,
+        reading: &mut Reading,
+    ) -> Result<Event> {
+        let next = async {
+            match reading {
+                Reading::Open => reader.next().await.map(Event::Message),
+                Reading::Paused(room) => {
+                    tokio::select! {
+                        () = room => Ok(Event::Room),
+                        () = responder.closed() => Ok(Event::Cancelled),
+                    }
+                }
+                Reading::Ended => {
+                    responder.closed().await;
+                    Ok(Event::Cancelled)
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.service.stop.stopped() => Err(crate::stop::stopping()),
+            () = self.inbox.news.notified() => Ok(Event::Confirmed),
+            event = next => event,
+        }
+    }
+
+    /// Takes a message; gives the table of its last item.
+    fn process(&mut self, message: Bytes) -> Result<Option<Arc<Table>>> {
+        let request = InsertRequest::parse(message)?;
+        if request.num_chunks() == 0 && request.num_items() == 0 {
+            return Err(Error::invalid_argument(format!(
+                "ProcessIncomingRequest: Request lacks both chunks and item.  Request: {} keep_chunk_keys",
+                request.keep_chunk_keys().len()
+            )));
+        }
+        for chunk in request.chunks() {
+            let chunk = chunk?;
+            // Writers repeat chunks; the first bytes of a key win.
+            self.held
+                .entry(chunk.key)
+                .or_insert_with(|| chunk.to_chunk(request.message(), Sharing::Stored));
+        }
+        if request.num_items() == 0 {
+            return Ok(None);
+        }
+        let table = self.insert_items(&request)?;
+        self.keep(request.keep_chunk_keys())?;
+        Ok(table)
+    }
+
+    /// Inserts items in order, those for the same table together. Items before one that is refused stay.
+    fn insert_items(&mut self, request: &InsertRequest) -> Result<Option<Arc<Table>>> {
+        let mut run: Vec<NewItem> = Vec::with_capacity(request.num_items().min(1024));
+        let mut table: Option<&Arc<Table>> = None;
+        let mut refused = None;
+        for item in request.items() {
+            match item.and_then(|item| self.new_item(&item)) {
+                Ok((item, its_table)) => {
+                    if let Some(table) = table.replace(its_table)
+                        && !Arc::ptr_eq(table, its_table)
+                    {
+                        self.unconfirmed += insert(table, std::mem::take(&mut run), &self.confirm)?;
+                    }
+                    run.push(item);
+                }
+                Err(error) => {
+                    refused = Some(error);
+                    break;
+                }
+            }
+        }
+        if let Some(table) = table {
+            self.unconfirmed += insert(table, run, &self.confirm)?;
+        }
+        refused.map_or(Ok(table.cloned()), Err)
+    }
+
+    fn new_item(&self, item: &RawItem<'_>) -> Result<(NewItem, &'a Arc<Table>)> {
+        let mut is_chunk_missing = false;
+        let trajectory = item.trajectory(|key| {
+            self.held.get(&key).ok_or_else(|| {
+                is_chunk_missing = true;
+                Error::internal(format!("Could not find sequence chunk {key}."))
+            })
+        });
+        if let (true, Err(error)) = (is_chunk_missing, &trajectory) {
+            return Err(error.clone());
+        }
+        let (name, table) = self.service.tables.get(item.table)?;
+        let trajectory = trajectory?;
+        trajectory.validate().map_err(|error| {
+            Error::invalid_argument(format!("Item {} of table {name}: {error}", item.key))
+        })?;
+        let item = NewItem {
+            key: item.key,
+            table: Arc::clone(name),
+            priority: item.priority,
+            times_sampled: item.times_sampled,
+            trajectory,
+        };
+        Ok((item, table))
+    }
+
+    /// Lets go of all held chunks but `keys`, which must be held and differ from each other.
+    fn keep(&mut self, keys: &[u64]) -> Result<()> {
+        for key in keys {
+            if let Some(chunk) = self.held.remove(key) {
+                self.spare.insert(*key, chunk);
+            }
+        }
+        self.held.clear();
+        std::mem::swap(&mut self.held, &mut self.spare);
+        if self.held.len() == keys.len() {
+            return Ok(());
+        }
+        Err(Error::failed_precondition(format!(
+            "ReleaseOutOfRangeChunks: Kept less chunks than expected.  chunks_.size() == {} != keep_keys.size() == {}",
+            self.held.len(),
+            keys.len()
+        )))
+    }
+}
+
+/// Inserts items; gives their number.
+fn insert(table: &Table, items: Vec<NewItem>, confirm: &Arc<dyn Confirm>) -> Result<usize> {
+    let count = items.len();
+    table.insert(items, confirm)?;
+    Ok(count)
+}
+
+fn wait_for_room(table: Arc<Table>) -> Reading {
+    if table.wait_for_insert_room().now_or_never().is_some() {
+        return Reading::Open;
+    }
+    Reading::Paused(Box::pin(async move { table.wait_for_insert_room().await }))
+}
+
+/// Where tables report what became of a stream's items.
+#[derive(Debug, Default)]
+struct Inbox {
+    content: Mutex<InboxContent>,
+    news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct InboxContent {
+    keys: Vec<u64>,
+    failure: Option<Error>,
+}
+
+impl Inbox {
+    fn take_keys(&self) -> Vec<u64> {
+        std::mem::take(&mut self.content.lock().keys)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.content.lock().failure.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Confirm for Inbox {
+    fn confirmed(&self, keys: &[u64]) {
+        self.content.lock().keys.extend_from_slice(keys);
+        self.news.notify_one();
+    }
+
+    fn failed(&self, error: Error) {
+        self.content.lock().failure = Some(error);
+        self.news.notify_one();
+    }
+}

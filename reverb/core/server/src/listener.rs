@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The port of a server, and the connections to it.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use reverb_data::{Error, Result};
+use reverb_wire::message::Message;
+use reverb_wire::stream::{
+    CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
+    SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES,
+};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::service::{Service, serve};
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// Streams of one connection at the same time.
+const MAX_STREAMS: u32 = 10_000;
+
+/// How long peers have to take their last messages when the server stops.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// How long to wait with the next connection when the process has no more file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A peer that is silent this long is asked whether it is still there, so that one that lost power does not hold
+/// its chunks for ever.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
+
+/// Opens the port: on both IP versions unless `host` says where. Port 0 takes any free one.
+///
+/// # Errors
+///
+/// `InvalidArgument` that names the port and says what to do.
+pub(crate) fn bind(host: Option<&str>, port: u16) -> Result<std::net::TcpListener> {
+    let addresses: Vec<SocketAddr> = match host {
+        Some(host) => (host, port)
+            .to_socket_addrs()
+            .map_err(|error| cannot_listen(host, port, &error))?
+            .collect(),
+        None => vec![
+            (IpAddr::V6(Ipv6Addr::UNSPECIFIED), port).into(),
+            (IpAddr::V4(Ipv4Addr::UNSPECIFIED), port).into(),
+        ],
+    };
+    let mut failure = None;
+    for address in addresses {
+        match listen(address) {
+            Ok(listener) => return Ok(listener),
+            // Where there is no IPv6, the next address will do; a port that is taken is taken.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                failure = Some(error);
+                break;
+            }
+            Err(error) => failure = Some(error),
+        }
+    }
+    let failure = failure.unwrap_or_else(|| io::Error::other("the host has no address"));
+    Err(cannot_listen(host.unwrap_or("[::]"), port, &failure))
+}
+
+fn cannot_listen(host: &str, port: u16, error: &io::Error) -> Error {
+    let advice = match error.kind() {
+        io::ErrorKind::AddrInUse => "Another process has it: stop that one or choose another port",
+        io::ErrorKind::PermissionDenied => "Choose a port of 1024 or above",
+        _ => "Choose another host or port",
+    };
+    Error::invalid_argument(format!(
+        "The server cannot listen on port {port} of {host}: {error}. {advice}; port 0 takes any free one."
+    ))
+}
+
+fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    // On Windows the same option would let a second server share the port.
+    #[cfg(not(windows))]
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Accepts connections until the server stops, then closes the port and gives the streams a moment to end.
+pub(crate) async fn run(listener: TcpListener, service: Arc<Service>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = service.stop.stopped() => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((socket, peer)) => {
+                connections.spawn(serve_connection(socket, peer, Arc::clone(&service)));
+            }
+            Err(error) => {
+                log::warn!("a connection could not be accepted: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+async fn serve_connection(socket: TcpStream, peer: SocketAddr, service: Arc<Service>) {
+    if let Err(error) = serve_streams(socket, peer, &service).await {
+        log::debug!("the connection from {peer} ended: {error}");
+    }
+}
+
+async fn serve_streams(
+    socket: TcpStream,
+    peer: SocketAddr,
+    service: &Arc<Service>,
+) -> std::result::Result<(), h2::Error> {
+    // Both only make things better; where they cannot be had, the connection works without.
+    let _ = socket.set_nodelay(true);
+    let _ =
+        SockRef::from(&socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE_AFTER));
+    let handshake = h2::server::Builder::new()
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(MAX_FRAME_BYTES)
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_concurrent_reset_streams(MAX_RESET_STREAMS)
+        .max_pending_accept_reset_streams(MAX_RESET_STREAMS)
+        .handshake::<_, Message>(socket);
+    let Ok(connection) = service.stop.or(handshake).await else { return Ok(()) };
+    let mut connection = connection?;
+    let peer: Arc<str> = format!("client {peer}").into();
+    let mut deadline = None;
+    loop {
+        let accepted = tokio::select! {
+            accepted = connection.accept() => accepted,
+            () = service.stop.stopped(), if deadline.is_none() => {
+                connection.graceful_shutdown();
+                deadline = Some(Instant::now() + GRACE);
+                continue;
+            }
+            () = sleep_until(deadline), if deadline.is_some() => return Ok(()),
+        };
+        let Some(stream) = accepted else { return Ok(()) };
+        let (request, response) = stream?;
+        tokio::spawn(serve(Arc::clone(service), request, response, Arc::clone(&peer)));
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

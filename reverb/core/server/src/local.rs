@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A server in the same process, reached by calls: no socket, no messages, no copies.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use reverb_data::{Error, Result, Sampled};
+use reverb_engine::{Confirm, Table};
+use reverb_wire::target::{Place, loopback_port};
+use reverb_wire::transport::{
+    BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, ServerInfo, Transport,
+};
+use tokio::sync::mpsc;
+
+use crate::service::{Service, checkpoint_unimplemented};
+use crate::stop::stopping;
+
+/// Samples that are taken from a table in one go; bounds how long its lock is held.
+const MAX_BATCH: usize = 4096;
+
+/// The servers of this process by port.
+fn registry() -> &'static Mutex<HashMap<u16, Registered>> {
+    static REGISTRY: OnceLock<Mutex<HashMap<u16, Registered>>> = OnceLock::new();
+    REGISTRY.get_or_init(Mutex::default)
+}
+
+struct Registered {
+    service: Weak<Service>,
+    /// A forked child has the memory of a server but none of its threads.
+    process: u32,
+}
+
+/// Makes a server known, if it is reached by a loopback address.
+pub(crate) fn register(port: u16, host: Option<&str>, service: &Arc<Service>) {
+    let is_reached = host.is_none_or(|host| Place { host: host.to_owned(), port }.is_loopback());
+    if is_reached {
+        let service = Arc::downgrade(service);
+        registry().lock().insert(port, Registered { service, process: std::process::id() });
+    }
+}
+
+/// Forgets a server, unless another one has its port by now.
+pub(crate) fn unregister(port: u16, service: &Arc<Service>) {
+    let mut registry = registry().lock();
+    if registry.get(&port).is_some_and(|it| std::ptr::eq(it.service.as_ptr(), &raw const **service))
+    {
+        registry.remove(&port);
+    }
+}
+
+/// The way to the server that runs on `port` in this process, if there is one.
+pub fn local_transport(port: u16) -> Option<Arc<dyn Transport>> {
+    let service = {
+        let registry = registry().lock();
+        let registered = registry.get(&port)?;
+        (registered.process == std::process::id()).then(|| registered.service.upgrade())??
+    };
+    (!service.stop.is_stopped())
+        .then(|| Arc::new(LocalTransport::new(service, port)) as Arc<dyn Transport>)
+}
+
+/// The port, if `target` may mean a server of this process: one place, at a loopback address.
+pub fn is_loopback_target(target: &str) -> Option<u16> {
+    loopback_port(target)
+}
+
+struct LocalTransport {
+    service: Arc<Service>,
+    address: String,
+}
+
+impl LocalTransport {
+    fn new(service: Arc<Service>, port: u16) -> Self {
+        Self { service, address: format!("localhost:{port} (in this process)") }
+    }
+
+    fn check_running(&self) -> Result<()> {
+        if self.service.stop.is_stopped() { Err(stopping()) } else { Ok(()) }
+    }
+}
+
+impl Transport for LocalTransport {
+    fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
+        Box::pin(async {
+            self.check_running()?;
+            let (sender, confirmations) = mpsc::unbounded_channel();
+            let confirm: Arc<dyn Confirm> = Arc::new(Confirmer { sender });
+            let sink =
+                LocalInsertSink { service: Arc::clone(&self.service), confirm, last_table: None };
+            Ok(InsertStream { sink: Box::new(sink), confirmations })
+        })
+    }
+
+    fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {
+        Box::pin(async {
+            self.check_running()?;
+            let stream = LocalSampleStream {
+                service: Arc::clone(&self.service),
+                requests: VecDeque::new(),
+                failure: None,
+            };
+            Ok(Box::new(stream) as Box<dyn SampleStream>)
+        })
+    }
+
+    fn mutate_priorities<'a>(
+        &'a self,
+        table: &'a str,
+        updates: Vec<(u64, f64)>,
+        deletes: Vec<u64>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.check_running()?;
+            self.service.mutate(table, &updates, &deletes)
+        })
+    }
+
+    fn reset<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.check_running()?;
+            self.service.reset(table)
+        })
+    }
+
+    fn server_info(&self) -> BoxFuture<'_, Result<ServerInfo>> {
+        Box::pin(async {
+            self.check_running()?;
+            let tables_state_id = self.service.tables.state_id();
+            Ok(ServerInfo { tables_state_id, tables: self.service.info() })
+        })
+    }
+
+    fn checkpoint(&self) -> BoxFuture<'_, Result<String>> {
+        Box::pin(async {
+            self.check_running()?;
+            Err(checkpoint_unimplemented())
+        })
+    }
+
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn is_local(&self) -> bool {
+        true
+    }
+}
+
+/// Passes on what tables report. The channel closes when the sink and all queued items are gone.
+struct Confirmer {
+    sender: mpsc::UnboundedSender<Result<Vec<u64>>>,
+}
+
+impl Confirm for Confirmer {
+    fn confirmed(&self, keys: &[u64]) {
+        // Nobody listens any more: the items stay all the same.
+        let _ = self.sender.send(Ok(keys.to_vec()));
+    }
+
+    fn failed(&self, error: Error) {
+        let _ = self.sender.send(Err(error));
+    }
+}
+
+struct LocalInsertSink {
+    service: Arc<Service>,
+    confirm: Arc<dyn Confirm>,
+    /// The table of the last item, which says when there is room for more.
+    last_table: Option<Arc<Table>>,
+}
+
+impl LocalInsertSink {
+    async fn insert(&mut self, batch: InsertBatch) -> Result<()> {
+        if let Some(table) = &self.last_table {
+            self.service.stop.or(table.wait_for_insert_room()).await?;
+        }
+        let mut items = batch.items.into_iter().peekable();
+        while let Some(first) = items.next() {
+            let (_, table) = self.service.tables.get(&first.table)?;
+            let mut run = vec![first];
+            while let Some(item) = items.next_if(|item| item.table == run[0].table) {
+                run.push(item);
+            }
+            table.insert(run, &self.confirm)?;
+            self.last_table = Some(Arc::clone(table));
+        }
+        Ok(())
+    }
+}
+
+impl InsertSink for LocalInsertSink {
+    fn send(&mut self, batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let inserted = self.insert(batch).await;
+            inserted.map_err(|error| self.service.stop.explain(error))
+        })
+    }
+}
+
+struct LocalSampleStream {
+    service: Arc<Service>,
+    requests: VecDeque<LocalRequest>,
+    /// Why the stream has ended. It stays so, as a stream over the network would.
+    failure: Option<Error>,
+}
+
+struct LocalRequest {
+    table: String,
+    remaining: usize,
+    timeout: Option<Duration>,
+}
+
+impl LocalSampleStream {
+    async fn next_samples(&mut self) -> Result<Vec<Sampled>> {
+        if let Some(error) = &self.failure {
+            return Err(error.clone());
+        }
+        let Some(request) = self.requests.front_mut() else {
+            return Err(Error::failed_precondition("No samples were requested on this stream."));
+        };
+        let sampled = sample(&self.service, request).await;
+        match sampled {
+            Ok(samples) => {
+                request.remaining = request.remaining.saturating_sub(samples.len());
+                if request.remaining == 0 {
+                    self.requests.pop_front();
+                }
+                Ok(samples)
+            }
+            Err(error) => {
+                let error = self.service.stop.explain(error);
+                self.failure = Some(error.clone());
+                Err(error)
+            }
+        }
+    }
+}
+
+async fn sample(service: &Service, request: &LocalRequest) -> Result<Vec<Sampled>> {
+    if service.stop.is_stopped() {
+        return Err(stopping());
+    }
+    let (_, table) = service.tables.get(&request.table)?;
+    let wanted = request.remaining.min(MAX_BATCH);
+    match table.try_sample(wanted) {
+        Some(samples) => Ok(samples),
+        None => service.stop.or(table.sample(wanted, request.timeout)).await?,
+    }
+}
+
+impl SampleStream for LocalSampleStream {
+    fn request(
+        &mut self,
+        table: &str,
+        num_samples: usize,
+        timeout: Option<Duration>,
+    ) -> Result<()> {
+        if num_samples == 0 {
+            return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
+        }
+        self.requests.push_back(LocalRequest {
+            table: table.to_owned(),
+            remaining: num_samples,
+            timeout,
+        });
+        Ok(())
+    }
+
+    fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>> {
+        Box::pin(self.next_samples())
+    }
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The sample stream: requests in, exactly as many samples out, in order.
+
+use std::time::Duration;
+
+use reverb_data::{Error, Result, Sampled};
+use reverb_engine::Table;
+use reverb_wire::codec::sample::SampleEncoder;
+use reverb_wire::generated::SampleStreamRequest;
+use reverb_wire::stream::MessageReader;
+
+use crate::responder::Responder;
+use crate::service::{Service, decode};
+
+/// Samples that are taken from a table in one go at first; twice as many after every batch that came in full.
+const FIRST_BATCH: usize = 128;
+
+/// Serves the stream until the reader ends its half, request by request.
+pub(crate) async fn run(
+    service: &Service,
+    mut requests: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    while let Some(message) = service.stop.or(requests.next()).await?? {
+        let request: SampleStreamRequest = decode(message)?;
+        serve_request(service, &request, responder).await?;
+    }
+    Ok(())
+}
+
+async fn serve_request(
+    service: &Service,
+    request: &SampleStreamRequest,
+    responder: &mut Responder,
+) -> Result<()> {
+    let (name, table) = service.tables.get(&request.table)?;
+    let mut remaining = usize::try_from(request.num_samples).unwrap_or(0);
+    if remaining == 0 {
+        return Err(Error::invalid_argument(format!(
+            "`num_samples` must be > 0 (got{}).",
+            request.num_samples
+        )));
+    }
+    let timeout = timeout(request);
+    let mut batch = FIRST_BATCH;
+    let mut encoder = SampleEncoder::new();
+    let mut messages = Vec::new();
+    while remaining > 0 {
+        let wanted = batch.min(remaining);
+        // The timeout is for each batch: what has been sent does not shorten the wait for the rest.
+        let samples = match table.try_sample(wanted) {
+            Some(samples) => samples,
+            None => wait_for_samples(service, table, wanted, timeout, responder).await?,
+        };
+        remaining = remaining.saturating_sub(samples.len());
+        batch = if samples.len() == wanted { batch.saturating_mul(2) } else { FIRST_BATCH };
+        for sample in &samples {
+            encoder.push(name, sample, |message| messages.push(message));
+        }
+        drop(samples);
+        messages.extend(encoder.finish());
+        for message in messages.drain(..) {
+            service.stop.or(responder.send(message)).await??;
+        }
+        if remaining > 0 {
+            // Lets the connection send what it has before the next batch is taken.
+            tokio::task::yield_now().await;
+        }
+    }
+    Ok(())
+}
+
+async fn wait_for_samples(
+    service: &Service,
+    table: &Table,
+    wanted: usize,
+    timeout: Option<Duration>,
+    responder: &mut Responder,
+) -> Result<Vec<Sampled>> {
+    tokio::select! {
+        biased;
+        () = service.stop.stopped() => Err(crate::stop::stopping()),
+        () = responder.closed() => Err(Error::cancelled("The reader cancelled the stream.")),
+        samples = table.sample(wanted, timeout) => samples,
+    }
+}
+
+/// Zero and less mean for ever, as they always have.
+fn timeout(request: &SampleStreamRequest) -> Option<Duration> {
+    let milliseconds = request.rate_limiter_timeout.as_ref()?.milliseconds;
+    u64::try_from(milliseconds).ok().filter(|&it| it > 0).map(Duration::from_millis)
+}

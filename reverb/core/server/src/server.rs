@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The life of a server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use reverb_data::{Error, Result};
+use reverb_engine::Table;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::listener;
+use crate::local;
+use crate::service::Service;
+use crate::stop::{self, StopSender};
+use crate::tables::Tables;
+
+/// How long `stop` waits for the port to be closed and the streams to end, at most.
+const MAX_STOP_WAIT: Duration = Duration::from_secs(5);
+
+/// Where a server listens.
+#[derive(Debug, Clone, Default)]
+pub struct ServerOptions {
+    /// Name or address; all addresses of the machine if absent.
+    pub host: Option<String>,
+    /// Port; 0 takes any free one.
+    pub port: u16,
+}
+
+/// Serves tables, over gRPC and to this process, until it is stopped or dropped.
+#[derive(Debug)]
+pub struct Server {
+    service: Arc<Service>,
+    port: u16,
+    stop: StopSender,
+    done: Arc<Done>,
+}
+
+/// Whether the port is closed and all streams have ended, for threads and for tasks.
+#[derive(Debug)]
+struct Done {
+    is_done: Mutex<bool>,
+    changed: Condvar,
+    tasks: watch::Sender<bool>,
+}
+
+impl Server {
+    /// Opens the port and serves on `runtime`, which must have I/O and time.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if there are no tables, two of one name, or the port cannot be had.
+    pub fn start(
+        tables: Vec<Arc<Table>>,
+        options: &ServerOptions,
+        runtime: &Handle,
+    ) -> Result<Self> {
+        let (stop_sender, stop) = stop::channel();
+        let service = Arc::new(Service { tables: Tables::new(tables)?, stop });
+        let listener = listener::bind(options.host.as_deref(), options.port)?;
+        let (listener, port) = {
+            let _runtime = runtime.enter();
+            let listener = TcpListener::from_std(listener).map_err(|error| listening(&error))?;
+            let port = listener.local_addr().map_err(|error| listening(&error))?.port();
+            (listener, port)
+        };
+        let done = Arc::new(Done {
+            is_done: Mutex::new(false),
+            changed: Condvar::new(),
+            tasks: watch::Sender::new(false),
+        });
+        runtime.spawn({
+            let (service, done) = (Arc::clone(&service), DoneGuard(Arc::clone(&done)));
+            async move {
+                listener::run(listener, service).await;
+                drop(done);
+            }
+        });
+        local::register(port, options.host.as_deref(), &service);
+        Ok(Self { service, port, stop: stop_sender, done })
+    }
+
+    /// The port it listens on, or has listened on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its tables, in the order they were given.
+    pub fn tables(&self) -> &[Arc<Table>] {
+        self.service.tables.all()
+    }
+
+    /// Whether it has not been stopped.
+    pub fn is_running(&self) -> bool {
+        !self.service.stop.is_stopped()
+    }
+
+    /// Stops: wakes everybody who waits, ends all streams with `UNAVAILABLE` and closes the port. What was confirmed
+    /// stays in the tables.
+    ///
+    /// Waits until that is done, except on a thread of a runtime, which must not be blocked; `wait` is for those.
+    /// Stopping twice does nothing.
+    pub fn stop(&self) {
+        local::unregister(self.port, &self.service);
+        // In this order: who is woken by a closed table learns that the server stops.
+        self.stop.stop();
+        self.service.tables.close();
+        if Handle::try_current().is_err() {
+            let mut is_done = self.done.is_done.lock();
+            if !*is_done {
+                self.done.changed.wait_for(&mut is_done, MAX_STOP_WAIT);
+            }
+        }
+    }
+
+    /// Waits until the server was stopped and its port is closed.
+    pub async fn wait(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.done.tasks.subscribe().wait_for(|&done| done).await;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Reports the end even if the task was dropped together with its runtime.
+struct DoneGuard(Arc<Done>);
+
+impl Drop for DoneGuard {
+    fn drop(&mut self) {
+        *self.0.is_done.lock() = true;
+        self.0.changed.notify_all();
+        self.0.tasks.send_replace(true);
+    }
+}
+
+fn listening(error: &std::io::Error) -> Error {
+    Error::internal(format!("The port was opened but cannot be used: {error}."))
+}

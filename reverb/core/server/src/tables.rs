@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The tables of a server, by name.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use reverb_data::{Error, Result};
+use reverb_engine::Table;
+
+/// A set of tables that never changes while the server runs.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    by_name: HashMap<Arc<str>, Arc<Table>>,
+    in_order: Vec<Arc<Table>>,
+    /// Tells one server from the next at the same address, so that clients forget what they cached.
+    state_id: (u64, u64),
+}
+
+impl Tables {
+    /// # Errors
+    ///
+    /// `InvalidArgument` if there are none, or two of the same name.
+    pub(crate) fn new(tables: Vec<Arc<Table>>) -> Result<Self> {
+        if tables.is_empty() {
+            return Err(Error::invalid_argument("A server needs at least one table."));
+        }
+        let mut by_name = HashMap::new();
+        let mut duplicates = Vec::new();
+        for table in &tables {
+            if by_name.insert(Arc::from(table.name()), Arc::clone(table)).is_some() {
+                duplicates.push(table.name());
+            }
+        }
+        if !duplicates.is_empty() {
+            duplicates.sort_unstable();
+            duplicates.dedup();
+            return Err(Error::invalid_argument(format!(
+                "Names of tables must be unique; there are several called {}.",
+                duplicates.join(", ")
+            )));
+        }
+        Ok(Self { by_name, in_order: tables, state_id: (rand::random(), rand::random()) })
+    }
+
+    /// The table with its name as items refer to it.
+    ///
+    /// # Errors
+    ///
+    /// `TableNotFound` that lists the tables there are.
+    pub(crate) fn get(&self, name: &str) -> Result<(&Arc<str>, &Arc<Table>)> {
+        self.by_name.get_key_value(name).ok_or_else(|| {
+            let known: Vec<String> = self.by_name.keys().map(ToString::to_string).collect();
+            Error::table_not_found(name, &known)
+        })
+    }
+
+    pub(crate) fn all(&self) -> &[Arc<Table>] {
+        &self.in_order
+    }
+
+    pub(crate) fn state_id(&self) -> (u64, u64) {
+        self.state_id
+    }
+
+    pub(crate) fn close(&self) {
+        self.in_order.iter().for_each(|table| table.close());
+    }
+}
