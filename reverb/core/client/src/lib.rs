@@ -8,11 +8,13 @@
 pub mod client;
 pub mod retry;
 pub mod sampler;
+pub mod structured;
 pub mod writer;
 
 pub use client::{Client, Connector};
 pub use sampler::batch::{Batch, BatchColumn};
 pub use sampler::cursor::SampleCursor;
+pub use structured::{PatternEngine, StructuredWriter};
 pub use writer::batched::BatchedWriter;
 pub use writer::cell::{CellRef, CellValue};
 pub use writer::lane::{ColumnOptions, Lane};

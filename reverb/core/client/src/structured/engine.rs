@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Patterns applied to a history, step by step. Knows no server: what becomes of the items is the caller's business.
+
+use reverb_data::{Error, Result};
+use smallvec::SmallVec;
+
+use super::condition::{Condition, Moment};
+use super::config::{Config, Configs};
+use super::number::{Number, NumberHistory};
+use super::priority::{Priority, check_td_error_column, td_error};
+use crate::writer::cell::{CellRef, CellValue};
+use crate::writer::item::ColumnRefs;
+use crate::writer::lane::Lane;
+
+/// An item that a pattern asks for.
+#[derive(Debug)]
+pub struct PatternItem<'a> {
+    /// Which pattern.
+    pub config: usize,
+    /// The table it is for.
+    pub table: &'a str,
+    /// How important it is.
+    pub priority: f64,
+    /// Its columns, each with at least one cell.
+    pub columns: &'a [ColumnRefs<'a>],
+}
+
+/// Takes the items as they are found. An error stops the search; the pattern counts as not applied.
+pub type TakeItem<'f> = &'f mut dyn FnMut(&PatternItem<'_>) -> Result<()>;
+
+/// The history of one environment and the patterns that make items of it.
+#[derive(Debug)]
+pub struct PatternEngine {
+    rules: Vec<Rule>,
+    /// The leaves of a step that are kept, ascending. Column `i` of the lane is leaf `leaves[i]`.
+    leaves: Vec<usize>,
+    /// What errors call a leaf, if known.
+    paths: Vec<String>,
+    /// Leaves of every step, as the first step had them.
+    num_leaves: Option<usize>,
+    lane: Lane,
+    watched: Vec<Option<Watched>>,
+    current: Step,
+    /// Kept between steps for its memory alone.
+    cells: Vec<CellRef>,
+}
+
+/// The step that patterns end at.
+#[derive(Debug, Clone, Copy, Default)]
+struct Step {
+    /// Counts all steps from 1, so that it names the step for ever; 0 before the first.
+    serial: u64,
+    /// Index in its episode.
+    index: u64,
+}
+
+/// A pattern and when it was last applied.
+#[derive(Debug)]
+struct Rule {
+    config: Config,
+    steps_since_applied: u64,
+    /// Serial of the last step that was counted above.
+    counted_at: u64,
+    /// Serial of the last step the pattern made an item of.
+    applied_at: u64,
+}
+
+/// The values of a column that conditions or priorities look at.
+#[derive(Debug)]
+struct Watched {
+    numbers: NumberHistory,
+    /// Whether a condition looks at it and no complaint about its values was logged yet.
+    complain: bool,
+}
+
+impl PatternEngine {
+    /// An engine with an empty history.
+    pub fn new(configs: Configs) -> Self {
+        let history = usize::try_from(configs.history()).unwrap_or(usize::MAX);
+        let Configs { configs, leaves } = configs;
+        let watched = (0..leaves.len()).map(|column| Watched::new(column, &configs, history));
+        Self {
+            watched: watched.collect(),
+            leaves,
+            rules: configs.into_iter().map(Rule::new).collect(),
+            paths: Vec::new(),
+            num_leaves: None,
+            lane: Lane::new(history),
+            current: Step::default(),
+            cells: Vec::new(),
+        }
+    }
+
+    /// Tells what errors shall call the leaves. Without effect after the first step.
+    pub fn set_paths(&mut self, paths: Vec<String>) {
+        self.paths = paths;
+    }
+
+    /// Whether the last append left its step open.
+    pub fn step_is_open(&self) -> bool {
+        self.lane.step_is_open()
+    }
+
+    /// Appends the values of a step, or of a part of one, and gives the items that are complete now to `take`.
+    ///
+    /// `cells[i]` is the value of leaf `i`. Leaves that nothing reads are dropped.
+    ///
+    /// # Errors
+    ///
+    /// As long as nothing is stored: `InvalidArgument` if the number of leaves changed, `SignatureMismatch` if a value
+    /// has another dtype or shape than the first of its leaf, `FailedPrecondition` if a leaf has a value in the open
+    /// step already. After that: `InvalidArgument` for errors that a priority cannot be made of, and those of `take`.
+    pub fn append(
+        &mut self,
+        mut cells: Vec<Option<CellValue<'_>>>,
+        partial_step: bool,
+        take: TakeItem<'_>,
+    ) -> Result<()> {
+        self.check_num_leaves(cells.len())?;
+        self.add_columns();
+        let mut row: SmallVec<[(usize, CellValue<'_>); 8]> = SmallVec::new();
+        for (column, &leaf) in self.leaves.iter().enumerate() {
+            if let Some(value) = cells.get_mut(leaf).and_then(Option::take) {
+                row.push((column, value));
+            }
+        }
+        let begins = (!self.lane.step_is_open()).then(|| self.lane.episode_steps());
+        // No column has a fixed chunk length, so no item waits for a chunk to be completed.
+        self.lane.append(&mut row, partial_step)?;
+        if let Some(index) = begins {
+            self.current = Step { serial: self.current.serial + 1, index };
+        }
+        self.remember_numbers(&row);
+        if self.num_leaves.is_none() {
+            self.num_leaves = Some(cells.len());
+            self.warn_of_missing_leaves(cells.len());
+        }
+        self.apply(false, take)
+    }
+
+    /// Gives the items that the end of the episode at the current step makes complete. To be called before
+    /// `end_episode`; a repeated call finds nothing new.
+    ///
+    /// # Errors
+    ///
+    /// As `append` once a step is stored.
+    pub fn apply_at_end(&mut self, take: TakeItem<'_>) -> Result<()> {
+        self.apply(true, take)
+    }
+
+    /// Begins a new episode, closing an open step. With `clear_buffers` the history is emptied; without, patterns may
+    /// reach back into the episode that ended.
+    pub fn end_episode(&mut self, clear_buffers: bool) {
+        self.lane.end_episode(clear_buffers);
+        if clear_buffers {
+            self.watched.iter_mut().flatten().for_each(|watched| watched.numbers.clear());
+        }
+    }
+
+    fn check_num_leaves(&self, got: usize) -> Result<()> {
+        match self.num_leaves {
+            Some(wanted) if wanted != got => Err(Error::invalid_argument(format!(
+                "Flattened data has an unexpected length, got {got} but wanted {wanted}."
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn add_columns(&mut self) {
+        for column in self.lane.num_columns()..self.leaves.len() {
+            self.lane.add_column(self.label(column), None);
+        }
+    }
+
+    fn label(&self, column: usize) -> String {
+        let leaf = self.leaves[column];
+        match self.paths.get(leaf) {
+            Some(path) => format!("{leaf} (path={path})"),
+            None => leaf.to_string(),
+        }
+    }
+
+    fn warn_of_missing_leaves(&self, num_leaves: usize) {
+        for (i, rule) in self.rules.iter().enumerate() {
+            let leaves = rule.config.nodes.iter().map(|node| self.leaves[node.column]);
+            if let Some(leaf) = leaves.max().filter(|&leaf| leaf >= num_leaves) {
+                log::warn!(
+                    "The pattern of config {i} for table '{}' reads leaf {leaf} but the steps have {num_leaves} \
+                     leaves: it will never make an item.",
+                    rule.config.table,
+                );
+            }
+        }
+    }
+
+    fn remember_numbers(&mut self, row: &[(usize, CellValue<'_>)]) {
+        let step = self.lane.history_len() - 1;
+        for (column, value) in row {
+            let Some(watched) = &mut self.watched[*column] else { continue };
+            let number = Number::of(value);
+            if let Some(number) = number {
+                watched.numbers.push(step, number);
+            }
+            if watched.complain && number.and_then(Number::as_condition_value).is_none() {
+                watched.complain = false;
+                log::error!(
+                    "A condition looks at column {}, which has dtype {} and shape {}. It needs exactly one element of \
+                     an integer type or bool and is false until then.",
+                    self.label(*column),
+                    value.dtype().name(),
+                    reverb_data::tensor::shape_text(value.shape()),
+                );
+            }
+        }
+    }
+
+    /// Applies all patterns at the newest step, unless it has no value at all.
+    fn apply(&mut self, is_end_episode: bool, take: TakeItem<'_>) -> Result<()> {
+        let Some(newest) = self.lane.history_len().checked_sub(1) else { return Ok(()) };
+        if (0..self.lane.num_columns()).all(|column| self.lane.cell(column, newest).is_none()) {
+            return Ok(());
+        }
+        for i in 0..self.rules.len() {
+            if self.rules[i].begin(self.current, &self.lane, &self.watched, is_end_episode) {
+                let taken = self.make_item(i, take);
+                // They would keep chunks in memory.
+                self.cells.clear();
+                if taken? {
+                    self.rules[i].applied_at = self.current.serial;
+                    self.rules[i].steps_since_applied = 0;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Collects the cells of a pattern and hands the item over; `false` if a cell is absent.
+    fn make_item(&mut self, i: usize, take: TakeItem<'_>) -> Result<bool> {
+        let config = &self.rules[i].config;
+        let history_len = self.lane.history_len();
+        let mut ends: SmallVec<[usize; 8]> = SmallVec::new();
+        for node in &config.nodes {
+            let Some(steps) = node.steps(history_len) else { return Ok(false) };
+            for step in steps {
+                let Some(cell) = self.lane.cell(node.column, step) else { return Ok(false) };
+                self.cells.push(cell.clone());
+            }
+            ends.push(self.cells.len());
+        }
+        let mut columns: SmallVec<[ColumnRefs<'_>; 8]> = SmallVec::new();
+        let mut first = 0;
+        for (node, &end) in config.nodes.iter().zip(&ends) {
+            columns.push(ColumnRefs { cells: &self.cells[first..end], squeeze: node.squeeze });
+            first = end;
+        }
+        let priority = self.priority(config, &columns)?;
+        take(&PatternItem { config: i, table: &config.table, priority, columns: &columns })?;
+        Ok(true)
+    }
+
+    fn priority(&self, config: &Config, columns: &[ColumnRefs<'_>]) -> Result<f64> {
+        let (weight, node) = match config.priority {
+            Priority::Constant(priority) => return Ok(priority),
+            Priority::TdError { weight, node } => (weight, node),
+        };
+        let column = config.nodes[node].column;
+        check_td_error_column(columns[node].cells[0].spec(), || self.label(column))?;
+        let numbers = self.watched[column].as_ref().map(|watched| &watched.numbers);
+        let steps = config.nodes[node].steps(self.lane.history_len()).into_iter().flatten();
+        let errors = steps.filter_map(|step| numbers.and_then(|numbers| numbers.get(step)));
+        Ok(td_error(weight, errors.map(Number::as_f64)))
+    }
+}
+
+impl Rule {
+    fn new(config: Config) -> Self {
+        Self { config, steps_since_applied: 0, counted_at: 0, applied_at: 0 }
+    }
+
+    /// Counts the step once and says whether the pattern is to be applied at it.
+    fn begin(
+        &mut self,
+        current: Step,
+        lane: &Lane,
+        watched: &[Option<Watched>],
+        is_end_episode: bool,
+    ) -> bool {
+        if self.applied_at == current.serial {
+            return false;
+        }
+        if self.counted_at != current.serial {
+            self.counted_at = current.serial;
+            self.steps_since_applied += 1;
+        }
+        let moment = Moment {
+            step_index: current.index,
+            steps_since_applied: self.steps_since_applied,
+            buffer_length: lane.history_len(),
+            is_end_episode,
+        };
+        let newest = moment.buffer_length - 1;
+        let data = |column: usize| -> Option<i32> {
+            watched[column].as_ref()?.numbers.get(newest)?.as_condition_value()
+        };
+        self.config.conditions.iter().all(|condition| condition.holds(&moment, data))
+    }
+}
+
+impl Watched {
+    /// What to note of a column: nothing, the newest value, or as many values as patterns reach back.
+    fn new(column: usize, configs: &[Config], history: usize) -> Option<Self> {
+        let mut conditions = configs.iter().flat_map(|config| &config.conditions);
+        let by_condition = conditions.any(|c: &Condition| c.data_column() == Some(column));
+        let by_priority = configs.iter().any(|config| {
+            matches!(config.priority,
+                Priority::TdError { node, .. } if config.nodes[node].column == column)
+        });
+        if !by_condition && !by_priority {
+            return None;
+        }
+        let keep = if by_priority { history } else { 1 };
+        Some(Self { numbers: NumberHistory::new(keep), complain: by_condition })
+    }
+}
+
+#[cfg(test)]
+mod tests;
