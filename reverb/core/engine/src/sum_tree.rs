@@ -172,73 +172,75 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn sums_and_finds_agree_with_a_plain_list(
-            changes in prop::collection::vec((0usize..5000, prop_oneof![Just(0u32), 1u32..1000]), 1..200),
-            points in prop::collection::vec(0.0f64..1.0, 20),
-        ) {
-            let mut tree = SumTree::new();
-            let mut naive = vec![0.0f64; 5000];
-            for &(index, weight) in &changes {
-                tree.set(index, f64::from(weight));
-                naive[index] = f64::from(weight);
-            }
-            // Small whole numbers add up exactly in any order.
-            let total: f64 = naive.iter().sum();
-            prop_assert_eq!(tree.total(), total);
-            for point in points {
-                let point = point * total;
-                let mut rest = point;
-                let expected = naive.iter().position(|&weight| {
-                    let here = rest < weight;
-                    if !here {
-                        rest -= weight;
-                    }
-                    here
-                });
-                if let Some(expected) = expected {
-                    prop_assert_eq!(find(&tree, point), expected);
-                    prop_assert_eq!(tree.get(expected), naive[expected]);
+            #[test]
+            fn sums_and_finds_agree_with_a_plain_list(
+                changes in prop::collection::vec((0usize..5000, prop_oneof![Just(0u32), 1u32..1000]), 1..200),
+                points in prop::collection::vec(0.0f64..1.0, 20),
+            ) {
+                let mut tree = SumTree::new();
+                let mut naive = vec![0.0f64; 5000];
+                for &(index, weight) in &changes {
+                    tree.set(index, f64::from(weight));
+                    naive[index] = f64::from(weight);
                 }
-            }
-        }
-
-        #[test]
-        fn many_changes_at_once_are_the_same_as_one_by_one(
-            blocks in prop::collection::vec(
-                prop::collection::vec((0usize..700, 0.0f64..1.0), 0..40), 1..20),
-        ) {
-            let mut together = SumTree::new();
-            let mut single = SumTree::new();
-            for block in &blocks {
-                block.iter().for_each(|&(index, weight)| single.set(index, weight));
-                together.set_many(&mut block.clone());
-                prop_assert_eq!(together.total().to_bits(), single.total().to_bits());
-            }
-            for &(index, _) in blocks.iter().flatten() {
-                prop_assert_eq!(together.get(index), single.get(index));
-            }
-        }
-
-        #[test]
-        fn awkward_weights_never_lead_to_an_entry_of_weight_zero(
-            weights in prop::collection::vec(
-                prop_oneof![Just(0.0f64), 1e-320f64..1e-300, 0.1f64..0.3, 1e290f64..1e298], 1..400),
-            points in prop::collection::vec(0.0f64..=1.0, 20),
-        ) {
-            let mut tree = SumTree::new();
-            for (index, &weight) in weights.iter().enumerate() {
-                tree.set(index, weight);
-            }
-            prop_assert!(tree.total().is_finite());
-            prop_assert_eq!(tree.total() > 0.0, weights.iter().any(|&weight| weight > 0.0));
-            if tree.total() > 0.0 {
+                // Small whole numbers add up exactly in any order.
+                let total: f64 = naive.iter().sum();
+                prop_assert_eq!(tree.total(), total);
                 for point in points {
-                    prop_assert!(weights[find(&tree, point * tree.total())] > 0.0);
+                    let point = point * total;
+                    let mut rest = point;
+                    let expected = naive.iter().position(|&weight| {
+                        let here = rest < weight;
+                        if !here {
+                            rest -= weight;
+                        }
+                        here
+                    });
+                    if let Some(expected) = expected {
+                        prop_assert_eq!(find(&tree, point), expected);
+                        prop_assert_eq!(tree.get(expected), naive[expected]);
+                    }
+                }
+            }
+
+            #[test]
+            fn many_changes_at_once_are_the_same_as_one_by_one(
+                blocks in prop::collection::vec(
+                    prop::collection::vec((0usize..700, 0.0f64..1.0), 0..40), 1..20),
+            ) {
+                let mut together = SumTree::new();
+                let mut single = SumTree::new();
+                for block in &blocks {
+                    for &(index, weight) in block {
+     single.set(index, weight);
+    }
+                    together.set_many(&mut block.clone());
+                    prop_assert_eq!(together.total().to_bits(), single.total().to_bits());
+                }
+                for &(index, _) in blocks.iter().flatten() {
+                    prop_assert_eq!(together.get(index), single.get(index));
+                }
+            }
+
+            #[test]
+            fn awkward_weights_never_lead_to_an_entry_of_weight_zero(
+                weights in prop::collection::vec(
+                    prop_oneof![Just(0.0f64), 1e-320f64..1e-300, 0.1f64..0.3, 1e290f64..1e298], 1..400),
+                points in prop::collection::vec(0.0f64..=1.0, 20),
+            ) {
+                let mut tree = SumTree::new();
+                for (index, &weight) in weights.iter().enumerate() {
+                    tree.set(index, weight);
+                }
+                prop_assert!(tree.total().is_finite());
+                prop_assert_eq!(tree.total() > 0.0, weights.iter().any(|&weight| weight > 0.0));
+                if tree.total() > 0.0 {
+                    for point in points {
+                        prop_assert!(weights[find(&tree, point * tree.total())] > 0.0);
+                    }
                 }
             }
         }
-    }
 
     #[test]
     fn a_weight_set_back_leaves_no_trace() {
