@@ -156,14 +156,18 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
 
     def create_items(
         self, table: str, priorities: Any, trajectory: Any, *, where: Any | None = None
-    ) -> None:
+    ) -> int:
         """Queues one item for each chosen environment; they are sent in the background.
 
         Args:
           table: Name of the table.
           priorities: Numbers `[B]`, or one for all; only those of chosen environments matter.
           trajectory: Nest of indices or slices of leaves of `history`.
-          where: Booleans `[B]`, the environments to make an item of; all if `None`.
+          where: Booleans `[B]`, the environments to make an item of. If `None`, all whose episode
+            is long enough for the steps that the columns ask for.
+
+        Returns:
+          Number of items.
 
         Raises:
           TypeError: If a leaf of the trajectory is no column of a batched history.
@@ -179,31 +183,21 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
                     "all leaves of a trajectory must be slices of the history of this writer, got "
                     f"{type(column).__name__}"
                 )
-        self._writer.create_items_flat(
+        return self._writer.create_items_flat(
             table, rows(priorities, np.float64, self._batch_size), columns, self._mask(where)
         )
 
-    def end_episode(
-        self,
-        where: Any | None = None,
-        *,
-        clear_buffers: bool = True,
-        timeout_ms: int | None = None,
-    ) -> None:
+    def end_episode(self, where: Any | None = None, *, clear_buffers: bool = True) -> None:
         """Starts a new episode in each chosen environment.
 
-        Blocks until the items of these environments are confirmed.
+        Never blocks, unlike the writer of one environment: the others go on stepping. Items are on
+        their way; `flush` waits for them.
 
         Args:
           where: Booleans `[B]`, the environments whose episode ends; all if `None`.
           clear_buffers: Forgets their history.
-          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes; 0: not at
-            all.
-
-        Raises:
-          DeadlineExceededError: After `timeout_ms`; no episode ended, call again.
         """
-        self._writer.end_episode(self._mask(where), clear_buffers, deadline(timeout_ms))
+        self._writer.end_episode(self._mask(where), clear_buffers)
 
     def __enter__(self) -> "BatchedTrajectoryWriter":
         return self

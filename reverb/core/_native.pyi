@@ -283,13 +283,14 @@ class BatchedTrajectoryWriter:
         priorities: NDArray[np.float64],
         columns: Sequence[BatchedTrajectoryColumn],
         where: NDArray[np.bool_] | None,
-    ) -> None:
-        """One item for each environment of `where` (all if None); priorities `[B]`."""
+    ) -> int:
+        """One item for each environment of `where` (if None, for all with enough steps).
+
+        Priorities `[B]`. Returns the number of items.
+        """
     def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
-    def end_episode(
-        self, where: NDArray[np.bool_] | None, clear_buffers: bool, timeout_ms: int | None
-    ) -> None:
-        """Ends the episodes of `where` (all if None)."""
+    def end_episode(self, where: NDArray[np.bool_] | None, clear_buffers: bool) -> None:
+        """Ends the episodes of `where` (all if None). Never waits."""
     def configure(
         self, path: _Path, num_keep_alive_refs: int, max_chunk_length: int | None
     ) -> None: ...

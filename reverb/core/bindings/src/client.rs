@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use numpy::PyReadonlyArray1;
 use parking_lot::Mutex;
+use prost::Message;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -121,7 +122,7 @@ impl Client {
         Ok(info
             .tables
             .iter()
-            .map(|table| PyBytes::new(py, &reverb_wire::convert::info::encode(table)))
+            .map(|table| PyBytes::new(py, &table.encode_to_vec()))
             .collect())
     }
 

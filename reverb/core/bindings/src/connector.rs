@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use reverb_client::Connector;
 use reverb_data::Result;
-use reverb_server::registry;
+use reverb_server::{is_loopback_target, local_transport};
 use reverb_wire::GrpcTransport;
 use reverb_wire::transport::Transport;
 
@@ -22,7 +22,7 @@ impl AnyConnector {
     pub(crate) fn new(address: &str) -> Self {
         Self {
             address: address.to_owned(),
-            loopback_port: registry::is_loopback_target(address),
+            loopback_port: is_loopback_target(address),
             remote: OnceLock::new(),
         }
     }
@@ -30,7 +30,7 @@ impl AnyConnector {
 
 impl Connector for AnyConnector {
     fn transport(&self) -> Result<Arc<dyn Transport>> {
-        if let Some(local) = self.loopback_port.and_then(registry::local_transport) {
+        if let Some(local) = self.loopback_port.and_then(local_transport) {
             return Ok(local);
         }
         if let Some(remote) = self.remote.get() {

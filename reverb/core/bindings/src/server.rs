@@ -36,7 +36,7 @@ impl Server {
         let engines: PyResult<Vec<_>> = tables.iter().map(|table| table.get().engine()).collect();
         let engines = engines?;
         let core = py
-            .detach(|| Core::start(engines, ServerOptions { host, port }, runtime().handle().clone()))
+            .detach(|| Core::start(engines, &ServerOptions { host, port }, runtime().handle()))
             .or_raise()?;
         Ok(Self { core: Some(core), tables, origin: Origin::here() })
     }

@@ -5,10 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use reverb_data::Error;
 use reverb_engine::{RateLimiterConfig, SelectorConfig, Table as Engine, TableConfig, TableSignature};
+
+use reverb_wire::convert::signature::flatten_signature;
+use reverb_wire::generated::tensorflow::StructuredValue;
 
 use crate::error::OrRaise;
 use crate::process::Origin;
@@ -115,6 +119,11 @@ impl HeapSelector {
     }
 }
 
+/// A number in few digits: "no limit" is the largest double, which has 309.
+fn short(value: f64) -> String {
+    if value.abs() < 1e15 { value.to_string() } else { format!("{value:.5e}") }
+}
+
 /// When a table lets inserts and samples through.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct RateLimiter {
@@ -133,10 +142,13 @@ impl RateLimiter {
     }
 
     fn __repr__(&self) -> String {
-        let RateLimiterConfig { samples_per_insert, min_size_to_sample, min_diff, max_diff } = self.config;
+        let config = self.config;
         format!(
-            "RateLimiter(samples_per_insert={samples_per_insert}, min_diff_={min_diff}, max_diff={max_diff}, \
-             min_size_to_sample={min_size_to_sample})"
+            "RateLimiter(samples_per_insert={}, min_diff_={}, max_diff={}, min_size_to_sample={})",
+            short(config.samples_per_insert),
+            short(config.min_diff),
+            short(config.max_diff),
+            config.min_size_to_sample,
         )
     }
 }
@@ -191,7 +203,10 @@ impl Table {
         let signature = match signature {
             None => None,
             Some(encoded) => {
-                let flat = reverb_wire::convert::signature::decode_signature(encoded).or_raise()?;
+                let value = StructuredValue::decode(encoded).map_err(|error| {
+                    Error::invalid_argument(format!("signature is no StructuredValue message: {error}"))
+                });
+                let flat = flatten_signature(&value.or_raise()?).or_raise()?;
                 Some(TableSignature { flat, encoded: encoded.to_vec().into() })
             }
         };
@@ -224,9 +239,9 @@ impl Table {
         self.engine.can_insert(num_inserts).or_raise()
     }
 
-    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let encoded = reverb_server::info::encode_table_info(&self.engine).or_raise()?;
-        Ok(PyBytes::new(py, &encoded))
+    fn info<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let info = reverb_server::info::table_info(&self.engine.info());
+        PyBytes::new(py, &info.encode_to_vec())
     }
 
     fn __repr__(&self) -> &str {

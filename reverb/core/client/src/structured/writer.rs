@@ -101,14 +101,14 @@ impl Drop for StructuredWriter {
             sender.close();
             return;
         }
-        self.runtime.spawn(flush_and_close(sender));
+        self.runtime.spawn(flush_and_close(sender, DROP_FLUSH_TIME));
     }
 }
 
-/// Sends what a dropped writer left behind.
-async fn flush_and_close(sender: Arc<Sender>) {
+/// Sends what a dropped writer left behind, and gives up after `limit`.
+async fn flush_and_close(sender: Arc<Sender>, limit: Duration) {
     sender.freeze_blocks(0);
-    let flushed = tokio::time::timeout(DROP_FLUSH_TIME, sender.wait_until_pending(0)).await;
+    let flushed = tokio::time::timeout(limit, sender.wait_until_pending(0)).await;
     if !matches!(flushed, Ok(Ok(()))) {
         log::warn!(
             "A structured writer was dropped and {} of its items could not be delivered. Call flush() before the \
@@ -119,3 +119,6 @@ async fn flush_and_close(sender: Arc<Sender>) {
     }
     sender.close();
 }
+
+#[cfg(test)]
+mod tests;
