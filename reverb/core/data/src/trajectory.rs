@@ -60,6 +60,11 @@ impl Column<'_> {
         (0..self.num_slices).map(move |_| read_slice(&mut reader))
     }
 
+    /// The slice of a column that has just one, which is the common case.
+    pub fn single_slice(&self) -> Option<Slice> {
+        (self.num_slices == 1).then(|| read_slice(&mut self.reader.clone()))
+    }
+
     /// Number of slices.
     pub fn num_slices(&self) -> usize {
         self.num_slices

@@ -102,6 +102,9 @@ impl ColumnBuffer {
         trajectory: &reverb_data::Trajectory,
         column: &reverb_data::trajectory::Column<'_>,
     ) -> Result<()> {
+        if self.put_single_slice(row, trajectory, column)? {
+            return Ok(());
+        }
         let (dtype, shape) = trajectory.column_spec(column)?;
         if dtype != self.dtype || shape != self.item_shape || column.squeeze != self.squeeze {
             return Err(Error::invalid_argument(format!(
@@ -126,6 +129,28 @@ impl ColumnBuffer {
                 Ok(())
             }
         }
+    }
+
+    /// The common case, with one look at the chunk: one slice of fixed-size elements. Says whether it applied.
+    fn put_single_slice(
+        &mut self,
+        row: usize,
+        trajectory: &reverb_data::Trajectory,
+        column: &reverb_data::trajectory::Column<'_>,
+    ) -> Result<bool> {
+        let TensorData::Bytes(bytes) = &mut self.data else { return Ok(false) };
+        let Some(slice) = column.single_slice() else { return Ok(false) };
+        let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
+        if tensor.dtype != self.dtype
+            || column.squeeze != self.squeeze
+            || slice.length != self.item_shape[0]
+            || tensor.row_shape() != &self.item_shape[1..]
+        {
+            return Ok(false);
+        }
+        let place = row * self.item_bytes..(row + 1) * self.item_bytes;
+        tensor.copy_rows(slice.offset, slice.length, &mut bytes[place])?;
+        Ok(true)
     }
 
     fn finish(self) -> Tensor {
