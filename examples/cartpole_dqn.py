@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learns CartPole with several actor processes, one learner, and a replay server between them.
 
-    python examples/cartpole_dqn.py                  # about a minute or two on two cores
-    python examples/cartpole_dqn.py --budget quick   # a shorter run with an easier goal
+    python examples/cartpole_dqn.py                  # well under a minute on two cores
+    python examples/cartpole_dqn.py --budget quick   # less time, and an easier goal
 
 Read it from top to bottom: the configuration, the tables, what an actor does, what the learner
 does, the evaluation. Everything that moves between processes goes through the server:
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.context
@@ -27,7 +28,7 @@ import os
 import pathlib
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 # The matrices are small: a second BLAS thread would only take a core away from an actor.
@@ -79,7 +80,7 @@ class Config:
     target_rate: float = 0.01  # of the moving average that makes the target network
     publish_period: int = 20  # learner steps between two publications of the weights
     evaluate_period: int = 250  # learner steps between two greedy evaluations
-    report_period_s: float = 2.0
+    report_period_s: float = 1.0
 
 
 # For CI: enough to tell a policy that learned from one that did not.
@@ -166,13 +167,14 @@ def run_actor(
             discount = 0.0 if terminated else config.discount
             scaled_reward = config.reward_scale * float(reward)
             write_step(writer, config, observation, action, scaled_reward, discount)
-            wait_for_room(writer, config, stop)
+            patiently(stop, functools.partial(writer.flush, config.max_unconfirmed_items))
             observation = next_observation
             episode_return += float(reward)
             num_steps += 1
             done = terminated or truncated
         if done:
-            finish_episode(writer, config, observation)
+            pad_episode(writer, config, observation)
+            patiently(stop, writer.end_episode)
             client.insert(np.float32(episode_return), {"returns": 1.0})
     # What is still on its way is of no use to anybody: leave without waiting for it.
     writer.close()
@@ -217,22 +219,22 @@ def write_step(
     writer.create_item("transitions", config.initial_priority, transition)
 
 
-def finish_episode(
+def pad_episode(
     writer: reverb.TrajectoryWriter, config: Config, last_observation: np.ndarray
 ) -> None:
-    """Pads the episode, so that its last steps start n-step transitions too, and closes it."""
+    """Repeats the last observation, so that n-step transitions start at the last steps too."""
     for _ in range(config.n_step):
         write_step(writer, config, last_observation, action=0, reward=0.0, discount=1.0)
-    writer.end_episode()
 
 
-def wait_for_room(
-    writer: reverb.TrajectoryWriter, config: Config, stop: multiprocessing.synchronize.Event
-) -> None:
-    """Blocks while too many items wait for the server, as they do when the limiter says so."""
+def patiently(stop: multiprocessing.synchronize.Event, call: Callable[..., None]) -> None:
+    """Makes a call that waits for the server, as long as it takes but no longer than the training.
+
+    The limiter may hold an actor back for any time, so the call has a timeout and is repeated.
+    """
     while not stop.is_set():
         try:
-            writer.flush(block_until_num_items=config.max_unconfirmed_items, timeout_ms=500)
+            call(timeout_ms=200)
         except reverb.DeadlineExceededError:
             continue
         return
@@ -397,6 +399,7 @@ def main() -> int:
     progress = Progress(client)
     try:
         best = train(config, learner, progress)
+        training_seconds = progress.seconds
     finally:
         stop.set()
         for actor in actors:
@@ -409,7 +412,7 @@ def main() -> int:
     save_picture(picture, progress, config.goal)
     final = evaluate(best, num_episodes=20, seed=config.seed + 20_000)
     passed = final >= config.goal
-    print(f"trained for {progress.seconds:.0f} s; the learning curve is in {picture}")
+    print(f"trained for {training_seconds:.1f} s; the learning curve is in {picture}")
     print(
         f"{'PASSED' if passed else 'FAILED'}: mean return {final:.1f} over 20 greedy episodes, "
         f"the goal is {config.goal:g} (a random policy reaches about 22)"
