@@ -6,6 +6,8 @@ use reverb_wire::generated::StructuredWriterConfig;
 use super::*;
 use crate::structured::testing::*;
 
+/// Random calls against the rules in their plainest form.
+mod model;
 /// What values do: conditions on them, priorities of them, and which are refused.
 mod values;
 

@@ -198,3 +198,23 @@ fn long_strings_and_values_pass_through_untouched() {
     assert_eq!(seen[1][0].shape.as_slice(), [100, 100]);
     assert_eq!(seen[1][1].data, TensorData::Strings(vec![vec![1], vec![]]));
 }
+
+#[test]
+fn cleared_values_are_forgotten() {
+    let mut errors = config("t", vec![last(0, -2)], vec![]);
+    errors.priority = Some(td_error_priority(0.0, 0));
+    let seldom = config("t", vec![last(0, -6)], vec![]);
+    let by_data = config("t", vec![at(0, -1)], vec![not(data(1, 0))]);
+    let mut bench = Bench::new(&[errors, seldom, by_data]);
+    for (error, data) in [(10, 0), (20, 0), (30, 1)] {
+        bench.append(&[Some(error), Some(data)], false).unwrap();
+    }
+    bench.end_episode(true);
+    bench.items.clear();
+    for (error, data) in [(1, None), (2, None), (3, None), (4, Some(1))] {
+        bench.append(&[Some(error), data], false).unwrap();
+    }
+    let pair = |a: i32, b: i32| Item(0, f64::from(a + b) / 2.0, vec![(vec![a, b], false)]);
+    let single = Item(2, 1.0, vec![(vec![4], true)]);
+    assert_eq!(bench.items, [pair(1, 2), pair(2, 3), pair(3, 4), single]);
+}
