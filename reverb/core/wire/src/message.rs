@@ -54,6 +54,14 @@ impl Message {
         builder.finish()
     }
 
+    /// A message that the caller has compressed as the headers of its stream say.
+    pub fn from_compressed_body(body: &[u8]) -> Self {
+        let mut builder = MessageBuilder::with_capacity(body.len());
+        builder.out()[0] = 1;
+        builder.out().extend_from_slice(body);
+        builder.finish()
+    }
+
     /// No bytes at all, not even a frame header: what ends a stream.
     pub(crate) fn empty() -> Self {
         Self { segments: Vec::new(), at: 0, consumed: 0, remaining: 0 }

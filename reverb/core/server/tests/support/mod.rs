@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the tests of the server share: tables, items, and a client that may say anything.
 
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used, reason = "each test uses a part")]
+#![allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test uses a part"
+)]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The hand-made codecs against captured traffic of the original and against the generated messages.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message as _;
+use reverb_data::{Chunk, DType, ErrorKind, NewItem, Sampled, SequenceRange, TrajectoryBuilder};
+use reverb_wire::codec::chunk::{RawChunk, Sharing, put_chunk_data};
+use reverb_wire::codec::insert::{
+    InsertRequest, decode_confirmation, encode_confirmation, encode_request,
+};
+use reverb_wire::codec::sample::{MAX_MESSAGE_CHUNK_BYTES, SampleDecoder, SampleEncoder, request};
+use reverb_wire::convert::signature::flatten_signature;
+use reverb_wire::generated as proto;
+use reverb_wire::message::{Message, body_of};
+use reverb_wire::transport::InsertBatch;
+
+macro_rules! capture {
+    ($name:literal) => {
+        Bytes::from_static(include_bytes!(concat!("captures/", $name, ".bin")))
+    };
+}
+
+/// Reads a request the way a server does, on a stream that holds `held`.
+fn read(message: &Bytes, held: &mut HashMap<u64, Chunk>) -> InsertBatch {
+    let request = InsertRequest::parse(message.clone()).unwrap();
+    let mut chunks = Vec::new();
+    for chunk in request.chunks() {
+        let chunk = chunk.unwrap().to_chunk(request.message(), Sharing::Stored);
+        held.entry(chunk.key()).or_insert_with(|| chunk.clone());
+        chunks.push(chunk);
+    }
+    let items = request.items().map(|item| {
+        let item = item.unwrap();
+        let trajectory = item.trajectory(|key| Ok(&held[&key])).unwrap();
+        trajectory.validate().unwrap();
+        NewItem {
+            key: item.key,
+            table: item.table.into(),
+            priority: item.priority,
+            times_sampled: item.times_sampled,
+            trajectory,
+        }
+    });
+    let items = items.collect();
+    InsertBatch { chunks, items, keep_chunk_keys: request.keep_chunk_keys().to_vec() }
+}
+
+/// We leave the size statistics out of messages; readers do without.
+fn without_sizes(chunk: &mut proto::ChunkData) {
+    chunk.data_uncompressed_size = 0;
+}
+
+#[test]
+fn captured_chunks_come_out_byte_for_byte() {
+    for bytes in [capture!("chunk_int32_plain_3"), capture!("chunk_int32_delta_3x1")] {
+        let chunk = RawChunk::parse(&bytes).unwrap().to_chunk(&bytes, Sharing::Stored);
+        let mut written = Vec::new();
+        put_chunk_data(&mut written, &chunk);
+        assert_eq!(written, bytes);
+    }
+}
+
+#[test]
+fn captured_insert_requests_are_written_as_they_were_read() {
+    let mut held = HashMap::new();
+    for bytes in [
+        capture!("insert_req_int32_plain_3"),
+        capture!("insert_req_all_dtypes"),
+        capture!("insert_req_delta_dtypes"),
+        capture!("insert_req_bfloat16"),
+        capture!("insert_req_traj_batch4"),
+        capture!("insert_req_traj_seq0"),
+        capture!("insert_req_traj_seq1"),
+        capture!("insert_req_traj_seq2"),
+    ] {
+        let batch = read(&bytes, &mut held);
+        for item in &batch.items {
+            item.trajectory.decode().unwrap();
+        }
+        let mut expected = proto::InsertStreamRequest::decode(bytes).unwrap();
+        expected.chunks.iter_mut().for_each(without_sizes);
+        let written = body_of(encode_request(&batch));
+        assert_eq!(proto::InsertStreamRequest::decode(written).unwrap(), expected);
+    }
+}
+
+#[test]
+fn captured_values_are_decoded() {
+    let batch = read(&capture!("insert_req_int32_plain_3"), &mut HashMap::new());
+    let columns = batch.items[0].trajectory.decode().unwrap();
+    assert_eq!((columns[0].dtype, columns[0].shape.as_slice()), (DType::Int32, &[3][..]));
+    let values: Vec<u8> = [5i32, 7, 4].iter().flat_map(|it| it.to_le_bytes()).collect();
+    assert_eq!(columns[0].data, reverb_data::TensorData::Bytes(values));
+}
+
+#[test]
+fn a_captured_sample_is_read_and_written() {
+    let bytes = capture!("sample_resp_int32_plain_3");
+    let mut samples = Vec::new();
+    SampleDecoder::new().push(&bytes, &mut samples).unwrap();
+    let sample = &samples[0];
+    assert_eq!(sample.key, 15_870_799_552_508_530_728);
+    assert_eq!((sample.priority, sample.probability, sample.table_size), (1.5, 1.0, 1));
+    assert_eq!(sample.inserted_at_ns, 1_795_168_492_178_858_450);
+    assert!(!sample.rate_limited);
+
+    let mut encoder = SampleEncoder::new();
+    encoder.push("lifo", sample, |_| panic!("this is no large sample"));
+    let written = body_of(encoder.finish().unwrap());
+    let mut expected = proto::SampleStreamResponse::decode(bytes).unwrap();
+    expected.entries[0].data.iter_mut().for_each(without_sizes);
+    assert_eq!(proto::SampleStreamResponse::decode(written).unwrap(), expected);
+}
+
+#[test]
+fn requests_and_confirmations_are_those_of_the_original() {
+    let written = body_of(Message::of(&request("lifo", 1, None)));
+    assert_eq!(written, capture!("sample_req"));
+    let bytes = capture!("insert_resp_multi");
+    let keys = decode_confirmation(&bytes).unwrap();
+    assert!(keys.len() > 1);
+    assert_eq!(body_of(encode_confirmation(&keys)), bytes);
+    let unpacked = [0x08, 5, 0x08, 6];
+    assert_eq!(decode_confirmation(&unpacked).unwrap(), [5, 6]);
+}
+
+#[test]
+fn a_zero_timeout_does_not_become_for_ever() {
+    for (timeout, milliseconds) in [
+        (None, -1),
+        (Some(Duration::ZERO), 1),
+        (Some(Duration::from_micros(1500)), 2),
+        (Some(Duration::from_secs(3)), 3000),
+        (Some(Duration::MAX), i64::MAX),
+    ] {
+        let sent = request("t", 1, timeout).rate_limiter_timeout.unwrap().milliseconds;
+        assert_eq!(sent, milliseconds, "{timeout:?}");
+    }
+}
+
+#[test]
+fn the_signatures_of_a_captured_server_are_flattened() {
+    let info = proto::ServerInfoResponse::decode(capture!("serverinfo_resp")).unwrap();
+    let mut described: Vec<String> = info
+        .table_info
+        .iter()
+        .filter_map(|table| table.signature.as_ref())
+        .map(|signature| flatten_signature(signature).unwrap().describe())
+        .collect();
+    described.sort();
+    described.dedup();
+    assert_eq!(described, EXPECTED_SIGNATURES);
+}
+
+const EXPECTED_SIGNATURES: [&str; 1] = ["0: Tensor<name: 'a/aa', dtype: int32, shape: [?,3]>, \
+    1: Tensor<name: 'b/bb', dtype: float, shape: [?]>, \
+    2: Tensor<name: 'c/0', dtype: int64, shape: []>, \
+    3: Tensor<name: 'c/1/0', dtype: string, shape: <unknown>>"];
+
+#[test]
+fn a_signature_of_anything_else_is_refused() {
+    use proto::tensorflow::structured_value::Kind;
+    use proto::tensorflow::{DictValue, ListValue, StructuredValue};
+    let number = StructuredValue { kind: Some(Kind::Int64Value(1)) };
+    let fields = [("a".to_owned(), number)].into();
+    let dict = StructuredValue { kind: Some(Kind::DictValue(DictValue { fields })) };
+    let error = flatten_signature(&dict).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.message().contains("at 'a'"), "{error}");
+
+    let mut deep = StructuredValue { kind: None };
+    for _ in 0..1000 {
+        deep = StructuredValue { kind: Some(Kind::ListValue(ListValue { values: vec![deep] })) };
+    }
+    assert!(flatten_signature(&deep).unwrap_err().message().contains("deeper"));
+    // Dropping a thousand levels one in the other is fine, a million would not be.
+}
+
+fn chunk(key: u64, length: usize) -> Chunk {
+    Chunk::from_slice(key, SequenceRange::default(), false, &vec![key as u8; length])
+}
+
+fn sample(key: u64, chunks: &[Chunk]) -> Sampled {
+    let mut builder = TrajectoryBuilder::new();
+    chunks.iter().for_each(|chunk| builder.slice(chunk, 0, 0, 1));
+    builder.end_column(false);
+    Sampled {
+        key,
+        priority: 1.0,
+        times_sampled: 1,
+        probability: 0.5,
+        table_size: 3,
+        inserted_at_ns: 5,
+        rate_limited: true,
+        trajectory: builder.finish().unwrap(),
+    }
+}
+
+#[test]
+fn large_samples_are_cut_where_the_original_cuts_them() {
+    let chunks: Vec<Chunk> = (0..7).map(|key| chunk(key, 614_471)).collect();
+    let mut encoder = SampleEncoder::new();
+    let mut messages = Vec::new();
+    for key in 0..3 {
+        encoder.push("t", &sample(key, &chunks), |message| messages.push(message));
+    }
+    messages.extend(encoder.finish());
+    // Entry by entry: chunks, whether there is information, whether it is the last of its sample.
+    let layout: Vec<Vec<(usize, bool, bool)>> = messages
+        .into_iter()
+        .map(|message| {
+            let message = proto::SampleStreamResponse::decode(body_of(message)).unwrap();
+            let entries = message.entries.iter();
+            entries.map(|it| (it.data.len(), it.info.is_some(), it.end_of_sequence)).collect()
+        })
+        .collect();
+    assert_eq!(
+        layout,
+        [
+            vec![(4, true, false)],
+            vec![(3, false, true), (1, true, false)],
+            vec![(4, false, false)],
+            vec![(2, false, true), (2, true, false)],
+            vec![(4, false, false)],
+            vec![(1, false, true)],
+        ]
+    );
+}
+
+#[test]
+fn one_chunk_larger_than_a_message_travels_whole() {
+    let mut encoder = SampleEncoder::new();
+    let chunks = [chunk(1, 5 << 20)];
+    encoder.push("t", &sample(1, &chunks), |_| panic!("nothing to cut"));
+    let mut next = 0;
+    encoder.push("t", &sample(2, &chunks), |_| next += 1);
+    assert_eq!(next, 1);
+    assert!(chunks[0].data().len() > MAX_MESSAGE_CHUNK_BYTES);
+}
+
+fn entry(info: Option<&Sampled>, data: &[&Chunk], end: bool) -> proto::SampleStreamResponse {
+    let info = info.map(|sample| {
+        let mut encoder = SampleEncoder::new();
+        encoder.push("t", sample, |_| {});
+        let message = body_of(encoder.finish().unwrap());
+        proto::SampleStreamResponse::decode(message).unwrap().entries[0].info.clone().unwrap()
+    });
+    let data = data.iter().map(|chunk| proto::ChunkData {
+        chunk_key: chunk.key(),
+        data: Bytes::copy_from_slice(chunk.data()),
+        ..Default::default()
+    });
+    let entry = proto::sample_stream_response::SampleEntry {
+        info,
+        data: data.collect(),
+        end_of_sequence: end,
+    };
+    proto::SampleStreamResponse { entries: vec![entry] }
+}
+
+fn decode(messages: &[proto::SampleStreamResponse]) -> reverb_data::Result<Vec<Sampled>> {
+    let mut decoder = SampleDecoder::new();
+    let mut samples = Vec::new();
+    for message in messages {
+        decoder.push(&Bytes::from(message.encode_to_vec()), &mut samples)?;
+    }
+    Ok(samples)
+}
+
+#[test]
+fn samples_are_put_together_however_a_server_sends_them() {
+    let (a, b, extra) = (chunk(1, 10), chunk(2, 5000), chunk(3, 10));
+    let wanted = sample(9, &[a.clone(), b.clone()]);
+    let keys = |samples: &[Sampled]| {
+        let chunks = samples.iter().flat_map(|it| it.trajectory.chunks());
+        chunks.map(Chunk::key).collect::<Vec<_>>()
+    };
+    // Chunks in the other order, information alone, an empty message, an end alone, a chunk too many.
+    let samples = decode(&[
+        entry(Some(&wanted), &[], false),
+        proto::SampleStreamResponse::default(),
+        entry(None, &[&b, &extra], false),
+        entry(None, &[&a], false),
+        entry(None, &[], true),
+    ])
+    .unwrap();
+    assert_eq!(keys(&samples), [1, 2]);
+    assert_eq!(samples[0].trajectory.chunks()[1].data(), b.data());
+
+    // The end of one sample and the beginning of the next in one message.
+    let mut both = entry(None, &[&b], true);
+    both.entries.extend(entry(Some(&wanted), &[&a], false).entries);
+    let samples =
+        decode(&[entry(Some(&wanted), &[&a], false), both, entry(None, &[&b], true)]).unwrap();
+    assert_eq!(keys(&samples), [1, 2, 1, 2]);
+
+    // Only the first information counts, and the first chunk of a key.
+    let other = sample(10, std::slice::from_ref(&a));
+    let twin = Chunk::from_slice(1, SequenceRange::default(), false, &[9]);
+    let samples =
+        decode(&[entry(Some(&wanted), &[&a], false), entry(Some(&other), &[&twin, &b], true)])
+            .unwrap();
+    assert_eq!((samples[0].key, keys(&samples)), (9, vec![1, 2]));
+    assert_eq!(samples[0].trajectory.chunks()[0].data(), a.data());
+}
+
+#[test]
+fn samples_that_lack_something_are_errors() {
+    let a = chunk(1, 10);
+    let wanted = sample(9, &[a.clone(), chunk(2, 10)]);
+    let error = decode(&[entry(Some(&wanted), &[&a], true)]).unwrap_err();
+    assert_eq!(error.message(), "The server sent a sample without its chunk 2.");
+    let error = decode(&[entry(None, &[&a], true)]).unwrap_err();
+    assert!(error.message().contains("without the information"), "{error}");
+}
+
+#[test]
+fn samples_of_many_chunks_find_them_all() {
+    let chunks: Vec<Chunk> = (0..100).map(|key| chunk(key, 10)).collect();
+    let reversed: Vec<&Chunk> = chunks.iter().rev().collect();
+    let samples = decode(&[entry(Some(&sample(1, &chunks)), &reversed, true)]).unwrap();
+    assert!(samples[0].trajectory.chunks().iter().map(Chunk::key).eq(0..100));
+}
+
+#[test]
+fn only_chunks_that_fill_their_message_keep_it_alive() {
+    let message = Bytes::from(vec![0; 100_000]);
+    let raw = |length: usize| RawChunk {
+        key: 1,
+        range: SequenceRange::default(),
+        delta: false,
+        data: &message[..length],
+    };
+    let shares = |length, sharing| raw(length).to_chunk(&message, sharing).shared_data().is_some();
+    assert!(shares(60_000, Sharing::Stored));
+    assert!(!shares(40_000, Sharing::Stored));
+    assert!(shares(40_000, Sharing::Transient));
+    assert!(!shares(1000, Sharing::Transient));
+}
+
+#[test]
+fn descriptors_stand_before_those_that_need_them() {
+    let set = include_bytes!("../proto/descriptors.bin");
+    let set = prost_types::FileDescriptorSet::decode(&set[..]).unwrap();
+    let mut known: Vec<&str> = Vec::new();
+    for file in &set.file {
+        assert!(file.dependency.iter().all(|it| known.contains(&it.as_str())), "{}", file.name());
+        known.push(file.name());
+    }
+    assert!(known.contains(&"google/protobuf/timestamp.proto"));
+    assert!(known.contains(&"reverb_service.proto"));
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Bytes that nobody should send: they are errors or nonsense, but never a crash.
+
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use prost::Message as _;
+use reverb_data::{Chunk, Error, ErrorKind, NewItem, SequenceRange, TrajectoryBuilder};
+use reverb_wire::codec::chunk::Sharing;
+use reverb_wire::codec::insert::{InsertRequest, decode_confirmation, encode_request};
+use reverb_wire::codec::sample::SampleDecoder;
+use reverb_wire::generated as proto;
+use reverb_wire::message::body_of;
+use reverb_wire::transport::InsertBatch;
+
+/// What a server and then a reader do with an insert request.
+fn take_insert(message: Bytes) -> Result<(), Error> {
+    let request = InsertRequest::parse(message)?;
+    let mut held = HashMap::new();
+    for chunk in request.chunks() {
+        let chunk = chunk?.to_chunk(request.message(), Sharing::Stored);
+        held.entry(chunk.key()).or_insert(chunk);
+    }
+    for item in request.items() {
+        let trajectory =
+            item?.trajectory(|key| held.get(&key).ok_or_else(|| Error::internal("missing")))?;
+        trajectory.validate()?;
+        trajectory.decode()?;
+    }
+    Ok(())
+}
+
+fn take_sample(message: &Bytes) -> Result<(), Error> {
+    let mut samples = Vec::new();
+    let result = SampleDecoder::new().push(message, &mut samples);
+    for sample in &samples {
+        // What came over the network is checked as it is decoded.
+        let _ = sample.trajectory.decode();
+    }
+    result
+}
+
+const CAPTURES: [&[u8]; 5] = [
+    include_bytes!("captures/insert_req_all_dtypes.bin"),
+    include_bytes!("captures/insert_req_delta_dtypes.bin"),
+    include_bytes!("captures/insert_req_traj_batch4.bin"),
+    include_bytes!("captures/insert_req_int32_plain_3.bin"),
+    include_bytes!("captures/sample_resp_int32_plain_3.bin"),
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn noise_is_survived(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let bytes = Bytes::from(bytes);
+        let _ = take_insert(bytes.clone());
+        let _ = take_sample(&bytes);
+        let _ = decode_confirmation(&bytes);
+    }
+
+    #[test]
+    fn damaged_messages_are_survived(
+        which in 0..CAPTURES.len(),
+        changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..6),
+        cut in any::<proptest::sample::Index>(),
+        is_cut in any::<bool>(),
+    ) {
+        let mut bytes = CAPTURES[which].to_vec();
+        for (at, value) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        if is_cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let bytes = Bytes::from(bytes);
+        let _ = take_insert(bytes.clone());
+        let _ = take_sample(&bytes);
+    }
+
+    #[test]
+    fn what_we_write_the_generated_code_reads(batch in any_batch()) {
+        let message = proto::InsertStreamRequest::decode(body_of(encode_request(&batch))).unwrap();
+        prop_assert_eq!(&message.keep_chunk_keys, &batch.keep_chunk_keys);
+        prop_assert_eq!(message.chunks.len(), batch.chunks.len());
+        for (read, chunk) in message.chunks.iter().zip(&batch.chunks) {
+            let range = read.sequence_range.unwrap();
+            prop_assert_eq!((read.chunk_key, read.delta_encoded), (chunk.key(), chunk.is_delta_encoded()));
+            let (start, end, sparse) = (range.start, range.end, range.sparse);
+            let range = SequenceRange { episode_id: range.episode_id, start, end, sparse };
+            prop_assert_eq!(range, chunk.range());
+            prop_assert_eq!(&read.data, chunk.data());
+        }
+        for (read, item) in message.items.iter().zip(&batch.items) {
+            prop_assert_eq!((read.key, read.table.as_str()), (item.key, &*item.table));
+            prop_assert_eq!(read.priority.to_bits(), item.priority.to_bits());
+            prop_assert_eq!(read.times_sampled, item.times_sampled);
+            let columns = &read.flat_trajectory.as_ref().unwrap().columns;
+            prop_assert_eq!(columns.len(), item.trajectory.num_columns());
+            for (read, column) in columns.iter().zip(item.trajectory.columns()) {
+                prop_assert_eq!(read.squeeze, column.squeeze);
+                let slices = column.slices().map(|slice| proto::flat_trajectory::ChunkSlice {
+                    chunk_key: item.trajectory.chunks()[slice.chunk].key(),
+                    offset: slice.offset as i32,
+                    length: slice.length as i32,
+                    index: slice.tensor as i32,
+                });
+                prop_assert_eq!(&read.chunk_slices, &slices.collect::<Vec<_>>());
+            }
+        }
+    }
+}
+
+prop_compose! {
+    fn any_chunk()(
+        key in any::<u64>(),
+        episode_id in any::<u64>(),
+        start in any::<i32>(),
+        end in any::<i32>(),
+        flags in any::<(bool, bool)>(),
+        // Both sides of the size from which a payload is not copied.
+        length in prop_oneof![0usize..100, 1900usize..2300],
+    ) -> Chunk {
+        let range = SequenceRange { episode_id, start, end, sparse: flags.0 };
+        Chunk::from_slice(key, range, flags.1, &vec![0x0a; length])
+    }
+}
+
+prop_compose! {
+    fn any_batch()(
+        chunks in proptest::collection::vec(any_chunk(), 1..5),
+        keys in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<i32>()), 0..5),
+        slices in proptest::collection::vec((0usize..5, 0usize..300, 0usize..300, any::<bool>()), 1..8),
+        keep_chunk_keys in proptest::collection::vec(any::<u64>(), 0..20),
+    ) -> InsertBatch {
+        let items = keys.iter().map(|&(key, priority, times_sampled)| {
+            let mut builder = TrajectoryBuilder::new();
+            for &(which, offset, length, ends) in &slices {
+                builder.slice(&chunks[which % chunks.len()], which, offset, length);
+                if ends {
+                    builder.end_column(length % 2 == 0);
+                }
+            }
+            builder.slice(&chunks[0], 0, 0, 1);
+            builder.end_column(false);
+            let trajectory = builder.finish().unwrap();
+            let priority = f64::from_bits(priority);
+            NewItem { key, table: "täble".into(), priority, times_sampled, trajectory }
+        });
+        InsertBatch { items: items.collect(), chunks, keep_chunk_keys }
+    }
+}
+
+#[test]
+fn each_kind_of_nonsense_is_an_invalid_argument() {
+    let column = |slice| proto::flat_trajectory::Column { chunk_slices: slice, squeeze: false };
+    let request = |columns| {
+        let item = proto::PrioritizedItem {
+            flat_trajectory: Some(proto::FlatTrajectory { columns }),
+            ..Default::default()
+        };
+        let data = Bytes::from_static(include_bytes!("captures/chunk_int32_plain_3.bin"));
+        let mut chunk = proto::ChunkData::decode(data).unwrap();
+        chunk.chunk_key = 1;
+        let items = vec![item];
+        Bytes::from(
+            proto::InsertStreamRequest { chunks: vec![chunk], items, keep_chunk_keys: vec![] }
+                .encode_to_vec(),
+        )
+    };
+    let slice = |offset, length, index| proto::flat_trajectory::ChunkSlice {
+        chunk_key: 1,
+        offset,
+        length,
+        index,
+    };
+    assert_eq!(take_insert(request(vec![column(vec![slice(0, 3, 0)])])), Ok(()));
+    for (columns, what) in [
+        (vec![], "must not be empty"),
+        (vec![column(vec![])], "must not be empty"),
+        (vec![column(vec![slice(0, 1, 0)]), column(vec![])], "must not be empty"),
+        (vec![column(vec![slice(-1, 1, 0)])], "offset of a chunk slice must not be negative"),
+        (vec![column(vec![slice(0, -1, 0)])], "length of a chunk slice must not be negative"),
+        (vec![column(vec![slice(0, 1, -1)])], "index of a chunk slice must not be negative"),
+        (vec![column(vec![slice(0, 4, 0)])], "Cannot slice"),
+        (vec![column(vec![slice(i32::MAX, i32::MAX, 0)])], "Cannot slice"),
+        (vec![column(vec![slice(0, 1, 7)])], "Tensor index 7 is out of range"),
+    ] {
+        let error = take_insert(request(columns)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.message().contains(what), "{error}");
+    }
+    let bad_name = [0x12, 3, 0x12, 1, 0xff];
+    let error = take_insert(Bytes::copy_from_slice(&bad_name)).unwrap_err();
+    assert!(error.message().contains("not UTF-8"), "{error}");
+    let lying = [0x0a, 0xff, 0xff, 0xff, 0xff, 0x07, 1];
+    assert_eq!(
+        take_insert(Bytes::copy_from_slice(&lying)).unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
+}
