@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The conformance vectors, tried on the package whose behaviour they describe."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+
+import pytest
+from packages import PEER_PYTHON
+
+_TESTS = pathlib.Path(__file__).parent.parent
+_VECTORS = sorted(_TESTS.glob("test_conformance_vectors*.py"))
+
+
+@pytest.mark.conformance
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("path", _VECTORS, ids=lambda path: path.stem)
+def test_the_peer_passes(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    options = ["--noconftest", "-c", "/dev/null", "--import-mode=importlib", "--timeout=120"]
+    # The working directory is not the source tree, whose `reverb` would be imported instead.
+    result = subprocess.run(
+        [PEER_PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert result.returncode == 0, result.stdout
