@@ -194,6 +194,7 @@ async fn captured_writers_are_understood() {
         table(config("fifo")),
         table(config("uni")),
         table(config("uni2")),
+        table(config("dt")),
         table(config("prio")),
     ]);
     let raw = RawClient::connect(&server).await;

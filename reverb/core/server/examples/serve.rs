@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A server with a few tables, to try clients of any language on: `cargo run -p reverb-server --example serve -- 8000`.
+
+use std::error::Error;
+
+use reverb_engine::{RateLimiterConfig, SelectorConfig, Table, TableConfig};
+use reverb_server::{Server, ServerOptions};
+use tokio::runtime::Runtime;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let port = std::env::args().nth(1).map_or(Ok(0), |text| text.parse())?;
+    let runtime = Runtime::new()?;
+    let tables = vec![
+        Table::new(table("fifo", SelectorConfig::Fifo, 0, f64::MAX))?,
+        Table::new(table("uniform", SelectorConfig::Uniform, 0, f64::MAX))?,
+        Table::new(table(
+            "prioritized",
+            SelectorConfig::Prioritized { priority_exponent: 0.8 },
+            0,
+            f64::MAX,
+        ))?,
+        Table::new(table("queue", SelectorConfig::Fifo, 1, 100.0))?,
+    ];
+    let options = ServerOptions { host: None, port };
+    let server = Server::start(tables, &options, runtime.handle())?;
+    println!("{}", server.port());
+    runtime.block_on(server.wait());
+    Ok(())
+}
+
+fn table(
+    name: &str,
+    sampler: SelectorConfig,
+    max_times_sampled: i32,
+    max_diff: f64,
+) -> TableConfig {
+    TableConfig {
+        name: name.into(),
+        sampler,
+        remover: SelectorConfig::Fifo,
+        max_size: if max_times_sampled == 1 { 100 } else { 1_000_000 },
+        max_times_sampled,
+        rate_limiter: RateLimiterConfig {
+            samples_per_insert: 1.0,
+            min_size_to_sample: 1,
+            min_diff: if max_times_sampled == 1 { 0.0 } else { f64::MIN },
+            max_diff,
+        },
+        signature: None,
+        seed: None,
+    }
+}
