@@ -42,6 +42,15 @@ print("used", reverb.__version__)
 """
 
 
+def newest_source_time():
+    """When a file that goes into the wheel was last changed."""
+    sources = [ROOT / "pyproject.toml", ROOT / "LICENSE", ROOT / "README.md"]
+    sources += (
+        path for path in (ROOT / "reverb").rglob("*") if path.suffix in (".py", ".pyi", ".rs")
+    )
+    return max(path.stat().st_mtime for path in sources)
+
+
 @pytest.fixture(
     scope="module", params=["in_dist", pytest.param("built_now", marks=pytest.mark.slow)]
 )
@@ -52,6 +61,8 @@ def wheel(request, tmp_path_factory):
         if not wheels:
             pytest.skip("no wheel in dist/; `make wheel` builds one")
         (path,) = wheels
+        if path.stat().st_mtime < newest_source_time():
+            pytest.skip("the wheel in dist/ is older than its sources; `make wheel` builds another")
         return path
     out = tmp_path_factory.mktemp("wheel")
     subprocess.run(
