@@ -38,10 +38,12 @@ class Client:
     to other processes.
 
     Example:
-      >>> client = Client("localhost:8000")
-      >>> client.insert([np.zeros(4), 1.0], priorities={"table": 1.0})
-      >>> for sample in client.sample("table", num_samples=2):
-      ...     print(sample[0].info.key, sample[0].data)
+      >>> server = reverb.Server([reverb.Table.queue("queue", max_size=10)])
+      >>> client = reverb.Client(f"localhost:{server.port}")
+      >>> client.insert([np.zeros(2), 1.0], priorities={"queue": 1.0})
+      >>> for steps in client.sample("queue", num_samples=1):
+      ...     print(steps[0].data)
+      [array([0., 0.]), array(1.)]
     """
 
     def __init__(

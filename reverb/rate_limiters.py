@@ -29,6 +29,7 @@ class RateLimiter:
 
     Example:
       >>> RateLimiter(samples_per_insert=2.0, min_size_to_sample=10, min_diff=10.0, max_diff=30.0)
+      RateLimiter(samples_per_insert=2, min_diff_=10, max_diff=30, min_size_to_sample=10)
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class MinSize(RateLimiter):
     """Samples wait until the table holds enough items; nothing else ever waits.
 
     Example:
-      >>> MinSize(1)
+      >>> limiter = MinSize(1)
     """
 
     def __init__(self, min_size_to_sample: int) -> None:
@@ -102,6 +103,7 @@ class SampleToInsertRatio(RateLimiter):
 
     Example:
       >>> SampleToInsertRatio(samples_per_insert=4.0, min_size_to_sample=1000, error_buffer=400.0)
+      RateLimiter(samples_per_insert=4, min_diff_=3600, max_diff=4400, min_size_to_sample=1000)
     """
 
     def __init__(

@@ -21,6 +21,9 @@ __all__ = ["Server", "Table", "TableExtensionBase"]
 
 _MAX_PORT = 65_535
 
+# The protocol counts samples of an item in 32 bits.
+_INT32_LIMIT = 2**31
+
 
 class TableExtensionBase(abc.ABC):
     """The base of what observes a table; programs may name it, none can be built yet."""
@@ -36,7 +39,7 @@ class Table:
     Every table needs selectors and a rate limiter of its own.
 
     Example:
-      >>> Table(
+      >>> table = Table(
       ...     name="replay",
       ...     sampler=reverb.selectors.Prioritized(0.8),
       ...     remover=reverb.selectors.Fifo(),
@@ -81,6 +84,10 @@ class Table:
             raise InvalidArgumentError("name must not be empty")
         if max_size <= 0:
             raise InvalidArgumentError(f"max_size must be at least 1, got {max_size}")
+        if not -_INT32_LIMIT <= operator.index(max_times_sampled) < _INT32_LIMIT:
+            raise InvalidArgumentError(
+                f"max_times_sampled must fit into 32 bits, got {max_times_sampled}"
+            )
         internal_extensions = [
             internal
             for extension in extensions

@@ -131,13 +131,18 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
       >>> with client.batched_trajectory_writer(batch_size=2, num_keep_alive_refs=3) as writer:
       ...     for step in range(5):
       ...         writer.append({"observation": np.zeros((2, 4))})
-      ...         writer.create_items(
+      ...         num_items = writer.create_items(
       ...             table="table",
-      ...             priorities=1.0,
+      ...             priorities=[1.0, 2.0],
       ...             trajectory={"observation": writer.history["observation"][-3:]},
-      ...             where=writer.episode_steps >= 3,
       ...         )
-      ...         writer.end_episode(where=np.array([step == 3, False]))
+      ...         print(num_items, writer.episode_steps)
+      ...         writer.end_episode(where=[step == 2, False])
+      0 [1 1]
+      0 [2 2]
+      2 [3 3]
+      1 [1 4]
+      1 [2 5]
     """
 
     def __init__(self, internal_writer: native.BatchedTrajectoryWriter, batch_size: int) -> None:

@@ -38,7 +38,7 @@ class DefaultCheckpointer(CheckpointerBase):
     """Saves to, and loads from, a directory.
 
     Example:
-      >>> DefaultCheckpointer(path="/tmp/checkpoints")
+      >>> checkpointer = DefaultCheckpointer(path="/tmp/checkpoints")
 
     Attributes:
       path: Directory that holds the checkpoints.

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One writer for several environments that are stepped together."""
+
+import numpy as np
+import pytest
+import tree
+
+import reverb
+from reverb import errors, testing
+from reverb.specs import TensorSpec
+
+BATCH = 3
+
+
+@pytest.fixture(scope="module")
+def client():
+    tables = [
+        testing.table("table"),
+        testing.table("signed", signature=[TensorSpec([2], np.int64)]),
+    ]
+    with testing.server(tables) as made:
+        yield made
+
+
+@pytest.fixture
+def writer(client):
+    client.reset("table")
+    with client.batched_trajectory_writer(BATCH, 4) as made:
+        yield made
+
+
+def step(number):
+    """Environment `i` sees `10 * i + number`."""
+    return {"x": 10 * np.arange(BATCH) + number}
+
+
+def all_items(client):
+    found = []
+    while client.server_info()["table"].current_size:
+        (sample,) = client.sample("table", emit_timesteps=False)
+        found.append((sample.data[0].tolist(), sample.info.priority))
+        client.mutate_priorities("table", deletes=[sample.info.key])
+    return found
+
+
+def test_every_environment_gets_its_item(client, writer):
+    for number in range(3):
+        writer.append(step(number))
+    assert writer.batch_size == BATCH
+    assert writer.create_items("table", [1.0, 2.0, 3.0], {"x": writer.history["x"][-2:]}) == BATCH
+    writer.flush()
+    assert all_items(client) == [([1, 2], 1.0), ([11, 12], 2.0), ([21, 22], 3.0)]
+
+
+def test_where_chooses_environments(client, writer):
+    writer.append(step(0))
+    made = writer.create_items(
+        "table", 5.0, writer.history["x"][-1], where=np.asarray([True, False, True])
+    )
+    writer.flush()
+    assert made == 2
+    assert all_items(client) == [(0, 5.0), (20, 5.0)]
+
+
+def test_episodes_end_one_by_one(client, writer):
+    for number in range(4):
+        writer.append(step(number))
+        writer.end_episode(where=[number == 1, False, number == 3])
+    np.testing.assert_array_equal(writer.episode_steps, [2, 4, 0])
+    assert writer.episode_steps.dtype == np.int64
+    assert writer.create_items("table", 1.0, writer.history["x"][-3:]) == 1
+    assert writer.create_items("table", 1.0, writer.history["x"][-2:]) == 2
+    writer.end_episode()
+    np.testing.assert_array_equal(writer.episode_steps, [0, 0, 0])
+    writer.flush()
+    found = [data for data, _ in all_items(client)]
+    assert found == [[11, 12, 13], [2, 3], [12, 13]]
+
+
+def test_an_environment_with_too_few_steps_is_named(writer):
+    writer.append(step(0))
+    writer.end_episode(where=[False, True, False])
+    with pytest.raises(errors.InvalidArgumentError, match="Environment 1 was selected"):
+        writer.create_items("table", 1.0, writer.history["x"][-1:], where=[True, True, True])
+
+
+def test_columns_show_their_shape(writer):
+    for number in range(3):
+        writer.append(step(number) | {"y": np.zeros((BATCH, 2), np.float32)})
+    history = writer.history
+    assert (history["x"][-1].shape, history["x"][-1].is_squeezed) == ((BATCH,), True)
+    column = history["y"][-2:]
+    assert (column.shape, column.dtype, len(column)) == ((BATCH, 2, 2), np.float32, 2)
+    np.testing.assert_array_equal(history["x"][-2:].numpy(), [[1, 2], [11, 12], [21, 22]])
+    assert not tree.is_nested(column)
+    assert not tree.is_nested(history["x"])
+
+
+def test_the_history_grows_with_new_fields(client, writer):
+    writer.append(step(0))
+    writer.append(step(1) | {"y": np.ones(BATCH)}, partial_step=True)
+    writer.append({"z": [np.ones((BATCH, 1))]})
+    assert list(writer.history) == ["x", "y", "z"]
+    np.testing.assert_array_equal(writer.episode_steps, [2, 2, 2])
+
+
+@pytest.mark.parametrize("leaf", [np.zeros(BATCH - 1), np.zeros((BATCH + 1, 2)), 1.0])
+def test_a_leaf_has_a_row_for_every_environment(writer, leaf):
+    with pytest.raises(errors.InvalidArgumentError, match="3"):
+        writer.append({"x": leaf})
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"priorities": [1.0, 2.0]}, r"must have shape \[3\], got shape \[2\]"),
+        ({"where": [True]}, r"must have shape \[3\], got shape \[1\]"),
+        ({"priorities": [1.0, float("nan"), 1.0]}, "NaN"),
+    ],
+)
+def test_shapes_and_priorities_are_checked(writer, options, text):
+    writer.append(step(0))
+    arguments = {"priorities": 1.0, "trajectory": writer.history["x"][-1:]} | options
+    with pytest.raises(errors.InvalidArgumentError, match=text):
+        writer.create_items("table", **arguments)
+
+
+def test_columns_come_from_a_batched_history(client, writer):
+    single = client.trajectory_writer(1)
+    single.append(1)
+    for column in (single.history[-1], np.zeros(3)):
+        with pytest.raises(TypeError, match="slices of the history of this writer"):
+            writer.create_items("table", 1.0, [column])
+
+
+def test_items_are_compared_with_the_signature(client, writer):
+    for number in range(3):
+        writer.append(step(number))
+    assert writer.create_items("signed", 1.0, [writer.history["x"][-2:]]) == BATCH
+    with pytest.raises(errors.SignatureMismatchError, match="'signed'"):
+        writer.create_items("signed", 1.0, [writer.history["x"][-3:]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [((0, 1), "batch_size must be at least 1"), ((1, 0), "num_keep_alive_refs must be at least 1")],
+)
+def test_numbers_are_positive(client, arguments, text):
+    with pytest.raises(errors.InvalidArgumentError, match=text):
+        client.batched_trajectory_writer(*arguments)
+
+
+def test_leaving_the_block_flushes_and_closes(client):
+    client.reset("table")
+    with client.batched_trajectory_writer(BATCH, 1) as writer:
+        writer.append(step(0))
+        writer.create_items("table", 1.0, writer.history["x"][-1])
+    assert client.server_info()["table"].current_size == BATCH
+    with pytest.raises(reverb.ReverbError, match="closed"):
+        writer.append(step(1))

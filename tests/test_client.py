@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client's calls: arguments, errors, and what comes back."""
+
+import inspect
+import pickle
+import socket
+import time
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import testing
+from reverb.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    SignatureMismatchError,
+    TableNotFoundError,
+    UnavailableError,
+    UnimplementedError,
+)
+from reverb.specs import TensorSpec
+
+
+@pytest.fixture(scope="module")
+def client():
+    tables = [
+        testing.table("table", sampler=reverb.selectors.Uniform()),
+        testing.table("empty"),
+        testing.table("signed", signature={"b": TensorSpec([None], np.int64), "a": ()}),
+        reverb.Table.queue("queue", 3),
+        testing.table("prioritized", sampler=reverb.selectors.Prioritized(1.0)),
+    ]
+    with testing.server(tables) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _clean(client):
+    for table in client.server_info():
+        client.reset(table)
+
+
+@pytest.fixture
+def nobody():
+    """An address where nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+class TestObject:
+    def test_repr_and_address(self):
+        made = reverb.Client("localhost:1234")
+        assert made.server_address == "localhost:1234"
+        assert repr(made) == "Client, server_address=localhost:1234"
+
+    @pytest.mark.parametrize("timeout", [60.0, 3.0])
+    def test_pickle_keeps_address_and_timeout(self, timeout):
+        made = reverb.Client("localhost:1234", connect_timeout_s=timeout)
+        copy = pickle.loads(pickle.dumps(made))
+        assert copy.server_address == "localhost:1234"
+        assert copy._connect_timeout_s == timeout
+
+    def test_a_pickled_client_works(self, client):
+        assert set(pickle.loads(pickle.dumps(client)).server_info()) == set(client.server_info())
+
+    def test_no_server_is_an_error_that_names_the_address(self, nobody):
+        made = reverb.Client(nobody, connect_timeout_s=0.2)
+        for call in (
+            made.server_info,
+            lambda: made.insert([1], {"table": 1.0}),
+            lambda: next(made.sample("table")),
+            lambda: made.reset("table"),
+            lambda: made.trajectory_writer(1),
+            lambda: made.writer(1),
+        ):
+            with pytest.raises(UnavailableError, match=nobody):
+                call()
+
+    def test_server_info_gives_up_after_its_timeout(self, nobody):
+        start = time.monotonic()
+        with pytest.raises(DeadlineExceededError, match=nobody):
+            reverb.Client(nobody).server_info(timeout=1)
+        assert 0.9 < time.monotonic() - start < 5.0
+
+
+class TestInsert:
+    def test_leaves_come_back_with_a_time_axis(self, client):
+        client.insert({"b": np.ones(2, np.float32), "a": 3}, {"table": 1.5})
+        (sample,) = client.sample("table", emit_timesteps=False)
+        assert sample.info.priority == 1.5
+        np.testing.assert_array_equal(sample.data[0], [3])
+        np.testing.assert_array_equal(sample.data[1], np.ones((1, 2), np.float32))
+
+    def test_one_step_goes_to_several_tables(self, client):
+        client.insert([1], {"table": 1.0, "queue": 2.0})
+        info = client.server_info()
+        assert (info["table"].current_size, info["queue"].current_size) == (1, 1)
+
+    @pytest.mark.parametrize("priorities", [{}, None])
+    def test_a_table_must_be_named(self, client, priorities):
+        with pytest.raises(InvalidArgumentError, match="at least one table, got none"):
+            client.insert([1], priorities)
+
+    def test_an_unknown_table_lists_the_others(self, client):
+        with pytest.raises(ValueError, match="empty, prioritized, queue, signed, table"):
+            client.insert([1], {"nope": 1.0})
+
+    def test_data_that_differs_from_the_signature_names_the_column(self, client):
+        with pytest.raises(SignatureMismatchError, match=r"column b must have dtype int64"):
+            client.insert({"b": 1.0}, {"signed": 1.0})
+
+    @pytest.mark.parametrize("priority", [-1.0, float("nan")])
+    def test_a_refused_priority_leaves_the_table_alive(self, client, priority):
+        with pytest.raises(InvalidArgumentError, match=r"(?i)priority must not be"):
+            client.insert([1], {"prioritized": priority})
+        client.insert([2], {"prioritized": 1.0})
+        assert next(client.sample("prioritized"))[0].data == [2]
+
+    @pytest.mark.parametrize("leaf", [object(), {1, 2}, np.datetime64("2020-01-01"), 2**70])
+    def test_what_cannot_be_stored_is_a_type_error(self, client, leaf):
+        with pytest.raises(TypeError):
+            client.insert([leaf], {"table": 1.0})
+
+
+class TestInsertBatch:
+    def test_rows_become_items(self, client):
+        data = {"x": np.arange(6).reshape(3, 2), "y": np.asarray(["a", "b", "c"])}
+        client.insert_batch(data, {"queue": [1.0, 2.0, 3.0]})
+        samples = [sample for (sample,) in client.sample("queue", 3)]
+        assert [sample.info.priority for sample in samples] == [1.0, 2.0, 3.0]
+        assert [sample.data[0].tolist() for sample in samples] == [[0, 1], [2, 3], [4, 5]]
+        assert [sample.data[1] for sample in samples] == [b"a", b"b", b"c"]
+
+    def test_one_priority_may_serve_all(self, client):
+        client.insert_batch([np.arange(3)], {"table": 2.0, "prioritized": np.ones(3)})
+        assert client.sample_batch("table", 3).info.priority.tolist() == [2.0] * 3
+
+    @pytest.mark.parametrize(
+        ("data", "priorities", "text"),
+        [
+            ([np.zeros(3)], {}, "at least one table"),
+            ([], {"table": 1.0}, "at least one leaf"),
+            ([np.zeros(3), np.zeros(2)], {"table": 1.0}, r"shape \[B, ...\], got \[\[3\], \[2\]\]"),
+            ([np.zeros(3), 1.0], {"table": 1.0}, r"shape \[B, ...\]"),
+            ([np.zeros(3)], {"table": [1.0, 2.0]}, r"must have shape \[3\], got shape \[2\]"),
+        ],
+    )
+    def test_shapes_must_agree(self, client, data, priorities, text):
+        with pytest.raises(InvalidArgumentError, match=text):
+            client.insert_batch(data, priorities)
+
+
+class TestSample:
+    def test_nothing_happens_before_the_first_next(self, client):
+        samples = client.sample("nope", num_samples=0)
+        assert inspect.isgenerator(samples)
+        with pytest.raises(InvalidArgumentError, match="num_samples must be at least 1, got 0"):
+            next(samples)
+
+    def test_minus_one_is_empty(self, client):
+        assert list(client.sample("empty", -1)) == []
+
+    def test_info_is_python_numbers(self, client):
+        client.insert([1], {"table": 1.0})
+        (step,) = next(client.sample("table"))
+        assert [type(value) for value in step.info] == [int, float, int, float, int]
+        assert step.info[1:] == (1.0, 1, 1.0, 1)
+
+    def test_timesteps_share_their_info(self, client):
+        with client.trajectory_writer(3) as writer:
+            for step in range(3):
+                writer.append([step, float(step)])
+            writer.create_item("table", 1.0, [column[-3:] for column in writer.history])
+        (steps,) = client.sample("table")
+        assert [step.data for step in steps] == [[0, 0.0], [1, 1.0], [2, 2.0]]
+        assert steps[0].info is steps[2].info
+        (whole,) = client.sample("table", emit_timesteps=False)
+        assert [column.tolist() for column in whole.data] == [[0, 1, 2], [0.0, 1.0, 2.0]]
+
+    def test_timesteps_need_columns_of_one_length(self, client):
+        with client.trajectory_writer(3) as writer:
+            for step in range(3):
+                writer.append([step, step])
+            writer.create_item("table", 1.0, [writer.history[0][-3:], writer.history[1][-2:]])
+        with pytest.raises(ValueError, match="column 0 has 3 steps and column 1 has 2"):
+            next(client.sample("table"))
+
+    def test_data_is_nested_like_the_signature(self, client):
+        client.insert({"a": (), "b": 7}, {"signed": 1.0})
+        options = {"unpack_as_table_signature": True}
+        (steps,) = client.sample("signed", **options)
+        assert steps[0].data == {"a": (), "b": 7}
+        (whole,) = client.sample("signed", emit_timesteps=False, **options)
+        assert whole.data == {"a": (), "b": [7]}
+
+    def test_without_a_signature_data_is_flat(self, client):
+        client.insert({"a": 1}, {"table": 1.0})
+        (steps,) = client.sample("table", unpack_as_table_signature=True)
+        assert steps[0].data == [1]
+
+    def test_an_unknown_table_lists_the_others(self, client):
+        with pytest.raises(RuntimeError, match="empty, prioritized, queue, signed, table"):
+            next(client.sample("nope"))
+        with pytest.raises(
+            ValueError, match=r"does not contain any table named nope\. Found: empty, "
+        ):
+            next(client.sample("nope", unpack_as_table_signature=True))
+
+    @pytest.mark.parametrize("timeout_ms", [0, 50])
+    def test_a_timeout_says_what_it_waited_for(self, client, timeout_ms):
+        with pytest.raises(DeadlineExceededError, match="empty"):
+            next(client.sample("empty", timeout_ms=timeout_ms))
+
+
+class TestSampleBatch:
+    def test_columns_are_stacked(self, client):
+        client.insert_batch([np.arange(6).reshape(3, 2)], {"queue": [1.0, 2.0, 3.0]})
+        info, (column,) = client.sample_batch("queue", 3)
+        np.testing.assert_array_equal(column, np.arange(6).reshape(3, 1, 2))
+        assert [array.dtype for array in info] == [
+            np.uint64,
+            np.float64,
+            np.int64,
+            np.float64,
+            np.int32,
+        ]
+        assert info.priority.tolist() == [1.0, 2.0, 3.0]
+        assert len(set(info.key.tolist())) == 3
+
+    def test_data_is_nested_like_the_signature(self, client):
+        client.insert({"a": (), "b": 7}, {"signed": 1.0})
+        batch = client.sample_batch("signed", 2, unpack_as_table_signature=True)
+        assert batch.data["b"].tolist() == [[7], [7]]
+
+    @pytest.mark.parametrize("batch_size", [0, -1])
+    def test_a_batch_has_an_item(self, client, batch_size):
+        with pytest.raises(InvalidArgumentError, match="batch_size must be at least 1"):
+            client.sample_batch("table", batch_size)
+
+    def test_an_unknown_table_is_named(self, client):
+        with pytest.raises(TableNotFoundError, match="nope"):
+            client.sample_batch("nope", 1)
+
+    def test_a_timeout_says_what_it_waited_for(self, client):
+        with pytest.raises(DeadlineExceededError, match="empty"):
+            client.sample_batch("empty", 2, timeout_ms=0)
+
+    def test_shapes_that_differ_are_refused(self, client):
+        client.insert([np.zeros(2)], {"queue": 1.0})
+        client.insert([np.zeros(3)], {"queue": 1.0})
+        with pytest.raises(InvalidArgumentError, match="shape"):
+            client.sample_batch("queue", 2)
+
+
+class TestMutate:
+    @pytest.fixture
+    def keys(self, client):
+        client.insert_batch([np.arange(3)], {"prioritized": 1.0})
+        samples = client.sample_batch("prioritized", 100)
+        return dict(zip(samples.data[0].ravel().tolist(), samples.info.key.tolist(), strict=True))
+
+    def test_updates_and_deletes(self, client, keys):
+        client.mutate_priorities("prioritized", updates={keys[0]: 0.0}, deletes=[keys[1]])
+        assert set(client.sample_batch("prioritized", 50).data[0].ravel().tolist()) == {2}
+
+    def test_numpy_numbers_are_numbers(self, client, keys):
+        updates = {np.uint64(keys[0]): np.float32(0.0), keys[1]: np.float64(0.0)}
+        client.mutate_priorities("prioritized", updates, np.asarray([keys[2]], np.uint64))
+        assert client.server_info()["prioritized"].current_size == 2
+
+    def test_deletes_come_first(self, client, keys):
+        client.mutate_priorities("prioritized", updates={keys[0]: 5.0}, deletes=[keys[0]])
+        assert client.server_info()["prioritized"].current_size == 2
+
+    def test_nothing_and_unknown_keys_are_fine(self, client):
+        client.mutate_priorities("table")
+        client.mutate_priorities("table", {1: 1.0}, [2])
+
+    @pytest.mark.parametrize(
+        "updates", [{-1: 1.0}, {1.5: 1.0}, {"1": 1.0}, {2**64: 1.0}, {1: "high"}, {1: None}]
+    )
+    def test_a_wrong_type_is_a_type_error(self, client, updates):
+        with pytest.raises(TypeError):
+            client.mutate_priorities("table", updates)
+
+    @pytest.mark.parametrize("priority", [-1.0, float("nan")])
+    def test_a_refused_priority_changes_nothing(self, client, keys, priority):
+        with pytest.raises(ValueError, match=r"(?i)priority must not be"):
+            client.mutate_priorities("prioritized", {keys[0]: priority})
+        assert set(client.sample_batch("prioritized", 50).info.priority.tolist()) == {1.0}
+
+    def test_an_unknown_table_is_named(self, client):
+        with pytest.raises(RuntimeError, match="nope"):
+            client.mutate_priorities("nope", {1: 1.0})
+        with pytest.raises(RuntimeError, match="nope"):
+            client.reset("nope")
+
+
+class TestServerInfo:
+    @pytest.mark.parametrize("timeout", [None, 0, -1, 5])
+    def test_it_answers(self, client, timeout):
+        assert client.server_info(timeout)["queue"].max_size == 3
+
+    def test_the_timeout_is_in_whole_seconds(self, client):
+        with pytest.raises(TypeError):
+            client.server_info(timeout=1.5)
+
+
+def test_checkpoint_says_that_it_is_not_available(client):
+    with pytest.raises(UnimplementedError):
+        client.checkpoint()

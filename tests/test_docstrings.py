@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples in the docstrings run as they stand."""
+
+import doctest
+import importlib
+import pkgutil
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import testing
+
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(reverb.__path__, "reverb.")
+    if not module.name.endswith("._native")
+)
+
+
+def examples():
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    for name in MODULES:
+        for test in finder.find(importlib.import_module(name), name):
+            if test.examples and test.globs["__name__"] == name:
+                yield pytest.param(test, id=test.name)
+
+
+@pytest.mark.parametrize("test", list(examples()))
+def test_example(test):
+    with testing.server([testing.table("table"), testing.table("replay")]) as client:
+        test.globs = {**test.globs, "client": client, "np": np, "reverb": reverb}
+        # An example that asks for a sample finds one.
+        client.insert([np.zeros(4), 1.0], {"table": 1.0})
+        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+        output = []
+        runner.run(test, out=output.append)
+    assert not "".join(output)
+
+
+def test_most_public_classes_have_an_example():
+    documented = {parameter.id.rpartition(".")[2] for parameter in examples()}
+    classes = {name for name in reverb.__all__ if isinstance(getattr(reverb, name), type)}
+    without = {"ReverbError", "DeadlineExceededError", "ReplaySample", "SampleInfo"}
+    assert classes - without - {"TrajectoryColumn"} <= documented

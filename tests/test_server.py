@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a server: arguments, port, stop, wait."""
+
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+import reverb
+from reverb import testing
+from reverb.errors import InvalidArgumentError, ReverbError, UnavailableError
+
+
+@pytest.mark.parametrize("tables", [None, [], ()])
+def test_a_server_needs_a_table(tables):
+    with pytest.raises(InvalidArgumentError, match="at least one table, got none"):
+        reverb.Server(tables)
+
+
+def test_names_of_tables_differ():
+    with pytest.raises(InvalidArgumentError, match=r"more than one named \['a', 'b'\]"):
+        reverb.Server([testing.table(name) for name in "abcab"])
+
+
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_a_port_out_of_range_is_named(port):
+    with pytest.raises(InvalidArgumentError, match=f"port must be from 0 to 65535, got {port}"):
+        reverb.Server([testing.table()], port=port)
+
+
+def test_a_port_in_use_is_refused():
+    with reverb.Server([testing.table()]) as server, pytest.raises(ReverbError, match="port"):
+        reverb.Server([testing.table()], port=server.port)
+
+
+@pytest.mark.parametrize("port", [None, 0])
+def test_the_port_is_the_real_one(port):
+    with reverb.Server([testing.table()], port=port) as server:
+        assert server.port > 0
+        with socket.create_connection(("localhost", server.port), timeout=5):
+            pass
+
+
+def test_tables_may_come_from_an_iterator():
+    with reverb.Server(testing.table(name) for name in "ab") as server:
+        assert set(server.localhost_client().server_info()) == {"a", "b"}
+
+
+def test_a_checkpointer_must_be_one():
+    with pytest.raises(AttributeError, match="internal_checkpointer"):
+        reverb.Server([testing.table()], checkpointer="/tmp/checkpoints")
+
+
+def test_a_checkpointer_is_accepted(tmp_path):
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
+    with reverb.Server([testing.table()], checkpointer=checkpointer) as server:
+        assert set(server.localhost_client().server_info()) == {"table"}
+
+
+def test_stop_may_be_called_twice():
+    server = reverb.Server([testing.table()])
+    server.stop()
+    server.stop()
+
+
+def test_wait_returns_when_the_server_is_stopped():
+    server = reverb.Server([testing.table()])
+    waiting = threading.Thread(target=server.wait)
+    waiting.start()
+    server.stop()
+    waiting.join(timeout=10)
+    assert not waiting.is_alive()
+    server.wait()
+
+
+def test_a_dropped_server_stops():
+    server = reverb.Server([testing.table()])
+    port = server.port
+    del server
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def test_stop_wakes_who_waits_for_a_sample():
+    with reverb.Server([testing.table()]) as server:
+        client = reverb.Client(f"localhost:{server.port}", connect_timeout_s=0.5)
+        client.server_info()
+        caught = []
+
+        def sample():
+            try:
+                next(client.sample("table"))
+            except ReverbError as error:
+                caught.append(error)
+
+        waiting = threading.Thread(target=sample)
+        waiting.start()
+        server.stop()
+        waiting.join(timeout=20)
+    assert [type(error) for error in caught] == [UnavailableError]
+    assert "localhost" in str(caught[0])
+
+
+def test_ctrl_c_ends_wait_and_is_heard_afterwards():
+    program = textwrap.dedent("""
+        import reverb
+        from reverb import testing
+
+        server = reverb.Server([testing.table()])
+        for _ in range(2):
+            try:
+                print("ready", flush=True)
+                server.wait()
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+    """)
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    try:
+        for _ in range(2):
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.readline() == "interrupted\n"
+        assert process.wait(timeout=20) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_interpreter_ends_while_a_server_runs():
+    program = textwrap.dedent("""
+        import threading
+        import reverb
+        from reverb import testing
+
+        server = reverb.Server([testing.table()])
+        client = server.localhost_client()
+        client.insert([1], {"table": 1.0})
+        samples = client.sample("table", 1000)
+        next(samples)
+        writer = client.trajectory_writer(1)
+        writer.append(1)
+        threading.Thread(target=server.wait, daemon=True).start()
+    """)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (result.returncode, result.stderr) == (0, "")

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Making tables: arguments, copies, and what a table tells of itself."""
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import testing
+from reverb.errors import InvalidArgumentError, UnimplementedError
+from reverb.specs import BoundedTensorSpec, TensorSpec
+
+
+def table(**options):
+    return testing.table("name", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"name": ""}, "name must not be empty"),
+        ({"max_size": 0}, "max_size must be at least 1, got 0"),
+        ({"max_size": 2**31}, "max_size must be at least 1 and at most 2147483647, got 2147483648"),
+        ({"max_times_sampled": 2**31}, "max_times_sampled must fit into 32 bits, got 2147"),
+        ({"max_size": -3}, "max_size must be at least 1, got -3"),
+        ({"signature": {"a": object()}}, r"leaf \('a',\) of the signature: a spec must have"),
+        ({"signature": {"a": [1.0, None, "x"], 2: 1}}, "keys of a signature must be strings"),
+    ],
+)
+def test_a_bad_argument_is_named(options, text):
+    with pytest.raises(InvalidArgumentError, match=text):
+        testing.table(**({"name": "name"} | options))
+
+
+@pytest.mark.parametrize("options", [{"max_size": 10.5}, {"max_times_sampled": "1"}])
+def test_a_size_is_an_integer(options):
+    with pytest.raises(TypeError):
+        table(**options)
+
+
+def test_a_limiter_is_made_by_its_class():
+    with pytest.raises(AttributeError, match="internal_limiter"):
+        table(rate_limiter=1.0)
+
+
+def test_a_selector_is_made_by_its_class():
+    with pytest.raises(TypeError):
+        table(sampler="fifo")
+
+
+def test_a_selector_serves_one_table_in_one_place():
+    selector = reverb.selectors.Fifo()
+    with pytest.raises(InvalidArgumentError, match="selector"):
+        table(sampler=selector, remover=selector)
+    used = reverb.selectors.Uniform()
+    _kept = table(sampler=used)
+    with pytest.raises(InvalidArgumentError, match="selector"):
+        table(remover=used)
+
+
+def test_a_limiter_serves_one_live_table():
+    limiter = reverb.rate_limiters.MinSize(1)
+    first = table(rate_limiter=limiter)
+    with pytest.raises(InvalidArgumentError, match="limiter"):
+        table(rate_limiter=limiter)
+    del first
+    table(rate_limiter=limiter)
+
+
+class Extension(reverb.server.TableExtensionBase):
+    def __init__(self, built):
+        self.built = built
+        self.tables = []
+
+    def build_internal_extensions(self, table_name):
+        self.tables.append(table_name)
+        return self.built
+
+
+def test_an_extension_that_builds_nothing_is_accepted():
+    extension = Extension([])
+    original = table(extensions=[extension])
+    original.replace(name="other")
+    assert extension.tables == ["name", "other"]
+
+
+def test_an_extension_that_builds_something_is_refused():
+    with pytest.raises(UnimplementedError, match="table extensions are not available"):
+        table(extensions=[Extension([object()])])
+
+
+@pytest.mark.parametrize("signature", [None, {}, ()])
+def test_an_empty_signature_is_none(signature):
+    assert table(signature=signature).info.signature is None
+
+
+def test_a_signature_may_be_one_leaf():
+    assert table(signature=np.zeros((2, 0))).info.signature == TensorSpec([2, 0], np.float64)
+
+
+def test_info_tells_the_options():
+    signature = {"b": [TensorSpec([None], np.str_)], "a": BoundedTensorSpec([], np.int8, 0, 3, "x")}
+    made = reverb.Table(
+        "name",
+        sampler=reverb.selectors.Prioritized(0.5),
+        remover=reverb.selectors.MaxHeap(),
+        max_size=2**31 - 1,
+        rate_limiter=reverb.rate_limiters.SampleToInsertRatio(2.0, 3, 4.0),
+        max_times_sampled=-7,
+        signature=signature,
+    )
+    info = made.info
+    assert made.name == info.name == "name"
+    assert info.max_size == 2**31 - 1
+    assert info.max_times_sampled == -7
+    assert info.sampler_options.prioritized.priority_exponent == 0.5
+    assert not info.sampler_options.is_deterministic
+    assert info.remover_options.WhichOneof("distribution") == "heap"
+    assert not info.remover_options.heap.min_heap
+    assert info.remover_options.is_deterministic
+    limiter = info.rate_limiter_info
+    assert (limiter.samples_per_insert, limiter.min_size_to_sample) == (2.0, 3)
+    assert (limiter.min_diff, limiter.max_diff) == (2.0, 10.0)
+    assert info.signature == signature
+    assert info.current_size == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "distribution"), [(reverb.Table.queue, "fifo"), (reverb.Table.stack, "lifo")]
+)
+def test_queues_and_stacks(make, distribution):
+    info = make("name", 5, signature=TensorSpec([None], np.int32)).info
+    assert info.sampler_options.WhichOneof("distribution") == distribution
+    assert info.remover_options.WhichOneof("distribution") == distribution
+    assert (info.max_size, info.max_times_sampled) == (5, 1)
+    assert (info.rate_limiter_info.min_diff, info.rate_limiter_info.max_diff) == (0.0, 5.0)
+    assert info.signature == TensorSpec([None], np.int32)
+
+
+def test_replace_copies_what_is_not_given():
+    original = reverb.Table(
+        "name",
+        sampler=reverb.selectors.Prioritized(0.5),
+        remover=reverb.selectors.MinHeap(),
+        max_size=7,
+        rate_limiter=reverb.rate_limiters.SampleToInsertRatio(2.0, 3, 4.0),
+        max_times_sampled=2,
+        signature={"a": TensorSpec([None], np.int32)},
+    )
+    assert original.replace().info == original.info
+
+
+@pytest.mark.parametrize(
+    ("change", "read", "expected"),
+    [
+        ({"name": "other"}, lambda info: info.name, "other"),
+        ({"max_size": 3}, lambda info: info.max_size, 3),
+        ({"max_times_sampled": 3}, lambda info: info.max_times_sampled, 3),
+        (
+            {"sampler": reverb.selectors.Lifo()},
+            lambda info: info.sampler_options.WhichOneof("distribution"),
+            "lifo",
+        ),
+        (
+            {"remover": reverb.selectors.Uniform()},
+            lambda info: info.remover_options.WhichOneof("distribution"),
+            "uniform",
+        ),
+        (
+            {"rate_limiter": reverb.rate_limiters.MinSize(9)},
+            lambda info: info.rate_limiter_info.min_size_to_sample,
+            9,
+        ),
+        ({"signature": {}}, lambda info: info.signature, None),
+    ],
+)
+def test_replace_changes_what_is_given(change, read, expected):
+    original = table(signature={"a": TensorSpec([], np.int8)})
+    before = original.info
+    assert read(original.replace(**change).info) == expected
+    assert original.info == before
+
+
+@pytest.mark.parametrize("method", ["can_sample", "can_insert"])
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_number_of_operations_is_positive(method, number):
+    with pytest.raises(InvalidArgumentError, match=f"at least 1, got {number}"):
+        getattr(table(), method)(number)
+
+
+def test_repr_shows_the_parts():
+    text = repr(table(max_size=12))
+    assert text.startswith("Table(sampler=FifoSelector, remover=FifoSelector, max_size=12, ")
+    assert "rate_limiter=RateLimiter(" in text
+
+
+def test_a_seed_makes_choices_repeatable():
+    def choices(seed):
+        made = testing.table("t", sampler=reverb.selectors.Uniform(), seed=seed)
+        with testing.server([made]) as client:
+            client.insert_batch([np.arange(100)], {"t": 1.0})
+            return client.sample_batch("t", 20).data[0].ravel().tolist()
+
+    assert choices(7) == choices(7)
+    assert choices(7) != choices(8)
