@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Latencies and throughput between a client and a server over loopback, and in the process:
-//! `cargo run --release -p reverb-server --example measure [-- host:port]`. With an address it measures against a
-//! server in another process (`--example serve`).
+//! `cargo run --release -p reverb-server --example measure [-- host:port]`. With an address it
+//! measures against a server in another process (`--example serve`).
+//!
+//! `MAX_SIZE` bounds the table, `ONLY` picks one of the throughputs: small, Atari, "400 kB".
 
 use std::error::Error;
 use std::sync::Arc;
@@ -28,7 +30,7 @@ fn main() -> Outcome<()> {
         name: "fifo".into(),
         sampler: SelectorConfig::Uniform,
         remover: SelectorConfig::Fifo,
-        max_size: 1_000_000,
+        max_size: std::env::var("MAX_SIZE").map_or(Ok(1_000_000), |text| text.parse())?,
         max_times_sampled: 0,
         rate_limiter: RateLimiterConfig {
             samples_per_insert: 1.0,
@@ -88,18 +90,21 @@ async fn measure(name: &str, transport: &dyn Transport) -> Outcome<()> {
     }
     println!("  sample one, new stream     {}", percentiles(&mut times));
 
-    for (what, per_batch, bytes, batches) in
-        [("small", 64, 25, 3000), ("Atari", 32, 7056, 600), ("400 kB", 1, 400_000, 2500)]
+    for (what, per_batch, bytes, batches, repeats) in
+        [("small", 64, 25, 500, 10), ("Atari", 32, 7056, 50, 20), ("400 kB", 1, 400_000, 50, 200)]
     {
+        if std::env::var("ONLY").is_ok_and(|only| only != what) {
+            continue;
+        }
         transport.reset("fifo").await?;
-        let start = Instant::now();
         let mut confirmed = 0;
-        let mut prepared: Vec<InsertBatch> =
-            (0..batches).map(|_| batch(&mut keys, per_batch, bytes)).collect();
-        let prepared_in = start.elapsed();
+        let batches = batches * repeats;
+        // Each batch is sent several times under new keys: preparing them is not what is measured.
+        let prepared: Vec<InsertBatch> =
+            (0..batches / repeats).map(|_| batch(&mut keys, per_batch, bytes)).collect();
         let start = Instant::now();
-        for batch in prepared.drain(..) {
-            insert.sink.send(batch).await?;
+        for at in 0..batches {
+            insert.sink.send(again(&prepared[at % prepared.len()], &mut keys)).await?;
             while let Ok(keys) = insert.confirmations.try_recv() {
                 confirmed += keys?.len();
             }
@@ -108,8 +113,6 @@ async fn measure(name: &str, transport: &dyn Transport) -> Outcome<()> {
             confirmed += insert.confirmations.recv().await.ok_or("the stream ended")??.len();
         }
         report("insert", what, per_batch * batches, bytes, start.elapsed());
-        let _ = prepared_in;
-
         let count = if bytes > 100_000 { 4000 } else { 200_000 };
         let start = Instant::now();
         samples.request("fifo", count, None)?;
@@ -138,6 +141,12 @@ fn percentiles(times: &mut Vec<Duration>) -> String {
     let text = format!("p50 {:.0} us, p90 {:.0} us, p99 {:.0} us", at(0.5), at(0.9), at(0.99));
     times.clear();
     text
+}
+
+/// The same chunks in new items.
+fn again(batch: &InsertBatch, keys: &mut KeyGenerator) -> InsertBatch {
+    let items = batch.items.iter().map(|item| NewItem { key: keys.next_key(), ..item.clone() });
+    InsertBatch { chunks: batch.chunks.clone(), items: items.collect(), keep_chunk_keys: vec![] }
 }
 
 /// Items of one chunk of one step each.

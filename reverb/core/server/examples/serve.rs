@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A server with a few tables, to try clients of any language on: `cargo run -p reverb-server --example serve -- 8000`.
+//! A server with a few tables, to try clients of any language on: `cargo run -p reverb-server
+//! --example serve -- 8000`.
 
 use std::error::Error;
 

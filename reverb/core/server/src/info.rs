@@ -7,7 +7,8 @@ use reverb_wire::generated as proto;
 use reverb_wire::generated::key_distribution_options::{Distribution, Heap, Prioritized};
 use reverb_wire::generated::tensorflow::StructuredValue;
 
-/// The message about a table. Parts with only default values are present all the same: clients look for them.
+/// The message about a table. Parts with only default values are present all the same: clients look
+/// for them.
 pub fn table_info(info: &TableInfo) -> proto::TableInfo {
     let config = &info.config;
     // Who gave the table its signature has checked it; one that cannot be read is none.

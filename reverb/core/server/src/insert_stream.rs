@@ -21,8 +21,8 @@ use crate::service::Service;
 
 /// One writer's stream.
 ///
-/// It holds the chunks that the writer may still refer to. Items share them, so what no item refers to is gone as
-/// soon as the writer lets go of it, or ends.
+/// It holds the chunks that the writer may still refer to. Items share them, so what no item refers
+/// to is gone as soon as the writer lets go of it, or ends.
 pub(crate) struct InsertStream<'a> {
     service: &'a Service,
     held: HashMap<u64, Chunk>,
@@ -82,7 +82,8 @@ impl<'a> InsertStream<'a> {
     async fn serve(&mut self, mut reader: MessageReader, responder: &mut Responder) -> Result<()> {
         let mut reading = Reading::Open;
         loop {
-            // Keys that come while a message is written wait for the next one: under load, many share a message.
+            // Keys that come while a message is written wait for the next one: under load, many
+            // share a message.
             let keys = self.inbox.take_keys();
             if !keys.is_empty() {
                 self.unconfirmed = self.unconfirmed.saturating_sub(keys.len());
@@ -143,7 +144,8 @@ impl<'a> InsertStream<'a> {
         let request = InsertRequest::parse(message)?;
         if request.num_chunks() == 0 && request.num_items() == 0 {
             return Err(Error::invalid_argument(format!(
-                "ProcessIncomingRequest: Request lacks both chunks and item.  Request: {} keep_chunk_keys",
+                "ProcessIncomingRequest: Request lacks both chunks and item.  \
+                 Request: {} keep_chunk_keys",
                 request.keep_chunk_keys().len()
             )));
         }
@@ -162,7 +164,8 @@ impl<'a> InsertStream<'a> {
         Ok(table)
     }
 
-    /// Inserts items in order, those for the same table together. Items before one that is refused stay.
+    /// Inserts items in order, those for the same table together. Items before one that is refused
+    /// stay.
     fn insert_items(&mut self, request: &InsertRequest) -> Result<Option<Arc<Table>>> {
         let mut run: Vec<NewItem> = Vec::with_capacity(request.num_items().min(1024));
         let mut table: Option<&Arc<Table>> = None;
@@ -228,7 +231,8 @@ impl<'a> InsertStream<'a> {
             return Ok(());
         }
         Err(Error::failed_precondition(format!(
-            "ReleaseOutOfRangeChunks: Kept less chunks than expected.  chunks_.size() == {} != keep_keys.size() == {}",
+            "ReleaseOutOfRangeChunks: Kept less chunks than expected.  \
+             chunks_.size() == {} != keep_keys.size() == {}",
             self.held.len(),
             keys.len()
         )))

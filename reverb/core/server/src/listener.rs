@@ -31,8 +31,8 @@ const GRACE: Duration = Duration::from_millis(500);
 /// How long to wait with the next connection when the process has no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A peer that is silent this long is asked whether it is still there, so that one that lost power does not hold
-/// its chunks for ever.
+/// A peer that is silent this long is asked whether it is still there, so that one that lost power
+/// does not hold its chunks for ever.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 
 /// Opens the port: on both IP versions unless `host` says where. Port 0 takes any free one.
@@ -74,7 +74,8 @@ fn cannot_listen(host: &str, port: u16, error: &io::Error) -> Error {
         _ => "Choose another host or port",
     };
     Error::invalid_argument(format!(
-        "The server cannot listen on port {port} of {host}: {error}. {advice}; port 0 takes any free one."
+        "The server cannot listen on port {port} of {host}: {error}. {advice}; \
+         port 0 takes any free one."
     ))
 }
 
@@ -92,7 +93,8 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// Accepts connections until the server stops, then closes the port and gives the streams a moment to end.
+/// Accepts connections until the server stops, then closes the port and gives the streams a moment
+/// to end.
 pub(crate) async fn run(listener: TcpListener, service: Arc<Service>) {
     let mut connections = JoinSet::new();
     loop {

@@ -176,14 +176,12 @@ impl LocalInsertSink {
         if let Some(table) = &self.last_table {
             self.service.stop.or(table.wait_for_insert_room()).await?;
         }
-        let mut items = batch.items.into_iter().peekable();
-        while let Some(first) = items.next() {
+        let mut rest = batch.items;
+        while let Some(first) = rest.first() {
             let (_, table) = self.service.tables.get(&first.table)?;
-            let mut run = vec![first];
-            while let Some(item) = items.next_if(|item| item.table == run[0].table) {
-                run.push(item);
-            }
-            table.insert(run, &self.confirm)?;
+            let others = rest.iter().position(|item| item.table != first.table);
+            let after = rest.split_off(others.unwrap_or(rest.len()));
+            table.insert(std::mem::replace(&mut rest, after), &self.confirm)?;
             self.last_table = Some(Arc::clone(table));
         }
         Ok(())

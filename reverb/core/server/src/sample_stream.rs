@@ -12,7 +12,8 @@ use reverb_wire::stream::MessageReader;
 use crate::responder::Responder;
 use crate::service::{Service, decode};
 
-/// Samples that are taken from a table in one go at first; twice as many after every batch that came in full.
+/// Samples that are taken from a table in one go at first; twice as many after every batch that
+/// came in full.
 const FIRST_BATCH: usize = 128;
 
 /// Serves the stream until the reader ends its half, request by request.

@@ -41,7 +41,7 @@ pub struct Server {
 /// Whether the port is closed and all streams have ended, for threads and for tasks.
 #[derive(Debug)]
 struct Done {
-    is_done: Mutex<bool>,
+    threads: Mutex<bool>,
     changed: Condvar,
     tasks: watch::Sender<bool>,
 }
@@ -67,7 +67,7 @@ impl Server {
             (listener, port)
         };
         let done = Arc::new(Done {
-            is_done: Mutex::new(false),
+            threads: Mutex::new(false),
             changed: Condvar::new(),
             tasks: watch::Sender::new(false),
         });
@@ -97,18 +97,18 @@ impl Server {
         !self.service.stop.is_stopped()
     }
 
-    /// Stops: wakes everybody who waits, ends all streams with `UNAVAILABLE` and closes the port. What was confirmed
-    /// stays in the tables.
+    /// Stops: wakes everybody who waits, ends all streams with `UNAVAILABLE` and closes the port.
+    /// What was confirmed stays in the tables.
     ///
-    /// Waits until that is done, except on a thread of a runtime, which must not be blocked; `wait` is for those.
-    /// Stopping twice does nothing.
+    /// Waits until that is done, except on a thread of a runtime, which must not be blocked; `wait`
+    /// is for those. Stopping twice does nothing.
     pub fn stop(&self) {
         local::unregister(self.port, &self.service);
         // In this order: who is woken by a closed table learns that the server stops.
         self.stop.stop();
         self.service.tables.close();
         if Handle::try_current().is_err() {
-            let mut is_done = self.done.is_done.lock();
+            let mut is_done = self.done.threads.lock();
             if !*is_done {
                 self.done.changed.wait_for(&mut is_done, MAX_STOP_WAIT);
             }
@@ -133,7 +133,7 @@ struct DoneGuard(Arc<Done>);
 
 impl Drop for DoneGuard {
     fn drop(&mut self) {
-        *self.0.is_done.lock() = true;
+        *self.0.threads.lock() = true;
         self.0.changed.notify_all();
         self.0.tasks.send_replace(true);
     }

@@ -127,7 +127,8 @@ pub(crate) fn checkpoint_unimplemented() -> Error {
     Error::unimplemented("Checkpoints come with a later release.")
 }
 
-/// The original hands a pointer to clients of its own process here. An empty answer sends them to the streams.
+/// The original hands a pointer to clients of its own process here. An empty answer sends them to
+/// the streams.
 async fn initialize_connection(
     service: &Service,
     reader: &mut MessageReader,

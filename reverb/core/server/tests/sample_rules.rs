@@ -125,7 +125,8 @@ async fn a_slow_reader_holds_the_sampling_up() {
     confirmed(&mut insert.confirmations, 1).await;
     let mut samples = transport.open_sample().await.unwrap();
     samples.request("t", 1000, None).unwrap();
-    // The window of a stream and what both ends may buffer, far below the gigabyte that was asked for.
+    // The window of a stream and what both ends may buffer, far below the gigabyte that was asked
+    // for.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let taken = items.info().num_samples;
     assert!((1..40).contains(&taken), "{taken} samples taken");

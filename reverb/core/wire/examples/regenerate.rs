@@ -56,7 +56,8 @@ fn write_descriptors(mut set: FileDescriptorSet, path: &Path) -> Result<(), Box<
     Ok(())
 }
 
-/// To Rust code the payload of a chunk is bytes (the same on the wire), so that nobody re-encodes it.
+/// To Rust code the payload of a chunk is bytes (the same on the wire), so that nobody re-encodes
+/// it.
 fn keep_chunk_data_opaque(set: &mut FileDescriptorSet) {
     let messages = set.file.iter_mut().flat_map(|file| &mut file.message_type);
     let chunk = messages.into_iter().find(|message| message.name() == "ChunkData");

@@ -22,10 +22,11 @@ use crate::stream::{
 use crate::target::Target;
 use crate::transport::{BoxFuture, InsertStream, SampleStream, ServerInfo, Transport};
 
-/// A server, or several, reached over gRPC. Connects when it is used; a lost connection is made anew by the next call.
+/// A server, or several, reached over gRPC. Connects when it is used; a lost connection is made
+/// anew by the next call.
 ///
-/// Every stream and every other call goes to the next server in turn, past those that cannot be reached.
-/// All futures must be polled on a tokio runtime with I/O and time.
+/// Every stream and every other call goes to the next server in turn, past those that cannot be
+/// reached. All futures must be polled on a tokio runtime with I/O and time.
 pub struct GrpcTransport {
     target: String,
     pool: Pool,
@@ -44,8 +45,8 @@ impl GrpcTransport {
         request: &impl prost::Message,
     ) -> Result<Response> {
         let mut call = self.open(method).await?;
-        call.sender.send(Message::of(request)).await.ok();
-        call.sender.finish();
+        // If the stream is over already, the answer says why.
+        let _ = call.sender.send_last(Message::of(request));
         let mut answer = call.answer;
         let message = answer.next().await?;
         let Some(message) = message else {
@@ -63,7 +64,8 @@ impl GrpcTransport {
         })
     }
 
-    /// Opens a stream. It does not wait for the server, which may answer only after it was sent something.
+    /// Opens a stream. It does not wait for the server, which may answer only after it was sent
+    /// something.
     async fn open(&self, method: &str) -> Result<Call> {
         let connection = self.pool.connection().await?;
         let request = request(&connection, method)?;
@@ -129,7 +131,8 @@ impl Answer {
         &self.peer
     }
 
-    /// The next message; `None` if the server ended the stream in order. Nothing is lost if the future is dropped.
+    /// The next message; `None` if the server ended the stream in order. Nothing is lost if the
+    /// future is dropped.
     async fn next(&mut self) -> Result<Option<bytes::Bytes>> {
         loop {
             match &mut self.state {
@@ -140,7 +143,9 @@ impl Answer {
                 AnswerState::Open(reader) => {
                     let status = match reader.next().await {
                         Ok(Some(message)) => return Ok(Some(message)),
-                        Ok(None) => reader.trailers().await.map(status_of_trailers),
+                        Ok(None) => {
+                            reader.trailers().await.map(|it| status_of_trailers(it.as_ref()))
+                        }
                         Err(error) => Err(error),
                     };
                     self.state = AnswerState::Ended(status.unwrap_or_else(Some));
@@ -148,6 +153,11 @@ impl Answer {
                 AnswerState::Ended(error) => return error.clone().map_or(Ok(None), Err),
             }
         }
+    }
+
+    /// Cancels the stream for our part; `error` is what it gives from now on.
+    fn abandon(&mut self, error: Error) {
+        self.state = AnswerState::Ended(Some(error));
     }
 
     /// The status of a call that has had its message.
@@ -187,8 +197,8 @@ impl Answer {
     }
 }
 
-fn status_of_trailers(trailers: Option<HeaderMap>) -> Option<Error> {
-    match trailers.as_ref().and_then(Status::from_headers) {
+fn status_of_trailers(trailers: Option<&HeaderMap>) -> Option<Error> {
+    match trailers.and_then(Status::from_headers) {
         Some(status) => status.into_error(),
         None => Some(Error::internal("The server ended the stream without a status.")),
     }

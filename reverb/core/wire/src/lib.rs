@@ -2,6 +2,7 @@
 //! What is said between machines: the messages, the streams and how a client reaches a server.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]
 
 pub mod codec;
 pub mod convert;

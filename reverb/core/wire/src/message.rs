@@ -192,7 +192,8 @@ pub(crate) fn put_double_field(out: &mut Vec<u8>, field: u32, value: f64) {
     }
 }
 
-/// Appends an `int32` or `int64` unless it is zero. Negative numbers take ten bytes, as protobuf has it.
+/// Appends an `int32` or `int64` unless it is zero. Negative numbers take ten bytes, as protobuf
+/// has it.
 pub(crate) fn put_int_field(out: &mut Vec<u8>, field: u32, value: i64) {
     put_varint_field(out, field, value as u64);
 }
@@ -204,7 +205,9 @@ pub(crate) fn put_packed_field(out: &mut Vec<u8>, field: u32, values: &[u64]) {
     }
     put_tag(out, field, 2);
     put_varint(out, values.iter().map(|&value| varint_len(value) as u64).sum());
-    values.iter().for_each(|&value| put_varint(out, value));
+    for &value in values {
+        put_varint(out, value);
+    }
 }
 
 #[cfg(test)]

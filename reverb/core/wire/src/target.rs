@@ -29,7 +29,8 @@ impl Place {
         }
     }
 
-    /// Whether a server in this process may be meant: a loopback address, or the address that stands for all.
+    /// Whether a server in this process may be meant: a loopback address, or the address that
+    /// stands for all.
     pub fn is_loopback(&self) -> bool {
         if self.host.eq_ignore_ascii_case("localhost") {
             return true;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How a client reaches a server: over gRPC, or by a call if the server lives in the same process.
 //!
-//! Both implement [`Transport`] and behave the same. Writers and samplers know nothing else of a server.
+//! Both implement [`Transport`] and behave the same. Writers and samplers know nothing else of a
+//! server.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -32,11 +33,12 @@ pub trait InsertSink: Send {
     fn send(&mut self, batch: InsertBatch) -> BoxFuture<'_, Result<()>>;
 }
 
-/// Keys of items as they are confirmed. The last message is an error if the stream failed; the channel just closes
-/// if the server ended it in order.
+/// Keys of items as they are confirmed. The last message is an error if the stream failed; the
+/// channel just closes if the server ended it in order.
 pub type Confirmations = mpsc::UnboundedReceiver<Result<Vec<u64>>>;
 
-/// An open insert stream. Dropping both halves cancels it: what the server has read is still inserted.
+/// An open insert stream. Dropping both halves cancels it: what the server has read is still
+/// inserted.
 pub struct InsertStream {
     /// Where batches go.
     pub sink: Box<dyn InsertSink>,
@@ -46,9 +48,9 @@ pub struct InsertStream {
 
 /// An open sample stream. Dropping it cancels it.
 pub trait SampleStream: Send {
-    /// Asks for `num_samples` more items (at least 1) of `table`. May be called while earlier requests are answered;
-    /// they are answered in order. `timeout` bounds every wait for the rate limiter; `None` waits for ever and
-    /// zero makes one immediate attempt.
+    /// Asks for `num_samples` more items (at least 1) of `table`. May be called while earlier
+    /// requests are answered; they are answered in order. `timeout` bounds every wait for the rate
+    /// limiter; `None` waits for ever and zero makes one immediate attempt.
     fn request(&mut self, table: &str, num_samples: usize, timeout: Option<Duration>)
     -> Result<()>;
 

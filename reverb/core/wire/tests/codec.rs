@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The hand-made codecs against captured traffic of the original and against the generated messages.
+//! The hand-made codecs against captured traffic of the original and against the generated
+//! messages.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -187,7 +188,9 @@ fn chunk(key: u64, length: usize) -> Chunk {
 
 fn sample(key: u64, chunks: &[Chunk]) -> Sampled {
     let mut builder = TrajectoryBuilder::new();
-    chunks.iter().for_each(|chunk| builder.slice(chunk, 0, 0, 1));
+    for chunk in chunks {
+        builder.slice(chunk, 0, 0, 1);
+    }
     builder.end_column(false);
     Sampled {
         key,
@@ -280,7 +283,8 @@ fn samples_are_put_together_however_a_server_sends_them() {
         let chunks = samples.iter().flat_map(|it| it.trajectory.chunks());
         chunks.map(Chunk::key).collect::<Vec<_>>()
     };
-    // Chunks in the other order, information alone, an empty message, an end alone, a chunk too many.
+    // Chunks in the other order, information alone, an empty message, an end alone, a chunk too
+    // many.
     let samples = decode(&[
         entry(Some(&wanted), &[], false),
         proto::SampleStreamResponse::default(),
@@ -329,7 +333,7 @@ fn samples_of_many_chunks_find_them_all() {
 
 #[test]
 fn only_chunks_that_fill_their_message_keep_it_alive() {
-    let message = Bytes::from(vec![0; 100_000]);
+    let message = Bytes::from(vec![0; 400_000]);
     let raw = |length: usize| RawChunk {
         key: 1,
         range: SequenceRange::default(),
@@ -337,10 +341,13 @@ fn only_chunks_that_fill_their_message_keep_it_alive() {
         data: &message[..length],
     };
     let shares = |length, sharing| raw(length).to_chunk(&message, sharing).shared_data().is_some();
-    assert!(shares(60_000, Sharing::Stored));
-    assert!(!shares(40_000, Sharing::Stored));
-    assert!(shares(40_000, Sharing::Transient));
+    assert!(shares(200_000, Sharing::Stored));
+    assert!(!shares(190_000, Sharing::Stored));
+    assert!(shares(10_000, Sharing::Transient));
     assert!(!shares(1000, Sharing::Transient));
+    let small = message.slice(..100_000);
+    let raw = RawChunk { data: &small, ..raw(0) };
+    assert!(raw.to_chunk(&small, Sharing::Stored).shared_data().is_none());
 }
 
 #[test]

@@ -113,7 +113,9 @@ pub fn large_chunk(key: u64, bytes: usize) -> Chunk {
 /// An item whose one column is the first step of each of `chunks`.
 pub fn item(key: u64, table: &str, priority: f64, chunks: &[Chunk]) -> NewItem {
     let mut builder = TrajectoryBuilder::new();
-    chunks.iter().for_each(|chunk| builder.slice(chunk, 0, 0, 1));
+    for chunk in chunks {
+        builder.slice(chunk, 0, 0, 1);
+    }
     builder.end_column(false);
     let trajectory = builder.finish().unwrap();
     NewItem { key, table: table.into(), priority, times_sampled: 0, trajectory }
@@ -213,13 +215,11 @@ impl RawStream {
                     Some(MessageReader::new(response.into_body(), Compression::Identity, "server"));
             }
             let reader = self.reader.as_mut().unwrap();
-            match reader.next().await.unwrap() {
-                Some(message) => Ok(message),
-                None => {
-                    let trailers = reader.trailers().await.unwrap().expect("no trailers");
-                    Err(Status::from_headers(&trailers).expect("no status"))
-                }
+            if let Some(message) = reader.next().await.unwrap() {
+                return Ok(message);
             }
+            let trailers = reader.trailers().await.unwrap().expect("no trailers");
+            Err(Status::from_headers(&trailers).expect("no status"))
         })
         .await
     }

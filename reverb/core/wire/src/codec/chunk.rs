@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `ChunkData`: a short header around a payload that nobody but its writer and its reader looks into.
+//! `ChunkData`: a short header around a payload that nobody but its writer and its reader looks
+//! into.
 
 use bytes::Bytes;
 use reverb_data::proto_bytes::{Field, Reader, put_tag, put_varint, put_varint_field, varint_len};
@@ -29,8 +30,9 @@ pub enum Sharing {
     Transient,
 }
 
-/// Smaller payloads are copied: the receive buffer they lie in may hold many messages.
-const MIN_SHARED_STORED: usize = 32 * 1024;
+/// Smaller payloads are copied: the receive buffer they lie in may hold many messages, up to a few
+/// megabytes.
+const MIN_SHARED_STORED: usize = 128 * 1024;
 const MIN_SHARED_TRANSIENT: usize = 4096;
 
 impl<'a> RawChunk<'a> {
@@ -184,7 +186,8 @@ fn header(chunk: &Chunk) -> ChunkHeader {
     header
 }
 
-/// Appends the whole `ChunkData` message of a chunk, the size statistics of field 7 included: for checkpoints.
+/// Appends the whole `ChunkData` message of a chunk, the size statistics of field 7 included: for
+/// checkpoints.
 pub fn put_chunk_data(out: &mut Vec<u8>, chunk: &Chunk) {
     let range = chunk.range();
     put_varint_field(out, 1, chunk.key());

@@ -53,28 +53,12 @@ impl<'a> RawItem<'a> {
         Ok(item)
     }
 
-    /// The first key of a chunk of which `holds` says no, in the order of reference.
-    pub fn missing_chunk(&self, mut holds: impl FnMut(u64) -> bool) -> Result<Option<u64>> {
-        let mut last = None;
-        let mut missing = None;
-        self.walk(|part| {
-            if let Part::Slice { chunk_key, .. } = part
-                && missing.is_none()
-                && last != Some(chunk_key)
-            {
-                last = Some(chunk_key);
-                missing = (!holds(chunk_key)).then_some(chunk_key);
-            }
-            Ok(())
-        })?;
-        Ok(missing)
-    }
-
     /// Its columns, made of the chunks that `find` knows.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if there are no columns, a column is empty or a number is negative; and what `find` returns.
+    /// `InvalidArgument` if there are no columns, a column is empty or a number is negative; and
+    /// what `find` returns.
     pub fn trajectory<'c>(
         &self,
         mut find: impl FnMut(u64) -> Result<&'c Chunk>,

@@ -20,7 +20,8 @@ pub const MAX_MESSAGE_CHUNK_BYTES: usize = 2 << 20;
 
 /// The request for `num_samples` items.
 ///
-/// Zero means "for ever" to servers of the original, so the shortest timeout they know is sent in its place.
+/// Zero means "for ever" to servers of the original, so the shortest timeout they know is sent in
+/// its place.
 pub fn request(table: &str, num_samples: usize, timeout: Option<Duration>) -> SampleStreamRequest {
     let milliseconds = timeout.map_or(-1, |timeout| {
         i64::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX).max(1)
@@ -96,7 +97,8 @@ impl SampleEncoder {
         std::mem::replace(&mut self.builder, next).finish()
     }
 
-    /// Writes an entry; the information about the sample is in `scratch` until its first entry took it.
+    /// Writes an entry; the information about the sample is in `scratch` until its first entry took
+    /// it.
     fn put_entry(&mut self, chunks: &[Chunk], is_last: bool) {
         let info_len = if self.scratch.is_empty() {
             0
@@ -134,7 +136,8 @@ fn put_sample_info(out: &mut Vec<u8>, table: &str, sample: &Sampled) {
 
 /// Puts samples together from the entries of any number of messages.
 ///
-/// Chunks may come in any order and be more than the sample needs; its information must come by its last entry.
+/// Chunks may come in any order and be more than the sample needs; its information must come by its
+/// last entry.
 #[derive(Debug, Default)]
 pub struct SampleDecoder {
     /// The serialized `SampleInfo` of the sample that has begun.

@@ -9,10 +9,12 @@ use crate::generated::tensorflow::{StructuredValue, TensorShapeProto};
 /// Deeper nests are refused. The wire format itself stops at a hundred messages.
 const MAX_DEPTH: usize = 64;
 
-/// Stands for a value that is missing from its message; it is refused like any other that is no spec.
+/// Stands for a value that is missing from its message; it is refused like any other that is no
+/// spec.
 static NOTHING: StructuredValue = StructuredValue { kind: None };
 
-/// Flattens a nest: dictionaries by sorted key, lists and tuples by index, named tuples in their own order.
+/// Flattens a nest: dictionaries by sorted key, lists and tuples by index, named tuples in their
+/// own order.
 ///
 /// A column is called by its path, joined with `/`, followed by the name of the spec if it has one.
 ///
@@ -61,7 +63,8 @@ fn flatten<'a>(
         }
         _ => {
             return Err(Error::invalid_argument(format!(
-                "The signature holds something else than tensor specs, lists, tuples and dictionaries at '{}'.",
+                "The signature may hold tensor specs, lists, tuples and dictionaries; there is \
+                 something else at '{}'.",
                 path.join("/")
             )));
         }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections to the servers of a target: made when needed, shared by all calls, made anew when lost.
+//! Connections to the servers of a target: made when needed, shared by all calls, made anew when
+//! lost.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,6 +25,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a server that could not be reached is passed over while there are others.
 const PASS_OVER: Duration = Duration::from_secs(1);
+
+/// The same for one that did not even refuse: trying it costs `CONNECT_TIMEOUT`.
+const PASS_OVER_SILENT: Duration = Duration::from_secs(30);
 
 /// A connection that a call may use.
 pub(super) struct Connection {
@@ -52,7 +56,7 @@ struct Server {
 #[derive(Default)]
 struct State {
     handle: Option<SendRequest<Message>>,
-    failed_at: Option<Instant>,
+    passed_over_until: Option<Instant>,
 }
 
 impl Pool {
@@ -70,7 +74,7 @@ impl Pool {
         let first = self.turn.fetch_add(1, Ordering::Relaxed) % servers.len();
         let in_turn = || servers[first..].iter().chain(&servers[..first]);
         let (tried_last, tried_first): (Vec<_>, Vec<_>) =
-            in_turn().partition(|server| servers.len() > 1 && server.failed_lately());
+            in_turn().partition(|server| servers.len() > 1 && server.is_passed_over());
         let mut failures = Vec::new();
         for server in tried_first.into_iter().chain(tried_last) {
             match server.connection().await {
@@ -127,34 +131,31 @@ async fn resolve(place: &Place) -> io::Result<Vec<Server>> {
 }
 
 impl Server {
-    fn failed_lately(&self) -> bool {
-        self.state.lock().failed_at.is_some_and(|at| at.elapsed() < PASS_OVER)
+    fn is_passed_over(&self) -> bool {
+        self.state.lock().passed_over_until.is_some_and(|until| Instant::now() < until)
     }
 
     async fn connection(&self) -> io::Result<Connection> {
-        let handle = match self.living_handle().await {
-            Some(handle) => handle,
-            None => {
-                let _turn = self.connecting.lock().await;
-                match self.living_handle().await {
-                    Some(handle) => handle,
-                    None => self.connect().await?,
-                }
-            }
-        };
-        Ok(Connection { handle, authority: self.authority.clone() })
+        let connection = |handle| Connection { handle, authority: self.authority.clone() };
+        if let Some(handle) = self.living_handle().await {
+            return Ok(connection(handle));
+        }
+        let _turn = self.connecting.lock().await;
+        // Somebody else may have connected meanwhile.
+        if let Some(handle) = self.living_handle().await {
+            return Ok(connection(handle));
+        }
+        self.connect().await.map(connection)
     }
 
     /// The handle of the connection, unless it is known to be lost.
     async fn living_handle(&self) -> Option<SendRequest<Message>> {
         let handle = self.state.lock().handle.clone()?;
-        match handle.ready().await {
-            Ok(handle) => Some(handle),
-            Err(_) => {
-                self.state.lock().handle = None;
-                None
-            }
+        let ready = handle.ready().await.ok();
+        if ready.is_none() {
+            self.state.lock().handle = None;
         }
+        ready
     }
 
     async fn connect(&self) -> io::Result<SendRequest<Message>> {
@@ -167,7 +168,10 @@ impl Server {
         };
         let mut state = self.state.lock();
         state.handle = connected.as_ref().ok().cloned();
-        state.failed_at = connected.is_err().then(Instant::now);
+        state.passed_over_until = connected.as_ref().err().map(|error| {
+            let is_silent = error.kind() == io::ErrorKind::TimedOut;
+            Instant::now() + if is_silent { PASS_OVER_SILENT } else { PASS_OVER }
+        });
         connected
     }
 

@@ -20,7 +20,8 @@ pub(super) fn stream(call: Call) -> InsertStream {
     }
 }
 
-/// Drops its half of the stream, and with it cancels the call, when nobody wants confirmations any more.
+/// Drops its half of the stream, and with it cancels the call, when nobody wants confirmations any
+/// more.
 async fn read_confirmations(
     mut answer: Answer,
     confirmations: mpsc::UnboundedSender<Result<Vec<u64>>>,
@@ -70,7 +71,8 @@ impl InsertSink for GrpcInsertSink {
             if error.kind() == ErrorKind::ResourceExhausted {
                 return Err(error);
             }
-            // The stream is over, and its status is on the way; it says more than a failed write does.
+            // The stream is over, and its status is on the way; it says more than a failed write
+            // does.
             match self.end.wait_for(Option::is_some).await {
                 Ok(end) => Err(end.clone().unwrap_or(error)),
                 Err(_) => Err(error),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use reverb_data::{Error, Result, Sampled};
+use reverb_data::{Error, ErrorKind, Result, Sampled};
 
 use crate::codec::sample::{SampleDecoder, request};
 use crate::grpc::{Answer, Call};
@@ -34,15 +34,28 @@ impl GrpcSampleStream {
             let Some(message) = self.answer.next().await? else {
                 return Err(stream_ended(self.answer.peer()));
             };
-            self.decoder.push(&message, &mut samples)?;
+            if let Err(error) = self.decoder.push(&message, &mut samples) {
+                return Err(
+                    self.fail(ErrorKind::DataLoss, &format!("sent a damaged sample: {error}"))
+                );
+            }
         }
-        self.outstanding = self.outstanding.checked_sub(samples.len()).ok_or_else(|| {
-            Error::internal(format!(
-                "The server at {} sent more samples than were requested.",
-                self.answer.peer()
-            ))
-        })?;
+        match self.outstanding.checked_sub(samples.len()) {
+            Some(outstanding) => self.outstanding = outstanding,
+            None => {
+                return Err(
+                    self.fail(ErrorKind::Internal, "sent more samples than were requested.")
+                );
+            }
+        }
         Ok(samples)
+    }
+
+    /// Nothing that comes after such an error can be trusted, so the stream is over.
+    fn fail(&mut self, kind: ErrorKind, what: &str) -> Error {
+        let error = Error::new(kind, format!("The server at {} {what}", self.answer.peer()));
+        self.answer.abandon(error.clone());
+        error
     }
 }
 

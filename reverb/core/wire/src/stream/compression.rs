@@ -57,7 +57,8 @@ fn read_bounded(reader: impl Read) -> Result<Bytes> {
     })?;
     if bytes.len() as u64 > MAX_DECOMPRESSED_BYTES {
         return Err(Error::resource_exhausted(format!(
-            "A compressed message holds more than {MAX_DECOMPRESSED_BYTES} bytes; send it uncompressed."
+            "A compressed message holds more than {MAX_DECOMPRESSED_BYTES} bytes; \
+             send it uncompressed."
         )));
     }
     Ok(Bytes::from(bytes))

@@ -13,8 +13,8 @@ use crate::stream::{Compression, stream_error};
 
 /// Reads the messages of one direction of a stream, each as one buffer.
 ///
-/// A message inside one frame is a part of that frame; only a message that spans frames is copied, and memory for it
-/// grows with what has arrived, not with what its header claims.
+/// A message inside one frame is a part of that frame; only a message that spans frames is copied,
+/// and memory for it grows with what has arrived, not with what its header claims.
 #[derive(Debug)]
 pub struct MessageReader {
     frames: FrameSource,
@@ -35,7 +35,8 @@ impl MessageReader {
         }
     }
 
-    /// The next message, or `None` when the peer has ended its direction. Nothing is lost if the future is dropped.
+    /// The next message, or `None` when the peer has ended its direction. Nothing is lost if the
+    /// future is dropped.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
@@ -131,7 +132,8 @@ impl Assembler {
         let count = self.rest.len().min(length - self.partial.len());
         let needed = self.partial.len() + count;
         if needed > self.partial.capacity() {
-            // Twice what is needed now, but never more than the message: growing copies each byte at most twice.
+            // Twice what is needed now, but never more than the message: growing copies each byte
+            // at most twice.
             self.partial.reserve(length.min(needed.saturating_mul(2)) - self.partial.len());
         }
         self.partial.extend_from_slice(&self.rest.split_to(count));
@@ -175,7 +177,7 @@ mod tests {
     fn messages_come_out_whole_however_they_are_cut() {
         let bodies: [&[u8]; 4] = [b"abc", b"", &[7; 300], b"z"];
         let bytes: Vec<u8> = bodies.iter().flat_map(|body| framed(0, body)).collect();
-        for size in 1..bytes.len() + 1 {
+        for size in 1..=bytes.len() {
             assert_eq!(read_in_pieces(&bytes, size, Compression::Identity), bodies, "size {size}");
         }
     }

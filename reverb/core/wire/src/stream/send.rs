@@ -33,13 +33,22 @@ impl MessageSender {
 
     /// Hands a message over without waiting; for messages of a few bytes.
     pub fn send_now(&mut self, message: Message) -> Result<()> {
+        self.hand_over(message, false)
+    }
+
+    /// Hands the only or last message over and ends this direction.
+    pub fn send_last(&mut self, message: Message) -> Result<()> {
+        self.hand_over(message, true)
+    }
+
+    fn hand_over(&mut self, message: Message, is_last: bool) -> Result<()> {
         if message.remaining() > MAX_MESSAGE_BYTES {
             return Err(Error::resource_exhausted(format!(
                 "A message of {} bytes is larger than the limit of {MAX_MESSAGE_BYTES} bytes.",
                 message.remaining()
             )));
         }
-        self.stream.send_data(message, false).map_err(|error| stream_error(&error, &self.peer))
+        self.stream.send_data(message, is_last).map_err(|error| stream_error(&error, &self.peer))
     }
 
     /// Ends this direction.
