@@ -66,6 +66,13 @@ impl<'py> Leaf<'py> {
         {
             return Ok(Self::Scalar(DType::Int64, int.to_le_bytes()));
         }
+        // NumPy would cut off trailing zeros of these.
+        if let Ok(bytes) = value.cast_exact::<PyBytes>() {
+            return Ok(Self::Strings(Shape::new(), vec![bytes.as_bytes().to_vec()]));
+        }
+        if let Ok(text) = value.cast_exact::<PyString>() {
+            return Ok(Self::Strings(Shape::new(), vec![text.to_cow()?.into_owned().into_bytes()]));
+        }
         static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let array = numpy_function(value.py(), &ASARRAY, "asarray")?.call1((value,))?;
         Self::from_array(array.cast::<PyUntypedArray>()?)
