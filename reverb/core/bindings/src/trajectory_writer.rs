@@ -58,6 +58,26 @@ impl TrajectoryWriter {
         self.origin.check("TrajectoryWriter").or_raise()
     }
 
+    /// Refuses values for columns that have one in the open step already.
+    fn check_unset(&self, columns: &[usize], leaves: &[Bound<'_, PyAny>]) -> PyResult<()> {
+        let (label, leaf) = {
+            let lane = self.core.lane().lock();
+            if !lane.step_is_open() {
+                return Ok(());
+            }
+            let mut values = columns.iter().zip(leaves).filter(|(_, leaf)| !leaf.is_none());
+            let Some((&column, leaf)) = values.find(|(column, _)| lane.is_set_in_open_step(**column)) else {
+                return Ok(());
+            };
+            (lane.label(column).to_owned(), leaf)
+        };
+        Err(Error::invalid_argument(format!(
+            "Field {label} has already been set in the active step by previous (partial) append call and thus must be \
+             omitted or set to None but got: {leaf}"
+        )))
+        .or_raise()
+    }
+
     fn store(&self, columns: &[usize], leaves: &[Bound<'_, PyAny>], partial_step: bool) -> PyResult<()> {
         self.core.queue().sender().check().or_raise()?;
         let mut parsed: SmallVec<[Leaf<'_>; 8]> = SmallVec::with_capacity(leaves.len());
@@ -68,6 +88,7 @@ impl TrajectoryWriter {
         for (leaf, &column) in parsed.iter_mut().zip(columns) {
             if let Some(value) = leaf.value() {
                 cells.push((column, value));
+        self.check_unset(columns, leaves)?;
             }
         }
         let completed = self.core.lane().lock().append(&mut cells, partial_step).or_raise()?;

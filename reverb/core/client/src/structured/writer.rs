@@ -74,7 +74,7 @@ impl StructuredWriter {
     pub async fn end_episode(&self, clear_buffers: bool, timeout: Option<Duration>) -> Result<()> {
         self.queue.sender().check()?;
         self.engine.lock().apply_at_end(&mut |item| self.create(item))?;
-        self.queue.flush(0, timeout).await?;
+        self.queue.flush_for("end_episode", 0, timeout).await?;
         self.engine.lock().end_episode(clear_buffers);
         Ok(())
     }

@@ -118,8 +118,19 @@ impl BatchedWriter {
             if value.value.shape().first() != Some(&batch_size) {
                 return Err(Error::invalid_argument(format!(
                     "The first dimension of column {} must be batch_size={batch_size}, got shape {}",
-                    value.column,
+                    label(&lanes, value.column),
                     reverb_data::tensor::shape_text(value.value.shape()),
+                )));
+            }
+        }
+        // All environments are looked at before any gets its row: episodes end one by one, and so do open steps.
+        for (i, lane) in lanes.iter().enumerate() {
+            let is_set = |value: &&BatchedValue<'_>| lane.is_set_in_open_step(value.column);
+            if let Some(value) = values.iter().find(is_set) {
+                return Err(Error::invalid_argument(format!(
+                    "Field {} has already been set in the active step of environment {i} by previous (partial) append \
+                     call and thus must be omitted or set to None",
+                    lane.label(value.column),
                 )));
             }
         }
@@ -150,7 +161,7 @@ impl BatchedWriter {
         let lanes = self.lanes.lock();
         let mut cells: Vec<CellRef> = Vec::new();
         let mut spans: Vec<(usize, usize, bool)> = Vec::with_capacity(columns.len());
-        let mut created = 0;
+        let mut items = Vec::new();
         for (i, lane) in lanes.iter().enumerate() {
             if selected.is_some_and(|selected| !selected[i]) {
                 continue;
@@ -177,9 +188,11 @@ impl BatchedWriter {
                 .iter()
                 .map(|&(first, end, squeeze)| ColumnRefs { cells: &cells[first..end], squeeze })
                 .collect();
-            self.queue.create_item(table, priorities[i], &refs)?;
-            created += 1;
+            items.push(self.queue.prepare(table, priorities[i], &refs)?);
         }
+        // All or none: the caller could not tell which of them were created before an error.
+        let created = items.len();
+        items.into_iter().try_for_each(|item| self.queue.sender().push(item))?;
         Ok(created)
     }
 
@@ -208,6 +221,10 @@ impl Drop for BatchedWriter {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+fn label(lanes: &[Lane], column: usize) -> &str {
+    lanes.first().map_or("", |lane| lane.label(column))
 }
 
 /// Adds the cells that an index selects; `false` if one of them does not exist.

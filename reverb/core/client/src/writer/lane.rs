@@ -112,6 +112,11 @@ impl Lane {
         self.columns.len() - 1
     }
 
+    /// What errors call a column.
+    pub fn label(&self, column: usize) -> &str {
+        &self.columns[column].label
+    }
+
     /// Closed steps since the last end of an episode.
     pub fn episode_steps(&self) -> u64 {
         self.episode_steps

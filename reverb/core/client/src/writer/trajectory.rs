@@ -48,6 +48,16 @@ impl ItemQueue {
         priority: f64,
         columns: &[ColumnRefs<'_>],
     ) -> Result<()> {
+        self.sender.push(self.prepare(table, priority, columns)?)
+    }
+
+    /// An item that was checked and is not queued yet.
+    pub fn prepare(
+        &self,
+        table: &str,
+        priority: f64,
+        columns: &[ColumnRefs<'_>],
+    ) -> Result<PendingItem> {
         let table = self.table_name(table);
         let key = self.keys.lock().next_key();
         let item = PendingItem::new(key, Arc::clone(&table), priority, columns)?;
@@ -59,18 +69,30 @@ impl ItemQueue {
                 Some(None) => {}
             }
         }
-        self.sender.push(item)
+        Ok(item)
     }
 
     /// Waits until at most `max_pending` items are unconfirmed, after completing the chunks of all but that many.
     pub async fn flush(&self, max_pending: usize, timeout: Option<Duration>) -> Result<()> {
+        self.flush_for("flush", max_pending, timeout).await
+    }
+
+    /// As `flush`, for a call that errors are to name.
+    pub async fn flush_for(
+        &self,
+        operation: &str,
+        max_pending: usize,
+        timeout: Option<Duration>,
+    ) -> Result<()> {
         self.sender.check()?;
         self.sender.freeze_blocks(max_pending);
         let done = self.sender.wait_until_pending(max_pending);
         let Some(timeout) = timeout else { return done.await };
         match tokio::time::timeout(timeout, done).await {
             Ok(result) => result,
-            Err(_) => Err(Error::deadline_exceeded("flush", timeout, &self.sender.describe_wait())),
+            Err(_) => {
+                Err(Error::deadline_exceeded(operation, timeout, &self.sender.describe_wait()))
+            }
         }
     }
 
@@ -127,7 +149,7 @@ impl TrajectoryWriter {
     /// Waits until all items are confirmed, then begins a new episode. If that fails or takes longer than `timeout`
     /// nothing changes.
     pub async fn end_episode(&self, clear_buffers: bool, timeout: Option<Duration>) -> Result<()> {
-        self.queue.flush(0, timeout).await?;
+        self.queue.flush_for("end_episode", 0, timeout).await?;
         self.lane.lock().end_episode(clear_buffers);
         Ok(())
     }
