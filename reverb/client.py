@@ -87,7 +87,7 @@ class Client:
         """
         if not priorities:
             raise InvalidArgumentError("priorities must name at least one table, got none")
-        self._client.insert(tree.flatten(data), priorities)
+        self._client.insert(tree.flatten(data), dict(priorities))
 
     def insert_batch(self, data: Any, priorities: Mapping[str, Any]) -> None:
         """Inserts `B` steps, each as an item of its own, into one or more tables.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use numpy::{PyArray1, PyReadonlyArray1};
 use parking_lot::Mutex;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PySlice, PyTuple};
 use reverb_client::BatchedWriter as Core;
@@ -55,9 +55,10 @@ impl BatchedTrajectoryColumn {
             .enumerate()
             .map(|(i, cells)| match cells {
                 Some(cells) => TrajectoryColumn { cells: cells.into(), squeeze: self.is_squeezed() }.numpy(py),
-                None => Err(PyValueError::new_err(format!(
-                    "The history of environment {i} lacks a requested step"
-                ))),
+                None => Err(Error::invalid_argument(format!(
+                    "The history of environment {i} lacks a requested step."
+                )))
+                .or_raise(),
             })
             .collect();
         py.import("numpy")?.call_method1("stack", (rows?,))
@@ -90,7 +91,10 @@ impl BatchedColumnHistory {
             };
             let step = part(pyo3::intern!(py, "step"))?.unwrap_or(1);
             if step < 1 {
-                return Err(PyValueError::new_err(format!("The stride of a batched slice must be at least 1, got {step}")));
+                return Err(Error::invalid_argument(format!(
+                    "The stride of a batched slice must be at least 1, got {step}."
+                )))
+                .or_raise();
             }
             StepIndex::Range {
                 start: part(pyo3::intern!(py, "start"))?,

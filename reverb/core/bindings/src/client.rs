@@ -13,13 +13,14 @@ use pyo3::types::{PyBytes, PyDict};
 use reverb_client::writer::legacy::LegacyOptions;
 use reverb_client::{Batch, BatchedWriter, Client as Core, LegacyWriter, SampleCursor};
 use reverb_data::{Error, Sampled};
+use reverb_wire::target::Target;
 
 use crate::array::{tensor_to_array, vector_to_array};
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::connector::AnyConnector;
 use crate::error::OrRaise;
 use crate::legacy_writer::{Writer, append_step};
-use crate::process::{Origin, runtime};
+use crate::process::{Local, runtime};
 use crate::sampler::Sampler;
 use crate::structured_writer::StructuredWriter;
 use crate::trajectory_writer::TrajectoryWriter;
@@ -34,7 +35,7 @@ pub(crate) struct Client {
     address: String,
     connect_timeout: Duration,
     /// Remade after a fork.
-    inner: Mutex<(Origin, Inner)>,
+    inner: Mutex<Local<Inner>>,
 }
 
 #[derive(Clone)]
@@ -80,12 +81,10 @@ impl Inner {
 impl Client {
     fn inner(&self) -> Inner {
         let mut inner = self.inner.lock();
-        if !inner.0.is_here() {
-            let fresh = (Origin::here(), Inner::new(&self.address, self.connect_timeout));
-            // The old one belongs to threads that do not exist here; dropping it could wait for them.
-            std::mem::forget(std::mem::replace(&mut *inner, fresh));
+        if !inner.origin().is_here() {
+            *inner = Local::new(Inner::new(&self.address, self.connect_timeout));
         }
-        inner.1.clone()
+        Inner::clone(&inner)
     }
 }
 
@@ -96,12 +95,13 @@ impl Client {
     fn new(server_address: String, connect_timeout_s: f64) -> PyResult<Self> {
         let connect_timeout = Duration::try_from_secs_f64(connect_timeout_s).map_err(|_| {
             Error::invalid_argument(format!(
-                "connect_timeout must be a number of seconds of at least 0, got {connect_timeout_s}"
+                "connect_timeout_s must be a number of seconds of at least 0, got {connect_timeout_s}"
             ))
         });
         let connect_timeout = connect_timeout.or_raise()?;
+        Target::parse(&server_address).or_raise()?;
         let inner = Inner::new(&server_address, connect_timeout);
-        Ok(Self { address: server_address, connect_timeout, inner: Mutex::new((Origin::here(), inner)) })
+        Ok(Self { address: server_address, connect_timeout, inner: Mutex::new(Local::new(inner)) })
     }
 
     #[pyo3(signature = (timeout_s))]
@@ -170,7 +170,9 @@ impl Client {
         let inner = self.inner();
         let writer = inner.single_step_writer(py)?;
         append_step(&writer, &leaves)?;
-        for (table, _) in &priorities {
+        // What is wrong with one table is said before anything is inserted into another.
+        for (table, priority) in &priorities {
+            check_priority(table, *priority).or_raise()?;
             writer.check(table, 1).or_raise()?;
         }
         for (table, priority) in &priorities {
@@ -190,6 +192,9 @@ impl Client {
         for (table, priorities) in priorities {
             let priorities: PyReadonlyArray1<'_, f64> = priorities.extract()?;
             tables.push((table.extract()?, priorities.as_array().to_vec()));
+        }
+        for (table, priorities) in &tables {
+            priorities.iter().try_for_each(|priority| check_priority(table, *priority)).or_raise()?;
         }
         let inner = self.inner();
         let writer = inner.single_step_writer(py)?;
@@ -302,6 +307,13 @@ async fn collect_batch(mut cursor: SampleCursor, batch_size: usize) -> reverb_da
     }
     cursor.finish();
     Batch::assemble(&samples)
+}
+
+fn check_priority(table: &str, priority: f64) -> reverb_data::Result<()> {
+    if priority.is_nan() {
+        return Err(Error::invalid_argument(format!("priority must not be NaN, got NaN for table {table}")));
+    }
+    Ok(())
 }
 
 fn parse_key(key: &Bound<'_, PyAny>) -> PyResult<u64> {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PySlice, PyTuple};
 use reverb_client::{CellRef as Cell, Lane, TrajectoryWriter};
@@ -12,7 +12,8 @@ use smallvec::SmallVec;
 
 use crate::array::tensor_to_array;
 use crate::dtype;
-use crate::error::OrRaise;
+use crate::error::{OrRaise, to_python};
+use crate::process::Local;
 
 /// One value of one column, as long as the writer keeps it.
 #[pyclass(frozen, module = "reverb.core._native")]
@@ -73,10 +74,11 @@ impl TrajectoryColumn {
             data_references.iter().map(|cell| cell.as_ref().map(|cell| cell.get().0.clone())).collect();
         let cells = cells.ok_or_else(|| holds_none(&label))?;
         if squeeze && cells.len() != 1 {
-            return Err(PyValueError::new_err(format!(
+            return Err(Error::invalid_argument(format!(
                 "Columns must contain exactly one data reference when squeeze is set, got {}",
                 cells.len()
-            )));
+            )))
+            .or_raise();
         }
         Ok(Self { cells, squeeze })
     }
@@ -107,7 +109,7 @@ impl TrajectoryColumn {
     /// The values, stacked unless squeezed.
     pub(crate) fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if self.cells.is_empty() {
-            return Err(PyValueError::new_err("The column is empty; there is nothing to stack"));
+            return Err(Error::invalid_argument("The column is empty; there is nothing to stack.")).or_raise();
         }
         check_alive(&self.cells).or_raise()?;
         let mut tensor = stack(&self.cells).or_raise()?;
@@ -215,16 +217,16 @@ fn bad_index(index: &Bound<'_, PyAny>) -> PyErr {
 }
 
 fn holds_none(label: &str) -> PyErr {
-    PyValueError::new_err(format!(
+    to_python(&Error::invalid_argument(format!(
         "TrajectoryColumns cannot contain any None data references, but column {label} has no value at a requested \
-         step, or only values that have expired (see num_keep_alive_refs)"
-    ))
+         step, or only values that have expired (see num_keep_alive_refs)."
+    )))
 }
 
 /// What a writer still holds of one column.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct ColumnHistory {
-    pub(crate) writer: Arc<TrajectoryWriter>,
+    pub(crate) writer: Arc<Local<TrajectoryWriter>>,
     pub(crate) column: usize,
     pub(crate) label: String,
 }
