@@ -46,8 +46,10 @@ def _makes_sense(scenario: str, writer: str, reader: str, how: str) -> bool:
         return False
     if scenario in _ONE_READER_IS_ENOUGH:
         return how == "sample"
-    if how in ("sample_timesteps", "timestep_dataset"):
+    if how == "sample_timesteps":
         return SCENARIOS[scenario].as_timesteps
+    if how == "timestep_dataset":
+        return SCENARIOS[scenario].as_timesteps and SCENARIOS[scenario].cut_alike
     return True
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import subprocess
 
@@ -18,12 +19,14 @@ _VECTORS = sorted(_TESTS.glob("test_conformance_vectors*.py"))
 @pytest.mark.parametrize("path", _VECTORS, ids=lambda path: path.stem)
 def test_the_peer_passes(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
     options = ["--noconftest", "-c", "/dev/null", "--import-mode=importlib", "--timeout=120"]
-    # The working directory is not the source tree, whose `reverb` would be imported instead.
+    # Neither the working directory nor a path may lead to this package's `reverb`.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     result = subprocess.run(
         [PEER_PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         cwd=tmp_path,
+        env=environment,
     )
     assert result.returncode == 0, result.stdout

@@ -27,11 +27,14 @@ class Scenario:
       items: Returns them as they should come back: for each item its columns.
       as_timesteps: Whether all columns of an item have the same length, so that it can be read step
         by step.
+      cut_alike: Whether all columns of an item are made of slices of the same lengths, however the
+        writer chooses its chunks. The peer's `TimestepDataset` refuses other items.
     """
 
     write: Callable[[Any], None]
     items: Callable[[], Items]
     as_timesteps: bool = True
+    cut_alike: bool = True
 
 
 def every_dtype(i: int) -> dict[str, np.ndarray]:
@@ -326,7 +329,7 @@ SCENARIOS: dict[str, Scenario] = {
     "legacy_every_dtype": Scenario(_legacy_every_dtype, _legacy_every_dtype_items),
     "legacy_delta": Scenario(_legacy_delta, _legacy_delta_items),
     "trajectory_chunks": Scenario(_trajectory_chunks, _trajectory_chunks_items, as_timesteps=False),
-    "trajectory_auto": Scenario(_trajectory_auto, _trajectory_auto_items),
+    "trajectory_auto": Scenario(_trajectory_auto, _trajectory_auto_items, cut_alike=False),
     "strided": Scenario(
         lambda client: _write_selections(client, _STRIDED, chunk_length=1),
         lambda: _selected_items(_STRIDED),
@@ -335,7 +338,7 @@ SCENARIOS: dict[str, Scenario] = {
         lambda client: _write_selections(client, _STRIDED + _REPEATED, chunk_length=6),
         lambda: _selected_items(_STRIDED + _REPEATED),
     ),
-    "structured": Scenario(_structured, _structured_items),
+    "structured": Scenario(_structured, _structured_items, cut_alike=False),
     "compressible": Scenario(_compressible, _compressible_items),
     "many_items": Scenario(_many_items_in_flight, _many_items_in_flight_items),
     "split_responses": Scenario(

@@ -74,8 +74,15 @@ def chunk(key: int, *arrays: Any, episode: int = EPISODE) -> Any:
         sequence_range=protos.SequenceRange(episode_id=episode, start=0, end=steps - 1),
         data=protos.ChunkData.Data(tensors=[tensor(array) for array in arrays]),
         data_tensors_len=len(arrays),
-        data_uncompressed_size=sum(np.asarray(array).nbytes for array in arrays),
     )
+
+
+def essential(chunk: Any) -> Any:
+    """Returns a chunk without the size that only the peer uses; a server may drop it."""
+    copy = protos.ChunkData()
+    copy.CopyFrom(chunk)
+    copy.ClearField("data_uncompressed_size")
+    return copy
 
 
 def numbers(key: int, count: int = 3, first: int = 1) -> Any:
