@@ -127,9 +127,11 @@ impl<'py> Leaf<'py> {
             Leaf::Scalar(dtype, bytes) => {
                 CellValue::Bytes { dtype: *dtype, shape: &[], bytes: &bytes[..dtype.size()] }
             }
-            Leaf::Array(dtype, array) => {
-                CellValue::Bytes { dtype: *dtype, shape: array.shape(), bytes: bytes_of(array, *dtype) }
-            }
+            Leaf::Array(dtype, array) => CellValue::Bytes {
+                dtype: *dtype,
+                shape: array.shape(),
+                bytes: bytes_of(array, *dtype),
+            },
             Leaf::Strings(shape, strings) => {
                 CellValue::Strings { shape, strings: std::mem::take(strings) }
             }
@@ -157,7 +159,8 @@ fn new_array<'py>(
     num_bytes: usize,
     fill: impl FnOnce(&mut [u8]) -> reverb_data::Result<()> + Send,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let mut dims: smallvec::SmallVec<[npy_intp; 8]> = shape.iter().map(|&dim| dim as npy_intp).collect();
+    let mut dims: smallvec::SmallVec<[npy_intp; 8]> =
+        shape.iter().map(|&dim| dim as npy_intp).collect();
     // SAFETY: `dims` holds `shape.len()` sizes; without data NumPy allocates the array itself. The type's elements are
     // plain numbers, so any bytes are valid values. The result is a new reference or null with an exception set.
     let array = unsafe {
@@ -222,7 +225,8 @@ fn bytes_to_array<'py>(
             Ok(())
         });
     }
-    let mut dims: smallvec::SmallVec<[npy_intp; 8]> = shape.iter().map(|&dim| dim as npy_intp).collect();
+    let mut dims: smallvec::SmallVec<[npy_intp; 8]> =
+        shape.iter().map(|&dim| dim as npy_intp).collect();
     let memory = Bound::new(py, Memory(bytes))?;
     let data = memory.get().0.as_ptr().cast_mut();
     // SAFETY: `data` points to as many bytes as the shape takes (a tensor's invariant), in memory that `memory` owns,
@@ -315,6 +319,9 @@ fn column_part<'py>(
 }
 
 /// A one-dimensional array of plain numbers.
-pub(crate) fn vector_to_array<'py, T: numpy::Element>(py: Python<'py>, values: Vec<T>) -> Bound<'py, PyAny> {
+pub(crate) fn vector_to_array<'py, T: numpy::Element>(
+    py: Python<'py>,
+    values: Vec<T>,
+) -> Bound<'py, PyAny> {
     numpy::PyArray1::from_vec(py, values).into_any()
 }

@@ -18,14 +18,14 @@ use crate::array::Leaf;
 use crate::column::TrajectoryColumn;
 use crate::error::OrRaise;
 use crate::nest::{Known, Leaves, Structure};
-use crate::process::Origin;
+use crate::process::Local;
 use crate::trajectory_writer::label;
-use crate::wait::{timeout_ms as timeout, wait};
+use crate::wait::{throttle, timeout_ms as timeout, wait};
 
 /// One index, applied to the history of each environment.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct BatchedTrajectoryColumn {
-    writer: Arc<Core>,
+    writer: Arc<Local<Core>>,
     column: usize,
     index: StepIndex,
 }
@@ -54,7 +54,9 @@ impl BatchedTrajectoryColumn {
             .into_iter()
             .enumerate()
             .map(|(i, cells)| match cells {
-                Some(cells) => TrajectoryColumn { cells: cells.into(), squeeze: self.is_squeezed() }.numpy(py),
+                Some(cells) => {
+                    TrajectoryColumn { cells: cells.into(), squeeze: self.is_squeezed() }.numpy(py)
+                }
                 None => Err(Error::invalid_argument(format!(
                     "The history of environment {i} lacks a requested step."
                 )))
@@ -73,7 +75,7 @@ impl BatchedTrajectoryColumn {
 /// What a batched writer still holds of one column.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct BatchedColumnHistory {
-    writer: Arc<Core>,
+    writer: Arc<Local<Core>>,
     column: usize,
 }
 
@@ -116,9 +118,8 @@ impl BatchedColumnHistory {
 /// `B` histories stepped by one call.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct BatchedTrajectoryWriter {
-    core: Arc<Core>,
+    core: Arc<Local<Core>>,
     state: Mutex<State>,
-    origin: Origin,
 }
 
 struct State {
@@ -129,14 +130,19 @@ struct State {
 impl BatchedTrajectoryWriter {
     pub(crate) fn new(core: Core) -> Self {
         let state = State { numbers: HashMap::new(), steps: Known::new() };
-        Self { core: Arc::new(core), state: Mutex::new(state), origin: Origin::here() }
+        Self { core: Arc::new(Local::new(core)), state: Mutex::new(state) }
     }
 
     fn check(&self) -> PyResult<()> {
-        self.origin.check("BatchedTrajectoryWriter").or_raise()
+        self.core.origin().check("BatchedTrajectoryWriter").or_raise()
     }
 
-    fn store(&self, columns: &[usize], leaves: &[Bound<'_, PyAny>], partial_step: bool) -> PyResult<()> {
+    fn store(
+        &self,
+        columns: &[usize],
+        leaves: &[Bound<'_, PyAny>],
+        partial_step: bool,
+    ) -> PyResult<()> {
         self.core.queue().sender().check().or_raise()?;
         let mut parsed: SmallVec<[Leaf<'_>; 8]> = SmallVec::with_capacity(leaves.len());
         for leaf in leaves {
@@ -253,11 +259,20 @@ impl BatchedTrajectoryWriter {
             .iter()
             .map(|column| BatchedColumn { column: column.get().column, index: column.get().index })
             .collect();
-        py.detach(|| self.core.create_items(table, &priorities, &columns, mask.as_deref())).or_raise()
+        let created = py
+            .detach(|| self.core.create_items(table, &priorities, &columns, mask.as_deref()))
+            .or_raise()?;
+        throttle(py, self.core.queue().sender())?;
+        Ok(created)
     }
 
     #[pyo3(signature = (block_until_num_items, timeout_ms))]
-    fn flush(&self, py: Python<'_>, block_until_num_items: usize, timeout_ms: Option<i64>) -> PyResult<()> {
+    fn flush(
+        &self,
+        py: Python<'_>,
+        block_until_num_items: usize,
+        timeout_ms: Option<i64>,
+    ) -> PyResult<()> {
         self.check()?;
         wait(py, self.core.flush(block_until_num_items, timeout(timeout_ms)))
     }
@@ -296,7 +311,7 @@ impl BatchedTrajectoryWriter {
     }
 
     fn close(&self) {
-        if self.origin.is_here() {
+        if self.core.origin().is_here() {
             self.core.close();
         }
     }
@@ -316,7 +331,8 @@ pub(crate) fn insert_rows(
         .enumerate()
         .map(|(column, leaf)| Some(BatchedValue { column, value: leaf.value()? }))
         .collect();
-    let values = values.ok_or_else(|| PyTypeError::new_err("None cannot be stored; every leaf needs a value"))?;
+    let values = values
+        .ok_or_else(|| PyTypeError::new_err("None cannot be stored; every leaf needs a value"))?;
     let batch_size = tables.first().map_or(0, |(_, priorities)| priorities.len());
     for value in &values {
         if value.value.shape().first() != Some(&batch_size) {

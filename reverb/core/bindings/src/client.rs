@@ -105,7 +105,11 @@ impl Client {
     }
 
     #[pyo3(signature = (timeout_s))]
-    fn server_info<'py>(&self, py: Python<'py>, timeout_s: Option<f64>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    fn server_info<'py>(
+        &self,
+        py: Python<'py>,
+        timeout_s: Option<f64>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let core = self.inner().core;
         let limit = timeout_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
         let info = wait(py, async {
@@ -119,11 +123,7 @@ impl Client {
                 )),
             }
         })?;
-        Ok(info
-            .tables
-            .iter()
-            .map(|table| PyBytes::new(py, &table.encode_to_vec()))
-            .collect())
+        Ok(info.tables.iter().map(|table| PyBytes::new(py, &table.encode_to_vec())).collect())
     }
 
     #[pyo3(signature = (table, updates, deletes))]
@@ -194,7 +194,10 @@ impl Client {
             tables.push((table.extract()?, priorities.as_array().to_vec()));
         }
         for (table, priorities) in &tables {
-            priorities.iter().try_for_each(|priority| check_priority(table, *priority)).or_raise()?;
+            priorities
+                .iter()
+                .try_for_each(|priority| check_priority(table, *priority))
+                .or_raise()?;
         }
         let inner = self.inner();
         let writer = inner.single_step_writer(py)?;
@@ -227,11 +230,11 @@ impl Client {
         batch_size: Option<usize>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let core = self.inner().core;
-        let signatures =
-            if validate_items { Some(wait(py, core.signatures())?) } else { None };
+        let signatures = if validate_items { Some(wait(py, core.signatures())?) } else { None };
         match batch_size {
             None => {
-                let writer = reverb_client::TrajectoryWriter::new(&core, num_keep_alive_refs, signatures);
+                let writer =
+                    reverb_client::TrajectoryWriter::new(&core, num_keep_alive_refs, signatures);
                 Ok(Bound::new(py, TrajectoryWriter::new(writer))?.into_any())
             }
             Some(batch_size) => {
@@ -272,7 +275,13 @@ impl Client {
         batch_size: usize,
         timeout_ms: Option<i64>,
     ) -> PyResult<(
-        (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>),
+        (
+            Bound<'py, PyAny>,
+            Bound<'py, PyAny>,
+            Bound<'py, PyAny>,
+            Bound<'py, PyAny>,
+            Bound<'py, PyAny>,
+        ),
         Vec<Bound<'py, PyAny>>,
     )> {
         let core = self.inner().core;
@@ -311,7 +320,9 @@ async fn collect_batch(mut cursor: SampleCursor, batch_size: usize) -> reverb_da
 
 fn check_priority(table: &str, priority: f64) -> reverb_data::Result<()> {
     if priority.is_nan() {
-        return Err(Error::invalid_argument(format!("priority must not be NaN, got NaN for table {table}")));
+        return Err(Error::invalid_argument(format!(
+            "priority must not be NaN, got NaN for table {table}"
+        )));
     }
     Ok(())
 }
@@ -329,7 +340,9 @@ fn parse_key(key: &Bound<'_, PyAny>) -> PyResult<u64> {
 fn parse_updates(updates: &Bound<'_, PyAny>) -> PyResult<Vec<(u64, f64)>> {
     let parse = |key: &Bound<'_, PyAny>, priority: &Bound<'_, PyAny>| -> PyResult<(u64, f64)> {
         let priority = priority.extract().map_err(|_| {
-            PyTypeError::new_err(format!("priorities must be numbers, got {priority} for key {key}"))
+            PyTypeError::new_err(format!(
+                "priorities must be numbers, got {priority} for key {key}"
+            ))
         })?;
         Ok((parse_key(key)?, priority))
     };

@@ -70,8 +70,10 @@ impl TrajectoryColumn {
         path: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let label = path.map_or_else(String::new, |path| path.to_string());
-        let cells: Option<SmallVec<_>> =
-            data_references.iter().map(|cell| cell.as_ref().map(|cell| cell.get().0.clone())).collect();
+        let cells: Option<SmallVec<_>> = data_references
+            .iter()
+            .map(|cell| cell.as_ref().map(|cell| cell.get().0.clone()))
+            .collect();
         let cells = cells.ok_or_else(|| holds_none(&label))?;
         if squeeze && cells.len() != 1 {
             return Err(Error::invalid_argument(format!(
@@ -109,7 +111,8 @@ impl TrajectoryColumn {
     /// The values, stacked unless squeezed.
     pub(crate) fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if self.cells.is_empty() {
-            return Err(Error::invalid_argument("The column is empty; there is nothing to stack.")).or_raise();
+            return Err(Error::invalid_argument("The column is empty; there is nothing to stack."))
+                .or_raise();
         }
         check_alive(&self.cells).or_raise()?;
         let mut tensor = stack(&self.cells).or_raise()?;
@@ -151,8 +154,10 @@ impl TrajectoryColumn {
             return Ok(Self { cells: SmallVec::from_iter([self.at(at)?]), squeeze: true });
         }
         if let Ok(list) = index.cast::<PyList>() {
-            let cells: PyResult<_> =
-                list.iter().map(|at| self.at(plain_int(&at)?.ok_or_else(|| bad_index(&at))?)).collect();
+            let cells: PyResult<_> = list
+                .iter()
+                .map(|at| self.at(plain_int(&at)?.ok_or_else(|| bad_index(&at))?))
+                .collect();
             return Ok(Self { cells: cells?, squeeze: false });
         }
         Err(bad_index(index))
@@ -174,7 +179,9 @@ impl TrajectoryColumn {
         let len = self.cells.len() as i64;
         let at = if index < 0 { index + len } else { index };
         usize::try_from(at).ok().and_then(|at| self.cells.get(at)).cloned().ok_or_else(|| {
-            PyIndexError::new_err(format!("Index {index} is out of range for a column of {len} steps"))
+            PyIndexError::new_err(format!(
+                "Index {index} is out of range for a column of {len} steps"
+            ))
         })
     }
 }
@@ -189,15 +196,20 @@ pub(crate) fn stack(cells: &[Cell]) -> reverb_data::Result<Tensor> {
     let mut strings = Vec::new();
     for cell in cells {
         if cell.spec() != cells[0].spec() {
-            return Err(Error::invalid_argument("The column mixes steps of different dtypes or shapes."));
+            return Err(Error::invalid_argument(
+                "The column mixes steps of different dtypes or shapes.",
+            ));
         }
         match cell.read()?.data {
             TensorData::Bytes(more) => bytes.extend_from_slice(&more),
             TensorData::Strings(more) => strings.extend(more),
         }
     }
-    let data =
-        if dtype == DType::String { TensorData::Strings(strings) } else { TensorData::Bytes(bytes) };
+    let data = if dtype == DType::String {
+        TensorData::Strings(strings)
+    } else {
+        TensorData::Bytes(bytes)
+    };
     Ok(Tensor { dtype, shape, data })
 }
 
@@ -264,8 +276,10 @@ impl ColumnHistory {
             let lane = self.writer.lane().lock();
             (0..lane.history_len()).map(|step| lane.cell(self.column, step).cloned()).collect()
         };
-        let refs: PyResult<Vec<Option<Bound<'py, CellRef>>>> =
-            cells.into_iter().map(|cell| cell.map(|cell| Bound::new(py, CellRef(cell))).transpose()).collect();
+        let refs: PyResult<Vec<Option<Bound<'py, CellRef>>>> = cells
+            .into_iter()
+            .map(|cell| cell.map(|cell| Bound::new(py, CellRef(cell))).transpose())
+            .collect();
         PyList::new(py, refs?)?.call_method0("__iter__")
     }
 
@@ -300,7 +314,12 @@ impl ColumnHistory {
         lane.cell(self.column, at as u64).cloned().ok_or_else(|| holds_none(&self.label))
     }
 
-    fn slice(&self, lane: &Lane, slice: &Bound<'_, PySlice>, len: i64) -> PyResult<SmallVec<[Cell; 2]>> {
+    fn slice(
+        &self,
+        lane: &Lane,
+        slice: &Bound<'_, PySlice>,
+        len: i64,
+    ) -> PyResult<SmallVec<[Cell; 2]>> {
         let py = slice.py();
         let indices = slice.indices(len as isize)?;
         let start = slice.getattr(pyo3::intern!(py, "start"))?;

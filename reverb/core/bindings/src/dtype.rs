@@ -17,14 +17,26 @@ pub(crate) fn from_type_num(num: i32) -> Option<DType> {
         () if is(N::NPY_DOUBLE) => DType::Float64,
         () if is(N::NPY_INT) => DType::Int32,
         () if is(N::NPY_UBYTE) => DType::UInt8,
-        () if is(N::NPY_LONG) => if LONG_IS_64 { DType::Int64 } else { DType::Int32 },
+        () if is(N::NPY_LONG) => {
+            if LONG_IS_64 {
+                DType::Int64
+            } else {
+                DType::Int32
+            }
+        }
         () if is(N::NPY_BOOL) => DType::Bool,
         () if is(N::NPY_HALF) => DType::Float16,
         () if is(N::NPY_BYTE) => DType::Int8,
         () if is(N::NPY_SHORT) => DType::Int16,
         () if is(N::NPY_USHORT) => DType::UInt16,
         () if is(N::NPY_UINT) => DType::UInt32,
-        () if is(N::NPY_ULONG) => if LONG_IS_64 { DType::UInt64 } else { DType::UInt32 },
+        () if is(N::NPY_ULONG) => {
+            if LONG_IS_64 {
+                DType::UInt64
+            } else {
+                DType::UInt32
+            }
+        }
         () if is(N::NPY_LONGLONG) => DType::Int64,
         () if is(N::NPY_ULONGLONG) => DType::UInt64,
         () if is(N::NPY_CFLOAT) => DType::Complex64,
@@ -46,7 +58,11 @@ pub(crate) fn to_type_num(dtype: DType) -> Option<NPY_TYPES> {
         DType::String => N::NPY_OBJECT,
         DType::Complex64 => N::NPY_CFLOAT,
         DType::Int64 => {
-            if std::mem::size_of::<std::ffi::c_long>() == 8 { N::NPY_LONG } else { N::NPY_LONGLONG }
+            if std::mem::size_of::<std::ffi::c_long>() == 8 {
+                N::NPY_LONG
+            } else {
+                N::NPY_LONGLONG
+            }
         }
         DType::Bool => N::NPY_BOOL,
         DType::UInt16 | DType::QUInt16 => N::NPY_USHORT,
@@ -54,7 +70,11 @@ pub(crate) fn to_type_num(dtype: DType) -> Option<NPY_TYPES> {
         DType::Float16 => N::NPY_HALF,
         DType::UInt32 => N::NPY_UINT,
         DType::UInt64 => {
-            if std::mem::size_of::<std::ffi::c_ulong>() == 8 { N::NPY_ULONG } else { N::NPY_ULONGLONG }
+            if std::mem::size_of::<std::ffi::c_ulong>() == 8 {
+                N::NPY_ULONG
+            } else {
+                N::NPY_ULONGLONG
+            }
         }
         DType::BFloat16 | DType::Float8E5M2 | DType::Float8E4M3FN | DType::Int4 | DType::UInt4 => {
             return None;

@@ -7,23 +7,22 @@ use reverb_data::Error;
 
 use crate::array::Leaf;
 use crate::error::OrRaise;
-use crate::process::Origin;
-use crate::wait::wait;
+use crate::process::Local;
+use crate::wait::{throttle, wait};
 
 /// Writes whole steps; items cover the last steps of all columns.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Writer {
-    core: LegacyWriter,
-    origin: Origin,
+    core: Local<LegacyWriter>,
 }
 
 impl Writer {
     pub(crate) fn new(core: LegacyWriter) -> Self {
-        Self { core, origin: Origin::here() }
+        Self { core: Local::new(core) }
     }
 
     fn check(&self) -> PyResult<()> {
-        self.origin.check("Writer").or_raise()
+        self.core.origin().check("Writer").or_raise()
     }
 }
 
@@ -33,7 +32,9 @@ pub(crate) fn append_step(core: &LegacyWriter, leaves: &[Bound<'_, PyAny>]) -> P
     let mut parsed = parsed?;
     let cells: Option<Vec<CellValue<'_>>> = parsed.iter_mut().map(Leaf::value).collect();
     let cells = cells.ok_or_else(|| {
-        pyo3::exceptions::PyTypeError::new_err("None cannot be stored; every step needs a value for every leaf")
+        pyo3::exceptions::PyTypeError::new_err(
+            "None cannot be stored; every step needs a value for every leaf",
+        )
     })?;
     core.append(cells).or_raise()
 }
@@ -74,7 +75,10 @@ impl Writer {
             }
         }
         let Some(num_steps) = num_steps else {
-            return Err(Error::invalid_argument("append_sequence needs at least one leaf, got none")).or_raise();
+            return Err(Error::invalid_argument(
+                "append_sequence needs at least one leaf, got none",
+            ))
+            .or_raise();
         };
         for step in 0..num_steps {
             let rows: PyResult<Vec<_>> = arrays.iter().map(|array| array.get_item(step)).collect();
@@ -86,14 +90,21 @@ impl Writer {
     }
 
     #[pyo3(signature = (table, num_timesteps, priority))]
-    fn create_item(&self, py: Python<'_>, table: &str, num_timesteps: usize, priority: f64) -> PyResult<()> {
+    fn create_item(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        num_timesteps: usize,
+        priority: f64,
+    ) -> PyResult<()> {
         self.check()?;
         // Errors come before any waiting.
         self.core.check(table, num_timesteps).or_raise()?;
         if !self.core.has_item_room() {
             wait(py, self.core.wait_for_item_room())?;
         }
-        self.core.create_item(table, num_timesteps, priority).or_raise()
+        self.core.create_item(table, num_timesteps, priority).or_raise()?;
+        throttle(py, self.core.queue().sender())
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {

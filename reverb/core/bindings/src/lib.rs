@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The compiled module `reverb.core._native`: glue between Python and the core, without opinions.
 //!
-//! A method here parses its arguments, waits without the GIL, and converts the result. `unsafe` lives in `array` only.
+//! A method here parses its arguments, waits without the GIL, and converts the result. `unsafe` lives in `array` and `allocator`.
 
 use pyo3::prelude::*;
 
+mod allocator;
 mod array;
 mod batched_writer;
 mod client;
@@ -12,6 +13,7 @@ mod column;
 mod connector;
 mod dtype;
 mod error;
+mod exit;
 mod legacy_writer;
 mod logger;
 mod nest;
@@ -23,13 +25,10 @@ mod table;
 mod trajectory_writer;
 mod wait;
 
-/// Small cells, items and chunks come and go by the million; the system's allocator spends more on them than they hold.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// The module; every class of it in one list.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    allocator::set_up();
     logger::install();
     module.add_class::<table::ItemSelector>()?;
     module.add_class::<table::FifoSelector>()?;

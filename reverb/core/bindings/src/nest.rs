@@ -42,7 +42,9 @@ impl Structure {
             }
             // Python sorts strings by code point, which is the order of their UTF-8 bytes.
             entries.sort_by(|a, b| a.0.cmp(&b.0));
-            return Ok(Some(Self::Dict(entries.into_iter().map(|(_, key, child)| (key, child)).collect())));
+            return Ok(Some(Self::Dict(
+                entries.into_iter().map(|(_, key, child)| (key, child)).collect(),
+            )));
         }
         if let Ok(list) = value.cast_exact::<PyList>() {
             return Ok(Self::all(list.iter(), is_leaf)?.map(Self::List));
@@ -53,7 +55,8 @@ impl Structure {
             if !value.is_exact_instance_of::<PyTuple>() && !ty.hasattr("_fields")? {
                 return Ok(None);
             }
-            return Ok(Self::all(tuple.iter(), is_leaf)?.map(|children| Self::Tuple(ty.unbind(), children)));
+            return Ok(Self::all(tuple.iter(), is_leaf)?
+                .map(|children| Self::Tuple(ty.unbind(), children)));
         }
         Ok((!is_container(value) && is_leaf(value)).then_some(Self::Leaf))
     }
@@ -82,7 +85,11 @@ impl Structure {
     }
 
     /// Adds the leaves of a nest of this very structure; `false` if it has another.
-    pub(crate) fn flatten<'py>(&self, value: &Bound<'py, PyAny>, leaves: &mut Leaves<'py>) -> PyResult<bool> {
+    pub(crate) fn flatten<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+        leaves: &mut Leaves<'py>,
+    ) -> PyResult<bool> {
         match self {
             Self::Leaf => {
                 if is_container(value) {

@@ -1,42 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The life of the process: its one runtime, what a fork does to it, and its end.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::ops::Deref;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
 use pyo3::prelude::*;
 use reverb_data::{Error, Result};
 use tokio::runtime::Runtime;
 
+use crate::exit;
+
 /// Counts forks: objects remember in which process they were made.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
-/// Set when the interpreter begins to end; every wait gives up then.
-static SHUTTING_DOWN: AtomicBool = AtomicBool::new(false);
-/// Never dropped: its threads end with the process. A forked child makes its own.
-static RUNTIME: Mutex<Option<(u32, &'static Runtime)>> = Mutex::new(None);
+static GENERATION: AtomicUsize = AtomicUsize::new(0);
+
+/// Forks of forks that each have a runtime of their own.
+const MAX_GENERATIONS: usize = 64;
+
+/// One for each generation, because a lock that somebody held while the process forked stays locked in the child.
+/// Never dropped: the threads end with the process.
+static RUNTIMES: [OnceLock<Runtime>; MAX_GENERATIONS] =
+    [const { OnceLock::new() }; MAX_GENERATIONS];
 
 /// The runtime of this process, started on first use.
 pub(crate) fn runtime() -> &'static Runtime {
-    let generation = GENERATION.load(Ordering::Acquire);
-    let mut current = RUNTIME.lock();
-    if let Some((of, runtime)) = *current
-        && of == generation
-    {
-        return runtime;
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_name("reverb")
-        .build()
-        .expect("the system gives us threads");
-    let runtime: &'static Runtime = Box::leak(Box::new(runtime));
-    *current = Some((generation, runtime));
-    runtime
+    RUNTIMES[GENERATION.load(Ordering::Acquire) % MAX_GENERATIONS].get_or_init(|| {
+        tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .thread_name("reverb")
+            .build()
+            .expect("the system gives us threads")
+    })
 }
 
 /// In which process an object was made.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Origin(u32);
+pub(crate) struct Origin(usize);
 
 impl Origin {
     /// This process.
@@ -61,22 +60,63 @@ impl Origin {
     }
 }
 
-/// Whether the interpreter is ending.
-pub(crate) fn is_shutting_down() -> bool {
-    SHUTTING_DOWN.load(Ordering::Acquire)
+/// A value that belongs to threads of the process that made it.
+///
+/// A forked child has a picture of it, with locks that may be held by threads that do not exist there: it is not even
+/// dropped on that side.
+#[derive(Debug)]
+pub(crate) struct Local<T> {
+    /// `None` only while it is being dropped.
+    value: Option<T>,
+    origin: Origin,
 }
 
-/// Ends every wait, so that the interpreter can join its threads.
+impl<T> Local<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { value: Some(value), origin: Origin::here() }
+    }
+
+    /// In which process it was made.
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
+    }
+}
+
+impl<T> Deref for Local<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.value.as_ref().expect("taken by drop only")
+    }
+}
+
+impl<T> Drop for Local<T> {
+    fn drop(&mut self) {
+        if !self.origin.is_here() {
+            std::mem::forget(self.value.take());
+        }
+    }
+}
+
+/// Lets waits give up where nothing goes on any more, so that the interpreter can join its threads.
 #[pyfunction]
 #[pyo3(name = "_shut_down")]
 pub(crate) fn shut_down() {
-    SHUTTING_DOWN.store(true, Ordering::Release);
+    exit::comes_near();
+}
+
+/// Keeps daemon threads away from the interpreter while it is taken down.
+#[pyfunction]
+#[pyo3(name = "_finalize")]
+fn finalize(py: Python<'_>) {
+    py.detach(exit::is_here);
 }
 
 #[pyfunction]
 #[pyo3(name = "_after_fork_in_child")]
 fn after_fork_in_child() {
     GENERATION.fetch_add(1, Ordering::AcqRel);
+    exit::forked();
 }
 
 /// Asks Python to tell us of forks and of its end.
@@ -89,10 +129,14 @@ pub(crate) fn register_hooks(module: &Bound<'_, PyModule>) -> PyResult<()> {
         register.call((), Some(&kwargs))?;
     }
     // Before the interpreter joins its threads; `atexit` would come after that, too late for a thread that waits.
+    // The last to register is called first, and executors join their threads in the same way: they come after us.
+    py.import("concurrent.futures.thread")?;
+    let atexit = py.import("atexit")?;
     let stop = wrap_pyfunction!(shut_down, module)?;
-    match py.import("threading")?.getattr("_register_atexit") {
-        Ok(register) => register.call1((stop,))?,
-        Err(_) => py.import("atexit")?.call_method1("register", (stop,))?,
-    };
+    let register = py.import("threading")?.getattr("_register_atexit");
+    if register.and_then(|register| register.call1((&stop,))).is_err() {
+        atexit.call_method1("register", (stop,))?;
+    }
+    atexit.call_method1("register", (wrap_pyfunction!(finalize, module)?,))?;
     Ok(())
 }

@@ -11,19 +11,18 @@ use smallvec::SmallVec;
 
 use crate::array::{column_to_array, single_step_to_array};
 use crate::error::OrRaise;
-use crate::process::Origin;
+use crate::process::Local;
 use crate::wait::wait;
 
 /// Yields samples, or lists of timesteps.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Sampler {
     /// `None` while another thread waits in `__next__`.
-    cursor: Mutex<Option<SampleCursor>>,
+    cursor: Local<Mutex<Option<SampleCursor>>>,
     emit_timesteps: bool,
     info_type: Py<PyAny>,
     sample_type: Py<PyAny>,
     unflatten: Option<Py<PyAny>>,
-    origin: Origin,
 }
 
 impl Sampler {
@@ -35,19 +34,20 @@ impl Sampler {
         unflatten: Option<Py<PyAny>>,
     ) -> Self {
         Self {
-            cursor: Mutex::new(Some(cursor)),
+            cursor: Local::new(Mutex::new(Some(cursor))),
             emit_timesteps,
             info_type,
             sample_type,
             unflatten,
-            origin: Origin::here(),
         }
     }
 
     fn fetch(&self, py: Python<'_>) -> PyResult<Option<Sampled>> {
         let taken = self.cursor.lock().take();
         let Some(mut cursor) = taken else {
-            return Err(PyRuntimeError::new_err("another thread is waiting for a sample of this generator"));
+            return Err(PyRuntimeError::new_err(
+                "another thread is waiting for a sample of this generator",
+            ));
         };
         let result = if let Some(sampled) = cursor.take_ready() {
             Ok(Some(sampled))
@@ -67,8 +67,11 @@ impl Sampler {
             sampled.times_sampled,
         ))?;
         if !self.emit_timesteps {
-            let columns: PyResult<Vec<_>> =
-                sampled.trajectory.columns().map(|column| column_to_array(py, &sampled.trajectory, &column)).collect();
+            let columns: PyResult<Vec<_>> = sampled
+                .trajectory
+                .columns()
+                .map(|column| column_to_array(py, &sampled.trajectory, &column))
+                .collect();
             return self.sample(py, &info, columns?);
         }
         let num_steps = timesteps(&sampled.trajectory).or_raise()?;
@@ -139,7 +142,9 @@ fn timesteps(trajectory: &Trajectory) -> reverb_data::Result<Timesteps> {
         specs.push((dtype, shape));
     }
     let count = specs.first().map_or(0, |(_, shape)| shape[0]);
-    if let Some((i, (_, shape))) = specs.iter().enumerate().find(|(_, (_, shape))| shape[0] != count) {
+    if let Some((i, (_, shape))) =
+        specs.iter().enumerate().find(|(_, (_, shape))| shape[0] != count)
+    {
         return Err(Error::invalid_argument(format!(
             "Can't split non timestep trajectory into timesteps: column 0 has {count} steps and column {i} has {}. \
              Sample with emit_timesteps=False.",
@@ -156,7 +161,7 @@ impl Sampler {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.origin.check("sample generator").or_raise()?;
+        self.cursor.origin().check("sample generator").or_raise()?;
         match self.fetch(py)? {
             Some(sampled) => self.convert(py, &sampled).map(Some),
             None => Ok(None),

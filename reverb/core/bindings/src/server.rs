@@ -5,32 +5,31 @@ use pyo3::prelude::*;
 use reverb_server::{Server as Core, ServerOptions};
 
 use crate::error::OrRaise;
-use crate::process::{Origin, runtime};
+use crate::process::{Local, runtime};
 use crate::table::Table;
 use crate::wait::wait;
 
 /// Serves from construction until stopped or dropped.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Server {
-    /// `None` only while it is being dropped.
-    core: Option<Core>,
+    core: Local<Core>,
     tables: Vec<Py<Table>>,
-    origin: Origin,
-}
-
-impl Server {
-    fn core(&self) -> &Core {
-        self.core.as_ref().expect("taken by drop only")
-    }
 }
 
 #[pymethods]
 impl Server {
     #[new]
     #[pyo3(signature = (tables, port, host))]
-    fn new(py: Python<'_>, tables: Vec<Py<Table>>, port: i64, host: Option<String>) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        tables: Vec<Py<Table>>,
+        port: i64,
+        host: Option<String>,
+    ) -> PyResult<Self> {
         let port = u16::try_from(port).map_err(|_| {
-            reverb_data::Error::invalid_argument(format!("port must be between 0 and 65535, got {port}"))
+            reverb_data::Error::invalid_argument(format!(
+                "port must be between 0 and 65535, got {port}"
+            ))
         });
         let port = port.or_raise()?;
         let engines: PyResult<Vec<_>> = tables.iter().map(|table| table.get().engine()).collect();
@@ -38,23 +37,23 @@ impl Server {
         let core = py
             .detach(|| Core::start(engines, &ServerOptions { host, port }, runtime().handle()))
             .or_raise()?;
-        Ok(Self { core: Some(core), tables, origin: Origin::here() })
+        Ok(Self { core: Local::new(core), tables })
     }
 
     fn port(&self) -> u16 {
-        self.core().port()
+        self.core.port()
     }
 
     fn stop(&self, py: Python<'_>) {
-        if self.origin.is_here() {
-            py.detach(|| self.core().stop());
+        if self.core.origin().is_here() {
+            py.detach(|| self.core.stop());
         }
     }
 
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
-        self.origin.check("Server").or_raise()?;
+        self.core.origin().check("Server").or_raise()?;
         wait(py, async {
-            self.core().wait().await;
+            self.core.wait().await;
             Ok(())
         })
     }
@@ -68,13 +67,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let Some(core) = self.core.take() else { return };
-        if self.origin.is_here() {
+        if self.core.origin().is_here() {
             // The collector holds the GIL, and stopping waits for the listener.
-            Python::attach(|py| py.detach(|| core.stop()));
-        } else {
-            // A forked child has only a picture of its parent's server; touching it would end the parent's streams.
-            std::mem::forget(core);
+            Python::attach(|py| py.detach(|| self.core.stop()));
         }
     }
 }

@@ -7,24 +7,23 @@ use reverb_client::StructuredWriter as Core;
 
 use crate::array::Leaf;
 use crate::error::OrRaise;
-use crate::process::Origin;
+use crate::process::Local;
 use crate::trajectory_writer::label;
-use crate::wait::{timeout_ms as timeout, wait};
+use crate::wait::{throttle, timeout_ms as timeout, wait};
 
 /// Writes steps and makes items by patterns. Dropping it hands what it holds to the background for a bounded time.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct StructuredWriter {
-    core: Core,
-    origin: Origin,
+    core: Local<Core>,
 }
 
 impl StructuredWriter {
     pub(crate) fn new(core: Core) -> Self {
-        Self { core, origin: Origin::here() }
+        Self { core: Local::new(core) }
     }
 
     fn check(&self) -> PyResult<()> {
-        self.origin.check("StructuredWriter").or_raise()
+        self.core.origin().check("StructuredWriter").or_raise()
     }
 }
 
@@ -43,22 +42,38 @@ impl StructuredWriter {
     }
 
     #[pyo3(signature = (leaves, partial_step))]
-    fn append(&self, leaves: Vec<Bound<'_, PyAny>>, partial_step: bool) -> PyResult<()> {
+    fn append(
+        &self,
+        py: Python<'_>,
+        leaves: Vec<Bound<'_, PyAny>>,
+        partial_step: bool,
+    ) -> PyResult<()> {
         self.check()?;
         let parsed: PyResult<Vec<Leaf<'_>>> = leaves.iter().map(Leaf::new).collect();
         let mut parsed = parsed?;
         let cells = parsed.iter_mut().map(Leaf::value).collect();
-        self.core.append(cells, partial_step).or_raise()
+        self.core.append(cells, partial_step).or_raise()?;
+        throttle(py, self.core.queue().sender())
     }
 
     #[pyo3(signature = (block_until_num_items, timeout_ms))]
-    fn flush(&self, py: Python<'_>, block_until_num_items: usize, timeout_ms: Option<i64>) -> PyResult<()> {
+    fn flush(
+        &self,
+        py: Python<'_>,
+        block_until_num_items: usize,
+        timeout_ms: Option<i64>,
+    ) -> PyResult<()> {
         self.check()?;
         wait(py, self.core.flush(block_until_num_items, timeout(timeout_ms)))
     }
 
     #[pyo3(signature = (clear_buffers, timeout_ms))]
-    fn end_episode(&self, py: Python<'_>, clear_buffers: bool, timeout_ms: Option<i64>) -> PyResult<()> {
+    fn end_episode(
+        &self,
+        py: Python<'_>,
+        clear_buffers: bool,
+        timeout_ms: Option<i64>,
+    ) -> PyResult<()> {
         self.check()?;
         wait(py, self.core.end_episode(clear_buffers, timeout(timeout_ms)))
     }

@@ -9,7 +9,9 @@ use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use reverb_data::Error;
-use reverb_engine::{RateLimiterConfig, SelectorConfig, Table as Engine, TableConfig, TableSignature};
+use reverb_engine::{
+    RateLimiterConfig, SelectorConfig, Table as Engine, TableConfig, TableSignature,
+};
 
 use reverb_wire::convert::signature::flatten_signature;
 use reverb_wire::generated::tensorflow::StructuredValue;
@@ -115,7 +117,8 @@ impl HeapSelector {
     #[new]
     #[pyo3(signature = (min_heap))]
     fn new(min_heap: bool) -> PyClassInitializer<Self> {
-        PyClassInitializer::from(ItemSelector::of(SelectorConfig::Heap { min_heap })).add_subclass(Self)
+        PyClassInitializer::from(ItemSelector::of(SelectorConfig::Heap { min_heap }))
+            .add_subclass(Self)
     }
 }
 
@@ -135,8 +138,14 @@ pub(crate) struct RateLimiter {
 impl RateLimiter {
     #[new]
     #[pyo3(signature = (samples_per_insert, min_size_to_sample, min_diff, max_diff))]
-    fn new(samples_per_insert: f64, min_size_to_sample: i64, min_diff: f64, max_diff: f64) -> PyResult<Self> {
-        let config = RateLimiterConfig { samples_per_insert, min_size_to_sample, min_diff, max_diff };
+    fn new(
+        samples_per_insert: f64,
+        min_size_to_sample: i64,
+        min_diff: f64,
+        max_diff: f64,
+    ) -> PyResult<Self> {
+        let config =
+            RateLimiterConfig { samples_per_insert, min_size_to_sample, min_diff, max_diff };
         config.validate().or_raise()?;
         Ok(Self { config, table: Mutex::new(Weak::new()) })
     }
@@ -204,7 +213,9 @@ impl Table {
             None => None,
             Some(encoded) => {
                 let value = StructuredValue::decode(encoded).map_err(|error| {
-                    Error::invalid_argument(format!("signature is no StructuredValue message: {error}"))
+                    Error::invalid_argument(format!(
+                        "signature is no StructuredValue message: {error}"
+                    ))
                 });
                 let flat = flatten_signature(&value.or_raise()?).or_raise()?;
                 Some(TableSignature { flat, encoded: encoded.to_vec().into() })
@@ -231,17 +242,17 @@ impl Table {
 
     #[pyo3(signature = (num_samples))]
     fn can_sample(&self, num_samples: i64) -> PyResult<bool> {
-        self.engine.can_sample(num_samples).or_raise()
+        self.engine()?.can_sample(num_samples).or_raise()
     }
 
     #[pyo3(signature = (num_inserts))]
     fn can_insert(&self, num_inserts: i64) -> PyResult<bool> {
-        self.engine.can_insert(num_inserts).or_raise()
+        self.engine()?.can_insert(num_inserts).or_raise()
     }
 
-    fn info<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        let info = reverb_server::info::table_info(&self.engine.info());
-        PyBytes::new(py, &info.encode_to_vec())
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let info = reverb_server::info::table_info(&self.engine()?.info());
+        Ok(PyBytes::new(py, &info.encode_to_vec()))
     }
 
     fn __repr__(&self) -> &str {

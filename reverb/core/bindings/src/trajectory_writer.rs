@@ -16,15 +16,14 @@ use crate::array::Leaf;
 use crate::column::{ColumnHistory, TrajectoryColumn};
 use crate::error::OrRaise;
 use crate::nest::{Known, Leaves, Structure};
-use crate::process::Origin;
-use crate::wait::{timeout_ms as timeout, wait};
+use crate::process::Local;
+use crate::wait::{throttle, timeout_ms as timeout, wait};
 
 /// Writes steps and items over them. Dropping it closes it: what was not flushed is abandoned.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct TrajectoryWriter {
-    core: Arc<Core>,
+    core: Arc<Local<Core>>,
     state: Mutex<State>,
-    origin: Origin,
 }
 
 struct State {
@@ -42,7 +41,7 @@ struct State {
 impl TrajectoryWriter {
     pub(crate) fn new(core: Core) -> Self {
         Self {
-            core: Arc::new(core),
+            core: Arc::new(Local::new(core)),
             state: Mutex::new(State {
                 labels: Vec::new(),
                 numbers: HashMap::new(),
@@ -50,12 +49,11 @@ impl TrajectoryWriter {
                 steps: Known::new(),
                 trajectories: Known::new(),
             }),
-            origin: Origin::here(),
         }
     }
 
     fn check(&self) -> PyResult<()> {
-        self.origin.check("TrajectoryWriter").or_raise()
+        self.core.origin().check("TrajectoryWriter").or_raise()
     }
 
     /// Refuses values for columns that have one in the open step already.
@@ -66,7 +64,9 @@ impl TrajectoryWriter {
                 return Ok(());
             }
             let mut values = columns.iter().zip(leaves).filter(|(_, leaf)| !leaf.is_none());
-            let Some((&column, leaf)) = values.find(|(column, _)| lane.is_set_in_open_step(**column)) else {
+            let Some((&column, leaf)) =
+                values.find(|(column, _)| lane.is_set_in_open_step(**column))
+            else {
                 return Ok(());
             };
             (lane.label(column).to_owned(), leaf)
@@ -78,19 +78,25 @@ impl TrajectoryWriter {
         .or_raise()
     }
 
-    fn store(&self, columns: &[usize], leaves: &[Bound<'_, PyAny>], partial_step: bool) -> PyResult<()> {
+    fn store(
+        &self,
+        columns: &[usize],
+        leaves: &[Bound<'_, PyAny>],
+        partial_step: bool,
+    ) -> PyResult<()> {
         self.core.queue().sender().check().or_raise()?;
         let mut parsed: SmallVec<[Leaf<'_>; 8]> = SmallVec::with_capacity(leaves.len());
         for leaf in leaves {
             parsed.push(Leaf::new(leaf)?);
         }
-        let mut cells: SmallVec<[(usize, CellValue<'_>); 8]> = SmallVec::with_capacity(leaves.len());
+        let mut cells: SmallVec<[(usize, CellValue<'_>); 8]> =
+            SmallVec::with_capacity(leaves.len());
         for (leaf, &column) in parsed.iter_mut().zip(columns) {
             if let Some(value) = leaf.value() {
                 cells.push((column, value));
-        self.check_unset(columns, leaves)?;
             }
         }
+        self.check_unset(columns, leaves)?;
         let completed = self.core.lane().lock().append(&mut cells, partial_step).or_raise()?;
         if completed {
             self.core.queue().sender().blocks_completed();
@@ -98,7 +104,13 @@ impl TrajectoryWriter {
         Ok(())
     }
 
-    fn create(&self, table: &str, priority: f64, leaves: &[Bound<'_, PyAny>]) -> PyResult<()> {
+    fn create(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        priority: f64,
+        leaves: &[Bound<'_, PyAny>],
+    ) -> PyResult<()> {
         let mut columns: SmallVec<[ColumnRefs<'_>; 8]> = SmallVec::with_capacity(leaves.len());
         for leaf in leaves {
             let column = leaf.cast_exact::<TrajectoryColumn>().map_err(|_| {
@@ -110,7 +122,8 @@ impl TrajectoryWriter {
             let column = column.get();
             columns.push(ColumnRefs { cells: &column.cells, squeeze: column.squeeze });
         }
-        self.core.queue().create_item(table, priority, &columns).or_raise()
+        self.core.queue().create_item(table, priority, &columns).or_raise()?;
+        throttle(py, self.core.queue().sender())
     }
 }
 
@@ -177,7 +190,9 @@ impl TrajectoryWriter {
     fn column_history(&self, column: usize) -> PyResult<ColumnHistory> {
         let state = self.state.lock();
         let label = state.labels.get(column).cloned();
-        let label = label.ok_or_else(|| Error::invalid_argument(format!("No column {column}"))).or_raise()?;
+        let label = label
+            .ok_or_else(|| Error::invalid_argument(format!("No column {column}")))
+            .or_raise()?;
         Ok(ColumnHistory { writer: Arc::clone(&self.core), column, label })
     }
 
@@ -192,38 +207,59 @@ impl TrajectoryWriter {
     }
 
     #[pyo3(signature = (table, priority, trajectory))]
-    fn create_item(&self, table: &str, priority: f64, trajectory: &Bound<'_, PyAny>) -> PyResult<bool> {
+    fn create_item(
+        &self,
+        table: &str,
+        priority: f64,
+        trajectory: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
         self.check()?;
         let known = self.state.lock().trajectories.flatten(trajectory)?.map(|(leaves, ())| leaves);
         let leaves = if let Some(leaves) = known {
             leaves
         } else {
-            let is_column = |value: &Bound<'_, PyAny>| value.is_exact_instance_of::<TrajectoryColumn>();
+            let is_column =
+                |value: &Bound<'_, PyAny>| value.is_exact_instance_of::<TrajectoryColumn>();
             let Some(structure) = Structure::of(trajectory, &is_column)? else { return Ok(false) };
             let mut leaves = Leaves::new();
             structure.flatten(trajectory, &mut leaves)?;
             self.state.lock().trajectories.remember(structure, ());
             leaves
         };
-        self.create(table, priority, &leaves)?;
+        self.create(trajectory.py(), table, priority, &leaves)?;
         Ok(true)
     }
 
     #[pyo3(signature = (table, priority, columns))]
-    fn create_item_flat(&self, table: &str, priority: f64, columns: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn create_item_flat(
+        &self,
+        table: &str,
+        priority: f64,
+        columns: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
         self.check()?;
         let leaves: PyResult<Leaves<'_>> = columns.try_iter()?.collect();
-        self.create(table, priority, &leaves?)
+        self.create(columns.py(), table, priority, &leaves?)
     }
 
     #[pyo3(signature = (block_until_num_items, timeout_ms))]
-    fn flush(&self, py: Python<'_>, block_until_num_items: usize, timeout_ms: Option<i64>) -> PyResult<()> {
+    fn flush(
+        &self,
+        py: Python<'_>,
+        block_until_num_items: usize,
+        timeout_ms: Option<i64>,
+    ) -> PyResult<()> {
         self.check()?;
         wait(py, self.core.queue().flush(block_until_num_items, timeout(timeout_ms)))
     }
 
     #[pyo3(signature = (clear_buffers, timeout_ms))]
-    fn end_episode(&self, py: Python<'_>, clear_buffers: bool, timeout_ms: Option<i64>) -> PyResult<()> {
+    fn end_episode(
+        &self,
+        py: Python<'_>,
+        clear_buffers: bool,
+        timeout_ms: Option<i64>,
+    ) -> PyResult<()> {
         self.check()?;
         wait(py, self.core.end_episode(clear_buffers, timeout(timeout_ms)))
     }
@@ -248,7 +284,7 @@ impl TrajectoryWriter {
     }
 
     fn close(&self) {
-        if self.origin.is_here() {
+        if self.core.origin().is_here() {
             self.core.close();
         }
     }

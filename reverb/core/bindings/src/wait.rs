@@ -5,10 +5,12 @@ use std::pin::pin;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use reverb_data::{Error, Result};
+use reverb_client::writer::sender::Sender;
+use reverb_data::Result;
 
 use crate::error::OrRaise;
-use crate::process::{is_shutting_down, runtime};
+use crate::exit::{self, Patience};
+use crate::process::runtime;
 
 /// How long a signal may go unnoticed.
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
@@ -20,19 +22,36 @@ where
     F: Future<Output = Result<T>> + Send,
 {
     let mut future = pin!(future);
+    let waiting = exit::Waiting::begin();
+    let mut patience: Option<Patience> = None;
     loop {
         let slice = future.as_mut();
         let finished = py.detach(|| {
-            runtime().block_on(async { tokio::time::timeout(SIGNAL_POLL, slice).await.ok() })
+            let finished =
+                runtime().block_on(async { tokio::time::timeout(SIGNAL_POLL, slice).await.ok() });
+            waiting.park_at_the_end();
+            finished
         });
         if let Some(result) = finished {
+            if result.is_ok() {
+                exit::progressed(py)?;
+            }
             return result.or_raise();
         }
         py.check_signals()?;
-        if is_shutting_down() {
-            return Err(Error::cancelled("The interpreter is exiting; the call was given up.")).or_raise();
+        if exit::is_near() {
+            let more = match patience.take() {
+                Some(patience) => patience,
+                None => Patience::new(py)?,
+            };
+            patience.insert(more).check(py)?;
         }
     }
+}
+
+/// Slows a writer down that is faster than its connection.
+pub(crate) fn throttle(py: Python<'_>, sender: &Sender) -> PyResult<()> {
+    if sender.is_crowded() { wait(py, sender.throttle()) } else { Ok(()) }
 }
 
 /// A timeout in milliseconds as Python gives it: `None` and negative mean no limit.

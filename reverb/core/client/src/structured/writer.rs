@@ -43,6 +43,11 @@ impl StructuredWriter {
         })
     }
 
+    /// The items on their way.
+    pub fn queue(&self) -> &ItemQueue {
+        &self.queue
+    }
+
     /// Tells what errors shall call the leaves of a step. To be called before the first append.
     pub fn set_paths(&self, paths: Vec<String>) {
         self.engine.lock().set_paths(paths);

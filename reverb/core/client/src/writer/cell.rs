@@ -124,6 +124,8 @@ pub struct BlockColumn {
     pub referenced: Arc<AtomicBool>,
     /// Cells below this index have left the history.
     expired_below: AtomicU32,
+    /// Whether the cells count as waiting to be sent.
+    queued: AtomicBool,
 }
 
 /// A chunk in the making, of one column or of several small ones.
@@ -151,6 +153,7 @@ impl Block {
                 spec,
                 referenced,
                 expired_below: AtomicU32::new(0),
+                queued: AtomicBool::new(false),
             })
             .collect();
         let buffers = columns.iter().map(|column| TensorBuffer {
@@ -234,6 +237,11 @@ impl Block {
         let place = closed.place(position);
         *state = State::Closed(closed);
         place
+    }
+
+    /// Notes that an item refers to the column at `position`; says whether that is news.
+    pub fn note_queued(&self, position: usize) -> bool {
+        !self.columns[position].queued.swap(true, Ordering::Relaxed)
     }
 
     /// Whether `chunk` came from this block.

@@ -93,6 +93,13 @@ impl PendingItem {
         signature.check(&self.table, &columns)
     }
 
+    /// Bytes of the cells that no item before this one has referred to.
+    pub fn new_bytes(&self) -> usize {
+        let fresh = |run: &&Run| run.first.block.note_queued(usize::from(run.first.position));
+        let bytes = |run: &Run| run.first.spec().num_bytes() * run.length as usize;
+        self.runs().filter(fresh).map(bytes).sum()
+    }
+
     /// Name of its table.
     pub fn table(&self) -> &str {
         &self.table

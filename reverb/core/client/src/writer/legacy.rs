@@ -58,6 +58,11 @@ impl LegacyWriter {
         Self { state: Mutex::new(state), queue: ItemQueue::new(client, None), signatures, options }
     }
 
+    /// The items on their way.
+    pub fn queue(&self) -> &ItemQueue {
+        &self.queue
+    }
+
     /// Its settings.
     pub fn options(&self) -> LegacyOptions {
         self.options
@@ -255,7 +260,9 @@ impl LegacyWriter {
         {
             let mut state = self.state.lock();
             if state.closed {
-                return Err(Error::invalid_argument("close was called on a writer that is closed already"));
+                return Err(Error::invalid_argument(
+                    "close was called on a writer that is closed already",
+                ));
             }
             state.closed = true;
         }

@@ -5,6 +5,7 @@
 //! for a message per dozens of items, and a slow one waits for nobody.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -26,6 +27,11 @@ const GATHER_TIME: Duration = Duration::from_millis(1);
 const MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 /// Items in one message at the most.
 const MESSAGE_ITEMS: usize = 1024;
+/// A writer that is faster than its connection is slowed down when this much waits: memory that is filled and drained
+/// only once costs more than sending it.
+const MAX_WAITING_BYTES: usize = 32 * 1024 * 1024;
+/// ... but only while confirmations come: behind a closed rate limiter it is the program's business when to wait.
+const STALLED_AFTER: Duration = Duration::from_millis(20);
 /// From this many waiting items on a warning is logged, once per doubling.
 const WARN_PENDING_ITEMS: usize = 100_000;
 
@@ -37,16 +43,23 @@ pub struct Sender {
     work: Notify,
     /// Bumped whenever items were confirmed or the writer failed.
     progress: watch::Sender<()>,
+    /// More than `MAX_WAITING_BYTES` wait, and they are moving.
+    crowded: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<PendingItem>,
-    /// Encoded but not confirmed, with the order they were sent in.
-    in_flight: HashMap<u64, (u64, NewItem)>,
+    /// Items with the bytes that each added.
+    queue: VecDeque<(PendingItem, usize)>,
+    /// Encoded but not confirmed, by key.
+    in_flight: HashMap<u64, Sent>,
     /// To be sent again after a reconnect, before the queue.
-    resend: VecDeque<NewItem>,
+    resend: VecDeque<(NewItem, usize)>,
     sent: u64,
+    /// Bytes of all items that are not confirmed.
+    waiting_bytes: usize,
+    /// No confirmation came for a while.
+    stalled: bool,
     task: Task,
     /// Callers that wait for confirmations: nothing gathers then.
     flushing: usize,
@@ -56,6 +69,15 @@ struct State {
     closed: bool,
     warn_at: usize,
     address: String,
+}
+
+/// An item on its way.
+#[derive(Debug)]
+struct Sent {
+    /// Its place in the order of sending.
+    order: u64,
+    item: NewItem,
+    bytes: usize,
 }
 
 /// What the task is doing, so that it is woken only when that helps.
@@ -80,18 +102,24 @@ impl Sender {
             }),
             work: Notify::new(),
             progress: watch::Sender::new(()),
+            crowded: AtomicBool::new(false),
         });
         let runtime = client.runtime().clone();
         runtime.spawn(run(Arc::clone(&sender), client));
         sender
     }
 
-    /// Queues an item. Never waits.
+    /// Queues an item. Never waits; but see `is_crowded`.
     pub fn push(&self, item: PendingItem) -> Result<()> {
+        item.mark_referenced();
+        let bytes = item.new_bytes();
         let mut state = self.state.lock();
         state.check()?;
-        item.mark_referenced();
-        state.queue.push_back(item);
+        state.waiting_bytes += bytes;
+        state.queue.push_back((item, bytes));
+        if state.waiting_bytes > MAX_WAITING_BYTES && !state.stalled {
+            self.crowded.store(true, Ordering::Relaxed);
+        }
         if state.queue.len() >= state.warn_at {
             log::warn!(
                 "{} items wait to be sent to {}: its tables do not take them as fast as they are created. They take \
@@ -113,6 +141,30 @@ impl Sender {
         Ok(())
     }
 
+    /// Whether so much is on its way that the caller should call `throttle` before it goes on.
+    pub fn is_crowded(&self) -> bool {
+        self.crowded.load(Ordering::Relaxed)
+    }
+
+    /// Waits while much is on its way and moving. Returns at once behind a table that takes nothing at the moment.
+    pub async fn throttle(&self) -> Result<()> {
+        let mut progress = self.progress.subscribe();
+        loop {
+            progress.borrow_and_update();
+            {
+                let state = self.state.lock();
+                state.check()?;
+                if state.waiting_bytes <= MAX_WAITING_BYTES / 2 || state.stalled {
+                    self.crowded.store(false, Ordering::Relaxed);
+                    return Ok(());
+                }
+            }
+            if tokio::time::timeout(STALLED_AFTER, progress.changed()).await.is_err() {
+                self.state.lock().stalled = true;
+            }
+        }
+    }
+
     /// Tells the task that waiting items may have become ready.
     pub fn blocks_completed(&self) {
         self.work.notify_one();
@@ -131,20 +183,20 @@ impl Sender {
     /// Items that could be sent, or were sent, and are not confirmed yet.
     pub fn num_sendable(&self) -> usize {
         let state = self.state.lock();
-        let ready = state.queue.iter().take_while(|item| item.is_ready()).count();
+        let ready = state.num_ready();
         state.in_flight.len() + state.resend.len() + ready
     }
 
     /// Whether any item waits for its blocks to be completed.
     pub fn has_unready(&self) -> bool {
-        self.state.lock().queue.iter().any(|item| !item.is_ready())
+        self.state.lock().queue.iter().any(|(item, _)| !item.is_ready())
     }
 
     /// Completes the blocks of all queued items but the last `except`.
     pub fn freeze_blocks(&self, except: usize) {
         let state = self.state.lock();
         let count = state.queue.len().saturating_sub(except);
-        state.queue.iter().take(count).for_each(PendingItem::freeze);
+        state.queue.iter().take(count).for_each(|(item, _)| item.freeze());
         drop(state);
         self.work.notify_one();
     }
@@ -157,7 +209,7 @@ impl Sender {
     /// Waits until fewer than `limit` sendable items are unconfirmed.
     pub async fn wait_for_room(&self, limit: usize) -> Result<()> {
         self.wait_until(|state| {
-            let ready = state.queue.iter().take_while(|item| item.is_ready()).count();
+            let ready = state.num_ready();
             state.in_flight.len() + state.resend.len() + ready < limit
         })
         .await
@@ -202,8 +254,8 @@ impl Sender {
         let tables: std::collections::BTreeSet<&str> = state
             .in_flight
             .values()
-            .map(|(_, item)| &*item.table)
-            .chain(state.queue.iter().map(PendingItem::table))
+            .map(|sent| &*sent.item.table)
+            .chain(state.queue.iter().map(|(item, _)| item.table()))
             .collect();
         let tables: Vec<&str> = tables.into_iter().collect();
         format!(
@@ -241,6 +293,8 @@ impl Sender {
         {
             let mut state = self.state.lock();
             confirmed.extend(keys.iter().filter_map(|key| state.in_flight.remove(key)));
+            state.waiting_bytes -= confirmed.iter().map(|sent| sent.bytes).sum::<usize>();
+            state.stalled = false;
         }
         drop(confirmed);
         self.progress.send_replace(());
@@ -250,11 +304,10 @@ impl Sender {
     /// Everything that was sent but not confirmed goes back to the front, in order.
     fn take_back(&self) {
         let mut state = self.state.lock();
-        let mut items: Vec<(u64, NewItem)> =
-            state.in_flight.drain().map(|(_, sent)| sent).collect();
-        items.sort_unstable_by_key(|(order, _)| *order);
-        for (_, item) in items.into_iter().rev() {
-            state.resend.push_front(item);
+        let mut items: Vec<Sent> = state.in_flight.drain().map(|(_, sent)| sent).collect();
+        items.sort_unstable_by_key(|sent| sent.order);
+        for Sent { item, bytes, .. } in items.into_iter().rev() {
+            state.resend.push_front((item, bytes));
         }
     }
 
@@ -266,9 +319,7 @@ impl Sender {
                 if state.closed {
                     return false;
                 }
-                if !state.resend.is_empty()
-                    || state.queue.front().is_some_and(PendingItem::is_ready)
-                {
+                if !state.resend.is_empty() || state.head_is_ready() {
                     state.task = Task::Busy;
                     return true;
                 }
@@ -310,6 +361,14 @@ impl State {
             ));
         }
         Ok(())
+    }
+
+    fn head_is_ready(&self) -> bool {
+        self.queue.front().is_some_and(|(item, _)| item.is_ready())
+    }
+
+    fn num_ready(&self) -> usize {
+        self.queue.iter().take_while(|(item, _)| item.is_ready()).count()
     }
 
     fn num_pending(&self) -> usize {
@@ -415,13 +474,13 @@ impl Sending<'_> {
 
     /// Takes the next item that can be sent, encodes it and counts it as on its way.
     fn next_item(&mut self, sender: &Sender) -> Result<Option<(NewItem, Vec<Arc<Block>>)>> {
-        let pending = {
+        let (pending, bytes) = {
             let mut state = sender.state.lock();
-            if let Some(item) = state.resend.pop_front() {
-                state.register(item.clone());
+            if let Some((item, bytes)) = state.resend.pop_front() {
+                state.register(item.clone(), bytes);
                 return Ok(Some((item, Vec::new())));
             }
-            if !state.queue.front().is_some_and(PendingItem::is_ready) {
+            if !state.head_is_ready() {
                 return Ok(None);
             }
             let Some(pending) = state.queue.pop_front() else { return Ok(None) };
@@ -434,7 +493,7 @@ impl Sending<'_> {
         if state.closed {
             return Ok(None);
         }
-        state.register(item.clone());
+        state.register(item.clone(), bytes);
         Ok(Some((item, blocks)))
     }
 
@@ -459,8 +518,8 @@ impl Sending<'_> {
 }
 
 impl State {
-    fn register(&mut self, item: NewItem) {
+    fn register(&mut self, item: NewItem, bytes: usize) {
         self.sent += 1;
-        self.in_flight.insert(item.key, (self.sent, item));
+        self.in_flight.insert(item.key, Sent { order: self.sent, item, bytes });
     }
 }
