@@ -31,6 +31,9 @@ pub(crate) enum Leaf<'py> {
     Strings(Shape, Vec<Vec<u8>>),
 }
 
+static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
 fn numpy_function<'py>(
     py: Python<'py>,
     cell: &'static PyOnceLock<Py<PyAny>>,
@@ -73,7 +76,6 @@ impl<'py> Leaf<'py> {
         if let Ok(text) = value.cast_exact::<PyString>() {
             return Ok(Self::Strings(Shape::new(), vec![text.to_cow()?.into_owned().into_bytes()]));
         }
-        static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let array = numpy_function(value.py(), &ASARRAY, "asarray")?.call1((value,))?;
         Self::from_array(array.cast::<PyUntypedArray>()?)
     }
@@ -91,7 +93,6 @@ impl<'py> Leaf<'py> {
         let kwargs = pyo3::types::PyDict::new(py);
         kwargs.set_item("order", "C")?;
         kwargs.set_item("dtype", dtype::to_numpy(py, dtype)?)?;
-        static ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let array = numpy_function(py, &ARRAY, "array")?.call((array,), Some(&kwargs))?;
         Ok(Self::Array(dtype, array.cast_into::<PyUntypedArray>()?))
     }

@@ -299,14 +299,8 @@ impl BatchedTrajectoryWriter {
         let options = reverb_client::ColumnOptions { num_keep_alive_refs, max_chunk_length };
         let label = label(path)?;
         let mut state = self.state.lock();
-        let number = match state.numbers.get(&label) {
-            Some(&number) => number,
-            None => {
-                let number = self.core.add_column(&label);
-                state.numbers.insert(label, number);
-                number
-            }
-        };
+        let number =
+            *state.numbers.entry(label).or_insert_with_key(|label| self.core.add_column(label));
         self.core.configure(number, options).or_raise()
     }
 

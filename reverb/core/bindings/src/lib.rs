@@ -3,6 +3,15 @@
 //!
 //! A method here parses its arguments, waits without the GIL, and converts the result. `unsafe` lives in `array` and `allocator`.
 
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "Python methods receive what was extracted from their arguments, which nobody else owns"
+)]
+#![allow(
+    clippy::elidable_lifetime_names,
+    reason = "'py says that a value belongs to the interpreter"
+)]
+
 use pyo3::prelude::*;
 
 mod allocator;

@@ -274,13 +274,11 @@ impl TrajectoryWriter {
         let options = ColumnOptions { num_keep_alive_refs, max_chunk_length };
         let label = label(path)?;
         let mut state = self.state.lock();
-        match state.numbers.get(&label) {
-            Some(&column) => self.core.lane().lock().configure(column, options).or_raise(),
-            None => {
-                state.options.insert(label, options);
-                Ok(())
-            }
+        if let Some(&column) = state.numbers.get(&label) {
+            return self.core.lane().lock().configure(column, options).or_raise();
         }
+        state.options.insert(label, options);
+        Ok(())
     }
 
     fn close(&self) {

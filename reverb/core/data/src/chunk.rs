@@ -168,7 +168,7 @@ impl ChunkBuilder {
                 put_tensor(&mut self.data, tensor.dtype, &tensor.shape, bytes, self.delta);
             }
             TensorData::Strings(strings) => {
-                put_string_tensor(&mut self.data, &tensor.shape, strings)
+                put_string_tensor(&mut self.data, &tensor.shape, strings);
             }
         }
     }

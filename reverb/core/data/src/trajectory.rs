@@ -182,18 +182,17 @@ impl Trajectory {
     pub fn column_spec(&self, column: &Column<'_>) -> Result<(DType, Shape)> {
         let mut spec: Option<(DType, Shape)> = None;
         for slice in column.slices() {
-            match &mut spec {
-                Some((_, shape)) => shape[0] += slice.length,
-                None => {
-                    let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
-                    let mut shape = tensor.shape.clone();
-                    if shape.is_empty() {
-                        return Err(Error::data_loss("A tensor in a chunk has no dimensions."));
-                    }
-                    shape[0] = slice.length;
-                    spec = Some((tensor.dtype, shape));
-                }
+            if let Some((_, shape)) = &mut spec {
+                shape[0] += slice.length;
+                continue;
             }
+            let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
+            let mut shape = tensor.shape.clone();
+            if shape.is_empty() {
+                return Err(Error::data_loss("A tensor in a chunk has no dimensions."));
+            }
+            shape[0] = slice.length;
+            spec = Some((tensor.dtype, shape));
         }
         let (dtype, shape) =
             spec.ok_or_else(|| Error::invalid_argument("A column of the item has no slices."))?;

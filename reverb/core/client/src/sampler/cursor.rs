@@ -3,7 +3,7 @@
 //!
 //! The first request asks for one item, the next for one, then for 2, 4, ... up to [`MAX_BATCH`], and never for more
 //! than the caller wants in all. A caller who takes a few items sees hardly any prefetch, one who takes thousands pays
-//! for a round trip per hundreds. The next request leaves when the last item of a batch is taken.
+//! for a round trip per hundreds. The next request leaves when the last item of a small batch is taken, or half of a large one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,6 +17,8 @@ use crate::retry::Backoff;
 
 /// Items asked for at once at the most.
 const MAX_BATCH: usize = 256;
+/// From this size of a batch on, the next one is fetched while half of this one is still to be taken.
+const MIN_OVERLAP: usize = 16;
 /// A batch stops growing when its chunks would take more than this.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
@@ -30,6 +32,9 @@ pub struct SampleCursor {
     outstanding: usize,
     ready: VecDeque<Sampled>,
     batch: usize,
+    /// The next request leaves when this few items are left: none while batches are small, half a batch later on, so
+    /// that the server fetches while the caller works.
+    refill_at: usize,
     requests: u64,
     timeout: Option<Duration>,
     stream: Option<Box<dyn SampleStream>>,
@@ -54,6 +59,7 @@ impl SampleCursor {
             outstanding: 0,
             ready: VecDeque::new(),
             batch: 1,
+            refill_at: 0,
             requests: 0,
             timeout,
             stream: None,
@@ -72,7 +78,7 @@ impl SampleCursor {
     /// An item that is here already. Taking the last one sends for more.
     pub fn take_ready(&mut self) -> Option<Sampled> {
         let sampled = self.ready.pop_front()?;
-        if self.ready.is_empty() && self.outstanding == 0 {
+        if self.outstanding == 0 && self.ready.len() <= self.refill_at {
             self.prefetch();
         }
         Some(sampled)
@@ -148,6 +154,8 @@ impl SampleCursor {
                     let bytes: usize = samples.iter().map(|s| s.trajectory.chunk_bytes()).sum();
                     let fitting = MAX_BATCH_BYTES / (bytes / samples.len().max(1)).max(1);
                     self.batch = self.batch.min(fitting.max(1));
+                    self.refill_at =
+                        if samples.len() < MIN_OVERLAP { 0 } else { samples.len() / 2 };
                     self.ready.extend(samples);
                 }
                 Err(error) => {

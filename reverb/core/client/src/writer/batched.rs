@@ -247,7 +247,7 @@ fn collect(lane: &Lane, column: BatchedColumn, cells: &mut Vec<CellRef>) -> bool
     }
 }
 
-impl<'a> BatchedValue<'a> {
+impl BatchedValue<'_> {
     /// The value of environment `i`.
     pub fn row(&self, i: usize, batch_size: usize) -> CellValue<'_> {
         match &self.value {
