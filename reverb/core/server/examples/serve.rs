@@ -39,7 +39,7 @@ fn table(
         name: name.into(),
         sampler,
         remover: SelectorConfig::Fifo,
-        max_size: if max_times_sampled == 1 { 100 } else { 1_000_000 },
+        max_size: if max_times_sampled == 1 { 100 } else { max_size() },
         max_times_sampled,
         rate_limiter: RateLimiterConfig {
             samples_per_insert: 1.0,
@@ -50,4 +50,9 @@ fn table(
         signature: None,
         seed: None,
     }
+}
+
+/// `MAX_SIZE` bounds the tables that are no queues.
+fn max_size() -> i64 {
+    std::env::var("MAX_SIZE").ok().and_then(|text| text.parse().ok()).unwrap_or(1_000_000)
 }

@@ -26,7 +26,7 @@ const BACKLOG: i32 = 1024;
 const MAX_STREAMS: u32 = 10_000;
 
 /// How long peers have to take their last messages when the server stops.
-const GRACE: Duration = Duration::from_millis(500);
+const GRACE: Duration = Duration::from_secs(1);
 
 /// How long to wait with the next connection when the process has no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -57,12 +57,13 @@ async fn a_request_for_nothing_is_refused() {
 
 #[tokio::test]
 async fn zero_negative_and_no_timeout_wait_for_ever() {
-    let server = start(vec![table(queue("q", 10))]);
+    let items = table(queue("q", 10));
+    let server = start(vec![Arc::clone(&items)]);
     let raw = RawClient::connect(&server).await;
     for (key, timeout) in [(1, None), (2, Some(0)), (3, Some(-1))] {
         let mut stream = raw.open("SampleStream").await;
         stream.send(&ask("q", 1, timeout)).await;
-        tokio::time::sleep(Duration::from_millis(30)).await;
+        eventually(|| items.info().waiting_samples == 1).await;
         fill(&server, "q", key, 1).await;
         assert_eq!(keys(&mut stream, 1).await, [key]);
     }
