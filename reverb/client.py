@@ -10,7 +10,7 @@ import numpy as np
 import tree
 
 from reverb.core import native
-from reverb.errors import InvalidArgumentError, TableNotFoundError
+from reverb.errors import InvalidArgumentError, SignatureMismatchError, TableNotFoundError
 from reverb.nest_writer import check_at_least_one
 from reverb.replay_sample import ReplaySample, SampleInfo
 from reverb.reverb_types import TableInfo
@@ -92,7 +92,8 @@ class Client:
     def insert_batch(self, data: Any, priorities: Mapping[str, Any]) -> None:
         """Inserts `B` steps, each as an item of its own, into one or more tables.
 
-        The same as `B` calls of `insert`, in one. Blocks until all items are confirmed.
+        The same as `B` calls of `insert`, in one, but that all rows count as one episode. Blocks
+        until all items are confirmed.
 
         Args:
           data: Nest of arrays `[B, ...]`; row `i` is the data of item `i`.
@@ -266,7 +267,8 @@ class Client:
             timeout_ms,
             SampleInfo,
             ReplaySample,
-            self._unflatten(table) if unpack_as_table_signature else None,
+            # Asked for anew, because a server that was restarted may have another signature.
+            self._unflatten(table, refresh=True) if unpack_as_table_signature else None,
         )
 
     def sample_batch(
@@ -295,13 +297,14 @@ class Client:
         Raises:
           InvalidArgumentError: If `batch_size` is below 1, or if the items' shapes differ.
           TableNotFoundError: If there is no such table.
-          DeadlineExceededError: After `timeout_ms`.
+          DeadlineExceededError: After `timeout_ms`, if no item was sampled. If some were, those are
+            the batch.
           UnavailableError: If no server answers.
         """
         batch_size = check_at_least_one("batch_size", batch_size)
-        unflatten = self._unflatten(table) if unpack_as_table_signature else None
         info, columns = self._client.sample_batch(table, batch_size, timeout_ms)
-        return ReplaySample(SampleInfo(*info), unflatten(columns) if unflatten else columns)
+        data = self._nested(table, columns) if unpack_as_table_signature else columns
+        return ReplaySample(SampleInfo(*info), data)
 
     def mutate_priorities(
         self,
@@ -369,9 +372,18 @@ class Client:
         """
         return self._client.checkpoint()
 
-    def _unflatten(self, table: str) -> Callable[[list[Any]], Any] | None:
+    def _nested(self, table: str, columns: list[Any]) -> Any:
+        """A flat list nested like a table's signature, which is asked for anew if it differs."""
+        unflatten = self._unflatten(table, refresh=False) or list
+        try:
+            return unflatten(columns)
+        except SignatureMismatchError:
+            unflatten = self._unflatten(table, refresh=True) or list
+            return unflatten(columns)
+
+    def _unflatten(self, table: str, *, refresh: bool) -> Callable[[list[Any]], Any] | None:
         """What nests a flat list like a table's signature; `None` without a signature."""
-        if table not in self._signature_cache:
+        if refresh or table not in self._signature_cache:
             self.server_info()
         if table not in self._signature_cache:
             raise TableNotFoundError(
@@ -379,7 +391,7 @@ class Client:
                 f"Found: {', '.join(sorted(self._signature_cache))}."
             )
         signature = self._signature_cache[table]
-        return None if signature is None else functools.partial(tree.unflatten_as, signature)
+        return None if signature is None else functools.partial(_unflatten_as, table, signature)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._connect_timeout_s == DEFAULT_CONNECT_TIMEOUT_S:
@@ -389,3 +401,13 @@ class Client:
 
     def __repr__(self) -> str:
         return f"Client, server_address={self._server_address}"
+
+
+def _unflatten_as(table: str, signature: Any, columns: list[Any]) -> Any:
+    count = len(tree.flatten(signature))
+    if count != len(columns):
+        raise SignatureMismatchError(
+            f"an item of table {table} has {len(columns)} columns, but the table's signature has "
+            f"{count}; sample it with unpack_as_table_signature=False"
+        )
+    return tree.unflatten_as(signature, columns)

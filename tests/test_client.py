@@ -195,6 +195,21 @@ class TestSample:
         (whole,) = client.sample("signed", emit_timesteps=False, **options)
         assert whole.data == {"a": (), "b": [7]}
 
+    def test_an_item_that_differs_from_the_signature_says_so(self, client):
+        with client.trajectory_writer(1, validate_items=False) as writer:
+            writer.append([1, 2])
+            writer.create_item("signed", 1.0, [column[-1:] for column in writer.history])
+        for emit_timesteps in (True, False):
+            samples = client.sample(
+                "signed", emit_timesteps=emit_timesteps, unpack_as_table_signature=True
+            )
+            with pytest.raises(
+                SignatureMismatchError, match=r"has 2 columns, but the table's signature has 1"
+            ):
+                next(samples)
+        with pytest.raises(SignatureMismatchError, match="of table signed has 2 columns"):
+            client.sample_batch("signed", 1, unpack_as_table_signature=True)
+
     def test_without_a_signature_data_is_flat(self, client):
         client.insert({"a": 1}, {"table": 1.0})
         (steps,) = client.sample("table", unpack_as_table_signature=True)

@@ -231,7 +231,6 @@ class TestAppend:
         assert writer.episode_steps == 1
         assert [len(column) for column in writer.history.values()] == [1, 1, 1]
 
-    @pytest.mark.xfail(strict=False, reason="the compiled writer has another text and class")
     def test_a_column_is_set_once_in_a_step(self, writer):
         writer.append({"a": 1, "b": 1})
         writer.append({"a": 2}, partial_step=True)
