@@ -53,7 +53,10 @@ impl Inner {
 
     /// A writer of single steps that is not in use.
     fn single_step_writer(&self, py: Python<'_>) -> PyResult<LegacyWriter> {
-        if let Some(writer) = self.idle_writers.lock().pop() {
+        let idle = self.idle_writers.lock().pop();
+        if let Some(writer) = idle
+            && self.core.is_current(writer.signatures())
+        {
             return Ok(writer);
         }
         let options = LegacyOptions {

@@ -150,6 +150,12 @@ impl Client {
         Ok(Arc::clone(&cached.tables))
     }
 
+    /// Whether `signatures` are what this client knows of the server now.
+    pub fn is_current(&self, signatures: &Arc<Signatures>) -> bool {
+        let cached = self.signatures.lock();
+        cached.as_ref().is_some_and(|cached| Arc::ptr_eq(&cached.tables, signatures))
+    }
+
     fn remember_signatures(&self, info: &ServerInfo) -> Result<()> {
         let mut cached = self.signatures.lock();
         if cached.as_ref().is_some_and(|cached| cached.tables_state_id == info.tables_state_id) {

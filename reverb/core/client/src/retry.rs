@@ -57,8 +57,8 @@ impl Backoff {
         let now = Instant::now();
         if now.duration_since(self.silent_since) >= self.give_up_after {
             return Err(Error::unavailable(format!(
-                "No server answered at {} for {:.0} s. Check the address and that the server runs, or raise \
-                 connect_timeout. Last error: {error}",
+                "No server answered at {} for {} s. Check the address and that the server runs, or raise \
+                 connect_timeout_s. Last error: {error}",
                 self.address,
                 self.give_up_after.as_secs_f64(),
             )));

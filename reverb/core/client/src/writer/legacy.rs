@@ -63,6 +63,11 @@ impl LegacyWriter {
         &self.queue
     }
 
+    /// The signatures that it compares items with.
+    pub fn signatures(&self) -> &Arc<Signatures> {
+        &self.signatures
+    }
+
     /// Its settings.
     pub fn options(&self) -> LegacyOptions {
         self.options
@@ -196,12 +201,7 @@ impl LegacyWriter {
             )));
         }
         let Some(signature) = self.signatures.get(table) else {
-            let mut known: Vec<&str> = self.signatures.keys().map(String::as_str).collect();
-            known.sort_unstable();
-            return Err(Error::invalid_argument(format!(
-                "Unable to create an item in table '{table}': the server has no table of that name. Its tables are: {}.",
-                known.join(", ")
-            )));
+            return Err(self.queue.unknown_table(table, &self.signatures));
         };
         let Some(signature) = signature else { return Ok(()) };
         for step in steps {

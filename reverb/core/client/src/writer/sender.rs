@@ -4,7 +4,7 @@
 //! Items are sent strictly in order. While a message is on its way the next items gather, so that a fast writer pays
 //! for a message per dozens of items, and a slow one waits for nobody.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -249,22 +249,23 @@ impl Sender {
 
     /// What a flush is waiting for, in words.
     pub fn describe_wait(&self) -> String {
+        let tables = self.waiting_tables().join(", ");
         let state = self.state.lock();
         let in_flight = state.in_flight.len() + state.resend.len();
-        let tables: std::collections::BTreeSet<&str> = state
-            .in_flight
-            .values()
-            .map(|sent| &*sent.item.table)
-            .chain(state.queue.iter().map(|(item, _)| item.table()))
-            .collect();
-        let tables: Vec<&str> = tables.into_iter().collect();
         format!(
-            "{in_flight} items sent to {} but not confirmed and {} items not sent yet (tables: {}). A table confirms an \
-             item once its rate limiter lets it in; see server_info() for the limiter's numbers",
+            "{in_flight} items sent to {} but not confirmed and {} items not sent yet (tables: {tables})",
             state.address,
             state.queue.len(),
-            tables.join(", "),
         )
+    }
+
+    /// The tables of the items that are not confirmed yet.
+    pub fn waiting_tables(&self) -> Vec<String> {
+        let state = self.state.lock();
+        let in_flight = state.in_flight.values().map(|sent| &*sent.item.table);
+        let queued = state.queue.iter().map(|(item, _)| item.table());
+        let tables: BTreeSet<&str> = in_flight.chain(queued).collect();
+        tables.into_iter().map(str::to_owned).collect()
     }
 
     /// Stops at once; what is not confirmed is abandoned.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, KeyGenerator, Result};
+use reverb_data::{Error, ErrorKind, KeyGenerator, Result};
+use reverb_wire::generated::deepmind::reverb::{RateLimiterCallStats, TableInfo};
 
 pub use super::item::ColumnRefs;
 use super::item::PendingItem;
@@ -13,13 +14,16 @@ use super::lane::Lane;
 use super::sender::Sender;
 use crate::client::{Client, Signatures};
 
+/// How long a deadline's error may wait for the numbers of the rate limiters that it tells.
+const LIMITER_LOOKUP: Duration = Duration::from_millis(100);
+
 /// What all writers with histories share: the queue of items and what they are checked against.
 #[derive(Debug)]
 pub struct ItemQueue {
     sender: Arc<Sender>,
     keys: Mutex<KeyGenerator>,
     signatures: Option<Arc<Signatures>>,
-    address: String,
+    client: Arc<Client>,
     /// The tables used so far: their names are shared by all items.
     tables: Mutex<Vec<Arc<str>>>,
 }
@@ -31,7 +35,7 @@ impl ItemQueue {
             sender: Sender::start(Arc::clone(client)),
             keys: Mutex::default(),
             signatures,
-            address: client.address().to_owned(),
+            client: Arc::clone(client),
             tables: Mutex::default(),
         }
     }
@@ -91,9 +95,21 @@ impl ItemQueue {
         match tokio::time::timeout(timeout, done).await {
             Ok(result) => result,
             Err(_) => {
-                Err(Error::deadline_exceeded(operation, timeout, &self.sender.describe_wait()))
+                Err(Error::deadline_exceeded(operation, timeout, &self.describe_wait().await))
             }
         }
+    }
+
+    /// What a flush is waiting for, in words, with the numbers of the rate limiters if the server is quick to tell.
+    async fn describe_wait(&self) -> String {
+        let waiting = self.sender.describe_wait();
+        let tables = self.sender.waiting_tables();
+        let info = async { self.client.transport()?.server_info().await };
+        let limiters = match tokio::time::timeout(LIMITER_LOOKUP, info).await {
+            Ok(Ok(info)) => describe_limiters(&info.tables, &tables),
+            _ => "The server does not tell their numbers at the moment".to_owned(),
+        };
+        format!("{waiting}. A table confirms an item once its rate limiter lets it in. {limiters}")
     }
 
     fn table_name(&self, name: &str) -> Arc<str> {
@@ -105,15 +121,45 @@ impl ItemQueue {
         Arc::clone(&tables[tables.len() - 1])
     }
 
-    fn unknown_table(&self, table: &str, signatures: &Signatures) -> Error {
+    pub(super) fn unknown_table(&self, table: &str, signatures: &Signatures) -> Error {
         let mut known: Vec<&str> = signatures.keys().map(String::as_str).collect();
         known.sort_unstable();
-        Error::invalid_argument(format!(
-            "Unable to create an item in table '{table}': the server at {} has no table of that name. Its tables are: {}.",
-            self.address,
-            known.join(", "),
-        ))
+        Error::new(
+            ErrorKind::TableNotFound,
+            format!(
+                "Unable to create an item in table '{table}': the server at {} has no table of that name. Its tables are: {}.",
+                self.client.address(),
+                known.join(", "),
+            ),
+        )
     }
+}
+
+fn describe_limiters(infos: &[TableInfo], tables: &[String]) -> String {
+    let waiting = infos.iter().filter(|info| tables.contains(&info.name));
+    let texts: Vec<String> = waiting.map(describe_limiter).collect();
+    texts.join("; ")
+}
+
+fn describe_limiter(info: &TableInfo) -> String {
+    let limiter = info.rate_limiter_info.unwrap_or_default();
+    let completed = |stats: Option<RateLimiterCallStats>| stats.unwrap_or_default().completed;
+    let bound = |number: f64| {
+        if number.abs() >= f64::MAX { "none".to_owned() } else { number.to_string() }
+    };
+    format!(
+        "Table {}: {} item(s), max_size {}, min_size_to_sample {}, {} insert(s), {} sample(s), samples_per_insert {}, \
+         min_diff {}, max_diff {}",
+        info.name,
+        info.current_size,
+        info.max_size,
+        limiter.min_size_to_sample,
+        completed(limiter.insert_stats),
+        completed(limiter.sample_stats),
+        limiter.samples_per_insert,
+        bound(limiter.min_diff),
+        bound(limiter.max_diff),
+    )
 }
 
 /// Writes steps of one environment and items over them.
