@@ -18,7 +18,7 @@ HOSTS = {"in_process": "127.0.0.1", "remote": "127.1"}
 DEADLINE_S = 20.0
 
 
-@pytest.fixture(params=HOSTS)
+@pytest.fixture(scope="module", params=HOSTS)
 def path(request):
     """How clients reach the server: `in_process` or `remote`."""
     return request.param
@@ -36,7 +36,7 @@ def start():
         yield start
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def connect(path):
     """Makes a client that reaches a server by `path`: `client = connect(server)`."""
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Making tables: arguments, copies, and what a table tells of itself."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,10 @@ from reverb.specs import BoundedTensorSpec, TensorSpec
 
 def table(**options):
     return testing.table("name", **options)
+
+
+def without_times(info):
+    return dataclasses.replace(info, table_worker_time=None)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +152,7 @@ def test_replace_copies_what_is_not_given():
         max_times_sampled=2,
         signature={"a": TensorSpec([None], np.int32)},
     )
-    assert original.replace().info == original.info
+    assert without_times(original.replace().info) == without_times(original.info)
 
 
 @pytest.mark.parametrize(
@@ -175,9 +181,9 @@ def test_replace_copies_what_is_not_given():
 )
 def test_replace_changes_what_is_given(change, read, expected):
     original = table(signature={"a": TensorSpec([], np.int8)})
-    before = original.info
+    before = without_times(original.info)
     assert read(original.replace(**change).info) == expected
-    assert original.info == before
+    assert without_times(original.info) == before
 
 
 @pytest.mark.parametrize("method", ["can_sample", "can_insert"])
