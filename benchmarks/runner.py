@@ -37,7 +37,8 @@ class Package:
         label, separator, python = text.partition("=")
         if not separator or not label or not python:
             raise ValueError(f"expected LABEL=PATH_TO_PYTHON, got {text!r}")
-        return cls(label, python)
+        # The cases run in another directory. A symbolic link is what makes a virtual environment.
+        return cls(label, str(pathlib.Path(python).absolute()))
 
     def version(self) -> str:
         """Returns name and version of what `import reverb` imports there, and of Python."""

@@ -3,11 +3,22 @@
 
 from __future__ import annotations
 
-from cases import inserting, latency, memory, mixed, priorities, sampling, startup, table_size
+from cases import (
+    inserting,
+    latency,
+    memory,
+    mixed,
+    priorities,
+    sampling,
+    startup,
+    table_size,
+    vectorized,
+)
 from cases.case import Case, Metric
 
 ALL: tuple[Case, ...] = (
     *inserting.CASES,
+    *vectorized.CASES,
     *sampling.CASES,
     *priorities.CASES,
     *table_size.CASES,

@@ -107,19 +107,19 @@ CASES = (
     ),
     Case(
         "insert_small_in_process",
-        "The same with the server in this process.",
+        "One trajectory writer, one step per item; client and server in one process.",
         partial(_one_writer, where="in_process", payload=payloads.SMALL),
         (items_per_second(target_ratio=8),),
     ),
     Case(
         "insert_small_two_steps_remote",
-        "Items of the last two steps, so that neighbours share a step.",
+        "One trajectory writer, items of the last two steps, so that neighbours share a step.",
         partial(_one_writer, where="remote", payload=payloads.SMALL_TWO_STEPS),
         (items_per_second(target_ratio=5),),
     ),
     Case(
         "insert_small_two_steps_in_process",
-        "The same with the server in this process.",
+        "Items of the last two steps; client and server in one process.",
         partial(_one_writer, where="in_process", payload=payloads.SMALL_TWO_STEPS),
         (items_per_second(target_ratio=8),),
     ),
@@ -143,7 +143,7 @@ CASES = (
     ),
     Case(
         "client_insert_in_process",
-        "The same with the server in this process.",
+        "client.insert; client and server in one process.",
         partial(_client_insert, where="in_process"),
         (items_per_second(),),
     ),
@@ -173,7 +173,7 @@ CASES = (
     ),
     Case(
         "insert_atari_sparse_remote",
-        "The same with mostly black frames.",
+        "Mostly black 84x84 frames; an item is the last five.",
         partial(_one_writer, where="remote", payload=payloads.ATARI_SPARSE),
         (items_per_second(),),
     ),

@@ -55,7 +55,7 @@ CASES = (
     ),
     Case(
         "latency_insert_flush_in_process",
-        "The same with the server in this process.",
+        "append, create_item and flush of one item; client and server in one process.",
         partial(_insert_and_flush, where="in_process"),
         _metrics(),
     ),
@@ -67,7 +67,7 @@ CASES = (
     ),
     Case(
         "latency_sample_in_process",
-        "The same with the server in this process.",
+        "client.sample(table, 1); client and server in one process.",
         partial(_single_sample, where="in_process"),
         _metrics(),
     ),

@@ -55,13 +55,13 @@ CASES = (
     ),
     Case(
         "memory_atari_random",
-        "The same for 8,000 items of five overlapping frames of noise (a new frame is 7 kB).",
+        "Memory per item: 8,000 items of five overlapping frames of noise (a new one is 7 kB).",
         partial(_per_item, payload=payloads.ATARI_RANDOM, items=8_000, writers=2),
         _metric(),
     ),
     Case(
         "memory_atari_sparse",
-        "The same with mostly black frames.",
+        "Memory per item: 8,000 items of five overlapping, mostly black frames.",
         partial(_per_item, payload=payloads.ATARI_SPARSE, items=8_000, writers=2),
         _metric(),
     ),

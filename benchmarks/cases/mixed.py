@@ -97,7 +97,7 @@ CASES = (
     ),
     Case(
         "mixed_actor_and_learner_batches",
-        "The same where the learner takes client.sample_batch if the package has it.",
+        "An actor process and a learner that takes client.sample_batch if the package has it.",
         partial(_actor_and_learner, fetch=sample_batch),
         _metric(),
     ),

@@ -70,7 +70,7 @@ CASES = (
     ),
     Case(
         "update_priorities_1e3_in_process",
-        "The same with the server in this process.",
+        "mutate_priorities of 256 keys out of 1e3; client and server in one process.",
         partial(_updates, where="in_process", big=False),
         _metric(),
     ),
@@ -82,7 +82,7 @@ CASES = (
     ),
     Case(
         "update_priorities_1e6_in_process",
-        "The same with the server in this process.",
+        "mutate_priorities of 256 keys out of 1e6; client and server in one process.",
         partial(_updates, where="in_process", big=True),
         _metric(target_ratio=4),
     ),

@@ -96,7 +96,7 @@ CASES = (
     ),
     Case(
         "sample_small_in_process",
-        "The same with the server in this process.",
+        "client.sample in calls of 256, uniform; client and server in one process.",
         partial(_client_sample, where="in_process", payload=payloads.SMALL),
         (items_per_second(target_ratio=15),),
     ),
@@ -108,7 +108,7 @@ CASES = (
     ),
     Case(
         "sample_small_prioritized_in_process",
-        "The same with the server in this process.",
+        "client.sample in calls of 256, prioritized; client and server in one process.",
         partial(_client_sample, where="in_process", payload=payloads.SMALL, sampler="prioritized"),
         (items_per_second(target_ratio=15),),
     ),
@@ -120,7 +120,7 @@ CASES = (
     ),
     Case(
         "sample_large_in_process",
-        "The same with the server in this process.",
+        "client.sample of 400 kB steps; client and server in one process.",
         partial(_client_sample, where="in_process", payload=payloads.LARGE, items=200),
         (items_per_second(),),
     ),
@@ -132,13 +132,13 @@ CASES = (
     ),
     Case(
         "sample_atari_sparse_remote",
-        "The same with mostly black frames.",
+        "client.sample of five overlapping, mostly black frames.",
         partial(_client_sample, where="remote", payload=payloads.ATARI_SPARSE, items=3_000),
         (items_per_second(target_ratio=4),),
     ),
     Case(
         "sample_atari_random_in_process",
-        "Frames of noise with the server in this process.",
+        "client.sample of five frames of noise; client and server in one process.",
         partial(_client_sample, where="in_process", payload=payloads.ATARI_RANDOM, items=3_000),
         (items_per_second(),),
     ),
@@ -150,13 +150,13 @@ CASES = (
     ),
     Case(
         "sample_batch_small_prioritized_in_process",
-        "The same, prioritized.",
+        "Batches of 256 as stacked columns, prioritized.",
         partial(_batches, where="in_process", payload=payloads.SMALL, sampler="prioritized"),
         (items_per_second(target_ratio=100, limit=4e6),),
     ),
     Case(
         "sample_batch_small_remote",
-        "The same, uniform, with the server in its own process.",
+        "Batches of 256 as stacked columns; server in its own process.",
         partial(_batches, where="remote", payload=payloads.SMALL),
         (items_per_second(),),
     ),
