@@ -47,6 +47,17 @@ def connect(path):
     return connect
 
 
+@pytest.fixture(scope="module")
+def reach(path):
+    """The same server by `path`: `with testing.server() as made: client = reach(made)`."""
+
+    def reach(client):
+        address = client.server_address.replace("127.0.0.1", HOSTS[path])
+        return reverb.Client(address, connect_timeout_s=DEADLINE_S)
+
+    return reach
+
+
 @pytest.fixture
 def serve(start, connect):
     """Starts a server and reaches it by `path`: `client = serve(table, ...)`."""

@@ -13,13 +13,13 @@ BATCH = 3
 
 
 @pytest.fixture(scope="module")
-def client():
+def client(reach):
     tables = [
         testing.table("table"),
         testing.table("signed", signature=[TensorSpec([2], np.int64)]),
     ]
     with testing.server(tables) as made:
-        yield made
+        yield reach(made)
 
 
 @pytest.fixture

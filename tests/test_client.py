@@ -23,7 +23,7 @@ from reverb.specs import TensorSpec
 
 
 @pytest.fixture(scope="module")
-def client():
+def client(reach):
     tables = [
         testing.table("table", sampler=reverb.selectors.Uniform()),
         testing.table("empty"),
@@ -32,7 +32,7 @@ def client():
         testing.table("prioritized", sampler=reverb.selectors.Prioritized(1.0)),
     ]
     with testing.server(tables) as made:
-        yield made
+        yield reach(made)
 
 
 @pytest.fixture(autouse=True)

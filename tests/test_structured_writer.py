@@ -11,9 +11,9 @@ STEP = {"a": None, "b": [None, None]}
 
 
 @pytest.fixture(scope="module")
-def client():
+def client(reach):
     with testing.server([testing.table("table"), reverb.Table.queue("queue", 1)]) as made:
-        yield made
+        yield reach(made)
 
 
 @pytest.fixture(autouse=True)

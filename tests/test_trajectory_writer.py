@@ -16,14 +16,14 @@ Step = collections.namedtuple("Step", ["observation", "action", "extras"])
 
 
 @pytest.fixture(scope="module")
-def client():
+def client(reach):
     tables = [
         testing.table("table"),
         testing.table("signed", signature={"a": TensorSpec([2], np.int64)}),
         reverb.Table.queue("queue", 2),
     ]
     with testing.server(tables) as made:
-        yield made
+        yield reach(made)
 
 
 @pytest.fixture(autouse=True)

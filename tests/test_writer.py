@@ -13,14 +13,14 @@ from reverb.specs import TensorSpec
 
 
 @pytest.fixture(scope="module")
-def client():
+def client(reach):
     tables = [
         testing.table("table"),
         testing.table("signed", signature=[TensorSpec([None], np.int64)]),
         reverb.Table.queue("queue", 2),
     ]
     with testing.server(tables) as made:
-        yield made
+        yield reach(made)
 
 
 @pytest.fixture(autouse=True)
