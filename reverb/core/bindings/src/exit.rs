@@ -18,7 +18,7 @@ use crate::error::OrRaise;
 /// Waits give up when none of them got on for this long.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A wait that began after that has at least this long.
+/// A wait that began only then has at least this long.
 const LEAST_PATIENCE: Duration = Duration::from_millis(300);
 
 /// How long the end of the process waits for daemon threads to get out of the way, at most.
@@ -26,6 +26,8 @@ const PARKING_TIME: Duration = Duration::from_millis(500);
 
 /// Whether the interpreter joins its threads, or has done so.
 static NEAR: AtomicBool = AtomicBool::new(false);
+/// Whether waits have given up: later ones are short.
+static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 /// Whether the interpreter is being taken down.
 static HERE: AtomicBool = AtomicBool::new(false);
 /// Threads inside `wait` that may want the GIL.
@@ -126,11 +128,17 @@ impl Patience {
         if is_daemon(py)? {
             return Ok(());
         }
-        if !are_all_blocked(py)? {
-            STATE.lock().progress = Some(Instant::now());
+        if !GIVEN_UP.load(Ordering::Acquire) {
+            if !are_all_blocked(py)? {
+                STATE.lock().progress = Some(Instant::now());
+            }
+            let progress = STATE.lock().progress;
+            if progress.is_none_or(|progress| progress.elapsed() < PATIENCE) {
+                return Ok(());
+            }
+            GIVEN_UP.store(true, Ordering::Release);
         }
-        let silence = STATE.lock().progress.map_or(Duration::ZERO, |progress| progress.elapsed());
-        if silence < PATIENCE || self.began.elapsed() < LEAST_PATIENCE {
+        if self.began.elapsed() < LEAST_PATIENCE {
             return Ok(());
         }
         Err(Error::cancelled("The interpreter is exiting; the call was given up.")).or_raise()
