@@ -46,7 +46,7 @@ struct Inner {
 
 impl Inner {
     fn new(address: &str, connect_timeout: Duration) -> Self {
-        let connector = Box::new(AnyConnector::new(address));
+        let connector = Box::new(AnyConnector::new(address, connect_timeout));
         let core = Core::new(address, connector, connect_timeout, runtime().handle().clone());
         Self { core, idle_writers: Arc::default() }
     }

@@ -2,6 +2,7 @@
 //! Chooses the way to a server: by a call if it lives in this process, over gRPC otherwise.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use reverb_client::Connector;
 use reverb_data::Result;
@@ -15,14 +16,16 @@ use crate::process::runtime;
 pub(crate) struct AnyConnector {
     address: String,
     loopback_port: Option<u16>,
+    connect_timeout: Duration,
     remote: OnceLock<Arc<GrpcTransport>>,
 }
 
 impl AnyConnector {
-    pub(crate) fn new(address: &str) -> Self {
+    pub(crate) fn new(address: &str, connect_timeout: Duration) -> Self {
         Self {
             address: address.to_owned(),
             loopback_port: is_loopback_target(address),
+            connect_timeout,
             remote: OnceLock::new(),
         }
     }
@@ -37,7 +40,8 @@ impl Connector for AnyConnector {
             return Ok(Arc::clone(remote) as Arc<dyn Transport>);
         }
         let _entered = runtime().enter();
-        let remote = Arc::new(GrpcTransport::new(&self.address)?);
+        let remote = GrpcTransport::new(&self.address)?;
+        let remote = Arc::new(remote.with_connect_timeout(self.connect_timeout));
         Ok(Arc::clone(self.remote.get_or_init(|| remote)) as Arc<dyn Transport>)
     }
 }

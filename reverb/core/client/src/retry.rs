@@ -9,7 +9,7 @@ use reverb_data::Error;
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// Longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// An attempt that lasted this long counts as a success: the next pause is short again.
+/// A stream that lasted this long counts as a success, even if nothing came on it: a limiter may have let nobody in.
 const STABLE_AFTER: Duration = Duration::from_secs(2);
 /// A line in the log tells every so often that a call is still waiting for its server.
 const REMIND_EVERY: Duration = Duration::from_secs(10);
@@ -20,8 +20,11 @@ pub struct Backoff {
     address: String,
     give_up_after: Duration,
     pause: Duration,
-    silent_since: Instant,
+    /// When the first of the attempts began that failed; `None` while the server answers.
+    silent_since: Option<Instant>,
     attempt_began: Instant,
+    /// When the stream was opened, if the attempt came that far.
+    connected_at: Option<Instant>,
     reminded: Instant,
 }
 
@@ -33,15 +36,28 @@ impl Backoff {
             address: address.to_owned(),
             give_up_after,
             pause: MIN_PAUSE,
-            silent_since: now,
+            silent_since: None,
             attempt_began: now,
+            connected_at: None,
             reminded: now,
         }
     }
 
-    /// The server answered: the clock that gives up starts anew.
+    /// An attempt begins; the time before it was nobody's fault.
+    pub fn begin(&mut self) {
+        self.attempt_began = Instant::now();
+    }
+
+    /// A stream was opened. Whether it is of any use, its life will tell.
+    pub fn connected(&mut self) {
+        self.connected_at = Some(Instant::now());
+    }
+
+    /// The server did something for us: the clock that gives up stands still.
     pub fn answered(&mut self) {
-        self.silent_since = Instant::now();
+        self.silent_since = None;
+        self.pause = MIN_PAUSE;
+        self.begin();
     }
 
     /// Waits before the next attempt after `error`.
@@ -54,8 +70,12 @@ impl Backoff {
         if !error.is_transient() {
             return Err(error);
         }
+        if self.connected_at.take().is_some_and(|at| at.elapsed() >= STABLE_AFTER) {
+            self.answered();
+        }
         let now = Instant::now();
-        if now.duration_since(self.silent_since) >= self.give_up_after {
+        let silence = now.duration_since(*self.silent_since.get_or_insert(self.attempt_began));
+        if silence >= self.give_up_after {
             return Err(Error::unavailable(format!(
                 "No server answered at {} for {} s. Check the address and that the server runs, or raise \
                  connect_timeout_s. Last error: {error}",
@@ -63,16 +83,14 @@ impl Backoff {
                 self.give_up_after.as_secs_f64(),
             )));
         }
-        if now.duration_since(self.reminded) >= REMIND_EVERY {
+        if silence >= REMIND_EVERY && now.duration_since(self.reminded) >= REMIND_EVERY {
             self.reminded = now;
             log::warn!("Still waiting for a server at {}: {error}", self.address);
         }
-        if now.duration_since(self.attempt_began) >= STABLE_AFTER {
-            self.pause = MIN_PAUSE;
-        }
-        tokio::time::sleep(self.pause).await;
+        // The last attempt is made when the time is up, not a pause later.
+        tokio::time::sleep(self.pause.min(self.give_up_after.saturating_sub(silence))).await;
         self.pause = (self.pause * 2).min(MAX_PAUSE);
-        self.attempt_began = Instant::now();
+        self.begin();
         Ok(())
     }
 }

@@ -31,6 +31,9 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long to wait with the next connection when the process has no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// How long a peer may take to say that it speaks HTTP/2. Connections that never do would use up the file descriptors.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// A peer that is silent this long is asked whether it is still there, so that one that lost power
 /// does not hold its chunks for ever.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
@@ -143,7 +146,8 @@ async fn serve_streams(
         .max_concurrent_reset_streams(MAX_RESET_STREAMS)
         .max_pending_accept_reset_streams(MAX_RESET_STREAMS)
         .handshake::<_, Message>(socket);
-    let Ok(connection) = service.stop.or(handshake).await else { return Ok(()) };
+    let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake);
+    let Ok(Ok(connection)) = service.stop.or(handshake).await else { return Ok(()) };
     let mut connection = connection?;
     let peer: Arc<str> = format!("client {peer}").into();
     let mut deadline = None;

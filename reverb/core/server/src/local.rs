@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A server in the same process, reached by calls: no socket, no messages, no copies.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, OnceLock, Weak};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -20,10 +20,14 @@ use crate::stop::stopping;
 /// Samples that are taken from a table in one go; bounds how long its lock is held.
 const MAX_BATCH: usize = 4096;
 
+/// A lock that somebody holds while the process forks stays locked in the child, so the two use different ones.
+const REGISTRIES: usize = 64;
+
 /// The servers of this process by port.
-fn registry() -> &'static Mutex<HashMap<u16, Registered>> {
-    static REGISTRY: OnceLock<Mutex<HashMap<u16, Registered>>> = OnceLock::new();
-    REGISTRY.get_or_init(Mutex::default)
+fn registry() -> &'static Mutex<BTreeMap<u16, Registered>> {
+    static ALL: [Mutex<BTreeMap<u16, Registered>>; REGISTRIES] =
+        [const { Mutex::new(BTreeMap::new()) }; REGISTRIES];
+    &ALL[std::process::id() as usize % REGISTRIES]
 }
 
 struct Registered {

@@ -5,6 +5,8 @@ mod connection;
 mod insert;
 mod sample;
 
+use std::time::Duration;
+
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
 use reverb_data::{Error, Result};
 
@@ -30,12 +32,30 @@ use crate::transport::{BoxFuture, InsertStream, SampleStream, ServerInfo, Transp
 pub struct GrpcTransport {
     target: String,
     pool: Pool,
+    connect_timeout: Duration,
 }
+
+/// How long to look for a server that answers, unless the caller says otherwise.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Shorter ones would not even let a server across the street answer.
+const MIN_CONNECT_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl GrpcTransport {
     /// Checks the address; see `Target::parse` for its forms.
     pub fn new(target: &str) -> Result<Self> {
-        Ok(Self { target: target.to_owned(), pool: Pool::new(Target::parse(target)?) })
+        Ok(Self {
+            target: target.to_owned(),
+            pool: Pool::new(Target::parse(target)?),
+            connect_timeout: CONNECT_TIMEOUT,
+        })
+    }
+
+    /// Bounds how long a call looks for a server that answers.
+    #[must_use]
+    pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout.max(MIN_CONNECT_TIMEOUT);
+        self
     }
 
     /// Sends one message and waits for the one that answers it.
@@ -64,10 +84,23 @@ impl GrpcTransport {
         })
     }
 
+    /// A connection to a server that has answered.
+    async fn connection(&self) -> Result<Connection> {
+        let limit = self.connect_timeout;
+        match tokio::time::timeout(limit, self.pool.connection(limit)).await {
+            Ok(connection) => connection,
+            Err(_) => Err(Error::unavailable(format!(
+                "No server could be reached at {} within {} s.",
+                self.target,
+                limit.as_secs_f64()
+            ))),
+        }
+    }
+
     /// Opens a stream. It does not wait for the server, which may answer only after it was sent
     /// something.
     async fn open(&self, method: &str) -> Result<Call> {
-        let connection = self.pool.connection().await?;
+        let connection = self.connection().await?;
         let request = request(&connection, method)?;
         let peer = connection.authority;
         let mut handle =

@@ -145,6 +145,7 @@ impl SampleCursor {
 
     /// Waits for items, over as many connections as it takes.
     async fn fetch(&mut self) -> Result<()> {
+        self.backoff.begin();
         while self.ready.is_empty() {
             match self.fetch_once().await {
                 Ok(samples) => {
@@ -178,6 +179,7 @@ impl SampleCursor {
             let (stream, was_idle) = self.client.open_sample().await?;
             self.stream = Some(stream);
             self.unproven = was_idle;
+            self.backoff.connected();
         }
         if self.outstanding == 0 {
             self.prefetch();

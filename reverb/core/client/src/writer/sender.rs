@@ -41,6 +41,8 @@ pub struct Sender {
     state: Mutex<State>,
     /// Wakes the task.
     work: Notify,
+    /// Ends the task, whatever it waits for.
+    closing: Notify,
     /// Bumped whenever items were confirmed or the writer failed.
     progress: watch::Sender<()>,
     /// More than `MAX_WAITING_BYTES` wait, and they are moving.
@@ -53,6 +55,8 @@ struct State {
     queue: VecDeque<(PendingItem, usize)>,
     /// Encoded but not confirmed, by key.
     in_flight: HashMap<u64, Sent>,
+    /// Whether the task is encoding an item, which is in no list meanwhile but pending all the same.
+    encoding: bool,
     /// To be sent again after a reconnect, before the queue.
     resend: VecDeque<(NewItem, usize)>,
     sent: u64,
@@ -101,6 +105,7 @@ impl Sender {
                 ..State::default()
             }),
             work: Notify::new(),
+            closing: Notify::new(),
             progress: watch::Sender::new(()),
             crowded: AtomicBool::new(false),
         });
@@ -184,7 +189,7 @@ impl Sender {
     pub fn num_sendable(&self) -> usize {
         let state = self.state.lock();
         let ready = state.num_ready();
-        state.in_flight.len() + state.resend.len() + ready
+        state.num_sent() + ready
     }
 
     /// Whether any item waits for its blocks to be completed.
@@ -210,7 +215,7 @@ impl Sender {
     pub async fn wait_for_room(&self, limit: usize) -> Result<()> {
         self.wait_until(|state| {
             let ready = state.num_ready();
-            state.in_flight.len() + state.resend.len() + ready < limit
+            state.num_sent() + ready < limit
         })
         .await
     }
@@ -251,7 +256,7 @@ impl Sender {
     pub fn describe_wait(&self) -> String {
         let tables = self.waiting_tables().join(", ");
         let state = self.state.lock();
-        let in_flight = state.in_flight.len() + state.resend.len();
+        let in_flight = state.num_sent();
         format!(
             "{in_flight} items sent to {} but not confirmed and {} items not sent yet (tables: {tables})",
             state.address,
@@ -279,6 +284,7 @@ impl Sender {
             state.resend.clear();
         }
         drop((queue, in_flight));
+        self.closing.notify_one();
         self.work.notify_one();
         self.progress.send_replace(());
     }
@@ -372,8 +378,13 @@ impl State {
         self.queue.iter().take_while(|(item, _)| item.is_ready()).count()
     }
 
+    /// Items that were sent, or are about to be, and are not confirmed.
+    fn num_sent(&self) -> usize {
+        self.in_flight.len() + self.resend.len() + usize::from(self.encoding)
+    }
+
     fn num_pending(&self) -> usize {
-        self.queue.len() + self.in_flight.len() + self.resend.len()
+        self.queue.len() + self.num_sent()
     }
 }
 
@@ -399,9 +410,10 @@ async fn run(sender: Arc<Sender>, client: Arc<Client>) {
     let mut keys = KeyGenerator::new();
     let mut backoff = Backoff::new(client.address(), client.connect_timeout());
     while sender.wait_for_work().await {
+        backoff.begin();
         let error = match client.open_insert().await {
             Ok((stream, is_local)) => {
-                backoff.answered();
+                backoff.connected();
                 sender.state.lock().lost = None;
                 let mut sending = Sending {
                     sink: stream.sink,
@@ -410,8 +422,9 @@ async fn run(sender: Arc<Sender>, client: Arc<Client>) {
                     keys: &mut keys,
                 };
                 let ended = tokio::select! {
-                    ended = receive(&sender, stream.confirmations) => ended,
+                    ended = receive(&sender, stream.confirmations, || backoff.answered()) => ended,
                     ended = sending.send_all(&sender) => ended,
+                    () = sender.closing.notified() => return,
                 };
                 match ended {
                     Ok(()) => return,
@@ -431,9 +444,14 @@ async fn run(sender: Arc<Sender>, client: Arc<Client>) {
     }
 }
 
-async fn receive(sender: &Sender, mut confirmations: Confirmations) -> Result<()> {
+async fn receive(
+    sender: &Sender,
+    mut confirmations: Confirmations,
+    mut answered: impl FnMut(),
+) -> Result<()> {
     while let Some(keys) = confirmations.recv().await {
         sender.confirm(&keys?);
+        answered();
     }
     Err(reverb_wire::transport::stream_ended(&sender.state.lock().address))
 }
@@ -485,12 +503,15 @@ impl Sending<'_> {
                 return Ok(None);
             }
             let Some(pending) = state.queue.pop_front() else { return Ok(None) };
+            state.encoding = true;
             pending
         };
         // Encoding is outside the lock: it is the expensive part.
-        let item = pending.resolve(&mut || self.keys.next_key())?;
+        let item = pending.resolve(&mut || self.keys.next_key());
         let blocks = if self.is_local { Vec::new() } else { pending.blocks().cloned().collect() };
         let mut state = sender.state.lock();
+        state.encoding = false;
+        let item = item?;
         if state.closed {
             return Ok(None);
         }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use h2::client::SendRequest;
 use parking_lot::Mutex;
 use reverb_data::{Error, Result};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
 use crate::message::Message;
@@ -28,6 +29,10 @@ const PASS_OVER: Duration = Duration::from_secs(1);
 
 /// The same for one that did not even refuse: trying it costs `CONNECT_TIMEOUT`.
 const PASS_OVER_SILENT: Duration = Duration::from_secs(30);
+
+/// A server that is silent this long is asked whether it is still there, so that who waits for one that lost power
+/// does not wait for ever.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 
 /// A connection that a call may use.
 pub(super) struct Connection {
@@ -69,15 +74,17 @@ impl Pool {
     /// # Errors
     ///
     /// `Unavailable` that names every address and why it could not be reached.
-    pub(super) async fn connection(&self) -> Result<Connection> {
+    pub(super) async fn connection(&self, limit: Duration) -> Result<Connection> {
         let servers = self.servers().await?;
+        // A silent one leaves time for the others.
+        let each = limit.div_f64(servers.len() as f64).min(CONNECT_TIMEOUT);
         let first = self.turn.fetch_add(1, Ordering::Relaxed) % servers.len();
         let in_turn = || servers[first..].iter().chain(&servers[..first]);
         let (tried_last, tried_first): (Vec<_>, Vec<_>) =
             in_turn().partition(|server| servers.len() > 1 && server.is_passed_over());
         let mut failures = Vec::new();
         for server in tried_first.into_iter().chain(tried_last) {
-            match server.connection().await {
+            match server.connection(each).await {
                 Ok(connection) => return Ok(connection),
                 Err(error) => failures.push(format!("{}: {error}", server.authority)),
             }
@@ -135,7 +142,7 @@ impl Server {
         self.state.lock().passed_over_until.is_some_and(|until| Instant::now() < until)
     }
 
-    async fn connection(&self) -> io::Result<Connection> {
+    async fn connection(&self, limit: Duration) -> io::Result<Connection> {
         let connection = |handle| Connection { handle, authority: self.authority.clone() };
         if let Some(handle) = self.living_handle().await {
             return Ok(connection(handle));
@@ -145,7 +152,7 @@ impl Server {
         if let Some(handle) = self.living_handle().await {
             return Ok(connection(handle));
         }
-        self.connect().await.map(connection)
+        self.connect(limit).await.map(connection)
     }
 
     /// The handle of the connection, unless it is known to be lost.
@@ -158,12 +165,12 @@ impl Server {
         ready
     }
 
-    async fn connect(&self) -> io::Result<SendRequest<Message>> {
-        let connected = match tokio::time::timeout(CONNECT_TIMEOUT, self.connect_to_any()).await {
+    async fn connect(&self, limit: Duration) -> io::Result<SendRequest<Message>> {
+        let connected = match tokio::time::timeout(limit, self.connect_to_any()).await {
             Ok(connected) => connected,
             Err(_) => Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()),
+                format!("no answer within {} s", limit.as_secs_f64()),
             )),
         };
         let mut state = self.state.lock();
@@ -187,10 +194,15 @@ impl Server {
     }
 }
 
+/// A connection on which the server has answered once: that the machine takes connections does not mean that anybody is
+/// there to serve them.
 async fn connect_to(address: SocketAddr) -> io::Result<SendRequest<Message>> {
     let socket = TcpStream::connect(address).await?;
     socket.set_nodelay(true)?;
-    let (handle, connection) = h2::client::Builder::new()
+    // It only makes things better; where it cannot be had, the connection works without.
+    let _ =
+        SockRef::from(&socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE_AFTER));
+    let (handle, mut connection) = h2::client::Builder::new()
         .enable_push(false)
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -202,11 +214,13 @@ async fn connect_to(address: SocketAddr) -> io::Result<SendRequest<Message>> {
         .handshake(socket)
         .await
         .map_err(io::Error::other)?;
+    let mut pings = connection.ping_pong().expect("nobody took it before");
     tokio::spawn(async move {
         // The calls on the connection report its end; here it is only driven.
         if let Err(error) = connection.await {
             log::debug!("the connection to {address} ended: {error}");
         }
     });
+    pings.ping(h2::Ping::opaque()).await.map_err(io::Error::other)?;
     Ok(handle)
 }
