@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small Python programs in processes of their own, which a test talks to, interrupts and kills."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import queue
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from typing import Any
+
+# How long a test waits for what must happen. Never reached unless something is broken.
+DEADLINE_S = 30.0
+
+_PROC = pathlib.Path("/proc")
+
+
+class Program:
+    """A program that runs while the test does.
+
+    It prints lines; the test reads them with `line` and answers with `tell`. Everything that it
+    prints to standard error is kept in `errors`.
+    """
+
+    def __init__(self, source: str, *args: Any, **environment: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(source), *map(str, args)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"} | environment,
+        )
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._errors: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read_output, daemon=True),
+            threading.Thread(target=self._read_errors, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        for reader in self._readers:
+            reader.join()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            pipe.close()
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
+
+    @property
+    def errors(self) -> str:
+        """What it has printed to standard error so far."""
+        return "".join(self._errors)
+
+    def line(self, timeout_s: float = DEADLINE_S) -> str:
+        """Returns the next line that it prints."""
+        try:
+            line = self._lines.get(timeout=timeout_s)
+        except queue.Empty:
+            raise AssertionError(f"no line came within {timeout_s} s: {self.errors}") from None
+        assert line is not None, f"the program ended with {self._process.wait()}: {self.errors}"
+        return line
+
+    def tell(self, line: object = "") -> None:
+        """Sends a line to its standard input."""
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to it."""
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Ends it on the spot, as a crash would."""
+        self._process.kill()
+        self._process.wait()
+
+    def ended(self, timeout_s: float = DEADLINE_S) -> int:
+        """Waits until it ends and returns its exit code."""
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end within {timeout_s} s: {self.errors}") from None
+        for reader in self._readers:
+            reader.join()
+        return code
+
+    def _read_output(self) -> None:
+        for line in self._process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    def _read_errors(self) -> None:
+        for line in self._process.stderr:
+            self._errors.append(line)
+
+
+def run(source: str, *args: Any, timeout_s: float = DEADLINE_S) -> list[str]:
+    """Runs a program to its end and returns the lines it printed. It must end well and silently."""
+    with Program(source, *args) as program:
+        code = program.ended(timeout_s)
+        assert (code, program.errors) == (0, "")
+        lines = []
+        while (line := program._lines.get()) is not None:
+            lines.append(line)
+        return lines
+
+
+def resident_bytes(pid: int | str = "self") -> int:
+    """Returns the memory that a process holds, of which pages in shared files are no part."""
+    status = (_PROC / str(pid) / "status").read_text()
+    return int(re.search(r"^RssAnon:\s+(\d+) kB$", status, re.MULTILINE)[1]) * 1024
+
+
+def open_files(pid: int | str = "self") -> int:
+    """Returns how many file descriptors a process has open."""
+    return len(list((_PROC / str(pid) / "fd").iterdir()))
+
+
+def threads(pid: int | str = "self") -> int:
+    """Returns how many threads a process has."""
+    return len(list((_PROC / str(pid) / "task").iterdir()))
