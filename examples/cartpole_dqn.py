@@ -80,7 +80,8 @@ class Config:
     target_rate: float = 0.01  # of the moving average that makes the target network
     publish_period: int = 20  # learner steps between two publications of the weights
     evaluate_period: int = 250  # learner steps between two greedy evaluations
-    report_period_s: float = 1.0
+    look_period_s: float = 0.1  # between two points of the picture
+    print_period_s: float = 1.0
 
 
 # For CI: enough to tell a policy that learned from one that did not.
@@ -338,23 +339,19 @@ def evaluate(parameters: Parameters, num_episodes: int, seed: int) -> float:
 
 def train(config: Config, learner: Learner, progress: Progress) -> Parameters:
     """Trains until the policy is good enough or the budget is spent. Returns the best weights."""
-    best, best_return, last_report, good_in_a_row = learner.parameters, -1.0, 0.0, 0
+    best, best_return, good_in_a_row = learner.parameters, -1.0, 0
     while progress.seconds < config.max_seconds and progress.inserts < config.max_inserts:
         learner.step()
-        if progress.seconds - last_report >= config.report_period_s:
-            last_report = progress.seconds
-            progress.report(learner.num_steps)
+        progress.update(learner.num_steps)
         if learner.num_steps % config.evaluate_period == 0:
             # A Q-network forgets now and then, so the best weights so far are kept.
             value = evaluate(learner.parameters, num_episodes=10, seed=config.seed + 10_000)
-            progress.evaluations.append((progress.inserts, value))
-            print(f"{progress.seconds:5.1f} s  greedy policy: mean return {value:.1f}", flush=True)
+            progress.evaluated(value)
             if value >= best_return:
                 best, best_return = [p.copy() for p in learner.parameters], value
             good_in_a_row = good_in_a_row + 1 if value >= config.good_enough else 0
             if good_in_a_row == 2:
                 break
-    progress.report(learner.num_steps)
     return best
 
 
@@ -396,7 +393,7 @@ def main() -> int:
     for actor in actors:
         actor.start()
     threading.Thread(target=watch_actors, args=(actors, server, stop), daemon=True).start()
-    progress = Progress(client)
+    progress = Progress(client, config.look_period_s, config.print_period_s)
     try:
         best = train(config, learner, progress)
         training_seconds = progress.seconds
