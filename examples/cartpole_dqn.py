@@ -50,7 +50,7 @@ class Config:
     # What has to be reached, and what may be spent on it.
     goal: float = 195.0  # mean return of the final evaluation
     good_enough: float = 475.0  # training ends early after two greedy evaluations this good
-    max_inserts: int = 150_000
+    max_inserts: int = 400_000
     max_seconds: float = 150.0
     seed: int = 1
 
