@@ -117,7 +117,10 @@ class Client:
             )
         self._client.insert_batch(
             leaves,
-            {table: rows(value, np.float64, batch_size) for table, value in priorities.items()},
+            {
+                table: rows("priorities", value, np.float64, batch_size)
+                for table, value in priorities.items()
+            },
         )
 
     def writer(

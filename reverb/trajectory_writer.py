@@ -189,7 +189,10 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
                     f"{type(column).__name__}"
                 )
         return self._writer.create_items_flat(
-            table, rows(priorities, np.float64, self._batch_size), columns, self._mask(where)
+            table,
+            rows("priorities", priorities, np.float64, self._batch_size),
+            columns,
+            self._mask(where),
         )
 
     def end_episode(self, where: Any | None = None, *, clear_buffers: bool = True) -> None:
@@ -221,10 +224,10 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
             self.close()
 
     def _mask(self, where: Any | None) -> np.ndarray | None:
-        return None if where is None else rows(where, np.bool_, self._batch_size)
+        return None if where is None else rows("where", where, np.bool_, self._batch_size)
 
 
-def rows(value: Any, dtype: Any, batch_size: int) -> np.ndarray:
+def rows(argument: str, value: Any, dtype: Any, batch_size: int) -> np.ndarray:
     """One value for each row of a batch: an array `[B]`, or a scalar for all rows.
 
     Raises:
@@ -233,8 +236,8 @@ def rows(value: Any, dtype: Any, batch_size: int) -> np.ndarray:
     array = np.asarray(value, dtype)
     if array.shape not in ((), (batch_size,)):
         raise errors.InvalidArgumentError(
-            f"a value for each row of a batch must have shape [{batch_size}], got shape "
-            f"{list(array.shape)}"
+            f"{argument} must have shape [{batch_size}], one value for each row of the batch, or be "
+            f"one value for all, got shape {list(array.shape)}"
         )
     return np.ascontiguousarray(np.broadcast_to(array, (batch_size,)))
 

@@ -2,6 +2,7 @@
 """Fixtures that tests of several features share: servers, and the two ways to reach one."""
 
 import contextlib
+import re
 import threading
 import time
 
@@ -75,6 +76,20 @@ def until():
             time.sleep(0.001)
 
     return until
+
+
+@pytest.fixture
+def error_says():
+    """Asserts the class and the whole text of an error; `{key}` stands for the key of an item."""
+
+    def error_says(call, kind, text):
+        with pytest.raises(kind) as caught:
+            call()
+        assert type(caught.value) is kind
+        pattern = re.escape(text).replace(re.escape("{key}"), r"\d+")
+        assert re.fullmatch(pattern, str(caught.value)), f"{caught.value}\nis not\n{text}"
+
+    return error_says
 
 
 class Background:

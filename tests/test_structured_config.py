@@ -155,7 +155,7 @@ class TestConditions:
 
     @pytest.mark.parametrize("modulus", [0, -2])
     def test_a_modulus_is_positive(self, modulus):
-        with pytest.raises(InvalidArgumentError, match=f"must be at least 1: {modulus}"):
+        with pytest.raises(InvalidArgumentError, match=f"must be at least 1, got {modulus}"):
             Condition.step_index() % modulus
 
     def test_a_modulus_comes_once(self):

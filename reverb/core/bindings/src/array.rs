@@ -14,7 +14,7 @@ use reverb_client::CellValue;
 use reverb_data::{DType, Shape, Tensor, TensorData, Trajectory};
 
 use crate::dtype;
-use crate::error::OrRaise;
+use crate::error::{OrRaise, in_column};
 
 /// Arrays from this size on are filled, and given to NumPy, without the GIL or a copy.
 const LARGE_BYTES: usize = 32 * 1024;
@@ -138,6 +138,16 @@ impl<'py> Leaf<'py> {
             }
         })
     }
+}
+
+/// Takes the leaves of a step apart; errors name the leaf by its number.
+pub(crate) fn parse_leaves<'a, 'py>(
+    leaves: &'a [Bound<'py, PyAny>],
+) -> impl Iterator<Item = PyResult<Leaf<'py>>> + 'a {
+    leaves
+        .iter()
+        .enumerate()
+        .map(|(i, leaf)| Leaf::new(leaf).map_err(|error| in_column(leaf.py(), i, error)))
 }
 
 /// The elements of a C-contiguous array. Whoever holds the slice holds the GIL, so that no other thread writes to it.

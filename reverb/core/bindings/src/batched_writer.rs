@@ -14,9 +14,9 @@ use reverb_client::writer::batched::{BatchedColumn, BatchedValue, StepIndex};
 use reverb_data::Error;
 use smallvec::SmallVec;
 
-use crate::array::Leaf;
+use crate::array::{Leaf, parse_leaves};
 use crate::column::TrajectoryColumn;
-use crate::error::OrRaise;
+use crate::error::{OrRaise, in_column};
 use crate::nest::{Known, Leaves, Structure};
 use crate::process::Local;
 use crate::trajectory_writer::label;
@@ -145,8 +145,9 @@ impl BatchedTrajectoryWriter {
     ) -> PyResult<()> {
         self.core.queue().sender().check().or_raise()?;
         let mut parsed: SmallVec<[Leaf<'_>; 8]> = SmallVec::with_capacity(leaves.len());
-        for leaf in leaves {
-            parsed.push(Leaf::new(leaf)?);
+        for (leaf, &column) in leaves.iter().zip(columns) {
+            let in_column = |error| in_column(leaf.py(), self.core.label(column), error);
+            parsed.push(Leaf::new(leaf).map_err(in_column)?);
         }
         let mut values = Vec::with_capacity(leaves.len());
         for (leaf, &column) in parsed.iter_mut().zip(columns) {
@@ -318,7 +319,7 @@ pub(crate) fn insert_rows(
     leaves: &[Bound<'_, PyAny>],
     tables: &[(String, Vec<f64>)],
 ) -> PyResult<()> {
-    let parsed: PyResult<SmallVec<[Leaf<'_>; 8]>> = leaves.iter().map(Leaf::new).collect();
+    let parsed: PyResult<SmallVec<[Leaf<'_>; 8]>> = parse_leaves(leaves).collect();
     let mut parsed = parsed?;
     let values: Option<Vec<BatchedValue<'_>>> = parsed
         .iter_mut()

@@ -352,7 +352,12 @@ fn parse_updates(updates: &Bound<'_, PyAny>) -> PyResult<Vec<(u64, f64)>> {
     if let Ok(dict) = updates.cast::<PyDict>() {
         return dict.iter().map(|(key, priority)| parse(&key, &priority)).collect();
     }
-    let items = updates.call_method0("items")?;
+    let items = updates.call_method0("items").map_err(|_| {
+        PyTypeError::new_err(format!(
+            "updates must be a mapping of keys to priorities, got {}",
+            updates.get_type()
+        ))
+    })?;
     items
         .try_iter()?
         .map(|pair| {

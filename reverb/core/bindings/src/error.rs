@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The core's error becomes a class of `reverb.errors`: the one place where that is decided.
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use reverb_data::{Error, ErrorKind};
 
@@ -39,6 +40,15 @@ pub(crate) fn to_python(error: &Error) -> PyErr {
         ErrorKind::Internal => classes::InternalError::new_err(format!(
             "{text} (This is a bug of reverb; please report it.)"
         )),
+    }
+}
+
+/// A `TypeError` with the column in front whose value it is about; other errors name it themselves.
+pub(crate) fn in_column(py: Python<'_>, column: impl std::fmt::Display, error: PyErr) -> PyErr {
+    if error.is_instance_of::<PyTypeError>(py) {
+        PyTypeError::new_err(format!("Column {column}: {}", error.value(py)))
+    } else {
+        error
     }
 }
 

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use reverb_client::{CellValue, LegacyWriter};
 use reverb_data::Error;
 
-use crate::array::Leaf;
+use crate::array::{Leaf, parse_leaves};
 use crate::error::OrRaise;
 use crate::process::Local;
 use crate::wait::{throttle, wait};
@@ -28,7 +28,7 @@ impl Writer {
 
 /// Appends the leaves of one step; says whether a chunk was completed.
 pub(crate) fn append_step(core: &LegacyWriter, leaves: &[Bound<'_, PyAny>]) -> PyResult<bool> {
-    let parsed: PyResult<Vec<Leaf<'_>>> = leaves.iter().map(Leaf::new).collect();
+    let parsed: PyResult<Vec<Leaf<'_>>> = parse_leaves(leaves).collect();
     let mut parsed = parsed?;
     let cells: Option<Vec<CellValue<'_>>> = parsed.iter_mut().map(Leaf::value).collect();
     let cells = cells.ok_or_else(|| {

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use reverb_client::StructuredWriter as Core;
 
-use crate::array::Leaf;
+use crate::array::{Leaf, parse_leaves};
 use crate::error::OrRaise;
 use crate::process::Local;
 use crate::trajectory_writer::label;
@@ -49,7 +49,7 @@ impl StructuredWriter {
         partial_step: bool,
     ) -> PyResult<()> {
         self.check()?;
-        let parsed: PyResult<Vec<Leaf<'_>>> = leaves.iter().map(Leaf::new).collect();
+        let parsed: PyResult<Vec<Leaf<'_>>> = parse_leaves(&leaves).collect();
         let mut parsed = parsed?;
         let cells = parsed.iter_mut().map(Leaf::value).collect();
         self.core.append(cells, partial_step).or_raise()?;

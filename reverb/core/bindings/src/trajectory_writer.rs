@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::array::Leaf;
 use crate::column::{ColumnHistory, TrajectoryColumn};
-use crate::error::OrRaise;
+use crate::error::{OrRaise, in_column};
 use crate::nest::{Known, Leaves, Structure};
 use crate::process::Local;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
@@ -86,8 +86,12 @@ impl TrajectoryWriter {
     ) -> PyResult<()> {
         self.core.queue().sender().check().or_raise()?;
         let mut parsed: SmallVec<[Leaf<'_>; 8]> = SmallVec::with_capacity(leaves.len());
-        for leaf in leaves {
-            parsed.push(Leaf::new(leaf)?);
+        for (leaf, &column) in leaves.iter().zip(columns) {
+            let in_column = |error| {
+                let label = self.core.lane().lock().label(column).to_owned();
+                in_column(leaf.py(), label, error)
+            };
+            parsed.push(Leaf::new(leaf).map_err(in_column)?);
         }
         let mut cells: SmallVec<[(usize, CellValue<'_>); 8]> =
             SmallVec::with_capacity(leaves.len());

@@ -77,6 +77,11 @@ impl BatchedWriter {
         lanes.iter_mut().map(|lane| lane.add_column(label, None)).last().unwrap_or(0)
     }
 
+    /// What errors call a column.
+    pub fn label(&self, column: usize) -> String {
+        label(&self.lanes.lock(), column).to_owned()
+    }
+
     /// Number of environments.
     pub fn batch_size(&self) -> usize {
         self.lanes.lock().len()

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors of the older and of the structured writer: class and text, on both paths; see
+`test_messages_of_the_client.py`.
+"""
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import errors, structured, testing
+from reverb.specs import TensorSpec
+
+TABLES = "prioritized, queue, signed, table"
+
+
+@pytest.fixture(scope="module")
+def client(reach):
+    tables = [
+        testing.table("table"),
+        testing.table("signed", signature={"a": TensorSpec([2], np.int64)}),
+        testing.table("prioritized", sampler=reverb.selectors.Prioritized(2.0)),
+        reverb.Table.queue("queue", 1),
+    ]
+    with testing.server(tables) as made:
+        yield reach(made)
+
+
+@pytest.fixture(autouse=True)
+def _clean(client):
+    # Twice, because what a limiter held back comes in after the first time.
+    for table in 2 * TABLES.split(", "):
+        client.reset(table)
+
+
+def legacy(call, *steps, **options):
+    def run(client):
+        options.setdefault("max_sequence_length", 3)
+        writer = client.writer(**options)
+        for step in steps:
+            writer.append(step)
+        try:
+            return call(writer)
+        finally:
+            if not writer._closed:
+                writer.close()
+
+    return run
+
+
+def structured_writing(step, *, index=slice(-1, None), table="table", **options):
+    def run(client):
+        pattern = structured.pattern_from_transform(step, lambda step: step["a"][index])
+        config = structured.create_config(pattern, table, **options)
+        writer = client.structured_writer([config])
+        writer.append(step)
+        return writer
+
+    return run
+
+
+def closed(writer):
+    writer.close()
+    return writer
+
+
+def appending_again(*steps, partial_step=False):
+    def run(client):
+        writer = structured_writing({"a": 1})(client)
+        for step in steps:
+            writer.append(step, partial_step=partial_step)
+
+    return run
+
+
+TD_ERROR = structured.td_error(0.5, {"a": None}, lambda step: step["a"])
+REFUSED = "cannot be stored. Use numbers, booleans, str or bytes."
+NOPE = (
+    "Unable to create an item in table 'nope': the server at {address} has no table of that name. "
+    f"Its tables are: {TABLES}."
+)
+SIGNED = "Table signature: 0: Tensor<name: 'a', dtype: int64, shape: [2]>"
+COLUMN_A = (
+    "Unable to create an item in table 'signed': column a must have dtype int64 and shape [2]"
+)
+
+LEGACY_WRITER = {
+    "no steps": (
+        legacy(lambda w: w.create_item("table", 0, 1.0), [1]),
+        errors.InvalidArgumentError,
+        "num_timesteps must be at least 1, got 0",
+    ),
+    "more steps than allowed": (
+        legacy(lambda w: w.create_item("table", 4, 1.0), [1]),
+        errors.InvalidArgumentError,
+        "num_timesteps must be between 1 and max_sequence_length=3, got 4",
+    ),
+    "more steps than there are": (
+        legacy(lambda w: w.create_item("table", 2, 1.0), [1]),
+        errors.InvalidArgumentError,
+        "num_timesteps must not exceed the 1 steps that were appended, got 2",
+    ),
+    "a NaN priority": (
+        legacy(lambda w: w.create_item("table", 1, float("nan")), [1]),
+        errors.InvalidArgumentError,
+        "priority must not be NaN",
+    ),
+    "an unknown table": (
+        legacy(lambda w: w.create_item("nope", 1, 1.0), [1]),
+        errors.TableNotFoundError,
+        NOPE,
+    ),
+    "another dtype than the signature": (
+        legacy(lambda w: w.create_item("signed", 1, 1.0), [1.0]),
+        errors.SignatureMismatchError,
+        f"{COLUMN_A}, got dtype double and shape []. Trajectory: 0: Tensor<name: 'a', dtype: "
+        f"double, shape: []>. {SIGNED}",
+    ),
+    "more leaves": (
+        legacy(lambda w: w.append([1, 2]), [1]),
+        errors.InvalidArgumentError,
+        "Every step of a chunk must have the same number of tensors: the chunk has 1, the new "
+        "step 2.",
+    ),
+    "more leaves over two chunks": (
+        legacy(lambda w: w.create_item("table", 2, 1.0), [1], [1, 2], chunk_length=1),
+        errors.InvalidArgumentError,
+        "All steps of an item must have the same number of tensors, got 1 and 2",
+    ),
+    "another dtype": (
+        legacy(lambda w: w.append([1.0]), [1]),
+        errors.SignatureMismatchError,
+        "Tensor of wrong dtype provided for column 0. Got double but expected int64.",
+    ),
+    "another shape": (
+        legacy(lambda w: w.append([np.zeros(2, np.int64)]), [1]),
+        errors.SignatureMismatchError,
+        "Tensor of incompatible shape provided for column 0. Got [2] which is incompatible "
+        "with [].",
+    ),
+    "None": (
+        legacy(lambda w: w.append([None]), [1]),
+        TypeError,
+        "None cannot be stored; every step needs a value for every leaf",
+    ),
+    "an object": (
+        legacy(lambda w: w.append([1, object()])),
+        TypeError,
+        f"Column 1: Values of NumPy dtype object {REFUSED}",
+    ),
+    "an empty sequence": (
+        legacy(lambda w: w.append_sequence([])),
+        errors.InvalidArgumentError,
+        "sequence must have at least one leaf, got none",
+    ),
+    "a sequence without time": (
+        legacy(lambda w: w.append_sequence([1])),
+        errors.InvalidArgumentError,
+        "leaves of a sequence must have a time axis, got a scalar",
+    ),
+    "a ragged sequence": (
+        legacy(lambda w: w.append_sequence([np.zeros(2), np.zeros(3)])),
+        errors.InvalidArgumentError,
+        "leaves of a sequence must have the same length, got [2, 3]",
+    ),
+    "close of a closed writer": (
+        legacy(lambda w: closed(w).close()),
+        errors.InvalidArgumentError,
+        "close was called before: the writer is closed",
+    ),
+    "append of a closed writer": (
+        legacy(lambda w: closed(w).append([1])),
+        errors.FailedPreconditionError,
+        "append was called on a closed writer",
+    ),
+    "flush of a closed writer": (
+        legacy(lambda w: closed(w).flush()),
+        errors.FailedPreconditionError,
+        "flush was called on a closed writer",
+    ),
+    "a closed writer entered": (
+        legacy(lambda w: closed(w).__enter__()),
+        errors.InvalidArgumentError,
+        "a closed writer cannot be entered again",
+    ),
+}
+
+STRUCTURED_WRITER = {
+    "a positive index": (
+        structured_writing({"a": 1}, index=slice(1, None)),
+        errors.InvalidArgumentError,
+        "Invalid configuration at position 0: start of a pattern node must be negative, "
+        "counted from "
+        "the current step, got 1.",
+    ),
+    "index zero": (
+        structured_writing({"a": 1}, index=0),
+        errors.InvalidArgumentError,
+        "Invalid configuration at position 0: stop of a pattern node without a start must not "
+        "be 0.",
+    ),
+    "no table": (
+        structured_writing({"a": 1}, table=""),
+        errors.InvalidArgumentError,
+        "Invalid configuration at position 0: the name of the table is empty.",
+    ),
+    "more leaves": (
+        appending_again({"a": 1, "b": 2}),
+        errors.InvalidArgumentError,
+        "Flattened data has an unexpected length, got 2 but wanted 1.",
+    ),
+    "another dtype": (
+        appending_again({"a": 1.0}),
+        errors.SignatureMismatchError,
+        "Tensor of wrong dtype provided for column 0 (path=('a',)). Got double but expected int64.",
+    ),
+    "another shape": (
+        appending_again({"a": np.zeros(2, np.int64)}),
+        errors.SignatureMismatchError,
+        "Tensor of incompatible shape provided for column 0 (path=('a',)). Got [2] which is "
+        "incompatible with [].",
+    ),
+    "an object": (
+        appending_again({"a": object()}),
+        TypeError,
+        f"Column 0: Values of NumPy dtype object {REFUSED}",
+    ),
+    "a column set twice": (
+        appending_again({"a": 1}, {"a": 2}, partial_step=True),
+        errors.FailedPreconditionError,
+        "Column 0 (path=('a',)) has already been set in the open step",
+    ),
+    "a td_error of text": (
+        structured_writing({"a": "x"}, priority=TD_ERROR),
+        errors.InvalidArgumentError,
+        "A td_error priority needs one element of dtype float, double, int32 or int64 per "
+        "step, got "
+        "dtype string and shape [] in column 0 (path=('a',)).",
+    ),
+    "a td_error of a vector": (
+        structured_writing({"a": np.zeros(2)}, priority=TD_ERROR),
+        errors.InvalidArgumentError,
+        "A td_error priority needs one element of dtype float, double, int32 or int64 per "
+        "step, got "
+        "dtype double and shape [2] in column 0 (path=('a',)).",
+    ),
+}
+
+
+CASES = [
+    pytest.param(*case, id=f"{group}: {name}")
+    for group, cases in {"legacy": LEGACY_WRITER, "structured": STRUCTURED_WRITER}.items()
+    for name, case in cases.items()
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), CASES)
+def test_the_error_says_what_is_wrong(client, call, kind, text, error_says):
+    error_says(lambda: call(client), kind, text.replace("{address}", client.server_address))

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors of a client's calls: class and text, on both paths.
+
+A text names the argument or the thing, its value, the limit, and, where it is not plain, what to
+do. Errors of making tables, limiters, specs and configs are tested with those.
+"""
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import errors, testing
+from reverb.specs import TensorSpec
+
+TABLES = "prioritized, queue, signed, table"
+
+
+@pytest.fixture(scope="module")
+def client(reach):
+    tables = [
+        testing.table("table"),
+        testing.table("signed", signature={"a": TensorSpec([2], np.int64)}),
+        testing.table("prioritized", sampler=reverb.selectors.Prioritized(2.0)),
+        reverb.Table.queue("queue", 1),
+    ]
+    with testing.server(tables) as made:
+        yield reach(made)
+
+
+@pytest.fixture(autouse=True)
+def _clean(client):
+    # Twice, because what a limiter held back comes in after the first time.
+    for table in 2 * TABLES.split(", "):
+        client.reset(table)
+
+
+def inserted(client, table):
+    """The key of a new item."""
+    client.insert([1], {table: 1.0})
+    return next(client.sample(table))[0].info.key
+
+
+REFUSED = "cannot be stored. Use numbers, booleans, str or bytes."
+NOPE = (
+    "Unable to create an item in table 'nope': the server at {address} has no table of that name. "
+    f"Its tables are: {TABLES}."
+)
+NOT_FOUND = f"Priority table nope was not found. The tables of this server are: {TABLES}."
+SIGNED = "Table signature: 0: Tensor<name: 'a', dtype: int64, shape: [2]>"
+COLUMN_A = (
+    "Unable to create an item in table 'signed': column a must have dtype int64 and shape [2]"
+)
+EMPTY = "trajectory must have at least one column with at least one step, all columns are empty"
+
+INSERT = {
+    "no table": (
+        lambda c: c.insert([1], {}),
+        errors.InvalidArgumentError,
+        "priorities must name at least one table, got none",
+    ),
+    "None": (
+        lambda c: c.insert([None], {"table": 1.0}),
+        TypeError,
+        "None cannot be stored; every step needs a value for every leaf",
+    ),
+    "a date": (
+        lambda c: c.insert([1, np.datetime64("2020-01-01")], {"table": 1.0}),
+        TypeError,
+        f"Column 1: Values of NumPy dtype datetime64[D] {REFUSED}",
+    ),
+    "an object": (
+        lambda c: c.insert([object()], {"table": 1.0}),
+        TypeError,
+        f"Column 0: Values of NumPy dtype object {REFUSED}",
+    ),
+    "an int of more than 64 bits": (
+        lambda c: c.insert([2**70], {"table": 1.0}),
+        TypeError,
+        f"Column 0: Values of NumPy dtype object {REFUSED}",
+    ),
+    "nothing": (
+        lambda c: c.insert([], {"table": 1.0}),
+        errors.InvalidArgumentError,
+        EMPTY,
+    ),
+    "a priority that is a str": (
+        lambda c: c.insert([1], {"table": "x"}),
+        TypeError,
+        "must be real number, not str",
+    ),
+    "a NaN priority": (
+        lambda c: c.insert([1], {"table": float("nan")}),
+        errors.InvalidArgumentError,
+        "priority must not be NaN, got NaN for table table",
+    ),
+    "a negative priority": (
+        lambda c: c.insert([1], {"prioritized": -1.0}),
+        errors.InvalidArgumentError,
+        "Item {key} of table prioritized: Priority must not be negative. Got -1 for a "
+        "prioritized selector.",
+    ),
+    "an infinite priority": (
+        lambda c: c.insert([1], {"prioritized": float("inf")}),
+        errors.InvalidArgumentError,
+        "Item {key} of table prioritized: Priority must be finite for a prioritized selector, got "
+        "inf.",
+    ),
+    "a huge priority": (
+        lambda c: c.insert([1], {"prioritized": 1e200}),
+        errors.InvalidArgumentError,
+        "Item {key} of table prioritized: Priority 1e200 to the power of priority_exponent 2 must "
+        "be at most 1e298.",
+    ),
+    "an unknown table": (
+        lambda c: c.insert([1], {"nope": 1.0}),
+        errors.TableNotFoundError,
+        NOPE,
+    ),
+    "another dtype": (
+        lambda c: c.insert({"a": 1.0}, {"signed": 1.0}),
+        errors.SignatureMismatchError,
+        f"{COLUMN_A}, got dtype double and shape []. Trajectory: 0: Tensor<name: 'a', dtype: "
+        f"double, shape: []>. {SIGNED}",
+    ),
+    "more columns": (
+        lambda c: c.insert([1, 2], {"signed": 1.0}),
+        errors.SignatureMismatchError,
+        "Unable to create an item in table 'signed': the trajectory has 2 columns but the table "
+        "signature has 1. Trajectory: 0: Tensor<name: 'a', dtype: int64, shape: []>, 1: "
+        f"Tensor<name: '', dtype: int64, shape: []>. {SIGNED}",
+    ),
+    "a batch for no table": (
+        lambda c: c.insert_batch([np.zeros(2)], {}),
+        errors.InvalidArgumentError,
+        "priorities must name at least one table, got none",
+    ),
+    "a batch of nothing": (
+        lambda c: c.insert_batch([], {"table": 1.0}),
+        errors.InvalidArgumentError,
+        "data must have at least one leaf, got none",
+    ),
+    "a ragged batch": (
+        lambda c: c.insert_batch([np.zeros(2), np.zeros(3)], {"table": 1.0}),
+        errors.InvalidArgumentError,
+        "leaves of a batch must all have shape [B, ...], got [[2], [3]]",
+    ),
+    "a batch of a scalar": (
+        lambda c: c.insert_batch([1.0], {"table": 1.0}),
+        errors.InvalidArgumentError,
+        "leaves of a batch must all have shape [B, ...], got [[]]",
+    ),
+    "a batch with too many priorities": (
+        lambda c: c.insert_batch([np.zeros(2)], {"table": [1.0, 2.0, 3.0]}),
+        errors.InvalidArgumentError,
+        "priorities must have shape [2], one value for each row of the batch, or be one value for "
+        "all, got shape [3]",
+    ),
+    "a batch with a NaN priority": (
+        lambda c: c.insert_batch([np.zeros(2)], {"table": [1.0, float("nan")]}),
+        errors.InvalidArgumentError,
+        "priority must not be NaN, got NaN for table table",
+    ),
+}
+
+SAMPLE = {
+    "no samples": (
+        lambda c: next(c.sample("table", 0)),
+        errors.InvalidArgumentError,
+        "num_samples must be at least 1, got 0",
+    ),
+    "fewer than none": (
+        lambda c: next(c.sample("table", -2)),
+        errors.InvalidArgumentError,
+        "num_samples must be at least 1, got -2",
+    ),
+    "a fraction": (
+        lambda c: next(c.sample("table", 1.5)),
+        TypeError,
+        "'float' object cannot be interpreted as an integer",
+    ),
+    "an unknown table": (
+        lambda c: next(c.sample("nope")),
+        errors.TableNotFoundError,
+        NOT_FOUND,
+    ),
+    "an unknown table to unpack": (
+        lambda c: next(c.sample("nope", unpack_as_table_signature=True)),
+        errors.TableNotFoundError,
+        f"Server at {{address}} does not contain any table named nope. Found: {TABLES}.",
+    ),
+    "a timeout": (
+        lambda c: next(c.sample("table", timeout_ms=0)),
+        errors.DeadlineExceededError,
+        "Rate Limiter: Timeout exceeded before the right to insert was acquired. Rate limiter of "
+        "table table: A sample waits for 1 more insert(s): 0 item(s), min_size_to_sample 1, 0 "
+        "insert(s), 0 sample(s), 0 delete(s), samples_per_insert 1, inserts * samples_per_insert - "
+        "samples = 0, min_diff none, max_diff none.",
+    ),
+    "an empty batch": (
+        lambda c: c.sample_batch("table", 0),
+        errors.InvalidArgumentError,
+        "batch_size must be at least 1, got 0",
+    ),
+    "a batch of an unknown table": (
+        lambda c: c.sample_batch("nope", 1),
+        errors.TableNotFoundError,
+        NOT_FOUND,
+    ),
+}
+
+CALLS = {
+    "mutate: an unknown table": (
+        lambda c: c.mutate_priorities("nope", {1: 1.0}),
+        errors.TableNotFoundError,
+        NOT_FOUND,
+    ),
+    "mutate: a negative priority": (
+        lambda c: c.mutate_priorities("prioritized", {inserted(c, "prioritized"): -1.0}),
+        errors.InvalidArgumentError,
+        "Item {key} of table prioritized: Priority must not be negative. Got -1 for a "
+        "prioritized selector.",
+    ),
+    "mutate: a NaN priority": (
+        lambda c: c.mutate_priorities("table", {inserted(c, "table"): float("nan")}),
+        errors.InvalidArgumentError,
+        "Item {key} of table table: Priority must not be NaN.",
+    ),
+    "mutate: a negative key": (
+        lambda c: c.mutate_priorities("table", {-1: 1.0}),
+        TypeError,
+        "keys must be integers in [0, 2^64), got -1",
+    ),
+    "mutate: a key of 65 bits": (
+        lambda c: c.mutate_priorities("table", deletes=[2**64]),
+        TypeError,
+        "keys must be integers in [0, 2^64), got 18446744073709551616",
+    ),
+    "mutate: a key that is a float": (
+        lambda c: c.mutate_priorities("table", {1.5: 1.0}),
+        TypeError,
+        "'float' object cannot be interpreted as an integer",
+    ),
+    "mutate: a priority that is a str": (
+        lambda c: c.mutate_priorities("table", {1: "high"}),
+        TypeError,
+        "priorities must be numbers, got high for key 1",
+    ),
+    "mutate: a list": (
+        lambda c: c.mutate_priorities("table", [1, 2]),
+        TypeError,
+        "updates must be a mapping of keys to priorities, got <class 'list'>",
+    ),
+    "reset: an unknown table": (
+        lambda c: c.reset("nope"),
+        errors.TableNotFoundError,
+        NOT_FOUND,
+    ),
+    "checkpoint": (
+        lambda c: c.checkpoint(),
+        errors.UnimplementedError,
+        "Checkpoints come with a later release.",
+    ),
+    "writer: no length": (
+        lambda c: c.writer(0),
+        errors.InvalidArgumentError,
+        "max_sequence_length must be at least 1, got 0",
+    ),
+    "writer: too long chunks": (
+        lambda c: c.writer(3, chunk_length=4),
+        errors.InvalidArgumentError,
+        "chunk_length must be from 1 to max_sequence_length = 3, got 4",
+    ),
+    "writer: no items": (
+        lambda c: c.writer(3, max_in_flight_items=0),
+        errors.InvalidArgumentError,
+        "max_in_flight_items must be at least 1, got 0",
+    ),
+    "trajectory_writer: no references": (
+        lambda c: c.trajectory_writer(0),
+        errors.InvalidArgumentError,
+        "num_keep_alive_refs must be at least 1, got 0",
+    ),
+    "batched_trajectory_writer: nobody": (
+        lambda c: c.batched_trajectory_writer(0, 1),
+        errors.InvalidArgumentError,
+        "batch_size must be at least 1, got 0",
+    ),
+    "batched_trajectory_writer: no references": (
+        lambda c: c.batched_trajectory_writer(1, 0),
+        errors.InvalidArgumentError,
+        "num_keep_alive_refs must be at least 1, got 0",
+    ),
+    "structured_writer: no config": (
+        lambda c: c.structured_writer([]),
+        errors.InvalidArgumentError,
+        "At least one config must be provided.",
+    ),
+}
+
+
+CASES = [
+    pytest.param(*case, id=f"{group}: {name}")
+    for group, cases in {"insert": INSERT, "sample": SAMPLE, "client": CALLS}.items()
+    for name, case in cases.items()
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), CASES)
+def test_the_error_says_what_is_wrong(client, call, kind, text, error_says):
+    error_says(lambda: call(client), kind, text.replace("{address}", client.server_address))

@@ -1,0 +1,502 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors of trajectory writers: class and text, on both paths; see
+`test_messages_of_the_client.py`.
+"""
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import errors, testing
+from reverb.specs import TensorSpec
+
+TABLES = "prioritized, queue, signed, table"
+
+
+@pytest.fixture(scope="module")
+def client(reach):
+    tables = [
+        testing.table("table"),
+        testing.table("signed", signature={"a": TensorSpec([2], np.int64)}),
+        testing.table("prioritized", sampler=reverb.selectors.Prioritized(2.0)),
+        reverb.Table.queue("queue", 1),
+    ]
+    with testing.server(tables) as made:
+        yield reach(made)
+
+
+@pytest.fixture(autouse=True)
+def _clean(client):
+    # Twice, because what a limiter held back comes in after the first time.
+    for table in 2 * TABLES.split(", "):
+        client.reset(table)
+
+
+def trajectory_writer(*steps, refs=3, **options):
+    """A writer with steps in its history."""
+
+    def make(client):
+        writer = client.trajectory_writer(refs, **options)
+        for step in steps:
+            writer.append(step)
+        return writer
+
+    return make
+
+
+def on(make, call):
+    """`call(writer)` of a writer that is closed afterwards."""
+
+    def run(client):
+        writer = make(client)
+        try:
+            return call(writer)
+        finally:
+            writer.close()
+
+    return run
+
+
+def writing(call, *steps, **options):
+    return on(trajectory_writer(*steps, **options), call)
+
+
+def batched(call, *steps):
+    def make(client):
+        writer = client.batched_trajectory_writer(2, 3)
+        for step in steps:
+            writer.append(step)
+        return writer
+
+    return on(make, call)
+
+
+def item(writer, *columns, table="table", priority=1.0):
+    writer.create_item(table, priority, list(columns))
+
+
+def expired_column(writer):
+    column = writer.history["a"][:]
+    writer.append({"a": 1})
+    return column
+
+
+def closed(writer):
+    writer.close()
+    return writer
+
+
+def mixed_column(writer):
+    return reverb.TrajectoryColumn([*writer.history["a"], *writer.history["b"]])
+
+
+def fill_queue(writer):
+    item(writer, writer.history["a"][:], table="queue")
+    writer.flush()
+    item(writer, writer.history["a"][:], table="queue")
+
+
+def set_twice_in_one_row(writer):
+    writer.append(ROWS, partial_step=True)
+    writer.end_episode(where=[True, False])
+    writer.append(ROWS)
+
+
+A, B = {"a": 0}, {"a": 0, "b": 1.0}
+ROWS = {"a": np.arange(2)}
+REFUSED = "cannot be stored. Use numbers, booleans, str or bytes."
+NOPE = (
+    "Unable to create an item in table 'nope': the server at {address} has no table of that name. "
+    f"Its tables are: {TABLES}."
+)
+NOT_FOUND = f"Priority table nope was not found. The tables of this server are: {TABLES}."
+SIGNED = "Table signature: 0: Tensor<name: 'a', dtype: int64, shape: [2]>"
+COLUMN_A = (
+    "Unable to create an item in table 'signed': column a must have dtype int64 and shape [2]"
+)
+CLOSED = "The writer is closed. Create a new one to write on."
+MISSING = (
+    "TrajectoryColumns cannot contain any None data references, but column ('a',) has no value at "
+    "a requested step, or only values that have expired (see num_keep_alive_refs)."
+)
+EMPTY = "trajectory must have at least one column with at least one step, all columns are empty"
+EXPIRED = (
+    "The reference has expired: only the last num_keep_alive_refs steps of the episode can be used."
+)
+WAITING = (
+    "items sent to {address} but not confirmed and 0 items not sent yet (tables: queue). A table "
+    "confirms an item once its rate limiter lets it in. Table queue: 1 item(s), max_size 1, "
+    "min_size_to_sample 1, 1 insert(s), 0 sample(s), samples_per_insert 1, min_diff 0, max_diff 1."
+)
+
+TRAJECTORY_WRITER = {
+    "history before the first step": (
+        writing(lambda w: w.history),
+        errors.FailedPreconditionError,
+        "history has no columns yet: append a step with at least one value first",
+    ),
+    "another dtype": (
+        writing(lambda w: w.append({"a": 1.0}), A),
+        errors.SignatureMismatchError,
+        "Tensor of wrong dtype provided for column ('a',). Got double but expected int64.",
+    ),
+    "another shape": (
+        writing(lambda w: w.append({"a": np.zeros(2, np.int64)}), A),
+        errors.SignatureMismatchError,
+        "Tensor of incompatible shape provided for column ('a',). Got [2] which is incompatible "
+        "with [].",
+    ),
+    "a nest for a leaf": (
+        writing(lambda w: w.append({"a": [1]}), A),
+        errors.InvalidArgumentError,
+        "column ('a',) holds single values since the first step, got a nest: [1]",
+    ),
+    "a leaf for a nest": (
+        writing(lambda w: w.append({"a": 1}), {"a": [1]}),
+        errors.InvalidArgumentError,
+        "('a',) is a nest of columns since the first step; leave the whole field out instead of "
+        "giving 1",
+    ),
+    "an object": (
+        writing(lambda w: w.append({"a": object()}), A),
+        TypeError,
+        f"Column ('a',): Values of NumPy dtype object {REFUSED}",
+    ),
+    "a record": (
+        writing(lambda w: w.append({"a": np.zeros(2, "i4,f4")}), A),
+        TypeError,
+        f"Column ('a',): Values of NumPy dtype [('f0', '<i4'), ('f1', '<f4')] {REFUSED}",
+    ),
+    "a column set twice": (
+        writing(lambda w: (w.append({"a": 1}, partial_step=True), w.append({"a": 2})), A),
+        errors.InvalidArgumentError,
+        "Field ('a',) has already been set in the active step by previous (partial) append "
+        "call and "
+        "thus must be omitted or set to None but got: 2",
+    ),
+    "an item of an int": (
+        writing(lambda w: item(w, 1), A),
+        TypeError,
+        "all leaves of a trajectory must be TrajectoryColumn objects, got int",
+    ),
+    "an item of a history": (
+        writing(lambda w: item(w, w.history["a"]), A),
+        TypeError,
+        "all leaves of a trajectory must be TrajectoryColumn objects, got ColumnHistory",
+    ),
+    "an item without columns": (
+        writing(lambda w: item(w), A),
+        errors.InvalidArgumentError,
+        EMPTY,
+    ),
+    "an item of an empty column": (
+        writing(lambda w: item(w, w.history["a"][3:]), A),
+        errors.InvalidArgumentError,
+        EMPTY,
+    ),
+    "an item with an empty column": (
+        writing(lambda w: item(w, w.history["a"][:], w.history["b"][5:]), B),
+        errors.InvalidArgumentError,
+        "trajectory column 1 is empty; every column needs at least one step",
+    ),
+    "an item of expired values": (
+        writing(lambda w: item(w, expired_column(w)), A, refs=1),
+        errors.InvalidArgumentError,
+        "trajectory column 0 refers to a step that has expired: only the last num_keep_alive_refs "
+        "steps of the episode can be used. Raise num_keep_alive_refs or create the item earlier",
+    ),
+    "an item of different columns": (
+        writing(lambda w: item(w, mixed_column(w)), B),
+        errors.InvalidArgumentError,
+        "trajectory column 0 mixes steps of dtype int64 and shape [] with steps of dtype "
+        "double and "
+        "shape []",
+    ),
+    "a NaN priority": (
+        writing(lambda w: item(w, w.history["a"][:], priority=float("nan")), A),
+        errors.InvalidArgumentError,
+        "priority must not be NaN",
+    ),
+    "a priority that is a str": (
+        writing(lambda w: item(w, w.history["a"][:], priority="x"), A),
+        TypeError,
+        "must be real number, not str",
+    ),
+    "an unknown table": (
+        writing(lambda w: item(w, w.history["a"][:], table="nope"), A),
+        errors.TableNotFoundError,
+        NOPE,
+    ),
+    "another shape than the signature": (
+        writing(lambda w: item(w, w.history["a"][:], table="signed"), A),
+        errors.SignatureMismatchError,
+        f"{COLUMN_A}, got dtype int64 and shape [1]. Trajectory: 0: Tensor<name: 'a', dtype: "
+        "int64, "
+        f"shape: [1]>. {SIGNED}",
+    ),
+    "an unknown table found out late": (
+        writing(
+            lambda w: (item(w, w.history["a"][:], table="nope"), w.flush()), A, validate_items=False
+        ),
+        errors.TableNotFoundError,
+        NOT_FOUND,
+    ),
+    "a priority refused late": (
+        writing(
+            lambda w: (item(w, w.history["a"][:], table="prioritized", priority=-1.0), w.flush()), A
+        ),
+        errors.InvalidArgumentError,
+        "Item {key} of table prioritized: Priority must not be negative. Got -1 for a "
+        "prioritized selector.",
+    ),
+    "numpy of expired values": (
+        writing(lambda w: expired_column(w).numpy(), A, refs=1),
+        errors.FailedPreconditionError,
+        EXPIRED,
+    ),
+    "shape of expired values": (
+        writing(lambda w: expired_column(w).shape, A, refs=1),
+        errors.FailedPreconditionError,
+        EXPIRED,
+    ),
+    "dtype of expired values": (
+        writing(lambda w: expired_column(w).dtype, A, refs=1),
+        errors.FailedPreconditionError,
+        EXPIRED,
+    ),
+    "numpy of an empty column": (
+        writing(lambda w: w.history["a"][5:].numpy(), A),
+        errors.InvalidArgumentError,
+        "The column is empty; there is nothing to stack.",
+    ),
+    "shape of an empty column": (
+        writing(lambda w: w.history["a"][5:].shape, A),
+        IndexError,
+        "The column is empty",
+    ),
+    "numpy of different columns": (
+        writing(lambda w: mixed_column(w).numpy(), B),
+        errors.InvalidArgumentError,
+        "The column mixes steps of different dtypes or shapes.",
+    ),
+    "an index of a column out of range": (
+        writing(lambda w: w.history["a"][:][5], A),
+        IndexError,
+        "Index 5 is out of range for a column of 1 steps",
+    ),
+    "an index of a column that is a str": (
+        writing(lambda w: w.history["a"][:]["x"], A),
+        TypeError,
+        "Columns are indexed with an int, a slice or a list of ints, got <class 'str'>",
+    ),
+    "an index of a history out of range": (
+        writing(lambda w: w.history["a"][1], A),
+        IndexError,
+        "Index 1 is out of range for column ('a',) of 1 steps",
+    ),
+    "an index of a history before the first step": (
+        writing(lambda w: w.history["a"][-2], A),
+        errors.InvalidArgumentError,
+        MISSING,
+    ),
+    "a slice from before the first step": (
+        writing(lambda w: w.history["a"][-2:], A),
+        errors.InvalidArgumentError,
+        MISSING,
+    ),
+    "a slice over a missing value": (
+        writing(lambda w: w.history["a"][:], A, {"b": 1}),
+        errors.InvalidArgumentError,
+        MISSING,
+    ),
+    "a list with a float": (
+        writing(lambda w: w.history["a"][[0, 1.5]], A),
+        TypeError,
+        "Columns are indexed with an int, a slice or a list of ints, got <class 'float'>",
+    ),
+    "a column of None": (
+        lambda c: reverb.TrajectoryColumn([None], path=("a",)),
+        errors.InvalidArgumentError,
+        MISSING,
+    ),
+    "a squeezed column of two": (
+        writing(lambda w: reverb.TrajectoryColumn([*w.history["a"]] * 2, squeeze=True), A),
+        errors.InvalidArgumentError,
+        "Columns must contain exactly one data reference when squeeze is set, got 2",
+    ),
+    "configure: no references": (
+        writing(lambda w: w.configure(("a",), num_keep_alive_refs=0, max_chunk_length=None)),
+        errors.InvalidArgumentError,
+        "num_keep_alive_refs must be at least 1, got 0",
+    ),
+    "configure: no chunk": (
+        writing(lambda w: w.configure(("a",), num_keep_alive_refs=2, max_chunk_length=0)),
+        errors.InvalidArgumentError,
+        "max_chunk_length must be at least 1, got 0",
+    ),
+    "configure: too long a chunk": (
+        writing(lambda w: w.configure(("a",), num_keep_alive_refs=2, max_chunk_length=3)),
+        errors.InvalidArgumentError,
+        "max_chunk_length must be at most num_keep_alive_refs = 2, got 3",
+    ),
+    "configure: too late": (
+        writing(lambda w: w.configure(("a",), num_keep_alive_refs=2, max_chunk_length=2), A),
+        errors.FailedPreconditionError,
+        "Column ('a',) cannot be configured while 1 of its steps wait in an unfinished chunk. "
+        "Configure it before its first append, or after flush or end_episode.",
+    ),
+    "flush: fewer items than none": (
+        writing(lambda w: w.flush(-1)),
+        errors.InvalidArgumentError,
+        "block_until_num_items must be at least 0, got -1",
+    ),
+    "flush: a timeout": (
+        writing(lambda w: (fill_queue(w), w.flush(timeout_ms=50)), A),
+        errors.DeadlineExceededError,
+        f"Timeout exceeded: flush did not finish within 50 ms. It was waiting for 1 {WAITING}",
+    ),
+    "end_episode: a timeout": (
+        writing(lambda w: (fill_queue(w), w.end_episode(timeout_ms=50)), A),
+        errors.DeadlineExceededError,
+        f"Timeout exceeded: end_episode did not finish within 50 ms. It was waiting for 1 "
+        f"{WAITING}",
+    ),
+    "append of a closed writer": (
+        writing(lambda w: closed(w).append(A), A),
+        errors.FailedPreconditionError,
+        CLOSED,
+    ),
+    "create_item of a closed writer": (
+        writing(lambda w: item(closed(w), w.history["a"][:]), A),
+        errors.FailedPreconditionError,
+        CLOSED,
+    ),
+    "flush of a closed writer": (
+        writing(lambda w: closed(w).flush(), A),
+        errors.FailedPreconditionError,
+        CLOSED,
+    ),
+    "end_episode of a closed writer": (
+        writing(lambda w: closed(w).end_episode(), A),
+        errors.FailedPreconditionError,
+        CLOSED,
+    ),
+}
+
+BATCHED_WRITER = {
+    "another number of rows": (
+        batched(lambda w: w.append({"a": np.zeros(3, np.int64)}), ROWS),
+        errors.InvalidArgumentError,
+        "The first dimension of column ('a',) must be batch_size=2, got shape [3]",
+    ),
+    "no rows": (
+        batched(lambda w: w.append({"a": 3}), ROWS),
+        errors.InvalidArgumentError,
+        "The first dimension of column ('a',) must be batch_size=2, got shape []",
+    ),
+    "another dtype": (
+        batched(lambda w: w.append({"a": np.zeros(2)}), ROWS),
+        errors.SignatureMismatchError,
+        "Tensor of wrong dtype provided for column ('a',). Got double but expected int64.",
+    ),
+    "a date": (
+        batched(lambda w: w.append({"a": np.zeros(2, "M8[s]")}), ROWS),
+        TypeError,
+        f"Column ('a',): Values of NumPy dtype datetime64[s] {REFUSED}",
+    ),
+    "a column set twice": (
+        batched(set_twice_in_one_row, ROWS),
+        errors.InvalidArgumentError,
+        "Field ('a',) has already been set in the active step of environment 1 by previous "
+        "(partial) "
+        "append call and thus must be omitted or set to None",
+    ),
+    "an environment with too few steps": (
+        batched(
+            lambda w: w.create_items("table", 1.0, [w.history["a"][-2:]], where=[False, True]), ROWS
+        ),
+        errors.InvalidArgumentError,
+        "Environment 1 was selected by `where`, but its history of 1 steps lacks a step that "
+        "the item "
+        "needs",
+    ),
+    "a mask of another length": (
+        batched(lambda w: w.create_items("table", 1.0, [w.history["a"][-1:]], where=[True]), ROWS),
+        errors.InvalidArgumentError,
+        "where must have shape [2], one value for each row of the batch, or be one value for all, "
+        "got shape [1]",
+    ),
+    "priorities of another length": (
+        batched(lambda w: w.create_items("table", [1.0], [w.history["a"][-1:]]), ROWS),
+        errors.InvalidArgumentError,
+        "priorities must have shape [2], one value for each row of the batch, or be one value for "
+        "all, got shape [1]",
+    ),
+    "a NaN priority": (
+        batched(
+            lambda w: w.create_items("table", [1.0, float("nan")], [w.history["a"][-1:]]), ROWS
+        ),
+        errors.InvalidArgumentError,
+        "priority must not be NaN",
+    ),
+    "an item of an int": (
+        batched(lambda w: w.create_items("table", 1.0, [1]), ROWS),
+        TypeError,
+        "all leaves of a trajectory must be slices of the history of this writer, got int",
+    ),
+    "an item without columns": (
+        batched(lambda w: w.create_items("table", 1.0, []), ROWS),
+        errors.InvalidArgumentError,
+        EMPTY,
+    ),
+    "an unknown table": (
+        batched(lambda w: w.create_items("nope", 1.0, [w.history["a"][-1:]]), ROWS),
+        errors.TableNotFoundError,
+        NOPE,
+    ),
+    "another shape than the signature": (
+        batched(lambda w: w.create_items("signed", 1.0, [w.history["a"][-1:]]), ROWS),
+        errors.SignatureMismatchError,
+        f"{COLUMN_A}, got dtype int64 and shape [1]. Trajectory: 0: Tensor<name: 'a', dtype: "
+        "int64, "
+        f"shape: [1]>. {SIGNED}",
+    ),
+    "an index that is a list": (
+        batched(lambda w: w.history["a"][[0]], ROWS),
+        TypeError,
+        "Batched columns are indexed with an int or a slice, got <class 'list'>",
+    ),
+    "a stride backwards": (
+        batched(lambda w: w.history["a"][::-1], ROWS),
+        errors.InvalidArgumentError,
+        "The stride of a batched slice must be at least 1, got -1.",
+    ),
+    "numpy of missing steps": (
+        batched(lambda w: w.history["a"][-2:].numpy(), ROWS),
+        errors.InvalidArgumentError,
+        "The history of environment 0 lacks a requested step.",
+    ),
+    "append of a closed writer": (
+        batched(lambda w: closed(w).append(ROWS), ROWS),
+        errors.FailedPreconditionError,
+        CLOSED,
+    ),
+    "a mask of ends of another length": (
+        batched(lambda w: w.end_episode(where=[True]), ROWS),
+        errors.InvalidArgumentError,
+        "where must have shape [2], one value for each row of the batch, or be one value for all, "
+        "got shape [1]",
+    ),
+}
+
+
+CASES = [
+    pytest.param(*case, id=f"{group}: {name}")
+    for group, cases in {"one": TRAJECTORY_WRITER, "batched": BATCHED_WRITER}.items()
+    for name, case in cases.items()
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), CASES)
+def test_the_error_says_what_is_wrong(client, call, kind, text, error_says):
+    error_says(lambda: call(client), kind, text.replace("{address}", client.server_address))
