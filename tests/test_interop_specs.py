@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signatures made of other libraries' specs, and who compares which items with them."""
+
+import collections
+
+import dm_env.specs
+import numpy as np
+import pytest
+import tree
+
+import reverb
+from reverb import structured, testing
+from reverb.errors import InvalidArgumentError, SignatureMismatchError
+from reverb.specs import BoundedTensorSpec, TensorSpec
+
+Step = collections.namedtuple("Step", ["observation", "action"])
+
+
+def signature_of(client, table="table"):
+    return client.server_info()[table].signature
+
+
+class Shaped:
+    """The least that makes a spec."""
+
+    def __init__(self, shape, dtype):
+        self.shape, self.dtype = shape, dtype
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (dm_env.specs.Array((3,), np.float32), TensorSpec([3], np.float32)),
+        (dm_env.specs.Array((), np.float64, "reward"), TensorSpec([], np.float64, "reward")),
+        (
+            dm_env.specs.BoundedArray((2,), np.int8, -1, [1, 2], "b"),
+            BoundedTensorSpec([2], np.int8, -1, [1, 2], "b"),
+        ),
+        (dm_env.specs.DiscreteArray(4), BoundedTensorSpec([], np.int32, 0, 3)),
+        (dm_env.specs.StringArray((2,), str), TensorSpec([2], np.object_)),
+        (np.zeros((2, 0), np.uint16), TensorSpec([2, 0], np.uint16)),
+        (np.float16(0), TensorSpec([], np.float16)),
+        (np.asarray(["text"]), TensorSpec([1], np.object_)),
+        (TensorSpec(None, np.bool_), TensorSpec(None, np.bool_)),
+        (Shaped((None, 3), "int64"), TensorSpec([None, 3], np.int64)),
+        (Shaped([2], float), TensorSpec([2], np.float64)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_anything_with_shape_and_dtype_is_a_spec(serve, spec, expected):
+    client = serve(testing.table(signature={"leaf": spec}))
+    (found,) = tree.flatten(signature_of(client))
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    if isinstance(expected, BoundedTensorSpec):
+        np.testing.assert_array_equal(found.minimum, expected.minimum)
+        np.testing.assert_array_equal(found.maximum, expected.maximum)
+
+
+def test_an_environments_specs_make_a_signature(serve):
+    spec = Step(
+        observation={"pixels": dm_env.specs.BoundedArray((4, 4), np.uint8, 0, 255)},
+        action=dm_env.specs.DiscreteArray(3),
+    )
+    client = serve(testing.table(signature=spec))
+    step = tree.map_structure(lambda leaf: leaf.generate_value(), spec)
+    client.insert(step, {"table": 1.0})
+    (steps,) = client.sample("table", unpack_as_table_signature=True)
+    assert steps[0].data._fields == Step._fields
+    assert steps[0].data.observation["pixels"].dtype == np.uint8
+    with pytest.raises(SignatureMismatchError, match="column observation/pixels"):
+        client.insert(
+            step._replace(observation={"pixels": np.zeros((4, 5), np.uint8)}), {"table": 1.0}
+        )
+
+
+def test_spaces_of_gymnasium_make_a_signature(serve):
+    spaces = pytest.importorskip("gymnasium", reason="gymnasium is not installed").spaces
+    signature = {"observation": spaces.Box(-1, 1, (3,)), "action": spaces.Discrete(2)}
+    client = serve(testing.table(signature=signature))
+    client.insert({"observation": np.zeros(3, np.float32), "action": 1}, {"table": 1.0})
+    assert signature_of(client)["observation"].dtype == np.float32
+
+
+@pytest.mark.parametrize("bad", [None, object(), Shaped((1,), "no dtype"), Shaped((1,), "M8[s]")])
+def test_what_is_no_spec_is_named_by_its_path(bad):
+    with pytest.raises(InvalidArgumentError, match=r"\('a', 1\)|a/1"):
+        testing.table(signature={"a": [np.zeros(1), bad]})
+
+
+# What fits ----------------------------------------------------------------------------------------
+
+FITTING = [
+    pytest.param([TensorSpec([1], np.int64)], [1], id="exactly"),
+    pytest.param([TensorSpec([None], np.int64)], [1], id="unknown length"),
+    pytest.param([TensorSpec(None, np.int64)], [np.zeros((2, 3), np.int64)], id="unknown rank"),
+    pytest.param([TensorSpec([1, None], np.str_)], [np.asarray(["x", "y"])], id="strings"),
+    pytest.param(
+        {"b": TensorSpec([1], np.int64), "a": TensorSpec([1], np.float64)},
+        (1.0, 1),
+        id="other nest, same leaves",
+    ),
+    pytest.param([BoundedTensorSpec([1], np.int64, 0, 1)], [7], id="out of bounds"),
+    pytest.param([TensorSpec([1], np.int64, "name")], {"other": 1}, id="other name"),
+]
+
+NOT_FITTING = [
+    pytest.param([TensorSpec([1], np.int64)], [1.0], "dtype int64", id="dtype"),
+    pytest.param([TensorSpec([1, 2], np.int64)], [1], r"shape \[1,2\]", id="rank"),
+    pytest.param(
+        [TensorSpec([1, 2], np.int64)], [np.zeros(3, np.int64)], r"\[1,3\]|\[3\]", id="size"
+    ),
+    pytest.param([TensorSpec([1], np.int64)] * 2, [1], "2", id="too few columns"),
+    pytest.param([TensorSpec([1], np.int64)], [1, 2], "2 columns", id="too many columns"),
+    pytest.param([TensorSpec([1], np.str_)], [1], "dtype string", id="no string"),
+]
+
+
+def insert(client, data):
+    client.insert(data, {"table": 1.0})
+
+
+def insert_batch(client, data):
+    client.insert_batch(tree.map_structure(lambda x: np.asarray(x)[np.newaxis], data), {"table": 1})
+
+
+def write(client, data):
+    with client.writer(1) as writer:
+        writer.append(data)
+        writer.create_item("table", 1, 1.0)
+
+
+def write_trajectory(client, data):
+    with client.trajectory_writer(1) as writer:
+        writer.append(data)
+        columns = tree.map_structure(lambda column: column[:], writer.history)
+        writer.create_item("table", 1.0, columns)
+
+
+def write_batched(client, data):
+    with client.batched_trajectory_writer(2, 1) as writer:
+        writer.append(tree.map_structure(lambda x: np.stack([x, x]), data))
+        columns = tree.map_structure(lambda column: column[-1:], writer.history)
+        writer.create_items("table", 1.0, columns)
+
+
+WRITERS = [insert, insert_batch, write, write_trajectory, write_batched]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize(("signature", "data"), FITTING)
+def test_what_fits_is_accepted(serve, writer, signature, data):
+    client = serve(testing.table(signature=signature))
+    writer(client, data)
+    assert client.server_info()["table"].current_size >= 1
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize(("signature", "data", "text"), NOT_FITTING)
+def test_what_does_not_fit_is_refused_and_not_sent(serve, writer, signature, data, text):
+    client = serve(testing.table(signature=signature))
+    with pytest.raises(ValueError, match=f"Unable to create an item in table 'table'.*{text}"):
+        writer(client, data)
+    assert client.server_info()["table"].rate_limiter_info.insert_stats.completed == 0
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_an_older_writers_steps_fit_with_and_without_their_number(serve, steps):
+    shapes = {"with": [3, 2], "without": [2], "unknown": [None, 2]}
+    client = serve(
+        *(
+            testing.table(name, signature=[TensorSpec(shape, np.int64)])
+            for name, shape in shapes.items()
+        )
+    )
+    with client.writer(3) as writer:
+        for _ in range(3):
+            writer.append([np.zeros(2, np.int64)])
+        writer.create_item("without", steps, 1.0)
+        writer.create_item("unknown", steps, 1.0)
+        if steps == 3:
+            writer.create_item("with", steps, 1.0)
+        else:
+            with pytest.raises(SignatureMismatchError):
+                writer.create_item("with", steps, 1.0)
+
+
+def test_a_squeezed_column_has_the_shape_of_its_step(serve):
+    client = serve(testing.table(signature=[TensorSpec([2], np.int64)]))
+    with client.trajectory_writer(2) as writer:
+        writer.append([np.zeros(2, np.int64)])
+        (column,) = writer.history
+        writer.create_item("table", 1.0, [column[-1]])
+        with pytest.raises(SignatureMismatchError, match=r"got dtype int64 and shape \[1,2\]"):
+            writer.create_item("table", 1.0, [column[-1:]])
+
+
+@pytest.mark.parametrize("kind", ["structured", "unvalidated"])
+def test_who_does_not_validate_may_write_anything(serve, kind):
+    client = serve(testing.table(signature=[TensorSpec([7], np.str_)]))
+    if kind == "structured":
+        pattern = structured.pattern_from_transform([None], lambda step: step[0][-1:])
+        writer = client.structured_writer([structured.create_config(pattern, "table")])
+        writer.append([1])
+    else:
+        writer = client.trajectory_writer(1, validate_items=False)
+        writer.append([1])
+        writer.create_item("table", 1.0, [writer.history[0][:]])
+    writer.flush()
+    assert client.server_info()["table"].current_size == 1
+
+
+def test_info_of_a_table_and_of_its_server_agree(start, connect):
+    table = testing.table(signature={"x": (TensorSpec([None], np.int8, "x"),), "y": np.zeros(2)})
+    client = connect(start(table))
+    assert signature_of(client) == table.info.signature
+
+
+def test_a_replaced_table_keeps_the_signature(serve):
+    original = testing.table(signature={"a": dm_env.specs.DiscreteArray(3)})
+    client = serve(original.replace(name="copy"))
+    assert signature_of(client, "copy") == original.info.signature
+    assert isinstance(signature_of(client, "copy")["a"], reverb.specs.BoundedTensorSpec)
