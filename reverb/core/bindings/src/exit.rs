@@ -82,9 +82,7 @@ impl Waiting {
 
     /// Never returns once the interpreter is taken down, except to the thread that does it.
     pub(crate) fn park_at_the_end(&self) {
-        if !HERE.load(Ordering::Acquire)
-            || STATE.lock().finalizer == Some(std::thread::current().id())
-        {
+        if !HERE.load(Ordering::Acquire) || is_alone() {
             return;
         }
         WAITING.fetch_sub(1, Ordering::AcqRel);
@@ -119,6 +117,9 @@ pub(crate) struct Patience {
 
 impl Patience {
     pub(crate) fn new(py: Python<'_>) -> PyResult<Self> {
+        if is_alone() {
+            return Ok(Self { thread: 0, began: Instant::now() });
+        }
         let thread = py.import("threading")?.call_method0("get_ident")?.extract()?;
         STATE.lock().blocked.insert(thread);
         Ok(Self { thread, began: Instant::now() })
@@ -151,13 +152,24 @@ impl Drop for Patience {
     }
 }
 
+/// Whether this is the thread that takes the interpreter down. Python's modules may be gone by then.
+fn is_alone() -> bool {
+    HERE.load(Ordering::Acquire) && STATE.lock().finalizer == Some(std::thread::current().id())
+}
+
 /// Whether the interpreter ends without this thread.
 fn is_daemon(py: Python<'_>) -> PyResult<bool> {
+    if is_alone() {
+        return Ok(false);
+    }
     py.import("threading")?.call_method0("current_thread")?.getattr("daemon")?.extract()
 }
 
 /// Whether every thread that the interpreter joins is inside `wait`.
 fn are_all_blocked(py: Python<'_>) -> PyResult<bool> {
+    if is_alone() {
+        return Ok(true);
+    }
     let threading = py.import("threading")?;
     let main_thread = threading.call_method0("main_thread")?;
     for thread in threading.call_method0("enumerate")?.try_iter()? {

@@ -6,11 +6,15 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 /// Names the lowest level that is shown: error, warn (default), info, debug.
 const LEVEL_VARIABLE: &str = "REVERB_LOG";
 
+/// Where lines come from that are shown: the crates of the core, and this one, which is named after its module.
+const OUR_TARGETS: [&str; 2] = ["reverb", "_native"];
+
 struct StandardError;
 
 impl Log for StandardError {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("reverb") || metadata.level() <= Level::Error
+        let is_ours = OUR_TARGETS.iter().any(|target| metadata.target().starts_with(target));
+        is_ours || metadata.level() <= Level::Error
     }
 
     fn log(&self, record: &Record<'_>) {
