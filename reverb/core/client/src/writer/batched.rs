@@ -245,7 +245,14 @@ fn collect(lane: &Lane, column: BatchedColumn, cells: &mut Vec<CellRef>) -> bool
         StepIndex::Range { start, stop, step } => {
             // A start before the beginning means that the history is too short, not that fewer steps are meant.
             let absolute = |at: i64| if at < 0 { at + len } else { at };
-            let start = start.map_or(0, absolute);
+            let start = match (start, stop) {
+                (Some(start), _) => absolute(start),
+                (None, None) => 0,
+                // `history[:k]` begins with the oldest step that is kept, as in the writer of one environment.
+                (None, Some(_)) => {
+                    lane.cells(column.column).next().map_or(0, |(step, _)| step as i64)
+                }
+            };
             let stop = stop.map_or(len, absolute).min(len);
             start >= 0 && start < stop && (start..stop).step_by(step.max(1) as usize).all(&mut push)
         }
