@@ -332,7 +332,8 @@ def test_many_waiting_items_are_warned_about(serve, capfd):
     writer = client.trajectory_writer(1)
     writer.append([0])
     column = [writer.history[0][-1:]]
-    for _ in range(120_000):
+    for _ in range(100_001):
         writer.create_item("queue", 1.0, column)
     writer.close()
-    assert f"100000 items wait to be sent to {client.server_address}" in capfd.readouterr().err
+    logged = capfd.readouterr().err
+    assert f"100000 items wait to be confirmed by {client.server_address}" in logged

@@ -32,7 +32,7 @@ const MESSAGE_ITEMS: usize = 1024;
 const MAX_WAITING_BYTES: usize = 32 * 1024 * 1024;
 /// ... but only while confirmations come: behind a closed rate limiter it is the program's business when to wait.
 const STALLED_AFTER: Duration = Duration::from_millis(20);
-/// From this many waiting items on a warning is logged, once per doubling.
+/// From this many unconfirmed items on a warning is logged, once per doubling.
 const WARN_PENDING_ITEMS: usize = 100_000;
 
 /// The queue of one writer and the task that empties it.
@@ -125,11 +125,11 @@ impl Sender {
         if state.waiting_bytes > MAX_WAITING_BYTES && !state.stalled {
             self.crowded.store(true, Ordering::Relaxed);
         }
-        if state.queue.len() >= state.warn_at {
+        if state.num_pending() >= state.warn_at {
             log::warn!(
-                "{} items wait to be sent to {}: its tables do not take them as fast as they are created. They take \
-                 up memory here; call flush(block_until_num_items=...) to wait.",
-                state.queue.len(),
+                "{} items wait to be confirmed by {}: its tables do not take them as fast as they are created. They \
+                 take up memory here; call flush(block_until_num_items=...) to wait.",
+                state.num_pending(),
                 state.address,
             );
             state.warn_at *= 2;
