@@ -81,6 +81,7 @@ impl Waiting {
     }
 
     /// Never returns once the interpreter is taken down, except to the thread that does it.
+    #[expect(clippy::unused_self, reason = "only a thread that is counted as waiting may park")]
     pub(crate) fn park_at_the_end(&self) {
         if !HERE.load(Ordering::Acquire) || is_alone() {
             return;
