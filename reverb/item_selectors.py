@@ -45,7 +45,9 @@ def from_options(options: Any) -> native.ItemSelector:
         return native.HeapSelector(options.heap.min_heap)
     simple = {"fifo": Fifo, "lifo": Lifo, "uniform": Uniform}
     if kind not in simple:
-        raise UnimplementedError(f"a selector must be one of {sorted(simple)}, prioritized, heap, got {kind}")
+        raise UnimplementedError(
+            f"a selector must be one of {sorted(simple)}, prioritized, heap, got {kind}"
+        )
     if not getattr(options, kind):
         raise InvalidArgumentError(f"the selector option {kind} must be true, got false")
     return simple[kind]()

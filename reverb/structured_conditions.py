@@ -59,7 +59,9 @@ class Condition:
     def __mod__(self, modulo: int) -> "Condition":
         modulo = operator.index(modulo)
         if modulo < 1:
-            raise InvalidArgumentError(f"the modulus of a condition must be at least 1, got {modulo}")
+            raise InvalidArgumentError(
+                f"the modulus of a condition must be at least 1, got {modulo}"
+            )
         if self._modulo is not None:
             raise InvalidArgumentError("a condition can have one modulus only")
         return Condition(self._left, modulo)

@@ -236,8 +236,8 @@ def rows(argument: str, value: Any, dtype: Any, batch_size: int) -> np.ndarray:
     array = np.asarray(value, dtype)
     if array.shape not in ((), (batch_size,)):
         raise errors.InvalidArgumentError(
-            f"{argument} must have shape [{batch_size}], one value for each row of the batch, or be "
-            f"one value for all, got shape {list(array.shape)}"
+            f"{argument} must have shape [{batch_size}], one value for each row of the batch, or "
+            f"be one value for all, got shape {list(array.shape)}"
         )
     return np.ascontiguousarray(np.broadcast_to(array, (batch_size,)))
 
