@@ -1,32 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The background task of a writer: encodes items, streams them, collects confirmations, reconnects.
+//! The queue of a writer: what waits to be sent, what is on its way, and who waits for it.
 //!
-//! Items are sent strictly in order. While a message is on its way the next items gather, so that a fast writer pays
-//! for a message per dozens of items, and a slow one waits for nobody.
+//! The background task that empties it is in `task`.
+
+mod task;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, KeyGenerator, NewItem, Result};
-use reverb_wire::transport::{Confirmations, InsertBatch, InsertSink};
+use reverb_data::{Error, NewItem, Result};
 use tokio::sync::{Notify, watch};
 
-use super::cell::Block;
 use super::item::PendingItem;
 use crate::client::Client;
-use crate::retry::Backoff;
 
 /// While something is on its way, up to this many items gather before they are sent.
 const GATHER_ITEMS: usize = 64;
 /// ... but never longer than this, so that an item for a free table does not wait behind a blocked one.
 const GATHER_TIME: Duration = Duration::from_millis(1);
-/// A message is ended when its chunks take this much, to keep the memory of both sides bounded.
-const MESSAGE_BYTES: usize = 4 * 1024 * 1024;
-/// Items in one message at the most.
-const MESSAGE_ITEMS: usize = 1024;
 /// A writer that is faster than its connection is slowed down when this much waits: memory that is filled and drained
 /// only once costs more than sending it.
 const MAX_WAITING_BYTES: usize = 32 * 1024 * 1024;
@@ -110,7 +104,7 @@ impl Sender {
             crowded: AtomicBool::new(false),
         });
         let runtime = client.runtime().clone();
-        runtime.spawn(run(Arc::clone(&sender), client));
+        runtime.spawn(task::run(Arc::clone(&sender), client));
         sender
     }
 
@@ -358,6 +352,11 @@ impl Sender {
 }
 
 impl State {
+    fn register(&mut self, item: NewItem, bytes: usize) {
+        self.sent += 1;
+        self.in_flight.insert(item.key, Sent { order: self.sent, item, bytes });
+    }
+
     fn check(&self) -> Result<()> {
         if let Some(error) = &self.error {
             return Err(error.clone());
@@ -402,146 +401,5 @@ impl<'a> Flushing<'a> {
 impl Drop for Flushing<'_> {
     fn drop(&mut self) {
         self.0.state.lock().flushing -= 1;
-    }
-}
-
-/// The task: connects when there is something to send, and again when the stream is lost.
-async fn run(sender: Arc<Sender>, client: Arc<Client>) {
-    let mut keys = KeyGenerator::new();
-    let mut backoff = Backoff::new(client.address(), client.connect_timeout());
-    while sender.wait_for_work().await {
-        backoff.begin();
-        let error = match client.open_insert().await {
-            Ok((stream, is_local)) => {
-                backoff.connected();
-                sender.state.lock().lost = None;
-                let mut sending = Sending {
-                    sink: stream.sink,
-                    is_local,
-                    streamed: HashMap::new(),
-                    keys: &mut keys,
-                };
-                let ended = tokio::select! {
-                    ended = receive(&sender, stream.confirmations, || backoff.answered()) => ended,
-                    ended = sending.send_all(&sender) => ended,
-                    () = sender.closing.notified() => return,
-                };
-                match ended {
-                    Ok(()) => return,
-                    Err(error) => error,
-                }
-            }
-            Err(error) => error,
-        };
-        sender.take_back();
-        sender.state.lock().lost = Some(error.clone());
-        sender.progress.send_replace(());
-        log::debug!("insert stream to {} was lost: {error}", client.address());
-        if let Err(error) = backoff.pause(error).await {
-            sender.fail(error);
-            return;
-        }
-    }
-}
-
-async fn receive(
-    sender: &Sender,
-    mut confirmations: Confirmations,
-    mut answered: impl FnMut(),
-) -> Result<()> {
-    while let Some(keys) = confirmations.recv().await {
-        sender.confirm(&keys?);
-        answered();
-    }
-    Err(reverb_wire::transport::stream_ended(&sender.state.lock().address))
-}
-
-/// One stream's worth of sending.
-struct Sending<'k> {
-    sink: Box<dyn InsertSink>,
-    /// Items carry their chunks themselves; there is nothing to keep on the other side.
-    is_local: bool,
-    /// Chunks that the server holds for this stream, with the block whose life they share.
-    streamed: HashMap<u64, Weak<Block>>,
-    keys: &'k mut KeyGenerator,
-}
-
-impl Sending<'_> {
-    /// Sends until the writer is closed (`Ok`) or the stream fails.
-    async fn send_all(&mut self, sender: &Sender) -> Result<()> {
-        loop {
-            if !sender.wait_for_work().await {
-                return Ok(());
-            }
-            sender.gather().await;
-            let mut batch = InsertBatch::default();
-            let mut bytes = 0;
-            while batch.items.len() < MESSAGE_ITEMS && bytes < MESSAGE_BYTES {
-                let Some((item, blocks)) = self.next_item(sender)? else { break };
-                bytes += self.add(&mut batch, item, &blocks);
-            }
-            if batch.items.is_empty() {
-                continue;
-            }
-            if !self.is_local {
-                self.streamed.retain(|_, block| block.strong_count() > 0);
-                batch.keep_chunk_keys = self.streamed.keys().copied().collect();
-            }
-            self.sink.send(batch).await?;
-        }
-    }
-
-    /// Takes the next item that can be sent, encodes it and counts it as on its way.
-    fn next_item(&mut self, sender: &Sender) -> Result<Option<(NewItem, Vec<Arc<Block>>)>> {
-        let (pending, bytes) = {
-            let mut state = sender.state.lock();
-            if let Some((item, bytes)) = state.resend.pop_front() {
-                state.register(item.clone(), bytes);
-                return Ok(Some((item, Vec::new())));
-            }
-            if !state.head_is_ready() {
-                return Ok(None);
-            }
-            let Some(pending) = state.queue.pop_front() else { return Ok(None) };
-            state.encoding = true;
-            pending
-        };
-        // Encoding is outside the lock: it is the expensive part.
-        let item = pending.resolve(&mut || self.keys.next_key());
-        let blocks = if self.is_local { Vec::new() } else { pending.blocks().cloned().collect() };
-        let mut state = sender.state.lock();
-        state.encoding = false;
-        let item = item?;
-        if state.closed {
-            return Ok(None);
-        }
-        state.register(item.clone(), bytes);
-        Ok(Some((item, blocks)))
-    }
-
-    /// Adds an item and the chunks the server lacks; gives the bytes added.
-    fn add(&mut self, batch: &mut InsertBatch, item: NewItem, blocks: &[Arc<Block>]) -> usize {
-        let mut bytes = 0;
-        if !self.is_local {
-            for chunk in item.trajectory.chunks() {
-                if let std::collections::hash_map::Entry::Vacant(entry) =
-                    self.streamed.entry(chunk.key())
-                {
-                    let block = blocks.iter().find(|block| block.holds(chunk));
-                    entry.insert(block.map_or_else(Weak::new, Arc::downgrade));
-                    bytes += chunk.data().len();
-                    batch.chunks.push(chunk.clone());
-                }
-            }
-        }
-        batch.items.push(item);
-        bytes
-    }
-}
-
-impl State {
-    fn register(&mut self, item: NewItem, bytes: usize) {
-        self.sent += 1;
-        self.in_flight.insert(item.key, Sent { order: self.sent, item, bytes });
     }
 }

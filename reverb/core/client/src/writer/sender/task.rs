@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The background task of a writer: encodes items, streams them, collects confirmations, reconnects.
+//!
+//! Items are sent strictly in order. While a message is on its way the next items gather, so that a fast writer pays
+//! for a message per dozens of items, and a slow one waits for nobody.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Weak};
+
+use reverb_data::{KeyGenerator, NewItem, Result};
+use reverb_wire::transport::{Confirmations, InsertBatch, InsertSink};
+
+use super::Sender;
+use crate::client::Client;
+use crate::retry::Backoff;
+use crate::writer::cell::Block;
+
+/// A message is ended when its chunks take this much, to keep the memory of both sides bounded.
+const MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+/// Items in one message at the most.
+const MESSAGE_ITEMS: usize = 1024;
+/// The task: connects when there is something to send, and again when the stream is lost.
+pub(super) async fn run(sender: Arc<Sender>, client: Arc<Client>) {
+    let mut keys = KeyGenerator::new();
+    let mut backoff = Backoff::new(client.address(), client.connect_timeout());
+    while sender.wait_for_work().await {
+        backoff.begin();
+        let error = match client.open_insert().await {
+            Ok((stream, is_local)) => {
+                backoff.connected();
+                sender.state.lock().lost = None;
+                let mut sending = Sending {
+                    sink: stream.sink,
+                    is_local,
+                    streamed: HashMap::new(),
+                    keys: &mut keys,
+                };
+                let ended = tokio::select! {
+                    ended = receive(&sender, stream.confirmations, || backoff.answered()) => ended,
+                    ended = sending.send_all(&sender) => ended,
+                    () = sender.closing.notified() => return,
+                };
+                match ended {
+                    Ok(()) => return,
+                    Err(error) => error,
+                }
+            }
+            Err(error) => error,
+        };
+        sender.take_back();
+        sender.state.lock().lost = Some(error.clone());
+        sender.progress.send_replace(());
+        log::debug!("insert stream to {} was lost: {error}", client.address());
+        if let Err(error) = backoff.pause(error).await {
+            sender.fail(error);
+            return;
+        }
+    }
+}
+
+async fn receive(
+    sender: &Sender,
+    mut confirmations: Confirmations,
+    mut answered: impl FnMut(),
+) -> Result<()> {
+    while let Some(keys) = confirmations.recv().await {
+        sender.confirm(&keys?);
+        answered();
+    }
+    Err(reverb_wire::transport::stream_ended(&sender.state.lock().address))
+}
+
+/// One stream's worth of sending.
+struct Sending<'k> {
+    sink: Box<dyn InsertSink>,
+    /// Items carry their chunks themselves; there is nothing to keep on the other side.
+    is_local: bool,
+    /// Chunks that the server holds for this stream, with the block whose life they share.
+    streamed: HashMap<u64, Weak<Block>>,
+    keys: &'k mut KeyGenerator,
+}
+
+impl Sending<'_> {
+    /// Sends until the writer is closed (`Ok`) or the stream fails.
+    async fn send_all(&mut self, sender: &Sender) -> Result<()> {
+        loop {
+            if !sender.wait_for_work().await {
+                return Ok(());
+            }
+            sender.gather().await;
+            let mut batch = InsertBatch::default();
+            let mut bytes = 0;
+            while batch.items.len() < MESSAGE_ITEMS && bytes < MESSAGE_BYTES {
+                let Some((item, blocks)) = self.next_item(sender)? else { break };
+                bytes += self.add(&mut batch, item, &blocks);
+            }
+            if batch.items.is_empty() {
+                continue;
+            }
+            if !self.is_local {
+                self.streamed.retain(|_, block| block.strong_count() > 0);
+                batch.keep_chunk_keys = self.streamed.keys().copied().collect();
+            }
+            self.sink.send(batch).await?;
+        }
+    }
+
+    /// Takes the next item that can be sent, encodes it and counts it as on its way.
+    fn next_item(&mut self, sender: &Sender) -> Result<Option<(NewItem, Vec<Arc<Block>>)>> {
+        let (pending, bytes) = {
+            let mut state = sender.state.lock();
+            if let Some((item, bytes)) = state.resend.pop_front() {
+                state.register(item.clone(), bytes);
+                return Ok(Some((item, Vec::new())));
+            }
+            if !state.head_is_ready() {
+                return Ok(None);
+            }
+            let Some(pending) = state.queue.pop_front() else { return Ok(None) };
+            state.encoding = true;
+            pending
+        };
+        // Encoding is outside the lock: it is the expensive part.
+        let item = pending.resolve(&mut || self.keys.next_key());
+        let blocks = if self.is_local { Vec::new() } else { pending.blocks().cloned().collect() };
+        let mut state = sender.state.lock();
+        state.encoding = false;
+        let item = item?;
+        if state.closed {
+            return Ok(None);
+        }
+        state.register(item.clone(), bytes);
+        Ok(Some((item, blocks)))
+    }
+
+    /// Adds an item and the chunks the server lacks; gives the bytes added.
+    fn add(&mut self, batch: &mut InsertBatch, item: NewItem, blocks: &[Arc<Block>]) -> usize {
+        let mut bytes = 0;
+        if !self.is_local {
+            for chunk in item.trajectory.chunks() {
+                if let Entry::Vacant(entry) = self.streamed.entry(chunk.key()) {
+                    let block = blocks.iter().find(|block| block.holds(chunk));
+                    entry.insert(block.map_or_else(Weak::new, Arc::downgrade));
+                    bytes += chunk.data().len();
+                    batch.chunks.push(chunk.clone());
+                }
+            }
+        }
+        batch.items.push(item);
+        bytes
+    }
+}
