@@ -125,6 +125,9 @@ struct Timesteps {
     specs: SmallVec<[(DType, Shape); 8]>,
 }
 
+/// Steps of an item that hold no bytes cost a writer nothing; as timesteps, each costs a reader a Python object.
+const MAX_EMPTY_STEPS: usize = 1 << 20;
+
 /// The number of timesteps of an item, if all its columns have the same.
 fn timesteps(trajectory: &Trajectory) -> reverb_data::Result<Timesteps> {
     let mut specs: SmallVec<[(DType, Shape); 8]> = SmallVec::new();
@@ -149,6 +152,12 @@ fn timesteps(trajectory: &Trajectory) -> reverb_data::Result<Timesteps> {
             "Can't split non timestep trajectory into timesteps: column 0 has {count} steps and column {i} has {}. \
              Sample with emit_timesteps=False.",
             shape[0]
+        )));
+    }
+    if count > MAX_EMPTY_STEPS && specs.iter().all(|(_, shape)| shape.contains(&0)) {
+        return Err(Error::resource_exhausted(format!(
+            "The item has {count} steps without any data, which is more than the limit of {MAX_EMPTY_STEPS}. Sample \
+             with emit_timesteps=False."
         )));
     }
     Ok(Timesteps { count, specs })

@@ -339,8 +339,9 @@ impl<'a> TensorView<'a> {
         }
         let mut reader = Reader::new(packed);
         let lengths: Result<Vec<u64>> = (0..count).map(|_| reader.varint()).collect();
-        let strings: Result<Vec<&[u8]>> =
-            lengths?.into_iter().map(|length| reader.take(length as usize)).collect();
+        let strings: Result<Vec<&[u8]>> = lengths.and_then(|lengths| {
+            lengths.into_iter().map(|length| reader.take(length as usize)).collect()
+        });
         let strings = strings.map_err(|_| damaged("its strings end too early"))?;
         if !reader.is_empty() {
             return Err(damaged("bytes are left behind its strings"));
