@@ -263,12 +263,15 @@ class Server:
           host: Address to listen on; all of the machine's if `None`.
 
         Raises:
-          InvalidArgumentError: If there is no table, if two have the same name, or if the port is
-            out of its range or in use.
+          InvalidArgumentError: If there is no table, if two have the same name, if a table was given
+            to a server before, or if the port is out of its range or in use.
         """
         tables = list(tables or ())
         if not tables:
             raise InvalidArgumentError("tables must hold at least one table, got none")
+        for table in tables:
+            if not isinstance(table, Table):
+                raise TypeError(f"tables must hold Table objects, got {table!r}")
         names = collections.Counter(table.name for table in tables)
         duplicates = sorted(name for name, count in names.items() if count > 1)
         if duplicates:

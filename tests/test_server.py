@@ -26,6 +26,56 @@ def test_names_of_tables_differ():
         reverb.Server([testing.table(name) for name in "abcab"])
 
 
+@pytest.mark.parametrize("table", ["table", None, 1])
+def test_a_table_is_made_by_its_class(table):
+    with pytest.raises(TypeError, match=f"tables must hold Table objects, got {table!r}"):
+        reverb.Server([table])
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_table_serves_once(start, stopped):
+    table = testing.table()
+    first = start(table)
+    client = first.localhost_client()
+    client.insert([1], {"table": 1.0})
+    if stopped:
+        first.stop()
+    with pytest.raises(
+        InvalidArgumentError, match=r"table 'table' was given to a server before.*replace\(\)"
+    ):
+        reverb.Server([testing.table("other"), table])
+    if not stopped:
+        client.insert([2], {"table": 1.0})
+    assert table.info.current_size == 2 - stopped
+    assert start(table.replace()).localhost_client().server_info()["table"].current_size == 0
+
+
+def test_a_server_that_cannot_start_gives_its_tables_back(start):
+    table = testing.table()
+    taken = start(testing.table("other")).port
+    with pytest.raises(InvalidArgumentError, match=f"cannot listen on port {taken}"):
+        reverb.Server([table], port=taken)
+    assert start(table).localhost_client().server_info()["table"].current_size == 0
+
+
+def test_a_host_that_is_not_ours_is_named():
+    with pytest.raises(InvalidArgumentError, match=r"port 0 of 203\.0\.113\.7: .*another host"):
+        reverb.Server([testing.table()], host="203.0.113.7")
+
+
+def test_repr_shows_port_and_tables(start):
+    server = start(testing.table("a"), testing.table("b"))
+    assert repr(server).startswith(f"Server(port={server.port}, tables=[Table(")
+    assert "name=a" in repr(server)
+    assert "name=b" in repr(server)
+
+
+def test_a_client_does_not_keep_its_server():
+    client = reverb.Server([testing.table()]).localhost_client()
+    with pytest.raises(ReverbError):
+        reverb.Client(client.server_address, connect_timeout_s=0.1).server_info()
+
+
 @pytest.mark.parametrize("port", [-1, 65_536])
 def test_a_port_out_of_range_is_named(port):
     with pytest.raises(InvalidArgumentError, match=f"port must be from 0 to 65535, got {port}"):

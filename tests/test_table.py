@@ -208,3 +208,83 @@ def test_a_seed_makes_choices_repeatable():
 
     assert choices(7) == choices(7)
     assert choices(7) != choices(8)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "expected"),
+    [
+        (reverb.selectors.Uniform, None),
+        (lambda: reverb.selectors.Prioritized(0.5), None),
+        (reverb.selectors.Fifo, {0}),
+        (reverb.selectors.Lifo, {99}),
+        (reverb.selectors.MaxHeap, {99}),
+        (reverb.selectors.MinHeap, {0}),
+    ],
+)
+def test_a_seed_makes_every_selector_repeatable(serve, sampler, expected):
+    def choices():
+        client = serve(testing.table("t", sampler=sampler(), seed=3))
+        client.insert_batch([np.arange(100)], {"t": np.arange(100.0) + 1})
+        singly = [int(steps[0].data[0]) for steps in client.sample("t", 10)]
+        client.mutate_priorities("t", {1: 2.0})
+        return singly + client.sample_batch("t", 10).data[0].ravel().tolist()
+
+    first = choices()
+    assert choices() == first
+    assert expected is None or set(first) == expected
+
+
+def test_a_seed_makes_removals_repeatable(serve):
+    def kept():
+        table = testing.table("t", remover=reverb.selectors.Uniform(), max_size=5, seed=3)
+        client = serve(table)
+        client.insert_batch([np.arange(50)], {"t": 1.0})
+        found = []
+        while table.info.current_size:
+            (sample,) = client.sample("t", emit_timesteps=False)
+            found.append(int(sample.data[0][0]))
+            client.mutate_priorities("t", deletes=[sample.info.key])
+        return found
+
+    assert kept() == kept()
+
+
+def test_a_replaced_table_keeps_the_seed(serve):
+    original = testing.table("t", sampler=reverb.selectors.Uniform(), seed=5)
+    found = []
+    for table in (original.replace(), original, original.replace(seed=6)):
+        client = serve(table)
+        client.insert_batch([np.arange(100)], {"t": 1.0})
+        found.append(client.sample_batch("t", 20).data[0].ravel().tolist())
+    assert found[0] == found[1] != found[2]
+
+
+def test_a_stopped_table_still_tells_of_itself(start):
+    table = testing.table()
+    server = start(table)
+    server.localhost_client().insert([1], {"table": 1.0})
+    server.stop()
+    assert table.info.current_size == 1
+    assert (table.can_sample(1), table.can_insert(1)) == (True, True)
+
+
+def test_permission_looks_at_the_limiter_alone(serve):
+    table = testing.table("t", max_size=2, max_times_sampled=1)
+    client = serve(table)
+    client.insert_batch([np.arange(2)], {"t": 1.0})
+    assert table.can_sample(3)
+    assert table.can_insert(3)
+
+
+@pytest.mark.parametrize(("make", "order"), [("queue", [0, 1, 2]), ("stack", [2, 1, 0])])
+def test_queues_and_stacks_hand_out_every_item_once(serve, background, make, order):
+    table = getattr(reverb.Table, make)("t", 3)
+    client = serve(table)
+    client.insert_batch([np.arange(3)], {"t": 1.0})
+    assert not table.can_insert(1)
+    call = background(client.insert, [3], {"t": 1.0})
+    taken = [int(next(client.sample("t"))[0].data[0]) for _ in range(3)]
+    call.result()
+    assert taken[0] == order[0]
+    assert sorted([*taken, int(next(client.sample("t"))[0].data[0])]) == [0, 1, 2, 3]
+    assert table.info.current_size == 0

@@ -34,9 +34,11 @@ impl Server {
         let port = port.or_raise()?;
         let engines: PyResult<Vec<_>> = tables.iter().map(|table| table.get().engine()).collect();
         let engines = engines?;
+        let claims = Claims::new(&tables)?;
         let core = py
             .detach(|| Core::start(engines, &ServerOptions { host, port }, runtime().handle()))
             .or_raise()?;
+        claims.keep();
         Ok(Self { core: Local::new(core), tables })
     }
 
@@ -62,6 +64,30 @@ impl Server {
         let tables: PyResult<Vec<String>> =
             self.tables.iter().map(|table| Ok(table.bind(py).repr()?.to_string())).collect();
         Ok(format!("Server(port={}, tables=[{}])", self.port(), tables?.join(", ")))
+    }
+}
+
+/// Tables taken for a server, given back unless it starts.
+struct Claims<'a>(Vec<&'a Py<Table>>);
+
+impl<'a> Claims<'a> {
+    fn new(tables: &'a [Py<Table>]) -> PyResult<Self> {
+        let mut claims = Self(Vec::with_capacity(tables.len()));
+        for table in tables {
+            table.get().claim()?;
+            claims.0.push(table);
+        }
+        Ok(claims)
+    }
+
+    fn keep(mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Claims<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|table| table.get().release());
     }
 }
 

@@ -166,6 +166,8 @@ impl RateLimiter {
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Table {
     engine: Arc<Engine>,
+    /// Set by the server that takes the table, for good: a table that was closed cannot be opened again.
+    served: AtomicBool,
     origin: Origin,
     text: String,
 }
@@ -174,6 +176,28 @@ impl Table {
     pub(crate) fn engine(&self) -> PyResult<Arc<Engine>> {
         self.origin.check("Table").or_raise()?;
         Ok(Arc::clone(&self.engine))
+    }
+
+    /// Takes the table for a server.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if a server has or had it.
+    pub(crate) fn claim(&self) -> PyResult<()> {
+        if self.served.swap(true, Ordering::AcqRel) {
+            return Err(Error::invalid_argument(format!(
+                "table '{}' was given to a server before; a table serves once. Make a new one, or an empty copy with \
+                 Table.replace().",
+                self.engine.name()
+            )))
+            .or_raise();
+        }
+        Ok(())
+    }
+
+    /// Gives the table back, because its server could not start.
+    pub(crate) fn release(&self) {
+        self.served.store(false, Ordering::Release);
     }
 }
 
@@ -233,7 +257,7 @@ impl Table {
         };
         let engine = Engine::new(config).or_raise()?;
         *owner = Arc::downgrade(&engine);
-        Ok(Self { engine, origin: Origin::here(), text })
+        Ok(Self { engine, served: AtomicBool::new(false), origin: Origin::here(), text })
     }
 
     fn name(&self) -> &str {
