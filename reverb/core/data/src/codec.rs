@@ -13,6 +13,7 @@ use crate::proto_bytes::{
     Field, Reader, put_bytes_field, put_tag, put_varint, put_varint_field, varint_len,
 };
 use crate::tensor::{Shape, Tensor, TensorData};
+use crate::{delta, literal};
 
 /// Below this many bytes compression is not even tried: the header costs what it could save.
 const MIN_COMPRESSIBLE_BYTES: usize = 128;
@@ -46,19 +47,19 @@ const MAX_KEPT_SCRATCH_BYTES: usize = 4 * 1024 * 1024;
 /// `bytes` are the stacked rows; with `delta` they are delta encoded first, if the rule of the format applies to them.
 pub fn put_tensor(out: &mut Vec<u8>, dtype: DType, shape: &[usize], bytes: &[u8], delta: bool) {
     debug_assert_eq!(Tensor::num_bytes(dtype, shape), Some(bytes.len()));
-    if delta && let Some(encoded) = delta_encode(dtype, shape, bytes) {
+    if delta && let Some(encoded) = delta::encode(dtype, shape, bytes) {
         put_tensor(out, dtype, shape, &encoded, false);
         return;
     }
     SCRATCH.with_borrow_mut(|scratch| {
         let compressed = compress_if_it_pays(scratch, bytes);
-        let header_len = literal_header_len(bytes.len());
+        let header_len = literal::header_len(bytes.len());
         let content_len = compressed.map_or(header_len + bytes.len(), <[u8]>::len);
         put_tensor_header(out, dtype, shape, content_len);
         if let Some(compressed) = compressed {
             out.extend_from_slice(compressed);
         } else {
-            put_literal_header(out, bytes.len());
+            literal::put_header(out, bytes.len());
             out.extend_from_slice(bytes);
         }
         trim(&mut scratch.compressed);
@@ -107,60 +108,6 @@ fn put_dtype_and_shape(out: &mut Vec<u8>, dtype: DType, shape: &[usize]) {
         put_varint(out, dim_len(dim) as u64);
         put_varint_field(out, 1, dim as u64);
     }
-}
-
-fn literal_header_len(len: usize) -> usize {
-    varint_len(len as u64)
-        + match len {
-            0 => 0,
-            1..=60 => 1,
-            61..=0x100 => 2,
-            0x101..=0x1_0000 => 3,
-            0x1_0001..=0x100_0000 => 4,
-            _ => 5,
-        }
-}
-
-/// The varint length and the tag of a snappy block that is one literal of `len` bytes.
-fn put_literal_header(out: &mut Vec<u8>, len: usize) {
-    put_varint(out, len as u64);
-    let Some(last) = len.checked_sub(1) else { return };
-    let extra_bytes = match len {
-        1..=60 => {
-            out.push((last as u8) << 2);
-            return;
-        }
-        61..=0x100 => 1,
-        0x101..=0x1_0000 => 2,
-        0x1_0001..=0x100_0000 => 3,
-        _ => 4,
-    };
-    out.push((59 + extra_bytes as u8) << 2);
-    out.extend_from_slice(&last.to_le_bytes()[..extra_bytes]);
-}
-
-/// The raw bytes of a block that is one single literal.
-fn literal_body(block: &[u8]) -> Option<&[u8]> {
-    let mut reader = Reader::new(block);
-    let len = usize::try_from(reader.varint().ok()?).ok()?;
-    if len == 0 {
-        return reader.is_empty().then_some(&[]);
-    }
-    let tag = *reader.take(1).ok()?.first()?;
-    if tag & 3 != 0 {
-        return None;
-    }
-    let literal_len = match tag >> 2 {
-        small @ 0..60 => usize::from(small) + 1,
-        large => {
-            let extra = reader.take(usize::from(large) - 59).ok()?;
-            let mut le = [0u8; 8];
-            le[..extra.len()].copy_from_slice(extra);
-            usize::try_from(u64::from_le_bytes(le)).ok()? + 1
-        }
-    };
-    let body = reader.take(literal_len).ok()?;
-    (literal_len == len && reader.is_empty()).then_some(body)
 }
 
 fn compress_if_it_pays<'s>(scratch: &'s mut Scratch, bytes: &[u8]) -> Option<&'s [u8]> {
@@ -283,7 +230,7 @@ impl<'a> TensorView<'a> {
         };
         let wanted = offset * row_bytes..offset * row_bytes + out.len();
         let delta = self.delta_width().is_some();
-        if !delta && let Some(body) = literal_body(block) {
+        if !delta && let Some(body) = literal::body(block) {
             if body.len() != total {
                 return Err(damaged("its content is shorter or longer than its shape says"));
             }
@@ -304,7 +251,7 @@ impl<'a> TensorView<'a> {
             }
             decompress(block, &mut decoded[..total])?;
             if delta {
-                delta_decode(self.dtype, &self.shape, &mut decoded[..total]);
+                delta::decode(self.dtype, &self.shape, &mut decoded[..total]);
             }
             out.copy_from_slice(&decoded[wanted]);
             trim(decoded);
@@ -425,39 +372,6 @@ fn decompress(block: &[u8], out: &mut [u8]) -> Result<()> {
     }
 }
 
-/// `out[0] = in[0]; out[i] = in[i] - in[i-1]` along the steps, wrapping; `None` if the rule does not apply.
-fn delta_encode(dtype: DType, shape: &[usize], bytes: &[u8]) -> Option<Vec<u8>> {
-    let width = dtype.delta_width().filter(|_| shape.len() >= 2)?;
-    let row = bytes.len().checked_div(shape[0])?;
-    let mut out = bytes.to_vec();
-    for at in (row..bytes.len()).step_by(width) {
-        let difference = read_uint(&bytes[at..at + width])
-            .wrapping_sub(read_uint(&bytes[at - row..at - row + width]));
-        out[at..at + width].copy_from_slice(&difference.to_le_bytes()[..width]);
-    }
-    Some(out)
-}
-
-/// The inverse of `delta_encode`, in place.
-fn delta_decode(dtype: DType, shape: &[usize], bytes: &mut [u8]) {
-    let Some(width) = dtype.delta_width().filter(|_| shape.len() >= 2) else { return };
-    let Some(row) = bytes.len().checked_div(shape[0]) else { return };
-    if row == 0 {
-        return;
-    }
-    for at in (row..bytes.len()).step_by(width) {
-        let sum = read_uint(&bytes[at..at + width])
-            .wrapping_add(read_uint(&bytes[at - row..at - row + width]));
-        bytes[at..at + width].copy_from_slice(&sum.to_le_bytes()[..width]);
-    }
-}
-
-fn read_uint(bytes: &[u8]) -> u64 {
-    let mut le = [0u8; 8];
-    le[..bytes.len()].copy_from_slice(bytes);
-    u64::from_le_bytes(le)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -545,17 +459,6 @@ mod tests {
             let length = usize::from(cut.1) % (rows - offset + 1);
             let tensor = view(&out, delta).rows(offset, length).unwrap();
             prop_assert_eq!(tensor.data, TensorData::Bytes(bytes[offset * width * 2..(offset + length) * width * 2].to_vec()));
-        }
-
-        #[test]
-        fn literals_of_every_length_are_snappy(length in prop::sample::select(vec![0usize, 1, 60, 61, 256, 257, 65_536, 65_537, 70_000])) {
-            let raw: Vec<u8> = (0..length).map(|i| (i * 7 % 251) as u8).collect();
-            let mut block = Vec::new();
-            put_literal_header(&mut block, length);
-            block.extend_from_slice(&raw);
-            prop_assert_eq!(block.len(), literal_header_len(length) + length);
-            prop_assert_eq!(literal_body(&block), Some(&raw[..]));
-            prop_assert_eq!(snap::raw::Decoder::new().decompress_vec(&block).unwrap(), raw);
         }
     }
 }

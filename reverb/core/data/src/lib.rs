@@ -7,10 +7,12 @@
 
 pub mod chunk;
 pub mod codec;
+mod delta;
 pub mod dtype;
 pub mod error;
 pub mod item;
 pub mod key;
+mod literal;
 pub mod proto_bytes;
 pub mod signature;
 pub mod tensor;
