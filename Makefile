@@ -90,11 +90,14 @@ demo: build ## learn CartPole with actors, a server and a learner; a picture in 
 demo-quick: build ## the demo with a small budget, for CI
 	$(PY) examples/cartpole_dqn.py --budget quick
 
-docs: build $(DOCS_DONE) ## write the API reference of both languages to docs/build/
-	$(PY) -m pdoc --docformat google --output-directory docs/build/python reverb
-	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
-	cp -R target/doc docs/build/rust
+docs: build $(DOCS_DONE) ## write the reference of both languages to docs/build/
+	mkdir -p docs/build
 	echo '*' > docs/build/.gitignore
+	$(PY) -m pdoc --docformat google --output-directory docs/build/python reverb
+	RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' \
+		cargo doc --workspace --no-deps --document-private-items
+	rm -rf docs/build/rust
+	cp -R target/doc docs/build/rust
 
 wheel: setup ## build the wheel into dist/ and check what it holds
 	rm -rf dist
