@@ -263,8 +263,8 @@ class Server:
           host: Address to listen on; all of the machine's if `None`.
 
         Raises:
-          InvalidArgumentError: If there is no table, if two have the same name, if a table was given
-            to a server before, or if the port is out of its range or in use.
+          InvalidArgumentError: If there is no table, if two have the same name, if one was given to
+            a server before, or if the port is out of its range or in use.
         """
         tables = list(tables or ())
         if not tables:

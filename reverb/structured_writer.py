@@ -73,7 +73,8 @@ class StructuredWriter:
     def append(self, data: Any, *, partial_step: bool = False) -> None:
         """Appends one step, or a part of one, and makes the items that follow from it.
 
-        Never blocks.
+        Blocks only while tens of megabytes are on their way to tables that are taking them; never
+        behind a rate limiter.
 
         Args:
           data: Nest of arrays, with the same number of leaves in every call; `None` means: no value

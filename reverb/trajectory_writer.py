@@ -64,7 +64,8 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
     def create_item(self, table: str, priority: float, trajectory: Any) -> None:
         """Queues an item for a table; it is sent in the background.
 
-        Never blocks. The server has the item once `flush` or `end_episode` returned.
+        The server has the item once `flush` or `end_episode` returned. Blocks only while tens of
+        megabytes are on their way to tables that are taking them; never behind a rate limiter.
 
         Args:
           table: Name of the table.
@@ -163,6 +164,8 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         self, table: str, priorities: Any, trajectory: Any, *, where: Any | None = None
     ) -> int:
         """Queues one item for each chosen environment; they are sent in the background.
+
+        All or none, if there is an error. Blocks as `TrajectoryWriter.create_item`.
 
         Args:
           table: Name of the table.

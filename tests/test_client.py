@@ -306,6 +306,12 @@ class TestMutate:
             client.mutate_priorities("prioritized", {keys[0]: priority})
         assert set(client.sample_batch("prioritized", 50).info.priority.tolist()) == {1.0}
 
+    def test_a_refused_update_keeps_the_rest_of_the_call_out(self, client, keys):
+        with pytest.raises(ValueError, match="negative"):
+            client.mutate_priorities("prioritized", {keys[0]: 5.0, keys[1]: -1.0}, [keys[2]])
+        assert client.server_info()["prioritized"].current_size == 3
+        assert set(client.sample_batch("prioritized", 50).info.priority.tolist()) == {1.0}
+
     def test_an_unknown_table_is_named(self, client):
         with pytest.raises(RuntimeError, match="nope"):
             client.mutate_priorities("nope", {1: 1.0})

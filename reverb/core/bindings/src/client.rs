@@ -69,9 +69,13 @@ impl Inner {
         Ok(LegacyWriter::new(&self.core, options, signatures))
     }
 
-    /// Waits until everything is confirmed and keeps the writer for the next call.
+    /// Waits until everything is confirmed and keeps the writer for the next call, unless that is another server's
+    /// turn.
     fn finish(&self, py: Python<'_>, writer: LegacyWriter) -> PyResult<()> {
         wait(py, writer.flush_all())?;
+        if self.core.may_be_several_servers() {
+            return Ok(());
+        }
         writer.begin_episode();
         let mut idle = self.idle_writers.lock();
         if idle.len() < MAX_IDLE_WRITERS {

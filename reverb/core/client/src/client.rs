@@ -133,9 +133,14 @@ impl Client {
     ///
     /// With several servers every call is to go to the next one, so nothing is kept then.
     pub fn give_back(&self, stream: Box<dyn SampleStream>) {
-        if !self.address.contains(',') && !self.address.starts_with("dns:") {
+        if !self.may_be_several_servers() {
             *self.idle_sample_stream.lock() = Some(stream);
         }
+    }
+
+    /// Whether the address may mean several servers, among which calls and streams take turns.
+    pub fn may_be_several_servers(&self) -> bool {
+        self.address.contains(',') || self.address.starts_with("dns:")
     }
 
     /// Signatures of the server's tables, fetched on first use. Waits as `server_info` does.

@@ -76,6 +76,9 @@ fn parse_place(place: &str, text: &str) -> Result<Place> {
             "Server address {text:?} {what}; write host:port, for example localhost:8000."
         ))
     };
+    if place.contains("://") {
+        return Err(malformed("has a scheme of URLs"));
+    }
     let (host, port) = place.rsplit_once(':').ok_or_else(|| malformed("has no port"))?;
     let host = match host.strip_prefix('[') {
         Some(rest) => rest.strip_suffix(']').ok_or_else(|| malformed("has an open bracket"))?,
@@ -133,6 +136,7 @@ mod tests {
             ("::1:80", "without brackets"),
             ("[::1:80", "open bracket"),
             ("a b:80", "has a character"),
+            ("http://a:80", "has a scheme of URLs"),
             ("a:1,,b:2", "has no port"),
             ("", "has no port"),
         ] {

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One client of several servers: calls and streams take turns."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import testing
+from reverb.errors import InvalidArgumentError
+
+
+@pytest.fixture
+def tables():
+    return [reverb.Table.queue("queue", 100), reverb.Table.queue("queue", 100)]
+
+
+@pytest.fixture(
+    params=["{0},{1}", "{0}, {1}", "ipv4:{0},{1}", "dns:///{0},{1}"],
+    ids=["list", "spaces", "ipv4", "dns"],
+)
+def client(request, start, tables):
+    servers = [f"127.0.0.1:{start(table).port}" for table in tables]
+    return reverb.Client(request.param.format(*servers), connect_timeout_s=20)
+
+
+def sizes(tables):
+    return [table.info.current_size for table in tables]
+
+
+def test_inserts_take_turns(client, tables):
+    for i in range(8):
+        client.insert([i], {"queue": 1.0})
+    assert sizes(tables) == [4, 4]
+
+
+def test_batches_take_turns(client, tables):
+    for _ in range(4):
+        client.insert_batch([np.arange(3)], {"queue": 1.0})
+    assert sizes(tables) == [6, 6]
+
+
+def test_writers_take_turns(client, tables):
+    for i in range(4):
+        with client.trajectory_writer(1, validate_items=False) as writer:
+            writer.append([i])
+            writer.create_item("queue", 1.0, [writer.history[0][:]])
+    assert sizes(tables) == [2, 2]
+
+
+def test_samples_come_from_all(client, tables, start, until):
+    for i in range(20):
+        client.insert([i], {"queue": 1.0})
+    taken = [int(next(client.sample("queue"))[0].data[0]) for _ in range(10)]
+    assert len(set(taken)) == 10
+    assert sizes(tables) == [5, 5]
+    for _ in range(2):
+        taken += client.sample_batch("queue", 5).data[0].ravel().tolist()
+    assert sorted(taken) == list(range(20))
+
+
+def test_a_call_is_about_one_of_them(client, tables):
+    for i in range(4):
+        client.insert([i], {"queue": 1.0})
+    client.reset("queue")
+    assert sorted(sizes(tables)) == [0, 2]
+    assert {client.server_info()["queue"].current_size for _ in range(2)} == {0, 2}
+
+
+def test_a_copy_knows_all_of_them(client, tables):
+    copy = pickle.loads(pickle.dumps(client))
+    assert copy.server_address == client.server_address
+    for i in range(4):
+        copy.insert([i], {"queue": 1.0})
+    assert sizes(tables) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("address", "what"),
+    [
+        ("localhost", "has no port"),
+        ("localhost:0", "has no port between 1 and 65535"),
+        (":80", "has no host"),
+        ("::1:80", "has an IPv6 address without brackets"),
+        ("a:1,,b:2", "has no port"),
+        ("", "has no port"),
+        ("http://localhost:80/", "has a scheme of URLs"),
+    ],
+)
+def test_a_malformed_address_is_told_at_once(address, what):
+    with pytest.raises(InvalidArgumentError, match=rf"{what}.*write host:port, for example"):
+        reverb.Client(address)
+
+
+@pytest.mark.parametrize("timeout", [-1.0, float("nan"), float("inf")])
+def test_a_timeout_is_a_number_of_seconds(timeout):
+    with pytest.raises(InvalidArgumentError, match="connect_timeout_s must be a number of seconds"):
+        reverb.Client("localhost:1", connect_timeout_s=timeout)
+
+
+def test_a_server_on_one_interface_is_found_there():
+    with reverb.Server([testing.table()], host="127.0.0.1") as server:
+        for host in ("127.0.0.1", "localhost", "127.1"):
+            client = reverb.Client(f"{host}:{server.port}", connect_timeout_s=20)
+            assert set(client.server_info()) == {"table"}
