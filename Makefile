@@ -22,6 +22,7 @@ export PYO3_PYTHON := $(CURDIR)/$(PY)
 SETUP_DONE := $(VENV)/.setup-done
 BUILD_DONE := $(VENV)/.build-done
 DOCS_DONE := $(VENV)/.docs-tools-done
+PEER_DONE := $(PEER)/.setup-done
 
 RUST_SOURCES := $(shell find reverb/core -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
 	reverb/core/wire/proto/descriptors.bin
@@ -80,7 +81,7 @@ fix: setup ## repair formatting and the lints that can repair themselves
 proto: ## rewrite the generated code from reverb/core/wire/proto/*.proto
 	cargo run --quiet --package reverb-wire --example regenerate
 
-bench: build $(PEER)/bin/python ## measure beside dm-reverb 0.14 (an hour; BENCH='--quick' for less)
+bench: build $(PEER_DONE) ## measure beside dm-reverb 0.14 (an hour; BENCH='--quick' for less)
 	$(PY) benchmarks/bench.py --package-python ours=$(PY) --package-python peer=$(PEER)/bin/python \
 		$(BENCH)
 
@@ -104,7 +105,7 @@ wheel: setup ## build the wheel into dist/ and check what it holds
 	$(PY) -m maturin build --release --strip --out dist
 	$(PYTEST) -m 'not slow' tests/test_wheel.py
 
-conformance: build $(PEER)/bin/python ## compare with the released dm-reverb 0.14, both ways
+conformance: build $(PEER_DONE) ## compare with the released dm-reverb 0.14, both ways
 	REVERB_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python $(PYTEST) tests -m conformance
 
 clean: ## remove everything that make made, environments included
@@ -133,6 +134,6 @@ $(DOCS_DONE): $(SETUP_DONE)
 	$(PY) -m pip install --quiet --disable-pip-version-check pdoc
 	touch $@
 
-$(PEER)/bin/python: benchmarks/peer/setup.sh benchmarks/peer/requirements.txt
+$(PEER_DONE): benchmarks/peer/setup.sh benchmarks/peer/requirements.txt
 	benchmarks/peer/setup.sh $(PEER)
 	touch $@
