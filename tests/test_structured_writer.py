@@ -10,16 +10,11 @@ from reverb import errors, structured, testing
 STEP = {"a": None, "b": [None, None]}
 
 
-@pytest.fixture(scope="module")
+# A server for each test: a writer that is dropped delivers in the background what it has.
+@pytest.fixture
 def client(reach):
     with testing.server([testing.table("table"), reverb.Table.queue("queue", 1)]) as made:
         yield reach(made)
-
-
-@pytest.fixture(autouse=True)
-def _clean(client):
-    client.reset("table")
-    client.reset("queue")
 
 
 def config(transform, step=None, table="table", **options):
