@@ -6,7 +6,9 @@ Each property runs with few examples in the fast suite and with many in the slow
 
 import collections
 import string
+import types
 
+import attr
 import numpy as np
 import pytest
 import tree
@@ -286,6 +288,47 @@ def test_strings_keep_their_trailing_zeros(host):
 
 
 # Writers -----------------------------------------------------------------------------------------
+
+
+@attr.s
+class Attributes:
+    b = attr.ib()
+    a = attr.ib()
+
+
+class OwnTuple(tuple):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+@pytest.mark.parametrize(
+    ("step", "flat"),
+    [
+        (collections.OrderedDict(b=1, a=2), [2, 1]),
+        (collections.defaultdict(list, b=1, a=2), [2, 1]),
+        (types.MappingProxyType({"b": 1, "a": 2}), [2, 1]),
+        ({10: 1, 9: 2}, [2, 1]),
+        (Pair(second=1, first=2), [1, 2]),
+        (Attributes(b=1, a=2), [1, 2]),
+        (OwnTuple([1, 2]), [1, 2]),
+        ({"c": [], "b": {}, "a": (1, [(2,)])}, [1, 2]),
+        (np.str_("text"), [b"text"]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_kind_of_container(host, step, flat):
+    with reverb.Server([testing.table("table")]) as server:
+        client = reverb.Client(f"{host}:{server.port}", connect_timeout_s=20)
+        client.insert(step, types.MappingProxyType({"table": 1.0}))
+        with client.writer(2) as writer:
+            writer.append(step)
+            writer.create_item("table", 1, 1.0)
+        with client.trajectory_writer(2) as trajectory_writer:
+            for _ in range(2):
+                trajectory_writer.append(step)
+            columns = tree.map_structure(lambda column: column[-1:], trajectory_writer.history)
+            trajectory_writer.create_item("table", 1.0, columns)
+        assert_items(client, [[stored([leaf]) for leaf in flat]] * 3)
 
 
 @property_test(steps=episodes(max_steps=1))

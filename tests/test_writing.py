@@ -310,6 +310,28 @@ class TestEpisodes:
         assert values(client) == [0, 1]
 
 
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_later_changes_of_an_array_are_not_seen(serve, size):
+    client = serve(reverb.Table.queue("queue", 10))
+    array = np.zeros(size)
+    trajectory_writer = client.trajectory_writer(1)
+    structured_writer = client.structured_writer([last_step_config()])
+    older_writer = client.writer(1)
+    trajectory_writer.append([array])
+    trajectory_writer.create_item("queue", 1.0, [trajectory_writer.history[0][:]])
+    structured_writer.append([array])
+    older_writer.append([array])
+    older_writer.create_item("queue", 1, 1.0)
+    client.insert([array], {"queue": 1.0})
+    client.insert_batch([array[np.newaxis]], {"queue": 1.0})
+    array[:] = 1
+    for writer in (trajectory_writer, structured_writer, older_writer):
+        writer.flush()
+    older_writer.close()
+    for sample in client.sample("queue", 5, emit_timesteps=False):
+        assert not sample.data[0].any()
+
+
 def test_many_writers_lose_nothing(serve, background):
     client = serve(reverb.Table.queue("queue", 10))
 
