@@ -15,6 +15,7 @@ use reverb_client::{Batch, BatchedWriter, Client as Core, LegacyWriter, SampleCu
 use reverb_data::{Error, Sampled};
 use reverb_wire::target::Target;
 
+use crate::allocator;
 use crate::array::{tensor_to_array, vector_to_array};
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::connector::AnyConnector;
@@ -155,7 +156,10 @@ impl Client {
     #[pyo3(signature = (table))]
     fn reset(&self, py: Python<'_>, table: &str) -> PyResult<()> {
         let core = self.inner().core;
-        wait(py, core.reset(table))
+        wait(py, core.reset(table))?;
+        // In this process, it was this thread that freed the items.
+        py.detach(allocator::give_back);
+        Ok(())
     }
 
     fn checkpoint(&self, py: Python<'_>) -> PyResult<String> {

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use reverb_data::{Error, Result};
 use tokio::runtime::Runtime;
 
-use crate::exit;
+use crate::{allocator, exit};
 
 /// Counts forks: objects remember in which process they were made.
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
@@ -25,11 +25,13 @@ static RUNTIMES: [OnceLock<Runtime>; MAX_GENERATIONS] =
 /// The runtime of this process, started on first use.
 pub(crate) fn runtime() -> &'static Runtime {
     RUNTIMES[GENERATION.load(Ordering::Acquire) % MAX_GENERATIONS].get_or_init(|| {
-        tokio::runtime::Builder::new_multi_thread()
+        let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .thread_name("reverb")
             .build()
-            .expect("the system gives us threads")
+            .expect("the system gives us threads");
+        runtime.spawn(allocator::give_back_from_time_to_time());
+        runtime
     })
 }
 
