@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors of batched writers: class and text, on both paths; see
+`test_messages_of_the_client.py`.
+"""
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import errors, testing
+from reverb.specs import TensorSpec
+
+TABLES = "prioritized, queue, signed, table"
+
+
+@pytest.fixture(scope="module")
+def client(reach):
+    tables = [
+        testing.table("table"),
+        testing.table("signed", signature={"a": TensorSpec([2], np.int64)}),
+        testing.table("prioritized", sampler=reverb.selectors.Prioritized(2.0)),
+        reverb.Table.queue("queue", 1),
+    ]
+    with testing.server(tables) as made:
+        yield reach(made)
+
+
+@pytest.fixture(autouse=True)
+def _clean(client):
+    # Twice, because what a limiter held back comes in after the first time.
+    for table in 2 * TABLES.split(", "):
+        client.reset(table)
+
+
+def batched(call, *steps):
+    def make(client):
+        writer = client.batched_trajectory_writer(2, 3)
+        for step in steps:
+            writer.append(step)
+        return writer
+
+    def run(client):
+        writer = make(client)
+        try:
+            return call(writer)
+        finally:
+            writer.close()
+
+    return run
+
+
+def closed(writer):
+    writer.close()
+    return writer
+
+
+def set_twice_in_one_row(writer):
+    writer.append(ROWS, partial_step=True)
+    writer.end_episode(where=[True, False])
+    writer.append(ROWS)
+
+
+ROWS = {"a": np.arange(2)}
+REFUSED = "cannot be stored. Use numbers, booleans, str or bytes."
+NOPE = (
+    "Unable to create an item in table 'nope': the server at {address} has no table of that name. "
+    f"Its tables are: {TABLES}."
+)
+SIGNED = "Table signature: 0: Tensor<name: 'a', dtype: int64, shape: [2]>"
+COLUMN_A = (
+    "Unable to create an item in table 'signed': column a must have dtype int64 and shape [2]"
+)
+CLOSED = "The writer is closed. Create a new one to write on."
+EMPTY = "trajectory must have at least one column with at least one step, all columns are empty"
+
+BATCHED_WRITER = {
+    "another number of rows": (
+        batched(lambda w: w.append({"a": np.zeros(3, np.int64)}), ROWS),
+        errors.InvalidArgumentError,
+        "The first dimension of column ('a',) must be batch_size=2, got shape [3]",
+    ),
+    "no rows": (
+        batched(lambda w: w.append({"a": 3}), ROWS),
+        errors.InvalidArgumentError,
+        "The first dimension of column ('a',) must be batch_size=2, got shape []",
+    ),
+    "another dtype": (
+        batched(lambda w: w.append({"a": np.zeros(2)}), ROWS),
+        errors.SignatureMismatchError,
+        "Tensor of wrong dtype provided for column ('a',). Got double but expected int64.",
+    ),
+    "a date": (
+        batched(lambda w: w.append({"a": np.zeros(2, "M8[s]")}), ROWS),
+        TypeError,
+        f"Column ('a',): Values of NumPy dtype datetime64[s] {REFUSED}",
+    ),
+    "a column set twice": (
+        batched(set_twice_in_one_row, ROWS),
+        errors.InvalidArgumentError,
+        "Field ('a',) has already been set in the active step of environment 1 by previous "
+        "(partial) "
+        "append call and thus must be omitted or set to None",
+    ),
+    "an environment with too few steps": (
+        batched(
+            lambda w: w.create_items("table", 1.0, [w.history["a"][-2:]], where=[False, True]), ROWS
+        ),
+        errors.InvalidArgumentError,
+        "Environment 1 was selected by `where`, but its history of 1 steps lacks a step that "
+        "the item "
+        "needs",
+    ),
+    "a mask of another length": (
+        batched(lambda w: w.create_items("table", 1.0, [w.history["a"][-1:]], where=[True]), ROWS),
+        errors.InvalidArgumentError,
+        "where must have shape [2], one value for each row of the batch, or be one value for all, "
+        "got shape [1]",
+    ),
+    "priorities of another length": (
+        batched(lambda w: w.create_items("table", [1.0], [w.history["a"][-1:]]), ROWS),
+        errors.InvalidArgumentError,
+        "priorities must have shape [2], one value for each row of the batch, or be one value for "
+        "all, got shape [1]",
+    ),
+    "a NaN priority": (
+        batched(
+            lambda w: w.create_items("table", [1.0, float("nan")], [w.history["a"][-1:]]), ROWS
+        ),
+        errors.InvalidArgumentError,
+        "priority must not be NaN",
+    ),
+    "an item of an int": (
+        batched(lambda w: w.create_items("table", 1.0, [1]), ROWS),
+        TypeError,
+        "all leaves of a trajectory must be slices of the history of this writer, got int",
+    ),
+    "an item without columns": (
+        batched(lambda w: w.create_items("table", 1.0, []), ROWS),
+        errors.InvalidArgumentError,
+        EMPTY,
+    ),
+    "an unknown table": (
+        batched(lambda w: w.create_items("nope", 1.0, [w.history["a"][-1:]]), ROWS),
+        errors.TableNotFoundError,
+        NOPE,
+    ),
+    "another shape than the signature": (
+        batched(lambda w: w.create_items("signed", 1.0, [w.history["a"][-1:]]), ROWS),
+        errors.SignatureMismatchError,
+        f"{COLUMN_A}, got dtype int64 and shape [1]. Trajectory: 0: Tensor<name: 'a', dtype: "
+        "int64, "
+        f"shape: [1]>. {SIGNED}",
+    ),
+    "an index that is a list": (
+        batched(lambda w: w.history["a"][[0]], ROWS),
+        TypeError,
+        "Batched columns are indexed with an int or a slice, got <class 'list'>",
+    ),
+    "a stride backwards": (
+        batched(lambda w: w.history["a"][::-1], ROWS),
+        errors.InvalidArgumentError,
+        "The stride of a batched slice must be at least 1, got -1.",
+    ),
+    "numpy of missing steps": (
+        batched(lambda w: w.history["a"][-2:].numpy(), ROWS),
+        errors.InvalidArgumentError,
+        "The history of environment 0 lacks a requested step.",
+    ),
+    "append of a closed writer": (
+        batched(lambda w: closed(w).append(ROWS), ROWS),
+        errors.FailedPreconditionError,
+        CLOSED,
+    ),
+    "a mask of ends of another length": (
+        batched(lambda w: w.end_episode(where=[True]), ROWS),
+        errors.InvalidArgumentError,
+        "where must have shape [2], one value for each row of the batch, or be one value for all, "
+        "got shape [1]",
+    ),
+}
+
+CASES = [pytest.param(*case, id=name) for name, case in BATCHED_WRITER.items()]
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), CASES)
+def test_the_error_says_what_is_wrong(client, call, kind, text, error_says):
+    error_says(lambda: call(client), kind, text.replace("{address}", client.server_address))
