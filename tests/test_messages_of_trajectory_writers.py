@@ -334,14 +334,14 @@ TRAJECTORY_WRITER = {
         "block_until_num_items must be at least 0, got -1",
     ),
     "flush: a timeout": (
-        writing(lambda w: (fill_queue(w), w.flush(timeout_ms=50)), A),
+        writing(lambda w: (fill_queue(w), w.flush(timeout_ms=300)), A),
         errors.DeadlineExceededError,
-        f"Timeout exceeded: flush did not finish within 50 ms. It was waiting for 1 {WAITING}",
+        f"Timeout exceeded: flush did not finish within 300 ms. It was waiting for 1 {WAITING}",
     ),
     "end_episode: a timeout": (
-        writing(lambda w: (fill_queue(w), w.end_episode(timeout_ms=50)), A),
+        writing(lambda w: (fill_queue(w), w.end_episode(timeout_ms=300)), A),
         errors.DeadlineExceededError,
-        f"Timeout exceeded: end_episode did not finish within 50 ms. It was waiting for 1 "
+        f"Timeout exceeded: end_episode did not finish within 300 ms. It was waiting for 1 "
         f"{WAITING}",
     ),
     "append of a closed writer": (
