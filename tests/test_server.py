@@ -157,9 +157,13 @@ def test_stop_wakes_who_waits_for_a_sample():
 
 def test_ctrl_c_ends_wait_and_is_heard_afterwards():
     program = textwrap.dedent("""
+        import signal
+
         import reverb
         from reverb import testing
 
+        # A job in the background of a shell inherits that SIGINT is ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         server = reverb.Server([testing.table()])
         for _ in range(2):
             try:

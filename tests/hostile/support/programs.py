@@ -20,6 +20,13 @@ DEADLINE_S = 30.0
 _PROC = pathlib.Path("/proc")
 
 
+# Jobs in the background of a shell ignore SIGINT, and what they start inherits that.
+_LISTEN = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+
+
 class Program:
     """A program that runs while the test does.
 
@@ -29,7 +36,7 @@ class Program:
 
     def __init__(self, source: str, *args: Any, **environment: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(source), *map(str, args)],
+            [sys.executable, "-c", _LISTEN + textwrap.dedent(source), *map(str, args)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
