@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server in a process of its own, and clients that do to it what none of ours would.
+
+After every test the server must still answer, and serve those who behave.
+"""
+
+import contextlib
+import pathlib
+import sys
+import time
+
+import pytest
+
+_HERE = pathlib.Path(__file__).parent
+sys.path[:0] = [str(_HERE / "support"), str(_HERE.parent / "conformance" / "support")]
+
+from programs import DEADLINE_S, Program, resident_bytes  # noqa: E402
+from wire_client import WireClient  # noqa: E402
+
+import reverb  # noqa: E402
+from reverb.errors import DataLossError, DeadlineExceededError  # noqa: E402
+
+# `items` takes whatever comes, `prioritized` wants good priorities, `queue` lets few items in,
+# `empty` is never written to, and `good` is mostly used by the checks here.
+SERVER = """
+    import reverb
+    from reverb import testing
+
+    def table(name, sampler=None, **options):
+        return testing.table(name, sampler=sampler or reverb.selectors.Uniform(), **options)
+
+    server = reverb.Server([
+        table("items", max_size=100_000),
+        table("prioritized", sampler=reverb.selectors.Prioritized(0.8)),
+        table("heap", sampler=reverb.selectors.MaxHeap()),
+        reverb.Table.queue("queue", 3),
+        table("empty"),
+        table("good", sampler=reverb.selectors.Lifo(), max_size=10),
+    ])
+    print(server.port)
+    server.wait()
+"""
+
+
+class Server:
+    """The server under attack."""
+
+    def __init__(self):
+        # Free memory goes back to the system at once, so that it is not counted.
+        self.program = Program(SERVER, MIMALLOC_PURGE_DELAY="0")
+        self.port = int(self.program.line())
+        self.client = reverb.Client(f"127.0.0.1:{self.port}", connect_timeout_s=DEADLINE_S)
+
+    def memory(self):
+        """Bytes of memory that it holds."""
+        return resident_bytes(self.program.pid)
+
+    def reset(self):
+        """Empties every table, also of what waits for the queue: its writers may be dead."""
+        for name in self.client.server_info():
+            self.client.reset(name)
+        with contextlib.suppress(DeadlineExceededError):
+            while True:
+                with contextlib.suppress(DataLossError):
+                    self.client.sample_batch("queue", 1, timeout_ms=20)
+
+    def check(self):
+        """Fails unless the server serves as ever."""
+        assert "panicked" not in self.program.errors, self.program.errors
+        assert set(self.client.server_info(timeout=20)) >= {"items", "good"}
+        value = time.monotonic()
+        self.client.insert([value], {"good": 1.0})
+        assert self.client.sample_batch("good", 1, timeout_ms=20_000).data == [value]
+
+    def stop(self):
+        """Ends it."""
+        with self.program:
+            pass
+
+
+@pytest.fixture(scope="session")
+def _servers():
+    running = []
+    yield running
+    for server in running:
+        server.stop()
+
+
+@pytest.fixture
+def server(_servers):
+    """The server; it starts anew after a test that broke it."""
+    if not _servers:
+        _servers.append(Server())
+    server = _servers[0]
+    try:
+        yield server
+        server.check()
+        server.reset()
+    except BaseException:
+        _servers.remove(server)
+        server.stop()
+        raise
+
+
+@pytest.fixture
+def wire(server):
+    """A client that sends any bytes."""
+    with WireClient(f"127.0.0.1:{server.port}") as wire:
+        yield wire
+
+
+@pytest.fixture
+def until():
+    """Blocks until a condition holds."""
+
+    def until(condition, deadline_s=DEADLINE_S):
+        deadline = time.monotonic() + deadline_s
+        while not condition():
+            assert time.monotonic() < deadline, "what the test waits for did not happen"
+            time.sleep(0.002)
+
+    return until
