@@ -22,7 +22,7 @@ from programs import Program
 
 CONNECT_TIMEOUT_S = 0.5
 # How much longer a call may take than its timeout, on a busy machine.
-SLACK_S = 2.0
+SLACK_S = 10.0
 
 
 @pytest.fixture
