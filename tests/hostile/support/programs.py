@@ -116,9 +116,9 @@ class Program:
             self._errors.append(line)
 
 
-def run(source: str, *args: Any, timeout_s: float = DEADLINE_S) -> list[str]:
+def run(source: str, *args: Any, timeout_s: float = DEADLINE_S, **environment: str) -> list[str]:
     """Runs a program to its end and returns the lines it printed. It must end well and silently."""
-    with Program(source, *args) as program:
+    with Program(source, *args, **environment) as program:
         code = program.ended(timeout_s)
         assert (code, program.errors) == (0, "")
         lines = []

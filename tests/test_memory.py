@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much memory items take, that it comes back, and that nothing grows without end."""
+
+import pathlib
+import sys
+
+import pytest
+
+sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
+
+from programs import run
+
+SUPPORT = pathlib.Path(__file__).parent / "hostile" / "support"
+# What the programs here share.
+PREPARE = """
+import gc
+import sys
+import time
+
+import numpy as np
+
+sys.path.append(sys.argv[1])
+from programs import resident_bytes
+
+import reverb
+from reverb import testing
+
+HOST = sys.argv[2]
+MEGABYTE = 10**6
+
+def settle(limit, seconds=30):
+    '''Waits until the process holds less: some memory is freed in the background.'''
+    deadline = time.monotonic() + seconds
+    while resident_bytes() > limit:
+        assert time.monotonic() < deadline, f"{resident_bytes():,} bytes are held, not {limit:,}"
+        time.sleep(0.01)
+
+def serve(*tables):
+    server = reverb.Server(list(tables))
+    client = reverb.Client(f"{HOST}:{server.port}")
+    return server, client
+
+def fill(client, step, count, table="table", refs=1):
+    '''Items of one step each; with more references, several steps share a chunk.'''
+    with client.trajectory_writer(refs) as writer:
+        for i in range(count):
+            writer.append(step(i))
+            history = writer.history
+            writer.create_item(table, 1.0, {name: history[name][-1:] for name in history})
+            if i % 1000 == 0:
+                writer.flush(block_until_num_items=1000)
+
+def transition(i):
+    return {
+        "observation": np.full(4, i, np.float32),
+        "action": np.int32(i),
+        "reward": np.float32(i),
+        "next_observation": np.full(4, i, np.float32),
+        "discount": np.float32(1),
+    }
+
+rng = np.random.default_rng(0)
+"""
+
+
+def measure(source, host="127.1"):
+    """Runs a program that measures itself.
+
+    What it frees goes back to the system at once, so that only what it holds is counted.
+    """
+    return run(PREPARE + source, SUPPORT, host, timeout_s=50, MIMALLOC_PURGE_DELAY="0")
+
+
+HOSTS = pytest.mark.parametrize("host", ["localhost", "127.1"], ids=["in_process", "remote"])
+
+
+@HOSTS
+@pytest.mark.parametrize(
+    ("selector", "refs", "limit"),
+    [("Uniform()", 20, 400), ("Prioritized(0.8)", 20, 400), ("MaxHeap()", 1, 600)],
+)
+def test_memory_of_a_small_item(host, selector, refs, limit):
+    source = f"""
+table = testing.table(sampler=reverb.selectors.{selector}, max_size=10**6)
+server, client = serve(table)
+fill(client, transition, 1000, refs={refs})
+client.reset("table")
+before = resident_bytes()
+fill(client, transition, 100_000, refs={refs})
+assert table.info.current_size == 100_000
+print((resident_bytes() - before) // 100_000)
+"""
+    # The transition alone is 44 bytes, its five columns not counted.
+    (per_item,) = measure(source, host)
+    assert int(per_item) <= limit
+
+
+@HOSTS
+@pytest.mark.parametrize(("size", "count"), [(100, 50_000), (5000, 10_000), (1_000_000, 100)])
+def test_memory_of_an_emptied_table_comes_back(host, size, count):
+    source = f"""
+step = lambda i: {{"a": rng.integers(0, 256, {size}, dtype=np.uint8)}}
+server, client = serve(testing.table(max_size=10**6))
+fill(client, step, 10)
+before = resident_bytes()
+fill(client, step, {count})
+full = resident_bytes() - before
+assert full > {size * count} * 0.9, full
+client.reset("table")
+settle(before + full * 0.25 + 10 * MEGABYTE)
+"""
+    measure(source, host)
+
+
+@HOSTS
+def test_memory_of_evicted_items_comes_back(host):
+    source = """
+step = lambda i: {"a": rng.integers(0, 256, 1_000_000, dtype=np.uint8)}
+server, client = serve(testing.table(max_size=20))
+fill(client, step, 20)
+before = resident_bytes()
+fill(client, step, 300)
+settle(before + 60 * MEGABYTE)
+"""
+    measure(source, host)
+
+
+@HOSTS
+def test_memory_of_deleted_and_of_sampled_items_comes_back(host):
+    source = """
+step = lambda i: {"a": rng.integers(0, 256, 100_000, dtype=np.uint8)}
+kept = testing.table("kept", sampler=reverb.selectors.Uniform())
+server, client = serve(kept, reverb.Table.queue("queue", 1000))
+before = resident_bytes()
+fill(client, step, 1000, "kept")
+fill(client, step, 1000, "queue")
+assert resident_bytes() > before + 190 * MEGABYTE
+while kept.info.current_size:
+    client.mutate_priorities("kept", deletes=client.sample_batch("kept", 100).info.key.tolist())
+for _ in client.sample("queue", 1000):
+    pass
+# What is left is room that the allocator keeps for each thread.
+settle(before + 80 * MEGABYTE)
+"""
+    measure(source, host)
+
+
+def test_memory_of_an_emptied_table_comes_back_by_itself():
+    # As the others, with the settings that programs have.
+    source = """
+step = lambda i: {"a": rng.integers(0, 256, 20_000, dtype=np.uint8)}
+server, client = serve(testing.table(max_size=10**6))
+fill(client, step, 10)
+before = resident_bytes()
+fill(client, step, 5000)
+assert resident_bytes() > before + 90 * MEGABYTE
+client.reset("table")
+settle(before + 60 * MEGABYTE)
+"""
+    run(PREPARE + source, SUPPORT, "127.1")
+
+
+@HOSTS
+def test_chunks_are_shared_by_items_and_tables(host):
+    source = """
+tables = [testing.table(name, max_size=10_000) for name in ("one", "two")]
+server, client = serve(*tables)
+client.insert([np.zeros(10)], {"one": 1.0, "two": 1.0})
+before = resident_bytes()
+with client.trajectory_writer(20) as writer:
+    for i in range(120):
+        writer.append([rng.integers(0, 256, MEGABYTE, dtype=np.uint8)])
+        if i >= 19:
+            for table in ("one", "two"):
+                for _ in range(3):
+                    writer.create_item(table, 1.0, {"a": writer.history[0][-20:]})
+        writer.flush(block_until_num_items=20)
+# 606 items of 20 megabytes each, made of 120 megabytes.
+assert sum(table.info.current_size for table in tables) == 608
+held = resident_bytes() - before
+assert 115 * MEGABYTE < held < 240 * MEGABYTE, held
+client.reset("one")
+time.sleep(0.1)
+assert resident_bytes() - before > 115 * MEGABYTE  # The other table has them all.
+client.reset("two")
+del writer
+settle(before + 60 * MEGABYTE)
+"""
+    measure(source, host)
+
+
+CALLS = {
+    "sample": ("list(client.sample('table', 100))", 350),
+    "generators": ("next(client.sample('table', 50))", 3500),
+    "generators that are not begun": ("client.sample('table', 50)", 3500),
+    "sample_batch": ("client.sample_batch('table', 32)", 1000),
+    "insert": ("client.insert(step, {'table': 1.0})", 3500),
+    "insert_batch": ("client.insert_batch(steps, {'table': 1.0})", 350),
+    "server_info": ("client.server_info()", 700),
+    "mutate_priorities": ("client.mutate_priorities('table', {i: 1.0}, [i + 1])", 2000),
+    "trajectory writers": ("write(client.trajectory_writer(1))", 350),
+    "unflushed writers": ("client.trajectory_writer(1).append(step)", 1000),
+    "clients": ("reverb.Client(f'{HOST}:{server.port}').server_info()", 100),
+    "failing calls": ("failing()", 1000),
+}
+
+
+@HOSTS
+def test_nothing_grows_without_end(host):
+    # Each call is repeated until memory has found its level, and then as often again: in all, a
+    # hundred thousand samples, ten thousand generators and ten thousand inserts.
+    source = """
+server, client = serve(testing.table(max_size=100, sampler=reverb.selectors.Uniform()))
+step = [np.zeros(100), np.int64(1)]
+steps = [np.zeros((10, 100)), np.zeros(10, np.int64)]
+client.insert_batch(steps, {"table": 1.0})
+
+def write(writer):
+    writer.append(step)
+    writer.create_item("table", 1.0, {"a": writer.history[0][-1:], "b": writer.history[1][-1:]})
+    writer.flush()
+
+def failing():
+    for call in (
+        lambda: client.reset("unknown"),
+        lambda: next(client.sample("unknown")),
+        lambda: client.insert([object()], {"table": 1.0}),
+        lambda: client.mutate_priorities("table", {-1: 1.0}),
+    ):
+        try:
+            call()
+        except (reverb.errors.ReverbError, TypeError):
+            pass
+
+def grown(call, count):
+    before = resident_bytes()
+    for i in range(count):
+        eval(call)
+    gc.collect()
+    return resident_bytes() - before
+
+for name, (call, count) in CALLS.items():
+    call = compile(call, name, "eval")
+    growth = [grown(call, count) for _ in range(3)]
+    # One quiet round is proof enough: a leak would show in each.
+    assert min(growth[1:]) < count * 40 + 800_000, (name, growth)
+"""
+    measure(f"{source}".replace("CALLS.items()", f"{CALLS!r}.items()"), host)
+
+
+@HOSTS
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_nothing_grows_in_a_long_run(host):
+    source = """
+server, client = serve(testing.table(max_size=100, sampler=reverb.selectors.Uniform()))
+levels = []
+for _ in range(6):
+    fill(client, transition, 30_000)
+    for _ in range(300):
+        client.sample_batch("table", 64)
+        list(client.sample("table", 64))
+    levels.append(resident_bytes())
+assert levels[-1] < levels[1] + 15 * MEGABYTE, levels
+"""
+    run(PREPARE + source, SUPPORT, host, timeout_s=250)
