@@ -62,7 +62,7 @@ pub fn local_transport(port: u16) -> Option<Arc<dyn Transport>> {
         (registered.process == std::process::id()).then(|| registered.service.upgrade())??
     };
     (!service.stop.is_stopped())
-        .then(|| Arc::new(LocalTransport::new(service, port)) as Arc<dyn Transport>)
+        .then(|| Arc::new(LocalTransport::new(&service, port)) as Arc<dyn Transport>)
 }
 
 /// The port, if `target` may mean a server of this process: one place, at a loopback address.
@@ -70,38 +70,46 @@ pub fn is_loopback_target(target: &str) -> Option<u16> {
     loopback_port(target)
 }
 
+/// The service of a server that clients do not keep alive: they may outlive it by far, and its tables can be large.
+#[derive(Clone)]
+struct LocalService(Weak<Service>);
+
+impl LocalService {
+    /// The service, if the server still runs.
+    fn get(&self) -> Result<Arc<Service>> {
+        let service = self.0.upgrade().filter(|service| !service.stop.is_stopped());
+        service.ok_or_else(stopping)
+    }
+}
+
 struct LocalTransport {
-    service: Arc<Service>,
+    service: LocalService,
     address: String,
 }
 
 impl LocalTransport {
-    fn new(service: Arc<Service>, port: u16) -> Self {
+    fn new(service: &Arc<Service>, port: u16) -> Self {
+        let service = LocalService(Arc::downgrade(service));
         Self { service, address: format!("localhost:{port} (in this process)") }
-    }
-
-    fn check_running(&self) -> Result<()> {
-        if self.service.stop.is_stopped() { Err(stopping()) } else { Ok(()) }
     }
 }
 
 impl Transport for LocalTransport {
     fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
         Box::pin(async {
-            self.check_running()?;
+            self.service.get()?;
             let (sender, confirmations) = mpsc::unbounded_channel();
             let confirm: Arc<dyn Confirm> = Arc::new(Confirmer { sender });
-            let sink =
-                LocalInsertSink { service: Arc::clone(&self.service), confirm, last_table: None };
+            let sink = LocalInsertSink { service: self.service.clone(), confirm, last_table: None };
             Ok(InsertStream { sink: Box::new(sink), confirmations })
         })
     }
 
     fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {
         Box::pin(async {
-            self.check_running()?;
+            self.service.get()?;
             let stream = LocalSampleStream {
-                service: Arc::clone(&self.service),
+                service: self.service.clone(),
                 requests: VecDeque::new(),
                 failure: None,
             };
@@ -115,30 +123,23 @@ impl Transport for LocalTransport {
         updates: Vec<(u64, f64)>,
         deletes: Vec<u64>,
     ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            self.check_running()?;
-            self.service.mutate(table, &updates, &deletes)
-        })
+        Box::pin(async move { self.service.get()?.mutate(table, &updates, &deletes) })
     }
 
     fn reset<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            self.check_running()?;
-            self.service.reset(table)
-        })
+        Box::pin(async move { self.service.get()?.reset(table) })
     }
 
     fn server_info(&self) -> BoxFuture<'_, Result<ServerInfo>> {
         Box::pin(async {
-            self.check_running()?;
-            let tables_state_id = self.service.tables.state_id();
-            Ok(ServerInfo { tables_state_id, tables: self.service.info() })
+            let service = self.service.get()?;
+            Ok(ServerInfo { tables_state_id: service.tables.state_id(), tables: service.info() })
         })
     }
 
     fn checkpoint(&self) -> BoxFuture<'_, Result<String>> {
         Box::pin(async {
-            self.check_running()?;
+            self.service.get()?;
             Err(checkpoint_unimplemented())
         })
     }
@@ -169,24 +170,24 @@ impl Confirm for Confirmer {
 }
 
 struct LocalInsertSink {
-    service: Arc<Service>,
+    service: LocalService,
     confirm: Arc<dyn Confirm>,
     /// The table of the last item, which says when there is room for more.
-    last_table: Option<Arc<Table>>,
+    last_table: Option<Weak<Table>>,
 }
 
 impl LocalInsertSink {
-    async fn insert(&mut self, batch: InsertBatch) -> Result<()> {
-        if let Some(table) = &self.last_table {
-            self.service.stop.or(table.wait_for_insert_room()).await?;
+    async fn insert(&mut self, service: &Service, batch: InsertBatch) -> Result<()> {
+        if let Some(table) = self.last_table.as_ref().and_then(Weak::upgrade) {
+            service.stop.or(table.wait_for_insert_room()).await?;
         }
         let mut rest = batch.items;
         while let Some(first) = rest.first() {
-            let (_, table) = self.service.tables.get(&first.table)?;
+            let (_, table) = service.tables.get(&first.table)?;
             let others = rest.iter().position(|item| item.table != first.table);
             let after = rest.split_off(others.unwrap_or(rest.len()));
             table.insert(std::mem::replace(&mut rest, after), &self.confirm)?;
-            self.last_table = Some(Arc::clone(table));
+            self.last_table = Some(Arc::downgrade(table));
         }
         Ok(())
     }
@@ -195,14 +196,15 @@ impl LocalInsertSink {
 impl InsertSink for LocalInsertSink {
     fn send(&mut self, batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let inserted = self.insert(batch).await;
-            inserted.map_err(|error| self.service.stop.explain(error))
+            let service = self.service.get()?;
+            let inserted = self.insert(&service, batch).await;
+            inserted.map_err(|error| service.stop.explain(error))
         })
     }
 }
 
 struct LocalSampleStream {
-    service: Arc<Service>,
+    service: LocalService,
     requests: VecDeque<LocalRequest>,
     /// Why the stream has ended. It stays so, as a stream over the network would.
     failure: Option<Error>,
@@ -222,7 +224,12 @@ impl LocalSampleStream {
         let Some(request) = self.requests.front_mut() else {
             return Err(Error::failed_precondition("No samples were requested on this stream."));
         };
-        let sampled = sample(&self.service, request).await;
+        let sampled = match self.service.get() {
+            Ok(service) => {
+                sample(&service, request).await.map_err(|error| service.stop.explain(error))
+            }
+            Err(error) => Err(error),
+        };
         match sampled {
             Ok(samples) => {
                 request.remaining = request.remaining.saturating_sub(samples.len());
@@ -232,7 +239,6 @@ impl LocalSampleStream {
                 Ok(samples)
             }
             Err(error) => {
-                let error = self.service.stop.explain(error);
                 self.failure = Some(error.clone());
                 Err(error)
             }
@@ -241,9 +247,6 @@ impl LocalSampleStream {
 }
 
 async fn sample(service: &Service, request: &LocalRequest) -> Result<Vec<Sampled>> {
-    if service.stop.is_stopped() {
-        return Err(stopping());
-    }
     let (_, table) = service.tables.get(&request.table)?;
     let wanted = request.remaining.min(MAX_BATCH);
     match table.try_sample(wanted) {

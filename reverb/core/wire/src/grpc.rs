@@ -217,7 +217,9 @@ impl Answer {
             return AnswerState::Ended(status.into_error());
         }
         if !response.status().is_success() {
-            return AnswerState::Ended(Status::from_http(response.status()).into_error());
+            let error = Status::from_http(response.status()).into_error();
+            let place = format!("No server of ours is at {}", self.peer);
+            return AnswerState::Ended(error.map(|error| error.context(&place)));
         }
         match Compression::from_headers(response.headers()) {
             Ok(compression) => AnswerState::Open(MessageReader::new(
