@@ -14,10 +14,11 @@ import pytest
 
 import reverb
 from reverb import testing
-from reverb.errors import DeadlineExceededError, UnavailableError
+from reverb.errors import DeadlineExceededError, UnavailableError, UnimplementedError
 
 sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
 
+from http2 import frame
 from programs import Program
 
 CONNECT_TIMEOUT_S = 0.5
@@ -148,6 +149,31 @@ def test_what_is_no_server_of_ours_is_named():
             reverb.Client(address, connect_timeout_s=CONNECT_TIMEOUT_S).server_info, address
         )
         listening.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_web_server_is_no_server_of_ours():
+    def serve(listening):
+        peer = listening.accept()[0]
+        with peer, contextlib.suppress(OSError):
+            ping, received = frame(6, 0, 0, b"12345678")[:9], b""
+            while len(received.partition(ping)[2]) < 8:
+                received += peer.recv(1 << 16)
+            pong = frame(6, 1, 0, received.partition(ping)[2][:8])
+            peer.sendall(frame(4, 0, 0) + frame(4, 1, 0) + pong)
+            while frame(1, 4, 1)[3:9] not in received:
+                received += peer.recv(1 << 16)
+            peer.sendall(frame(1, 5, 1, b"\x8d"))  # `:status: 404`, by its number in RFC 7541.
+            while peer.recv(1 << 16):
+                pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        serving = threading.Thread(target=serve, args=(listening,))
+        serving.start()
+        with pytest.raises(UnimplementedError, match=f"{address}.*404"):
+            reverb.Client(address, connect_timeout_s=20).server_info()
+        serving.join(20)
+        assert not serving.is_alive(), "the connection outlives its client"
 
 
 def test_a_server_may_start_after_its_clients(path, start, background):

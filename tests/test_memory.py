@@ -161,6 +161,30 @@ settle(before + 60 * MEGABYTE)
 
 
 @HOSTS
+def test_clients_do_not_keep_the_items_of_a_stopped_server(host):
+    source = """
+step = lambda i: {"a": rng.integers(0, 256, 100_000, dtype=np.uint8)}
+table = testing.table(max_size=10_000)
+server, client = serve(table)
+before = resident_bytes()
+fill(client, step, 1000)
+client.insert([0], {"table": 1.0})
+list(client.sample("table", 10))
+samples = client.sample("table", 1000)
+next(samples)
+writer = client.trajectory_writer(1)
+writer.append([1])
+writer.create_item("table", 1.0, {"a": writer.history[0][:]})
+writer.flush()
+assert resident_bytes() > before + 95 * MEGABYTE
+server.stop()
+del server, table
+settle(before + 50 * MEGABYTE)
+"""
+    measure(source, host)
+
+
+@HOSTS
 def test_chunks_are_shared_by_items_and_tables(host):
     source = """
 tables = [testing.table(name, max_size=10_000) for name in ("one", "two")]
