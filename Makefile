@@ -11,6 +11,14 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PEER := .venvs/peer
 
+# The TensorFlow releases that `make test-tf` tests with, and the one that runs the notebooks.
+TF := 2.15 2.18 2.21
+NOTEBOOK_TF := $(lastword $(TF))
+# Their interpreter; TensorFlow 2.15 and before need Python 3.11 or before.
+TF_PYTHON := $(PYTHON)
+# Only Linux on x86-64 has builds without the parts for GPUs, at half the size.
+TF_PACKAGE := $(if $(filter Linux-x86_64,$(shell uname -s -m | tr ' ' -)),tensorflow-cpu,tensorflow)
+
 # maturin installs into the environment that these name, whatever shell `make` was started from.
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
@@ -23,9 +31,20 @@ SETUP_DONE := $(VENV)/.setup-done
 BUILD_DONE := $(VENV)/.build-done
 DOCS_DONE := $(VENV)/.docs-tools-done
 PEER_DONE := $(PEER)/.setup-done
+WHEEL_DONE := dist/.wheel-done
+TF_SETUPS := $(patsubst %,.venvs/tf-%/.setup-done,$(sort $(TF) $(NOTEBOOK_TF)))
+TF_WHEELS := $(TF_SETUPS:.setup-done=.wheel-done)
+NOTEBOOK_ENV := .venvs/tf-$(NOTEBOOK_TF)
+NOTEBOOK_DONE := $(NOTEBOOK_ENV)/.notebook-tools-done
 
-RUST_SOURCES := $(shell find reverb/core -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock \
+# The library that TensorFlow loads, beside the native module that has the kernels.
+SHIM := reverb/tf_ops/_reverb_ops.so
+SHIM_SOURCES := $(shell find reverb/tf_ops/shim -name '*.rs' -o -name Cargo.toml) Cargo.toml \
+	tools/build_backend.py
+RUST_SOURCES := $(shell find reverb -path reverb/tf_ops/shim -prune -o \
+	'(' -name '*.rs' -o -name Cargo.toml ')' -print) Cargo.toml Cargo.lock \
 	reverb/core/wire/proto/descriptors.bin
+PYTHON_SOURCES := $(shell find reverb -name '*.py' -o -name '*.pyi') pyproject.toml README.md LICENSE
 GENERATED := reverb/core/wire/src/generated reverb/core/wire/proto
 
 # The binding crate has no Rust tests: it is glue, and its test binary would need libpython.
@@ -37,29 +56,34 @@ PYTEST := $(PY) -m pytest
 STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional-only \
 	--ignore-disjoint-bases
 
-.PHONY: help setup build release test test-all check fix proto bench demo demo-quick docs wheel \
-	clean conformance rust-tests
+.PHONY: help setup build release test test-all test-tf check fix proto bench demo demo-quick \
+	notebooks docs wheel clean conformance rust-tests
 
 help: ## print this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(SETUP_DONE) ## make .venv with everything that building and testing need
 
-build: $(BUILD_DONE) ## compile the native module into .venv, optimised, as an editable install
+build: $(BUILD_DONE) $(SHIM) ## compile the native module into .venv, optimised, as an editable install
 
-release: setup ## build wheel and source distribution into dist/ and check them
+release: setup $(SHIM) ## build wheel and source distribution into dist/ and check them
 	rm -rf dist
 	$(PY) -m maturin build --release --strip --sdist --out dist
+	touch $(WHEEL_DONE)
 	$(PYTEST) -m 'not slow' tests/test_wheel.py
 
 test: build ## run the tests that a change must pass: Rust and Python, a few minutes
 	$(CARGO_TEST) --lib --bins --tests
 	$(PYTEST) -m 'not slow and not conformance'
 
-test-all: build ## run every test: also the slow ones and `make conformance`
+test-all: build ## run every test: also the slow ones, `make conformance` and `make test-tf`
 	$(CARGO_TEST)
 	$(PYTEST) -m 'not conformance'
 	$(MAKE) conformance
+	$(MAKE) test-tf
+
+test-tf: $(TF_WHEELS) ## test the wheel with several TensorFlow releases (TF='2.14 2.19' for others)
+	$(PY) tools/tensorflow_tests.py $(TF:%=.venvs/tf-%) $(if $(TF_TESTS),--tests $(TF_TESTS))
 
 check: build ## formatting, lints, types, stubs, generated code, architecture
 	cargo fmt --all --check
@@ -91,6 +115,9 @@ demo: build ## learn CartPole with actors, a server and a learner; a picture in 
 demo-quick: build ## the demo with a small budget, for CI
 	$(PY) examples/cartpole_dqn.py --budget quick
 
+notebooks: $(NOTEBOOK_DONE) $(NOTEBOOK_ENV)/.wheel-done ## run notebooks/ beside the newest TensorFlow
+	$(NOTEBOOK_ENV)/bin/python tools/run_notebooks.py $(sort $(wildcard notebooks/*.ipynb))
+
 docs: build $(DOCS_DONE) ## write the reference of both languages to docs/build/
 	mkdir -p docs/build
 	echo '*' > docs/build/.gitignore
@@ -100,19 +127,17 @@ docs: build $(DOCS_DONE) ## write the reference of both languages to docs/build/
 	rm -rf docs/build/rust
 	cp -R target/doc docs/build/rust
 
-wheel: setup ## build the wheel into dist/ and check what it holds
-	rm -rf dist
-	$(PY) -m maturin build --release --strip --out dist
+wheel: $(WHEEL_DONE) ## build the wheel into dist/ and check what it holds
 	$(PYTEST) -m 'not slow' tests/test_wheel.py
 
 conformance: build $(PEER_DONE) ## compare with the released dm-reverb 0.14, both ways
 	REVERB_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python $(PYTEST) tests -m conformance
 
 clean: ## remove everything that make made, environments included
-	rm -rf target $(VENV) $(PEER) dist docs/build demo_output benchmarks/results \
+	rm -rf target $(VENV) .venvs dist docs/build demo_output benchmarks/results \
 		.pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find reverb tests benchmarks examples tools -name __pycache__ -prune -exec rm -rf {} +
-	rm -f reverb/core/_native*.so
+	rm -f reverb/core/_native*.so $(SHIM)
 
 # ---- What the targets above stand on --------------------------------------------------------------
 
@@ -128,6 +153,31 @@ $(SETUP_DONE): pyproject.toml tools/requirements.py
 
 $(BUILD_DONE): $(SETUP_DONE) $(RUST_SOURCES)
 	$(PY) -m maturin develop --release
+	touch $@
+
+$(SHIM): $(SHIM_SOURCES) | $(SETUP_DONE)
+	$(PY) tools/build_backend.py
+
+$(WHEEL_DONE): $(SETUP_DONE) $(SHIM) $(RUST_SOURCES) $(PYTHON_SOURCES)
+	rm -rf dist
+	$(PY) -m maturin build --release --strip --out dist
+	touch $@
+
+$(TF_SETUPS): .venvs/tf-%/.setup-done: pyproject.toml tools/requirements.py
+	[ -x $(@D)/bin/python ] || $(TF_PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check '$(TF_PACKAGE)==$*.*' \
+		$$($(@D)/bin/python tools/requirements.py pyproject.toml test)
+	touch $@
+
+# What the package depends on is there already; only the package itself is exchanged.
+$(TF_WHEELS): %/.wheel-done: %/.setup-done $(WHEEL_DONE)
+	$*/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
+		dist/*.whl
+	touch $@
+
+$(NOTEBOOK_DONE): $(NOTEBOOK_ENV)/.setup-done
+	$(NOTEBOOK_ENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		$$($(NOTEBOOK_ENV)/bin/python tools/requirements.py pyproject.toml notebooks)
 	touch $@
 
 $(DOCS_DONE): $(SETUP_DONE)

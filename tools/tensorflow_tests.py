@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the TensorFlow tests against the installed wheel, once in each of several environments.
+
+    python tools/tensorflow_tests.py .venvs/tf-2.15 .venvs/tf-2.21
+    python tools/tensorflow_tests.py .venvs/tf-2.15 --tests tests/tensorflow/test_client.py
+
+Prints a table. Fails if a test failed in one of them, or if no test of TensorFlow passed there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+TENSORFLOW_TESTS = "tests/tensorflow"
+# These show that the package itself works beside TensorFlow, its protobuf and its NumPy.
+GENERAL_TESTS = (
+    "tests/test_client.py",
+    "tests/test_import_time.py",
+    "tests/test_interop_specs.py",
+    "tests/test_protos.py",
+    "tests/test_round_trip.py",
+    "tests/test_specs.py",
+    "tests/test_structured_writer.py",
+    "tests/test_trajectory_writer.py",
+)
+COLUMNS = ("environment", "TensorFlow", "Python", "NumPy", "passed", "skipped", "failed", "seconds")
+
+
+def main() -> int:
+    """Returns 0 when all went well in all environments."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("environments", nargs="+", type=pathlib.Path)
+    parser.add_argument("--tests", nargs="+", help="instead of all that concern TensorFlow")
+    parser.add_argument("--inside", type=pathlib.Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.inside:
+        return run_inside(arguments.inside, arguments.tests)
+    vectors = sorted(path.name for path in (ROOT / "tests").glob("test_conformance_vectors*.py"))
+    tests = arguments.tests or [
+        TENSORFLOW_TESTS,
+        *(f"tests/{name}" for name in vectors),
+        *GENERAL_TESTS,
+    ]
+    rows = [run_in(environment, tests) for environment in arguments.environments]
+    print_table(rows)
+    complaints = [
+        f"{row['environment']}: {row['complaint']}" for row in rows if row.get("complaint")
+    ]
+    print(*complaints, sep="\n", file=sys.stderr)
+    return 1 if complaints else 0
+
+
+def run_in(environment: pathlib.Path, tests: list[str]) -> dict[str, Any]:
+    """Runs the tests with the interpreter of an environment; returns its row of the table."""
+    print(f"\n==> {environment}", flush=True)
+    row: dict[str, Any] = {"environment": environment.name}
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        result = pathlib.Path(directory, "result.json")
+        # Neither this process nor a child of a test may find the source tree on its path.
+        variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        python = environment.absolute() / "bin" / "python"
+        status = subprocess.run(
+            [python, __file__, environment, "--inside", result, "--tests", *tests],
+            cwd=directory,
+            env={"TF_CPP_MIN_LOG_LEVEL": "2", **variables, "PYTHONSAFEPATH": "1"},
+            check=False,
+        ).returncode
+        if result.exists():
+            row |= json.loads(result.read_text(encoding="utf-8"))
+    row["seconds"] = round(time.monotonic() - started)
+    if status != 0:
+        row["complaint"] = f"failed with status {status}"
+    elif row["passed_with_tensorflow"] == 0:
+        row["complaint"] = "no test of TensorFlow passed"
+    return row
+
+
+def run_inside(result: pathlib.Path, tests: list[str]) -> int:
+    """Runs the tests in this process, which belongs to the environment that is to be tested."""
+    import numpy as np
+    import pytest
+    import tensorflow as tf
+
+    import reverb
+
+    installed = pathlib.Path(reverb.__file__)
+    if not installed.is_relative_to(sys.prefix):
+        raise SystemExit(f"import reverb gives {installed}, which is not the installed wheel")
+    tally = Tally()
+    paths = [str(ROOT / test) for test in tests]
+    options = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-p", "no:cacheprovider"]
+    status = pytest.main([*options, "-m", "not slow and not conformance", *paths], plugins=[tally])
+    versions = {
+        "TensorFlow": tf.__version__,
+        "Python": platform.python_version(),
+        "NumPy": np.__version__,
+    }
+    result.write_text(json.dumps(versions | tally.counts()), encoding="utf-8")
+    return int(status)
+
+
+class Tally:
+    """A pytest plugin that counts how tests end."""
+
+    def __init__(self) -> None:
+        self._ends: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Notes the worst that is told of a test, its preparation and its end included."""
+        worst = {"passed": 0, "skipped": 1, "failed": 2}
+        before = self._ends.get(report.nodeid, "passed")
+        self._ends[report.nodeid] = max(before, report.outcome, key=worst.__getitem__)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """Notes files that cannot be imported or that skip themselves."""
+        if report.outcome != "passed":
+            self._ends[report.nodeid] = report.outcome
+
+    def counts(self) -> dict[str, int]:
+        """Returns how many tests ended in which way."""
+        counter = Counter(self._ends.values())
+        with_tensorflow = sum(
+            end == "passed" and ("tensorflow" in nodeid) for nodeid, end in self._ends.items()
+        )
+        return {
+            **{end: counter[end] for end in ("passed", "skipped", "failed")},
+            "passed_with_tensorflow": with_tensorflow,
+        }
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    """Prints one line for each environment."""
+    lines = [COLUMNS, *([str(row.get(column, "?")) for column in COLUMNS] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
+    print()
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
