@@ -5,6 +5,8 @@ A `Server` holds `Table`s of items, a `Client` writes and samples them. The part
 TensorFlow are loaded when they are first touched; everything else works without it.
 """
 
+import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from reverb import cc as cc
@@ -20,6 +22,13 @@ from reverb.platform.default import checkpointers as checkpointers
 from reverb.replay_sample import ReplaySample, SampleInfo
 from reverb.server import Server, Table
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryColumn, TrajectoryWriter
+
+if _TYPE_CHECKING:
+    from reverb.pattern_dataset import PatternDataset as PatternDataset
+    from reverb.pattern_dataset import pattern_dataset_with_info as pattern_dataset_with_info
+    from reverb.tf_client import TFClient as TFClient
+    from reverb.timestep_dataset import TimestepDataset as TimestepDataset
+    from reverb.trajectory_dataset import TrajectoryDataset as TrajectoryDataset
 
 __version__ = "0.1.0"
 
@@ -46,15 +55,21 @@ __all__ = [
     "structured",
 ]
 
-_TENSORFLOW_NAMES = frozenset(
-    {"PatternDataset", "TFClient", "TimestepDataset", "TrajectoryDataset"}
-)
+# What needs TensorFlow, and the module it comes from.
+_TENSORFLOW_NAMES = {
+    "PatternDataset": "pattern_dataset",
+    "TFClient": "tf_client",
+    "TimestepDataset": "timestep_dataset",
+    "TrajectoryDataset": "trajectory_dataset",
+    "pattern_dataset_with_info": "pattern_dataset",
+}
+_TENSORFLOW_MODULES = frozenset({*_TENSORFLOW_NAMES.values(), "tf_ops"})
 
 
 def __getattr__(name: str) -> _Any:
+    if name in _TENSORFLOW_MODULES:
+        return _importlib.import_module(f"reverb.{name}")
     if name in _TENSORFLOW_NAMES:
-        raise ImportError(
-            f"reverb.{name} comes with the TensorFlow part of this package, which this version "
-            "does not have yet"
-        )
+        module = _importlib.import_module(f"reverb.{_TENSORFLOW_NAMES[name]}")
+        return globals().setdefault(name, getattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

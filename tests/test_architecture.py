@@ -47,6 +47,8 @@ LAYERS = [
     {"writer", "trajectory_writer", "structured_patterns", "structured_conditions"},
     {"structured_writer"},
     {"client"},
+    {"tf_ops"},
+    {"tf_client", "trajectory_dataset", "timestep_dataset", "pattern_dataset"},
     {"server"},
     {"testing"},
     {""},  # The package itself.

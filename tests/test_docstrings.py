@@ -4,6 +4,7 @@
 import doctest
 import importlib
 import pkgutil
+import re
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ import pytest
 import reverb
 from reverb import testing
 
+# These need TensorFlow; tests/tensorflow runs their examples.
+TENSORFLOW = r"reverb\.(tf_|trajectory_dataset|timestep_dataset|pattern_dataset)"
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(reverb.__path__, "reverb.")
-    if not module.name.endswith("._native")
+    if not module.name.endswith("._native") and not re.match(TENSORFLOW, module.name)
 )
 
 

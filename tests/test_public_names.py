@@ -174,14 +174,6 @@ def test_signatures_are_the_originals(name, expected):
     assert str(inspect.Signature(kept)) == expected
 
 
-@pytest.mark.parametrize(
-    "name", ["TFClient", "TrajectoryDataset", "TimestepDataset", "PatternDataset"]
-)
-def test_tensorflow_names_say_what_is_missing(name):
-    with pytest.raises(ImportError, match=f"reverb.{name} comes with the TensorFlow part"):
-        getattr(reverb, name)
-
-
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'ReplayDataset'"):
         _ = reverb.ReplayDataset

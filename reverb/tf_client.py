@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where programs look for `reverb.TFClient`. Imports TensorFlow."""
+
+from reverb.tf_ops.tf_client import TFClient
+
+__all__ = ["TFClient"]

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the datasets of sampled items share: arguments, batches, iterators."""
+
+import itertools
+import secrets
+import weakref
+from typing import Any
+
+import numpy as np
+import tensorflow as tf  # pyright: ignore[reportMissingImports]
+import tree
+
+from reverb import specs as reverb_specs
+from reverb.client import Client
+from reverb.core import native
+from reverb.errors import InvalidArgumentError, TableNotFoundError
+from reverb.replay_sample import ReplaySample, SampleInfo
+from reverb.tf_ops import ops
+from reverb.tf_ops.arguments import checked_batch_size, one_string, sampler_options
+from reverb.tf_ops.pipeline import SamplerPipeline, SpecifiedDataset, on_cpu
+
+__all__ = ["SamplerDataset", "without_lists"]
+
+# Identifies a dataset to samplers that were started before TensorFlow asks for one. Random, so that
+# no two processes share one.
+_KEYS = itertools.count((secrets.randbits(30) << 32) + 1)
+
+
+class SamplerDataset(SpecifiedDataset):
+    """The base of `TrajectoryDataset` and `TimestepDataset`; see there."""
+
+    _TIMESTEPS = False
+
+    def __init__(
+        self,
+        server_address: Any,
+        table: Any,
+        dtypes: Any,
+        shapes: Any,
+        max_in_flight_samples_per_worker: int,
+        num_workers_per_iterator: int = -1,
+        max_samples_per_stream: int = -1,
+        rate_limiter_timeout_ms: int = -1,
+        max_samples: int = -1,
+        *,
+        batch_size: int | None = None,
+        drop_remainder: bool = False,
+    ) -> None:
+        """Makes a dataset; does not connect yet.
+
+        Args:
+          server_address: As for `reverb.Client`; a string, or a scalar string tensor.
+          table: Name of the table; likewise.
+          dtypes: Nest of the dtypes of an element's data.
+          shapes: Nest of their shapes, of the same structure; `tf.TensorShape` or `None`.
+          max_in_flight_samples_per_worker: How many items a worker asks for at once. It asks for
+            more when all of them were taken.
+          num_workers_per_iterator: Number of streams that fetch items for one iterator. With more
+            than one, items come in no particular order. -1 means one.
+          max_samples_per_stream: After as many items a worker opens a new stream, which may lead to
+            another server behind the same address. -1 means 10,000.
+          rate_limiter_timeout_ms: The dataset ends when the table's rate limiter allowed no sample
+            for so long, in milliseconds; 0: as soon as there is nothing to sample. -1 means never.
+          max_samples: The dataset ends after as many items. -1 means never.
+          batch_size: Stacks as many elements, as `.batch(batch_size)` does, which it is the same
+            as: the sampler copies every item right into its place in the batch.
+          drop_remainder: Leaves out a last batch that is not full.
+
+        Raises:
+          InvalidArgumentError: If a number is out of its range, or an address or a table is not one
+            string.
+          ValueError: If `dtypes` and `shapes` differ in structure; a `TypeError` if they differ in
+            kind.
+        """
+        tree.assert_same_structure(dtypes, shapes, check_types=False)
+        self._arguments: dict[str, Any] = {
+            "server_address": server_address,
+            "table": table,
+            "dtypes": dtypes,
+            "shapes": shapes,
+            "max_in_flight_samples_per_worker": max_in_flight_samples_per_worker,
+            "num_workers_per_iterator": num_workers_per_iterator,
+            "max_samples_per_stream": max_samples_per_stream,
+            "rate_limiter_timeout_ms": rate_limiter_timeout_ms,
+            "max_samples": max_samples,
+        }
+        options = sampler_options(self._arguments)
+        self._source = (one_string("server_address", server_address), one_string("table", table))
+        self._batch = (checked_batch_size(batch_size, drop_remainder), bool(drop_remainder))
+        columns = [
+            tf.TensorSpec(tf.TensorShape(shape), tf.as_dtype(dtype))
+            for dtype, shape in zip(tree.flatten(dtypes), tree.flatten(shapes), strict=True)
+        ]
+        self._pipeline = SamplerPipeline(columns, self._TIMESTEPS, options)
+        # What Python iterators run is a pipeline of its own, made when there is one: it knows how
+        # to find the sampler that was started for it.
+        self._own_dataset: Any = None
+        self._key = next(_KEYS)
+        self._live_iterators: set[object] = set()
+        super().__init__(self._make_dataset(0), self._make_element_spec(dtypes))
+
+    @classmethod
+    def from_table_signature(
+        cls,
+        server_address: str,
+        table: str,
+        max_in_flight_samples_per_worker: int,
+        num_workers_per_iterator: int = -1,
+        max_samples_per_stream: int = -1,
+        rate_limiter_timeout_ms: int = -1,
+        get_signature_timeout_secs: int | None = None,
+        max_samples: int = -1,
+        *,
+        batch_size: int | None = None,
+        drop_remainder: bool = False,
+    ) -> Any:
+        """Makes a dataset with the dtypes and shapes of the table's signature.
+
+        Blocks until the server has told the signature.
+
+        Args:
+          server_address: As in the constructor, a string.
+          table: Name of the table, a string.
+          max_in_flight_samples_per_worker: As in the constructor.
+          num_workers_per_iterator: Likewise.
+          max_samples_per_stream: Likewise.
+          rate_limiter_timeout_ms: Likewise.
+          get_signature_timeout_secs: How long to wait for the server, in whole seconds; `None`: as
+            long as a `reverb.Client` does.
+          max_samples: As in the constructor.
+          batch_size: Likewise.
+          drop_remainder: Likewise.
+
+        Raises:
+          DeadlineExceededError: After `get_signature_timeout_secs`.
+          InvalidArgumentError: If the table has no signature; otherwise as the constructor.
+          TableNotFoundError: If there is no such table.
+          UnavailableError: If no server answers.
+        """
+        tables = Client(server_address).server_info(get_signature_timeout_secs)
+        if table not in tables:
+            raise TableNotFoundError(
+                f"Server at {server_address} does not contain any table named {table}. "
+                f"Found: {', '.join(sorted(tables))}."
+            )
+        signature = tables[table].signature
+        if signature is None:
+            raise InvalidArgumentError(
+                f"Table {table} at {server_address} does not have a signature."
+            )
+        signature = tree.map_structure(_tensorflow_spec, signature)
+        return cls(
+            server_address=server_address,
+            table=table,
+            dtypes=tree.map_structure(lambda spec: spec.dtype, signature),
+            shapes=tree.map_structure(lambda spec: spec.shape, signature),
+            max_in_flight_samples_per_worker=max_in_flight_samples_per_worker,
+            num_workers_per_iterator=num_workers_per_iterator,
+            max_samples_per_stream=max_samples_per_stream,
+            rate_limiter_timeout_ms=rate_limiter_timeout_ms,
+            max_samples=max_samples,
+            batch_size=batch_size,
+            drop_remainder=drop_remainder,
+        )
+
+    def batch(
+        self,
+        batch_size: Any,
+        drop_remainder: Any = False,
+        num_parallel_calls: Any = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
+    ) -> Any:
+        """Stacks elements, as `tf.data.Dataset.batch` does.
+
+        In the common case, a number and nothing that asks for several threads, the sampler copies
+        every item right into its place in the batch. The elements are the same.
+
+        Args:
+          batch_size: Number of elements in a batch, `B`.
+          drop_remainder: Leaves out a last batch that is not full.
+          num_parallel_calls: As in `tf.data.Dataset.batch`.
+          deterministic: Likewise.
+          name: Likewise.
+        """
+        size = tf.get_static_value(batch_size) if tf.is_tensor(batch_size) else batch_size
+        if (
+            self._batch[0] is None
+            and isinstance(size, int | np.integer)
+            and size >= 1
+            and isinstance(drop_remainder, bool)
+            and num_parallel_calls is None
+            and deterministic is None
+            and name is None
+            and type(self).__init__ is SamplerDataset.__init__  # Its arguments are known.
+        ):
+            return type(self)(
+                **self._arguments, batch_size=int(size), drop_remainder=drop_remainder
+            )
+        return super().batch(batch_size, drop_remainder, num_parallel_calls, deterministic, name)
+
+    def __iter__(self) -> Any:
+        """Starts a sampler, and returns an iterator over what it samples.
+
+        Blocks until the dtypes and shapes were compared with the table's signature, 30 seconds at
+        most; without an answer a warning is logged and nothing compared.
+
+        Raises:
+          tf.errors.InvalidArgumentError: If they differ from the signature.
+        """
+        if not tf.executing_eagerly():
+            return super().__iter__()
+        if self._own_dataset is None:
+            self._own_dataset = SpecifiedDataset(self._make_dataset(self._key), self.element_spec)
+        with on_cpu():
+            sampler = self._pipeline.create(*self._source, self._key, park=True)
+            try:
+                while not ops.reverb_replay_sampler_check(sampler):
+                    pass  # Between two calls, Ctrl-C is heard.
+                iterator = iter(self._own_dataset)
+            except BaseException:
+                ops.reverb_replay_sampler_close(sampler)
+                raise
+        self._close_with(iterator)
+        return iterator
+
+    def _close_with(self, iterator: Any) -> None:
+        """Sees to it that a sampler goes that was started for an iterator and never used by it."""
+        token, live, key = object(), self._live_iterators, self._key
+        live.add(token)
+
+        def close() -> None:
+            live.discard(token)
+            native.close_parked_samplers(key, len(live))
+
+        weakref.finalize(iterator, close).atexit = False
+
+    def _make_dataset(self, key: int) -> Any:
+        return self._pipeline.dataset(*self._source, key, *self._batch)
+
+    def _make_element_spec(self, dtypes: Any) -> ReplaySample:
+        batch_size, drop_remainder = self._batch
+        leading = [] if batch_size is None else [batch_size if drop_remainder else None]
+        specs = self._pipeline.specs(leading)
+        info, columns = specs[: len(SampleInfo._fields)], specs[len(SampleInfo._fields) :]
+        return ReplaySample(SampleInfo(*info), without_lists(tree.unflatten_as(dtypes, columns)))
+
+
+def without_lists(nest: Any) -> Any:
+    """The nest with tuples for lists, which datasets would take for tensors."""
+    return tree.traverse(
+        lambda node: tuple(node) if isinstance(node, list) else None, nest, top_down=False
+    )
+
+
+def _tensorflow_spec(spec: Any) -> Any:
+    """A leaf of a signature as a `tf.TensorSpec`, whichever kind it was decoded to."""
+    if isinstance(spec, reverb_specs.TensorSpec):
+        return reverb_specs.to_tensorflow_if_imported(spec)
+    return spec

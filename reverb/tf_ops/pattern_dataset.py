@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Datasets of what the patterns of a structured writer make of a dataset of steps."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf  # pyright: ignore[reportMissingImports]
+import tree
+
+from reverb.core import native, protos
+from reverb.errors import InvalidArgumentError
+from reverb.replay_sample import ReplaySample, SampleInfo
+from reverb.structured_patterns import infer_signature
+from reverb.tf_ops import ops
+from reverb.tf_ops.dataset import without_lists
+
+__all__ = ["PatternDataset", "pattern_dataset_with_info"]
+
+# A writer that checks configs wants an address; nobody connects to it.
+_NOBODY = "localhost:1"
+
+
+class PatternDataset(tf.data.Dataset):
+    """A `tf.data.Dataset` of the items that patterns make of the steps of another dataset.
+
+    The same as writing the steps with a structured writer and sampling the items in order, without
+    a server. Priorities and tables of the configs do not matter. Steps at the end of the input that
+    complete no pattern are dropped. Eager mode only.
+
+    As in the original, a config makes no item before the episode has as many steps as the longest
+    reach of its own patterns and of all configs before it: `buffer_length` conditions that say so
+    are appended to the configs that were given.
+
+    Example:
+      >>> steps = tf.data.Dataset.range(6)
+      >>> reference = reverb.structured.create_reference_step(steps.element_spec)
+      >>> config = reverb.structured.create_config(reference[-2:], table="unused")
+      >>> pairs = reverb.PatternDataset(steps, [config], True, lambda step: step == 2)
+      >>> [pair.tolist() for pair in pairs.as_numpy_iterator()]
+      [[0, 1], [1, 2], [3, 4], [4, 5]]
+    """
+
+    def __init__(
+        self,
+        input_dataset: Any,
+        configs: Sequence[Any],
+        respect_episode_boundaries: bool,
+        is_end_of_episode: Callable[..., Any],
+    ) -> None:
+        """Makes a dataset.
+
+        Args:
+          input_dataset: `tf.data.Dataset` of steps.
+          configs: Patterns and conditions; see `reverb.structured.create_config`. All patterns must
+            have the same structure.
+          respect_episode_boundaries: Items hold steps of one episode only.
+          is_end_of_episode: Tells whether a step is the last of its episode, as a scalar bool; gets
+            the step, or the members of a step that is a tuple, as `Dataset.map` calls functions.
+
+        Raises:
+          InvalidArgumentError: If a config makes no sense, if configs differ, or if
+            `is_end_of_episode` returns something else.
+        """
+        signature = infer_signature(configs, input_dataset.element_spec)
+        native.Client(_NOBODY, 1.0).structured_writer(
+            [config.SerializeToString() for config in configs]
+        )
+        _append_buffer_conditions(configs)
+        specs = [_unnamed(spec) for spec in tree.flatten(signature)]
+        self._input_dataset = input_dataset
+        self._specified = without_lists(tree.unflatten_as(signature, specs))
+        self._items = _items(
+            input_dataset,
+            [config.SerializeToString() for config in configs],
+            bool(respect_episode_boundaries),
+            _checked_end(is_end_of_episode, input_dataset.element_spec),
+            specs,
+        )
+        variant = tf.data.experimental.to_variant(self._items)
+        super().__init__(variant)  # pyright: ignore[reportCallIssue]
+
+    def _inputs(self) -> list[Any]:
+        return [self._items]
+
+    @property
+    def element_spec(self) -> Any:
+        """Nest of `tf.TensorSpec` like the patterns."""
+        return self._specified
+
+
+def pattern_dataset_with_info(
+    input_dataset: Any,
+    configs: Sequence[Any],
+    respect_episode_boundaries: bool,
+    is_end_of_episode: Callable[..., Any],
+) -> Any:
+    """A `PatternDataset` whose elements look like those of `TrajectoryDataset`.
+
+    Args:
+      input_dataset: As in `PatternDataset`.
+      configs: Likewise.
+      respect_episode_boundaries: Likewise.
+      is_end_of_episode: Likewise.
+
+    Returns:
+      A dataset of `reverb.ReplaySample`, with zeros in `info` (int32, and float32 for probability
+      and priority).
+
+    Raises:
+      InvalidArgumentError: As `PatternDataset`.
+    """
+    items = PatternDataset(input_dataset, configs, respect_episode_boundaries, is_end_of_episode)
+
+    @tf.autograph.experimental.do_not_convert
+    def with_info(*element: Any) -> ReplaySample:
+        return ReplaySample(SampleInfo.zeros(), _whole(items.element_spec, element))
+
+    return items.map(with_info)
+
+
+def _items(
+    steps: Any,
+    configs: list[bytes],
+    clear_after_episode: bool,
+    is_end_of_episode: Callable[..., Any],
+    specs: list[Any],
+) -> Any:
+    """The dataset of flat items."""
+    dtypes = [spec.dtype for spec in specs]
+    # Items that look all the same leave the op as one batch, others one by one.
+    stack = all(spec.shape.is_fully_defined() for spec in specs)
+
+    @tf.autograph.experimental.do_not_convert
+    def append(engine: Any, step: Any) -> tuple[Any, Any]:
+        made = ops.reverb_replay_pattern_append(
+            engine,
+            is_end_of_episode(step),
+            tf.nest.flatten(step),
+            Toutput_list=dtypes,
+            configs=configs,
+            clear_after_episode=clear_after_episode,
+            stack=stack,
+        )
+        made.handle.set_shape([])
+        made.count.set_shape([])
+        for tensor, spec in zip(made.data, specs, strict=True):
+            tensor.set_shape(tf.TensorShape([None]).concatenate(spec.shape))
+        return made.handle, tuple(made.data) if stack else (made.handle, made.count)
+
+    @tf.autograph.experimental.do_not_convert
+    def pop(engine: Any, count: Any) -> Any:
+        def item(_: Any) -> tuple[Any, ...]:
+            tensors = ops.reverb_replay_pattern_pop(engine, Toutput_list=dtypes)
+            for tensor, spec in zip(tensors, specs, strict=True):
+                tensor.set_shape(spec.shape)
+            return tuple(tensors)
+
+        return tf.data.Dataset.range(count).map(tf.autograph.experimental.do_not_convert(item))
+
+    made = steps.scan(tf.constant(0, tf.int64), append)
+    items = made.unbatch() if stack else made.flat_map(pop)
+    if tf.data.experimental.cardinality(steps) == tf.data.INFINITE_CARDINALITY:
+        return items.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    return items
+
+
+def _append_buffer_conditions(configs: Sequence[Any]) -> None:
+    reach = 0
+    for config in configs:
+        for node in config.flat:
+            reach = max(reach, -(node.start if node.HasField("start") else node.stop))
+            if not any(
+                condition.WhichOneof("left") == "buffer_length" and condition.ge >= reach
+                for condition in config.conditions
+            ):
+                config.conditions.append(protos.Condition(buffer_length=True, ge=reach))
+
+
+def _checked_end(is_end_of_episode: Callable[..., Any], step_spec: Any) -> Callable[[Any], Any]:
+    """The function of one argument, the step, that the caller's function amounts to."""
+
+    def call(step: Any) -> Any:
+        return is_end_of_episode(*step) if _is_plain_tuple(step) else is_end_of_episode(step)
+
+    traced = tf.function(call)
+    returned = traced.get_concrete_function(step_spec).structured_outputs
+    returned = tf.nest.map_structure(_unnamed, returned)
+    if not tf.TensorSpec([], tf.bool).is_compatible_with(returned):
+        raise InvalidArgumentError(
+            "Invalid `is_end_of_episode`. `is_end_of_episode` must return `bool`, but its return "
+            f"type is {returned}."
+        )
+    return traced
+
+
+def _whole(element_spec: Any, arguments: tuple[Any, ...]) -> Any:
+    """The element that `Dataset.map` has handed over as arguments."""
+    return arguments if _is_plain_tuple(element_spec) else arguments[0]
+
+
+def _is_plain_tuple(nest: Any) -> bool:
+    return isinstance(nest, tuple) and not hasattr(nest, "_fields")
+
+
+def _unnamed(spec: Any) -> Any:
+    return tf.TensorSpec(spec.shape, spec.dtype)

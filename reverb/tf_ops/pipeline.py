@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pipeline under a dataset of sampled items: one sampler, whose rows come many at a time."""
+
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf  # pyright: ignore[reportMissingImports]
+
+from reverb.replay_sample import SampleInfo
+from reverb.tf_ops import ops
+from reverb.tf_ops.generator import generator_dataset
+
+__all__ = ["SamplerPipeline", "SpecifiedDataset", "on_cpu"]
+
+# A call of the op costs some 15 us, whatever it brings, so it brings many rows: as many as come to
+# a megabyte, up to a limit beyond which nothing is gained.
+_MAX_ROWS = 64
+_MAX_BYTES = 1 << 20
+
+# What an unknown dimension, usually time, is taken for when the size of a row is estimated.
+_TYPICAL_DIMENSION = 16
+
+# Rows in the pipeline are items that were sampled although nobody asked for them yet, beside those
+# that the sampler holds; this keeps them few. A sampler of few items in flight, which programs use
+# for exact counts, so has one.
+_IN_FLIGHT_PER_ROW = 4
+
+
+class SpecifiedDataset(tf.compat.v1.data.Dataset):
+    """A dataset whose flat elements are given another structure, or more precise shapes."""
+
+    def __init__(self, flat: Any, element_spec: Any) -> None:
+        self._flat = flat
+        self._specified = element_spec
+        super().__init__()
+
+    def _as_variant_tensor(self) -> Any:
+        return tf.data.experimental.to_variant(self._flat)
+
+    def _inputs(self) -> list[Any]:
+        return [self._flat]
+
+    @property
+    def element_spec(self) -> Any:
+        """Nest of `tf.TensorSpec` like the elements."""
+        return self._specified
+
+
+class SamplerPipeline:
+    """Makes samplers of one kind, and datasets that read them."""
+
+    def __init__(self, columns: list[Any], timesteps: bool, options: dict[str, int]) -> None:
+        """Makes the maker.
+
+        Args:
+          columns: Specs of the data, flat.
+          timesteps: Whether items are taken apart into their steps.
+          options: Attributes of the op that makes a sampler.
+        """
+        self._dtypes = [column.dtype for column in columns]
+        self._shapes = [column.shape for column in columns]
+        self._timesteps = timesteps
+        self._options = options
+        self._specs = [*(tf.TensorSpec([], dtype) for dtype in SampleInfo.tf_dtypes()), *columns]
+
+    def create(self, server_address: Any, table: Any, key: Any, *, park: bool = False) -> Any:
+        """Starts a sampler; returns its handle.
+
+        Args:
+          server_address: As for `reverb.Client`.
+          table: Name of the table.
+          key: Takes the sampler that waits under this key, if there is one; 0: none does.
+          park: Lets the new sampler wait under the key.
+        """
+        return ops.reverb_replay_sampler_create(
+            server_address=server_address,
+            table=table,
+            dataset_key=key,
+            dtypes=self._dtypes,
+            shapes=self._shapes,
+            timesteps=self._timesteps,
+            park=park,
+            **self._options,
+        )
+
+    def dataset(
+        self,
+        server_address: Any,
+        table: Any,
+        key: int,
+        batch_size: int | None,
+        drop_remainder: bool,
+    ) -> Any:
+        """The dataset of flat elements: five tensors of the info, then the columns.
+
+        Args:
+          server_address: As for `reverb.Client`.
+          table: Name of the table.
+          key: As in `create`.
+          batch_size: Makes batches of as many rows, if it is not `None`.
+          drop_remainder: Leaves out a last batch that is not full.
+        """
+        specs = self.specs([None])
+        attributes = {
+            "Toutput_list": self._dtypes,
+            "rows": self._rows_per_call() if batch_size is None else batch_size,
+            "exact": batch_size is not None,
+            "drop_remainder": drop_remainder,
+        }
+
+        def take(handle: Any) -> list[Any]:
+            batch = ops.reverb_replay_sampler_next(handle, **attributes)
+            tensors = [*batch[:5], *batch.data]
+            for tensor, spec in zip(tensors, specs, strict=True):
+                tensor.set_shape(spec.shape)
+            return tensors
+
+        def stop(handle: Any) -> Any:
+            return ops.reverb_replay_sampler_close(handle)
+
+        @tf.autograph.experimental.do_not_convert
+        def generate(*source: Any) -> Any:
+            return generator_dataset(source, self.create, take, stop, specs)
+
+        # A generator by itself can be neither serialised nor saved; inside a function it can.
+        source = (server_address, table, np.int64(key))
+        batches = tf.data.Dataset.from_tensors(source).flat_map(generate)
+        # Batches without rows say that nothing came for a while.
+        flat = batches.unbatch() if batch_size is None else batches.filter(_has_rows)
+        return flat.with_options(_without_sharding())
+
+    def specs(self, leading: list[int | None]) -> list[Any]:
+        """Specs of info and columns with more dimensions in front."""
+        leading_shape = tf.TensorShape(leading)
+        return [
+            tf.TensorSpec(leading_shape.concatenate(spec.shape), spec.dtype) for spec in self._specs
+        ]
+
+    def _rows_per_call(self) -> int:
+        in_flight = self._options["max_in_flight_samples_per_worker"]
+        rows = min(_MAX_ROWS, in_flight // _IN_FLIGHT_PER_ROW)
+        bytes_ = sum(_estimated_bytes(spec) for spec in self._specs)
+        return max(1, min(rows, _MAX_BYTES // bytes_))
+
+
+def on_cpu() -> Any:
+    """Where the ops run; a context manager."""
+    return tf.device("CPU:0")
+
+
+@tf.autograph.experimental.do_not_convert
+def _has_rows(key: Any, *_: Any) -> Any:
+    return tf.shape(key)[0] > 0
+
+
+def _without_sharding() -> Any:
+    options = tf.data.Options()
+    # A table cannot be split among workers; each of them samples from all of it.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return options
+
+
+def _estimated_bytes(spec: Any) -> int:
+    shape = [None] if spec.shape.rank is None else spec.shape.as_list()
+    values = math.prod(_TYPICAL_DIMENSION if size is None else size for size in shape)
+    return max(1, values * (spec.dtype.size or 1))

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client whose calls are TensorFlow ops, so that they can stand in a `tf.function`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf  # pyright: ignore[reportMissingImports]
+import tree
+
+from reverb.errors import InvalidArgumentError
+from reverb.replay_sample import ReplaySample, SampleInfo
+from reverb.tf_ops import ops
+from reverb.tf_ops.pipeline import on_cpu
+from reverb.tf_ops.waiting import finish
+
+__all__ = ["TFClient"]
+
+
+class TFClient:
+    """Samples, inserts and updates priorities, eagerly and in graphs.
+
+    Connects on first use. Calls block until they are done; inside a `tf.function` a call that waits
+    holds no thread that other functions need. For training, use `TrajectoryDataset`, which fetches
+    in the background.
+
+    Example:
+      >>> tf_client = reverb.TFClient(client.server_address)
+      >>> @tf.function
+      ... def update(keys, errors):
+      ...     tf_client.update_priorities("table", keys, tf.abs(errors))
+      >>> info, _ = tf_client.sample("table", data_dtypes=[tf.float64, tf.float64])
+      >>> update(tf.expand_dims(info.key, 0), tf.constant([-0.5], tf.float64))
+    """
+
+    def __init__(
+        self, server_address: str, shared_name: str | None = None, name: str = "reverb"
+    ) -> None:
+        """Makes a client; does not connect yet.
+
+        Args:
+          server_address: As for `reverb.Client`.
+          shared_name: Accepted for programs written for the original, and not needed: all clients
+            of an address share one connection.
+          name: Begins the names of the ops.
+        """
+        self._server_address = server_address
+        self._shared_name = shared_name
+        self._name = name
+
+    @property
+    def server_address(self) -> str:
+        """The address as it was given."""
+        return self._server_address
+
+    def sample(self, table: Any, data_dtypes: Any, name: str | None = None) -> ReplaySample:
+        """Samples one item, and returns its first step.
+
+        Blocks while the table's rate limiter allows no sample.
+
+        Args:
+          table: Name of the table.
+          data_dtypes: Nest of the dtypes of the item's columns.
+          name: Of the ops.
+
+        Returns:
+          A `ReplaySample` of tensors: scalars in `info`; in `data`, nested like `data_dtypes`, the
+          first step of each column, `[...]`.
+
+        Raises:
+          tf.errors.InvalidArgumentError: If number or dtypes of the columns are others, or if they
+            differ in length.
+          tf.errors.NotFoundError: If there is no such table.
+        """
+        dtypes = [tf.as_dtype(dtype) for dtype in tree.flatten(data_dtypes)]
+        unknown = tf.TensorShape(None)  # pyright: ignore[reportArgumentType]
+        specs = [
+            *(tf.TensorSpec([], dtype) for dtype in SampleInfo.tf_dtypes()),
+            *(tf.TensorSpec(unknown, dtype) for dtype in dtypes),
+        ]
+        with self._name_scope(name, "sample"), on_cpu():
+            first = ops.reverb_replay_sample(self._server_address, table, Toutput_list=dtypes)
+
+            def resume(handle: Any) -> list[Any]:
+                return _flat(ops.reverb_replay_sample_resume(handle, Toutput_list=dtypes))
+
+            _, *outputs = finish(_flat(first), resume, specs)
+        info, data = outputs[: len(SampleInfo._fields)], outputs[len(SampleInfo._fields) :]
+        return ReplaySample(SampleInfo(*info), tree.unflatten_as(data_dtypes, data))
+
+    def insert(
+        self, data: Sequence[Any], tables: Any, priorities: Any, name: str | None = None
+    ) -> Any:
+        """Inserts one step, as an item of its own in each of some tables.
+
+        Blocks until the items are confirmed; the tables' rate limiters may delay that.
+
+        Args:
+          data: Tensors `[...]`, one for each column.
+          tables: Names of the tables, string `[K]`.
+          priorities: The item's priority in each, float64 `[K]`.
+          name: Of the ops.
+
+        Returns:
+          `None` eagerly; in a graph the operation that inserts.
+
+        Raises:
+          InvalidArgumentError: If `tables` or `priorities` have another dtype or shape.
+          tf.errors.InvalidArgumentError: If there is no such table, or if the data differ from its
+            signature.
+        """
+        tables = tf.convert_to_tensor(tables, dtype_hint=tf.string)
+        priorities = tf.convert_to_tensor(priorities, dtype_hint=tf.float64)
+        if tables.dtype != tf.string or tables.shape.rank != 1:
+            raise InvalidArgumentError(
+                f"tables must be a string tensor of rank 1, got {tables.dtype.name} of shape "
+                f"{tables.shape}"
+            )
+        if priorities.dtype != tf.float64 or priorities.shape.rank != 1:
+            raise InvalidArgumentError(
+                f"priorities must be a float64 tensor of rank 1, got {priorities.dtype.name} of "
+                f"shape {priorities.shape}"
+            )
+        if not tables.shape.is_compatible_with(priorities.shape):
+            raise InvalidArgumentError(
+                f"priorities and tables must have the same shape, got {priorities.shape} and "
+                f"{tables.shape}"
+            )
+        with self._name_scope(name, "insert"), on_cpu():
+            tensors = [tf.convert_to_tensor(tensor) for tensor in data]
+            return _finish_without_result(
+                ops.reverb_replay_insert(self._server_address, tables, priorities, tensors)
+            )
+
+    def update_priorities(
+        self, table: Any, keys: Any, priorities: Any, name: str | None = None
+    ) -> Any:
+        """Changes priorities of items; keys that the table does not hold (any more) are ignored.
+
+        Blocks until the server has answered.
+
+        Args:
+          table: Name of the table.
+          keys: uint64 `[N]`, as in `SampleInfo.key`.
+          priorities: float64 `[N]`.
+          name: Of the ops.
+
+        Returns:
+          `None` eagerly; in a graph the operation that updates.
+
+        Raises:
+          ValueError: If a tensor has another dtype.
+          tf.errors.InvalidArgumentError: If shapes differ or are not `[N]`, or if the table refuses
+            a priority.
+          tf.errors.NotFoundError: If there is no such table.
+        """
+        keys = tf.convert_to_tensor(keys, tf.uint64)
+        priorities = tf.convert_to_tensor(priorities, tf.float64)
+        with self._name_scope(name, "update_priorities"), on_cpu():
+            return _finish_without_result(
+                ops.reverb_replay_update_priorities(self._server_address, table, keys, priorities)
+            )
+
+    def _name_scope(self, name: str | None, method: str) -> Any:
+        return tf.name_scope(name or f"{self._name}_{method}")
+
+
+def _flat(call: Any) -> list[Any]:
+    *scalars, data = call
+    return [*scalars, *data]
+
+
+def _finish_without_result(pending: Any) -> Any:
+    (done,) = finish([pending], lambda handle: [ops.reverb_replay_resume(handle)], [])
+    return None if tf.executing_eagerly() else tf.group(done)

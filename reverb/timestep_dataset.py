@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where programs look for `reverb.TimestepDataset`. Imports TensorFlow."""
+
+from reverb.tf_ops.timestep_dataset import TimestepDataset
+
+__all__ = ["TimestepDataset"]

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where programs look for `reverb.TrajectoryDataset`. Imports TensorFlow."""
+
+from reverb.tf_ops.trajectory_dataset import TrajectoryDataset
+
+__all__ = ["TrajectoryDataset"]
