@@ -70,7 +70,7 @@ release: setup $(SHIM) ## build wheel and source distribution into dist/ and che
 	rm -rf dist
 	$(PY) -m maturin build --release --strip --sdist --out dist
 	touch $(WHEEL_DONE)
-	$(PYTEST) -m 'not slow' tests/test_wheel.py
+	$(PYTEST) --noconftest -m 'not slow' tests/test_wheel.py
 
 test: build ## run the tests that a change must pass: Rust and Python, a few minutes
 	$(CARGO_TEST) --lib --bins --tests
@@ -128,7 +128,7 @@ docs: build $(DOCS_DONE) ## write the reference of both languages to docs/build/
 	cp -R target/doc docs/build/rust
 
 wheel: $(WHEEL_DONE) ## build the wheel into dist/ and check what it holds
-	$(PYTEST) -m 'not slow' tests/test_wheel.py
+	$(PYTEST) --noconftest -m 'not slow' tests/test_wheel.py
 
 conformance: build $(PEER_DONE) ## compare with the released dm-reverb 0.14, both ways
 	REVERB_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python $(PYTEST) tests -m conformance
