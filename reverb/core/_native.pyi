@@ -307,3 +307,9 @@ class StructuredWriter:
     def append(self, leaves: Sequence[Any], partial_step: bool) -> None: ...
     def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
     def end_episode(self, clear_buffers: bool, timeout_ms: int | None) -> None: ...
+
+def tensorflow_register_address() -> int:
+    """The address of the function that registers TensorFlow's ops, for the library that it loads."""
+
+def close_parked_samplers(dataset_key: int, keep: int) -> None:
+    """Closes samplers that were started for iterators of a dataset, beyond `keep`. Never blocks."""

@@ -26,6 +26,7 @@ const GIVE_BACK_EVERY: Duration = Duration::from_secs(5);
 pub(crate) async fn give_back_from_time_to_time() {
     loop {
         tokio::time::sleep(GIVE_BACK_EVERY).await;
+        crate::tensorflow::tidy_up();
         give_back();
     }
 }

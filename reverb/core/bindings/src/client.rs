@@ -11,7 +11,9 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use reverb_client::writer::legacy::LegacyOptions;
-use reverb_client::{Batch, BatchedWriter, Client as Core, LegacyWriter, SampleCursor};
+use reverb_client::{
+    Batch, BatchedWriter, Client as Core, LegacyWriter, SampleCursor, SingleStepWriters,
+};
 use reverb_data::{Error, Sampled};
 use reverb_wire::target::Target;
 
@@ -27,9 +29,6 @@ use crate::structured_writer::StructuredWriter;
 use crate::trajectory_writer::TrajectoryWriter;
 use crate::wait::{timeout_ms as timeout, wait};
 
-/// Writers that `insert` keeps open for the next call.
-const MAX_IDLE_WRITERS: usize = 8;
-
 /// Calls to the server at one address. Connects on first use.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Client {
@@ -42,47 +41,14 @@ pub(crate) struct Client {
 #[derive(Clone)]
 struct Inner {
     core: Arc<Core>,
-    idle_writers: Arc<Mutex<Vec<LegacyWriter>>>,
+    writers: Arc<SingleStepWriters>,
 }
 
 impl Inner {
     fn new(address: &str, connect_timeout: Duration) -> Self {
         let connector = Box::new(AnyConnector::new(address, connect_timeout));
         let core = Core::new(address, connector, connect_timeout, runtime().handle().clone());
-        Self { core, idle_writers: Arc::default() }
-    }
-
-    /// A writer of single steps that is not in use.
-    fn single_step_writer(&self, py: Python<'_>) -> PyResult<LegacyWriter> {
-        let idle = self.idle_writers.lock().pop();
-        if let Some(writer) = idle
-            && self.core.is_current(writer.signatures())
-        {
-            return Ok(writer);
-        }
-        let options = LegacyOptions {
-            max_sequence_length: 1,
-            chunk_length: 1,
-            delta_encoded: false,
-            max_in_flight_items: usize::MAX,
-        };
-        let signatures = wait(py, self.core.signatures())?;
-        Ok(LegacyWriter::new(&self.core, options, signatures))
-    }
-
-    /// Waits until everything is confirmed and keeps the writer for the next call, unless that is another server's
-    /// turn.
-    fn finish(&self, py: Python<'_>, writer: LegacyWriter) -> PyResult<()> {
-        wait(py, writer.flush_all())?;
-        if self.core.may_be_several_servers() {
-            return Ok(());
-        }
-        writer.begin_episode();
-        let mut idle = self.idle_writers.lock();
-        if idle.len() < MAX_IDLE_WRITERS {
-            idle.push(writer);
-        }
-        Ok(())
+        Self { writers: Arc::new(SingleStepWriters::new(Arc::clone(&core))), core }
     }
 }
 
@@ -178,8 +144,8 @@ impl Client {
             .iter()
             .map(|(table, priority)| Ok((table.extract()?, priority.extract()?)))
             .collect::<PyResult<_>>()?;
-        let inner = self.inner();
-        let writer = inner.single_step_writer(py)?;
+        let writers = self.inner().writers;
+        let writer = wait(py, writers.take())?;
         append_step(&writer, &leaves)?;
         // What is wrong with one table is said before anything is inserted into another.
         for (table, priority) in &priorities {
@@ -189,7 +155,7 @@ impl Client {
         for (table, priority) in &priorities {
             writer.create_item(table, 1, *priority).or_raise()?;
         }
-        inner.finish(py, writer)
+        wait(py, writers.finish(writer))
     }
 
     #[pyo3(signature = (leaves, priorities))]
@@ -210,10 +176,10 @@ impl Client {
                 .try_for_each(|priority| check_priority(table, *priority))
                 .or_raise()?;
         }
-        let inner = self.inner();
-        let writer = inner.single_step_writer(py)?;
+        let writers = self.inner().writers;
+        let writer = wait(py, writers.take())?;
         crate::batched_writer::insert_rows(py, &writer, &leaves, &tables)?;
-        inner.finish(py, writer)
+        wait(py, writers.finish(writer))
     }
 
     #[pyo3(signature = (max_sequence_length, chunk_length, delta_encoded, max_in_flight_items))]

@@ -31,6 +31,7 @@ mod sampler;
 mod server;
 mod structured_writer;
 mod table;
+mod tensorflow;
 mod trajectory_writer;
 mod wait;
 
@@ -60,5 +61,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batched_writer::BatchedTrajectoryWriter>()?;
     module.add_class::<structured_writer::StructuredWriter>()?;
     module.add_function(wrap_pyfunction!(process::shut_down, module)?)?;
+    module.add_function(wrap_pyfunction!(tensorflow::tensorflow_register_address, module)?)?;
+    module.add_function(wrap_pyfunction!(tensorflow::close_parked_samplers, module)?)?;
     process::register_hooks(module)
 }

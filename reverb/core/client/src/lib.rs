@@ -12,11 +12,13 @@ pub mod structured;
 pub mod writer;
 
 pub use client::{Client, Connector};
-pub use sampler::batch::{Batch, BatchColumn};
+pub use sampler::batch::{Batch, BatchColumn, ColumnPlan};
 pub use sampler::cursor::SampleCursor;
+pub use sampler::parallel::{Sampler, SamplerOptions, Taken};
 pub use structured::{PatternEngine, StructuredWriter};
 pub use writer::batched::BatchedWriter;
 pub use writer::cell::{CellRef, CellValue};
 pub use writer::lane::{ColumnOptions, Lane};
 pub use writer::legacy::LegacyWriter;
+pub use writer::single_steps::SingleStepWriters;
 pub use writer::trajectory::{ColumnRefs, TrajectoryWriter};

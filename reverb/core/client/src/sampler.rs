@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Readers: `cursor` fetches items one after another, `batch` stacks items into arrays.
+//! Readers: `cursor` fetches items when they are asked for, `parallel` in advance and with several workers; `batch`
+//! stacks items into arrays.
 
 pub mod batch;
 pub mod cursor;
+pub mod parallel;

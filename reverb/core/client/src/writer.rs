@@ -10,4 +10,5 @@ pub mod item;
 pub mod lane;
 pub mod legacy;
 pub mod sender;
+pub mod single_steps;
 pub mod trajectory;

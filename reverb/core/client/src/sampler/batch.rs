@@ -2,7 +2,8 @@
 //! Stacks items into arrays: every column becomes `[B, T, ...]`, decoded straight into its place.
 
 use reverb_data::tensor::shape_text;
-use reverb_data::{DType, Error, Result, Sampled, Shape, Tensor, TensorData};
+use reverb_data::trajectory::Column;
+use reverb_data::{DType, Error, Result, Sampled, Shape, Tensor, TensorData, Trajectory};
 
 /// One column of a batch, shape `[B, T, ...]`, or `[B, ...]` for squeezed columns.
 pub type BatchColumn = Tensor;
@@ -60,85 +61,103 @@ impl Batch {
     }
 }
 
-struct ColumnBuffer {
-    dtype: DType,
-    /// Of one item, before squeezing.
-    item_shape: Shape,
-    squeeze: bool,
-    batch_size: usize,
-    item_bytes: usize,
-    data: TensorData,
+/// What the rows of one column of a batch have in common, and how one is written to its place.
+#[derive(Debug, Clone)]
+pub struct ColumnPlan {
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Shape of one item's column before squeezing, `[T, ...]`.
+    pub item_shape: Shape,
+    /// Whether the time dimension, which is 1, is left out.
+    pub squeeze: bool,
+    /// Bytes of one item's column; 0 for strings.
+    pub item_bytes: usize,
 }
 
-impl ColumnBuffer {
-    fn new(
-        trajectory: &reverb_data::Trajectory,
-        column: &reverb_data::trajectory::Column<'_>,
-        batch_size: usize,
-    ) -> Result<Self> {
+impl ColumnPlan {
+    /// The plan for items like this one.
+    pub fn new(trajectory: &Trajectory, column: &Column<'_>) -> Result<Self> {
         let (dtype, item_shape) = trajectory.column_spec(column)?;
-        let (item_bytes, data) = if dtype == DType::String {
-            (0, TensorData::Strings(Vec::new()))
-        } else {
-            let mut item_bytes = 0;
+        let mut item_bytes = 0;
+        if dtype != DType::String {
             for slice in column.slices() {
                 let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
                 item_bytes += tensor.plausible_bytes(slice.length)?;
             }
-            let total = item_bytes.checked_mul(batch_size).ok_or_else(|| {
-                Error::resource_exhausted(format!(
-                    "a batch of {batch_size} items does not fit into memory"
-                ))
-            })?;
-            (item_bytes, TensorData::Bytes(vec![0; total]))
-        };
-        Ok(Self { dtype, item_shape, squeeze: column.squeeze, batch_size, item_bytes, data })
+        }
+        Ok(Self { dtype, item_shape, squeeze: column.squeeze, item_bytes })
     }
 
-    fn put(
-        &mut self,
-        index: usize,
-        row: usize,
-        trajectory: &reverb_data::Trajectory,
-        column: &reverb_data::trajectory::Column<'_>,
-    ) -> Result<()> {
-        if self.put_single_slice(row, trajectory, column)? {
-            return Ok(());
+    /// Shape of the column in a batch: `[B, T, ...]`, or `[B, ...]` if it is squeezed.
+    pub fn batch_shape(&self, batch_size: usize) -> Shape {
+        let mut shape = Shape::with_capacity(self.item_shape.len() + 1);
+        shape.push(batch_size);
+        shape.extend_from_slice(&self.item_shape[usize::from(self.squeeze)..]);
+        shape
+    }
+
+    /// Writes the elements of one item's column, which are `item_bytes` long. Says whether the item has the planned
+    /// shape; if not, nothing is written.
+    pub fn write(
+        &self,
+        trajectory: &Trajectory,
+        column: &Column<'_>,
+        out: &mut [u8],
+    ) -> Result<bool> {
+        if self.write_single_slice(trajectory, column, out)? {
+            return Ok(true);
         }
-        let (dtype, shape) = trajectory.column_spec(column)?;
-        if dtype != self.dtype || shape != self.item_shape || column.squeeze != self.squeeze {
-            return Err(Error::invalid_argument(format!(
+        if !self.fits(trajectory, column)? {
+            return Ok(false);
+        }
+        trajectory.copy_column(column, out)?;
+        Ok(true)
+    }
+
+    /// Appends the strings of one item's column. Says whether the item has the planned shape; if not, nothing is done.
+    pub fn append_strings(
+        &self,
+        trajectory: &Trajectory,
+        column: &Column<'_>,
+        out: &mut Vec<Vec<u8>>,
+    ) -> Result<bool> {
+        if !self.fits(trajectory, column)? {
+            return Ok(false);
+        }
+        for slice in column.slices() {
+            let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
+            out.extend(tensor.string_rows(slice.offset, slice.length)?);
+        }
+        Ok(true)
+    }
+
+    /// Says why an item that does not have the planned shape cannot be in the batch.
+    pub fn mismatch(&self, index: usize, trajectory: &Trajectory, column: &Column<'_>) -> Error {
+        match trajectory.column_spec(column) {
+            Err(error) => error,
+            Ok((dtype, shape)) => Error::invalid_argument(format!(
                 "The items of a batch must have the same shapes, but column {index} is {} {} in one and {} {} in \
                  another. Sample such tables item by item, or store sequences of equal length.",
                 self.dtype.name(),
                 shape_text(&self.item_shape),
                 dtype.name(),
                 shape_text(&shape),
-            )));
-        }
-        match &mut self.data {
-            TensorData::Bytes(bytes) => {
-                let place = row * self.item_bytes..(row + 1) * self.item_bytes;
-                trajectory.copy_column(column, &mut bytes[place])
-            }
-            TensorData::Strings(strings) => {
-                for slice in column.slices() {
-                    let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
-                    strings.extend(tensor.string_rows(slice.offset, slice.length)?);
-                }
-                Ok(())
-            }
+            )),
         }
     }
 
+    fn fits(&self, trajectory: &Trajectory, column: &Column<'_>) -> Result<bool> {
+        let (dtype, shape) = trajectory.column_spec(column)?;
+        Ok(dtype == self.dtype && shape == self.item_shape && column.squeeze == self.squeeze)
+    }
+
     /// The common case, with one look at the chunk: one slice of fixed-size elements. Says whether it applied.
-    fn put_single_slice(
-        &mut self,
-        row: usize,
-        trajectory: &reverb_data::Trajectory,
-        column: &reverb_data::trajectory::Column<'_>,
+    fn write_single_slice(
+        &self,
+        trajectory: &Trajectory,
+        column: &Column<'_>,
+        out: &mut [u8],
     ) -> Result<bool> {
-        let TensorData::Bytes(bytes) = &mut self.data else { return Ok(false) };
         let Some(slice) = column.single_slice() else { return Ok(false) };
         let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
         if tensor.dtype != self.dtype
@@ -148,15 +167,56 @@ impl ColumnBuffer {
         {
             return Ok(false);
         }
-        let place = row * self.item_bytes..(row + 1) * self.item_bytes;
-        tensor.copy_rows(slice.offset, slice.length, &mut bytes[place])?;
+        tensor.copy_rows(slice.offset, slice.length, out)?;
         Ok(true)
+    }
+}
+
+struct ColumnBuffer {
+    plan: ColumnPlan,
+    batch_size: usize,
+    data: TensorData,
+}
+
+impl ColumnBuffer {
+    fn new(trajectory: &Trajectory, column: &Column<'_>, batch_size: usize) -> Result<Self> {
+        let plan = ColumnPlan::new(trajectory, column)?;
+        let data = if plan.dtype == DType::String {
+            TensorData::Strings(Vec::new())
+        } else {
+            let total = plan.item_bytes.checked_mul(batch_size).ok_or_else(|| {
+                Error::resource_exhausted(format!(
+                    "a batch of {batch_size} items does not fit into memory"
+                ))
+            })?;
+            TensorData::Bytes(vec![0; total])
+        };
+        Ok(Self { plan, batch_size, data })
+    }
+
+    fn put(
+        &mut self,
+        index: usize,
+        row: usize,
+        trajectory: &Trajectory,
+        column: &Column<'_>,
+    ) -> Result<()> {
+        let plan = &self.plan;
+        let fits = match &mut self.data {
+            TensorData::Bytes(bytes) => {
+                let place = row * plan.item_bytes..(row + 1) * plan.item_bytes;
+                plan.write(trajectory, column, &mut bytes[place])?
+            }
+            TensorData::Strings(strings) => plan.append_strings(trajectory, column, strings)?,
+        };
+        if fits { Ok(()) } else { Err(plan.mismatch(index, trajectory, column)) }
     }
 
     fn finish(self) -> Tensor {
-        let mut shape = Shape::with_capacity(self.item_shape.len() + 1);
-        shape.push(self.batch_size);
-        shape.extend_from_slice(&self.item_shape[usize::from(self.squeeze)..]);
-        Tensor { dtype: self.dtype, shape, data: self.data }
+        Tensor {
+            dtype: self.plan.dtype,
+            shape: self.plan.batch_shape(self.batch_size),
+            data: self.data,
+        }
     }
 }

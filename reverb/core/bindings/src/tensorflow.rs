@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What TensorFlow's ops get from this module: the address of the function that registers them, and clients.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use reverb_client::{Client, SingleStepWriters};
+use reverb_data::Result;
+use reverb_wire::target::Target;
+
+use crate::connector::AnyConnector;
+use crate::process::{Local, runtime};
+
+/// How long an op waits while no server answers; the default of `reverb.Client`.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// A client that no op asked for in this time is forgotten, with its connections.
+const FORGET_AFTER: Duration = Duration::from_secs(60);
+
+/// One client for each address, whichever op uses it. Made anew after a fork.
+static CLIENTS: Mutex<Option<Local<Clients>>> = Mutex::new(None);
+
+#[derive(Default)]
+struct Clients(Mutex<HashMap<String, (Arc<SingleStepWriters>, Instant)>>);
+
+/// The address of the function that registers the ops, for `reverb.tf_ops` to hand to the library that TensorFlow loads.
+#[pyfunction]
+pub(crate) fn tensorflow_register_address() -> usize {
+    reverb_tf::install(reverb_tf::Environment { client });
+    reverb_tf::register_address()
+}
+
+/// Closes samplers that a dataset has started for iterators, beyond the number of those that are left.
+#[pyfunction]
+#[pyo3(signature = (dataset_key, keep))]
+pub(crate) fn close_parked_samplers(py: Python<'_>, dataset_key: i64, keep: usize) {
+    py.detach(|| reverb_tf::close_parked(dataset_key, keep));
+}
+
+fn client(address: &str) -> Result<Arc<SingleStepWriters>> {
+    let mut clients = CLIENTS.lock();
+    if clients.as_ref().is_none_or(|clients| !clients.origin().is_here()) {
+        *clients = Some(Local::new(Clients::default()));
+    }
+    let mut clients = clients.get_or_insert_with(|| Local::new(Clients::default())).0.lock();
+    if let Some((client, used)) = clients.get_mut(address) {
+        *used = Instant::now();
+        return Ok(Arc::clone(client));
+    }
+    Target::parse(address)?;
+    let connector = Box::new(AnyConnector::new(address, CONNECT_TIMEOUT));
+    let client = Client::new(address, connector, CONNECT_TIMEOUT, runtime().handle().clone());
+    let client = Arc::new(SingleStepWriters::new(client));
+    clients.insert(address.to_owned(), (Arc::clone(&client), Instant::now()));
+    Ok(client)
+}
+
+/// Forgets what was not used for a while. To be called now and then.
+pub(crate) fn tidy_up() {
+    reverb_tf::give_back();
+    // Somebody may have held the lock when this process was forked off another.
+    let Some(clients) = CLIENTS.try_lock() else { return };
+    let Some(clients) = clients.as_ref().filter(|clients| clients.origin().is_here()) else {
+        return;
+    };
+    let forgotten: Vec<_> = {
+        let mut clients = clients.0.lock();
+        let is_idle = |(client, used): &mut (Arc<SingleStepWriters>, Instant)| {
+            used.elapsed() > FORGET_AFTER && Arc::strong_count(client) == 1
+        };
+        clients.extract_if(|_, entry| is_idle(entry)).collect()
+    };
+    drop(forgotten);
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Writers of single steps, kept open from one insert to the next.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use reverb_data::Result;
+
+use super::legacy::{LegacyOptions, LegacyWriter};
+use crate::client::Client;
+
+/// Writers that are kept, at the most.
+const MAX_IDLE: usize = 8;
+
+/// A client with the writers that its inserts of single steps use in turn.
+pub struct SingleStepWriters {
+    client: Arc<Client>,
+    idle: Mutex<Vec<LegacyWriter>>,
+}
+
+impl SingleStepWriters {
+    /// No writer is open yet.
+    pub fn new(client: Arc<Client>) -> Self {
+        Self { client, idle: Mutex::default() }
+    }
+
+    /// The client.
+    pub fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
+    /// A writer that is not in use. The first time, waits for the signatures of the server's tables.
+    pub async fn take(&self) -> Result<LegacyWriter> {
+        let idle = self.idle.lock().pop();
+        if let Some(writer) = idle
+            && self.client.is_current(writer.signatures())
+        {
+            return Ok(writer);
+        }
+        let options = LegacyOptions {
+            max_sequence_length: 1,
+            chunk_length: 1,
+            delta_encoded: false,
+            max_in_flight_items: usize::MAX,
+        };
+        let signatures = self.client.signatures().await?;
+        Ok(LegacyWriter::new(&self.client, options, signatures))
+    }
+
+    /// Waits until everything is confirmed and keeps the writer for the next insert, unless that is another server's
+    /// turn.
+    pub async fn finish(&self, writer: LegacyWriter) -> Result<()> {
+        writer.flush_all().await?;
+        if self.client.may_be_several_servers() {
+            return Ok(());
+        }
+        writer.begin_episode();
+        let mut idle = self.idle.lock();
+        if idle.len() < MAX_IDLE {
+            idle.push(writer);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an op reports when it fails: a code of TensorFlow and a text.
+
+use std::fmt;
+
+use reverb_data::{Error, ErrorKind};
+
+/// A result of an op.
+pub(crate) type Outcome<T> = Result<T, Failure>;
+
+/// `TF_Code` of TensorFlow's `tf_status.h`, as far as it is used here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum Code {
+    Cancelled = 1,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    ResourceExhausted = 8,
+    FailedPrecondition = 9,
+    /// Stands for `UNAVAILABLE` too, which TensorFlow replaces by `INTERNAL` inside functions.
+    Aborted = 10,
+    OutOfRange = 11,
+    Unimplemented = 12,
+    Internal = 13,
+    DataLoss = 15,
+}
+
+/// Why an op failed.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) code: Code,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    pub(crate) fn invalid_argument(message: impl Into<String>) -> Self {
+        Self::new(Code::InvalidArgument, message)
+    }
+
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(Code::Internal, message)
+    }
+
+    /// What a dataset takes for its end.
+    pub(crate) fn end_of_sequence() -> Self {
+        Self::new(Code::OutOfRange, "End of sequence")
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match error.kind() {
+            ErrorKind::InvalidArgument | ErrorKind::SignatureMismatch => Code::InvalidArgument,
+            ErrorKind::TableNotFound => Code::NotFound,
+            ErrorKind::DeadlineExceeded | ErrorKind::RateLimiterTimeout => Code::DeadlineExceeded,
+            ErrorKind::FailedPrecondition => Code::FailedPrecondition,
+            ErrorKind::ResourceExhausted => Code::ResourceExhausted,
+            ErrorKind::Unimplemented => Code::Unimplemented,
+            ErrorKind::Unavailable => Code::Aborted,
+            ErrorKind::Cancelled => Code::Cancelled,
+            ErrorKind::DataLoss => Code::DataLoss,
+            ErrorKind::Internal => Code::Internal,
+        };
+        Self::new(code, error.message())
+    }
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Numbers that stand for objects in a graph.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use parking_lot::RwLock;
+
+use crate::failure::{Code, Failure, Outcome};
+
+/// Numbers are never used twice in a process, whatever they stand for; 0 stands for nothing.
+static NEXT: AtomicI64 = AtomicI64::new(1);
+
+/// Objects of one kind.
+pub(crate) struct Handles<T> {
+    /// What the objects are, for error texts.
+    kind: &'static str,
+    objects: RwLock<Option<HashMap<i64, Arc<T>>>>,
+}
+
+impl<T> Handles<T> {
+    pub(crate) const fn new(kind: &'static str) -> Self {
+        Self { kind, objects: RwLock::new(None) }
+    }
+
+    /// Gives an object a number.
+    pub(crate) fn add(&self, object: Arc<T>) -> i64 {
+        let handle = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.objects.write().get_or_insert_default().insert(handle, object);
+        handle
+    }
+
+    /// The object with a number.
+    pub(crate) fn get(&self, handle: i64) -> Outcome<Arc<T>> {
+        let objects = self.objects.read();
+        let found = objects.as_ref().and_then(|objects| objects.get(&handle));
+        found.cloned().ok_or_else(|| {
+            Failure::new(
+                Code::FailedPrecondition,
+                format!(
+                    "no {} with the handle {handle} is open in this process: it was closed, or the handle comes from \
+                     another process or a saved iterator",
+                    self.kind
+                ),
+            )
+        })
+    }
+
+    /// Forgets a number, and says whether it stood for something.
+    pub(crate) fn remove(&self, handle: i64) -> Option<Arc<T>> {
+        self.objects.write().as_mut()?.remove(&handle)
+    }
+}

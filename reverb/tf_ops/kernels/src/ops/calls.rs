@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Calls that change a server's tables: insert a step, update priorities.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reverb_client::{CellValue, SingleStepWriters};
+use reverb_data::{DType, Error};
+
+use crate::attrs::Attrs;
+use crate::environment::client;
+use crate::failure::{Code, Failure, Outcome};
+use crate::kernel::{Context, Definition, Op};
+use crate::pending::{self, Answer};
+use crate::tensor::{Input, Output};
+
+/// Inserts one step, and an item that consists of it into every table.
+pub(super) struct Insert {
+    wait: Duration,
+}
+
+impl Op for Insert {
+    const DEFINITION: Definition = Definition {
+        name: "ReverbReplayInsert",
+        inputs: &[
+            "server_address: string",
+            "tables: string",
+            "priorities: double",
+            "data: Tdata_list",
+        ],
+        outputs: &["pending: int64"],
+        attrs: &["Tdata_list: list(type) >= 1", "wait_ms: int = 20"],
+    };
+
+    fn create(attrs: &Attrs) -> Outcome<Self> {
+        Ok(Self { wait: super::wait(attrs)? })
+    }
+
+    fn compute(&self, context: &mut Context) -> Outcome<()> {
+        let writers = client(&context.input(0)?.text()?)?;
+        let tables = context.input(1)?;
+        if tables.dtype() != DType::String || tables.shape().len() != 1 {
+            return Err(Failure::invalid_argument("tables must be a tensor of strings of rank 1"));
+        }
+        let tables: Vec<String> = tables
+            .strings()
+            .iter()
+            .map(|name| String::from_utf8_lossy(name).into_owned())
+            .collect();
+        let priorities = context.input(2)?;
+        let priorities: Vec<f64> =
+            priorities.vector("priorities", DType::Float64)?.map(f64::from_ne_bytes).collect();
+        if tables.len() != priorities.len() {
+            return Err(Failure::invalid_argument(format!(
+                "tables and priorities must be of the same length, got {} and {}",
+                tables.len(),
+                priorities.len()
+            )));
+        }
+        let data =
+            (3..context.num_inputs()).map(|i| context.input(i)).collect::<Outcome<Vec<_>>>()?;
+        let runtime = writers.client().runtime().clone();
+        let items: Vec<(String, f64)> = tables.into_iter().zip(priorities).collect();
+        let call = Box::pin(insert(writers, items, data));
+        let progress = pending::start(&runtime, call, self.wait)?;
+        context.set_output(0, Output::int(progress.handle())?)
+    }
+}
+
+async fn insert(
+    writers: Arc<SingleStepWriters>,
+    items: Vec<(String, f64)>,
+    data: Vec<Input>,
+) -> Outcome<Answer> {
+    let writer = writers.take().await?;
+    writer.append(data.iter().map(Input::cell).collect::<Vec<CellValue<'_>>>())?;
+    drop(data);
+    // What is wrong with one table is said before anything is inserted into another.
+    for (table, priority) in &items {
+        if priority.is_nan() {
+            let text = format!("priorities must not be NaN, got NaN for table {table}");
+            return Err(Failure::invalid_argument(text));
+        }
+        writer.check(table, 1)?;
+    }
+    for (table, priority) in &items {
+        writer.create_item(table, 1, *priority)?;
+    }
+    writers.finish(writer).await.map_err(as_invalid_table)?;
+    Ok(Answer::Done)
+}
+
+/// A table that does not exist is an invalid argument of an insert, as it always was.
+fn as_invalid_table(error: Error) -> Failure {
+    let mut failure = Failure::from(error);
+    if failure.code == Code::NotFound {
+        failure.code = Code::InvalidArgument;
+    }
+    failure
+}
+
+/// Sets the priorities of items; keys that are not there are ignored.
+pub(super) struct UpdatePriorities {
+    wait: Duration,
+}
+
+impl Op for UpdatePriorities {
+    const DEFINITION: Definition = Definition {
+        name: "ReverbReplayUpdatePriorities",
+        inputs: &["server_address: string", "table: string", "keys: uint64", "priorities: double"],
+        outputs: &["pending: int64"],
+        attrs: &["wait_ms: int = 20"],
+    };
+
+    fn create(attrs: &Attrs) -> Outcome<Self> {
+        Ok(Self { wait: super::wait(attrs)? })
+    }
+
+    fn compute(&self, context: &mut Context) -> Outcome<()> {
+        let writers = client(&context.input(0)?.text()?)?;
+        let table = context.input(1)?.text()?;
+        let (keys, priorities) = (context.input(2)?, context.input(3)?);
+        let keys = keys.vector("keys", DType::UInt64)?.map(u64::from_ne_bytes).collect::<Vec<_>>();
+        let priorities = priorities.vector("priorities", DType::Float64)?.map(f64::from_ne_bytes);
+        let priorities = priorities.collect::<Vec<_>>();
+        if keys.len() != priorities.len() {
+            return Err(Failure::invalid_argument(format!(
+                "keys and priorities must be of the same length, got {} and {}",
+                keys.len(),
+                priorities.len()
+            )));
+        }
+        let client = Arc::clone(writers.client());
+        let runtime = client.runtime().clone();
+        let updates = keys.into_iter().zip(priorities).collect();
+        let call = Box::pin(async move {
+            client.mutate_priorities(&table, updates, Vec::new()).await?;
+            Ok(Answer::Done)
+        });
+        let progress = pending::start(&runtime, call, self.wait)?;
+        context.set_output(0, Output::int(progress.handle())?)
+    }
+}
+
+/// Goes on waiting for an insert or an update.
+pub(super) struct Resume {
+    wait: Duration,
+}
+
+impl Op for Resume {
+    const DEFINITION: Definition = Definition {
+        name: "ReverbReplayResume",
+        inputs: &["call: int64"],
+        outputs: &["pending: int64"],
+        attrs: &["wait_ms: int = 50"],
+    };
+
+    fn create(attrs: &Attrs) -> Outcome<Self> {
+        Ok(Self { wait: super::wait(attrs)? })
+    }
+
+    fn compute(&self, context: &mut Context) -> Outcome<()> {
+        let progress = pending::resume(context.input(0)?.int()?, self.wait)?;
+        context.set_output(0, Output::int(progress.handle())?)
+    }
+}
+
+/// Gives a call up.
+pub(super) struct Abandon;
+
+impl Op for Abandon {
+    const DEFINITION: Definition = Definition {
+        name: "ReverbReplayAbandon",
+        inputs: &["call: int64"],
+        outputs: &["was_pending: bool"],
+        attrs: &[],
+    };
+
+    fn create(_attrs: &Attrs) -> Outcome<Self> {
+        Ok(Self)
+    }
+
+    fn compute(&self, context: &mut Context) -> Outcome<()> {
+        let was_pending = pending::abandon(context.input(0)?.int()?);
+        context.set_output(0, Output::bool(was_pending)?)
+    }
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The ops behind an iterator of a dataset: create a sampler, take from it, close it.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use reverb_client::SamplerOptions;
+use reverb_data::DType;
+
+use crate::attrs::{Attrs, PartialShape};
+use crate::environment::client;
+use crate::failure::{Failure, Outcome};
+use crate::kernel::{Context, Definition, Op};
+use crate::rows::RowSpecs;
+use crate::sampler::{self, Wanted};
+use crate::tensor::Output;
+
+/// Starts a sampler, or takes one that was started for the iterator before.
+pub(super) struct Create {
+    columns: Vec<(DType, PartialShape)>,
+    timesteps: bool,
+    options: SamplerOptions,
+    park: bool,
+}
+
+impl Op for Create {
+    const DEFINITION: Definition = Definition {
+        name: "ReverbReplaySamplerCreate",
+        inputs: &["server_address: string", "table: string", "dataset_key: int64"],
+        outputs: &["handle: int64"],
+        attrs: &[
+            "dtypes: list(type) >= 0",
+            "shapes: list(shape) >= 0",
+            "timesteps: bool = false",
+            "max_in_flight_samples_per_worker: int = 100",
+            "num_workers: int = -1",
+            "max_samples_per_stream: int = -1",
+            "rate_limiter_timeout_ms: int = -1",
+            "max_samples: int = -1",
+            "park: bool = false",
+        ],
+    };
+
+    fn create(attrs: &Attrs) -> Outcome<Self> {
+        let (dtypes, shapes) = (attrs.types("dtypes")?, attrs.shapes("shapes")?);
+        if dtypes.len() != shapes.len() {
+            return Err(Failure::invalid_argument(format!(
+                "dtypes and shapes must be of the same length, got {} and {}",
+                dtypes.len(),
+                shapes.len()
+            )));
+        }
+        Ok(Self {
+            columns: dtypes.into_iter().zip(shapes).collect(),
+            timesteps: attrs.bool("timesteps")?,
+            options: sampler::options(
+                attrs.int("max_in_flight_samples_per_worker")?,
+                attrs.int("num_workers")?,
+                attrs.int("max_samples_per_stream")?,
+                attrs.int("rate_limiter_timeout_ms")?,
+                attrs.int("max_samples")?,
+            )?,
+            park: attrs.bool("park")?,
+        })
+    }
+
+    fn compute(&self, context: &mut Context) -> Outcome<()> {
+        let dataset_key = context.input(2)?.int()?;
+        if !self.park
+            && dataset_key != 0
+            && let Some(handle) = sampler::take_parked(dataset_key)
+        {
+            return context.set_output(0, Output::int(handle)?);
+        }
+        let writers = client(&context.input(0)?.text()?)?;
+        let specs = RowSpecs {
+            table: context.input(1)?.text()?,
+            columns: self.columns.clone(),
+            timesteps: self.timesteps,
+            signature: OnceLock::new(),
+        };
+        let handle = sampler::open(writers.client(), specs, self.options.clone());
+        if self.park {
+            sampler::park(dataset_key, handle);
+        }
+        context.set_output(0, Output::int(handle)?)
+    }
+}
+
+/// Says whether the table's signature was compared with what the dataset expects.
+pub(super) struct Check {
+    wait: Duration,
+}
+
+impl Op for Check {
+    const DEFINITION: Definition = Definition {
+        name: "ReverbReplaySamplerCheck",
+        inputs: &["handle: int64"],
+        outputs: &["checked: bool"],
+        attrs: &["wait_ms: int = 50"],
+    };
+
+    fn create(attrs: &Attrs) -> Outcome<Self> {
+        Ok(Self { wait: super::wait(attrs)? })
+    }
+
+    fn compute(&self, context: &mut Context) -> Outcome<()> {
+        let checked = sampler::get(context.input(0)?.int()?)?.check(self.wait)?;
+        context.set_output(0, Output::bool(checked)?)
+    }
+}
+
+/// Gives the next rows.
+pub(super) struct Next {
+    wanted: Wanted,
+    wait: Duration,
+    dtypes: Vec<DType>,
+}
+
+impl Op for Next {
+    const DEFINITION: Definition = Definition {
+        name: "ReverbReplaySamplerNext",
+        inputs: &["handle: int64"],
+        outputs: &[
+            "key: uint64",
+            "probability: double",
+            "table_size: int64",
+            "priority: double",
+            "times_sampled: int32",
+            "data: Toutput_list",
+        ],
+        attrs: &[
+            "Toutput_list: list(type) >= 0",
+            "rows: int = 64",
+            "exact: bool = false",
+            "drop_remainder: bool = false",
+            "wait_ms: int = 50",
+        ],
+    };
+
+    fn create(attrs: &Attrs) -> Outcome<Self> {
+        let rows = attrs.int("rows")?;
+        let rows = usize::try_from(rows).ok().filter(|&rows| rows > 0);
+        let rows = rows.ok_or_else(|| Failure::invalid_argument("rows must be at least 1"))?;
+        Ok(Self {
+            wanted: Wanted {
+                rows,
+                exact: attrs.bool("exact")?,
+                drop_remainder: attrs.bool("drop_remainder")?,
+            },
+            wait: super::wait(attrs)?,
+            dtypes: attrs.types("Toutput_list")?,
+        })
+    }
+
+    fn compute(&self, context: &mut Context) -> Outcome<()> {
+        let sampler = sampler::get(context.input(0)?.int()?)?;
+        sampler.check_outputs(&self.dtypes)?;
+        sampler.next(self.wanted, self.wait)?.set_outputs(context)
+    }
+}
+
+/// Closes a sampler.
+pub(super) struct Close;
+
+impl Op for Close {
+    const DEFINITION: Definition = Definition {
+        name: "ReverbReplaySamplerClose",
+        inputs: &["handle: int64"],
+        outputs: &["was_open: bool"],
+        attrs: &[],
+    };
+
+    fn create(_attrs: &Attrs) -> Outcome<Self> {
+        Ok(Self)
+    }
+
+    fn compute(&self, context: &mut Context) -> Outcome<()> {
+        let was_open = sampler::close(context.input(0)?.int()?);
+        context.set_output(0, Output::bool(was_open)?)
+    }
+}

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sampled items become the outputs of an op: stacked, decoded straight into the memory that TensorFlow takes over.
+
+use std::sync::{Arc, OnceLock};
+
+use reverb_client::ColumnPlan;
+use reverb_data::tensor::shape_text;
+use reverb_data::trajectory::Column;
+use reverb_data::{DType, Error, Result, Sampled, Shape, Signature, Tensor, Trajectory};
+use smallvec::SmallVec;
+
+use crate::attrs::PartialShape;
+use crate::failure::{Failure, Outcome};
+use crate::kernel::Context;
+use crate::tensor::Output;
+
+/// What the caller of a dataset expects of every row.
+pub(crate) struct RowSpecs {
+    pub(crate) table: String,
+    pub(crate) columns: Vec<(DType, PartialShape)>,
+    /// Whether a row is a step of an item, and not the whole.
+    pub(crate) timesteps: bool,
+    /// The table's signature, once it is known; `None` if it has none, or could not be had.
+    pub(crate) signature: OnceLock<Option<Arc<Signature>>>,
+}
+
+impl RowSpecs {
+    /// Compares what is expected with the signature of the table.
+    pub(crate) fn check_signature(&self, signature: &Signature) -> Result<()> {
+        let (table, requested, known) = (&self.table, self.columns.len(), signature.0.len());
+        if requested != known {
+            return Err(Error::invalid_argument(format!(
+                "Inconsistent number of tensors requested from table '{table}'.  Requested {requested} tensors, but \
+                 table signature shows {known} tensors.  Table signature: {}",
+                signature.describe(),
+            )));
+        }
+        for (i, ((dtype, shape), spec)) in self.columns.iter().zip(&signature.0).enumerate() {
+            if *dtype != spec.dtype || !are_compatible(shape, &spec.shape) {
+                return Err(Error::invalid_argument(format!(
+                    "Requested incompatible tensor at flattened index {i} from table '{table}'.  Requested (dtype, \
+                     shape): ({}, {}).  Signature (dtype, shape): ({}, {}).  The column is '{}'.  Table signature: {}",
+                    dtype.name(),
+                    partial_shape_text(shape),
+                    spec.dtype.name(),
+                    spec.shape_text(),
+                    spec.name,
+                    signature.describe(),
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares a row with what is expected.
+    fn check_row(&self, index: usize, dtype: DType, shape: &[usize]) -> Outcome<()> {
+        let signature = self.signature.get().and_then(Option::as_ref);
+        let name =
+            signature.and_then(|signature| signature.0.get(index)).map(|spec| spec.name.as_str());
+        let (expected, expected_shape) = &self.columns[index];
+        if dtype != *expected || !matches(expected_shape, shape) {
+            return Err(self.mismatch(
+                index,
+                name,
+                (*expected, &partial_shape_text(expected_shape)),
+                (dtype, shape),
+            ));
+        }
+        if let Some(spec) = signature.and_then(|signature| signature.0.get(index))
+            && (dtype != spec.dtype || !spec.shape_matches(shape))
+        {
+            return Err(self.mismatch(
+                index,
+                name,
+                (spec.dtype, &spec.shape_text()),
+                (dtype, shape),
+            ));
+        }
+        Ok(())
+    }
+
+    fn mismatch(
+        &self,
+        index: usize,
+        name: Option<&str>,
+        (expected, expected_shape): (DType, &str),
+        (dtype, shape): (DType, &[usize]),
+    ) -> Failure {
+        let name = name.filter(|name| !name.is_empty()).map(|name| format!(" (column '{name}')"));
+        Failure::invalid_argument(format!(
+            "Received incompatible tensor at flattened index {index}{} from table '{}'.  Specification has (dtype, \
+             shape): ({}, {expected_shape}).  Tensor has (dtype, shape): ({}, {}).",
+            name.unwrap_or_default(),
+            self.table,
+            expected.name(),
+            dtype.name(),
+            shape_text(shape),
+        ))
+    }
+
+    fn check_num_columns(&self, trajectory: &Trajectory) -> Outcome<()> {
+        let (expected, found) = (self.columns.len(), trajectory.num_columns());
+        if expected == found {
+            return Ok(());
+        }
+        Err(Failure::invalid_argument(format!(
+            "Inconsistent number of tensors received from table '{}'.  Specification has {expected} tensors, but data \
+             coming from the table shows {found} tensors.",
+            self.table,
+        )))
+    }
+}
+
+/// Whether some shape is an instance of both.
+fn are_compatible(a: &PartialShape, b: &PartialShape) -> bool {
+    let (Some(a), Some(b)) = (a, b) else { return true };
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is_none() || b.is_none() || a == b)
+}
+
+fn matches(expected: &PartialShape, shape: &[usize]) -> bool {
+    let Some(expected) = expected else { return true };
+    expected.len() == shape.len()
+        && expected.iter().zip(shape).all(|(dim, &size)| dim.is_none_or(|dim| dim == size))
+}
+
+fn partial_shape_text(shape: &PartialShape) -> String {
+    match shape {
+        None => "<unknown>".to_owned(),
+        Some(dims) => {
+            shape_text(dims.iter().map(|dim| dim.map_or("?".to_owned(), |dim| dim.to_string())))
+        }
+    }
+}
+
+/// The five vectors that say how rows were picked.
+pub(crate) struct Infos {
+    keys: Vec<u64>,
+    probabilities: Vec<f64>,
+    table_sizes: Vec<i64>,
+    priorities: Vec<f64>,
+    times_sampled: Vec<i32>,
+}
+
+impl Infos {
+    fn with_capacity(rows: usize) -> Self {
+        Self {
+            keys: Vec::with_capacity(rows),
+            probabilities: Vec::with_capacity(rows),
+            table_sizes: Vec::with_capacity(rows),
+            priorities: Vec::with_capacity(rows),
+            times_sampled: Vec::with_capacity(rows),
+        }
+    }
+
+    fn push(&mut self, sampled: &Sampled, rows: usize) {
+        for _ in 0..rows {
+            self.keys.push(sampled.key);
+            self.probabilities.push(sampled.probability);
+            self.table_sizes.push(sampled.table_size);
+            self.priorities.push(sampled.priority);
+            self.times_sampled.push(sampled.times_sampled);
+        }
+    }
+
+    /// Sets five outputs from `first` on.
+    fn set_outputs(&self, context: &mut Context, first: usize) -> Outcome<()> {
+        let shape = || Shape::from_slice(&[self.keys.len()]);
+        let eight =
+            |values: &[f64]| values.iter().map(|value| value.to_ne_bytes()).collect::<Vec<_>>();
+        let keys = self.keys.iter().map(|value| value.to_ne_bytes());
+        let sizes = self.table_sizes.iter().map(|value| value.to_ne_bytes());
+        let times = self.times_sampled.iter().map(|value| value.to_ne_bytes());
+        let (probabilities, priorities) = (eight(&self.probabilities), eight(&self.priorities));
+        context.set_output(first, Output::numbers(DType::UInt64, shape(), keys)?)?;
+        context.set_output(
+            first + 1,
+            Output::numbers(DType::Float64, shape(), probabilities.into_iter())?,
+        )?;
+        context.set_output(first + 2, Output::numbers(DType::Int64, shape(), sizes)?)?;
+        context.set_output(
+            first + 3,
+            Output::numbers(DType::Float64, shape(), priorities.into_iter())?,
+        )?;
+        context.set_output(first + 4, Output::numbers(DType::Int32, shape(), times)?)
+    }
+}
+
+/// Rows, ready to be given to TensorFlow.
+pub(crate) struct Rows {
+    infos: Infos,
+    columns: Vec<Output>,
+    /// Items that went into them.
+    pub(crate) num_items: usize,
+}
+
+impl Rows {
+    /// No rows, in the form that the specs ask for.
+    pub(crate) fn none(specs: &RowSpecs) -> Outcome<Self> {
+        let columns = specs.columns.iter().map(|(dtype, shape)| {
+            let dims = shape.iter().flatten().map(|dim| dim.unwrap_or(0));
+            let shape: Shape = std::iter::once(0).chain(dims).collect();
+            match dtype {
+                DType::String => Output::strings(shape, &[] as &[&[u8]]),
+                _ => Output::new(*dtype, shape),
+            }
+        });
+        let columns = columns.collect::<Outcome<_>>()?;
+        Ok(Self { infos: Infos::with_capacity(0), columns, num_items: 0 })
+    }
+
+    /// Sets all outputs: the five vectors of infos, then the columns.
+    pub(crate) fn set_outputs(self, context: &mut Context) -> Outcome<()> {
+        self.infos.set_outputs(context, 0)?;
+        for (i, column) in self.columns.into_iter().enumerate() {
+            context.set_output(5 + i, column)?;
+        }
+        Ok(())
+    }
+
+    /// Stacks whole items: columns become `[B, T, ...]`. Ends before an item of another shape than the first; with
+    /// `exact` that is an error.
+    pub(crate) fn of_items(samples: &[Sampled], specs: &RowSpecs, exact: bool) -> Outcome<Self> {
+        let Some(first) = samples.first() else { return Self::none(specs) };
+        let mut columns = Columns::new(&first.trajectory, specs, samples.len())?;
+        let mut infos = Infos::with_capacity(samples.len());
+        for (row, sampled) in samples.iter().enumerate() {
+            if let Some(misfit) = columns.put(row, &sampled.trajectory)? {
+                if exact {
+                    return Err(misfit.into());
+                }
+                break;
+            }
+            infos.push(sampled, 1);
+        }
+        let num_items = infos.keys.len();
+        Ok(Self { infos, columns: columns.finish(num_items)?, num_items })
+    }
+
+    /// Gives the steps of items one after another: columns become `[sum of T, ...]`. Ends before an item whose steps
+    /// have another shape than those of the first.
+    pub(crate) fn of_timesteps(samples: &[Sampled], specs: &RowSpecs) -> Outcome<Self> {
+        let Some(first) = samples.first() else { return Self::none(specs) };
+        let step_specs = Steps::of(&first.trajectory, specs)?;
+        for (i, (dtype, shape)) in step_specs.columns.iter().enumerate() {
+            specs.check_row(i, *dtype, shape)?;
+        }
+        let mut infos = Infos::with_capacity(samples.len());
+        let mut num_items = 0;
+        for sampled in samples {
+            let steps = Steps::of(&sampled.trajectory, specs)?;
+            if steps.columns != step_specs.columns {
+                break;
+            }
+            infos.push(sampled, steps.count);
+            num_items += 1;
+        }
+        let mut outputs = Vec::with_capacity(step_specs.columns.len());
+        for (i, (dtype, shape)) in step_specs.columns.into_iter().enumerate() {
+            let shape: Shape = std::iter::once(infos.keys.len()).chain(shape).collect();
+            outputs.push(concatenated(&samples[..num_items], i, dtype, shape)?);
+        }
+        Ok(Self { infos, columns: outputs, num_items })
+    }
+}
+
+/// One column of several items, one after another.
+fn concatenated(samples: &[Sampled], index: usize, dtype: DType, shape: Shape) -> Outcome<Output> {
+    if dtype == DType::String {
+        let mut strings = Vec::new();
+        for sampled in samples {
+            for column in sampled.trajectory.columns().skip(index).take(1) {
+                let plan = ColumnPlan::new(&sampled.trajectory, &column)?;
+                plan.append_strings(&sampled.trajectory, &column, &mut strings)?;
+            }
+        }
+        return Output::strings(shape, &strings);
+    }
+    let mut output = Output::new(dtype, shape)?;
+    let mut rest = output.bytes_mut();
+    for sampled in samples {
+        for column in sampled.trajectory.columns().skip(index).take(1) {
+            let plan = ColumnPlan::new(&sampled.trajectory, &column)?;
+            let (place, others) = rest
+                .split_at_mut_checked(plan.item_bytes)
+                .ok_or_else(|| Failure::internal("an item is longer than its steps"))?;
+            plan.write(&sampled.trajectory, &column, place)?;
+            rest = others;
+        }
+    }
+    Ok(output)
+}
+
+/// An item as steps.
+struct Steps {
+    count: usize,
+    /// Type and shape of one step of every column.
+    columns: SmallVec<[(DType, Shape); 8]>,
+}
+
+impl Steps {
+    fn of(trajectory: &Trajectory, specs: &RowSpecs) -> Outcome<Self> {
+        specs.check_num_columns(trajectory)?;
+        let mut count = None;
+        let mut columns = SmallVec::new();
+        for (i, column) in trajectory.columns().enumerate() {
+            let (dtype, mut shape) = trajectory.column_spec(&column)?;
+            let steps = shape.remove(0);
+            let expected = *count.get_or_insert(steps);
+            if steps != expected {
+                return Err(not_timesteps(&specs.table, expected, i, steps));
+            }
+            columns.push((dtype, shape));
+        }
+        Ok(Self { count: count.unwrap_or(0), columns })
+    }
+}
+
+pub(crate) fn not_timesteps(table: &str, first: usize, index: usize, steps: usize) -> Failure {
+    Failure::invalid_argument(format!(
+        "Received an item from table '{table}' that cannot be decomposed into timesteps: its first column has {first} \
+         steps and column {index} has {steps}. Read such tables with a TrajectoryDataset.",
+    ))
+}
+
+/// The columns of a batch of items in the making.
+struct Columns(SmallVec<[(ColumnPlan, Place); 8]>);
+
+enum Place {
+    Bytes(Output),
+    Strings(Vec<Vec<u8>>),
+}
+
+impl Columns {
+    /// Room for `rows` items like this one.
+    fn new(trajectory: &Trajectory, specs: &RowSpecs, rows: usize) -> Outcome<Self> {
+        specs.check_num_columns(trajectory)?;
+        let mut columns = SmallVec::new();
+        for (i, column) in trajectory.columns().enumerate() {
+            let plan = ColumnPlan::new(trajectory, &column)?;
+            specs.check_row(i, plan.dtype, &plan.item_shape[usize::from(plan.squeeze)..])?;
+            let place = match plan.dtype {
+                DType::String => Place::Strings(Vec::new()),
+                dtype => Place::Bytes(Output::new(dtype, plan.batch_shape(rows))?),
+            };
+            columns.push((plan, place));
+        }
+        Ok(Self(columns))
+    }
+
+    /// Writes an item. If it has other shapes than the first, says so.
+    fn put(&mut self, row: usize, trajectory: &Trajectory) -> Result<Option<Error>> {
+        if trajectory.num_columns() != self.0.len() {
+            return Ok(Some(Error::invalid_argument(format!(
+                "The items of a batch must have the same columns, but one has {} and another {}.",
+                self.0.len(),
+                trajectory.num_columns(),
+            ))));
+        }
+        for (i, ((plan, place), column)) in self.0.iter_mut().zip(trajectory.columns()).enumerate()
+        {
+            if !place.write(plan, row, trajectory, &column)? {
+                return Ok(Some(plan.mismatch(i, trajectory, &column)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first `rows` rows.
+    fn finish(self, rows: usize) -> Outcome<Vec<Output>> {
+        let outputs = self.0.into_iter().map(|(plan, place)| match place {
+            Place::Bytes(mut output) => {
+                output.truncate(rows);
+                Ok(output)
+            }
+            Place::Strings(mut strings) => {
+                let shape = plan.batch_shape(rows);
+                strings.truncate(Tensor::num_elements(&shape).unwrap_or(0));
+                Output::strings(shape, &strings)
+            }
+        });
+        outputs.collect()
+    }
+}
+
+impl Place {
+    fn write(
+        &mut self,
+        plan: &ColumnPlan,
+        row: usize,
+        trajectory: &Trajectory,
+        column: &Column<'_>,
+    ) -> Result<bool> {
+        match self {
+            Self::Strings(strings) => plan.append_strings(trajectory, column, strings),
+            Self::Bytes(output) => {
+                let place = row * plan.item_bytes..(row + 1) * plan.item_bytes;
+                plan.write(trajectory, column, &mut output.bytes_mut()[place])
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The sampler behind an iterator of a dataset.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use reverb_client::{Client, Sampler, SamplerOptions, Taken};
+use reverb_data::{DType, Result, Sampled};
+
+use crate::failure::{Failure, Outcome};
+use crate::handles::Handles;
+use crate::rows::{RowSpecs, Rows};
+use crate::waiting::{Awaited, waiting_room};
+
+/// How long an iterator waits for the signature of its table before it goes on without.
+const SIGNATURE_TIMEOUT: Duration = Duration::from_secs(30);
+
+static OPEN: Handles<OpenSampler> = Handles::new("sampler");
+
+/// Samplers that were started for an iterator before it asked for them: handles by the key of the dataset.
+static PARKED: Mutex<Option<HashMap<i64, VecDeque<i64>>>> = Mutex::new(None);
+
+/// A sampler, and what TensorFlow did not take of what it fetched.
+pub(crate) struct OpenSampler {
+    sampler: Sampler,
+    specs: Arc<RowSpecs>,
+    /// Items that were taken from the sampler and wait for others to make a batch, or were too many for one.
+    held: Mutex<Vec<Sampled>>,
+    /// Whether those that are held can be given without waiting for others.
+    has_rows: AtomicBool,
+}
+
+impl Awaited for OpenSampler {
+    fn has_news(&self) -> bool {
+        self.has_rows.load(Ordering::Acquire) || self.sampler.has_news()
+    }
+}
+
+/// How many rows an op asks for, and in which form.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) rows: usize,
+    /// Whether to wait for all of them.
+    pub(crate) exact: bool,
+    /// Whether fewer are worth nothing at the end.
+    pub(crate) drop_remainder: bool,
+}
+
+/// Starts a sampler and returns its handle.
+pub(crate) fn open(client: &Arc<Client>, specs: RowSpecs, options: SamplerOptions) -> i64 {
+    let specs = Arc::new(specs);
+    let before = learn_signature(Arc::clone(client), Arc::clone(&specs));
+    let announce = || waiting_room().announce();
+    let sampler =
+        Sampler::start(Arc::clone(client), &specs.table.clone(), options, before, announce);
+    OPEN.add(Arc::new(OpenSampler {
+        sampler,
+        specs,
+        held: Mutex::default(),
+        has_rows: AtomicBool::new(false),
+    }))
+}
+
+/// The sampler with a handle.
+pub(crate) fn get(handle: i64) -> Outcome<Arc<OpenSampler>> {
+    OPEN.get(handle)
+}
+
+/// Closes a sampler; says whether it was open.
+pub(crate) fn close(handle: i64) -> bool {
+    let Some(sampler) = OPEN.remove(handle) else { return false };
+    sampler.sampler.close();
+    let awaited: Arc<dyn Awaited> = sampler;
+    waiting_room().leave(&awaited);
+    true
+}
+
+/// Keeps a sampler for the next iterator of a dataset.
+pub(crate) fn park(dataset_key: i64, handle: i64) {
+    PARKED.lock().get_or_insert_default().entry(dataset_key).or_default().push_back(handle);
+}
+
+/// The sampler that was parked first for a dataset.
+pub(crate) fn take_parked(dataset_key: i64) -> Option<i64> {
+    let mut parked = PARKED.lock();
+    let parked = parked.as_mut()?;
+    let handles = parked.get_mut(&dataset_key)?;
+    let handle = handles.pop_front();
+    if handles.is_empty() {
+        parked.remove(&dataset_key);
+    }
+    handle
+}
+
+/// Closes samplers that were parked for a dataset, until `keep` are left.
+pub fn close_parked(dataset_key: i64, keep: usize) {
+    loop {
+        let is_surplus = PARKED
+            .lock()
+            .as_ref()
+            .and_then(|parked| parked.get(&dataset_key))
+            .is_some_and(|handles| handles.len() > keep);
+        if !is_surplus {
+            return;
+        }
+        if let Some(handle) = take_parked(dataset_key) {
+            close(handle);
+        }
+    }
+}
+
+/// Compares the specs with the signature of the table, if it can be had.
+async fn learn_signature(client: Arc<Client>, specs: Arc<RowSpecs>) -> Result<()> {
+    let table = specs.table.clone();
+    let lookup = async {
+        client.server_info().await?;
+        client.signatures().await
+    };
+    let Ok(signatures) = tokio::time::timeout(SIGNATURE_TIMEOUT, lookup).await else {
+        log::warn!(
+            "No server answered at {} for {} s; reading table '{table}' without comparing it with its signature.",
+            client.address(),
+            SIGNATURE_TIMEOUT.as_secs(),
+        );
+        let _ = specs.signature.set(None);
+        return Ok(());
+    };
+    let signatures = signatures?;
+    let signature = signatures.get(&table).cloned();
+    if signature.is_none() {
+        // Another of several servers may have it; otherwise the first sample says that it was not found.
+        log::warn!("The server at {} has no table '{table}'.", client.address());
+    }
+    let signature = signature.flatten();
+    if let Some(signature) = &signature {
+        specs.check_signature(signature)?;
+    }
+    let _ = specs.signature.set(signature);
+    waiting_room().announce();
+    Ok(())
+}
+
+impl OpenSampler {
+    /// The next rows; none if not enough came within about `limit`.
+    pub(crate) fn next(self: &Arc<Self>, wanted: Wanted, limit: Duration) -> Outcome<Rows> {
+        let mut held = self.held.lock();
+        let awaited: Arc<dyn Awaited> = Arc::<Self>::clone(self);
+        let found =
+            waiting_room().wait(&awaited, limit, || self.collect(wanted, &mut held).transpose());
+        match found.transpose()? {
+            None => return Rows::none(&self.specs),
+            Some(Taken::End) if held.is_empty() || (wanted.exact && wanted.drop_remainder) => {
+                return Err(Failure::end_of_sequence());
+            }
+            Some(_) => {}
+        }
+        let rows = if self.specs.timesteps {
+            Rows::of_timesteps(&held, &self.specs)
+        } else {
+            Rows::of_items(&held, &self.specs, wanted.exact)
+        };
+        match &rows {
+            Ok(rows) => drop(held.drain(..rows.num_items)),
+            // What cannot be stacked is left out, so that it does not stand in the way for ever.
+            Err(_) if wanted.exact => held.clear(),
+            Err(_) if !self.specs.timesteps => drop(held.remove(0)),
+            Err(_) => {}
+        }
+        self.has_rows.store(!held.is_empty() && !wanted.exact, Ordering::Release);
+        rows
+    }
+
+    /// Checks that an op gives what the sampler was made for.
+    pub(crate) fn check_outputs(&self, dtypes: &[DType]) -> Outcome<()> {
+        if self.specs.columns.iter().map(|(dtype, _)| dtype).eq(dtypes) {
+            return Ok(());
+        }
+        Err(Failure::invalid_argument(
+            "Toutput_list must hold the dtypes with which the sampler was created",
+        ))
+    }
+
+    /// Takes items from the sampler; `None` if there are not enough yet.
+    fn collect(&self, wanted: Wanted, held: &mut Vec<Sampled>) -> Result<Option<Taken>> {
+        if !held.is_empty() && (!wanted.exact || held.len() >= wanted.rows) {
+            return Ok(Some(Taken::Some));
+        }
+        let missing = wanted.rows - held.len();
+        let taken = self.sampler.take(missing, wanted.exact, held)?;
+        Ok(match taken {
+            Taken::End => Some(Taken::End),
+            Taken::Some if !wanted.exact || held.len() >= wanted.rows => Some(Taken::Some),
+            Taken::Some | Taken::Nothing => None,
+        })
+    }
+
+    /// Whether the table's signature was compared; waits for it for about `limit`.
+    pub(crate) fn check(self: &Arc<Self>, limit: Duration) -> Outcome<bool> {
+        let awaited: Arc<dyn Awaited> = Arc::new(SignatureOf(Arc::clone(self)));
+        let checked = waiting_room().wait(&awaited, limit, || match self.specs.signature.get() {
+            Some(_) => Some(Ok(true)),
+            None => self.sampler.failure().map(|error| Err(Failure::from(error))),
+        });
+        waiting_room().leave(&awaited);
+        checked.unwrap_or(Ok(false))
+    }
+}
+
+/// Waits for the signature alone.
+struct SignatureOf(Arc<OpenSampler>);
+
+impl Awaited for SignatureOf {
+    fn has_news(&self) -> bool {
+        self.0.specs.signature.get().is_some() || self.0.sampler.failure().is_some()
+    }
+}
+
+/// Options as ops give them: -1 stands for the default.
+pub(crate) fn options(
+    max_in_flight_samples_per_worker: i64,
+    num_workers: i64,
+    max_samples_per_stream: i64,
+    rate_limiter_timeout_ms: i64,
+    max_samples: i64,
+) -> Outcome<SamplerOptions> {
+    let defaults = SamplerOptions::default();
+    let positive = |name: &str, value: i64| match value {
+        -1 => Ok(None),
+        1.. => Ok(Some(value as u64)),
+        _ => {
+            Err(Failure::invalid_argument(format!("{name} must be -1 or at least 1, got {value}")))
+        }
+    };
+    let per_worker =
+        usize::try_from(max_in_flight_samples_per_worker).ok().filter(|&count| count > 0);
+    let per_worker = per_worker.ok_or_else(|| {
+        Failure::invalid_argument(format!(
+            "max_in_flight_samples_per_worker must be at least 1, got {max_in_flight_samples_per_worker}"
+        ))
+    })?;
+    Ok(SamplerOptions {
+        max_samples: positive("max_samples", max_samples)?,
+        max_in_flight_samples_per_worker: per_worker,
+        num_workers: positive("num_workers_per_iterator", num_workers)?
+            .map_or(defaults.num_workers, |it| it as usize),
+        max_samples_per_stream: positive("max_samples_per_stream", max_samples_per_stream)?
+            .unwrap_or(defaults.max_samples_per_stream),
+        rate_limiter_timeout: u64::try_from(rate_limiter_timeout_ms)
+            .ok()
+            .map(Duration::from_millis),
+    })
+}
