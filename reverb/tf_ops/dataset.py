@@ -211,7 +211,10 @@ class SamplerDataset(SpecifiedDataset):
         if not tf.executing_eagerly():
             return super().__iter__()
         if self._own_dataset is None:
-            self._own_dataset = SpecifiedDataset(self._make_dataset(self._key), self.element_spec)
+            own = self._make_dataset(self._key)
+            if self._batch[0] is None:
+                own = own.with_options(_without_prefetching())
+            self._own_dataset = SpecifiedDataset(own, self.element_spec)
         with on_cpu():
             sampler = self._pipeline.create(*self._source, self._key, park=True)
             try:
@@ -244,6 +247,13 @@ class SamplerDataset(SpecifiedDataset):
         specs = self._pipeline.specs(leading)
         info, columns = specs[: len(SampleInfo._fields)], specs[len(SampleInfo._fields) :]
         return ReplaySample(SampleInfo(*info), without_lists(tree.unflatten_as(dtypes, columns)))
+
+
+def _without_prefetching() -> Any:
+    options = tf.data.Options()
+    # TensorFlow would sample one item more than programs that count on exact numbers expect.
+    options.experimental_optimization.inject_prefetch = False
+    return options
 
 
 def without_lists(nest: Any) -> Any:

@@ -21,11 +21,6 @@ _MAX_BYTES = 1 << 20
 # What an unknown dimension, usually time, is taken for when the size of a row is estimated.
 _TYPICAL_DIMENSION = 16
 
-# Rows in the pipeline are items that were sampled although nobody asked for them yet, beside those
-# that the sampler holds; this keeps them few. A sampler of few items in flight, which programs use
-# for exact counts, so has one.
-_IN_FLIGHT_PER_ROW = 4
-
 
 class SpecifiedDataset(tf.compat.v1.data.Dataset):
     """A dataset whose flat elements are given another structure, or more precise shapes."""
@@ -138,10 +133,8 @@ class SamplerPipeline:
         ]
 
     def _rows_per_call(self) -> int:
-        in_flight = self._options["max_in_flight_samples_per_worker"]
-        rows = min(_MAX_ROWS, in_flight // _IN_FLIGHT_PER_ROW)
         bytes_ = sum(_estimated_bytes(spec) for spec in self._specs)
-        return max(1, min(rows, _MAX_BYTES // bytes_))
+        return max(1, min(_MAX_ROWS, _MAX_BYTES // bytes_))
 
 
 def on_cpu() -> Any:

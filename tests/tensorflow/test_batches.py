@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches that the sampler makes itself: the same as those that TensorFlow makes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import reverb
+from reverb import testing
+
+FAMILIES = [reverb.TrajectoryDataset, reverb.TimestepDataset]
+
+
+@pytest.fixture(params=FAMILIES, ids=lambda family: family.__name__)
+def family(request):
+    return request.param
+
+
+def one_by_one(dataset):
+    """The same dataset as one that is nobody's in particular, whose batches TensorFlow makes."""
+    return dataset.map(lambda sample: sample)
+
+
+@pytest.mark.parametrize("drop_remainder", [False, True])
+@pytest.mark.parametrize("in_flight", [1, 3, 100])
+def test_both_give_the_same(serve, ints, fill, family, drop_remainder, in_flight):
+    client = serve(testing.table(max_times_sampled=2))
+    fill(client, 5)
+    client.insert([np.int64(7)], {"table": 2.0})
+    options = {"max_in_flight_samples_per_worker": in_flight, "rate_limiter_timeout_ms": 100}
+    dataset = ints(client, family=family, max_samples=10, **options)
+    fused = list(dataset.batch(4, drop_remainder=drop_remainder).as_numpy_iterator())
+    client.reset("table")
+    fill(client, 5)
+    client.insert([np.int64(7)], {"table": 2.0})
+    plain = list(one_by_one(dataset).batch(4, drop_remainder=drop_remainder).as_numpy_iterator())
+    assert [batch.data[0].shape[0] for batch in fused] == ([4, 4] if drop_remainder else [4, 4, 2])
+    assert len(fused) == len(plain)
+    for left, right in zip(fused, plain, strict=True):
+        tf.nest.assert_same_structure(left, right)
+        # Keys come first; they are those of other items.
+        pairs = zip(tf.nest.flatten(left)[1:], tf.nest.flatten(right)[1:], strict=True)
+        for ours, theirs in pairs:
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_batch_is_of_the_same_family(serve, ints, family):
+    dataset = ints(serve(testing.table()), family=family)
+    batches = dataset.batch(3, drop_remainder=True)
+    assert type(batches) is family
+    assert batches.element_spec == one_by_one(dataset).batch(3, drop_remainder=True).element_spec
+    assert dataset.batch(3).element_spec == one_by_one(dataset).batch(3).element_spec
+    assert type(dataset.batch(np.int64(3))) is family
+    assert type(dataset.batch(tf.constant(3))) is family
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"num_parallel_calls": 2}, {"deterministic": False, "num_parallel_calls": 2}, {"name": "x"}],
+)
+def test_what_asks_for_more_is_left_to_tensorflow(serve, ints, fill, values, family, arguments):
+    client = serve(testing.table())
+    fill(client, 4)
+    batches = ints(client, family=family, max_samples=4).batch(2, **arguments)
+    assert type(batches) is not family
+    assert sorted(values(batches)) == [0, 0, 0, 0]
+
+
+def test_a_batch_size_of_a_graph_is_left_to_tensorflow(serve, ints, fill, values):
+    client = serve(testing.table(max_times_sampled=1))
+    fill(client, 4)
+
+    @tf.function
+    def total(size):
+        sums = tf.constant(0, tf.int64)
+        for sample in ints(client, max_samples=4).batch(size):
+            sums += tf.reduce_sum(sample.data[0]) * tf.cast(tf.shape(sample.data[0])[0], tf.int64)
+        return sums
+
+    assert int(total(tf.constant(4, tf.int64))) == (0 + 1 + 2 + 3) * 4
+
+
+def test_batches_of_batches(serve, ints, fill, values):
+    client = serve(testing.table(max_times_sampled=1))
+    fill(client, 8)
+    batches = ints(client, max_samples=8).batch(2).batch(3)
+    assert [batch.data[0].shape for batch in batches] == [(3, 2, 1), (1, 2, 1)]
+
+
+def test_the_constructor_makes_batches_too(serve, ints, fill, values, family):
+    client = serve(testing.table(max_times_sampled=1))
+    fill(client, 5)
+    batches = list(ints(client, family=family, max_samples=5, batch_size=2))
+    assert [batch.info.key.shape for batch in batches] == [(2,), (2,), (1,)]
+    assert values(batches) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_items_of_different_shapes_make_no_batch(serve, fused):
+    client = serve(testing.table(max_times_sampled=1))
+    with client.trajectory_writer(3) as writer:
+        for step in range(3):
+            writer.append({"x": np.int64(step), "y": np.float32(step)})
+        for length in (3, 2):
+            x, y = writer.history["x"][-length:], writer.history["y"][-1:]
+            writer.create_item("table", 1.0, {"x": x, "y": y})
+        writer.flush()
+    dataset = reverb.TrajectoryDataset(
+        client.server_address,
+        "table",
+        {"x": tf.int64, "y": tf.float32},
+        {"x": tf.TensorShape([None]), "y": tf.TensorShape([1])},
+        2,
+    )
+    batches = (dataset if fused else one_by_one(dataset)).batch(2)
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        next(iter(batches))
+    if fused:
+        assert "column 0" in str(error.value)
+
+
+def test_items_of_different_shapes_come_one_by_one(serve):
+    client = serve(testing.table(max_times_sampled=1))
+    lengths = [3, 2, 2, 1, 3, 3]
+    with client.trajectory_writer(3) as writer:
+        for step in range(3):
+            writer.append([np.int64(step)])
+        for length in lengths:
+            writer.create_item("table", 1.0, [writer.history[0][-length:]])
+        writer.flush()
+    dataset = reverb.TrajectoryDataset(
+        client.server_address, "table", [tf.int64], [tf.TensorShape([None])], 100, max_samples=6
+    )
+    assert [len(sample.data[0]) for sample in dataset] == lengths
+
+
+def test_a_batch_waits_for_its_last_item(serve, ints, fill, background, values):
+    client = serve(testing.table(max_times_sampled=1))
+    fill(client, 3)
+    iterator = iter(ints(client, max_in_flight_samples_per_worker=8).batch(4, drop_remainder=True))
+    call = background(next, iterator)
+    fill(client, 5, first=3)
+    assert values([call.result(), next(iterator)]) == [0, 1, 2, 3, 4, 5, 6, 7]
+
+
+def test_batches_fill_behind_a_closed_limiter(serve, ints, fill, values):
+    client = serve(testing.table(max_times_sampled=1))
+    fill(client, 3)
+    dataset = ints(client, rate_limiter_timeout_ms=200).batch(2)
+    assert values(dataset) == [0, 1, 2]
+    fill(client, 3)
+    assert values(ints(client, rate_limiter_timeout_ms=200).batch(2, drop_remainder=True)) == [0, 1]
