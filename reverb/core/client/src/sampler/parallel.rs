@@ -416,3 +416,6 @@ async fn fetch(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

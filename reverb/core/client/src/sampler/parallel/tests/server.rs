@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A server of one table that samples what a test lets it sample, and writes down what it was asked.
+
+use std::collections::VecDeque;
+
+use reverb_data::{Chunk, SequenceRange, TrajectoryBuilder};
+use reverb_wire::transport::{BoxFuture, InsertStream, ServerInfo, Transport};
+use tokio::runtime::Handle;
+
+use super::super::*;
+use crate::client::Connector;
+
+pub(super) const TABLE: &str = "table";
+
+/// Keys of its items count up from 0 in the order in which they are sampled.
+#[derive(Clone)]
+pub(super) struct Server {
+    state: Arc<Mutex<ServerState>>,
+    news: Arc<Notify>,
+}
+
+struct ServerState {
+    /// Items that the rate limiter lets through before it closes.
+    allowed: usize,
+    /// Items sampled so far, which is the key of the next one.
+    sampled: u64,
+    /// Requests as they came: the number of the stream, and how many items.
+    requests: Vec<(usize, usize)>,
+    opened: usize,
+    closed: usize,
+    /// Streams that cannot be opened fail with these, in order.
+    refusals: VecDeque<Error>,
+    /// The stream that sampled a key fails with the error before it delivers that key.
+    failures: VecDeque<(u64, Error)>,
+}
+
+impl Server {
+    /// A server whose rate limiter lets this many items through.
+    pub(super) fn allowing(allowed: usize) -> Self {
+        let state = ServerState {
+            allowed,
+            sampled: 0,
+            requests: Vec::new(),
+            opened: 0,
+            closed: 0,
+            refusals: VecDeque::new(),
+            failures: VecDeque::new(),
+        };
+        Self { state: Arc::new(Mutex::new(state)), news: Arc::default() }
+    }
+
+    /// A server whose rate limiter lets everything through.
+    pub(super) fn open() -> Self {
+        Self::allowing(usize::MAX)
+    }
+
+    /// Lets more items through.
+    pub(super) fn allow(&self, more: usize) {
+        self.state.lock().allowed += more;
+        self.news.notify_waiters();
+    }
+
+    /// Makes the next stream that is opened fail.
+    pub(super) fn refuse(&self, error: Error) {
+        self.state.lock().refusals.push_back(error);
+    }
+
+    /// Makes the stream fail that samples an item, with this and all that is outstanding on it.
+    pub(super) fn fail_at(&self, key: u64, error: Error) {
+        self.state.lock().failures.push_back((key, error));
+    }
+
+    /// Starts a sampler on it that has nothing to do before.
+    pub(super) fn sampler(&self, options: SamplerOptions) -> Sampler {
+        Sampler::start(self.client(), TABLE, options, async { Ok(()) }, || {})
+    }
+
+    pub(super) fn client(&self) -> Arc<Client> {
+        let timeout = Duration::from_secs(10);
+        Client::new("scripted:1", Box::new(self.clone()), timeout, Handle::current())
+    }
+
+    /// What it was asked: the number of the stream, and how many items.
+    pub(super) fn requests(&self) -> Vec<(usize, usize)> {
+        self.state.lock().requests.clone()
+    }
+
+    /// Items it was asked for in all.
+    pub(super) fn requested(&self) -> usize {
+        self.state.lock().requests.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Streams that were opened, and those of them that were closed.
+    pub(super) fn streams(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.opened, state.closed)
+    }
+}
+
+impl ServerState {
+    /// The answer to a request for `outstanding` items, if there is one.
+    fn answer(&mut self, outstanding: usize) -> Option<Result<Vec<Sampled>>> {
+        let count = outstanding.min(self.allowed);
+        let last = self.sampled + count as u64;
+        let failure = self.failures.front().filter(|(key, _)| (self.sampled..last).contains(key));
+        let delivered = failure.map_or(last, |(key, _)| *key);
+        if delivered > self.sampled {
+            let samples: Vec<_> = (self.sampled..delivered).map(sampled).collect();
+            self.take(samples.len());
+            return Some(Ok(samples));
+        }
+        if failure.is_some() {
+            let (_, error) = self.failures.pop_front()?;
+            // They were sampled, and then nobody got them.
+            self.take(count);
+            return Some(Err(error));
+        }
+        None
+    }
+
+    fn take(&mut self, count: usize) {
+        self.sampled += count as u64;
+        if self.allowed != usize::MAX {
+            self.allowed -= count;
+        }
+    }
+}
+
+fn sampled(key: u64) -> Sampled {
+    let mut builder = TrajectoryBuilder::new();
+    builder.slice(&Chunk::from_slice(1, SequenceRange::default(), false, &[0]), 0, 0, 1);
+    builder.end_column(false);
+    Sampled {
+        key,
+        priority: 1.0,
+        times_sampled: 1,
+        probability: 1.0,
+        table_size: 1,
+        inserted_at_ns: 0,
+        rate_limited: false,
+        trajectory: builder.finish().unwrap(),
+    }
+}
+
+struct Stream {
+    server: Server,
+    number: usize,
+    outstanding: usize,
+    timeout: Option<Duration>,
+}
+
+impl SampleStream for Stream {
+    fn request(&mut self, table: &str, count: usize, timeout: Option<Duration>) -> Result<()> {
+        assert_eq!(table, TABLE);
+        assert!(count > 0, "a request is for at least one item");
+        self.server.state.lock().requests.push((self.number, count));
+        self.outstanding += count;
+        self.timeout = timeout;
+        Ok(())
+    }
+
+    fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>> {
+        Box::pin(async move {
+            // An answer takes time, in which other workers ask.
+            tokio::task::yield_now().await;
+            let limit = self.timeout.unwrap_or(Duration::from_secs(1_000_000));
+            let answer = async {
+                loop {
+                    let mut news = std::pin::pin!(self.server.news.notified());
+                    news.as_mut().enable();
+                    let answer = self.server.state.lock().answer(self.outstanding);
+                    match answer {
+                        Some(answer) => return answer,
+                        None => news.await,
+                    }
+                }
+            };
+            let answer = tokio::time::timeout(limit, answer).await;
+            let samples = answer.unwrap_or_else(|_| Err(Error::rate_limiter_timeout("a test")))?;
+            self.outstanding -= samples.len();
+            Ok(samples)
+        })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.server.state.lock().closed += 1;
+    }
+}
+
+impl Connector for Server {
+    fn transport(&self) -> Result<Arc<dyn Transport>> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+fn unexpected<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T>> {
+    Box::pin(async { Err(Error::internal("a sampler has no business with this call")) })
+}
+
+impl Transport for Server {
+    fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {
+        Box::pin(async {
+            let mut state = self.state.lock();
+            if let Some(error) = state.refusals.pop_front() {
+                return Err(error);
+            }
+            let number = state.opened;
+            state.opened += 1;
+            let server = self.clone();
+            let stream = Stream { server, number, outstanding: 0, timeout: None };
+            Ok(Box::new(stream) as Box<dyn SampleStream>)
+        })
+    }
+
+    fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
+        unexpected()
+    }
+
+    fn mutate_priorities<'a>(
+        &'a self,
+        _: &'a str,
+        _: Vec<(u64, f64)>,
+        _: Vec<u64>,
+    ) -> BoxFuture<'a, Result<()>> {
+        unexpected()
+    }
+
+    fn reset<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<()>> {
+        unexpected()
+    }
+
+    fn server_info(&self) -> BoxFuture<'_, Result<ServerInfo>> {
+        unexpected()
+    }
+
+    fn checkpoint(&self) -> BoxFuture<'_, Result<String>> {
+        unexpected()
+    }
+
+    fn address(&self) -> &'static str {
+        "scripted:1"
+    }
+
+    fn is_local(&self) -> bool {
+        true
+    }
+}
