@@ -14,6 +14,8 @@ PEER := .venvs/peer
 # The TensorFlow releases that `make test-tf` tests with, and the one that runs the notebooks.
 TF := 2.15 2.18 2.21
 NOTEBOOK_TF := $(lastword $(TF))
+# The release that dm-reverb 0.14 was built for: benchmarks compare like with like.
+BENCH_TF := 2.15
 # Their interpreter; TensorFlow 2.15 and before need Python 3.11 or before.
 TF_PYTHON := $(PYTHON)
 # Only Linux on x86-64 has builds without the parts for GPUs, at half the size.
@@ -32,9 +34,10 @@ BUILD_DONE := $(VENV)/.build-done
 DOCS_DONE := $(VENV)/.docs-tools-done
 PEER_DONE := $(PEER)/.setup-done
 WHEEL_DONE := dist/.wheel-done
-TF_SETUPS := $(patsubst %,.venvs/tf-%/.setup-done,$(sort $(TF) $(NOTEBOOK_TF)))
+TF_SETUPS := $(patsubst %,.venvs/tf-%/.setup-done,$(sort $(TF) $(NOTEBOOK_TF) $(BENCH_TF)))
 TF_WHEELS := $(TF_SETUPS:.setup-done=.wheel-done)
 NOTEBOOK_ENV := .venvs/tf-$(NOTEBOOK_TF)
+BENCH_ENV := .venvs/tf-$(BENCH_TF)
 NOTEBOOK_DONE := $(NOTEBOOK_ENV)/.notebook-tools-done
 
 # The library that TensorFlow loads, beside the native module that has the kernels.
@@ -105,9 +108,9 @@ fix: setup ## repair formatting and the lints that can repair themselves
 proto: ## rewrite the generated code from reverb/core/wire/proto/*.proto
 	cargo run --quiet --package reverb-wire --example regenerate
 
-bench: build $(PEER_DONE) ## measure beside dm-reverb 0.14 (an hour; BENCH='--quick' for less)
-	$(PY) benchmarks/bench.py --package-python ours=$(PY) --package-python peer=$(PEER)/bin/python \
-		$(BENCH)
+bench: $(BENCH_ENV)/.wheel-done $(PEER_DONE) ## measure the wheel beside dm-reverb 0.14 (two hours; BENCH='--quick')
+	$(PY) benchmarks/bench.py --package-python ours=$(BENCH_ENV)/bin/python \
+		--package-python peer=$(PEER)/bin/python $(BENCH)
 
 demo: build ## learn CartPole with actors, a server and a learner; a picture in demo_output/
 	$(PY) examples/cartpole_dqn.py

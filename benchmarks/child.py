@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
+import importlib.util
 import json
 import platform
 
@@ -22,7 +24,12 @@ def main() -> None:
     if arguments.version:
         print(_version())
         return
-    figures = cases.by_name(arguments.case).run(measure.Scale(quick=arguments.quick))
+    case = cases.by_name(arguments.case)
+    missing = [name for name in case.needs if importlib.util.find_spec(name) is None]
+    if missing:
+        print(json.dumps({"skipped": f"this interpreter has no {', '.join(missing)}"}))
+        return
+    figures = case.run(measure.Scale(quick=arguments.quick))
     print(json.dumps({name: figure.to_json() for name, figure in figures.items()}))
 
 
@@ -32,8 +39,15 @@ def _version() -> str:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-        return f"{name} {version}, Python {platform.python_version()}"
+        return f"{name} {version}, {_tensorflow()}Python {platform.python_version()}"
     raise SystemExit("neither reverb-replay nor dm-reverb is installed here")
+
+
+def _tensorflow() -> str:
+    for name in ("tensorflow", "tensorflow-cpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return f"TensorFlow {importlib.metadata.version(name)}, "
+    return ""
 
 
 if __name__ == "__main__":

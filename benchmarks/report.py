@@ -103,7 +103,7 @@ def text(made: Sequence[Row], packages: Sequence[Package], results: Results) -> 
     cells = [_heading(packages), *(_cells(row, packages) for row in made)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
     lines = ["  ".join(_padded(line, widths)).rstrip() for line in cells]
-    return "\n".join([*lines, *_failures(results)])
+    return "\n".join([*lines, *_unmeasured(results)])
 
 
 def markdown(
@@ -130,7 +130,7 @@ def markdown(
         "## What each case does",
         "",
         *(f"* `{case.name}`: {case.description}" for case in _cases_of(made)),
-        *_failures(results),
+        *_unmeasured(results),
     ]
     return "\n".join(lines) + "\n"
 
@@ -152,6 +152,10 @@ def save(
         "failures": [
             {"case": case, "package": label, "error": error}
             for (case, label), error in results.failures.items()
+        ],
+        "skipped": [
+            {"case": case, "package": label, "reason": reason}
+            for (case, label), reason in results.skipped.items()
         ],
     }
     (directory / "benchmark.json").write_text(json.dumps(document, indent=2) + "\n")
@@ -223,9 +227,10 @@ def _padded(line: Sequence[str], widths: Sequence[int]) -> list[str]:
     ]
 
 
-def _failures(results: Results) -> list[str]:
+def _unmeasured(results: Results) -> list[str]:
     return [
-        f"\n{case} FAILED on {label}:\n{error}" for (case, label), error in results.failures.items()
+        *(f"\n{case} FAILED on {x}:\n{error}" for (case, x), error in results.failures.items()),
+        *(f"\n{case} skipped on {x}: {why}" for (case, x), why in results.skipped.items()),
     ]
 
 

@@ -52,12 +52,14 @@ class Results:
     Attributes:
       figures: By case, metric and label, one figure per repeat, as JSON objects.
       failures: By case and label, the last lines of what went wrong.
+      skipped: By case and label, why it was not measured.
     """
 
     figures: dict[tuple[str, str, str], list[dict[str, float | None]]] = dataclasses.field(
         default_factory=dict
     )
     failures: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
+    skipped: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
 
     def median(self, case: str, metric: str, label: str, field: str = "value") -> float | None:
         """Returns the median over the repeats, or `None` when there is no figure."""
@@ -75,7 +77,7 @@ def run(
     for repeat in range(repeats):
         for case in chosen:
             for package in packages:
-                if (case.name, package.label) not in results.failures:
+                if (case.name, package.label) not in results.failures | results.skipped:
                     _run_once(package, case, results, quick=quick)
         print(f"repeat {repeat + 1} of {repeats} done", file=sys.stderr)
     return results
@@ -89,6 +91,10 @@ def _run_once(package: Package, case: Case, results: Results, *, quick: bool) ->
     except (subprocess.SubprocessError, IndexError, ValueError) as error:
         results.failures[case.name, package.label] = _explained(error)
         print(f"  {case.name} {package.label}: FAILED", file=sys.stderr)
+        return
+    if "skipped" in figures:
+        results.skipped[case.name, package.label] = str(figures["skipped"])
+        print(f"  {case.name} {package.label}: skipped, {figures['skipped']}", file=sys.stderr)
         return
     for metric, figure in figures.items():
         results.figures.setdefault((case.name, metric, package.label), []).append(figure)

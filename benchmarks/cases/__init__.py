@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from cases import (
+    datasets,
     inserting,
     latency,
     memory,
@@ -12,6 +13,7 @@ from cases import (
     sampling,
     startup,
     table_size,
+    tensorflow_client,
     vectorized,
 )
 from cases.case import Case, Metric
@@ -20,7 +22,9 @@ ALL: tuple[Case, ...] = (
     *inserting.CASES,
     *vectorized.CASES,
     *sampling.CASES,
+    *datasets.CASES,
     *priorities.CASES,
+    *tensorflow_client.CASES,
     *table_size.CASES,
     *memory.CASES,
     *latency.CASES,

@@ -39,12 +39,14 @@ class Case:
       description: What is done, in one sentence.
       run: Does it and returns a figure for every metric.
       metrics: What it reports.
+      needs: Modules that the interpreter must have; without them the case is skipped.
     """
 
     name: str
     description: str
     run: Callable[[measure.Scale], Mapping[str, measure.Figure]]
     metrics: tuple[Metric, ...]
+    needs: tuple[str, ...] = ()
 
 
 def items_per_second(target_ratio: float | None = None, limit: float | None = None) -> Metric:

@@ -11,12 +11,15 @@ import actors
 import measure
 import numpy as np
 import payloads
-from servers import TableSpec, open_server
+from servers import ServerUnderTest, TableSpec, open_server
 
+from cases import datasets
 from cases.case import Case, Metric
 from cases.sampling import BATCH, sample_batch
 
 Figures = Mapping[str, measure.Figure]
+# Returns keys `[B]` and columns `[B, T, ...]` of a batch.
+Fetch = Callable[[Any], tuple[np.ndarray, list[np.ndarray]]]
 
 _SAMPLES_PER_INSERT = 8.0
 _MIN_SIZE = 1_000
@@ -46,7 +49,7 @@ def _one_process(scale: measure.Scale) -> Figures:
 
 
 def _actor_and_learner(
-    scale: measure.Scale, *, fetch: Callable[[Any], tuple[np.ndarray, list[np.ndarray]]]
+    scale: measure.Scale, *, open_learner: Callable[[ServerUnderTest], Callable[[], None]]
 ) -> Figures:
     """An actor process writes as fast as the limiter lets it; this process learns."""
     table = TableSpec(
@@ -60,21 +63,56 @@ def _actor_and_learner(
         actors.open_actors(1, server.address, payloads.SMALL) as processes,
     ):
         processes.start(_WITHOUT_END)
+        learn_once = open_learner(server)
 
         def learn(count: int) -> None:
             for _ in range(count):
-                _learn_once(server.client, fetch)
+                learn_once()
 
         return {"rate": measure.rate(learn, scale, server_cpu=server.cpu_seconds)}
 
 
-def _learn_once(client: Any, fetch: Callable[[Any], tuple[np.ndarray, list[np.ndarray]]]) -> None:
+def _calling(fetch: Fetch) -> Callable[[ServerUnderTest], Callable[[], None]]:
+    """Returns what opens a learner that calls `fetch` for each batch."""
+    return lambda server: partial(_learn_once, server.client, fetch)
+
+
+def _learn_once(client: Any, fetch: Fetch) -> None:
     keys, columns = fetch(client)
     payloads.SMALL.require([column[0] for column in columns])
     errors = np.abs(columns[2].reshape(-1)) + 1.0
     client.mutate_priorities(
         "table", updates=dict(zip(keys.tolist(), errors.tolist(), strict=True))
     )
+
+
+def _dataset_and_client(server: ServerUnderTest) -> Callable[[], None]:
+    """Opens a learner that reads a dataset and updates priorities through the client."""
+    batches = datasets.batches(server.address, payloads.SMALL, size=BATCH, workers=1)
+
+    def fetch(_: Any) -> tuple[np.ndarray, list[np.ndarray]]:
+        batch = next(batches)
+        return batch.info.key.numpy(), [batch.data[name].numpy() for name in sorted(batch.data)]
+
+    return partial(_learn_once, server.client, fetch)
+
+
+def _dataset_and_tf_client(server: ServerUnderTest) -> Callable[[], None]:
+    """Opens a learner that reads a dataset and updates priorities through `TFClient`."""
+    import tensorflow as tf
+
+    import reverb
+
+    batches = datasets.batches(server.address, payloads.SMALL, size=BATCH, workers=1)
+    client = reverb.TFClient(server.address)
+
+    def learn_once() -> None:
+        batch = next(batches)
+        payloads.SMALL.require([batch.data[name][0] for name in sorted(batch.data)])
+        errors = tf.abs(tf.reshape(batch.data["reward"], [-1])) + 1.0
+        client.update_priorities("table", batch.info.key, tf.cast(errors, tf.float64))
+
+    return learn_once
 
 
 def _metric(target_ratio: float | None = None) -> tuple[Metric]:
@@ -92,13 +130,28 @@ CASES = (
         "mixed_actor_and_learner",
         "An actor process inserts, a learner client.samples batches of 256 and updates priorities, "
         "8 samples per insert.",
-        partial(_actor_and_learner, fetch=_samples_of),
+        partial(_actor_and_learner, open_learner=_calling(_samples_of)),
         _metric(target_ratio=4),
     ),
     Case(
         "mixed_actor_and_learner_batches",
         "An actor process and a learner that takes client.sample_batch if the package has it.",
-        partial(_actor_and_learner, fetch=sample_batch),
+        partial(_actor_and_learner, open_learner=_calling(sample_batch)),
         _metric(),
+    ),
+    Case(
+        "mixed_actor_and_learner_dataset",
+        "An actor process and a learner that reads a prefetched TrajectoryDataset in batches of "
+        "256 and calls client.mutate_priorities, 8 samples per insert.",
+        partial(_actor_and_learner, open_learner=_dataset_and_client),
+        _metric(target_ratio=4),
+        needs=("tensorflow",),
+    ),
+    Case(
+        "mixed_actor_and_learner_dataset_tf_client",
+        "The same with TFClient.update_priorities.",
+        partial(_actor_and_learner, open_learner=_dataset_and_tf_client),
+        _metric(target_ratio=4),
+        needs=("tensorflow",),
     ),
 )
