@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
+import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -14,7 +16,7 @@ import numpy as np
 import payloads
 from servers import ServerUnderTest, open_server
 
-from cases.case import Case, items_per_second
+from cases.case import Case, Metric, items_per_second
 from cases.inserting import table_for
 from cases.sampling import BATCH
 
@@ -113,19 +115,45 @@ def _rate_of(
 
 
 def _one_at_a_time(
-    scale: measure.Scale, *, where: str, payload: payloads.Payload, items: int, in_flight: int
+    scale: measure.Scale, *, payload: payloads.Payload, items: int, in_flight: int, stride: int
 ) -> Figures:
-    """TensorFlow's own loop takes the items, so that Python costs nothing."""
-    with open_server(where, [table_for(payload)]) as server:
+    """TensorFlow's own loop takes the items and hands every `stride`-th one to Python."""
+    with open_server("remote", [table_for(payload)]) as server:
         _filled(server, payload, items)
         samples = dataset(server.address, payload, in_flight=in_flight)
+        return {
+            "rate": _rate_of_shard(iter(samples.shard(stride, 0)), payload, stride, scale, server)
+        }
 
-        def read(count: int) -> None:
-            after = next(iter(samples.skip(count)))
-            payload.require([after.data[name] for name in sorted(after.data)])
 
-        figure = measure.rate(read, scale, server_cpu=server.cpu_seconds)
-    return {"rate": figure}
+def _rate_of_shard(
+    iterator: Iterator[Any],
+    payload: payloads.Payload,
+    stride: int,
+    scale: measure.Scale,
+    server: ServerUnderTest,
+) -> measure.Figure:
+    def read(count: int) -> None:
+        for _ in range(count):
+            sample = next(iterator)
+        payload.require([sample.data[name] for name in sorted(sample.data)])
+
+    return measure.rate(read, scale, server_cpu=server.cpu_seconds, per_call=stride)
+
+
+def _first_item(scale: measure.Scale) -> Figures:
+    """How long a program waits when it begins to read, the making of the dataset left out."""
+    with open_server("remote") as server:
+        _filled(server, payloads.SMALL, 1_000)
+        samples = dataset(server.address, payloads.SMALL)
+        durations = []
+        for _ in range(10 if scale.quick else 40):
+            started = time.perf_counter()
+            sample = next(iter(samples))
+            durations.append(time.perf_counter() - started)
+            payloads.SMALL.require([sample.data[name] for name in sorted(sample.data)])
+    # The first one traces functions, which is done once a program.
+    return {"p50": measure.Figure(statistics.median(durations[1:]), operations=len(durations) - 1)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,17 +215,22 @@ CASES = (
     Case(
         "dataset_small_one_at_a_time_remote",
         "TrajectoryDataset without batches, read by TensorFlow's own loop: small items.",
-        partial(
-            _one_at_a_time, where="remote", payload=payloads.SMALL, items=10_000, in_flight=512
-        ),
+        partial(_one_at_a_time, payload=payloads.SMALL, items=10_000, in_flight=512, stride=BATCH),
         (items_per_second(target_ratio=1.5),),
         needs=_NEEDS,
     ),
     Case(
         "dataset_large_one_at_a_time_remote",
         "TrajectoryDataset without batches, read by TensorFlow's own loop: items of 400 kB.",
-        partial(_one_at_a_time, where="remote", payload=payloads.LARGE, items=300, in_flight=32),
+        partial(_one_at_a_time, payload=payloads.LARGE, items=300, in_flight=32, stride=8),
         (items_per_second(),),
+        needs=_NEEDS,
+    ),
+    Case(
+        "dataset_first_item_remote",
+        "From iter(TrajectoryDataset) to its first item.",
+        _first_item,
+        (Metric("p50", "s", lower_is_better=True),),
         needs=_NEEDS,
     ),
 )
