@@ -312,4 +312,4 @@ def tensorflow_register_address() -> int:
     """The address of the function that registers TensorFlow's ops, for the library that it loads."""
 
 def close_parked_samplers(dataset_key: int, keep: int) -> None:
-    """Closes samplers that were started for iterators of a dataset, beyond `keep`. Never blocks."""
+    """Closes samplers started for a dataset of which `keep` iterators are left. Never blocks."""

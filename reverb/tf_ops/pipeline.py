@@ -9,7 +9,7 @@ import tensorflow as tf  # pyright: ignore[reportMissingImports]
 
 from reverb.replay_sample import SampleInfo
 from reverb.tf_ops import ops
-from reverb.tf_ops.generator import generator_dataset
+from reverb.tf_ops.polling import polling_dataset
 
 __all__ = ["SamplerPipeline", "SpecifiedDataset", "on_cpu"]
 
@@ -111,16 +111,13 @@ class SamplerPipeline:
                 tensor.set_shape(spec.shape)
             return tensors
 
-        def stop(handle: Any) -> Any:
-            return ops.reverb_replay_sampler_close(handle)
-
         @tf.autograph.experimental.do_not_convert
-        def generate(*source: Any) -> Any:
-            return generator_dataset(source, self.create, take, stop, specs)
+        def poll(*source: Any) -> Any:
+            return polling_dataset(self.create(*source), take, specs)
 
-        # A generator by itself can be neither serialised nor saved; inside a function it can.
+        # Inside a function, so that every iterator makes a sampler of its own.
         source = (server_address, table, np.int64(key))
-        batches = tf.data.Dataset.from_tensors(source).flat_map(generate)
+        batches = tf.data.Dataset.from_tensors(source).flat_map(poll)
         # Batches without rows say that nothing came for a while.
         flat = batches.unbatch() if batch_size is None else batches.filter(_has_rows)
         return flat.with_options(_without_sharding())

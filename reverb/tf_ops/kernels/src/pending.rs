@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 
 use crate::failure::{Failure, Outcome};
 use crate::handles::Handles;
-use crate::waiting::{Awaited, waiting_room};
+use crate::waiting::Bell;
 
 /// A call in the making.
 pub(crate) type Call = Pin<Box<dyn Future<Output = Outcome<Answer>> + Send>>;
@@ -37,15 +37,12 @@ pub(crate) enum Progress {
 
 static PENDING: Handles<Pending> = Handles::new("call");
 
+#[derive(Default)]
 struct Pending {
     answer: Mutex<Option<Outcome<Answer>>>,
+    /// Rings when the answer is there.
+    bell: Bell,
     task: Mutex<Option<AbortHandle>>,
-}
-
-impl Awaited for Pending {
-    fn has_news(&self) -> bool {
-        self.answer.lock().is_some()
-    }
 }
 
 /// Makes a call, and waits for about `limit`.
@@ -54,13 +51,13 @@ pub(crate) fn start(runtime: &Handle, mut call: Call, limit: Duration) -> Outcom
     if let Ok(answer) = answered {
         return Ok(Progress::Finished(answer?));
     }
-    let pending = Arc::new(Pending { answer: Mutex::default(), task: Mutex::default() });
+    let pending = Arc::new(Pending::default());
     let handle = PENDING.add(Arc::clone(&pending));
     let answered = Arc::clone(&pending);
     let task = runtime.spawn(async move {
         let answer = call.await;
         *answered.answer.lock() = Some(answer);
-        waiting_room().announce();
+        answered.bell.ring();
     });
     *pending.task.lock() = Some(task.abort_handle());
     Ok(Progress::Pending(handle))
@@ -69,9 +66,7 @@ pub(crate) fn start(runtime: &Handle, mut call: Call, limit: Duration) -> Outcom
 /// Waits for a call for about `limit` more.
 pub(crate) fn resume(handle: i64, limit: Duration) -> Outcome<Progress> {
     let pending = PENDING.get(handle)?;
-    let awaited: Arc<dyn Awaited> = Arc::<Pending>::clone(&pending);
-    let answer = waiting_room().wait(&awaited, limit, || pending.answer.lock().take());
-    match answer {
+    match pending.bell.wait(limit, || pending.answer.lock().take()) {
         None => Ok(Progress::Pending(handle)),
         Some(answer) => {
             PENDING.remove(handle);
@@ -86,8 +81,6 @@ pub(crate) fn abandon(handle: i64) -> bool {
     if let Some(task) = pending.task.lock().take() {
         task.abort();
     }
-    let awaited: Arc<dyn Awaited> = pending;
-    waiting_room().leave(&awaited);
     true
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -13,30 +12,33 @@ use reverb_data::{DType, Result, Sampled};
 use crate::failure::{Failure, Outcome};
 use crate::handles::Handles;
 use crate::rows::{RowSpecs, Rows};
-use crate::waiting::{Awaited, waiting_room};
+use crate::waiting::Bell;
 
 /// How long an iterator waits for the signature of its table before it goes on without.
 const SIGNATURE_TIMEOUT: Duration = Duration::from_secs(30);
 
 static OPEN: Handles<OpenSampler> = Handles::new("sampler");
 
-/// Samplers that were started for an iterator before it asked for them: handles by the key of the dataset.
-static PARKED: Mutex<Option<HashMap<i64, VecDeque<i64>>>> = Mutex::new(None);
+/// Samplers that were started for the iterators of a dataset before those asked for them, by the key of the dataset.
+static STARTED: Mutex<Option<HashMap<i64, Started>>> = Mutex::new(None);
+
+/// Handles of samplers of one dataset.
+#[derive(Default)]
+struct Started {
+    /// Nobody has asked for these yet.
+    parked: VecDeque<i64>,
+    /// Iterators have these.
+    taken: Vec<i64>,
+}
 
 /// A sampler, and what TensorFlow did not take of what it fetched.
 pub(crate) struct OpenSampler {
     sampler: Sampler,
     specs: Arc<RowSpecs>,
+    /// Rings when the sampler has something new to tell.
+    bell: Arc<Bell>,
     /// Items that were taken from the sampler and wait for others to make a batch, or were too many for one.
     held: Mutex<Vec<Sampled>>,
-    /// Whether those that are held can be given without waiting for others.
-    has_rows: AtomicBool,
-}
-
-impl Awaited for OpenSampler {
-    fn has_news(&self) -> bool {
-        self.has_rows.load(Ordering::Acquire) || self.sampler.has_news()
-    }
 }
 
 /// How many rows an op asks for, and in which form.
@@ -51,17 +53,14 @@ pub(crate) struct Wanted {
 
 /// Starts a sampler and returns its handle.
 pub(crate) fn open(client: &Arc<Client>, specs: RowSpecs, options: SamplerOptions) -> i64 {
-    let specs = Arc::new(specs);
-    let before = learn_signature(Arc::clone(client), Arc::clone(&specs));
-    let announce = || waiting_room().announce();
-    let sampler =
-        Sampler::start(Arc::clone(client), &specs.table.clone(), options, before, announce);
-    OPEN.add(Arc::new(OpenSampler {
-        sampler,
-        specs,
-        held: Mutex::default(),
-        has_rows: AtomicBool::new(false),
-    }))
+    let (specs, bell) = (Arc::new(specs), Arc::new(Bell::default()));
+    let before = learn_signature(Arc::clone(client), Arc::clone(&specs), Arc::clone(&bell));
+    let on_news = {
+        let bell = Arc::clone(&bell);
+        move || bell.ring()
+    };
+    let sampler = Sampler::start(Arc::clone(client), &specs.table, options, before, on_news);
+    OPEN.add(Arc::new(OpenSampler { sampler, specs, bell, held: Mutex::default() }))
 }
 
 /// The sampler with a handle.
@@ -73,47 +72,46 @@ pub(crate) fn get(handle: i64) -> Outcome<Arc<OpenSampler>> {
 pub(crate) fn close(handle: i64) -> bool {
     let Some(sampler) = OPEN.remove(handle) else { return false };
     sampler.sampler.close();
-    let awaited: Arc<dyn Awaited> = sampler;
-    waiting_room().leave(&awaited);
     true
 }
 
 /// Keeps a sampler for the next iterator of a dataset.
 pub(crate) fn park(dataset_key: i64, handle: i64) {
-    PARKED.lock().get_or_insert_default().entry(dataset_key).or_default().push_back(handle);
+    let mut started = STARTED.lock();
+    started.get_or_insert_default().entry(dataset_key).or_default().parked.push_back(handle);
 }
 
 /// The sampler that was parked first for a dataset.
 pub(crate) fn take_parked(dataset_key: i64) -> Option<i64> {
-    let mut parked = PARKED.lock();
-    let parked = parked.as_mut()?;
-    let handles = parked.get_mut(&dataset_key)?;
-    let handle = handles.pop_front();
-    if handles.is_empty() {
-        parked.remove(&dataset_key);
-    }
-    handle
+    let mut started = STARTED.lock();
+    let started = started.as_mut()?.get_mut(&dataset_key)?;
+    let handle = started.parked.pop_front()?;
+    started.taken.push(handle);
+    Some(handle)
 }
 
-/// Closes samplers that were parked for a dataset, until `keep` are left.
+/// Closes samplers that were started for a dataset of which `keep` iterators are left: those that were not taken, as far
+/// as they are too many, and all if there is no iterator. TensorFlow may take seconds to drop what it had.
 pub fn close_parked(dataset_key: i64, keep: usize) {
-    loop {
-        let is_surplus = PARKED
-            .lock()
-            .as_ref()
-            .and_then(|parked| parked.get(&dataset_key))
-            .is_some_and(|handles| handles.len() > keep);
-        if !is_surplus {
-            return;
+    let mut closing = Vec::new();
+    if let Some(all) = STARTED.lock().as_mut()
+        && let Some(started) = all.get_mut(&dataset_key)
+    {
+        while started.parked.len() > keep {
+            closing.extend(started.parked.pop_back());
         }
-        if let Some(handle) = take_parked(dataset_key) {
-            close(handle);
+        if keep == 0 {
+            closing.append(&mut started.taken);
+            all.remove(&dataset_key);
         }
+    }
+    for handle in closing {
+        close(handle);
     }
 }
 
 /// Compares the specs with the signature of the table, if it can be had.
-async fn learn_signature(client: Arc<Client>, specs: Arc<RowSpecs>) -> Result<()> {
+async fn learn_signature(client: Arc<Client>, specs: Arc<RowSpecs>, bell: Arc<Bell>) -> Result<()> {
     let table = specs.table.clone();
     let lookup = async {
         client.server_info().await?;
@@ -139,17 +137,15 @@ async fn learn_signature(client: Arc<Client>, specs: Arc<RowSpecs>) -> Result<()
         specs.check_signature(signature)?;
     }
     let _ = specs.signature.set(signature);
-    waiting_room().announce();
+    bell.ring();
     Ok(())
 }
 
 impl OpenSampler {
     /// The next rows; none if not enough came within about `limit`.
-    pub(crate) fn next(self: &Arc<Self>, wanted: Wanted, limit: Duration) -> Outcome<Rows> {
+    pub(crate) fn next(&self, wanted: Wanted, limit: Duration) -> Outcome<Rows> {
         let mut held = self.held.lock();
-        let awaited: Arc<dyn Awaited> = Arc::<Self>::clone(self);
-        let found =
-            waiting_room().wait(&awaited, limit, || self.collect(wanted, &mut held).transpose());
+        let found = self.bell.wait(limit, || self.collect(wanted, &mut held).transpose());
         match found.transpose()? {
             None => return Rows::none(&self.specs),
             Some(Taken::End) if held.is_empty() || (wanted.exact && wanted.drop_remainder) => {
@@ -169,7 +165,6 @@ impl OpenSampler {
             Err(_) if !self.specs.timesteps => drop(held.remove(0)),
             Err(_) => {}
         }
-        self.has_rows.store(!held.is_empty() && !wanted.exact, Ordering::Release);
         rows
     }
 
@@ -198,23 +193,12 @@ impl OpenSampler {
     }
 
     /// Whether the table's signature was compared; waits for it for about `limit`.
-    pub(crate) fn check(self: &Arc<Self>, limit: Duration) -> Outcome<bool> {
-        let awaited: Arc<dyn Awaited> = Arc::new(SignatureOf(Arc::clone(self)));
-        let checked = waiting_room().wait(&awaited, limit, || match self.specs.signature.get() {
+    pub(crate) fn check(&self, limit: Duration) -> Outcome<bool> {
+        let checked = self.bell.wait(limit, || match self.specs.signature.get() {
             Some(_) => Some(Ok(true)),
             None => self.sampler.failure().map(|error| Err(Failure::from(error))),
         });
-        waiting_room().leave(&awaited);
         checked.unwrap_or(Ok(false))
-    }
-}
-
-/// Waits for the signature alone.
-struct SignatureOf(Arc<OpenSampler>);
-
-impl Awaited for SignatureOf {
-    fn has_news(&self) -> bool {
-        self.0.specs.signature.get().is_some() || self.0.sampler.failure().is_some()
     }
 }
 

@@ -81,10 +81,10 @@ async fn insert(
             let text = format!("priorities must not be NaN, got NaN for table {table}");
             return Err(Failure::invalid_argument(text));
         }
-        writer.check(table, 1)?;
+        writer.check(table, 1).map_err(as_invalid_table)?;
     }
     for (table, priority) in &items {
-        writer.create_item(table, 1, *priority)?;
+        writer.create_item(table, 1, *priority).map_err(as_invalid_table)?;
     }
     writers.finish(writer).await.map_err(as_invalid_table)?;
     Ok(Answer::Done)

@@ -70,7 +70,7 @@ impl Op for Create {
             && dataset_key != 0
             && let Some(handle) = sampler::take_parked(dataset_key)
         {
-            return context.set_output(0, Output::int(handle)?);
+            return context.set_output(0, owner(handle)?);
         }
         let writers = client(&context.input(0)?.text()?)?;
         let specs = RowSpecs {
@@ -82,9 +82,15 @@ impl Op for Create {
         let handle = sampler::open(writers.client(), specs, self.options.clone());
         if self.park {
             sampler::park(dataset_key, handle);
+            return context.set_output(0, Output::int(handle)?);
         }
-        context.set_output(0, Output::int(handle)?)
+        context.set_output(0, owner(handle)?)
     }
+}
+
+/// The handle of a sampler that lives as long as a tensor with the handle: that is how an iterator owns it.
+fn owner(handle: i64) -> Outcome<Output> {
+    Ok(Output::int(handle)?.on_release(move || _ = sampler::close(handle)))
 }
 
 /// Says whether the table's signature was compared with what the dataset expects.
