@@ -21,7 +21,6 @@ async fn an_error_is_given_to_every_later_call() {
         assert_eq!(take_one(&sampler).await, key);
     }
     settle().await;
-    assert!(sampler.has_news());
     for _ in 0..3 {
         assert_eq!(kind(&sampler), ErrorKind::TableNotFound);
         assert_eq!(sampler.failure().unwrap().kind(), ErrorKind::TableNotFound);
@@ -55,12 +54,12 @@ async fn items_and_the_end_are_announced() {
         told.fetch_add(1, Ordering::Relaxed);
     };
     let options = SamplerOptions { max_samples: Some(2), ..options(4, 1) };
-    let sampler = Sampler::start(server.client(), server::TABLE, options, async { Ok(()) }, count);
+    let _sampler = Sampler::start(server.client(), server::TABLE, options, async { Ok(()) }, count);
     settle().await;
-    assert_eq!((news.load(Ordering::Relaxed), sampler.has_news()), (0, false));
+    assert_eq!(news.load(Ordering::Relaxed), 0);
     server.allow(1);
     settle().await;
-    assert_eq!((news.load(Ordering::Relaxed), sampler.has_news()), (1, true));
+    assert_eq!(news.load(Ordering::Relaxed), 1);
     server.allow(1);
     settle().await;
     assert!(news.load(Ordering::Relaxed) >= 2);
@@ -80,6 +79,17 @@ async fn closing_ends_the_workers() {
     server.allow(100);
     settle().await;
     assert_eq!(server.requested(), requested);
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_ends_workers_that_all_wait_for_the_rate_limiter() {
+    let server = Server::allowing(0);
+    let sampler = server.sampler(options(4, 3));
+    settle().await;
+    assert_eq!(server.streams(), (3, 0));
+    sampler.close();
+    settle().await;
+    assert_eq!(server.streams(), (3, 3));
 }
 
 #[tokio::test(start_paused = true)]
