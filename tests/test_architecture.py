@@ -24,8 +24,10 @@ CRATES = {
         "reverb-data",
         "reverb-engine",
         "reverb-server",
+        "reverb-tf",
         "reverb-wire",
     },
+    "reverb-tf": {"reverb-client", "reverb-data", "reverb-wire"},
     "reverb-ops-shim": set(),
 }
 # What a crate must not even see through others' eyes.
@@ -35,6 +37,7 @@ FOREIGN_CRATES = {
     "reverb-wire": {"pyo3", "numpy"},
     "reverb-server": {"pyo3", "numpy"},
     "reverb-client": {"pyo3", "numpy"},
+    "reverb-tf": {"pyo3", "numpy"},
 }
 
 # Python modules from the bottom up: a module may import from rows above its own, and from its row.
