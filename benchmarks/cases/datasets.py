@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 import time
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,9 @@ Figures = Mapping[str, measure.Figure]
 # Batches that TensorFlow keeps ready. A deeper buffer would only hold older samples.
 _PREFETCH = 2
 _NEEDS = ("tensorflow",)
+# Until then TensorFlow sizes its buffers, and the memory of batches is fresh from the system.
+_SETTLING_BATCHES = 16
+_SETTLING_SECONDS = 1.0
 
 
 def dataset(
@@ -106,12 +110,22 @@ def _rate_of(
     scale: measure.Scale,
     server: ServerUnderTest,
 ) -> measure.Figure:
+    _settle(iterator)
+
     def read(count: int) -> None:
         for _ in range(count):
             batch = next(iterator)
         require_batch(payload, batch, size)
 
     return measure.rate(read, scale, server_cpu=server.cpu_seconds, per_call=size)
+
+
+def _settle(iterator: Iterator[Any]) -> None:
+    until = time.perf_counter() + _SETTLING_SECONDS
+    for read in itertools.count(1):
+        next(iterator)
+        if read >= _SETTLING_BATCHES and time.perf_counter() >= until:
+            return
 
 
 def _one_at_a_time(
@@ -133,6 +147,8 @@ def _rate_of_shard(
     scale: measure.Scale,
     server: ServerUnderTest,
 ) -> measure.Figure:
+    _settle(iterator)
+
     def read(count: int) -> None:
         for _ in range(count):
             sample = next(iterator)
