@@ -143,9 +143,14 @@ def _items(
         )
         made.handle.set_shape([])
         made.count.set_shape([])
-        for tensor, spec in zip(made.data, specs, strict=True):
-            tensor.set_shape(tf.TensorShape([None]).concatenate(spec.shape))
-        return made.handle, tuple(made.data) if stack else (made.handle, made.count)
+        if not stack:
+            return made.handle, (made.handle, made.count)
+        # Where there is no item, the op does not know what one would look like.
+        items = (
+            tf.reshape(column, [made.count, *spec.shape.as_list()])
+            for column, spec in zip(made.items, specs, strict=True)
+        )
+        return made.handle, tuple(items)
 
     @tf.autograph.experimental.do_not_convert
     def pop(engine: Any, count: Any) -> Any:

@@ -9,9 +9,7 @@ import tensorflow as tf  # pyright: ignore[reportMissingImports]
 __all__ = ["polling_dataset"]
 
 
-def polling_dataset(
-    owner: Any, take: Callable[[Any], Sequence[Any]], specs: Sequence[Any]
-) -> Any:
+def polling_dataset(owner: Any, take: Callable[[Any], Sequence[Any]], specs: Sequence[Any]) -> Any:
     """Makes a dataset of what an op returns.
 
     A call runs in the thread that wants an element, and not in the pool that the functions of a
