@@ -92,6 +92,10 @@ class Client:
     def mutate_priorities(
         self, table: str, updates: Mapping[int, float] | None, deletes: Sequence[int] | None
     ) -> None: ...
+    def update_priorities(
+        self, table: str, keys: NDArray[np.uint64], priorities: NDArray[np.float64]
+    ) -> None:
+        """Both `[N]`."""
     def reset(self, table: str) -> None: ...
     def checkpoint(self) -> str: ...
     def insert(self, leaves: Sequence[Any], priorities: Mapping[str, float]) -> None:
@@ -309,7 +313,7 @@ class StructuredWriter:
     def end_episode(self, clear_buffers: bool, timeout_ms: int | None) -> None: ...
 
 def tensorflow_register_address() -> int:
-    """The address of the function that registers TensorFlow's ops, for the library that it loads."""
+    """The address of the function that registers TensorFlow's ops."""
 
 def close_parked_samplers(dataset_key: int, keep: int) -> None:
     """Closes samplers started for a dataset of which `keep` iterators are left. Never blocks."""

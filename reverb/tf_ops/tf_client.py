@@ -7,9 +7,12 @@ from typing import Any
 import tensorflow as tf  # pyright: ignore[reportMissingImports]
 import tree
 
+from reverb.client import DEFAULT_CONNECT_TIMEOUT_S
+from reverb.core import native
 from reverb.errors import InvalidArgumentError
 from reverb.replay_sample import ReplaySample, SampleInfo
 from reverb.tf_ops import ops
+from reverb.tf_ops.eager_errors import as_tensorflow_errors
 from reverb.tf_ops.pipeline import on_cpu
 from reverb.tf_ops.waiting import finish
 
@@ -46,6 +49,9 @@ class TFClient:
         self._server_address = server_address
         self._shared_name = shared_name
         self._name = name
+        self._client = native.Client(server_address, DEFAULT_CONNECT_TIMEOUT_S)
+        # Eagerly, a string costs as much as the whole call each time it becomes a tensor.
+        self._tensors: dict[str, Any] = {}
 
     @property
     def server_address(self) -> str:
@@ -78,7 +84,9 @@ class TFClient:
             *(tf.TensorSpec(unknown, dtype) for dtype in dtypes),
         ]
         with self._name_scope(name, "sample"), on_cpu():
-            first = ops.reverb_replay_sample(self._server_address, table, Toutput_list=dtypes)
+            first = ops.reverb_replay_sample(
+                self._text(self._server_address), self._text(table), Toutput_list=dtypes
+            )
 
             def resume(handle: Any) -> list[Any]:
                 return _flat(ops.reverb_replay_sample_resume(handle, Toutput_list=dtypes))
@@ -128,7 +136,9 @@ class TFClient:
         with self._name_scope(name, "insert"), on_cpu():
             tensors = [tf.convert_to_tensor(tensor) for tensor in data]
             return _finish_without_result(
-                ops.reverb_replay_insert(self._server_address, tables, priorities, tensors)
+                ops.reverb_replay_insert(
+                    self._text(self._server_address), tables, priorities, tensors
+                )
             )
 
     def update_priorities(
@@ -155,10 +165,30 @@ class TFClient:
         """
         keys = tf.convert_to_tensor(keys, tf.uint64)
         priorities = tf.convert_to_tensor(priorities, tf.float64)
+        if tf.executing_eagerly() and isinstance(table, str):
+            # What the op does, without the threads of TensorFlow that an op wakes.
+            with as_tensorflow_errors():
+                if keys.shape.rank != 1 or keys.shape != priorities.shape:
+                    raise InvalidArgumentError(
+                        f"keys and priorities must be of rank 1 and of the same length, got shapes "
+                        f"{keys.shape} and {priorities.shape}"
+                    )
+                self._client.update_priorities(table, keys.numpy(), priorities.numpy())
+            return None
         with self._name_scope(name, "update_priorities"), on_cpu():
             return _finish_without_result(
-                ops.reverb_replay_update_priorities(self._server_address, table, keys, priorities)
+                ops.reverb_replay_update_priorities(
+                    self._text(self._server_address), self._text(table), keys, priorities
+                )
             )
+
+    def _text(self, value: Any) -> Any:
+        """A string as a tensor, kept for the next call; graphs make constants of their own."""
+        if not isinstance(value, str) or not tf.executing_eagerly():
+            return value
+        if value not in self._tensors:
+            self._tensors[value] = tf.constant(value)
+        return self._tensors[value]
 
     def _name_scope(self, name: str | None, method: str) -> Any:
         return tf.name_scope(name or f"{self._name}_{method}")

@@ -119,6 +119,28 @@ impl Client {
         wait(py, core.mutate_priorities(table, updates, deletes))
     }
 
+    #[pyo3(signature = (table, keys, priorities))]
+    fn update_priorities(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        keys: PyReadonlyArray1<'_, u64>,
+        priorities: PyReadonlyArray1<'_, f64>,
+    ) -> PyResult<()> {
+        let (keys, priorities) = (keys.as_array(), priorities.as_array());
+        if keys.len() != priorities.len() {
+            return Err(Error::invalid_argument(format!(
+                "keys and priorities must be of the same length, got {} and {}",
+                keys.len(),
+                priorities.len()
+            )))
+            .or_raise();
+        }
+        let updates = keys.iter().copied().zip(priorities.iter().copied()).collect();
+        let core = self.inner().core;
+        wait(py, core.mutate_priorities(table, updates, Vec::new()))
+    }
+
     #[pyo3(signature = (table))]
     fn reset(&self, py: Python<'_>, table: &str) -> PyResult<()> {
         let core = self.inner().core;

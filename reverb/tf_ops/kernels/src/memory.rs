@@ -17,6 +17,8 @@ use parking_lot::Mutex;
 const ALIGNMENT: usize = 64;
 /// Smaller pieces are left to the allocator, which is as fast.
 const MIN_POOLED_BYTES: usize = 32 * 1024;
+/// Larger pieces come straight from the system.
+const MIN_MAPPED_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes kept for use again, at the most.
 const MAX_KEPT_BYTES: usize = 1 << 30;
 /// Memory that nobody asked for in this time is given back.
@@ -49,10 +51,9 @@ impl Memory {
         {
             return memory;
         }
-        let layout = layout(capacity);
-        // SAFETY: the layout has a size above zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
+        let start =
+            if capacity < MIN_MAPPED_BYTES { allocate(capacity) } else { pages::map(capacity) };
+        let start = start.unwrap_or_else(|| handle_alloc_error(layout(capacity)));
         Self { start, capacity }
     }
 
@@ -73,8 +74,85 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated with the same layout, and freed only here.
-        unsafe { dealloc(self.start.as_ptr(), layout(self.capacity)) };
+        // SAFETY: allocated in the same way, and freed only here.
+        unsafe {
+            if self.capacity < MIN_MAPPED_BYTES {
+                dealloc(self.start.as_ptr(), layout(self.capacity));
+            } else {
+                pages::unmap(self.start, self.capacity);
+            }
+        }
+    }
+}
+
+/// Zeroed memory of the allocator.
+fn allocate(capacity: usize) -> Option<NonNull<u8>> {
+    // SAFETY: the layout has a size above zero.
+    NonNull::new(unsafe { alloc_zeroed(layout(capacity)) })
+}
+
+/// Memory straight from the system, in huge pages where it has them: touching a hundred megabytes for the first time
+/// takes a tenth of the time that it does page by page.
+#[cfg(target_os = "linux")]
+mod pages {
+    use std::ffi::{c_int, c_void};
+    use std::ptr::NonNull;
+
+    unsafe extern "C" {
+        fn mmap(
+            at: *mut c_void,
+            length: usize,
+            protection: c_int,
+            flags: c_int,
+            file: c_int,
+            offset: i64,
+        ) -> *mut c_void;
+        fn munmap(start: *mut c_void, length: usize) -> c_int;
+        fn madvise(start: *mut c_void, length: usize, advice: c_int) -> c_int;
+    }
+
+    /// `PROT_READ | PROT_WRITE`
+    const READ_AND_WRITE: c_int = 3;
+    /// `MAP_PRIVATE | MAP_ANONYMOUS`
+    const PRIVATE_AND_ANONYMOUS: c_int = 0x22;
+    /// `MADV_HUGEPAGE`
+    const HUGE_PAGES: c_int = 14;
+
+    pub(super) fn map(length: usize) -> Option<NonNull<u8>> {
+        // SAFETY: a new mapping that touches no other.
+        let start = unsafe {
+            mmap(std::ptr::null_mut(), length, READ_AND_WRITE, PRIVATE_AND_ANONYMOUS, -1, 0)
+        };
+        let failed = start.addr() == usize::MAX;
+        let start = NonNull::new(start).filter(|_| !failed)?;
+        // SAFETY: that mapping. A system without huge pages refuses, and nothing is lost.
+        unsafe { madvise(start.as_ptr(), length, HUGE_PAGES) };
+        Some(start.cast())
+    }
+
+    /// # Safety
+    ///
+    /// The memory must come from `map` with the same length, and not be used any more.
+    pub(super) unsafe fn unmap(start: NonNull<u8>, length: usize) {
+        // SAFETY: as the caller promises.
+        unsafe { munmap(start.as_ptr().cast(), length) };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod pages {
+    use std::ptr::NonNull;
+
+    pub(super) fn map(length: usize) -> Option<NonNull<u8>> {
+        super::allocate(length)
+    }
+
+    /// # Safety
+    ///
+    /// The memory must come from `map` with the same length, and not be used any more.
+    pub(super) unsafe fn unmap(start: NonNull<u8>, length: usize) {
+        // SAFETY: as the caller promises.
+        unsafe { std::alloc::dealloc(start.as_ptr(), super::layout(length)) };
     }
 }
 
@@ -140,7 +218,7 @@ mod tests {
 
     #[test]
     fn memory_is_aligned_and_long_enough() {
-        for length in [0, 1, 63, 64, 65, 1000, 40_000, 1_000_001] {
+        for length in [0, 1, 63, 64, 65, 1000, 40_000, 1_000_001, 9_000_000] {
             let mut memory = Memory::take(length);
             assert_eq!(memory.start.as_ptr().align_offset(ALIGNMENT), 0);
             assert_eq!(memory.bytes_mut(length).len(), length);
