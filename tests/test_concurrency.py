@@ -22,7 +22,7 @@ from programs import Program
 LENGTHS = pytest.mark.parametrize(
     "seconds",
     [
-        pytest.param(1.5, id="short"),
+        pytest.param(1, id="short"),
         pytest.param(60, id="long", marks=[pytest.mark.slow, pytest.mark.timeout(240)]),
     ],
 )

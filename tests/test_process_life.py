@@ -137,6 +137,7 @@ def test_threads_that_get_on_go_on_after_the_main_thread():
     assert run(source) == ["0", "1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_a_thread_that_works_long_is_waited_for():
     source = """
         import threading
@@ -232,9 +233,11 @@ LEFT_OVERS = {
 @HOSTS
 def test_the_interpreter_ends_whatever_is_left(host):
     with contextlib.ExitStack() as stack:
-        for source in LEFT_OVERS.values():
-            program = Program(f"{PREPARE}\n{source}\nprint('end', flush=True)", host)
-            exits_silently(stack.enter_context(program))
+        programs = [
+            stack.enter_context(Program(f"{PREPARE}\n{source}\nprint('end', flush=True)", host))
+            for source in LEFT_OVERS.values()
+        ]
+        exits_silently(*programs)
 
 
 def test_an_old_writer_that_is_left_says_what_is_lost():

@@ -69,7 +69,7 @@ class Caller:
 
     def stream(self, method, *requests):
         # A mutated request may well ask for something to wait for.
-        call = self._channel.stream_stream(SERVICE + method)(iter(requests), timeout=1)
+        call = self._channel.stream_stream(SERVICE + method)(iter(requests), timeout=0.2)
         try:
             for answers, _ in enumerate(call):
                 if answers == ENOUGH:
