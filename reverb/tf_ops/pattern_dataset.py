@@ -13,6 +13,7 @@ from reverb.replay_sample import ReplaySample, SampleInfo
 from reverb.structured_patterns import infer_signature
 from reverb.tf_ops import ops
 from reverb.tf_ops.dataset import without_lists
+from reverb.tf_ops.pipeline import rows_of
 
 __all__ = ["PatternDataset", "pattern_dataset_with_info"]
 
@@ -163,7 +164,7 @@ def _items(
         return tf.data.Dataset.range(count).map(tf.autograph.experimental.do_not_convert(item))
 
     made = steps.scan(tf.constant(0, tf.int64), append)
-    items = made.unbatch() if stack else made.flat_map(pop)
+    items = rows_of(made, specs) if stack else made.flat_map(pop)
     if tf.data.experimental.cardinality(steps) == tf.data.INFINITE_CARDINALITY:
         return items.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     return items

@@ -11,7 +11,7 @@ from reverb.replay_sample import SampleInfo
 from reverb.tf_ops import ops
 from reverb.tf_ops.polling import polling_dataset
 
-__all__ = ["SamplerPipeline", "SpecifiedDataset", "on_cpu"]
+__all__ = ["SamplerPipeline", "SpecifiedDataset", "on_cpu", "rows_of"]
 
 # A call of the op costs some 15 us, whatever it brings, so it brings many rows: as many as come to
 # a megabyte, up to a limit beyond which nothing is gained.
@@ -119,7 +119,7 @@ class SamplerPipeline:
         source = (server_address, table, np.int64(key))
         batches = tf.data.Dataset.from_tensors(source).flat_map(poll)
         # Batches without rows say that nothing came for a while.
-        flat = batches.unbatch() if batch_size is None else batches.filter(_has_rows)
+        flat = rows_of(batches, self._specs) if batch_size is None else batches.filter(_has_rows)
         return flat.with_options(_without_sharding())
 
     def specs(self, leading: list[int | None]) -> list[Any]:
@@ -134,14 +134,36 @@ class SamplerPipeline:
         return max(1, min(_MAX_ROWS, _MAX_BYTES // bytes_))
 
 
+def rows_of(batches: Any, specs: list[Any]) -> Any:
+    """The rows of batches, one by one.
+
+    Args:
+      batches: Dataset of flat elements whose tensors have the rows as their first dimension.
+      specs: Specs of a row.
+    """
+    if any(_may_be_empty(spec) for spec in specs):
+        # TensorFlow's `unbatch`, which is faster, crashes the process at a tensor without values.
+        return batches.flat_map(_slices)
+    return batches.unbatch()
+
+
 def on_cpu() -> Any:
     """Where the ops run; a context manager."""
     return tf.device("CPU:0")
 
 
 @tf.autograph.experimental.do_not_convert
+def _slices(*columns: Any) -> Any:
+    return tf.data.Dataset.from_tensor_slices(columns)
+
+
+@tf.autograph.experimental.do_not_convert
 def _has_rows(key: Any, *_: Any) -> Any:
     return tf.shape(key)[0] > 0
+
+
+def _may_be_empty(spec: Any) -> bool:
+    return not spec.shape.is_fully_defined() or 0 in spec.shape.as_list()
 
 
 def _without_sharding() -> Any:

@@ -99,7 +99,7 @@ def test_a_strategy_splits_batches_among_replicas(client, ints, fill, drop_remai
     for batch in strategy.experimental_distribute_dataset(dataset.batch(4, drop_remainder)):
         parts = strategy.experimental_local_results(batch.data[0])
         assert [len(part) for part in parts] == [2, 2]
-        found.extend(int(x) for part in parts for x in part)
+        found.extend(int(x) for part in parts for x in np.ravel(part))
     assert sorted(found) == list(range(24))
 
 
