@@ -40,15 +40,15 @@ def test_chunks_without_an_item(server, wire, until):
     before = server.memory()
     stream = wire.insert_stream()
     data = random_chunk(0, 1000)
-    for key in range(100_000):
+    for key in range(30_000):
         data.chunk_key = key
         stream.send(insert([data]))
     # They were all read once something that comes after them is answered.
     stream.send(insert([], [item(5, "items", (0, 0, 1, 0))], keep=[0]))
     stream.confirmed(1)
-    assert server.memory() < before + 250 * MEGABYTE
+    assert server.memory() < before + 100 * MEGABYTE
     stream.cancel()
-    settled(server, until, before + 50 * MEGABYTE)
+    settled(server, until, before + 20 * MEGABYTE)
 
 
 def test_chunks_that_are_let_go_are_freed(server, wire, until):
