@@ -213,7 +213,7 @@ class SamplerDataset(SpecifiedDataset):
         if self._own_dataset is None:
             own = self._make_dataset(self._key)
             if self._batch[0] is None:
-                own = own.with_options(_without_prefetching())
+                own = own.with_options(_untuned())
             self._own_dataset = SpecifiedDataset(own, self.element_spec)
         with on_cpu():
             sampler = self._pipeline.create(*self._source, self._key, park=True)
@@ -249,10 +249,12 @@ class SamplerDataset(SpecifiedDataset):
         return ReplaySample(SampleInfo(*info), without_lists(tree.unflatten_as(dtypes, columns)))
 
 
-def _without_prefetching() -> Any:
+def _untuned() -> Any:
     options = tf.data.Options()
     # TensorFlow would sample one item more than programs that count on exact numbers expect.
     options.experimental_optimization.inject_prefetch = False
+    # That leaves nothing to tune, and the thread that would try can take seconds to end.
+    options.autotune.enabled = False
     return options
 
 

@@ -21,7 +21,8 @@ class TrajectoryDataset(SamplerDataset):
 
     `next` blocks until there is an item. The dataset ends after `max_samples`, or when the rate
     limiter allowed nothing for `rate_limiter_timeout_ms`; everything else that goes wrong is an
-    exception of `tf.errors`. A server that went away is waited for.
+    exception of `tf.errors`. A server that went away is waited for. TensorFlow hears no Ctrl-C
+    inside `next`, so that a program that is to be interrupted needs a timeout.
 
     Example:
       >>> dataset = reverb.TrajectoryDataset(
