@@ -332,3 +332,25 @@ class TestServerInfo:
 def test_checkpoint_says_that_it_is_not_available(client):
     with pytest.raises(UnimplementedError):
         client.checkpoint()
+
+
+def test_insert_heeds_the_signatures_of_a_server_that_took_the_place_of_another(
+    start, connect, until
+):
+    first = start()
+    client = connect(first)
+    client.insert(np.zeros(4, np.float32), {"table": 1.0})
+    first.stop()
+    signature = TensorSpec([3], np.float32, "x")
+    start(testing.table(signature=signature), port=first.port)
+
+    def is_refused():
+        try:
+            client.insert(np.zeros(4, np.float32), {"table": 1.0})
+        except ValueError as error:
+            return "must have dtype float and shape [3]" in str(error)
+        return False
+
+    # A client over the network hears a moment later that the first one has gone.
+    until(is_refused)
+    client.insert(np.zeros(3, np.float32), {"table": 1.0})

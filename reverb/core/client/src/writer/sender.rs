@@ -246,6 +246,11 @@ impl Sender {
         }
     }
 
+    /// Whether the last stream was lost, and there is no other yet.
+    pub fn was_lost(&self) -> bool {
+        self.state.lock().lost.is_some()
+    }
+
     /// What a flush is waiting for, in words.
     pub fn describe_wait(&self) -> String {
         let tables = self.waiting_tables().join(", ");

@@ -29,21 +29,26 @@ impl SingleStepWriters {
         &self.client
     }
 
-    /// A writer that is not in use. The first time, waits for the signatures of the server's tables.
+    /// A writer that is not in use.
+    ///
+    /// Waits for the signatures of the server's tables the first time, and again when the server may be another one: a
+    /// writer keeps what it knows, and the one that listens at the address now may have other tables.
     pub async fn take(&self) -> Result<LegacyWriter> {
-        let idle = self.idle.lock().pop();
-        if let Some(writer) = idle
-            && self.client.is_current(writer.signatures())
-        {
+        let idle = self.idle.lock().pop().filter(|writer| !writer.queue().sender().was_lost());
+        // In this process nobody is told that a server has gone, but asking costs nothing either.
+        if idle.is_none() || self.client.transport()?.is_local() {
+            self.client.server_info().await?;
+        }
+        if let Some(writer) = idle.filter(|writer| self.client.is_current(writer.signatures())) {
             return Ok(writer);
         }
+        let signatures = self.client.signatures().await?;
         let options = LegacyOptions {
             max_sequence_length: 1,
             chunk_length: 1,
             delta_encoded: false,
             max_in_flight_items: usize::MAX,
         };
-        let signatures = self.client.signatures().await?;
         Ok(LegacyWriter::new(&self.client, options, signatures))
     }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use reverb_client::client::Signatures;
 use reverb_client::{Client, SampleCursor};
 use reverb_data::{DType, Error, Sampled, Shape, Signature};
 
@@ -80,12 +81,19 @@ impl Op for Resume {
 
 async fn sample(client: Arc<Client>, table: &str, dtypes: &[DType]) -> Outcome<Answer> {
     let signatures = client.signatures().await?;
-    let mut cursor = SampleCursor::new(client, table, 1, None);
+    let mut cursor = SampleCursor::new(Arc::clone(&client), table, 1, None);
     let sampled = cursor.next().await?;
     cursor.finish();
     let sampled = sampled.ok_or_else(|| Failure::internal("the server sent no sample"))?;
-    let signature = signatures.get(table).and_then(Option::as_deref);
-    check(&sampled, table, dtypes, signature)?;
+    let check = |signatures: &Signatures| {
+        let signature = signatures.get(table).and_then(Option::as_deref);
+        check(&sampled, table, dtypes, signature)
+    };
+    if check(&signatures).is_err() {
+        // Perhaps they are those of a server that was at this address before.
+        client.server_info().await?;
+        check(&*client.signatures().await?)?;
+    }
     Ok(Answer::Sampled(Box::new(sampled)))
 }
 
