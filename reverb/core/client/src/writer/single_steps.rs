@@ -35,8 +35,10 @@ impl SingleStepWriters {
     /// writer keeps what it knows, and the one that listens at the address now may have other tables.
     pub async fn take(&self) -> Result<LegacyWriter> {
         let idle = self.idle.lock().pop().filter(|writer| !writer.queue().sender().was_lost());
-        // In this process nobody is told that a server has gone, but asking costs nothing either.
-        if idle.is_none() || self.client.transport()?.is_local() {
+        // In this process nobody is told that a server has gone, but asking costs nothing either. Of several servers
+        // it would be the next one's turn, which is for the writer to take.
+        let may_be_another = idle.is_none() && !self.client.may_be_several_servers();
+        if may_be_another || self.client.transport()?.is_local() {
             self.client.server_info().await?;
         }
         if let Some(writer) = idle.filter(|writer| self.client.is_current(writer.signatures())) {
