@@ -183,6 +183,11 @@ $(NOTEBOOK_DONE): $(NOTEBOOK_ENV)/.setup-done
 		$$($(NOTEBOOK_ENV)/bin/python tools/requirements.py pyproject.toml notebooks)
 	touch $@
 
+# Environments of other libraries, as tests/integrations/requirements/ pins them.
+.venvs/tf-agents-%/.setup-done .venvs/acme-%/.setup-done: tests/integrations/set_up.sh
+	tests/integrations/set_up.sh $(@D) $(TF_PYTHON)
+	touch $@
+
 $(DOCS_DONE): $(SETUP_DONE)
 	$(PY) -m pip install --quiet --disable-pip-version-check pdoc
 	touch $@
