@@ -47,7 +47,13 @@ LAYERS = [
     {"specs", "structured_value", "column_nest", "nest_writer"},
     {"item_selectors", "rate_limiters", "reverb_types", "pybind", "cc", "platform"},
     {"server_executable"},
-    {"writer", "trajectory_writer", "structured_patterns", "structured_conditions"},
+    {
+        "writer",
+        "trajectory_writer",
+        "sequence_writer",
+        "structured_patterns",
+        "structured_conditions",
+    },
     {"structured_writer"},
     {"client"},
     {"tf_ops"},
@@ -55,6 +61,7 @@ LAYERS = [
     {"server"},
     {"testing"},
     {""},  # The package itself.
+    {"adapters"},
 ]
 
 
@@ -143,6 +150,19 @@ def test_python_modules_know_only_who_they_may(path):
         if imported and layer_of(imported) > layer_of(module)
     }
     assert not too_high
+
+
+@pytest.mark.parametrize("library", ["tf_agents", "acme"])
+def test_adapters_use_the_public_package_only(library):
+    for path in (PACKAGE / "adapters" / library).rglob("*.py"):
+        private = {
+            ".".join(module)
+            for module in reverb_imports(path)
+            if module[:1] not in ((), ("errors",), ("specs",)) and module[0] != "adapters"
+        }
+        assert not private, path
+        strangers = {module for module in reverb_imports(path) if module[:1] == ("adapters",)}
+        assert {module[1] for module in strangers if module[1:]} <= {library}, path
 
 
 def test_one_file_imports_the_compiled_module():
