@@ -14,6 +14,7 @@ from cases import (
     startup,
     table_size,
     tensorflow_client,
+    tf_agents,
     vectorized,
 )
 from cases.case import Case, Metric
@@ -25,6 +26,7 @@ ALL: tuple[Case, ...] = (
     *datasets.CASES,
     *priorities.CASES,
     *tensorflow_client.CASES,
+    *tf_agents.CASES,
     *table_size.CASES,
     *memory.CASES,
     *latency.CASES,
