@@ -9,7 +9,8 @@ if [ $# -ne 1 ]; then
     echo "usage: $0 VENV_DIR" >&2
     exit 2
 fi
-venv=$1
+mkdir -p "$1"
+venv=$(CDPATH='' cd -- "$1" && pwd)
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 requirements=$here/requirements.txt
 stamp=$venv/requirements.installed
