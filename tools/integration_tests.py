@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the tests of other libraries, unchanged, over this package, and its tests beside them.
+
+    python tools/integration_tests.py .venvs/tf-agents-2.15 .venvs/acme-2.15 --quick
+    python tools/integration_tests.py .venvs/tf-agents-2.21 --only 'reverb_*'
+
+What is run, and what has to come out, stands in tests/integrations/expected.toml. Every suite is a
+process of its own. Prints a table; fails if a suite gave less than expected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fnmatch
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, field
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    from pip._vendor import tomli as tomllib
+
+ROOT = pathlib.Path(__file__).parents[1]
+INTEGRATIONS = ROOT / "tests" / "integrations"
+PROGRAMS = INTEGRATIONS / "programs"
+STUBS = INTEGRATIONS / "stubs"
+
+COLUMNS = ("environment", "suite", "expected", "obtained", "seconds", "verdict")
+# Of the output of a suite that went wrong, what is shown.
+TAIL_LINES = 40
+# Tells about an environment without importing any of the libraries.
+SURVEY = """
+import importlib.metadata as metadata, importlib.util as util, json, os, sys
+def version(*names):
+    for name in names:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass
+def folder(name):
+    spec = util.find_spec(name)
+    return os.path.dirname(spec.submodule_search_locations[0]) if spec else None
+libraries = {
+    "TensorFlow": version("tensorflow-cpu", "tensorflow"),
+    "tf-agents": version("tf-agents"),
+    "dm-acme": version("dm-acme"),
+    "rlds": version("rlds"),
+    "jax": version("jax"),
+    "numpy": version("numpy"),
+    "protobuf": version("protobuf"),
+}
+print(json.dumps({
+    "versions": {k: v for k, v in libraries.items() if v},
+    "folders": {name: folder(name) for name in ("reverb", "tf_agents", "rlds", "acme")},
+    "prefix": sys.prefix,
+}))
+"""
+
+
+@dataclass
+class Suite:
+    """One line of expected.toml, as it is for one environment.
+
+    Attributes:
+      name: A file of tests, a module, a program or a directory of this project's tests.
+      run: How it is started: `pytest`, `module`, `multiprocessing`, `program` or `ours`.
+      passed: Tests that have to pass; of a program, 1.
+      skipped: Tests that skip themselves.
+      failed: Tests that fail for a `reason` that is not this package's.
+      arguments: For a module or a program; `{directory}` is a directory of its own.
+      fails_with: What the output says if the suite cannot run at all, for a `reason`.
+      crashes_at_exit: Whether the process may end badly after its tests, for a `reason`.
+      reason: Why the suite gives less than its authors meant.
+      quick: The environments in which it belongs to the quick part.
+      timeout_s: When it is ended.
+    """
+
+    name: str
+    run: str = "pytest"
+    passed: int = 1
+    skipped: int = 0
+    failed: int = 0
+    arguments: list[str] = field(default_factory=list)
+    fails_with: str | None = None
+    crashes_at_exit: bool = False
+    reason: str = ""
+    quick: list[str] = field(default_factory=list)
+    timeout_s: int = 400
+
+    def expectation(self) -> str:
+        """Returns what the table shows as expected."""
+        if self.fails_with:
+            return "cannot run"
+        if self.run == "program" or (self.run == "module" and self.arguments):
+            return " ".join(["success", *self.arguments_in("")])
+        if self.run == "ours":
+            return "all"
+        return counts(self.passed, self.skipped, self.failed)
+
+    def arguments_in(self, directory: str) -> list[str]:
+        """Returns the arguments with the name of a directory put in; none if it has no name."""
+        return [a.format(directory=directory) for a in self.arguments if directory or "{" not in a]
+
+
+@dataclass
+class Outcome:
+    """How a suite ended; the counts are None if it did not get as far as telling them."""
+
+    status: int | None
+    output: str
+    seconds: float
+    passed: int | None = None
+    skipped: int = 0
+    failed: int = 0
+
+
+def main() -> int:
+    """Returns 0 when every suite gave what was expected, or more."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("environments", nargs="+", type=pathlib.Path)
+    parser.add_argument("--quick", action="store_true", help="only the part that CI runs")
+    parser.add_argument("--only", default="*", help="pattern of the names of suites")
+    parser.add_argument("--tree", action="store_true", help="test the sources, not the wheel")
+    parser.add_argument("--logs", type=pathlib.Path, help="keep the output of every suite here")
+    arguments = parser.parse_args()
+    rows = []
+    for path in arguments.environments:
+        environment = Environment(path.absolute(), tree=arguments.tree)
+        suites = [
+            suite
+            for suite in suites_of(environment.name)
+            if fnmatch.fnmatch(suite.name, f"*{arguments.only}*")
+            and (environment.name in suite.quick or not arguments.quick)
+        ]
+        print(f"\n==> {environment.name}: {environment.versions()}", flush=True)
+        for number, suite in enumerate(suites, 1):
+            print(f"[{number}/{len(suites)}] {suite.name} ... ", end="", flush=True)
+            outcome = environment.run(suite)
+            row = row_of(environment.name, suite, outcome)
+            print(f"{row['obtained']}, {row['seconds']} s: {row['verdict']}", flush=True)
+            if arguments.logs:
+                keep_log(arguments.logs, environment.name, suite, outcome)
+            if row["verdict"] == "BELOW":
+                print(*outcome.output.splitlines()[-TAIL_LINES:], sep="\n", flush=True)
+            rows.append(row)
+    print_table(rows)
+    if not rows:
+        print("no suite was selected", file=sys.stderr)
+    return 0 if rows and all(row["verdict"] != "BELOW" for row in rows) else 1
+
+
+def suites_of(environment: str) -> list[Suite]:
+    """Returns the suites of an environment, in the order in which the file has them."""
+    with (INTEGRATIONS / "expected.toml").open("rb") as file:
+        table = tomllib.load(file)
+    family = environment.rpartition("-")[0]
+    suites = []
+    for name, properties in table[family].items():
+        general = {k: v for k, v in properties.items() if k != "beside"}
+        special = properties.get("beside", {}).get(environment, {})
+        suites.append(Suite(name, **(general | special)))
+    return suites
+
+
+class Environment:
+    """A virtual environment with one of the other libraries and this package."""
+
+    def __init__(self, path: pathlib.Path, *, tree: bool) -> None:
+        self.name = path.name
+        self._python = path / "bin" / "python"
+        # Neither this process nor a child of a test may find what belongs to the caller.
+        foreign = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TF_USE_LEGACY_KERAS")
+        self._variables = {k: v for k, v in os.environ.items() if k not in foreign} | {
+            "PYTHONSAFEPATH": "1",
+            "PYTHONPATH": os.pathsep.join(map(str, [PROGRAMS, STUBS, *([ROOT] if tree else [])])),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "CUDA_VISIBLE_DEVICES": "-1",
+            "JAX_PLATFORMS": "cpu",
+        }
+        self._survey = self._ask()
+        version = self._survey["versions"].get("TensorFlow", "0.0").split(".")
+        if (int(version[0]), int(version[1])) >= (2, 16):
+            self._variables["TF_USE_LEGACY_KERAS"] = "1"
+        installed = self._survey["folders"]["reverb"]
+        if not tree and not str(installed).startswith(self._survey["prefix"]):
+            raise SystemExit(f"import reverb gives {installed}, which is not the installed wheel")
+
+    def versions(self) -> str:
+        """Returns the versions of what matters, for a person."""
+        return ", ".join(f"{k} {v}" for k, v in self._survey["versions"].items())
+
+    def run(self, suite: Suite) -> Outcome:
+        """Runs a suite in a process and a directory of its own; blocks until it ends."""
+        with tempfile.TemporaryDirectory() as directory:
+            log = pathlib.Path(directory, "output")
+            report = pathlib.Path(directory, "report.xml")
+            work = pathlib.Path(directory, "work")
+            work.mkdir()
+            started = time.monotonic()
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    [str(self._python), *self._command(suite, report, str(work))],
+                    cwd=work,
+                    env=self._variables,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                status = wait_for(process, suite.timeout_s)
+            outcome = Outcome(
+                status,
+                log.read_text(encoding="utf-8", errors="replace"),
+                time.monotonic() - started,
+            )
+            count(suite, outcome, report)
+        return outcome
+
+    def _command(self, suite: Suite, report: pathlib.Path, directory: str) -> list[str]:
+        arguments = suite.arguments_in(directory)
+        if suite.run == "program":
+            return [str(PROGRAMS / suite.name.split()[0]), *arguments]
+        if suite.run == "module":
+            return ["-m", suite.name.split()[0], *arguments]
+        if suite.run == "multiprocessing":
+            return [str(PROGRAMS / "multiprocessing_main.py"), suite.name]
+        command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        if suite.run == "ours":
+            marks = ["-m", "not slow and not conformance"]
+            configuration = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)]
+            return [*command, *configuration, *marks, str(ROOT / suite.name)]
+        # The configuration of this project is none of theirs.
+        configuration = ["-c", os.devnull, "--rootdir", directory]
+        if self.name.startswith("acme-"):
+            configuration += ["-p", "jax_compat"]
+        folder = self._survey["folders"][suite.name.partition("/")[0]]
+        return [*command, *configuration, str(pathlib.Path(str(folder), suite.name))]
+
+    def _ask(self) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as directory:
+            result = subprocess.run(
+                [str(self._python), "-c", SURVEY],
+                cwd=directory,
+                env=self._variables,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+        return json.loads(result.stdout)
+
+
+def wait_for(process: subprocess.Popen[bytes], timeout_s: int) -> int | None:
+    """Returns the status of a process; None if it and its children had to be killed."""
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        # Also of one that ended: a child of a test must not live on beside the next suite.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def count(suite: Suite, outcome: Outcome, report: pathlib.Path) -> None:
+    """Fills in how many tests ended in which way."""
+    if suite.run == "program" or (suite.run == "module" and suite.arguments):
+        if outcome.status is not None:
+            outcome.passed = int(outcome.status == 0)
+            outcome.failed = 1 - outcome.passed
+    elif report.exists():
+        results = next(ElementTree.parse(report).iter("testsuite")).attrib
+        outcome.failed = int(results["failures"]) + int(results["errors"])
+        outcome.skipped = int(results["skipped"])
+        outcome.passed = int(results["tests"]) - outcome.skipped - outcome.failed
+    elif ran := re.findall(r"^Ran (\d+) tests?", outcome.output, re.MULTILINE):
+        # What unittest prints: "Ran 5 tests in 3s", then "FAILED (failures=1, skipped=1)".
+        end = re.findall(r"^(?:OK|FAILED)\b.*", outcome.output, re.MULTILINE)
+        ends = dict(re.findall(r"(\w+)=(\d+)", end[-1] if end else ""))
+        outcome.failed = int(ends.get("failures", 0)) + int(ends.get("errors", 0))
+        outcome.skipped = int(ends.get("skipped", 0))
+        outcome.passed = int(ran[-1]) - outcome.skipped - outcome.failed
+
+
+def row_of(environment: str, suite: Suite, outcome: Outcome) -> dict[str, str]:
+    """Returns what the table shows of a suite."""
+    verdict = judge(suite, outcome)
+    obtained = "no result"
+    if verdict == "as expected" and suite.fails_with:
+        obtained = suite.fails_with
+    elif outcome.status is None:
+        obtained = f"no end in {suite.timeout_s} s"
+    elif suite.expectation().startswith("success"):
+        obtained = result_of(outcome)
+    elif outcome.passed is not None:
+        obtained = counts(outcome.passed, outcome.skipped, outcome.failed)
+    if outcome.status not in (None, 0, 1):
+        obtained += f", status {outcome.status}"
+    return {
+        "environment": environment,
+        "suite": suite.name,
+        "expected": suite.expectation(),
+        "obtained": obtained,
+        "seconds": str(round(outcome.seconds)),
+        "verdict": verdict,
+        "reason": suite.reason,
+    }
+
+
+def judge(suite: Suite, outcome: Outcome) -> str:
+    """Returns `as expected`, `better` or `BELOW`."""
+    passed = outcome.passed or 0
+    if suite.fails_with:
+        if passed and not outcome.failed:
+            return "better"
+        return "as expected" if suite.fails_with in outcome.output else "BELOW"
+    ended_well = outcome.status == 0 or (
+        outcome.status is not None and (suite.crashes_at_exit or suite.failed > 0)
+    )
+    if not ended_well or passed < suite.passed or outcome.failed > suite.failed:
+        return "BELOW"
+    if outcome.failed < suite.failed or (suite.run != "ours" and passed > suite.passed):
+        return "better"
+    return "as expected"
+
+
+def counts(passed: int, skipped: int, failed: int) -> str:
+    """Returns how tests ended, as pytest says it."""
+    parts = [f"{passed} passed"]
+    parts += [f"{skipped} skipped"] if skipped else []
+    parts += [f"{failed} failed"] if failed else []
+    return ", ".join(parts)
+
+
+def result_of(outcome: Outcome) -> str:
+    """Returns what a program says of itself in its last line of JSON, or whether it succeeded."""
+    for line in reversed(outcome.output.splitlines()):
+        if line.startswith("{") and line.endswith("}"):
+            told = json.loads(line)
+            return " ".join(f"{key} {told[key]}" for key in told.get("show", list(told)[:3]))
+    return "success" if outcome.status == 0 else "no success"
+
+
+def keep_log(directory: pathlib.Path, environment: str, suite: Suite, outcome: Outcome) -> None:
+    """Writes the output of a suite to a file."""
+    directory.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"\W+", "_", suite.name)
+    directory.joinpath(f"{environment}.{name}.log").write_text(outcome.output, encoding="utf-8")
+
+
+def print_table(rows: list[dict[str, str]]) -> None:
+    """Prints one line for each suite, then what has to be said about some."""
+    lines = [COLUMNS, *([row[column] for column in COLUMNS] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
+    print()
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        print("  ".join(cells).rstrip())
+    for row in rows:
+        if row["reason"]:
+            print(f"\n{row['environment']}, {row['suite']}: {row['reason']}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
