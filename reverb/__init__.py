@@ -20,6 +20,7 @@ from reverb.errors import DeadlineExceededError, ReverbError
 from reverb.platform import checkpointers_lib as _checkpointers_lib  # noqa: F401
 from reverb.platform.default import checkpointers as checkpointers
 from reverb.replay_sample import ReplaySample, SampleInfo
+from reverb.sequence_writer import SequenceWriter
 from reverb.server import Server, Table
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryColumn, TrajectoryWriter
 
@@ -42,6 +43,7 @@ __all__ = [
     "ReplaySample",
     "ReverbError",
     "SampleInfo",
+    "SequenceWriter",
     "Server",
     "Table",
     "TrajectoryColumn",

@@ -14,6 +14,7 @@ from reverb.errors import InvalidArgumentError, SignatureMismatchError, TableNot
 from reverb.nest_writer import check_at_least_one
 from reverb.replay_sample import ReplaySample, SampleInfo
 from reverb.reverb_types import TableInfo
+from reverb.sequence_writer import SequenceWriter, make_sequence_writer
 from reverb.structured_writer import Config, StructuredWriter
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter, rows
 from reverb.writer import Writer
@@ -206,6 +207,47 @@ class Client:
         refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
         writer = self._client.trajectory_writer(refs, bool(validate_items), batch_size)
         return BatchedTrajectoryWriter(writer, batch_size)
+
+    def sequence_writer(
+        self,
+        tables: str | Sequence[str],
+        sequence_length: int | None,
+        batch_size: int | None = None,
+        *,
+        stride_length: int = 1,
+        max_sequence_length: int | None = None,
+        drop_long_episodes: bool = False,
+    ) -> SequenceWriter:
+        """Makes a writer that writes every sequence of steps, or every episode, by itself.
+
+        Blocks until the server has told its tables' signatures once.
+
+        Args:
+          tables: Names of the tables; each of them gets every item.
+          sequence_length: Number of steps of an item, `L`; `None`: an item is a whole episode.
+          batch_size: Number of environments that are stepped together, `B`; `None`: one, whose
+            steps have no batch dimension.
+          stride_length: Number of steps from one item to the next: an episode makes items at its
+            steps `L`, `L + stride_length`, `L + 2 * stride_length`, ...
+          max_sequence_length: Steps of the longest episode that is written, where items are
+            episodes; needed there, and nowhere else.
+          drop_long_episodes: Leaves longer episodes out and counts them, instead of an error.
+
+        Raises:
+          InvalidArgumentError: If an argument is out of its range, or goes with another value of
+            `sequence_length`.
+          TableNotFoundError: If the server has no table of one of the names.
+          UnavailableError: If no server answers.
+        """
+        return make_sequence_writer(
+            self._client,
+            tables,
+            sequence_length,
+            batch_size,
+            stride_length,
+            max_sequence_length,
+            drop_long_episodes,
+        )
 
     def structured_writer(self, configs: Sequence[Config]) -> StructuredWriter:
         """Makes a writer that creates items by itself, wherever a pattern fits.

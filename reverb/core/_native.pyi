@@ -119,6 +119,21 @@ class Client:
     def trajectory_writer(
         self, num_keep_alive_refs: int, validate_items: bool, batch_size: int
     ) -> BatchedTrajectoryWriter: ...
+    def sequence_writer(
+        self,
+        tables: Sequence[str],
+        batch_size: int | None,
+        sequence_length: int,
+        stride_length: int,
+    ) -> SequenceWriter: ...
+    def episode_writer(
+        self,
+        tables: Sequence[str],
+        batch_size: int | None,
+        max_sequence_length: int,
+        drop_long_episodes: bool,
+    ) -> SequenceWriter:
+        """A sequence writer whose items are whole episodes."""
     def structured_writer(self, configs: Sequence[bytes]) -> StructuredWriter: ...
     def sampler(
         self,
@@ -298,6 +313,38 @@ class BatchedTrajectoryWriter:
     def configure(
         self, path: _Path, num_keep_alive_refs: int, max_chunk_length: int | None
     ) -> None: ...
+    def close(self) -> None: ...
+
+@final
+class SequenceWriter:
+    """Dropping it closes it: what was not flushed is abandoned. May be shared by threads."""
+
+    @property
+    def episode_steps(self) -> NDArray[np.int64]:
+        """`[B]`; `[1]` without a batch size."""
+    @property
+    def num_dropped_episodes(self) -> int: ...
+    def append(
+        self, data: Any, is_last: bool | NDArray[np.bool_], priorities: float | NDArray[np.float64]
+    ) -> int | None:
+        """Appends a nest whose structure was remembered; None, and nothing done, if it was not.
+
+        `is_last` and `priorities` are `[B]`, or one value for all. Returns the number of items.
+        """
+    def append_flat(
+        self,
+        labels: Sequence[str],
+        leaves: Sequence[Any],
+        is_last: bool | NDArray[np.bool_],
+        priorities: float | NDArray[np.float64],
+    ) -> int:
+        """Appends leaves; the labels of the first step must be those of all others."""
+    def remember_structure(self, data: Any) -> None:
+        """Lets `append` recognise nests like `data`, which was appended."""
+    def columns(self) -> list[tuple[str, int, list[int]]]:
+        """Label, number of the dtype, shape of a row's value; none before the first step."""
+    def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
+    def end_episode(self, where: bool | NDArray[np.bool_]) -> None: ...
     def close(self) -> None: ...
 
 @final

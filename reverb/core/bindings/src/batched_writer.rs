@@ -342,7 +342,7 @@ pub(crate) fn insert_rows(
     // The arrays belong to the caller, who is blocked meanwhile; no copy is needed.
     let _ = py;
     for row in 0..batch_size {
-        let cells = values.iter().map(|value| value.row(row, batch_size)).collect();
+        let cells = values.iter().map(|value| value.value.row(row, batch_size)).collect();
         writer.append(cells).or_raise()?;
         if row == 0 {
             // What is wrong with a table is said before anything is inserted.

@@ -11,6 +11,7 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use reverb_client::writer::legacy::LegacyOptions;
+use reverb_client::writer::sequence::{SequenceOptions, Window};
 use reverb_client::{
     Batch, BatchedWriter, Client as Core, LegacyWriter, SampleCursor, SingleStepWriters,
 };
@@ -25,6 +26,7 @@ use crate::error::OrRaise;
 use crate::legacy_writer::{Writer, append_step};
 use crate::process::{Local, runtime};
 use crate::sampler::Sampler;
+use crate::sequence_writer::SequenceWriter;
 use crate::structured_writer::StructuredWriter;
 use crate::trajectory_writer::TrajectoryWriter;
 use crate::wait::{timeout_ms as timeout, wait};
@@ -59,6 +61,17 @@ impl Client {
             *inner = Local::new(Inner::new(&self.address, self.connect_timeout));
         }
         Inner::clone(&inner)
+    }
+
+    fn new_sequence_writer(
+        &self,
+        py: Python<'_>,
+        options: SequenceOptions,
+    ) -> PyResult<SequenceWriter> {
+        let core = self.inner().core;
+        let signatures = wait(py, core.signatures())?;
+        let writer = reverb_client::SequenceWriter::new(&core, options, signatures);
+        Ok(SequenceWriter::new(writer.or_raise()?))
     }
 }
 
@@ -241,6 +254,33 @@ impl Client {
                 Ok(Bound::new(py, BatchedTrajectoryWriter::new(writer))?.into_any())
             }
         }
+    }
+
+    #[pyo3(signature = (tables, batch_size, sequence_length, stride_length))]
+    fn sequence_writer(
+        &self,
+        py: Python<'_>,
+        tables: Vec<String>,
+        batch_size: Option<usize>,
+        sequence_length: usize,
+        stride_length: usize,
+    ) -> PyResult<SequenceWriter> {
+        let window = Window::Sliding { length: sequence_length, stride: stride_length };
+        self.new_sequence_writer(py, SequenceOptions { tables, window, batch_size })
+    }
+
+    #[pyo3(signature = (tables, batch_size, max_sequence_length, drop_long_episodes))]
+    fn episode_writer(
+        &self,
+        py: Python<'_>,
+        tables: Vec<String>,
+        batch_size: Option<usize>,
+        max_sequence_length: usize,
+        drop_long_episodes: bool,
+    ) -> PyResult<SequenceWriter> {
+        let window =
+            Window::Episode { max_length: max_sequence_length, drop_long: drop_long_episodes };
+        self.new_sequence_writer(py, SequenceOptions { tables, window, batch_size })
     }
 
     #[pyo3(signature = (configs))]

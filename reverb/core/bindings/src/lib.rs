@@ -28,6 +28,7 @@ mod logger;
 mod nest;
 mod process;
 mod sampler;
+mod sequence_writer;
 mod server;
 mod structured_writer;
 mod table;
@@ -59,6 +60,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batched_writer::BatchedTrajectoryColumn>()?;
     module.add_class::<batched_writer::BatchedColumnHistory>()?;
     module.add_class::<batched_writer::BatchedTrajectoryWriter>()?;
+    module.add_class::<sequence_writer::SequenceWriter>()?;
     module.add_class::<structured_writer::StructuredWriter>()?;
     module.add_function(wrap_pyfunction!(process::shut_down, module)?)?;
     module.add_function(wrap_pyfunction!(tensorflow::tensorflow_register_address, module)?)?;

@@ -20,5 +20,6 @@ pub use writer::batched::BatchedWriter;
 pub use writer::cell::{CellRef, CellValue};
 pub use writer::lane::{ColumnOptions, Lane};
 pub use writer::legacy::LegacyWriter;
+pub use writer::sequence::SequenceWriter;
 pub use writer::single_steps::SingleStepWriters;
 pub use writer::trajectory::{ColumnRefs, TrajectoryWriter};

@@ -142,7 +142,7 @@ impl BatchedWriter {
         let mut row: Vec<(usize, CellValue<'_>)> = Vec::with_capacity(values.len());
         for (i, lane) in lanes.iter_mut().enumerate() {
             row.clear();
-            row.extend(values.iter().map(|value| (value.column, value.row(i, batch_size))));
+            row.extend(values.iter().map(|value| (value.column, value.value.row(i, batch_size))));
             lane.append(&mut row, partial_step)?;
         }
         Ok(())
@@ -197,7 +197,7 @@ impl BatchedWriter {
         }
         // All or none: the caller could not tell which of them were created before an error.
         let created = items.len();
-        items.into_iter().try_for_each(|item| self.queue.sender().push(item))?;
+        self.queue.sender().push_all(items)?;
         Ok(created)
     }
 
@@ -255,24 +255,6 @@ fn collect(lane: &Lane, column: BatchedColumn, cells: &mut Vec<CellRef>) -> bool
             };
             let stop = stop.map_or(len, absolute).min(len);
             start >= 0 && start < stop && (start..stop).step_by(step.max(1) as usize).all(&mut push)
-        }
-    }
-}
-
-impl BatchedValue<'_> {
-    /// The value of environment `i`.
-    pub fn row(&self, i: usize, batch_size: usize) -> CellValue<'_> {
-        match &self.value {
-            CellValue::Bytes { dtype, shape, bytes } => {
-                let size = bytes.len() / batch_size;
-                let bytes = &bytes[i * size..(i + 1) * size];
-                CellValue::Bytes { dtype: *dtype, shape: &shape[1..], bytes }
-            }
-            CellValue::Strings { shape, strings } => {
-                let size = strings.len() / batch_size;
-                let strings = strings[i * size..(i + 1) * size].to_vec();
-                CellValue::Strings { shape: &shape[1..], strings }
-            }
         }
     }
 }

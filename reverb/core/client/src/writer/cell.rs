@@ -72,6 +72,22 @@ impl CellValue<'_> {
         CellSpec { dtype: self.dtype(), shape: Shape::from_slice(self.shape()) }
     }
 
+    /// Row `i` of a value whose first dimension is `num_rows`.
+    pub fn row(&self, i: usize, num_rows: usize) -> CellValue<'_> {
+        match self {
+            CellValue::Bytes { dtype, shape, bytes } => {
+                let size = bytes.len() / num_rows;
+                let bytes = &bytes[i * size..(i + 1) * size];
+                CellValue::Bytes { dtype: *dtype, shape: &shape[1..], bytes }
+            }
+            CellValue::Strings { shape, strings } => {
+                let size = strings.len() / num_rows;
+                let strings = strings[i * size..(i + 1) * size].to_vec();
+                CellValue::Strings { shape: &shape[1..], strings }
+            }
+        }
+    }
+
     /// Checks the value against its column's spec; `column` names the column in the error.
     pub fn check(&self, spec: &CellSpec, column: &dyn std::fmt::Display) -> Result<()> {
         if self.dtype() != spec.dtype {

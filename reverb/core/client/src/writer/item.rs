@@ -8,6 +8,7 @@ use reverb_data::{DType, Error, NewItem, Result, Shape, Signature, TrajectoryBui
 use smallvec::SmallVec;
 
 use super::cell::CellRef;
+use super::lane::Lane;
 
 /// The cells of one column of an item.
 #[derive(Debug, Clone, Copy)]
@@ -19,13 +20,13 @@ pub struct ColumnRefs<'a> {
 }
 
 /// Consecutive cells of one block, starting at `first`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Run {
     first: CellRef,
     length: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct ItemColumn {
     runs: SmallVec<[Run; 1]>,
     squeeze: bool,
@@ -61,9 +62,25 @@ impl PendingItem {
         if priority.is_nan() {
             return Err(Error::invalid_argument("priority must not be NaN"));
         }
-        let columns: Result<_> =
-            columns.iter().enumerate().map(|(i, column)| ItemColumn::new(i, column)).collect();
+        let columns: Result<_> = columns
+            .iter()
+            .enumerate()
+            .map(|(i, column)| ItemColumn::new(i, column.cells.iter(), column.squeeze))
+            .collect();
         Ok(Self { key, table, priority, columns: columns? })
+    }
+
+    /// An item over all that a lane holds, which is at least one step of every column.
+    pub fn over_history(key: u64, table: Arc<str>, priority: f64, lane: &Lane) -> Result<Self> {
+        let column = |i| ItemColumn::new(i, lane.cells(i).map(|(_, cell)| cell), false);
+        let columns: Result<_> = (0..lane.num_columns()).map(column).collect();
+        Ok(Self { key, table, priority, columns: columns? })
+    }
+
+    /// An item over the same cells.
+    #[must_use]
+    pub fn for_table(&self, key: u64, table: Arc<str>) -> Self {
+        Self { key, table, priority: self.priority, columns: self.columns.clone() }
     }
 
     /// Checks the item against its table's signature.
@@ -160,20 +177,24 @@ fn dims_match(dims: &[Option<usize>], shape: &[usize]) -> bool {
 }
 
 impl ItemColumn {
-    fn new(index: usize, refs: &ColumnRefs<'_>) -> Result<Self> {
-        let Some(first) = refs.cells.first() else {
+    fn new<'a>(
+        index: usize,
+        cells: impl ExactSizeIterator<Item = &'a CellRef> + Clone,
+        squeeze: bool,
+    ) -> Result<Self> {
+        let Some(first) = cells.clone().next() else {
             return Err(Error::invalid_argument(format!(
                 "trajectory column {index} is empty; every column needs at least one step"
             )));
         };
-        if refs.squeeze && refs.cells.len() != 1 {
+        if squeeze && cells.len() != 1 {
             return Err(Error::invalid_argument(format!(
                 "trajectory column {index} is squeezed and must have exactly 1 step, got {}",
-                refs.cells.len()
+                cells.len()
             )));
         }
         let mut runs: SmallVec<[Run; 1]> = SmallVec::new();
-        for cell in refs.cells {
+        for cell in cells {
             if cell.is_expired() {
                 return Err(Error::invalid_argument(format!(
                     "trajectory column {index} refers to a step that has expired: only the last \
@@ -193,7 +214,7 @@ impl ItemColumn {
                 _ => runs.push(Run { first: cell.clone(), length: 1 }),
             }
         }
-        Ok(Self { runs, squeeze: refs.squeeze })
+        Ok(Self { runs, squeeze })
     }
 
     fn num_steps(&self) -> usize {

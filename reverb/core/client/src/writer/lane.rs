@@ -153,7 +153,7 @@ impl Lane {
     }
 
     /// The values of a column that can still be referred to, oldest first, with their steps of the history.
-    pub fn cells(&self, column: usize) -> impl ExactSizeIterator<Item = (u64, &CellRef)> {
+    pub fn cells(&self, column: usize) -> impl ExactSizeIterator<Item = (u64, &CellRef)> + Clone {
         self.columns[column].history.iter().map(|(step, cell)| (*step, cell))
     }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use reverb_data::{Error, NewItem, Result};
+use smallvec::SmallVec;
 use tokio::sync::{Notify, watch};
 
 use super::item::PendingItem;
@@ -110,28 +111,30 @@ impl Sender {
 
     /// Queues an item. Never waits; but see `is_crowded`.
     pub fn push(&self, item: PendingItem) -> Result<()> {
-        item.mark_referenced();
-        let bytes = item.new_bytes();
+        self.push_all([item])
+    }
+
+    /// Queues items, all or none. Never waits; but see `is_crowded`.
+    pub fn push_all(&self, items: impl IntoIterator<Item = PendingItem>) -> Result<()> {
+        let items = items.into_iter().map(|item| {
+            item.mark_referenced();
+            let bytes = item.new_bytes();
+            (item, bytes)
+        });
+        let items: SmallVec<[(PendingItem, usize); 1]> = items.collect();
         let mut state = self.state.lock();
         state.check()?;
-        state.waiting_bytes += bytes;
-        state.queue.push_back((item, bytes));
+        let before = state.queue.len();
+        state.waiting_bytes += items.iter().map(|(_, bytes)| bytes).sum::<usize>();
+        state.queue.extend(items);
         if state.waiting_bytes > MAX_WAITING_BYTES && !state.stalled {
             self.crowded.store(true, Ordering::Relaxed);
         }
-        if state.num_pending() >= state.warn_at {
-            log::warn!(
-                "{} items wait to be confirmed by {}: its tables do not take them as fast as they are created. They \
-                 take up memory here; call flush(block_until_num_items=...) to wait.",
-                state.num_pending(),
-                state.address,
-            );
-            state.warn_at *= 2;
-        }
+        state.warn_of_many();
         let wake = match state.task {
             Task::Busy => false,
-            Task::Idle => true,
-            Task::Gathering => state.queue.len() == GATHER_ITEMS,
+            Task::Idle => state.queue.len() > before,
+            Task::Gathering => before < GATHER_ITEMS && state.queue.len() >= GATHER_ITEMS,
         };
         drop(state);
         if wake {
@@ -372,6 +375,21 @@ impl State {
             ));
         }
         Ok(())
+    }
+
+    fn warn_of_many(&mut self) {
+        if self.num_pending() < self.warn_at {
+            return;
+        }
+        log::warn!(
+            "{} items wait to be confirmed by {}: its tables do not take them as fast as they are created. They take \
+             up memory here; call flush(block_until_num_items=...) to wait.",
+            self.num_pending(),
+            self.address,
+        );
+        while self.num_pending() >= self.warn_at {
+            self.warn_at *= 2;
+        }
     }
 
     fn head_is_ready(&self) -> bool {

@@ -63,8 +63,7 @@ impl ItemQueue {
         columns: &[ColumnRefs<'_>],
     ) -> Result<PendingItem> {
         let table = self.table_name(table);
-        let key = self.keys.lock().next_key();
-        let item = PendingItem::new(key, Arc::clone(&table), priority, columns)?;
+        let item = PendingItem::new(self.next_key(), Arc::clone(&table), priority, columns)?;
         self.sender.check()?;
         if let Some(signatures) = &self.signatures {
             match signatures.get(&*table) {
@@ -110,6 +109,11 @@ impl ItemQueue {
             _ => "The server does not tell their numbers at the moment".to_owned(),
         };
         format!("{waiting}. A table confirms an item once its rate limiter lets it in. {limiters}")
+    }
+
+    /// The key of the next item.
+    pub(super) fn next_key(&self) -> u64 {
+        self.keys.lock().next_key()
     }
 
     fn table_name(&self, name: &str) -> Arc<str> {

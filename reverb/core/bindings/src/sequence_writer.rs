@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The sequence writer as Python sees it: one native call for a step of all environments, and its items.
+
+use std::sync::Arc;
+
+use numpy::{Element, PyArray1, PyReadonlyArray1};
+use parking_lot::Mutex;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyFloat};
+use reverb_client::SequenceWriter as Core;
+use reverb_client::writer::sequence::{PerRow, Step};
+use smallvec::SmallVec;
+
+use crate::array::Leaf;
+use crate::error::{OrRaise, in_column};
+use crate::nest::{Known, Leaves, Structure};
+use crate::process::Local;
+use crate::wait::{throttle, timeout_ms as timeout, wait};
+
+/// Writes every window of steps. Dropping it closes it: what was not flushed is abandoned.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct SequenceWriter {
+    core: Local<Arc<Core>>,
+    /// The structures of steps that fitted.
+    steps: Mutex<Known<()>>,
+}
+
+/// One value for each row, as Python gave it.
+enum Rows<'py, T: Element> {
+    All(T),
+    Each(PyReadonlyArray1<'py, T>),
+}
+
+impl<T: Element + Copy> Rows<'_, T> {
+    fn per_row(&self) -> PyResult<PerRow<'_, T>> {
+        Ok(match self {
+            Self::All(value) => PerRow::All(*value),
+            Self::Each(array) => PerRow::Each(array.as_slice()?),
+        })
+    }
+}
+
+fn parse_mask<'py>(value: &Bound<'py, PyAny>) -> PyResult<Rows<'py, bool>> {
+    match value.cast_exact::<PyBool>() {
+        Ok(value) => Ok(Rows::All(value.is_true())),
+        Err(_) => Ok(Rows::Each(value.extract()?)),
+    }
+}
+
+fn parse_priorities<'py>(value: &Bound<'py, PyAny>) -> PyResult<Rows<'py, f64>> {
+    match value.cast_exact::<PyFloat>() {
+        Ok(value) => Ok(Rows::All(value.value())),
+        Err(_) => Ok(Rows::Each(value.extract()?)),
+    }
+}
+
+impl SequenceWriter {
+    pub(crate) fn new(core: Core) -> Self {
+        Self { core: Local::new(Arc::new(core)), steps: Mutex::new(Known::new()) }
+    }
+
+    fn check(&self) -> PyResult<()> {
+        self.core.origin().check("SequenceWriter").or_raise()
+    }
+
+    fn store(
+        &self,
+        py: Python<'_>,
+        labels: Option<&[String]>,
+        leaves: &[Bound<'_, PyAny>],
+        is_last: &Bound<'_, PyAny>,
+        priorities: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        self.core.queue().sender().check().or_raise()?;
+        let label = |i: usize| match labels {
+            Some(labels) => labels[i].clone(),
+            None => self.core.columns().swap_remove(i).label,
+        };
+        let (is_last, priorities) = (parse_mask(is_last)?, parse_priorities(priorities)?);
+        let mut parsed: SmallVec<[Leaf<'_>; 8]> = SmallVec::with_capacity(leaves.len());
+        for (i, leaf) in leaves.iter().enumerate() {
+            parsed.push(Leaf::new(leaf).map_err(|error| in_column(py, label(i), error))?);
+        }
+        let mut values = SmallVec::with_capacity(leaves.len());
+        for (i, leaf) in parsed.iter_mut().enumerate() {
+            let Some(value) = leaf.value() else {
+                return Err(PyTypeError::new_err(format!(
+                    "Column {}: None cannot be stored; every step needs a value for every column",
+                    label(i)
+                )));
+            };
+            values.push(value);
+        }
+        let step =
+            Step { labels, values, is_last: is_last.per_row()?, priorities: priorities.per_row()? };
+        let created = self.core.append(step).or_raise()?;
+        throttle(py, self.core.queue().sender())?;
+        Ok(created)
+    }
+}
+
+#[pymethods]
+impl SequenceWriter {
+    #[getter]
+    fn episode_steps<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        let steps = self.core.episode_steps().into_iter().map(|steps| steps as i64).collect();
+        PyArray1::from_vec(py, steps)
+    }
+
+    #[getter]
+    fn num_dropped_episodes(&self) -> u64 {
+        self.core.num_dropped_episodes()
+    }
+
+    #[pyo3(signature = (data, is_last, priorities))]
+    fn append(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        is_last: &Bound<'_, PyAny>,
+        priorities: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<usize>> {
+        self.check()?;
+        let leaves: Leaves<'_> = match self.steps.lock().flatten(data)? {
+            Some((leaves, ())) => leaves,
+            None => return Ok(None),
+        };
+        self.store(py, None, &leaves, is_last, priorities).map(Some)
+    }
+
+    #[pyo3(signature = (labels, leaves, is_last, priorities))]
+    fn append_flat(
+        &self,
+        py: Python<'_>,
+        labels: Vec<String>,
+        leaves: Vec<Bound<'_, PyAny>>,
+        is_last: &Bound<'_, PyAny>,
+        priorities: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
+        self.check()?;
+        if labels.len() != leaves.len() {
+            return Err(reverb_data::Error::internal("labels and leaves do not belong together"))
+                .or_raise();
+        }
+        self.store(py, Some(&labels), &leaves, is_last, priorities)
+    }
+
+    #[pyo3(signature = (data))]
+    fn remember_structure(&self, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        if let Some(structure) = Structure::of(data, &|_| true)?
+            && structure.num_leaves() == self.core.columns().len()
+        {
+            self.steps.lock().remember(structure, ());
+        }
+        Ok(())
+    }
+
+    fn columns(&self) -> Vec<(String, i32, Vec<usize>)> {
+        let columns = self.core.columns().into_iter();
+        columns
+            .map(|column| (column.label, column.spec.dtype.number(), column.spec.shape.to_vec()))
+            .collect()
+    }
+
+    #[pyo3(signature = (block_until_num_items, timeout_ms))]
+    fn flush(
+        &self,
+        py: Python<'_>,
+        block_until_num_items: usize,
+        timeout_ms: Option<i64>,
+    ) -> PyResult<()> {
+        self.check()?;
+        wait(py, self.core.flush(block_until_num_items, timeout(timeout_ms)))
+    }
+
+    #[pyo3(signature = (r#where))]
+    fn end_episode(&self, r#where: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.check()?;
+        let selected = parse_mask(r#where)?;
+        self.core.end_episode(selected.per_row()?).or_raise()
+    }
+
+    fn close(&self) {
+        if self.core.origin().is_here() {
+            self.core.close();
+        }
+    }
+}
+
+impl Drop for SequenceWriter {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

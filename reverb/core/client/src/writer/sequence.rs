@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A writer that makes an item of every window of steps by itself, for one environment or for several in one call.
+
+mod columns;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use reverb_data::{Error, Result};
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+
+pub use self::columns::Column;
+use super::cell::CellValue;
+use super::item::PendingItem;
+use super::lane::Lane;
+use super::trajectory::ItemQueue;
+use crate::client::{Client, Signatures};
+
+/// Which steps become an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Window {
+    /// The newest `length` steps: when an episode has so many, and after every `stride` steps from then on.
+    Sliding {
+        /// Steps of an item, at least 1.
+        length: usize,
+        /// Steps from one item to the next, at least 1.
+        stride: usize,
+    },
+    /// A whole episode, when it ends.
+    Episode {
+        /// Steps of the longest episode that is written, at least 1.
+        max_length: usize,
+        /// Leaves longer episodes out without an error.
+        drop_long: bool,
+    },
+}
+
+/// What a sequence writer is to write, and where.
+#[derive(Debug, Clone)]
+pub struct SequenceOptions {
+    /// Every item goes to each of these tables.
+    pub tables: Vec<String>,
+    /// Which steps become an item.
+    pub window: Window,
+    /// Number of environments; `None` for one whose values have no batch dimension.
+    pub batch_size: Option<usize>,
+}
+
+/// One value for each row of a batch.
+#[derive(Debug, Clone, Copy)]
+pub enum PerRow<'a, T> {
+    /// The same for all.
+    All(T),
+    /// One each.
+    Each(&'a [T]),
+}
+
+/// A step of all environments.
+#[derive(Debug)]
+pub struct Step<'a> {
+    /// Paths of the columns; `None` if the caller knows that they are those of the first step.
+    pub labels: Option<&'a [String]>,
+    /// One value for each column: `[...]`, or `[B, ...]` with a batch size.
+    pub values: SmallVec<[CellValue<'a>; 8]>,
+    /// Whether the row's episode ends with the step.
+    pub is_last: PerRow<'a, bool>,
+    /// Priority of the row's items.
+    pub priorities: PerRow<'a, f64>,
+}
+
+/// Writes sequences of steps.
+#[derive(Debug)]
+pub struct SequenceWriter {
+    state: Mutex<State>,
+    queue: ItemQueue,
+    tables: Vec<Arc<str>>,
+    signatures: Arc<Signatures>,
+    window: Window,
+    batch_size: Option<usize>,
+    runtime: Handle,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Empty before the first step.
+    columns: Vec<Column>,
+    rows: Vec<Row>,
+    num_dropped_episodes: u64,
+}
+
+/// One environment.
+#[derive(Debug)]
+struct Row {
+    lane: Lane,
+    /// Steps of the episode so far, those that were left out included.
+    steps: usize,
+    /// The episode was too long: what is left of it is left out.
+    skips: bool,
+}
+
+impl SequenceWriter {
+    /// A writer that checks what it writes against the `signatures` of the server's tables.
+    ///
+    /// # Errors
+    ///
+    /// `TableNotFound` if the server lacks one of the tables.
+    pub fn new(
+        client: &Arc<Client>,
+        options: SequenceOptions,
+        signatures: Arc<Signatures>,
+    ) -> Result<Self> {
+        let SequenceOptions { tables, window, batch_size } = options;
+        let queue = ItemQueue::new(client, None);
+        if let Some(unknown) = tables.iter().find(|table| !signatures.contains_key(*table)) {
+            queue.sender().close();
+            return Err(queue.unknown_table(unknown, &signatures));
+        }
+        let keep = match window {
+            Window::Sliding { length, .. } => length,
+            Window::Episode { max_length, .. } => max_length,
+        };
+        let row = |_| Row { lane: Lane::new(keep), steps: 0, skips: false };
+        let rows = (0..batch_size.unwrap_or(1)).map(row).collect();
+        Ok(Self {
+            state: Mutex::new(State { columns: Vec::new(), rows, num_dropped_episodes: 0 }),
+            queue,
+            tables: tables.into_iter().map(Arc::from).collect(),
+            signatures,
+            window,
+            batch_size,
+            runtime: client.runtime().clone(),
+        })
+    }
+
+    /// The items on their way.
+    pub fn queue(&self) -> &ItemQueue {
+        &self.queue
+    }
+
+    /// Where its tasks run.
+    pub fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// Number of environments; `None` for one whose values have no batch dimension.
+    pub fn batch_size(&self) -> Option<usize> {
+        self.batch_size
+    }
+
+    /// The columns of every step; none before the first.
+    pub fn columns(&self) -> Vec<Column> {
+        self.state.lock().columns.clone()
+    }
+
+    /// Steps of the current episode of every row.
+    pub fn episode_steps(&self) -> Vec<usize> {
+        self.state.lock().rows.iter().map(|row| row.steps).collect()
+    }
+
+    /// Episodes that were left out because they were too long.
+    pub fn num_dropped_episodes(&self) -> u64 {
+        self.state.lock().num_dropped_episodes
+    }
+
+    /// Appends a step and creates the items that are complete with it; gives their number. Never waits, but see
+    /// `Sender::is_crowded`.
+    ///
+    /// # Errors
+    ///
+    /// Those of a step that does not fit, and `InvalidArgument` for a priority that is NaN; then nothing was appended.
+    /// `InvalidArgument` if an episode got too long; then the other rows were appended. What ended the stream to the
+    /// server for good.
+    pub fn append(&self, step: Step<'_>) -> Result<usize> {
+        let mut state = self.state.lock();
+        self.queue.sender().check()?;
+        let first = self.check(&state, &step)?;
+        if let Some(columns) = first {
+            state.begin(columns);
+        }
+        let (items, too_long) = self.store(&mut state, step)?;
+        let created = items.len();
+        // Still under the lock, so that the items of several threads go in the order of their steps.
+        self.queue.sender().push_all(items)?;
+        drop(state);
+        match self.window {
+            Window::Episode { max_length, drop_long: false } if !too_long.is_empty() => {
+                Err(self.too_long(&too_long, max_length))
+            }
+            _ => Ok(created),
+        }
+    }
+
+    /// Forgets the episodes of the selected rows, and begins new ones.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if the selection is not one value for each row; what closed the writer.
+    pub fn end_episode(&self, selected: PerRow<'_, bool>) -> Result<()> {
+        let mut state = self.state.lock();
+        self.queue.sender().check()?;
+        selected.check_len("where", state.rows.len())?;
+        for (i, row) in state.rows.iter_mut().enumerate() {
+            if selected.get(i) {
+                row.begin_episode();
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until at most `max_pending` items are unconfirmed.
+    pub async fn flush(&self, max_pending: usize, timeout: Option<Duration>) -> Result<()> {
+        self.queue.flush(max_pending, timeout).await
+    }
+
+    /// Stops at once; what is not confirmed is abandoned.
+    pub fn close(&self) {
+        self.queue.sender().close();
+    }
+
+    /// Checks a step, all of it; gives the columns if it is the first.
+    fn check(&self, state: &State, step: &Step<'_>) -> Result<Option<Vec<Column>>> {
+        let Step { labels, values, is_last, priorities } = step;
+        let first = if state.columns.is_empty() {
+            let columns = columns::of_first_step(labels.unwrap_or(&[]), values, self.batch_size)?;
+            let length = match self.window {
+                Window::Sliding { length, .. } => Some(length),
+                Window::Episode { .. } => None,
+            };
+            self.check_signatures(&columns, length)?;
+            Some(columns)
+        } else {
+            columns::check(&state.columns, *labels, values, self.batch_size)?;
+            None
+        };
+        is_last.check_len("is_last", state.rows.len())?;
+        priorities.check_len("priorities", state.rows.len())?;
+        for (i, row) in state.rows.iter().enumerate() {
+            if priorities.get(i).is_nan() {
+                return Err(Error::invalid_argument(format!(
+                    "priorities must be numbers, got NaN{}. Nothing was appended.",
+                    self.for_row(i)
+                )));
+            }
+            let length = row.steps + 1;
+            if let Window::Episode { max_length, .. } = self.window
+                && is_last.get(i)
+                && length <= max_length
+            {
+                let columns = first.as_ref().unwrap_or(&state.columns);
+                self.check_signatures(columns, Some(length)).map_err(|error| {
+                    let text = format!("The episode ends after {length} steps{}", self.for_row(i));
+                    error.context(&text)
+                })?;
+            }
+        }
+        Ok(first)
+    }
+
+    fn check_signatures(&self, columns: &[Column], length: Option<usize>) -> Result<()> {
+        for table in &self.tables {
+            if let Some(Some(signature)) = self.signatures.get(&**table) {
+                columns::check_signature(columns, table, signature, length)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores a step that fits; gives the items that are complete, and the rows whose episode is too long now.
+    fn store(&self, state: &mut State, step: Step<'_>) -> Result<(Vec<PendingItem>, Vec<usize>)> {
+        let (mut items, mut too_long) = (Vec::new(), Vec::new());
+        let (mut single, batch) = match self.batch_size {
+            None => (step.values, SmallVec::new()),
+            Some(_) => (SmallVec::new(), step.values),
+        };
+        let num_rows = state.rows.len();
+        for (i, row) in state.rows.iter_mut().enumerate() {
+            let is_last = step.is_last.get(i);
+            row.steps += 1;
+            if self.window.is_exceeded(row) {
+                row.skip();
+                too_long.push(i);
+            }
+            if !row.skips {
+                match self.batch_size {
+                    None => row.append(single.drain(..))?,
+                    Some(_) => row.append(batch.iter().map(|value| value.row(i, num_rows)))?,
+                }
+                if self.window.is_complete(row.steps, is_last) {
+                    self.create_items(&row.lane, step.priorities.get(i), &mut items)?;
+                }
+            }
+            if is_last {
+                row.begin_episode();
+            }
+        }
+        state.num_dropped_episodes += too_long.len() as u64;
+        Ok((items, too_long))
+    }
+
+    /// One item for each table over all that a lane holds, which is never more than a window.
+    fn create_items(&self, lane: &Lane, priority: f64, items: &mut Vec<PendingItem>) -> Result<()> {
+        let Some((table, others)) = self.tables.split_first() else { return Ok(()) };
+        let item =
+            PendingItem::over_history(self.queue.next_key(), Arc::clone(table), priority, lane)?;
+        let first = items.len();
+        items.push(item);
+        for table in others {
+            items.push(items[first].for_table(self.queue.next_key(), Arc::clone(table)));
+        }
+        Ok(())
+    }
+
+    fn too_long(&self, rows: &[usize], max_length: usize) -> Error {
+        let whose = match (self.batch_size, rows) {
+            (None, _) => "The episode is".to_owned(),
+            (Some(_), [row]) => format!("The episode of row {row} is"),
+            (Some(_), rows) => {
+                let rows: Vec<String> = rows.iter().map(usize::to_string).collect();
+                format!("The episodes of rows {} are", rows.join(", "))
+            }
+        };
+        let others = if self.batch_size.is_some() { "; the other rows were appended" } else { "" };
+        Error::invalid_argument(format!(
+            "{whose} longer than max_sequence_length = {max_length} steps. Nothing of it is written, and its steps are \
+             ignored until one with is_last{others}. Raise max_sequence_length, or leave such episodes out without an \
+             error by drop_long_episodes=True."
+        ))
+    }
+
+    fn for_row(&self, row: usize) -> String {
+        self.batch_size.map_or_else(String::new, |_| format!(" for row {row}"))
+    }
+}
+
+impl Drop for SequenceWriter {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Window {
+    /// Whether the newest step is one too many.
+    fn is_exceeded(self, row: &Row) -> bool {
+        match self {
+            Self::Sliding { .. } => false,
+            Self::Episode { max_length, .. } => !row.skips && row.steps > max_length,
+        }
+    }
+
+    /// Whether an item is complete with step number `steps` of an episode.
+    fn is_complete(self, steps: usize, is_last: bool) -> bool {
+        match self {
+            Self::Sliding { length, stride } => {
+                steps >= length && (steps - length).is_multiple_of(stride)
+            }
+            Self::Episode { .. } => is_last,
+        }
+    }
+}
+
+impl State {
+    fn begin(&mut self, columns: Vec<Column>) {
+        for row in &mut self.rows {
+            for column in &columns {
+                row.lane.add_column(&column.label, None);
+            }
+        }
+        self.columns = columns;
+    }
+}
+
+impl Row {
+    fn append<'v>(&mut self, values: impl Iterator<Item = CellValue<'v>>) -> Result<()> {
+        let mut cells: SmallVec<[(usize, CellValue<'v>); 8]> = values.enumerate().collect();
+        self.lane.append(&mut cells, false)?;
+        Ok(())
+    }
+
+    fn begin_episode(&mut self) {
+        self.lane.end_episode(true);
+        self.steps = 0;
+        self.skips = false;
+    }
+
+    fn skip(&mut self) {
+        self.lane.end_episode(true);
+        self.skips = true;
+    }
+}
+
+impl<T: Copy> PerRow<'_, T> {
+    fn get(&self, row: usize) -> T {
+        match self {
+            Self::All(value) => *value,
+            Self::Each(values) => values[row],
+        }
+    }
+
+    fn check_len(&self, argument: &str, rows: usize) -> Result<()> {
+        match self {
+            Self::Each(values) if values.len() != rows => Err(Error::invalid_argument(format!(
+                "{argument} must have shape [{rows}], one value for each row of the batch, got shape [{}]",
+                values.len()
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the steps of a sequence writer look like: its first step decides, and all others are like it.
+
+use reverb_data::tensor::shape_text;
+use reverb_data::{DType, Error, Result, Shape, Signature};
+
+use crate::writer::cell::{CellSpec, CellValue};
+
+/// A column of the steps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// Its path in the step, joined with `/`.
+    pub label: String,
+    /// Type and shape of one value of one row.
+    pub spec: CellSpec,
+}
+
+/// The columns of the first step.
+pub(super) fn of_first_step(
+    labels: &[String],
+    values: &[CellValue<'_>],
+    batch_size: Option<usize>,
+) -> Result<Vec<Column>> {
+    if values.is_empty() {
+        return Err(Error::invalid_argument("A step must have at least one value, got none"));
+    }
+    if labels.len() != values.len() {
+        return Err(Error::internal("labels and values do not belong together"));
+    }
+    let column = |(label, value): (&String, &CellValue<'_>)| {
+        let shape = row_shape(label, value, batch_size)?;
+        let spec = CellSpec { dtype: value.dtype(), shape: Shape::from_slice(shape) };
+        Ok(Column { label: label.clone(), spec })
+    };
+    labels.iter().zip(values).map(column).collect()
+}
+
+/// Checks that a later step has the columns of the first.
+///
+/// # Errors
+///
+/// `InvalidArgument` that names a column which is missing or too much, or whose first dimension is not the number of
+/// rows; `SignatureMismatch` for another dtype or shape.
+pub(super) fn check(
+    columns: &[Column],
+    labels: Option<&[String]>,
+    values: &[CellValue<'_>],
+    batch_size: Option<usize>,
+) -> Result<()> {
+    if let Some(labels) = labels {
+        check_labels(columns, labels)?;
+    }
+    if columns.len() != values.len() {
+        return Err(Error::internal("columns and values do not belong together"));
+    }
+    for (Column { label, spec }, value) in columns.iter().zip(values) {
+        let shape = row_shape(label, value, batch_size)?;
+        if value.dtype() != spec.dtype || *shape != *spec.shape {
+            return Err(Error::signature_mismatch(format!(
+                "Every step must be like the first: column {label} must have dtype {} and shape {}, got dtype {} and \
+                 shape {}. Nothing was appended; convert the value and append the step again.",
+                spec.dtype.name(),
+                value_shape_text(&spec.shape, batch_size),
+                value.dtype().name(),
+                shape_text(value.shape()),
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the columns against the signature of a table, in items of `length` steps; `None` leaves the length open.
+pub(super) fn check_signature(
+    columns: &[Column],
+    table: &str,
+    signature: &Signature,
+    length: Option<usize>,
+) -> Result<()> {
+    let item_shape = |(i, column): (usize, &Column)| -> (DType, Shape) {
+        let declared = || signature.0.get(i)?.shape.as_ref()?.first().copied().flatten();
+        let length = length.or_else(declared).unwrap_or(1);
+        (
+            column.spec.dtype,
+            std::iter::once(length).chain(column.spec.shape.iter().copied()).collect(),
+        )
+    };
+    let shapes: Vec<(DType, Shape)> = columns.iter().enumerate().map(item_shape).collect();
+    let shapes: Vec<(DType, &[usize])> =
+        shapes.iter().map(|(dtype, shape)| (*dtype, shape.as_slice())).collect();
+    signature.check(table, &shapes)
+}
+
+fn check_labels(columns: &[Column], labels: &[String]) -> Result<()> {
+    let missing = columns.iter().find(|column| !labels.contains(&column.label));
+    let surplus = labels.iter().find(|label| columns.iter().all(|column| column.label != **label));
+    let problem = match (missing, surplus) {
+        (Some(missing), _) => format!("column {} is missing", missing.label),
+        (None, Some(surplus)) => format!("the first step had no column {surplus}"),
+        // The same names in another order or number: containers of other types.
+        (None, None) if !columns.iter().map(|column| &column.label).eq(labels) => {
+            "it has the same columns in another order".to_owned()
+        }
+        (None, None) => return Ok(()),
+    };
+    Err(Error::invalid_argument(format!(
+        "Every step must have the columns of the first, but {problem}. Nothing was appended; give every step all of \
+         its columns."
+    )))
+}
+
+/// The shape of the value of one row.
+fn row_shape<'v>(
+    label: &str,
+    value: &'v CellValue<'_>,
+    batch_size: Option<usize>,
+) -> Result<&'v [usize]> {
+    let Some(batch_size) = batch_size else { return Ok(value.shape()) };
+    match value.shape().split_first() {
+        Some((&rows, shape)) if rows == batch_size => Ok(shape),
+        _ => Err(Error::invalid_argument(format!(
+            "Column {label} must have shape [batch_size, ...] with batch_size = {batch_size}, got shape {}. Nothing \
+             was appended.",
+            shape_text(value.shape()),
+        ))),
+    }
+}
+
+fn value_shape_text(row: &[usize], batch_size: Option<usize>) -> String {
+    let dims: Vec<usize> = batch_size.into_iter().chain(row.iter().copied()).collect();
+    shape_text(&dims)
+}

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The writer that makes an item of every sequence of steps by itself."""
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tree
+
+from reverb.core import native
+from reverb.errors import InvalidArgumentError
+from reverb.nest_writer import check_at_least_one, check_not_negative, deadline
+
+__all__ = ["SequenceWriter"]
+
+
+class SequenceWriter:
+    """Appends steps of one environment or of `B`; every sequence of them becomes an item.
+
+    Made by `Client.sequence_writer`. The items of an episode are its windows of `sequence_length`
+    steps, or the episode as a whole; no item spans two episodes. Row `i` of every leaf belongs to
+    environment `i`, which has episodes of its own. May be shared by threads, and
+    `reverb.TFSequenceWriter` uses the same writer inside a `tf.function`. A writer that is dropped
+    without `flush` or a `with` block abandons its items.
+
+    Example:
+      >>> with client.sequence_writer("table", sequence_length=2, batch_size=2) as writer:
+      ...     for step in range(3):
+      ...         num_items = writer.append(
+      ...             {"observation": np.zeros((2, 4)), "action": np.array([step, step])},
+      ...             is_last=[step == 1, False],
+      ...         )
+      ...         print(num_items, writer.episode_steps)
+      0 [1 1]
+      2 [0 2]
+      1 [1 3]
+    """
+
+    def __init__(self, internal_writer: native.SequenceWriter, batch_size: int | None) -> None:
+        self._writer = internal_writer
+        # Looked up once: `append` is the hottest call of an actor.
+        self._append = internal_writer.append
+        self._batch_size = batch_size
+
+    @property
+    def batch_size(self) -> int | None:
+        """Number of environments, `B`; `None` for one whose steps have no batch dimension."""
+        return self._batch_size
+
+    @property
+    def episode_steps(self) -> Any:
+        """Steps of each environment's current episode, int64 `[B]`; an int without batch size."""
+        steps = self._writer.episode_steps
+        return int(steps[0]) if self._batch_size is None else steps
+
+    @property
+    def num_dropped_episodes(self) -> int:
+        """Episodes that were longer than `max_sequence_length`, and so were not written."""
+        return self._writer.num_dropped_episodes
+
+    def append(self, step: Any, *, is_last: Any = False, priorities: Any = 1.0) -> int:
+        """Appends one step of each environment, and queues the items that are complete with it.
+
+        They are sent in the background; the server has them once `flush` returned. Blocks only
+        while tens of megabytes are on their way to tables that are taking them; never behind a
+        rate limiter.
+
+        Args:
+          step: Nest of arrays `[B, ...]`, or `[...]` without batch size; a column of an item is
+            `[L, ...]`. Structure, dtypes and shapes are those of the first step.
+          is_last: Whether the step is its episode's last: bools `[B]`, or one bool for all. The
+            next step begins a new episode.
+          priorities: Priorities of the items that the step completes: numbers `[B]`, or one for
+            all.
+
+        Returns:
+          Number of items.
+
+        Raises:
+          SignatureMismatchError: If the step differs from the first in a dtype or shape, or from
+            the signature of a table.
+          InvalidArgumentError: If the step differs from the first in its structure, if an argument
+            has another number of rows, or if a priority is NaN. In these cases, and in that above,
+            nothing was appended. If an episode is longer than `max_sequence_length`: then the other
+            rows were appended, and what is left of that episode is ignored.
+          FailedPreconditionError: If the writer is closed or failed earlier.
+          ReverbError: If the connection failed for good.
+        """
+        if is_last is not False and is_last is not True:
+            is_last = self._mask("is_last", is_last)
+        if type(priorities) is not float:
+            priorities = self._per_row("priorities", np.asarray(priorities, np.float64))
+        num_items = self._append(step, is_last, priorities)
+        if num_items is None:
+            return self._append_new_structure(step, is_last, priorities)
+        return num_items
+
+    def end_episode(self, where: Any | None = None) -> None:
+        """Forgets unfinished episodes: the next step begins a new one. Never blocks.
+
+        Items that were complete are on their way. To end an episode with its last step, and write
+        it where items are episodes, append that step with `is_last`.
+
+        Args:
+          where: Bools `[B]`, or one bool for all: the environments to do it for; all if `None`.
+
+        Raises:
+          InvalidArgumentError: If `where` has another shape.
+          FailedPreconditionError: If the writer is closed or failed earlier.
+        """
+        self._writer.end_episode(True if where is None else self._mask("where", where))
+
+    def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
+        """Sends all items, and blocks until all but a few are confirmed by the server.
+
+        Unfinished sequences stay in the writer.
+
+        Args:
+          block_until_num_items: How many items may still be unconfirmed on return.
+          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes; 0: not at
+            all.
+
+        Raises:
+          DeadlineExceededError: After `timeout_ms`, with the numbers of the rate limiters that it
+            waited for; the items remain queued.
+          InvalidArgumentError: If `block_until_num_items` is negative.
+          ReverbError: If the connection failed for good.
+        """
+        self._writer.flush(
+            check_not_negative("block_until_num_items", block_until_num_items), deadline(timeout_ms)
+        )
+
+    def close(self) -> None:
+        """Stops at once, without a flush: what is not confirmed is abandoned.
+
+        May be called from any thread and more than once.
+        """
+        self._writer.close()
+
+    def __enter__(self) -> "SequenceWriter":
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: types.TracebackType | None,
+    ) -> None:
+        """Flushes and closes; after an exception in the body it only closes."""
+        try:
+            if exc_type is None:
+                self.flush()
+        finally:
+            self.close()
+
+    def _append_new_structure(self, step: Any, is_last: Any, priorities: Any) -> int:
+        paths_and_leaves = tree.flatten_with_path(step)
+        labels = [column_label(path) for path, _ in paths_and_leaves]
+        leaves = [leaf for _, leaf in paths_and_leaves]
+        num_items = self._writer.append_flat(labels, leaves, is_last, priorities)
+        self._writer.remember_structure(step)
+        return num_items
+
+    def _mask(self, argument: str, value: Any) -> Any:
+        mask = np.asarray(value)
+        if mask.dtype != np.bool_:
+            raise TypeError(f"{argument} must be bool, got dtype {mask.dtype}: {value!r}")
+        return self._per_row(argument, mask)
+
+    def _per_row(self, argument: str, array: np.ndarray) -> Any:
+        """A value for each row `[B]`, or one value of Python for all."""
+        if array.ndim == 0:
+            return array.item()
+        if self._batch_size is None:
+            raise InvalidArgumentError(
+                f"{argument} must be one value, because the writer has no batch_size, got shape "
+                f"{list(array.shape)}"
+            )
+        if array.shape != (self._batch_size,):
+            raise InvalidArgumentError(
+                f"{argument} must have shape [{self._batch_size}], one value for each row of the "
+                f"batch, or be one value for all, got shape {list(array.shape)}"
+            )
+        return np.ascontiguousarray(array)
+
+
+def column_label(path: tuple[Any, ...]) -> str:
+    """What errors call a column: its path in the step, joined with `/`."""
+    return "/".join(str(key) for key in path) or "step"
+
+
+def make_sequence_writer(
+    client: native.Client,
+    tables: str | Sequence[str],
+    sequence_length: int | None,
+    batch_size: int | None,
+    stride_length: int,
+    max_sequence_length: int | None,
+    drop_long_episodes: bool,
+) -> SequenceWriter:
+    """Checks the arguments of `Client.sequence_writer`, and does what it says."""
+    names = [tables] if isinstance(tables, str) else list(tables)
+    if not names:
+        raise InvalidArgumentError("tables must name at least one table, got none")
+    if batch_size is not None:
+        batch_size = check_at_least_one("batch_size", batch_size)
+    stride_length = check_at_least_one("stride_length", stride_length)
+    if max_sequence_length is not None:
+        max_sequence_length = check_at_least_one("max_sequence_length", max_sequence_length)
+    if sequence_length is None:
+        if max_sequence_length is None:
+            raise InvalidArgumentError(
+                "max_sequence_length must be given where sequence_length is None: it bounds the "
+                "memory of an episode"
+            )
+        if stride_length != 1:
+            raise InvalidArgumentError(
+                "stride_length must be 1 where sequence_length is None, because an episode is one "
+                f"item, got {stride_length}"
+            )
+        writer = client.episode_writer(
+            names, batch_size, max_sequence_length, bool(drop_long_episodes)
+        )
+        return SequenceWriter(writer, batch_size)
+    sequence_length = check_at_least_one("sequence_length", sequence_length)
+    if max_sequence_length is not None or drop_long_episodes:
+        raise InvalidArgumentError(
+            "max_sequence_length and drop_long_episodes are for sequence_length=None, where items "
+            f"are episodes, got sequence_length={sequence_length}"
+        )
+    writer = client.sequence_writer(names, batch_size, sequence_length, stride_length)
+    return SequenceWriter(writer, batch_size)
