@@ -37,7 +37,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import gymnasium
 import numpy as np
-from progress import Progress, save_picture
+from progress import Progress, save_picture, terminal_curve
 from q_network import Adam, Parameters, gradients, init_parameters, layers_of, q_values
 
 import reverb
@@ -80,8 +80,6 @@ class Config:
     target_rate: float = 0.01  # of the moving average that makes the target network
     publish_period: int = 20  # learner steps between two publications of the weights
     evaluate_period: int = 250  # learner steps between two greedy evaluations
-    look_period_s: float = 0.1  # between two points of the picture
-    print_period_s: float = 1.0
 
 
 # For CI: enough to tell a policy that learned from one that did not.
@@ -337,12 +335,15 @@ def evaluate(parameters: Parameters, num_episodes: int, seed: int) -> float:
 # ---- Putting it together -------------------------------------------------------------------------
 
 
-def train(config: Config, learner: Learner, progress: Progress) -> Parameters:
+def train(
+    config: Config, client: reverb.Client, learner: Learner, progress: Progress
+) -> Parameters:
     """Trains until the policy is good enough or the budget is spent. Returns the best weights."""
     best, best_return, good_in_a_row = learner.parameters, -1.0, 0
-    while progress.seconds < config.max_seconds and progress.inserts < config.max_inserts:
+    while not progress.budget_is_spent:
         learner.step()
-        progress.update(learner.num_steps)
+        if progress.update(learner.num_steps):
+            read_returns(client, progress)
         if learner.num_steps % config.evaluate_period == 0:
             # A Q-network forgets now and then, so the best weights so far are kept.
             value = evaluate(learner.parameters, num_episodes=10, seed=config.seed + 10_000)
@@ -353,6 +354,14 @@ def train(config: Config, learner: Learner, progress: Progress) -> Parameters:
             if good_in_a_row == 2:
                 break
     return best
+
+
+def read_returns(client: reverb.Client, progress: Progress) -> None:
+    """Notes the returns of the episodes that ended since the last call."""
+    count = client.server_info()["returns"].current_size
+    if count:
+        for sample in client.sample("returns", count, emit_timesteps=False):
+            progress.episode_ended(float(sample.data[0][0]))
 
 
 def watch_actors(
@@ -393,10 +402,14 @@ def main() -> int:
     for actor in actors:
         actor.start()
     threading.Thread(target=watch_actors, args=(actors, server, stop), daemon=True).start()
-    progress = Progress(client, config.look_period_s, config.print_period_s)
+    # Actors insert an item for every step that they play, so the table counts their steps.
+    progress = Progress(
+        client, "transitions", max_env_steps=config.max_inserts, max_seconds=config.max_seconds
+    )
+    before = evaluate(learner.parameters, num_episodes=20, seed=config.seed + 30_000)
     try:
-        best = train(config, learner, progress)
-        training_seconds = progress.seconds
+        best = train(config, client, learner, progress)
+        progress.finish(learner.num_steps)
     finally:
         stop.set()
         for actor in actors:
@@ -406,14 +419,14 @@ def main() -> int:
         server.stop()
 
     picture = arguments.output / "learning_curve.png"
-    save_picture(picture, progress, config.goal)
+    save_picture(picture, progress, config.goal, "DQN in NumPy on CartPole-v1")
     final = evaluate(best, num_episodes=20, seed=config.seed + 20_000)
     passed = final >= config.goal
-    print(f"trained for {training_seconds:.1f} s; the learning curve is in {picture}")
-    print(
-        f"{'PASSED' if passed else 'FAILED'}: mean return {final:.1f} over 20 greedy episodes, "
-        f"the goal is {config.goal:g} (a random policy reaches about 22)"
-    )
+    print(terminal_curve(progress, config.goal))
+    print(progress.summary())
+    print(f"the learning curve is in {picture}")
+    print(f"mean return over 20 greedy episodes: {before:.1f} before, {final:.1f} after")
+    print(f"{'PASSED' if passed else 'FAILED'}: the goal is {config.goal:g}")
     return 0 if passed else 1
 
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person sees of the training: a line now and then, and a picture at the end."""
+"""What a person sees of a training: a bar with figures, and a curve and a picture at the end."""
 
 from __future__ import annotations
 
 import pathlib
+import shutil
+import sys
 import time
 from typing import NamedTuple
 
@@ -11,34 +13,54 @@ import numpy as np
 
 import reverb
 
+BAR_CELLS = 20
+# Of the curve in the terminal, in characters.
+CURVE_COLUMNS = 64
+CURVE_ROWS = 12
+
 
 class Counts(NamedTuple):
-    """What the table of transitions has seen up to a moment."""
+    """What was done up to a moment."""
 
     seconds: float
-    inserts: int
-    samples: int
+    env_steps: int
+    learner_steps: int
+    inserts: int  # items that the table took
+    samples: int  # items that the table gave
+    size: int  # items that are in the table
 
-    def rates_since(self, earlier: Counts) -> tuple[float, float]:
-        """Returns inserts and samples a second in between."""
+    def rate_since(self, earlier: Counts, field: str) -> float:
+        """Returns how fast a field grew in between, in units a second."""
         elapsed = self.seconds - earlier.seconds
-        return (self.inserts - earlier.inserts) / elapsed, (
-            self.samples - earlier.samples
-        ) / elapsed
+        return (getattr(self, field) - getattr(earlier, field)) / elapsed if elapsed else 0.0
 
 
 class Progress:
     """Asks the server how things go, prints it, and remembers it for the picture."""
 
-    def __init__(self, client: reverb.Client, look_period_s: float, print_period_s: float) -> None:
-        """Starts the clock."""
+    def __init__(
+        self,
+        client: reverb.Client,
+        table: str,
+        *,
+        max_env_steps: int,
+        max_seconds: float,
+        look_period_s: float = 0.25,
+        print_period_s: float = 2.0,
+    ) -> None:
+        """Starts the clock. The bar is full when either budget is spent."""
         self._client = client
+        self._table = table
+        self._max_env_steps = max_env_steps
+        self._max_seconds = max_seconds
         self._look_period_s = look_period_s
-        self._print_period_s = print_period_s
+        # A terminal shows one line that changes; a file gets a new line now and then.
+        self._live = sys.stdout.isatty()
+        self._print_period_s = look_period_s if self._live else print_period_s
         self._start = time.monotonic()
-        self._last_printed = Counts(0.0, 0, 0)
+        self._last_printed = Counts(0.0, 0, 0, 0, 0, 0)
         self.counts = [self._last_printed]
-        self.returns: list[tuple[int, float]] = []  # (transitions so far, return)
+        self.returns: list[tuple[int, float]] = []  # (environment steps so far, return)
         self.evaluations: list[tuple[int, float]] = []
 
     @property
@@ -47,52 +69,122 @@ class Progress:
         return time.monotonic() - self._start
 
     @property
-    def inserts(self) -> int:
-        """Transitions that were inserted, at the last look."""
-        return self.counts[-1].inserts
+    def env_steps(self) -> int:
+        """Environment steps, at the last look."""
+        return self.counts[-1].env_steps
 
-    def update(self, learner_steps: int) -> None:
-        """Looks, and prints a line, if it is time to. Call it often."""
+    @property
+    def budget_is_spent(self) -> bool:
+        """Whether the training has to end."""
+        return self.seconds >= self._max_seconds or self.env_steps >= self._max_env_steps
+
+    def update(self, learner_steps: int, env_steps: int | None = None) -> bool:
+        """Looks, and prints a line, if it is time to. Call it often.
+
+        Args:
+          learner_steps: How many batches were learned from so far.
+          env_steps: How many steps were played so far; by default one for each item of the table.
+
+        Returns:
+          Whether it looked.
+        """
         if self.seconds - self.counts[-1].seconds < self._look_period_s:
-            return
-        info = self._client.server_info()
-        limiter = info["transitions"].rate_limiter_info
-        self.counts.append(
-            Counts(self.seconds, limiter.insert_stats.completed, limiter.sample_stats.completed)
-        )
-        self._read_returns(info["returns"].current_size)
+            return False
+        self._look(learner_steps, env_steps)
         if self.seconds - self._last_printed.seconds >= self._print_period_s:
-            self._print(info, learner_steps)
+            self._print()
+        return True
+
+    def finish(self, learner_steps: int, env_steps: int | None = None) -> None:
+        """Looks for the last time, while the server is still there. Arguments as of `update`."""
+        self._look(learner_steps, env_steps)
+        self._print()
+        if self._live:
+            print()
+
+    def episode_ended(self, episode_return: float) -> None:
+        """Notes what an episode of the training brought."""
+        self.returns.append((self.env_steps, episode_return))
 
     def evaluated(self, mean_return: float) -> None:
         """Notes how the greedy policy does."""
-        self.evaluations.append((self.inserts, mean_return))
-        print(f"{self.seconds:5.1f} s  greedy policy: mean return {mean_return:.1f}", flush=True)
+        self.evaluations.append((self.env_steps, mean_return))
+        line = f"{self.seconds:5.1f} s  greedy policy: mean return {mean_return:.1f}"
+        print(f"\r\x1b[K{line}" if self._live else line, flush=True)
 
-    def _read_returns(self, count: int) -> None:
-        if count == 0:
-            return
-        for sample in self._client.sample("returns", count, emit_timesteps=False):
-            self.returns.append((self.inserts, float(sample.data[0][0])))
+    def _look(self, learner_steps: int, env_steps: int | None) -> None:
+        info = self._client.server_info()[self._table]
+        inserts = info.rate_limiter_info.insert_stats.completed
+        self.counts.append(
+            Counts(
+                self.seconds,
+                inserts if env_steps is None else env_steps,
+                learner_steps,
+                inserts,
+                info.rate_limiter_info.sample_stats.completed,
+                info.current_size,
+            )
+        )
 
-    def _print(self, info: dict[str, reverb.reverb_types.TableInfo], learner_steps: int) -> None:
-        now = self.counts[-1]
-        inserts_per_s, samples_per_s = now.rates_since(self._last_printed)
+    def _print(self) -> None:
+        now, before = self.counts[-1], self._last_printed
         self._last_printed = now
         recent = [value for _, value in self.returns[-20:]]
-        mean = f"{np.mean(recent):6.1f}" if recent else "     -"
-        sizes = " ".join(f"{name}={table.current_size}" for name, table in sorted(info.items()))
-        print(
-            f"{now.seconds:5.1f} s  return of the last 20 episodes {mean}  "
-            f"inserts {now.inserts:6d} ({inserts_per_s:6.0f}/s)  "
-            f"samples {now.samples:8d} ({samples_per_s:7.0f}/s)  "
-            f"learner steps {learner_steps:5d}  sizes {sizes}",
-            flush=True,
+        mean = f"{np.mean(recent):.0f}" if recent else "-"
+        spent = max(now.seconds / self._max_seconds, now.env_steps / self._max_env_steps)
+        bar = "#" * int(BAR_CELLS * min(1.0, spent))
+        line = (
+            f"{now.seconds:5.1f} s  budget [{bar:.<{BAR_CELLS}}]  return {mean:>3}  "
+            f"env steps {now.env_steps:6d} ({now.rate_since(before, 'env_steps'):4.0f}/s)  "
+            f"learner steps {now.learner_steps:5d} "
+            f"({now.rate_since(before, 'learner_steps'):3.0f}/s)  items {now.size}"
+        )
+        if self._live:
+            # A line that wraps could not be overwritten.
+            columns = shutil.get_terminal_size().columns - 1
+            print(f"\r\x1b[K{line[:columns]}", end="", flush=True)
+        else:
+            print(line, flush=True)
+
+    def summary(self) -> str:
+        """Returns the figures of the whole training."""
+        start, end = self.counts[0], self.counts[-1]
+        return (
+            f"trained for {end.seconds:.1f} s: "
+            f"{end.env_steps} env steps ({end.rate_since(start, 'env_steps'):.0f}/s), "
+            f"{end.learner_steps} learner steps "
+            f"({end.rate_since(start, 'learner_steps'):.0f}/s)\n"
+            f"table {self._table!r}: {end.size} items at the end, {end.inserts} inserted, "
+            f"{end.samples} sampled"
         )
 
 
-def save_picture(path: pathlib.Path, progress: Progress, goal: float) -> None:
-    """Draws returns over transitions, and the rates over time."""
+def terminal_curve(progress: Progress, goal: float) -> str:
+    """Returns a plot in characters: `o` evaluations, `.` episodes of the training, `-` the goal."""
+    steps_at_end = max(1, progress.env_steps)
+    top = max([goal, *(value for _, value in progress.returns + progress.evaluations)])
+    canvas = [[" "] * CURVE_COLUMNS for _ in range(CURVE_ROWS)]
+
+    def place(env_steps: int, value: float, mark: str) -> None:
+        column = round((CURVE_COLUMNS - 1) * env_steps / steps_at_end)
+        canvas[CURVE_ROWS - 1 - round((CURVE_ROWS - 1) * value / top)][column] = mark
+
+    goal_row = canvas[CURVE_ROWS - 1 - round((CURVE_ROWS - 1) * goal / top)]
+    goal_row[::2] = "-" * len(goal_row[::2])
+    for env_steps, value in progress.returns:
+        place(env_steps, value, ".")
+    for env_steps, value in progress.evaluations:
+        place(env_steps, value, "o")
+    labels = [f"{top:.0f}", *[""] * (CURVE_ROWS - 2), "0"]
+    lines = [f"{label:>5} |{''.join(row)}" for label, row in zip(labels, canvas, strict=True)]
+    axis = f"{'':5} +{'-' * CURVE_COLUMNS}"
+    caption = f"{steps_at_end} environment steps"
+    key = "return: o greedy evaluation, . episode of the training, - goal"
+    return "\n".join([key, *lines, axis, f"{'':6}0{caption:>{CURVE_COLUMNS}}"])
+
+
+def save_picture(path: pathlib.Path, progress: Progress, goal: float, title: str) -> None:
+    """Draws returns over environment steps, and the rates over time."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -100,17 +192,17 @@ def save_picture(path: pathlib.Path, progress: Progress, goal: float) -> None:
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4))
     steps, values = np.array(progress.returns or [(0, 0.0)]).T
-    left.plot(steps, values, ".", alpha=0.2, label="episodes of the actors")
+    left.plot(steps, values, ".", alpha=0.2, label="episodes of the training")
     left.plot(*np.array(progress.evaluations or [(0, 0.0)]).T, "o-", label="greedy evaluation")
     left.axhline(goal, linestyle="--", color="gray", label=f"goal {goal:g}")
-    left.set(xlabel="transitions inserted", ylabel="return", title="CartPole-v1")
+    left.set(xlabel="environment steps", ylabel="return", title=title)
     left.legend()
     pairs = list(zip(progress.counts[:-1], progress.counts[1:], strict=True))
     seconds = [later.seconds for _, later in pairs]
-    rates = np.array([later.rates_since(earlier) for earlier, later in pairs]).reshape(-1, 2)
-    right.plot(seconds, rates[:, 0], label="inserts/s")
-    right.plot(seconds, rates[:, 1], label="samples/s")
-    right.set(xlabel="seconds", title="the table of transitions", yscale="symlog")
+    for field in ("inserts", "samples"):
+        rates = [later.rate_since(earlier, field) for earlier, later in pairs]
+        right.plot(seconds, rates, label=f"{field}/s")
+    right.set(xlabel="seconds", title="items through the table", yscale="symlog")
     right.legend()
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
