@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 # What the tests of each directory import.
-NEEDS = {"tf_agents": ("tensorflow", "tf_agents"), "acme": ("dm_env",)}
+NEEDS = {"tf_agents": ("tensorflow", "tf_agents"), "acme": ("dm_env",), "observers": ()}
 
 
 class SkippedModule(pytest.Module):

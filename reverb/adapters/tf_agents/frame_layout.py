@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the frames of an observer look like: learned from the first, held against the others.
+
+A frame is one step of an environment, without a batch dimension: usually a `Trajectory` of
+TF-Agents, but any nest does whose outermost value has an attribute `step_type`. Its leaves are
+whatever NumPy turns into arrays, eager tensors too. Nothing here needs TensorFlow.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tree
+
+from reverb.errors import InvalidArgumentError, SignatureMismatchError
+
+__all__ = ["FIRST", "LAST", "FrameLayout", "step_type_of"]
+
+# Values of `step_type` and `next_step_type`, as in `tf_agents.trajectories.StepType`.
+FIRST = 0
+LAST = 2
+
+
+class FrameLayout:
+    """The structure of an observer's frames.
+
+    Attributes:
+      matches: Whether a frame certainly has the structure. Quick, for it runs once a frame; after a
+        False `check` decides.
+      is_last: Whether a frame is a boundary, which ends its episode.
+    """
+
+    matches: Callable[[Any], bool]
+    is_last: Callable[[Any], bool]
+
+    def __init__(self, frame: Any) -> None:
+        """Learns from a frame.
+
+        Raises:
+          InvalidArgumentError: If the frame has no `step_type`, or more than one.
+        """
+        shape = np.shape(step_type_of(frame))
+        if any(size != 1 for size in shape):
+            raise _not_single(frame)
+        self.matches = _matcher(frame)
+        self.is_last = _is_last_of_one if shape else _is_last
+        self._paths = _paths(frame)
+        self._zeros = tree.map_structure_with_path(_padding_leaf, frame)
+
+    def check(self, frame: Any) -> None:
+        """Raises unless a frame has exactly the fields of the first one.
+
+        Dtypes and shapes are left to the writer, which looks at them anyhow.
+
+        Raises:
+          SignatureMismatchError: If fields are missing or new; the text names them.
+          InvalidArgumentError: If the frame has no `step_type`.
+        """
+        step_type_of(frame)
+        paths = _paths(frame)
+        missing = [path for path in self._paths if path not in paths]
+        unknown = [path for path in paths if path not in self._paths]
+        if missing or unknown:
+            raise SignatureMismatchError(
+                "a frame must have the fields of the first frame"
+                + (f"; it has no value for {_names(missing)}" if missing else "")
+                + (f"; new is {_names(unknown)}" if unknown else "")
+            )
+
+    @property
+    def padding(self) -> Any:
+        """A frame that follows the end of an episode: a boundary whose other values are zero."""
+        return self._zeros
+
+
+def step_type_of(frame: Any) -> Any:
+    """The `step_type` of a frame.
+
+    Raises:
+      InvalidArgumentError: If there is none.
+    """
+    try:
+        return frame.step_type
+    except AttributeError:
+        raise InvalidArgumentError(
+            "a frame must be a Trajectory, or another nest with an attribute step_type, got "
+            f"{type(frame).__name__}"
+        ) from None
+
+
+def _is_last(frame: Any) -> bool:
+    try:
+        # Several times quicker than to compare a NumPy scalar.
+        return int(frame.step_type) == LAST
+    except TypeError:
+        raise _not_single(frame) from None
+
+
+def _is_last_of_one(frame: Any) -> bool:
+    return np.asarray(frame.step_type).item() == LAST
+
+
+def _not_single(frame: Any) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "a frame must be one step of one environment, got a step_type of shape "
+        f"{list(np.shape(frame.step_type))}; ReverbBatchedTrajectoryObserver takes batches"
+    )
+
+
+def _matcher(nest: Any) -> Callable[[Any], bool]:
+    """What recognises nests of the same types, lengths and keys, with a value at every leaf."""
+    kind = type(nest)
+    if isinstance(nest, dict):
+        keys = nest.keys()
+        inner = [(key, _matcher(value)) for key, value in nest.items() if tree.is_nested(value)]
+
+        def matches_dict(other: Any) -> bool:
+            if type(other) is not kind or other.keys() != keys:
+                return False
+            if type(None) in map(type, other.values()):
+                return False
+            return all(matches(other[key]) for key, matches in inner)
+
+        return matches_dict
+    if isinstance(nest, tuple | list):
+        size = len(nest)
+        inner = [(i, _matcher(value)) for i, value in enumerate(nest) if tree.is_nested(value)]
+
+        def matches_sequence(other: Any) -> bool:
+            if type(other) is not kind or len(other) != size:
+                return False
+            if type(None) in map(type, other):
+                return False
+            return all(matches(other[i]) for i, matches in inner)
+
+        return matches_sequence
+    return lambda other: False
+
+
+def _paths(frame: Any) -> list[tuple[Any, ...]]:
+    """The paths of all leaves that have a value."""
+    return [path for path, leaf in tree.flatten_with_path(frame) if leaf is not None]
+
+
+def _names(paths: list[tuple[Any, ...]]) -> str:
+    return ", ".join("/".join(map(str, path)) for path in paths)
+
+
+def _padding_leaf(path: tuple[Any, ...], leaf: Any) -> Any:
+    if leaf is None:
+        return None
+    value = np.asarray(leaf)
+    if path == ("step_type",):
+        return np.full_like(value, LAST)
+    if path == ("next_step_type",):
+        return np.full_like(value, FIRST)
+    if value.dtype == object:  # Strings; a zero among them would be a number.
+        return np.full_like(value, b"")
+    return np.zeros_like(value)

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all observers share: tables, a writer that opens and closes, and waiting."""
+
+import abc
+import logging
+import math
+import operator
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+import reverb
+from reverb import errors
+
+__all__ = ["Observer", "ObserverClosedError", "UnknownTableError", "at_least_one", "number"]
+
+# How often an observer that waits says in the log what for.
+REPORT_INTERVAL_MS = 30_000
+
+_LOGGER = logging.getLogger(__name__)
+_Self = TypeVar("_Self", bound="Observer")
+
+
+class ObserverClosedError(errors.FailedPreconditionError, ValueError):
+    """The observer has no writer: it was closed, or a failure closed it."""
+
+
+class UnknownTableError(errors.TableNotFoundError, KeyError):
+    """The server has no table of that name; the text lists the tables there are."""
+
+    __str__ = Exception.__str__  # That of `KeyError` puts the text into quotation marks.
+
+
+class Observer(abc.ABC):
+    """The base of the observers; not made by users.
+
+    Serves one thread. A `with` block closes it. A failure of the connection closes it too; what was
+    confirmed until then stays in the tables, and `open` starts afresh.
+    """
+
+    def __init__(self, py_client: reverb.Client, table_name: str | Sequence[str]) -> None:
+        self._py_client = py_client
+        self._table_names = [table_name] if isinstance(table_name, str) else list(table_name)
+        if not self._table_names:
+            raise errors.InvalidArgumentError("table_name must name at least one table, got none")
+        self._writer: Any = None
+        self._failure: BaseException | None = None
+
+    @property
+    def py_client(self) -> reverb.Client:
+        """The client that the observer writes through."""
+        return self._py_client
+
+    def get_table_signature(self) -> Any:
+        """The signature of the first table as the server has it now, `None` if it has none.
+
+        Raises:
+          UnknownTableError: If there is no such table; a `KeyError`.
+          UnavailableError: If no server answers.
+        """
+        return self._check_tables()[0].signature
+
+    def flush(self, *, timeout_ms: int | None = None) -> None:
+        """Blocks until the server has confirmed all items that were written.
+
+        A rate limiter may delay that; the log says every half minute what is missing. Frames that
+        make no item yet stay where they are.
+
+        Args:
+          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes.
+
+        Raises:
+          DeadlineExceededError: After `timeout_ms`; the text says what it waited for, and the items
+            remain queued.
+          ObserverClosedError: If the observer is closed; a `ValueError`.
+          ReverbError: If the connection failed for good. The observer is closed then.
+        """
+        writer = self._open_writer()
+        try:
+            if timeout_ms is None:
+                wait(lambda interval_ms: writer.flush(0, timeout_ms=interval_ms))
+            else:
+                writer.flush(0, timeout_ms=max(1, timeout_ms))
+        except errors.ReverbError as error:
+            self._fail(error)
+            raise
+
+    def open(self) -> None:
+        """Opens the observer; does nothing if it is open.
+
+        It starts afresh: frames from before it was closed are forgotten.
+
+        Raises:
+          UnavailableError: If no server answers.
+        """
+        if self._writer is None:
+            self._writer = self._make_writer()
+            self._failure = None
+            self._start_episode()
+
+    def close(self) -> None:
+        """Closes the observer; does nothing if it is closed.
+
+        Drops frames that make no item yet, and blocks until all items are confirmed.
+
+        Raises:
+          ReverbError: If the connection failed for good. The observer is closed nevertheless.
+        """
+        if self._writer is None:
+            return
+        try:
+            self._finish()
+        finally:
+            self._abandon()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: types.TracebackType | None,
+    ) -> None:
+        """Closes; after an exception in the body it does not wait for confirmations."""
+        if exc_type is None:
+            self.close()
+        else:
+            self._abandon()
+
+    def _check_tables(self) -> list[Any]:
+        """Asks the server about the tables, all of which have to be there."""
+        tables = self._py_client.server_info()
+        try:
+            return [tables[name] for name in self._table_names]
+        except KeyError as error:
+            raise UnknownTableError(
+                f"table_name: the server at {self._py_client.server_address} has no table named "
+                f"{error.args[0]}; its tables are: {', '.join(sorted(tables))}"
+            ) from None
+
+    @abc.abstractmethod
+    def _make_writer(self) -> Any:
+        """A new writer, which saw no frame."""
+
+    @abc.abstractmethod
+    def _start_episode(self) -> None:
+        """Sets the counters back to those of an episode without frames."""
+
+    def _finish(self) -> None:
+        """Forgets the unfinished episode, and blocks until all items are confirmed."""
+        self._start_episode()
+        try:
+            wait(self._end_writer_episode)
+        except errors.ReverbError as error:
+            self._fail(error)
+            raise
+
+    def _end_writer_episode(self, timeout_ms: int) -> None:
+        self._writer.end_episode(timeout_ms=timeout_ms)
+
+    def _abandon(self) -> None:
+        """Closes without waiting."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def _fail(self, error: errors.ReverbError) -> None:
+        """Closes after an error that the writer cannot recover from."""
+        recoverable = (errors.InvalidArgumentError, errors.DeadlineExceededError)
+        if not isinstance(error, recoverable):
+            self._abandon()
+            self._failure = error
+
+    def _open_writer(self) -> Any:
+        """The writer, or the reason why there is none."""
+        if self._writer is None:
+            reason = f" ({self._failure})" if self._failure is not None else ""
+            raise ObserverClosedError(
+                f"the observer is closed{reason}: call open() or reset() before using it again"
+            )
+        return self._writer
+
+
+def wait(call: Callable[[int], None]) -> None:
+    """Makes a blocking call, which takes a timeout in milliseconds, until it is through."""
+    while True:
+        try:
+            return call(REPORT_INTERVAL_MS)
+        except errors.DeadlineExceededError as error:
+            _LOGGER.warning("still waiting: %s", error)
+
+
+def number(argument: str, value: Any) -> float:
+    """A priority as a float.
+
+    Raises:
+      InvalidArgumentError: If it is no number, or NaN.
+    """
+    array = np.asarray(value)
+    if array.shape != () or array.dtype.kind not in "iuf" or math.isnan(array):
+        raise errors.InvalidArgumentError(f"{argument} must be a number, got {value!r}")
+    return float(array)
+
+
+def at_least_one(argument: str, value: Any) -> int:
+    """The value as an int.
+
+    Raises:
+      InvalidArgumentError: If it is below 1, or no integer.
+    """
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise errors.InvalidArgumentError(
+            f"{argument} must be an integer of at least 1, got {value!r}"
+        )
+    return count

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The observers: what a driver calls with every frame of its environment.
+
+Stands in for `tf_agents.replay_buffers.reverb_utils`; needs neither TF-Agents nor TensorFlow.
+"""
+
+from reverb.adapters.tf_agents.batched_observer import ReverbBatchedTrajectoryObserver
+from reverb.adapters.tf_agents.episode_observer import ReverbAddEpisodeObserver
+from reverb.adapters.tf_agents.trajectory_observer import (
+    ReverbAddTrajectoryObserver,
+    ReverbTrajectorySequenceObserver,
+)
+
+__all__ = [
+    "ReverbAddEpisodeObserver",
+    "ReverbAddTrajectoryObserver",
+    "ReverbBatchedTrajectoryObserver",
+    "ReverbTrajectorySequenceObserver",
+]

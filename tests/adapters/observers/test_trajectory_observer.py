@@ -1,0 +1,415 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Observers that write windows: which windows, of which frames, and what they refuse."""
+
+import collections
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from reverb import errors
+from reverb.adapters.tf_agents import reverb_utils
+from reverb.adapters.tf_agents.observer import ObserverClosedError, UnknownTableError
+
+LAST = 2
+
+
+@pytest.fixture
+def observe(client):
+    """Makes an observer on `table`, and closes it after the test."""
+    made = []
+
+    def observe(sequence_length, table="table", **options):
+        made.append(
+            reverb_utils.ReverbAddTrajectoryObserver(client, table, sequence_length, **options)
+        )
+        return made[-1]
+
+    yield observe
+    for observer in made:
+        observer.close()
+
+
+def show(observer, frames):
+    for frame in frames:
+        observer(frame)
+
+
+class TestWindows:
+    # The first rows are what the observer of TF-Agents writes.
+    @pytest.mark.parametrize(
+        ("length", "stride", "options", "expected"),
+        [
+            (3, 1, "", [[10, 11, 12], [11, 12, 13], [12, 13, 14]]),
+            (3, 2, "", [[10, 11, 12], [12, 13, 14]]),
+            (3, 2, "pad", [[10, 11, 12], [12, 13, 14]]),
+            (3, 2, "pad tile", [[10, 11, 12], [12, 13, 14], [14, 0, 0]]),
+            (
+                3,
+                1,
+                "pad tile",
+                [[10, 11, 12], [11, 12, 13], [12, 13, 14], [13, 14, 0], [14, 0, 0]],
+            ),
+            (8, 1, "pad", [[10, 11, 12, 13, 14, 0, 0, 0]]),
+            (8, 1, "", []),
+            (2, 4, "pad tile", [[10, 11], [14, 0]]),
+            (3, 3, "", [[10, 11, 12]]),
+            # A tail that no window holds: theirs loses it unless it tiles.
+            (3, 3, "pad", [[10, 11, 12], [13, 14, 0]]),
+            (2, 2, "pad", [[10, 11], [12, 13], [14, 0]]),
+            (2, 4, "pad", [[10, 11], [14, 0]]),
+            # What a stride beyond the length leaves out is no tail.
+            (2, 5, "pad", [[10, 11]]),
+            (1, 1, "pad tile", [[10], [11], [12], [13], [14]]),
+        ],
+    )
+    def test_of_an_episode_of_five_frames(
+        self, client, observe, episode, items, length, stride, options, expected
+    ):
+        observer = observe(
+            length,
+            stride_length=stride,
+            pad_end_of_episodes="pad" in options,
+            tile_end_of_episodes="tile" in options,
+        )
+        show(observer, episode(10, 5) + episode(20, 5))
+        second = [[value and value + 10 for value in window] for window in expected]
+        assert items(client) == expected + second
+
+    def test_a_padding_frame_is_a_boundary_of_zeros(self, client, observe, episode):
+        show(observe(3, pad_end_of_episodes=True), episode(10, 1))
+        (sample,) = client.sample("table", 1, emit_timesteps=False)
+        step_type, observation, action, next_step_type, reward, discount = sample.data
+        assert step_type.tolist() == [LAST, LAST, LAST]
+        assert next_step_type.tolist() == [0, 0, 0]
+        assert observation.tolist() == [[10, -10], [0, 0], [0, 0]]
+        assert action.tolist() == [10, 0, 0]
+        assert reward.tolist() == discount.tolist() == [1, 0, 0]
+
+    def test_strings_are_padded_with_empty_strings(self, client, observe, frame):
+        observer = observe(3, pad_end_of_episodes=True)
+        names = np.array([b"a", b"bc"], object)
+        observer(frame(1, LAST, observation={"names": names, "text": "d"}))
+        (sample,) = client.sample("table", 1, emit_timesteps=False)
+        assert sample.data[1].tolist() == [[b"a", b"bc"], [b"", b""], [b"", b""]]
+        assert sample.data[2].tolist() == [b"d", b"", b""]
+
+    def test_go_to_all_tables(self, client, observe, episode, items):
+        show(observe(2, ["table", "other"]), episode(10, 3))
+        assert items(client, "table") == items(client, "other") == [[10, 11], [11, 12]]
+
+    def test_are_in_the_table_when_the_boundary_returns(self, client, observe, episode):
+        observer = observe(2)
+        for number in range(1, 6):
+            show(observer, episode(10, 2))
+            assert client.server_info()["table"].current_size == number
+
+    def test_frames_may_be_numbers_in_any_nest(self, client, observe, items):
+        Step = collections.namedtuple("Step", ["action", "nested", "reward", "step_type"])
+        observer = observe(2)
+        for action in (1, 2):
+            observer(Step(np.int64(action), {"b": [1.0, (2,)], "a": True}, action, action))
+        (sample,) = client.sample("table", 1, emit_timesteps=False)
+        expected = [[1, 2], [True, True], [1, 1], [2, 2], [1, 2], [1, 2]]
+        assert [column.tolist() for column in sample.data] == expected
+
+    def test_frames_are_copied(self, client, observe, frame, items):
+        observer, action = observe(2), np.array(0)
+        for action[...] in (1, 2, 3):
+            observer(frame(0, action=action))
+        observer.flush()
+        assert items(client) == [[1, 2], [2, 3]]
+
+    def test_of_a_table_with_a_signature(self, client, observe, episode, items):
+        show(observe(3, "three"), episode(10, 4))
+        (sample,) = client.sample("three", 1, unpack_as_table_signature=True, emit_timesteps=False)
+        assert sample.data.observation[:, 0].tolist() == [10, 11, 12]
+        assert items(client, "three") == [[11, 12, 13]]
+
+    def test_a_single_row_counts_as_a_frame(self, client, observe, frame):
+        observer = observe(2)
+        for step_type in (1, 2, 1):
+            observer(frame(1, step_type=np.array([step_type])))
+        assert client.server_info()["table"].current_size == 1
+
+
+class TestSequenceObserver:
+    def test_windows_run_across_boundaries(self, client, episode, items):
+        with reverb_utils.ReverbTrajectorySequenceObserver(client, "table", 3, 3) as observer:
+            show(observer, episode(10, 5) + episode(20, 5))
+        assert items(client) == [[10, 11, 12], [13, 14, 20], [21, 22, 23]]
+
+    def test_pads_at_a_reset_only(self, client, episode, items):
+        with reverb_utils.ReverbTrajectorySequenceObserver(
+            client, "table", 3, 3, pad_end_of_episodes=True
+        ) as observer:
+            show(observer, episode(10, 2) + episode(20, 2))
+            observer.reset()
+        assert items(client) == [[10, 11, 20], [21, 0, 0]]
+
+    def test_a_boundary_does_not_block(self, client, episode):
+        with reverb_utils.ReverbTrajectorySequenceObserver(client, "queue", 2) as observer:
+            show(observer, episode(10, 3))  # One of the two items has to wait for a sample.
+            assert [step.data[2] for step in next(client.sample("queue", 1))] == [10, 11]
+
+
+class TestReset:
+    def test_writes_no_window_twice(self, client, observe, frame, items):
+        observer = observe(2)
+        show(observer, [frame(0), frame(1), frame(2)])
+        observer.reset()
+        observer.reset()
+        assert items(client) == [[0, 1], [1, 2]]
+
+    @pytest.mark.parametrize(
+        ("num_frames", "expected"),
+        [
+            (3, [[0, 1, 2]]),
+            (4, [[0, 1, 2], [1, 2, 3]]),
+            (5, [[0, 1, 2], [2, 3, 4]]),
+            (6, [[0, 1, 2], [3, 4, 5]]),
+            (7, [[0, 1, 2], [3, 4, 5], [4, 5, 6]]),
+        ],
+    )
+    def test_writes_what_the_stride_left(self, client, observe, frame, items, num_frames, expected):
+        observer = observe(3, stride_length=3)
+        show(observer, map(frame, range(num_frames)))
+        observer.reset()
+        assert items(client) == expected
+
+    def test_writes_nothing_that_the_stride_leaves_out(self, client, observe, frame, items):
+        observer = observe(2, stride_length=4)
+        for num_frames in (2, 3, 4):
+            show(observer, map(frame, range(num_frames)))
+            observer.reset()
+        assert items(client) == [[0, 1]] * 3
+        show(observer, map(frame, range(5)))
+        observer.reset()
+        assert items(client) == [[0, 1], [3, 4]]
+
+    def test_pads_what_is_left(self, client, observe, frame, items):
+        observer = observe(3, stride_length=2, pad_end_of_episodes=True)
+        show(observer, map(frame, range(1, 5)))
+        observer.reset()
+        assert items(client) == [[1, 2, 3], [3, 4, 0]]
+
+    def test_of_an_episode_that_is_too_short_is_an_error(self, client, observe, frame, items):
+        observer = observe(3)
+        show(observer, [frame(0), frame(1)])
+        with pytest.raises(ValueError, match=r"not enough steps remain.*=3, only 2: consider"):
+            observer.reset()
+        observer(frame(2))  # Nothing was reset.
+        observer.reset()
+        assert items(client) == [[0, 1, 2]]
+
+    @pytest.mark.parametrize("options", [{}, {"pad_end_of_episodes": True}])
+    def test_drops_what_is_left_if_asked_to(self, client, observe, frame, items, options):
+        observer = observe(2, **options)
+        observer(frame(0))
+        observer.reset(write_cached_steps=False)
+        observer(frame(1))
+        observer.reset(False)
+        assert items(client) == []
+
+    def test_blocks_until_items_are_confirmed(self, client, observe, frame):
+        observer = observe(2)
+        for number in range(1, 6):
+            show(observer, [frame(0), frame(1)])
+            observer.reset(False)
+            assert client.server_info()["table"].current_size == number
+
+    def test_opens_a_closed_observer(self, client, observe, frame, items):
+        observer = observe(2)
+        observer(frame(0))
+        observer.close()
+        observer.reset()
+        show(observer, [frame(1), frame(2)])
+        observer.reset()
+        assert items(client) == [[1, 2]]
+
+
+class TestOpenAndClose:
+    def test_a_closed_observer_says_so(self, observe, frame):
+        observer = observe(2)
+        observer.close()
+        observer.close()
+        for call in (lambda: observer(frame(0)), observer.flush):
+            with pytest.raises(ObserverClosedError, match=r"is closed: call open\(\)"):
+                call()
+        with pytest.raises(ValueError, match="is closed"):
+            observer.flush()
+
+    def test_opening_starts_afresh(self, client, observe, frame, items):
+        observer = observe(2)
+        observer(frame(0))
+        observer.close()
+        observer.open()
+        observer.open()
+        show(observer, [frame(1, reward=()), frame(2, reward=())])
+        observer.flush()
+        assert items(client) == [[1, 2]]
+
+    def test_a_block_closes_it(self, client, frame, items):
+        with reverb_utils.ReverbAddTrajectoryObserver(client, "table", 2) as observer:
+            show(observer, map(frame, range(3)))
+        assert items(client) == [[0, 1], [1, 2]]
+        with pytest.raises(ObserverClosedError):
+            observer(frame(3))
+
+    def test_a_block_that_fails_does_not_wait(self, client, frame):
+        observer = reverb_utils.ReverbTrajectorySequenceObserver(client, "queue", 1)
+        show(observer, map(frame, range(3)))  # The queue takes only one.
+        with pytest.raises(KeyError, match="mistake"), observer:
+            raise KeyError("mistake")
+        with pytest.raises(ObserverClosedError):
+            observer.flush()
+
+    def test_the_client_and_the_signature(self, client, observe):
+        observer = observe(3, ["three", "table"])
+        assert observer.py_client is client
+        assert observer.get_table_signature().observation.shape == (3, 2)
+        assert observe(3).get_table_signature() is None
+        observer.close()
+        assert observer.get_table_signature().action.dtype == np.int64
+
+    @pytest.mark.parametrize("end", ["", "del observer", "observer.close()"])
+    def test_a_program_may_end_without_closing(self, end):
+        program = f"""
+import collections, sys, reverb
+from reverb.adapters.tf_agents import reverb_utils
+server = reverb.Server([reverb.Table.queue("queue", 100)])
+client = server.localhost_client()
+observer = reverb_utils.ReverbAddTrajectoryObserver(client, "queue", 2)
+Frame = collections.namedtuple("Frame", ["step_type"])
+for step_type in (0, 1, 1): observer(Frame(step_type))
+{end}
+assert "tensorflow" not in sys.modules and "tf_agents" not in sys.modules
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+class TestPriority:
+    def priorities(self, client):
+        samples = client.sample("table", client.server_info()["table"].current_size)
+        return [steps[0].info.priority for steps in samples]
+
+    def test_changes_for_later_items(self, client, observe, frame):
+        observer = observe(1, priority=2)
+        observer(frame(0))
+        observer.update_priority(np.float32(0.5))
+        observer(frame(1))
+        observer.flush()
+        assert self.priorities(client) == [2.0, 0.5]
+
+    def test_may_depend_on_the_window(self, client, observe, frame):
+        observer = observe(2, priority=lambda window: window.action.sum() + len(window.reward))
+        show(observer, map(frame, range(3)))
+        observer.flush()
+        assert self.priorities(client) == [3.0, 5.0]
+
+    @pytest.mark.parametrize("priority", ["high", None, [1.0, 2.0], True, float("nan"), 1j])
+    def test_must_be_a_number(self, observe, priority):
+        with pytest.raises(ValueError, match="priority must be a number, got"):
+            observe(2, priority=priority)
+        with pytest.raises(errors.InvalidArgumentError, match="priority must be a number, got"):
+            observe(2).update_priority(priority)
+
+    def test_of_a_window_must_be_a_number(self, observe, frame):
+        observer = observe(1, priority=lambda window: "high")
+        with pytest.raises(ValueError, match="priority must be a number, got 'high'"):
+            observer(frame(0))
+
+
+class TestBadArguments:
+    @pytest.mark.parametrize("length", [0, -1, 1.5, None, "2"])
+    def test_lengths(self, observe, length):
+        with pytest.raises(ValueError, match=f"sequence_length must be .* got {length!r}"):
+            observe(length)
+        with pytest.raises(ValueError, match=f"stride_length must be .* got {length!r}"):
+            observe(2, stride_length=length)
+
+    def test_tile_needs_pad(self, observe):
+        with pytest.raises(ValueError, match="Must set `pad_end_of_episodes=True`"):
+            observe(2, tile_end_of_episodes=True)
+
+    def test_no_table(self, observe):
+        with pytest.raises(ValueError, match="table_name must name at least one table"):
+            observe(2, [])
+
+    @pytest.mark.parametrize("names", ["unknown", ["table", "unknown"]])
+    def test_unknown_table(self, observe, names):
+        message = "no table named unknown; its tables are: any, other, queue, table, three"
+        for kind in (UnknownTableError, errors.TableNotFoundError, KeyError, ValueError):
+            with pytest.raises(kind, match=f"^table_name: .* {message}$"):
+                observe(2, names)
+
+    @pytest.mark.parametrize("length", [2, 4])
+    def test_windows_that_do_not_fit_the_signature(self, client, observe, frame, items, length):
+        observer = observe(length, "three")
+        with pytest.raises(errors.SignatureMismatchError, match=f"an item of {length} frames does"):
+            show(observer, map(frame, range(length)))
+        observer.reset(False)
+        assert items(client, "three") == []
+
+    def test_fields_that_do_not_fit_the_signature(self, observe, frame):
+        observer = observe(3, "three")
+        with pytest.raises(ValueError, match=r"column reward/reward must have dtype float"):
+            show(observer, [frame(i, reward=np.float64(1)) for i in range(3)])
+
+
+class TestBadFrames:
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"reward": np.float64(1)}, r"wrong dtype provided for column \('reward',\)"),
+            ({"action": np.zeros(2, np.int64)}, r"incompatible shape .* \('action',\)"),
+            ({"observation": {"x": np.zeros(2, np.float32)}}, "no value for observation/a"),
+            (
+                {"observation": {"a": np.zeros(2, np.float32), "b": {"c": np.float32(0)}, "d": 0}},
+                "new is observation/d",
+            ),
+            ({"observation": {"a": np.zeros(2, np.float32)}}, "no value for observation/b/c"),
+            ({"observation": np.zeros(2)}, "no value for observation/a, observation/b/c"),
+            ({"reward": None}, "no value for reward"),
+            ({"policy_info": (1,)}, "new is policy_info/0"),
+            ({"step_type": np.ones(2, np.int32)}, r"one step of one environment.* \[2\]"),
+        ],
+    )
+    def test_name_the_field_and_change_nothing(
+        self, client, observe, frame, items, fields, message
+    ):
+        observation = {"a": np.zeros(2, np.float32), "b": {"c": np.float32(0)}}
+        observer = observe(2)
+        observer(frame(0, observation=observation))
+        with pytest.raises(ValueError, match=message):
+            observer(frame(1, **({"observation": observation} | fields)))
+        observer(frame(2, LAST, observation=observation))
+        assert client.server_info()["table"].current_size == 1
+        (sample,) = client.sample("table", 1, emit_timesteps=False)
+        assert sample.data[3].tolist() == [0, 2]
+
+    def test_of_another_type_are_taken_if_the_fields_are_the_same(self, observe, client, frame):
+        observer = observe(2)
+        observer(frame(0, observation={"a": 1}, policy_info=()))
+        observer(frame(0, LAST, observation=collections.OrderedDict(a=1), policy_info={}))
+        assert client.server_info()["table"].current_size == 1
+
+    @pytest.mark.parametrize("value", [[np.int32(1)], {"step_type": 1}, 5])
+    def test_without_a_step_type(self, observe, value):
+        with pytest.raises(ValueError, match=r"must be a Trajectory.* attribute step_type, got"):
+            observe(2)(value)
+
+    def test_of_a_batch(self, observe, frame):
+        with pytest.raises(ValueError, match=r"shape \[3\]; ReverbBatchedTrajectoryObserver"):
+            observe(2)(frame(0, step_type=np.zeros(3, np.int32)))
+
+    def test_a_first_frame_that_cannot_be_stored_leaves_no_trace(self, client, observe, frame):
+        observer = observe(1)
+        with pytest.raises(TypeError):
+            observer(frame(0, policy_info=object()))
+        observer(frame(1, LAST))
+        assert client.server_info()["table"].current_size == 1
