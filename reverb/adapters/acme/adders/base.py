@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all adders share: a writer, the tables with their priorities, and the life of an episode."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import tree
+
+from reverb import errors
+from reverb.adapters.acme import specs as acme_specs
+from reverb.client import Client
+from reverb.trajectory_writer import TrajectoryColumn, TrajectoryWriter
+
+if TYPE_CHECKING:
+    import dm_env  # pyright: ignore[reportMissingImports]
+
+__all__ = [
+    "DEFAULT_PRIORITY_TABLE",
+    "PriorityFn",
+    "PriorityFnInput",
+    "PriorityFnMapping",
+    "ReverbAdder",
+    "Step",
+    "Trajectory",
+]
+
+DEFAULT_PRIORITY_TABLE = "priority_table"
+
+# A writer this old is not used for another episode. Behind an address of several servers, actors
+# so spread over all of them again and again.
+_MAX_WRITER_AGE_S = 60.0
+
+# How long an adder that is dropped waits for its last items.
+_CLOSE_TIMEOUT_MS = 10_000
+
+_logger = logging.getLogger("reverb")
+
+
+class Step(NamedTuple):
+    """A step, or with a time axis `[T, ...]` in front a sequence of them.
+
+    Attributes:
+      observation: Nest of arrays, what the agent saw.
+      action: Nest of arrays, what it did then; zeros in the last step of an episode.
+      reward: Nest of arrays, what it got for that; zeros in the last step.
+      discount: Nest of arrays that came with the reward; zeros in the last step.
+      start_of_episode: bool, whether the observation is the first of its episode.
+      extras: Nest of arrays, what else the agent wants to remember; zeros in the last step.
+    """
+
+    observation: Any
+    action: Any
+    reward: Any
+    discount: Any
+    start_of_episode: Any
+    extras: Any = ()
+
+
+Trajectory = Step
+
+
+class PriorityFnInput(NamedTuple):
+    """The older name of what a priority function is given; see `PriorityFn`."""
+
+    observations: Any
+    actions: Any
+    rewards: Any
+    discounts: Any
+    start_of_episode: Any
+    extras: Any
+
+
+# Tells the priority of an item. It is given the item with NumPy arrays for leaves: a `Step` with a
+# time axis, or a `Transition`.
+PriorityFn = Callable[[Any], float]
+PriorityFnMapping = Mapping[str, PriorityFn | None]
+
+
+class ReverbAdder:
+    """The base of adders: turns what an agent does in an environment into items.
+
+    For adders of your own, implement `_write` and `_write_last`. They find the steps in
+    `self._writer.history`: after `add`, the newest row holds the observation alone, and `[-n-1:-1]`
+    are the last `n` complete steps; in `_write_last`, `[-n:]` are. Serves one thread.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        max_sequence_length: int,
+        max_in_flight_items: int | None,
+        delta_encoded: bool = False,
+        priority_fns: PriorityFnMapping | None = None,
+        validate_items: bool = True,
+        *,
+        get_signature_timeout_ms: int | None = None,
+    ) -> None:
+        """Makes an adder; does not connect yet.
+
+        Args:
+          client: Of the server with the tables.
+          max_sequence_length: How many steps stay within reach of new items.
+          max_in_flight_items: `add` waits while more items than that are unconfirmed; `None` means
+            that it never waits.
+          delta_encoded: Accepted, without effect, as in Acme.
+          priority_fns: The tables to insert into, and what tells the priority in each; 1.0 where
+            that is `None`. Without it (or empty) the table is `DEFAULT_PRIORITY_TABLE`.
+          validate_items: Compares items with their table's signature, on this side.
+          get_signature_timeout_ms: Accepted from programs for older versions, without effect.
+
+        Raises:
+          InvalidArgumentError: If a number is out of its range.
+        """
+        del delta_encoded, get_signature_timeout_ms
+        if max_sequence_length < 1:
+            raise errors.InvalidArgumentError(
+                f"max_sequence_length must be at least 1, got {max_sequence_length}"
+            )
+        if max_in_flight_items is not None and max_in_flight_items < 0:
+            raise errors.InvalidArgumentError(
+                f"max_in_flight_items must be at least 0 or None, got {max_in_flight_items}"
+            )
+        self._client = client
+        self._max_sequence_length = max_sequence_length
+        self._max_in_flight_items = max_in_flight_items
+        self._validate_items = validate_items
+        self._priority_fns = dict(priority_fns or {DEFAULT_PRIORITY_TABLE: None})
+        self._add_first_called = False
+        self._open_writer: TrajectoryWriter | None = None
+        self._writer_made_at = 0.0
+
+    @classmethod
+    def signature(cls, environment_spec: Any, extras_spec: Any = ()) -> Any:
+        """The signature of a table for steps of an environment.
+
+        Args:
+          environment_spec: An `EnvironmentSpec`, of this package or of Acme.
+          extras_spec: Nest of specs of what is given to `add` as `extras`.
+
+        Returns:
+          A `Step` with leaves `reverb.specs.TensorSpec`.
+        """
+        step = Step(*environment_spec, start_of_episode=np.bool_, extras=extras_spec)
+        return tree.map_structure_with_path(acme_specs.tensor_spec, step)
+
+    def add_priority_table(self, table_name: str, priority_fn: PriorityFn | None) -> None:
+        """Inserts later items into a further table, too.
+
+        Args:
+          table_name: Name of the table.
+          priority_fn: Tells the priority of an item; 1.0 if `None`.
+
+        Raises:
+          InvalidArgumentError: If items go to that table already.
+        """
+        if table_name in self._priority_fns:
+            raise errors.InvalidArgumentError(
+                f"A priority function already exists for {table_name}. Existing tables: "
+                f"{', '.join(self._priority_fns)}."
+            )
+        self._priority_fns[table_name] = priority_fn
+
+    def add_first(self, timestep: "dm_env.TimeStep") -> None:
+        """Begins an episode with its first observation.
+
+        The first call of all blocks until the server has told its tables' signatures.
+
+        Args:
+          timestep: What `environment.reset()` returned.
+
+        Raises:
+          InvalidArgumentError: If it is no first time step, or if an episode is under way.
+        """
+        if not timestep.first():
+            raise errors.InvalidArgumentError(
+                "adder.add_first needs an initial timestep, one for which timestep.first() is "
+                f"True, got step_type {timestep.step_type!r}"
+            )
+        if self._add_first_called:
+            raise errors.InvalidArgumentError(
+                "adder.add_first was called while an episode is under way: add steps until one "
+                "is the last, or call adder.reset() to give the episode up"
+            )
+        self._begin(timestep.observation)
+        self._add_first_called = True
+
+    def add(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any = ()) -> None:
+        """Adds what the agent did, and what came of it.
+
+        Blocks while more than `max_in_flight_items` are unconfirmed, and at the end of an episode
+        until all are confirmed. The tables' rate limiters may delay that.
+
+        Args:
+          action: Nest of arrays, what the agent did after the last observation.
+          next_timestep: What `environment.step(action)` returned.
+          extras: Nest of arrays, what else to remember of this step. Give it in all steps or in
+            none.
+
+        Raises:
+          InvalidArgumentError: If no episode is under way, or if values are missing.
+          SignatureMismatchError: If a value's shape or dtype differs from those before, or an item
+            from its table's signature.
+          TableNotFoundError: If the server has no such table.
+          UnavailableError: If the server does not answer any more.
+        """
+        if not self._add_first_called:
+            raise errors.InvalidArgumentError(
+                "adder.add_first must be called before adder.add: no episode is under way"
+            )
+        self._add(action, next_timestep, extras)
+        if next_timestep.last():
+            self._finish(action, next_timestep, extras)
+            self.reset()
+
+    def reset(self, timeout_ms: int | None = None) -> None:
+        """Gives up the episode that is under way, if there is one.
+
+        Items that were made of it stay. Blocks until they are confirmed.
+
+        Args:
+          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes.
+
+        Raises:
+          DeadlineExceededError: After `timeout_ms`. Nothing has changed; call again.
+          ReverbError: If the connection failed for good. The next episode makes a new one.
+        """
+        if self._open_writer is not None:
+            try:
+                self._open_writer.end_episode(clear_buffers=True, timeout_ms=timeout_ms)
+            except errors.DeadlineExceededError:
+                raise
+            except errors.ReverbError:
+                self._drop_writer()
+                self._add_first_called = False
+                raise
+            if time.monotonic() - self._writer_made_at > _MAX_WRITER_AGE_S:
+                self._drop_writer()
+        self._add_first_called = False
+
+    def close(self, timeout_ms: int | None = None) -> None:
+        """Waits for the confirmation of all items, then closes the writer.
+
+        An adder that is dropped does the same, for ten seconds at most.
+
+        Args:
+          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes.
+
+        Raises:
+          DeadlineExceededError: After `timeout_ms`. Items that are not confirmed are abandoned.
+          ReverbError: If the connection failed for good.
+        """
+        writer, self._open_writer = self._open_writer, None
+        self._add_first_called = False
+        if writer is not None:
+            with contextlib.closing(writer):
+                writer.flush(0, timeout_ms=timeout_ms)
+
+    @property
+    def _writer(self) -> TrajectoryWriter:
+        """The writer of this episode, made when it is first needed."""
+        if self._open_writer is None:
+            self._open_writer = self._client.trajectory_writer(
+                self._num_keep_alive_refs(), validate_items=self._validate_items
+            )
+            self._writer_made_at = time.monotonic()
+        return self._open_writer
+
+    def _num_keep_alive_refs(self) -> int:
+        return self._max_sequence_length
+
+    def _drop_writer(self) -> None:
+        if self._open_writer is not None:
+            self._open_writer.close()
+            self._open_writer = None
+
+    def _begin(self, observation: Any) -> None:
+        self._writer.append(
+            {"observation": observation, "start_of_episode": True}, partial_step=True
+        )
+
+    def _add(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
+        writer = self._writer
+        writer.append(self._outcome(action, next_timestep, extras))
+        writer.append(
+            {"observation": next_timestep.observation, "start_of_episode": False},
+            partial_step=True,
+        )
+        self._write()
+
+    def _finish(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
+        outcome = self._outcome(action, next_timestep, extras)
+        self._writer.append(tree.map_structure(zeros_like, outcome))
+        self._write_last()
+
+    def _outcome(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> dict:
+        """The part of a step that follows its observation."""
+        outcome = {
+            "action": action,
+            "reward": next_timestep.reward,
+            "discount": next_timestep.discount,
+        }
+        if not is_empty(extras):
+            outcome["extras"] = extras
+        return outcome
+
+    def _write(self) -> None:
+        """Makes the items that are due after a step."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what to write after a step")
+
+    def _write_last(self) -> None:
+        """Makes the items that are due at the end of an episode."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what to write at the end")
+
+    def _create_items(self, structure: Any, columns: list[TrajectoryColumn]) -> None:
+        """Queues one item for each table, and waits as `max_in_flight_items` says.
+
+        Args:
+          structure: Nest like the item.
+          columns: The item, flat.
+        """
+        writer = self._writer
+        for table, priority_fn in self._priority_fns.items():
+            priority = 1.0
+            if priority_fn is not None:
+                values = [column.numpy() for column in columns]
+                priority = float(priority_fn(tree.unflatten_as(structure, values)))
+            writer.create_item(table, priority, columns)
+        if self._max_in_flight_items is not None:
+            writer.flush(self._max_in_flight_items)
+
+    def __del__(self) -> None:
+        if self.__dict__.get("_open_writer") is None:  # Missing if the construction failed.
+            return
+        try:
+            self.close(_CLOSE_TIMEOUT_MS)
+        except errors.ReverbError as error:
+            _logger.warning("The last items of a dropped adder may be lost: %s", error)
+
+
+def is_empty(extras: Any) -> bool:
+    """Whether there are no extras: a container without entries."""
+    return isinstance(extras, tuple | list | Mapping) and not extras
+
+
+def zeros_like(value: Any) -> np.ndarray:
+    """Zeros of the shape and dtype that a value is stored with."""
+    return np.zeros_like(np.asarray(value))

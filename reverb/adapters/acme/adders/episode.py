@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole episodes."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reverb import errors
+from reverb.adapters.acme.adders import base, steps
+from reverb.client import Client
+
+if TYPE_CHECKING:
+    import dm_env  # pyright: ignore[reportMissingImports]
+
+__all__ = ["EpisodeAdder"]
+
+# Makes the values `[...]` that a leaf of missing steps gets, from its shape and its dtype.
+PaddingFn = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
+
+
+class EpisodeAdder(steps.StepsAdder):
+    """Writes each episode as one item, when it ends.
+
+    Items are a `Step` with leaves `[T, ...]`, where `T` is the number of observations.
+
+    Example:
+      >>> adder = EpisodeAdder(client, max_sequence_length=1_000)
+      >>> timestep = environment.reset()
+      >>> adder.add_first(timestep)
+      >>> while not timestep.last():
+      ...     action = agent(timestep.observation)
+      ...     timestep = environment.step(action)
+      ...     adder.add(action, timestep)
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        max_sequence_length: int,
+        delta_encoded: bool = False,
+        priority_fns: base.PriorityFnMapping | None = None,
+        max_in_flight_items: int | None = 1,
+        padding_fn: PaddingFn | None = None,
+        chunk_length: int | None = None,
+    ) -> None:
+        """Makes an adder.
+
+        Args:
+          client: Of the server with the tables.
+          max_sequence_length: Number of observations that an episode may have, at least 2.
+          delta_encoded: Accepted, without effect, as in Acme.
+          priority_fns: See `ReverbAdder`.
+          max_in_flight_items: See `ReverbAdder`.
+          padding_fn: Makes values for the steps that a shorter episode lacks, so that `T` is always
+            `max_sequence_length`. It is called once for each leaf at the end of an episode, with
+            the shape `[...]` and the dtype. Without it items have different lengths.
+          chunk_length: Accepted, without effect: the writer tunes it.
+
+        Raises:
+          InvalidArgumentError: If a number is out of its range.
+        """
+        del chunk_length
+        if max_sequence_length < 2:
+            raise errors.InvalidArgumentError(
+                "max_sequence_length must be at least 2, an episode's first observation and its "
+                f"last, got {max_sequence_length}"
+            )
+        super().__init__(
+            client=client,
+            max_sequence_length=max_sequence_length,
+            max_in_flight_items=max_in_flight_items,
+            delta_encoded=delta_encoded,
+            priority_fns=priority_fns,
+        )
+        self._padding_fn = padding_fn
+
+    def add(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any = ()) -> None:
+        """Adds what the agent did, and what came of it; see `ReverbAdder.add`.
+
+        Raises:
+          InvalidArgumentError: If the episode has `max_sequence_length` observations already.
+            Nothing was added then: `reset` gives the episode up.
+        """
+        # Complete steps, the one that is to be added, and the observation after it.
+        if self._num_steps + 2 > self._max_sequence_length:
+            raise errors.InvalidArgumentError(
+                "The number of observations within the same episode will exceed "
+                f"max_sequence_length = {self._max_sequence_length} with the addition of this "
+                "transition. Call reset() to give the episode up, or raise max_sequence_length."
+            )
+        super().add(action, next_timestep, extras)
+
+    def _write(self) -> None:
+        pass  # Nothing before the end of the episode.
+
+    def _write_last(self) -> None:
+        if self._padding_fn is not None:
+            self._pad(self._max_sequence_length - self._num_steps, self._padding_fn)
+        self._create_sequence(self._num_steps)

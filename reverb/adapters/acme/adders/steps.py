@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the adders share whose items are steps in a row."""
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tree
+
+from reverb import specs
+from reverb.adapters.acme import specs as acme_specs
+from reverb.adapters.acme.adders import base
+
+if TYPE_CHECKING:
+    import dm_env  # pyright: ignore[reportMissingImports]
+
+__all__ = ["StepsAdder"]
+
+
+class StepsAdder(base.ReverbAdder):
+    """The base of adders whose items are a `Step` with a time axis `[T, ...]`.
+
+    A row of the writer's history holds what `add` is given: the outcome of a step and the
+    observation after it, so that a step is one call of the writer. The observations of an item so
+    lie one row before its actions, rewards and discounts.
+    """
+
+    _num_steps = 0
+    _history: Any = None
+
+    @classmethod
+    def signature(
+        cls, environment_spec: Any, extras_spec: Any = (), sequence_length: int | None = None
+    ) -> Any:
+        """The signature of a table for sequences of an environment's steps.
+
+        Args:
+          environment_spec: An `EnvironmentSpec`, of this package or of Acme.
+          extras_spec: Nest of specs of what is given to `add` as `extras`.
+          sequence_length: Number of steps `T`; `None` if it differs from item to item.
+
+        Returns:
+          A `Step` with leaves `reverb.specs.TensorSpec` of shape `[T, ...]`.
+        """
+
+        def leaf(path: tuple[Any, ...], value: Any) -> specs.TensorSpec:
+            return acme_specs.tensor_spec(path, value, time_axis=(sequence_length,))
+
+        step = base.Step(*environment_spec, start_of_episode=np.bool_, extras=extras_spec)
+        return tree.map_structure_with_path(leaf, step)
+
+    def reset(self, timeout_ms: int | None = None) -> None:
+        """Gives up the episode that is under way; see `ReverbAdder.reset`."""
+        super().reset(timeout_ms)
+        self._num_steps = 0
+
+    def _num_keep_alive_refs(self) -> int:
+        return self._max_sequence_length + 1
+
+    def _begin(self, observation: Any) -> None:
+        # After `_finish` of an episode that the next one continues, the row is open.
+        self._writer.append({"observation": observation, "start_of_episode": True})
+
+    def _add(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
+        row = {
+            "observation": next_timestep.observation,
+            "start_of_episode": False,
+            "action": action,
+            "reward": next_timestep.reward,
+            "discount": next_timestep.discount,
+        }
+        if not base.is_empty(extras):
+            row["extras"] = extras
+        self._writer.append(row)
+        self._num_steps += 1
+        self._write()
+
+    def _finish(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
+        outcome = self._outcome(action, next_timestep, extras)
+        self._close_step(tree.map_structure(base.zeros_like, outcome))
+        self._write_last()
+
+    def _close_step(self, outcome: Any) -> None:
+        """Adds an outcome without an observation after it."""
+        self._writer.append(outcome, partial_step=True)
+        self._num_steps += 1
+
+    def _pad(self, num_steps: int, fill: Callable[[tuple[int, ...], Any], np.ndarray]) -> None:
+        """Adds steps that do not exist.
+
+        Args:
+          num_steps: How many.
+          fill: Makes the values of a leaf `[...]` from its shape and dtype.
+        """
+        history = self._writer.history
+        step = tree.map_structure(
+            lambda column: fill(column.shape, column.dtype),
+            # The newest values: of an observation in the row before, of outcomes in the open row.
+            {
+                name: tree.map_structure(operator.itemgetter(-1 - _is_early(name)), columns)
+                for name, columns in history.items()
+                if name != "start_of_episode"
+            },
+        )
+        observation = {"observation": step.pop("observation"), "start_of_episode": False}
+        for _ in range(num_steps):
+            self._writer.append(observation)
+            self._close_step(step)
+
+    def _create_sequence(self, length: int) -> None:
+        """Makes an item of the newest complete steps."""
+        if self._writer.history is not self._history:
+            self._history = self._writer.history
+            self._step = base.Step(**({"extras": ()} | self._history))
+            self._columns = [
+                (column, _is_early(path[0])) for path, column in tree.flatten_with_path(self._step)
+            ]
+        early, late = slice(-length - 1, -1), slice(-length, None)
+        self._create_items(
+            self._step,
+            [column[early if is_early else late] for column, is_early in self._columns],
+        )
+
+
+def _is_early(field: str) -> bool:
+    """Whether the newest value of a field is from before the newest row."""
+    return field in ("observation", "start_of_episode")

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The adder over a structured writer, which makes items by itself wherever a pattern fits."""
+
+import collections
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tree
+
+from reverb import errors
+from reverb import structured_writer as sw
+from reverb.adapters.acme import n_step_returns, specs
+from reverb.adapters.acme.adders import base
+from reverb.adapters.acme.adders.sequence import EndBehavior
+from reverb.adapters.acme.types import Transition
+from reverb.client import Client
+
+if TYPE_CHECKING:
+    import dm_env  # pyright: ignore[reportMissingImports]
+
+__all__ = [
+    "SequencePattern",
+    "StructuredAdder",
+    "create_n_step_transition_config",
+    "create_sequence_config",
+    "create_step_spec",
+    "n_step_from_trajectory",
+]
+
+# Makes the pattern of a sequence, from a step and the number of its steps.
+SequencePattern = Callable[[Any, int], Any]
+
+
+class StructuredAdder(base.ReverbAdder):
+    """Writes the items that configs ask for.
+
+    Steps go to the writer as they are, so that a program may make any items of them; all have the
+    priority that their config says.
+
+    Example:
+      >>> step_spec = create_step_spec(make_environment_spec(environment))
+      >>> configs = create_n_step_transition_config(step_spec, n_step=5)
+      >>> adder = StructuredAdder(client, 5, configs, step_spec)
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        max_in_flight_items: int | None,
+        configs: Sequence[Any],
+        step_spec: Any,
+    ) -> None:
+        """Makes an adder.
+
+        Args:
+          client: Of the server with the tables.
+          max_in_flight_items: See `ReverbAdder`.
+          configs: Of `reverb.structured`, or made by `create_sequence_config` and
+            `create_n_step_transition_config`.
+          step_spec: Nest of specs of a step; see `create_step_spec`.
+
+        Raises:
+          InvalidArgumentError: If there is no config, or if those of a table do not fit together
+            or do not fit the step.
+        """
+        super().__init__(
+            client=client, max_sequence_length=1, max_in_flight_items=max_in_flight_items
+        )
+        if not configs:
+            raise errors.InvalidArgumentError("configs must hold at least one config, got none")
+        by_table = collections.defaultdict(list)
+        for config in configs:
+            by_table[config.table].append(config)
+        for table, table_configs in by_table.items():
+            try:
+                sw.infer_signature(table_configs, step_spec)
+            except (ValueError, IndexError) as error:
+                raise errors.InvalidArgumentError(
+                    f"The configs of table {table} do not make a signature: {error}"
+                ) from error
+        self._configs = tuple(configs)
+        self._absent = base.Step(*tree.map_structure(lambda _: None, step_spec))
+        self._structured_writer: sw.StructuredWriter | None = None
+
+    def add_priority_table(self, table_name: str, priority_fn: base.PriorityFn | None) -> None:
+        """Not here: the configs tell the tables.
+
+        Raises:
+          UnimplementedError: Always.
+        """
+        raise errors.UnimplementedError(
+            f"a StructuredAdder takes its tables from its configs, so give it one for {table_name}"
+        )
+
+    def reset(self, timeout_ms: int | None = None) -> None:
+        """Ends the episode; items that are due at its end are written, and confirmed on return.
+
+        Args:
+          timeout_ms: See `ReverbAdder.reset`.
+
+        Raises:
+          ReverbError: See `ReverbAdder.reset`.
+        """
+        if self._structured_writer is not None:
+            try:
+                self._structured_writer.end_episode(clear_buffers=True, timeout_ms=timeout_ms)
+            except errors.DeadlineExceededError:
+                raise
+            except errors.ReverbError:
+                self._structured_writer = None
+                self._add_first_called = False
+                raise
+        self._add_first_called = False
+
+    def close(self, timeout_ms: int | None = None) -> None:
+        """Waits for the confirmation of all items; see `ReverbAdder.close`."""
+        writer, self._structured_writer = self._structured_writer, None
+        self._add_first_called = False
+        if writer is not None:
+            writer.flush(0, timeout_ms=timeout_ms)
+
+    def _begin(self, observation: Any) -> None:
+        if self._structured_writer is None:
+            self._structured_writer = self._client.structured_writer(self._configs)
+        self._append({"observation": observation, "start_of_episode": True}, is_open=True)
+
+    def _add(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
+        self._append(self._outcome(action, next_timestep, extras), is_open=False)
+        observation = {"observation": next_timestep.observation, "start_of_episode": False}
+        self._append(observation, is_open=True)
+
+    def _finish(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
+        outcome = self._outcome(action, next_timestep, extras)
+        self._append(tree.map_structure(base.zeros_like, outcome), is_open=False)
+
+    def _append(self, fields: dict[str, Any], *, is_open: bool) -> None:
+        writer = self._structured_writer
+        assert writer is not None
+        writer.append(self._absent._replace(**fields), partial_step=is_open)
+        if self._max_in_flight_items is not None:
+            writer.flush(self._max_in_flight_items)
+
+    def __del__(self) -> None:
+        # The writer sends what it holds when it is dropped, and bounds the time that takes.
+        with contextlib.suppress(AttributeError):
+            self._structured_writer = None
+
+
+def create_step_spec(environment_spec: Any, extras_spec: Any = ()) -> base.Step:
+    """The specs of a step, as `StructuredAdder` and the functions that make configs want them.
+
+    Args:
+      environment_spec: An `EnvironmentSpec`, of this package or of Acme.
+      extras_spec: Nest of specs of what is given to `add` as `extras`.
+    """
+    step = base.Step(*environment_spec, start_of_episode=np.bool_, extras=extras_spec)
+    return tree.map_structure_with_path(specs.tensor_spec, step)
+
+
+def _last_n(step_spec: Any, n: int) -> Any:
+    """The pattern of the last `n` steps."""
+    step = sw.create_reference_step(step_spec)
+    return tree.map_structure(lambda column: column[-n:], step)
+
+
+def create_sequence_config(
+    step_spec: base.Step,
+    sequence_length: int,
+    period: int,
+    table: str = base.DEFAULT_PRIORITY_TABLE,
+    end_of_episode_behavior: EndBehavior = EndBehavior.TRUNCATE,
+    sequence_pattern: SequencePattern = _last_n,
+) -> list[Any]:
+    """Configs for the items of a `SequenceAdder`.
+
+    Args:
+      step_spec: See `create_step_spec`.
+      sequence_length: See `SequenceAdder`.
+      period: See `SequenceAdder`.
+      table: Name of the table.
+      end_of_episode_behavior: `TRUNCATE` or `WRITE`.
+      sequence_pattern: Makes the pattern of a sequence from `step_spec` and its length; all columns
+        of the last steps by default.
+
+    Returns:
+      List of configs.
+
+    Raises:
+      InvalidArgumentError: If a number is out of its range, or the behavior is no `EndBehavior`.
+      UnimplementedError: If the behavior is one that a structured writer does not have.
+    """
+    for argument, value in (("sequence_length", sequence_length), ("period", period)):
+        if value < 1:
+            raise errors.InvalidArgumentError(f"{argument} must be at least 1, got {value}")
+    if not isinstance(end_of_episode_behavior, EndBehavior):
+        raise errors.InvalidArgumentError(
+            "end_of_episode_behavior must be an instance of EndBehavior, received "
+            f"{end_of_episode_behavior!r}"
+        )
+    if end_of_episode_behavior in (EndBehavior.ZERO_PAD, EndBehavior.CONTINUE):
+        raise errors.UnimplementedError(
+            f"a structured writer cannot do {end_of_episode_behavior}: use TRUNCATE or WRITE, or a "
+            "SequenceAdder"
+        )
+
+    def config(length: int, *conditions: Any) -> Any:
+        return sw.create_config(sequence_pattern(step_spec, length), table, conditions)
+
+    step, at_end = sw.Condition.step_index(), sw.Condition.is_end_episode()
+    # The last step of a sequence; with it the sequence is complete.
+    last = sequence_length - 1
+    configs = [config(sequence_length, step >= last, step % period == last % period)]
+    if end_of_episode_behavior is EndBehavior.WRITE:
+        # Where the period fits, the first config wrote it.
+        configs.append(
+            config(sequence_length, at_end, step >= last, step % period != last % period)
+        )
+        return configs
+    for length in range(1, sequence_length):
+        configs.append(config(length, at_end, step == length - 1))
+        num_missing = sequence_length - length
+        if num_missing < period:
+            configs.append(
+                config(
+                    length,
+                    at_end,
+                    step >= sequence_length,
+                    step % period == (last - num_missing) % period,
+                )
+            )
+    return configs
+
+
+def create_n_step_transition_config(
+    step_spec: base.Step, n_step: int, table: str = base.DEFAULT_PRIORITY_TABLE
+) -> list[Any]:
+    """Configs for the items of an `NStepTransitionAdder`, with rewards that are not summed yet.
+
+    Items over `k` steps are a `Step` with the first and the last observation `[2, ...]`, the first
+    action, start of episode and extras `[1, ...]`, and all rewards and discounts `[k, ...]`.
+    `n_step_from_trajectory` makes transitions of them.
+
+    Args:
+      step_spec: See `create_step_spec`.
+      n_step: Number of steps of a transition, at least 1; fewer at both ends of an episode.
+      table: Name of the table.
+
+    Returns:
+      List of configs.
+
+    Raises:
+      InvalidArgumentError: If `n_step` is below 1.
+    """
+    if n_step < 1:
+        raise errors.InvalidArgumentError(f"n_step must be at least 1, got {n_step}")
+
+    def config(num_steps: int, *conditions: Any) -> Any:
+        step = sw.create_reference_step(step_spec)
+        first, every = slice(-num_steps - 1, -num_steps), slice(-num_steps - 1, -1)
+        both_ends = slice(-num_steps - 1, None, num_steps)
+        wanted = {"observation": both_ends, "reward": every, "discount": every}
+        pattern = base.Step(
+            **{
+                field: tree.map_structure(
+                    lambda column, field=field: column[wanted.get(field, first)], columns
+                )
+                for field, columns in step._asdict().items()
+            }
+        )
+        return sw.create_config(pattern, table, conditions)
+
+    step, at_end = sw.Condition.step_index(), sw.Condition.is_end_episode()
+    shorter = range(1, n_step)
+    return [
+        *(config(num_steps, step == num_steps) for num_steps in shorter),
+        config(n_step, step >= n_step),
+        *(config(num_steps, at_end, step > num_steps) for num_steps in reversed(shorter)),
+    ]
+
+
+def n_step_from_trajectory(
+    trajectory: base.Step, agent_discount: float, *, time_axis: int = 0
+) -> Transition:
+    """The transition of an item that `create_n_step_transition_config` asked for.
+
+    For NumPy and for JAX, also inside `jax.jit`; the number of steps is that of the rewards.
+
+    Args:
+      trajectory: A `Step`, with the time axis that `time_axis` says.
+      agent_discount: The agent's discount, a number.
+      time_axis: 0 for items `[T, ...]`, 1 for batches `[B, T, ...]`.
+
+    Returns:
+      A `Transition` with leaves `[...]`, or `[B, ...]`.
+    """
+
+    def at(index: int) -> Callable[[Any], Any]:
+        return lambda leaf: leaf[(slice(None),) * time_axis + (index,)]
+
+    structure, pairs = n_step_returns.broadcast_nests(trajectory.reward, trajectory.discount)
+    results = []
+    for reward, discount in pairs:
+        num_steps = reward.shape[time_axis]
+        results.append(
+            n_step_returns.n_step_return(
+                [at(i)(reward) for i in range(num_steps)],
+                [at(i)(discount) for i in range(num_steps)],
+                np.result_type(reward.dtype, discount.dtype).type(agent_discount),
+            )
+        )
+    return Transition(
+        observation=tree.map_structure(at(0), trajectory.observation),
+        action=tree.map_structure(at(0), trajectory.action),
+        reward=tree.unflatten_as(structure, [result[0] for result in results]),
+        discount=tree.unflatten_as(structure, [result[1] for result in results]),
+        next_observation=tree.map_structure(at(-1), trajectory.observation),
+        extras=tree.map_structure(at(0), trajectory.extras),
+    )

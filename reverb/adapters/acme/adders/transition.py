@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transitions over one step or several."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tree
+
+from reverb import errors
+from reverb.adapters.acme import n_step_returns, specs
+from reverb.adapters.acme.adders import base
+from reverb.adapters.acme.types import Transition
+from reverb.client import Client
+
+if TYPE_CHECKING:
+    import dm_env  # pyright: ignore[reportMissingImports]
+
+__all__ = ["NStepTransitionAdder"]
+
+
+class NStepTransitionAdder(base.ReverbAdder):
+    """Writes a transition after each step: from what the agent saw `n` steps ago to what it sees.
+
+    With observations `s`, actions `a`, rewards `r`, discounts `d` and extras `e`, the item after
+    step `t + n` is `Transition(s[t], a[t], R, D, s[t + n], e[t])`, where with the agent's discount
+    `g`
+
+        R = r[t] + g d[t] r[t+1] + ... + g^(n-1) d[t] ... d[t+n-2] r[t+n-1]
+        D = g^(n-1) d[t] ... d[t+n-1]
+
+    At the beginning of an episode transitions from its first observation over fewer steps are
+    written, at the end transitions over fewer steps to its last observation.
+
+    Rewards and discounts may be nests; where one of both is a single array, it stands for each leaf
+    of the other. Returns are computed by NumPy in the dtype that rewards and discounts have in
+    common, float32 in most programs. (Acme computes returns in the rewards' dtype, which differs
+    from its own signature where discounts have another.)
+
+    Example:
+      >>> adder = NStepTransitionAdder(client, n_step=5, discount=0.99)
+      >>> timestep = environment.reset()
+      >>> adder.add_first(timestep)
+      >>> while not timestep.last():
+      ...     action = agent(timestep.observation)
+      ...     timestep = environment.step(action)
+      ...     adder.add(action, timestep)
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        n_step: int,
+        discount: float,
+        *,
+        priority_fns: base.PriorityFnMapping | None = None,
+        max_in_flight_items: int | None = 5,
+        transition_type: type = Transition,
+    ) -> None:
+        """Makes an adder.
+
+        Args:
+          client: Of the server with the tables.
+          n_step: Number of steps of a transition, at least 1.
+          discount: The agent's discount, a scalar or a nest of them like the rewards; rounded to
+            float32, as in Acme.
+          priority_fns: See `ReverbAdder`.
+          max_in_flight_items: See `ReverbAdder`.
+          transition_type: The class of what priority functions are given: with the same fields as
+            `Transition`, for example `acme.types.Transition`.
+
+        Raises:
+          InvalidArgumentError: If a number is out of its range, or if `discount` is an array.
+        """
+        if n_step < 1:
+            raise errors.InvalidArgumentError(f"n_step must be at least 1, got {n_step}")
+        discounts = tree.map_structure(np.asarray, discount)
+        if any(leaf.ndim for leaf in tree.flatten(discounts)):
+            raise errors.InvalidArgumentError(
+                f"discount must be a number or a nest of numbers, got {discount!r}"
+            )
+        super().__init__(
+            client=client,
+            max_sequence_length=n_step + 1,
+            max_in_flight_items=max_in_flight_items,
+            priority_fns=priority_fns,
+        )
+        self.n_step = n_step
+        self._transition_type = transition_type
+        self._window = n_step_returns.ReturnWindow(n_step, tree.map_structure(np.float32, discount))
+        self._history: Any = None
+
+    @classmethod
+    def signature(
+        cls, environment_spec: Any, extras_spec: Any = (), *, transition_type: type = Transition
+    ) -> Any:
+        """The signature of a table for transitions of an environment.
+
+        Args:
+          environment_spec: An `EnvironmentSpec`, of this package or of Acme.
+          extras_spec: Nest of specs of what is given to `add` as `extras`.
+          transition_type: The class of the result.
+
+        Returns:
+          A `Transition` with leaves `reverb.specs.TensorSpec`.
+        """
+        observations, actions, rewards, discounts = environment_spec
+        returns, total_discounts = n_step_returns.return_specs(rewards, discounts)
+        transition = transition_type(
+            observation=observations,
+            action=actions,
+            reward=returns,
+            discount=total_discounts,
+            next_observation=observations,
+            extras=extras_spec,
+        )
+        return tree.map_structure_with_path(specs.tensor_spec, transition)
+
+    def reset(self, timeout_ms: int | None = None) -> None:
+        """Gives up the episode that is under way; see `ReverbAdder.reset`."""
+        super().reset(timeout_ms)
+        self._window.clear()
+
+    def _begin(self, observation: Any) -> None:
+        self._writer.append({"observation": observation})
+
+    def _add(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
+        self._window.append(next_timestep.reward, next_timestep.discount)
+        returns, total_discounts = self._window.returns()
+        # What is computed is written beside the steps, for items are made of what was written.
+        row = {
+            "observation": next_timestep.observation,
+            "action": action,
+            "n_step_return": returns,
+            "total_discount": total_discounts,
+        }
+        if not base.is_empty(extras):
+            row["extras"] = extras
+        self._writer.append(row)
+        self._create_transition(len(self._window), next_observation=-1)
+
+    def _finish(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
+        # Rows of returns alone push the steps away as fast as the windows begin later: the first
+        # step of all windows is equally far from the newest row.
+        num_steps = len(self._window)
+        for num_dropped in range(1, num_steps):
+            self._window.drop_oldest()
+            returns, total_discounts = self._window.returns()
+            self._writer.append({"n_step_return": returns, "total_discount": total_discounts})
+            self._create_transition(num_steps, next_observation=-1 - num_dropped)
+
+    def _create_transition(self, first_step: int, *, next_observation: int) -> None:
+        """Makes an item of the newest return.
+
+        Args:
+          first_step: How many rows before its end the history has the action of the first step.
+          next_observation: The row of the last observation.
+        """
+        history = self._writer.history
+        if history is not self._history:
+            self._history = history
+            self._transition = self._transition_type(
+                observation=history["observation"],
+                action=history["action"],
+                reward=history["n_step_return"],
+                discount=history["total_discount"],
+                next_observation=history["observation"],
+                extras=history.get("extras", ()),
+            )
+            self._fields = [tree.flatten(field) for field in self._transition]
+        observation, action, reward, discount, _, extras = self._fields
+        columns = [column[-first_step - 1] for column in observation]
+        columns += [column[-first_step] for column in action]
+        columns += [column[-1] for column in reward]
+        columns += [column[-1] for column in discount]
+        columns += [column[next_observation] for column in observation]
+        columns += [column[-first_step] for column in extras]
+        self._create_items(self._transition, columns)

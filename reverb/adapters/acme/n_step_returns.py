@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Returns over several steps: what they are, what they look like, and a window that sums them.
+
+With rewards `r`, discounts of the environment `d` and the agent's discount `g`, `k` steps have
+
+    return = r[0] + g d[0] r[1] + ... + g^(k-1) d[0] ... d[k-2] r[k-1]
+    total discount = g^(k-1) d[0] ... d[k-1]
+
+as in "Rainbow: Combining Improvements in Deep Reinforcement Learning", section 3.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tree
+
+from reverb import specs
+from reverb.errors import InvalidArgumentError, SignatureMismatchError
+
+__all__ = ["ReturnWindow", "broadcast_nests", "n_step_return", "return_specs"]
+
+
+def n_step_return(rewards: Sequence[Any], discounts: Sequence[Any], agent_discount: Any) -> Any:
+    """The return and the total discount of one leaf over `k` steps.
+
+    Args:
+      rewards: `k` arrays or scalars.
+      discounts: `k` arrays or scalars, of shapes that broadcast against those of the rewards.
+      agent_discount: A scalar, of the dtype to compute in.
+
+    Returns:
+      The pair `(return, total discount)`.
+    """
+    # The order of the operations decides about the last bit; it is that of Acme.
+    total, weight = rewards[0], discounts[0]
+    for i in range(1, len(rewards)):
+        weight = weight * agent_discount
+        total = total + rewards[i] * weight
+        weight = weight * discounts[i]
+    return total, weight
+
+
+def return_specs(rewards: Any, discounts: Any) -> tuple[Any, Any]:
+    """The specs of returns and total discounts.
+
+    A return has the shape of reward and discount broadcast against each other; both results have
+    the dtype that they are computed in.
+
+    Args:
+      rewards: Nest of specs, or one that stands for every leaf of `discounts`.
+      discounts: Nest of specs, or one that stands for every leaf of `rewards`.
+
+    Returns:
+      Two nests of specs of the same structure.
+
+    Raises:
+      ValueError: If both are nests and differ in structure, or if shapes do not fit.
+    """
+    structure, pairs = broadcast_nests(rewards, discounts)
+    returns, totals = [], []
+    for reward, discount in pairs:
+        reward, discount = specs.as_spec(reward), specs.as_spec(discount)
+        if reward.shape is None or discount.shape is None:
+            raise InvalidArgumentError(f"rewards and discounts need shapes, got {reward}, {discount}")
+        dtype = _computed_dtype(reward.dtype, discount.dtype)
+        shape = np.broadcast_shapes(reward.shape, discount.shape)  # pyright: ignore
+        returns.append(specs.TensorSpec(shape, dtype))
+        totals.append(specs.TensorSpec(discount.shape, dtype))
+    return tree.unflatten_as(structure, returns), tree.unflatten_as(structure, totals)
+
+
+def broadcast_nests(*nests: Any) -> tuple[Any, list[tuple[Any, ...]]]:
+    """Groups the leaves of nests, of which some may be one leaf that stands for all.
+
+    Returns:
+      A nest of the common structure, and one tuple of leaves for each of its leaves.
+
+    Raises:
+      ValueError: If two nests differ in structure.
+    """
+    structure = next((nest for nest in nests if tree.is_nested(nest)), nests[0])
+    count = len(tree.flatten(structure))
+    columns = []
+    for nest in nests:
+        if tree.is_nested(nest):
+            tree.assert_same_structure(structure, nest, check_types=False)
+            columns.append(tree.flatten(nest))
+        else:
+            columns.append([nest] * count)
+    return structure, list(zip(*columns, strict=True))
+
+
+class ReturnWindow:
+    """The last rewards and discounts of an episode, and the returns over them.
+
+    Rewards and discounts are nests; where one of them is a single leaf it stands for each leaf of
+    the other. The first step decides about dtypes.
+    """
+
+    def __init__(self, length: int, agent_discount: Any) -> None:
+        self._length = length
+        self._agent_discount = agent_discount
+        self._structure: Any = None
+        self._leaves: list[_Leaf] = []
+
+    def __len__(self) -> int:
+        """Number of steps in the window."""
+        return len(self._leaves[0].rewards) if self._leaves else 0
+
+    def clear(self) -> None:
+        """Forgets the steps."""
+        for leaf in self._leaves:
+            leaf.rewards.clear()
+            leaf.discounts.clear()
+
+    def append(self, reward: Any, discount: Any) -> None:
+        """Adds a step, and forgets the oldest if the window is full.
+
+        Raises:
+          SignatureMismatchError: If a dtype differs from that of the first step.
+          ValueError: If a structure does.
+        """
+        structure, groups = broadcast_nests(reward, discount, self._agent_discount)
+        if not self._leaves:
+            self._leaves = [_Leaf(*group) for group in groups]
+            self._structure = structure
+        elif len(groups) != len(self._leaves) or tree.is_nested(structure):
+            tree.assert_same_structure(self._structure, structure, check_types=False)
+        for leaf, group in zip(self._leaves, groups, strict=True):
+            leaf.append(group[0], group[1], self._length)
+
+    def drop_oldest(self) -> None:
+        """Forgets the oldest step."""
+        for leaf in self._leaves:
+            del leaf.rewards[0], leaf.discounts[0]
+
+    def returns(self) -> tuple[Any, Any]:
+        """The return and the total discount of all steps in the window, as nests."""
+        if not tree.is_nested(self._structure):
+            return self._leaves[0].returns()
+        pairs = [leaf.returns() for leaf in self._leaves]
+        return (
+            tree.unflatten_as(self._structure, [pair[0] for pair in pairs]),
+            tree.unflatten_as(self._structure, [pair[1] for pair in pairs]),
+        )
+
+
+class _Leaf:
+    """One leaf of the rewards with its discounts, oldest first."""
+
+    __slots__ = ("agent_discount", "discounts", "dtype", "dtypes", "rewards")
+
+    def __init__(self, reward: Any, discount: Any, agent_discount: Any) -> None:
+        self.dtypes = (np.asarray(reward).dtype, np.asarray(discount).dtype)
+        self.dtype = _computed_dtype(*self.dtypes)
+        self.agent_discount = self.dtype.type(agent_discount)
+        self.rewards: list[Any] = []
+        self.discounts: list[Any] = []
+
+    def append(self, reward: Any, discount: Any, length: int) -> None:
+        if len(self.rewards) == length:
+            del self.rewards[0], self.discounts[0]
+        # Copies, because environments may write into the same array at every step.
+        reward, discount = np.array(reward), np.array(discount)
+        if (reward.dtype, discount.dtype) != self.dtypes:
+            raise SignatureMismatchError(
+                f"reward and discount have dtypes {reward.dtype} and {discount.dtype}, but in the "
+                f"first step they had {self.dtypes[0]} and {self.dtypes[1]}"
+            )
+        if reward.shape != discount.shape:
+            shape = np.broadcast_shapes(reward.shape, discount.shape)
+            reward = np.broadcast_to(reward, shape)
+        # The index makes scalars of arrays without dimensions.
+        self.rewards.append(reward.astype(self.dtype, copy=False)[()])
+        self.discounts.append(discount.astype(self.dtype, copy=False)[()])
+
+    def returns(self) -> tuple[Any, Any]:
+        return n_step_return(self.rewards, self.discounts, self.agent_discount)
+
+
+def _computed_dtype(reward: np.dtype[Any], discount: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype that returns are computed in: never integer, for agents discount by fractions."""
+    dtype = np.result_type(reward, discount)
+    return dtype if np.issubdtype(dtype, np.inexact) else np.result_type(dtype, np.float32)
