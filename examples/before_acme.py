@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imported before Acme: a `launchpad` to import, and the settings for TensorFlow."""
+"""Imported before Acme: a `launchpad` to import, settings for TensorFlow, and less noise."""
 
+import contextlib
 import importlib.util
+import io
 import pathlib
 import sys
 
@@ -12,3 +14,7 @@ import before_tensorflow  # noqa: F401
 if importlib.util.find_spec("launchpad") is None:
     root = pathlib.Path(__file__).resolve().parents[1]
     sys.path.append(str(root / "tests" / "integrations" / "stubs"))
+
+# What Acme imports switches warnings on again, and then warns.
+with contextlib.redirect_stderr(io.StringIO()):
+    import acme  # noqa: F401

@@ -2,12 +2,16 @@
 """Executes notebooks from the first cell to the last; fails at the first error.
 
     python tools/run_notebooks.py notebooks/*.ipynb
+    python tools/run_notebooks.py --environment tf-agents notebooks/*.ipynb
 
-The kernel is this interpreter. The files stay as they are.
+The kernel is this interpreter. A notebook names what has to be installed there in its metadata,
+`"reverb": {"environment": "tf-agents"}`; with `--environment` only those that name it are run. With
+REVERB_NOTEBOOK_QUICK=1 in the environment they use small settings. The files stay as they are.
 """
 
 from __future__ import annotations
 
+import argparse
 import pathlib
 import sys
 import tempfile
@@ -21,24 +25,44 @@ TIMEOUT_S = 600
 
 
 def main() -> int:
-    """Returns 0 when every cell of every notebook ran."""
-    paths = [pathlib.Path(argument) for argument in sys.argv[1:]]
-    if not paths:
-        print("no notebook was named", file=sys.stderr)
-        return 2
-    for path in paths:
-        started = time.monotonic()
+    """Returns 0 when every cell of every notebook that was chosen ran."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("notebooks", nargs="+", type=pathlib.Path)
+    parser.add_argument("--environment", help="runs only the notebooks made for it; default: all")
+    arguments = parser.parse_args()
+    count = 0
+    for path in arguments.notebooks:
         notebook = nbformat.read(path, as_version=4)
-        # In a directory without sources: the kernel imports what is installed.
-        with tempfile.TemporaryDirectory() as directory:
-            NotebookClient(
-                notebook,
-                timeout=TIMEOUT_S,
-                kernel_name="python3",
-                resources={"metadata": {"path": directory}},
-            ).execute()
-        print(f"{path}: ran in {time.monotonic() - started:.0f} s", flush=True)
+        if arguments.environment not in (None, environment_of(path, notebook)):
+            continue
+        run(path, notebook)
+        count += 1
+    if count == 0:
+        print(f"no notebook is made for {arguments.environment!r}", file=sys.stderr)
+        return 2
     return 0
+
+
+def environment_of(path: pathlib.Path, notebook: nbformat.NotebookNode) -> str:
+    """Returns what a notebook says has to be installed."""
+    environment = notebook.metadata.get("reverb", {}).get("environment")
+    if environment is None:
+        raise SystemExit(f"{path}: its metadata lacks 'reverb': {{'environment': ...}}")
+    return environment
+
+
+def run(path: pathlib.Path, notebook: nbformat.NotebookNode) -> None:
+    """Runs a notebook and says how long it took."""
+    started = time.monotonic()
+    # In a directory without sources: the kernel imports what is installed.
+    with tempfile.TemporaryDirectory() as directory:
+        NotebookClient(
+            notebook,
+            timeout=TIMEOUT_S,
+            kernel_name="python3",
+            resources={"metadata": {"path": directory}},
+        ).execute()
+    print(f"{path}: ran in {time.monotonic() - started:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
