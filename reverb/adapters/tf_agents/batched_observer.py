@@ -88,14 +88,18 @@ class ReverbBatchedTrajectoryObserver(Observer):
         super().__init__(py_client, table_name)
         self._batch_size = at_least_one("batch_size", batch_size)
         self._sequence_length = sequence_length
-        self._stride_length = stride_length
+        if sequence_length is not None:
+            self._sequence_length = at_least_one("sequence_length", sequence_length)
+        if max_sequence_length is not None:
+            max_sequence_length = at_least_one("max_sequence_length", max_sequence_length)
+        self._stride_length = at_least_one("stride_length", stride_length)
         self._cuts_at_boundaries = bool(cuts_at_boundaries)
         if sequence_length is None and not cuts_at_boundaries:
             raise errors.InvalidArgumentError(
                 "cuts_at_boundaries must be True where sequence_length is None: items are episodes"
             )
         self._options = {
-            "stride_length": stride_length,
+            "stride_length": self._stride_length,
             "max_sequence_length": max_sequence_length,
             "drop_long_episodes": bool(bypass_partial_episodes),
         }

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The observer that writes whole episodes."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from reverb import errors
+from reverb.adapters.tf_agents import reverb_utils
+from reverb.adapters.tf_agents.observer import ObserverClosedError, UnknownTableError
+
+LAST = 2
+
+
+@pytest.fixture
+def observe(client):
+    """Makes an observer on `table`, and closes it after the test."""
+    made = []
+
+    def observe(max_sequence_length, table="table", **options):
+        made.append(
+            reverb_utils.ReverbAddEpisodeObserver(client, table, max_sequence_length, **options)
+        )
+        return made[-1]
+
+    yield observe
+    for observer in made:
+        observer.close()
+
+
+def show(observer, frames):
+    for frame in frames:
+        observer(frame)
+
+
+class TestEpisodes:
+    def test_each_is_an_item_of_its_length(self, client, observe, episode, items):
+        show(observe(5), episode(10, 5) + episode(20, 3) + episode(30, 1))
+        assert items(client) == [[10, 11, 12, 13, 14], [20, 21, 22], [30]]
+
+    def test_go_to_all_tables(self, client, observe, episode, items):
+        show(observe(5, ("table", "any")), episode(10, 2))
+        assert items(client, "table") == items(client, "any") == [[10, 11]]
+
+    def test_are_in_the_table_when_the_boundary_returns(self, client, observe, episode):
+        observer = observe(5)
+        for number in range(1, 6):
+            show(observer, episode(10, 2))
+            assert client.server_info()["table"].current_size == number
+            assert client.server_info()["table"].num_episodes == number
+
+    def test_keep_all_their_frames_whatever_their_number(self, client, observe, episode, items):
+        show(observe(400), episode(0, 400) + episode(0, 399))
+        assert items(client) == [list(range(400)), list(range(399))]
+
+
+class TestLongEpisodes:
+    def test_are_an_error_and_the_next_is_written(self, client, observe, episode, items):
+        observer = observe(5)
+        frames = episode(10, 10)
+        show(observer, frames[:5])
+        with pytest.raises(ValueError, match=r"exceeds `max_sequence_length` = 5.* Consider"):
+            observer(frames[5])
+        show(observer, frames[6:] + episode(20, 5))
+        assert items(client) == [[20, 21, 22, 23, 24]]
+
+    def test_whose_boundary_is_the_frame_too_many(self, client, observe, episode, items):
+        observer = observe(2)
+        frames = episode(10, 3)
+        show(observer, frames[:2])
+        with pytest.raises(errors.InvalidArgumentError, match="max_sequence_length"):
+            observer(frames[2])
+        show(observer, episode(20, 2))
+        assert items(client) == [[20, 21]]
+
+    def test_may_be_bypassed(self, client, observe, episode, items, caplog):
+        observer = observe(5, bypass_partial_episodes=True)
+        show(observer, episode(10, 10) + episode(20, 3) + episode(30, 6))
+        assert items(client) == [[20, 21, 22]]
+        assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+        assert "exceeds `max_sequence_length` = 5; the episode is not written" in caplog.text
+
+    @pytest.mark.parametrize("writes", [True, False])
+    def test_leave_nothing_for_a_reset(self, client, observe, episode, items, writes):
+        observer = observe(2, bypass_partial_episodes=True)
+        show(observer, episode(10, 5)[:4])
+        observer.reset(write_cached_steps=writes)
+        show(observer, episode(20, 2))
+        assert items(client) == [[20, 21]]
+
+
+class TestReset:
+    def test_writes_the_unfinished_episode(self, client, observe, frame, items):
+        observer = observe(5)
+        show(observer, [frame(0), frame(1)])
+        observer.reset()
+        observer.reset()
+        show(observer, [frame(2), frame(3, LAST)])
+        assert items(client) == [[0, 1], [2, 3]]
+
+    def test_drops_it_if_asked_to(self, client, observe, frame, items):
+        observer = observe(5)
+        observer(frame(0))
+        observer.reset(write_cached_steps=False)
+        observer(frame(1, LAST))
+        assert items(client) == [[1]]
+
+    def test_opens_a_closed_observer(self, client, observe, frame, items):
+        observer = observe(5)
+        observer(frame(0))
+        observer.close()
+        observer.reset()
+        observer(frame(1, LAST))
+        assert items(client) == [[1]]
+
+
+class TestOpenAndClose:
+    def test_a_closed_observer_says_so(self, observe, frame):
+        observer = observe(2)
+        observer.close()
+        observer.close()
+        for call in (lambda: observer(frame(0)), observer.flush):
+            with pytest.raises(ObserverClosedError, match=r"is closed: call open\(\)"):
+                call()
+
+    def test_opening_counts_from_zero(self, client, observe, episode, items):
+        observer = observe(3)
+        show(observer, episode(10, 3)[:2])
+        observer.close()
+        observer.open()
+        observer.open()
+        show(observer, episode(20, 3))
+        assert items(client) == [[20, 21, 22]]
+
+    def test_a_block_closes_it_and_drops_the_unfinished_episode(self, client, frame, items):
+        with reverb_utils.ReverbAddEpisodeObserver(client, "table", 5) as observer:
+            show(observer, [frame(0, LAST), frame(1)])
+        assert items(client) == [[0]]
+
+    def test_the_client_and_the_signature(self, client, observe):
+        observer = observe(3, "any")
+        assert observer.py_client is client
+        assert observer.get_table_signature().observation.shape == (None, 2)
+
+
+class TestPriority:
+    def priorities(self, client):
+        samples = client.sample("table", client.server_info()["table"].current_size)
+        return [steps[0].info.priority for steps in samples]
+
+    def test_changes_for_later_items(self, client, observe, episode):
+        observer = observe(5, priority=2)
+        show(observer, episode(0, 2))
+        observer.update_priority(0.5)
+        show(observer, episode(0, 2))
+        assert self.priorities(client) == [2.0, 0.5]
+
+    def test_may_depend_on_the_episode(self, client, observe, episode):
+        show(observe(5, priority=lambda steps: len(steps.reward)), episode(0, 2) + episode(0, 4))
+        assert self.priorities(client) == [2.0, 4.0]
+
+    @pytest.mark.parametrize("priority", ["high", None, float("nan"), np.ones(1)])
+    def test_must_be_a_number(self, observe, priority):
+        with pytest.raises(ValueError, match="priority must be a number, got"):
+            observe(2, priority=priority)
+        with pytest.raises(ValueError, match="priority must be a number, got"):
+            observe(2).update_priority(priority)
+
+
+class TestErrors:
+    @pytest.mark.parametrize("length", [0, -1, 2.5])
+    def test_lengths(self, observe, length):
+        with pytest.raises(ValueError, match=f"max_sequence_length must be .* got {length}"):
+            observe(length)
+
+    def test_unknown_table(self, observe):
+        with pytest.raises(UnknownTableError, match="no table named unknown; its tables are: any"):
+            observe(2, "unknown")
+
+    def test_episodes_that_do_not_fit_the_signature(self, client, observe, episode, items):
+        observer = observe(5, "three")
+        with pytest.raises(errors.SignatureMismatchError, match="an item of 2 frames does not fit"):
+            show(observer, episode(10, 2))
+        show(observer, episode(20, 3))
+        assert items(client, "three") == [[20, 21, 22]]
+
+    def test_a_wrong_frame_names_the_field_and_changes_nothing(self, client, observe, frame, items):
+        observer = observe(5)
+        observer(frame(0))
+        with pytest.raises(ValueError, match=r"wrong dtype provided for column \('reward',\)"):
+            observer(frame(1, LAST, reward=1))
+        with pytest.raises(ValueError, match="new is policy_info/logits"):
+            observer(frame(1, LAST, policy_info={"logits": 1}))
+        observer(frame(2, LAST))
+        assert items(client) == [[0, 2]]
