@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Observers whose server goes away, or keeps them waiting."""
+
+import logging
+import threading
+
+import pytest
+
+import reverb
+from reverb import errors, testing
+from reverb.adapters.tf_agents import observer as observer_module
+from reverb.adapters.tf_agents import reverb_utils
+from reverb.adapters.tf_agents.observer import ObserverClosedError
+
+LAST = 2
+
+# Each takes a client and a table, and writes an item for each frame.
+KINDS = {
+    "trajectory": lambda client, table: reverb_utils.ReverbAddTrajectoryObserver(client, table, 1),
+    "sequence": lambda client, table: reverb_utils.ReverbTrajectorySequenceObserver(
+        client, table, 1
+    ),
+    "episode": lambda client, table: reverb_utils.ReverbAddEpisodeObserver(client, table, 1),
+    "batched": lambda client, table: reverb_utils.ReverbBatchedTrajectoryObserver(
+        client, table, 1, 1
+    ),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def boundary(kind, frame):
+    """`boundary(value)`: a frame that is the last of its episode."""
+
+    def boundary(value):
+        made = frame(value, LAST)
+        if kind != "batched":
+            return made
+        return made._replace(
+            **{name: getattr(made, name)[None] for name in made._fields if name != "policy_info"}
+        )
+
+    return boundary
+
+
+def tables():
+    return [testing.table("table", max_times_sampled=1)]
+
+
+def write_until_error(observer, boundary):
+    """Writes until an error comes, which takes as many calls as items may be on their way."""
+    for value in range(10_000):
+        observer(boundary(value))
+        observer.flush()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1"], ids=["in_process", "remote"])
+def test_a_server_that_goes_away_closes_the_observer(kind, boundary, items, host):
+    with reverb.Server(tables(), host="127.0.0.1") as server:
+        port = server.port
+        client = reverb.Client(f"{host}:{port}", connect_timeout_s=1)
+        observer = KINDS[kind](client, "table")
+        observer(boundary(1))
+        observer.flush()
+        assert client.server_info()["table"].current_size == 1
+    with pytest.raises(errors.ReverbError) as failure:
+        write_until_error(observer, boundary)
+    assert isinstance(failure.value, errors.UnavailableError | errors.CancelledError)
+    with pytest.raises(ObserverClosedError, match=r"is closed \(.+\): call open\(\)"):
+        observer.flush()
+    observer.close()  # Nothing is left to do.
+    with pytest.raises(errors.UnavailableError):
+        observer.open()
+    with reverb.Server(tables(), host="127.0.0.1", port=port):
+        observer.reset()
+        observer(boundary(2))
+        observer.close()
+        assert items(client) == [[2]]
+
+
+def test_what_was_confirmed_stays(kind, boundary, items):
+    with testing.server(tables()) as client:
+        observer = KINDS[kind](client, "table")
+        observer(boundary(1))
+        observer.flush()
+        observer(boundary(2))
+        observer.flush()
+        with pytest.raises(KeyError, match="mistake"), observer:
+            raise KeyError("mistake")
+        assert items(client) == [[1], [2]]
+
+
+def test_a_blocked_flush_says_what_it_waits_for(kind, boundary, caplog, monkeypatch):
+    monkeypatch.setattr(observer_module, "REPORT_INTERVAL_MS", 20)
+    with testing.server([reverb.Table.queue("queue", 1)]) as client:
+        observer = KINDS[kind](client, "queue")
+        observer(boundary(0))
+
+        def run():
+            observer(boundary(1))
+            observer.flush()
+
+        with caplog.at_level(logging.WARNING):
+            thread = threading.Thread(target=run)
+            thread.start()
+            while thread.is_alive() and not caplog.records:
+                thread.join(0.01)
+        assert thread.is_alive()
+        assert "still waiting: " in caplog.text
+        assert "queue" in caplog.text
+        assert len(list(client.sample("queue", 1))) == 1
+        thread.join(10)
+        assert not thread.is_alive()
+        observer.close()
+
+
+def test_a_flush_with_a_timeout_leaves_the_items_queued(frame):
+    with testing.server([reverb.Table.queue("queue", 1)]) as client:
+        observer = KINDS["sequence"](client, "queue")
+        observer(frame(0))
+        observer(frame(1))
+        for timeout_ms in (0, 50):
+            with pytest.raises(errors.DeadlineExceededError, match="queue"):
+                observer.flush(timeout_ms=timeout_ms)
+        assert len(list(client.sample("queue", 2))) == 2
+        observer.flush(timeout_ms=10_000)
+        observer.close()
