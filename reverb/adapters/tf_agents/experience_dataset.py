@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From sampled items to what learners are fed: batches of sequences, beside each an info."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf  # pyright: ignore[reportMissingImports]
+
+import reverb
+from reverb import errors
+from reverb.adapters.tf_agents.observer import at_least_one
+
+__all__ = [
+    "ItemSource",
+    "check_sizes",
+    "experience_dataset",
+    "make_reverb_dataset",
+    "repeated_info",
+    "sampler_source",
+    "truncate_reshape_rows_by_num_steps",
+]
+
+# Makes a dataset of `ReplaySample`s: of items, data `[T, ...]` and info `[]`; or, given a batch
+# size, of `B` items each, data `[B, T, ...]` and info `[B]`. The second argument tells whether to
+# leave out a last batch that is not full.
+ItemSource = Callable[[int | None, bool], Any]
+
+# How many batches are sampled ahead of the learner. A few hide the way to the server; more would
+# hand out items whose priorities are old.
+_BATCHES_IN_FLIGHT = 2
+
+# The same for a dataset without batches, in items.
+_ITEMS_IN_FLIGHT = 3
+
+# How many fragments an item is taken to have, for the size of a shuffle buffer, if nobody knows.
+_TYPICAL_FRAGMENTS = 100
+
+
+def sampler_source(
+    server_address: str,
+    table: str,
+    dtypes: Any,
+    shapes: Any,
+    *,
+    max_in_flight: int | None = None,
+    num_workers_per_iterator: int = -1,
+    max_samples_per_stream: int = -1,
+    rate_limiter_timeout_ms: int = -1,
+    max_samples: int = -1,
+) -> ItemSource:
+    """Items as a table's sampler picks them.
+
+    Args:
+      server_address: Of the server.
+      table: Name of the table.
+      dtypes: Nest of the dtypes of an item's data.
+      shapes: Nest of their shapes, `[T, ...]`.
+      max_in_flight: How many items are fetched ahead of those that were asked for; `None`: two
+        batches, or three items.
+      num_workers_per_iterator: As in `reverb.TrajectoryDataset`.
+      max_samples_per_stream: Likewise.
+      rate_limiter_timeout_ms: Likewise.
+      max_samples: Likewise.
+    """
+
+    def source(batch_size: int | None, drop_remainder: bool) -> Any:
+        in_flight = max_in_flight or (
+            _BATCHES_IN_FLIGHT * batch_size if batch_size else _ITEMS_IN_FLIGHT
+        )
+        dataset = reverb.TrajectoryDataset(
+            server_address,
+            table,
+            dtypes,
+            shapes,
+            max_in_flight_samples_per_worker=math.ceil(
+                in_flight / max(1, num_workers_per_iterator)
+            ),
+            num_workers_per_iterator=num_workers_per_iterator,
+            max_samples_per_stream=max_samples_per_stream,
+            rate_limiter_timeout_ms=rate_limiter_timeout_ms,
+            max_samples=max_samples,
+        )
+        return dataset if batch_size is None else dataset.batch(batch_size, drop_remainder)
+
+    return source
+
+
+def experience_dataset(
+    source: ItemSource,
+    *,
+    sequence_length: int | None,
+    batch_size: int | None,
+    num_steps: int | None,
+    preprocess_fn: Callable[[Any], Any] | None,
+    num_parallel_calls: Any,
+    shuffle: bool,
+    drop_remainder: bool = True,
+) -> Any:
+    """Items, or fragments of them, as pairs `(data, info)`.
+
+    Args:
+      source: Where items come from.
+      sequence_length: Their length, if all have the same.
+      batch_size: How many items or fragments make an element, `B`; `None`: one, without a batch
+        dimension.
+      num_steps: The length of fragments; `None`: items stay whole.
+      preprocess_fn: Is applied to the data of each item, `[T, ...]`, before it is cut.
+      num_parallel_calls: How many items are preprocessed at a time; `None`: TensorFlow decides.
+      shuffle: Whether the fragments of as many items as make a batch are mixed.
+      drop_remainder: Leaves out a last batch that is not full.
+
+    Returns:
+      A `tf.data.Dataset` of pairs: data `[B, T, ...]`, and an info whose leaves are `[B, T]`.
+    """
+    cut = num_steps is not None and num_steps != sequence_length
+    if preprocess_fn is None and not cut:
+        with_info = _pair_of_batch if batch_size else _pair_of_item
+        return source(batch_size, drop_remainder).map(with_info)
+    if preprocess_fn is None and sequence_length and batch_size:
+        # The last items make fewer fragments, and only those that fill no batch are left out.
+        blocks = source(batch_size, False).map(_fragments(num_steps, shuffle))
+        return blocks.rebatch(batch_size, drop_remainder)
+    dataset = source(None, False).map(_pair_of_item)
+    if preprocess_fn is not None:
+        calls = tf.data.AUTOTUNE if num_parallel_calls is None else num_parallel_calls
+        dataset = dataset.map(
+            lambda data, info: (preprocess_fn(data), info), num_parallel_calls=calls
+        )
+    if cut:
+        rows = dataset.map(lambda *pair: truncate_reshape_rows_by_num_steps(pair, num_steps))
+        dataset = _rows_of(rows)
+        if shuffle:
+            count = sequence_length // num_steps if sequence_length else _TYPICAL_FRAGMENTS
+            dataset = dataset.shuffle(count * (batch_size or 1))
+    return dataset if batch_size is None else dataset.batch(batch_size, drop_remainder)
+
+
+def check_sizes(
+    sequence_length: int | None, batch_size: Any, num_steps: Any, num_parallel_calls: Any = None
+) -> None:
+    """Compares what a learner asks for with what items are like.
+
+    Raises:
+      InvalidArgumentError: If it cannot be had.
+    """
+    if batch_size is not None:
+        at_least_one("sample_batch_size", batch_size)
+        if num_parallel_calls is not None and num_parallel_calls > batch_size:
+            raise errors.InvalidArgumentError(
+                "num_parallel_calls cannot be bigger than sample_batch_size, got "
+                f"{num_parallel_calls} > {batch_size}"
+            )
+    if num_steps is None:
+        return
+    at_least_one("num_steps", num_steps)
+    if sequence_length is None:
+        return
+    if num_steps > sequence_length:
+        raise errors.InvalidArgumentError(
+            "num_steps must be at most the sequence_length of the buffer: num_steps > "
+            f"sequence_length ({num_steps} vs. {sequence_length})"
+        )
+    if sequence_length % num_steps:
+        raise errors.InvalidArgumentError(
+            "items cannot be cut into fragments without a rest, since sequence_length is not a "
+            f"multiple of num_steps ({sequence_length} vs. {num_steps})"
+        )
+
+
+def make_reverb_dataset(
+    server_address: str,
+    table: str,
+    data_spec: Any,
+    max_in_flight_samples_per_worker: int = 10,
+    batch_size: int | None = None,
+    prefetch_size: int | None = None,
+    sequence_length: int | None = None,
+    cycle_length: int | None = None,
+    num_parallel_calls: Any = None,
+    per_sequence_fn: Callable[[Any], Any] | None = None,
+    dataset_transformation: Callable[[Any], Any] | None = None,
+    num_workers_per_iterator: int = -1,
+    max_samples_per_stream: int = -1,
+    rate_limiter_timeout_ms: int = -1,
+) -> Any:
+    """Makes a dataset of items of a table, as `ReplaySample`s.
+
+    Args:
+      server_address: Of the server.
+      table: Name of the table.
+      data_spec: Nest of specs of one frame.
+      max_in_flight_samples_per_worker: How many items a worker fetches ahead.
+      batch_size: How many elements make a batch, `B`; a last batch that is not full is left out.
+        `None`: no batches.
+      prefetch_size: How many batches to prefetch.
+      sequence_length: The length of the items, `T`; `None`: any.
+      cycle_length: Accepted and not needed: one sampler does what several interleaved ones did.
+      num_parallel_calls: How many items `per_sequence_fn` sees at a time; `None`: TensorFlow
+        decides.
+      per_sequence_fn: Maps the `ReplaySample` of one item, data `[T, ...]` and info `[T]`.
+      dataset_transformation: Maps the dataset of items, before batches are made.
+      num_workers_per_iterator: As in `reverb.TrajectoryDataset`.
+      max_samples_per_stream: Likewise.
+      rate_limiter_timeout_ms: Likewise.
+
+    Returns:
+      A `tf.data.Dataset` of `ReplaySample`s: data `[B, T, ...]`, info `[B, T]`.
+    """
+    del cycle_length
+    source = sampler_source(
+        server_address,
+        table,
+        tf.nest.map_structure(lambda spec: spec.dtype, data_spec),
+        tf.nest.map_structure(
+            lambda spec: tf.TensorShape([sequence_length]).concatenate(spec.shape), data_spec
+        ),
+        max_in_flight=max_in_flight_samples_per_worker * max(1, num_workers_per_iterator),
+        num_workers_per_iterator=num_workers_per_iterator,
+        max_samples_per_stream=max_samples_per_stream,
+        rate_limiter_timeout_ms=rate_limiter_timeout_ms,
+    )
+    if per_sequence_fn is None and dataset_transformation is None:
+        with_info = _pair_of_batch if batch_size else _pair_of_item
+        dataset = source(batch_size, True).map(lambda sample: _as_sample(with_info(sample)))
+    else:
+        dataset = source(None, False).map(lambda sample: _as_sample(_pair_of_item(sample)))
+        if per_sequence_fn is not None:
+            calls = tf.data.AUTOTUNE if num_parallel_calls is None else num_parallel_calls
+            dataset = dataset.map(per_sequence_fn, num_parallel_calls=calls)
+        if dataset_transformation is not None:
+            dataset = dataset_transformation(dataset)
+        if batch_size:
+            dataset = dataset.batch(batch_size, drop_remainder=True)
+    return dataset.prefetch(prefetch_size) if prefetch_size else dataset
+
+
+def truncate_reshape_rows_by_num_steps(sample: Any, num_steps: int) -> Any:
+    """Cuts sequences into fragments; what is left at their end is dropped.
+
+    Args:
+      sample: Nest of tensors `[T, ...]`.
+      num_steps: The length of a fragment.
+
+    Returns:
+      Nest of tensors `[T // num_steps, num_steps, ...]`, where `T` is the length of the first.
+    """
+    rows = tf.shape(tf.nest.flatten(sample)[0])[0] // num_steps
+    static_length = tf.nest.flatten(sample)[0].shape[0]
+    static_rows = None if static_length is None else static_length // num_steps
+
+    def fragments(tensor: Any) -> Any:
+        shape = tf.concat([[rows, num_steps], tf.shape(tensor)[1:]], axis=0)
+        cut = tf.reshape(tensor[: rows * num_steps], shape)
+        cut.set_shape(tf.TensorShape([static_rows, num_steps]).concatenate(tensor.shape[1:]))
+        return cut
+
+    return tf.nest.map_structure(fragments, sample)
+
+
+def repeated_info(info: Any, length: Any) -> Any:
+    """Leaves `[...]` of an info as `[..., T]`."""
+
+    def repeated(leaf: Any) -> Any:
+        return tf.tile(tf.expand_dims(leaf, -1), [1] * leaf.shape.rank + [length])
+
+    return tf.nest.map_structure(repeated, info)
+
+
+@tf.autograph.experimental.do_not_convert
+def _pair_of_batch(sample: Any) -> Any:
+    return sample.data, repeated_info(sample.info, _length(sample.data, 1))
+
+
+@tf.autograph.experimental.do_not_convert
+def _pair_of_item(sample: Any) -> Any:
+    return sample.data, repeated_info(sample.info, _length(sample.data, 0))
+
+
+@tf.autograph.experimental.do_not_convert
+def _as_sample(pair: Any) -> Any:
+    return reverb.ReplaySample(info=pair[1], data=pair[0])
+
+
+def _length(data: Any, axis: int) -> Any:
+    first = tf.nest.flatten(data)[0]
+    static = first.shape[axis]
+    return tf.shape(first)[axis] if static is None else static
+
+
+def _fragments(num_steps: Any, shuffle: bool) -> Callable[[Any], Any]:
+    """What cuts a batch of items `[B, T, ...]` into one of fragments, mixed if told so."""
+
+    @tf.autograph.experimental.do_not_convert
+    def fragments(sample: Any) -> Any:
+        rows_per_item = _length(sample.data, 1) // num_steps
+        count = tf.shape(sample.info.key)[0] * rows_per_item
+        order = tf.random.shuffle(tf.range(count)) if shuffle else None
+
+        def cut(tensor: Any) -> Any:
+            shape = tf.concat([[count, num_steps], tf.shape(tensor)[2:]], axis=0)
+            rows = tf.reshape(tensor, shape)
+            rows.set_shape(tf.TensorShape([None, num_steps]).concatenate(tensor.shape[2:]))
+            return rows if order is None else tf.gather(rows, order)
+
+        def spread(leaf: Any) -> Any:  # [B] to [B * rows_per_item, num_steps]
+            rows = tf.repeat(leaf, rows_per_item)
+            rows = rows if order is None else tf.gather(rows, order)
+            return tf.tile(rows[:, tf.newaxis], [1, num_steps])
+
+        data = tf.nest.map_structure(cut, sample.data)
+        return data, tf.nest.map_structure(spread, sample.info)
+
+    return fragments
+
+
+def _rows_of(blocks: Any) -> Any:
+    """The rows of tensors `[R, ...]`, one by one; `R` may be 0."""
+    leaves = tf.nest.flatten(blocks.element_spec)
+    if any(not spec.shape[1:].is_fully_defined() or 0 in spec.shape[1:] for spec in leaves):
+        # TensorFlow's `unbatch`, which is faster, crashes the process at a tensor without values.
+        return blocks.flat_map(lambda *pair: tf.data.Dataset.from_tensor_slices(pair))
+    return blocks.filter(lambda *pair: tf.shape(tf.nest.flatten(pair)[0])[0] > 0).unbatch()

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One batch at a time, eagerly and in graphs: what `get_next` returns."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf  # pyright: ignore[reportMissingImports]
+import tree
+
+import reverb
+from reverb import errors
+from reverb.adapters.tf_agents.data_spec import DataSpec
+from reverb.adapters.tf_agents.experience_dataset import repeated_info, sampler_source
+from reverb.adapters.tf_agents.remote_table import RemoteTable
+from reverb.adapters.tf_agents.single_pass import stacked
+
+__all__ = ["sampled_eagerly", "sampled_in_graph", "unstacked"]
+
+
+def sampled_eagerly(
+    table: RemoteTable,
+    spec: DataSpec,
+    *,
+    sequence_length: int | None,
+    batch_size: int | None,
+    num_steps: int | None,
+    timeout_ms: int | None,
+) -> Any:
+    """Samples items now.
+
+    Args:
+      table: To sample from.
+      spec: What frames look like.
+      sequence_length: The length of the items; `None`: any.
+      batch_size: How many, `B`; `None`: one, without a batch dimension.
+      num_steps: Takes as many consecutive steps of each item, at random; `None`: all.
+      timeout_ms: How long the rate limiter may delay it; `None`: as long as it takes.
+
+    Returns:
+      A pair: data `[B, T, ...]`, and an info whose leaves are `[B, T]`.
+    """
+    samples = []
+    for sample in table.client.sample(
+        table.name, batch_size or 1, emit_timesteps=False, timeout_ms=timeout_ms
+    ):
+        columns = spec.checked_item(sample.data, table.name, sequence_length)
+        if num_steps is not None:
+            length = len(columns[0])
+            if length < num_steps:
+                raise errors.InvalidArgumentError(
+                    f"num_steps must be at most the length of an item, {length} of one that was "
+                    f"sampled from table {table.name}, got {num_steps}"
+                )
+            start = int(_random_start(length, num_steps))
+            columns = [column[start : start + num_steps] for column in columns]
+        samples.append(sample._replace(data=spec.nested(columns)))
+    batch = stacked(samples, table.name)
+    if batch_size is None:
+        batch = tree.map_structure(lambda leaf: leaf[0], batch)
+    dtypes = reverb.ReplaySample(info=reverb.SampleInfo.tf_dtypes(), data=spec.dtypes)
+    tensors = tree.map_structure(lambda leaf, dtype: tf.constant(leaf, dtype), batch, dtypes)
+    length = np.shape(tree.flatten(samples[0].data)[0])[0]
+    return tensors.data, repeated_info(tensors.info, length)
+
+
+def sampled_in_graph(
+    table: RemoteTable,
+    spec: DataSpec,
+    *,
+    sequence_length: int | None,
+    batch_size: int | None,
+    num_steps: int | None,
+    rate_limiter_timeout_ms: int,
+) -> Any:
+    """The same as an op of a graph, which samples whenever it runs; see `sampled_eagerly`."""
+    source = sampler_source(
+        table.server_address,
+        table.name,
+        spec.dtypes,
+        spec.shapes(sequence_length),
+        rate_limiter_timeout_ms=rate_limiter_timeout_ms,
+        max_in_flight=batch_size or 1,
+        max_samples=batch_size or 1,
+    )
+
+    @tf.autograph.experimental.do_not_convert
+    def pair(sample: Any) -> Any:
+        data = sample.data
+        length = (
+            tf.shape(tf.nest.flatten(data)[0])[0] if sequence_length is None else sequence_length
+        )
+        if num_steps is not None:
+            start = _random_start(length, num_steps)
+            data = tf.nest.map_structure(lambda leaf: _steps(leaf, start, num_steps), data)
+            length = num_steps
+        return data, repeated_info(sample.info, length)
+
+    if num_steps is not None or batch_size is None:
+        dataset = source(None, False).map(pair)
+        return (dataset.batch(batch_size, True) if batch_size else dataset).get_single_element()
+    sample = source(batch_size, True).get_single_element()
+    length = (
+        tf.shape(tf.nest.flatten(sample.data)[0])[1] if sequence_length is None else sequence_length
+    )
+    return sample.data, repeated_info(sample.info, length)
+
+
+def unstacked(pair: Any, axis: int) -> Any:
+    """A pair `(data, info)` of a known length as tuples of its time steps.
+
+    Args:
+      pair: Leaves `[B, T, ...]` or `[T, ...]`.
+      axis: Which dimension is time.
+
+    Returns:
+      A tuple of `T` nests of data; and an info whose leaves are tuples of `T` tensors.
+
+    Raises:
+      InvalidArgumentError: If a graph does not know the length.
+    """
+    data, info = pair
+    leaves = [*tf.nest.flatten(data), *tf.nest.flatten(info)]
+    if any(leaf.shape[axis] is None for leaf in leaves):
+        raise errors.InvalidArgumentError(
+            "time_stacked must be True in a graph that does not know the items' length; give "
+            "num_steps"
+        )
+    steps = [tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(data)]
+    by_time = tuple(tf.nest.pack_sequence_as(data, leaves) for leaves in zip(*steps, strict=True))
+    return by_time, type(info)(*(tuple(tf.unstack(leaf, axis=axis)) for leaf in info))
+
+
+def _random_start(length: Any, num_steps: int) -> Any:
+    return tf.random.uniform([], maxval=length - num_steps + 1, dtype=tf.int32)
+
+
+def _steps(leaf: Any, start: Any, num_steps: int) -> Any:
+    steps = leaf[start : start + num_steps]
+    steps.set_shape([num_steps, *leaf.shape[1:]])
+    return steps

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table behind a replay buffer."""
+
+import logging
+from typing import Any
+
+import reverb
+from reverb import errors
+from reverb.adapters.tf_agents.observer import UnknownTableError
+
+__all__ = ["RemoteTable"]
+
+# After so long without an answer the log says what is waited for.
+_QUIET_WAIT_S = 3
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class RemoteTable:
+    """One table of a server.
+
+    Attributes:
+      name: Of the table.
+      client: A client of the server.
+    """
+
+    name: str
+    client: reverb.Client
+
+    def __init__(self, server_address: str, name: str, connect_timeout_s: float) -> None:
+        """Makes an object; does not connect yet.
+
+        Args:
+          server_address: Of the server.
+          name: Of the table.
+          connect_timeout_s: How long to wait for the server, in seconds.
+        """
+        self.name = name
+        self.client = reverb.Client(server_address, connect_timeout_s=connect_timeout_s)
+        self._connect_timeout_s = connect_timeout_s
+
+    @property
+    def server_address(self) -> str:
+        """The address of the server as it was given."""
+        return self.client.server_address
+
+    def first_info(self) -> Any:
+        """As `info`; the log says that the server is waited for, if it does not answer soon."""
+        if self._connect_timeout_s > _QUIET_WAIT_S:
+            try:
+                return self._info_among(self.client.server_info(_QUIET_WAIT_S))
+            except errors.DeadlineExceededError:
+                _LOGGER.warning(
+                    "waiting up to %g s for the server at %s, to use its table %s",
+                    self._connect_timeout_s,
+                    self.server_address,
+                    self.name,
+                )
+        return self.info()
+
+    def info(self) -> Any:
+        """The `TableInfo` as it is now.
+
+        Raises:
+          UnknownTableError: If there is no such table; a `KeyError`.
+          UnavailableError: If no server answers.
+        """
+        return self._info_among(self.client.server_info())
+
+    def _info_among(self, tables: dict[str, Any]) -> Any:
+        if self.name not in tables:
+            raise UnknownTableError(
+                f"the server at {self.server_address} has no table {self.name}; its tables are: "
+                f"{', '.join(sorted(tables))}"
+            )
+        return tables[self.name]

@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A replay buffer of TF-Agents whose items are in a table of a server.
+
+Stands in for `tf_agents.replay_buffers.reverb_replay_buffer`.
+"""
+
+import logging
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gin  # pyright: ignore[reportMissingImports]
+import numpy as np
+import tensorflow as tf  # pyright: ignore[reportMissingImports]
+import tree
+from tf_agents.replay_buffers import (  # pyright: ignore[reportMissingImports]
+    replay_buffer,
+)
+
+import reverb
+from reverb import errors
+from reverb.adapters.tf_agents import next_batch, single_pass
+from reverb.adapters.tf_agents.data_spec import DataSpec
+from reverb.adapters.tf_agents.experience_dataset import (
+    check_sizes,
+    experience_dataset,
+    make_reverb_dataset,
+    sampler_source,
+    truncate_reshape_rows_by_num_steps,
+)
+from reverb.adapters.tf_agents.frame_writer import FrameWriter
+from reverb.adapters.tf_agents.observer import at_least_one
+from reverb.adapters.tf_agents.remote_table import RemoteTable
+
+__all__ = [
+    "DEFAULT_TABLE",
+    "ReverbReplayBuffer",
+    "make_reverb_dataset",
+    "truncate_reshape_rows_by_num_steps",
+]
+
+DEFAULT_TABLE = "experience"
+
+# How long a call that reads the table waits for frames of `add_batch` to arrive there. Longer only
+# when a rate limiter delays them, which reading must not wait for.
+_OWN_FRAMES_TIMEOUT_MS = 1_000
+
+# How long `close` waits for them.
+_CLOSE_TIMEOUT_MS = 10_000
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@gin.configurable(module="reverb.adapters.tf_agents.reverb_replay_buffer")
+class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
+    """A replay buffer over one table of a server, local or remote.
+
+    Items are sequences of frames, usually single-step `Trajectory`s. A driver writes them through
+    an observer (`reverb_utils`) or through `add_batch`; a learner reads `as_dataset`.
+
+    `info`, beside the data, is a `reverb.SampleInfo` whose leaves are repeated for every time step,
+    `[B, T]`. `update_priorities` takes `info.key` as it is.
+
+    Example:
+      >>> buffer = ReverbReplayBuffer(
+      ...     agent.collect_data_spec, table_name="replay", sequence_length=2, local_server=server
+      ... )
+      >>> driver = DynamicStepDriver(environment, policy, observers=[buffer.add_batch])
+      >>> driver.run()
+      >>> dataset = buffer.as_dataset(sample_batch_size=64, num_steps=2).prefetch(3)
+      >>> for experience, info in dataset.take(100):
+      ...     agent.train(experience)
+    """
+
+    def __init__(
+        self,
+        data_spec: Any,
+        table_name: str,
+        sequence_length: int | None,
+        server_address: str | None = None,
+        local_server: Any = None,
+        dataset_buffer_size: int | None = None,
+        max_cycle_length: int = 32,
+        num_workers_per_iterator: int = -1,
+        max_samples_per_stream: int = -1,
+        rate_limiter_timeout_ms: int = -1,
+        *,
+        batch_size: int | None = None,
+        max_sequence_length: int = 10_000,
+        drop_remainder: bool = True,
+        connect_timeout_s: float = 60.0,
+    ) -> None:
+        """Makes a buffer; blocks until the server has told its tables.
+
+        Args:
+          data_spec: Nest of specs of one frame.
+          table_name: Name of the table.
+          sequence_length: Length of the table's items, `T`; `None`: they differ.
+          server_address: Of the server; or
+          local_server: a `reverb.Server` of this process. It is not stopped by `close`.
+          dataset_buffer_size: How many items a dataset fetches ahead of the learner; `None`: twice
+            `sample_batch_size`. With more, priorities are older.
+          max_cycle_length: Accepted and not needed: one sampler does what several interleaved ones
+            did.
+          num_workers_per_iterator: As in `reverb.TrajectoryDataset`. With more than one, items
+            come in no particular order.
+          max_samples_per_stream: Likewise.
+          rate_limiter_timeout_ms: Likewise; `get_next` heeds it too.
+          batch_size: Number of environments that `add_batch` adds frames of; `None`: the first call
+            tells.
+          max_sequence_length: The longest episode that `add_batch` takes, if `sequence_length` is
+            `None`.
+          drop_remainder: Leaves out a last batch that is not full. False: a single deterministic
+            pass leaves out nothing, and the batch size in `element_spec` is unknown.
+          connect_timeout_s: How long to wait for the server, in seconds.
+
+        Raises:
+          ValueError: Unless exactly one of `server_address` and `local_server` is given.
+          KeyError: If there is no such table; an `UnknownTableError`.
+          UnavailableError: If no server answers.
+        """
+        if (server_address is None) == (local_server is None):
+            raise errors.InvalidArgumentError(
+                "Exactly one of the server_address or local_server must be provided, got "
+                + ("neither" if server_address is None else "both")
+            )
+        if local_server is not None:
+            server_address = f"localhost:{local_server.port}"
+        assert server_address is not None
+        if sequence_length is not None:
+            sequence_length = at_least_one("sequence_length", sequence_length)
+        del max_cycle_length
+        self._table = RemoteTable(server_address, table_name, connect_timeout_s)
+        self._sequence_length = sequence_length
+        self._local_server = local_server
+        self._dataset_buffer_size = dataset_buffer_size
+        self._num_workers_per_iterator = num_workers_per_iterator
+        self._max_samples_per_stream = max_samples_per_stream
+        self._rate_limiter_timeout_ms = rate_limiter_timeout_ms
+        self._drop_remainder = drop_remainder
+        self._spec = DataSpec(data_spec)
+        self._tf_client = reverb.TFClient(server_address, "rb_tf_client")
+        info = self._table.first_info()
+        mismatch = self._spec.mismatch(info.signature, sequence_length)
+        if mismatch is not None:
+            _LOGGER.warning("items of table %s cannot be read: %s", table_name, mismatch)
+        self._writer = FrameWriter(
+            self._table,
+            self._spec,
+            sequence_length=sequence_length,
+            batch_size=None if batch_size is None else at_least_one("batch_size", batch_size),
+            max_sequence_length=at_least_one("max_sequence_length", max_sequence_length),
+        )
+        super().__init__(data_spec, info.max_size, stateful_dataset=True)
+
+    @property
+    def table_name(self) -> str:
+        """Name of the table."""
+        return self._table.name
+
+    @property
+    def py_client(self) -> reverb.Client:
+        """A client of the server."""
+        return self._table.client
+
+    @property
+    def tf_client(self) -> Any:
+        """A `reverb.TFClient` of the server."""
+        return self._tf_client
+
+    @property
+    def local_server(self) -> Any:
+        """The server, if it was given; otherwise `None`."""
+        return self._local_server
+
+    def get_table_info(self) -> reverb.reverb_types.TableInfo:
+        """What the server says about the table now.
+
+        Raises:
+          KeyError: If the table is there no more; an `UnknownTableError`.
+          UnavailableError: If no server answers.
+        """
+        return self._table.info()
+
+    def update_priorities(self, keys: Any, priorities: Any) -> Any:
+        """Changes priorities of items; keys that the table does not hold any more are ignored.
+
+        Blocks until the server has answered. Works eagerly and in graphs.
+
+        Args:
+          keys: uint64 `[B]`; or `[B, T]`, as `info.key` is: the first of each row counts.
+          priorities: Numbers `[B]`, one for each item.
+
+        Returns:
+          `None` eagerly; in a graph the operation that updates.
+
+        Raises:
+          InvalidArgumentError: If there is not one priority for each item.
+          tf.errors.InvalidArgumentError: If the table refuses a priority.
+        """
+        keys = tf.convert_to_tensor(keys, tf.uint64)
+        priorities = tf.cast(tf.convert_to_tensor(priorities), tf.float64)
+        if keys.shape.rank == 2:
+            keys = keys[:, 0]
+        if priorities.shape.rank not in (1, None) or not keys.shape.is_compatible_with(
+            priorities.shape
+        ):
+            raise errors.InvalidArgumentError(
+                "priorities must have the shape [B], one number for each item, got "
+                f"{priorities.shape} for keys of {keys.shape[0]} items"
+            )
+        return self._tf_client.update_priorities(self._table.name, keys, priorities)
+
+    def flush(self, timeout_ms: int | None = None) -> None:
+        """Blocks until the server has all items that `add_batch` completed.
+
+        Args:
+          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes.
+
+        Raises:
+          DeadlineExceededError: After `timeout_ms`, with what it waited for.
+        """
+        self._writer.flush(timeout_ms)
+
+    def close(self) -> None:
+        """Ends `add_batch`: drops frames that make no item yet, and sends the others.
+
+        Blocks until they are confirmed, ten seconds at most. Reading goes on to work, and the
+        server goes on to run. May be called more than once.
+
+        Raises:
+          DeadlineExceededError: If a rate limiter delays items longer; they are abandoned.
+        """
+        try:
+            self._writer.flush(_CLOSE_TIMEOUT_MS)
+        finally:
+            self._writer.close()
+
+    def __enter__(self) -> "ReverbReplayBuffer":
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: types.TracebackType | None,
+    ) -> None:
+        """Closes; after an exception in the body it does not wait for confirmations."""
+        if exc_type is None:
+            self.close()
+        else:
+            self._writer.close()
+
+    def _num_frames(self) -> Any:
+        """Number of items, as in TF-Agents' own: of sequences, not of the frames they hold.
+
+        Frames of `add_batch` are counted as soon as they make an item that the server has; the call
+        waits for that, a second at most.
+        """
+
+        def count() -> int:
+            self._wait_for_own_frames()
+            return self.get_table_info().current_size
+
+        if tf.executing_eagerly():
+            return count()
+        number = tf.numpy_function(lambda: np.int64(count()), [], tf.int64)
+        number.set_shape([])
+        return number
+
+    def _clear(self) -> Any:
+        """Removes all items, and forgets frames that make no item yet."""
+
+        def clear() -> None:
+            self._writer.forget_episodes()
+            self._wait_for_own_frames()  # They would arrive in a table that is to be empty.
+            self._table.client.reset(self._table.name)
+
+        return clear() if tf.executing_eagerly() else tf.numpy_function(clear, [], [])
+
+    def _add_batch(self, items: Any) -> Any:
+        """Adds a frame of each environment, `[B, ...]`; what a driver observes.
+
+        Every window of `sequence_length` frames of an episode becomes an item, or the episode as a
+        whole if that is `None`. Episodes end with the frame whose `step_type` is LAST; frames
+        without a `step_type` are one endless episode. Never blocks behind a rate limiter. Works
+        eagerly and in graphs.
+        """
+        return self._writer.append(items)
+
+    def _get_next(
+        self, sample_batch_size: int | None, num_steps: int | None, time_stacked: bool
+    ) -> Any:
+        """Samples now: data `[B, T, ...]` and info `[B, T]`; without batch size `[T, ...]`.
+
+        Blocks while the table's rate limiter allows no sample. With `num_steps`, as many
+        consecutive steps of each item are taken, at random; without, items are whole. If
+        `time_stacked` is False, the data are a tuple of `T` nests, `[B, ...]` each.
+        """
+        check_sizes(self._sequence_length, sample_batch_size, num_steps)
+        options: dict[str, Any] = {
+            "sequence_length": self._sequence_length,
+            "batch_size": sample_batch_size,
+            "num_steps": num_steps,
+        }
+        timeout_ms = self._rate_limiter_timeout_ms
+        if tf.executing_eagerly():
+            options["timeout_ms"] = None if timeout_ms < 0 else timeout_ms
+            pair = next_batch.sampled_eagerly(self._table, self._spec, **options)
+        else:
+            options["rate_limiter_timeout_ms"] = timeout_ms
+            pair = next_batch.sampled_in_graph(self._table, self._spec, **options)
+        return (
+            pair if time_stacked else next_batch.unstacked(pair, int(sample_batch_size is not None))
+        )
+
+    def _gather_all(self) -> Any:
+        """All items in the order of insertion, `[N, T, ...]`; none of them counts as sampled.
+
+        Raises:
+          InvalidArgumentError: If the items differ in length.
+        """
+        if tf.executing_eagerly():
+            return tree.map_structure(
+                tf.constant,
+                single_pass.all_items(
+                    self._scan(), self._spec, self._table.name, self._sequence_length
+                ),
+                self._spec.dtypes,
+            )
+        dtypes, shapes = self._spec.dtypes, self._spec.shapes(None, self._sequence_length)
+        columns = tf.numpy_function(
+            lambda: tree.flatten(
+                single_pass.all_items(
+                    self._scan(), self._spec, self._table.name, self._sequence_length
+                )
+            ),
+            [],
+            tree.flatten(dtypes),
+        )
+        for column, shape in zip(columns, tree.flatten(shapes), strict=True):
+            column.set_shape(shape)
+        return self._spec.nested(columns)
+
+    def _as_dataset(
+        self,
+        sample_batch_size: int | None = None,
+        num_steps: int | None = None,
+        sequence_preprocess_fn: Callable[[Any], Any] | None = None,
+        num_parallel_calls: Any = None,
+    ) -> Any:
+        """Items as the table samples them; see `ReplayBuffer.as_dataset`."""
+        check_sizes(self._sequence_length, sample_batch_size, num_steps, num_parallel_calls)
+        return experience_dataset(
+            self._sampler_source(
+                max_in_flight=self._dataset_buffer_size,
+                num_workers_per_iterator=self._num_workers_per_iterator,
+                rate_limiter_timeout_ms=self._rate_limiter_timeout_ms,
+            ),
+            sequence_length=self._sequence_length,
+            batch_size=sample_batch_size,
+            num_steps=num_steps,
+            preprocess_fn=sequence_preprocess_fn,
+            num_parallel_calls=num_parallel_calls,
+            shuffle=True,
+            drop_remainder=self._drop_remainder,
+        )
+
+    def _single_deterministic_pass_dataset(
+        self,
+        sample_batch_size: int | None = None,
+        num_steps: int | None = None,
+        sequence_preprocess_fn: Callable[[Any], Any] | None = None,
+        num_parallel_calls: Any = None,
+    ) -> Any:
+        """Every item once, in the order in which the table's sampler would pick them.
+
+        The items of a table with `max_times_sampled=1` are consumed, those that are there; the pass
+        ends when the table allows no sample for `rate_limiter_timeout_ms`, or at once. Those of
+        other tables are read without counting as sampled.
+
+        Raises:
+          ValueError: If sampler or remover are not deterministic.
+        """
+        check_sizes(self._sequence_length, sample_batch_size, num_steps, num_parallel_calls)
+        info = self.get_table_info()
+        if not single_pass.is_deterministic(info):
+            raise errors.InvalidArgumentError(
+                "Unable to perform a single deterministic pass over the dataset, since either the "
+                f"sampler or the remover is not deterministic (FIFO, LIFO or heap).  Table info: "
+                f"{info}"
+            )
+        if info.max_times_sampled == 1:
+            source = self._sampler_source(
+                max_in_flight=1,
+                num_workers_per_iterator=1,
+                rate_limiter_timeout_ms=max(0, self._rate_limiter_timeout_ms),
+            )
+            source = single_pass.after(self._wait_for_own_frames, source)
+        else:
+            source = single_pass.scan_source(
+                lambda: single_pass.in_sampler_order(self._scan(), info.sampler_options),
+                self._spec,
+                self._table.name,
+                self._sequence_length,
+            )
+        return experience_dataset(
+            source,
+            sequence_length=self._sequence_length,
+            batch_size=sample_batch_size,
+            num_steps=num_steps,
+            preprocess_fn=sequence_preprocess_fn,
+            num_parallel_calls=num_parallel_calls,
+            shuffle=False,
+            drop_remainder=self._drop_remainder,
+        )
+
+    def _sampler_source(self, **options: Any) -> Any:
+        return sampler_source(
+            self._table.server_address,
+            self._table.name,
+            self._spec.dtypes,
+            self._spec.shapes(self._sequence_length),
+            max_samples_per_stream=self._max_samples_per_stream,
+            **options,
+        )
+
+    def _scan(self) -> Iterator[Any]:
+        self._wait_for_own_frames()
+        return self._table.client.scan(self._table.name)
+
+    def _wait_for_own_frames(self) -> None:
+        try:
+            self._writer.flush(_OWN_FRAMES_TIMEOUT_MS)
+        except errors.DeadlineExceededError as error:
+            _LOGGER.info("going on without frames that were added: %s", error)
