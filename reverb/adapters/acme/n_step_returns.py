@@ -103,6 +103,8 @@ class ReturnWindow:
         self._agent_discount = agent_discount
         self._structure: Any = None
         self._leaves: list[_Leaf] = []
+        # The common case, which needs no look at structures.
+        self._takes_scalars = False
 
     def __len__(self) -> int:
         """Number of steps in the window."""
@@ -121,10 +123,14 @@ class ReturnWindow:
           SignatureMismatchError: If a dtype differs from that of the first step.
           ValueError: If a structure does.
         """
+        if self._takes_scalars and type(reward) is type(discount) is self._leaves[0].scalar_type:
+            self._leaves[0].push(reward, discount, self._length)
+            return
         structure, groups = broadcast_nests(reward, discount, self._agent_discount)
         if not self._leaves:
             self._leaves = [_Leaf(*group) for group in groups]
             self._structure = structure
+            self._takes_scalars = not tree.is_nested(structure)
         elif len(groups) != len(self._leaves) or tree.is_nested(structure):
             tree.assert_same_structure(self._structure, structure, check_types=False)
         for leaf, group in zip(self._leaves, groups, strict=True):
@@ -137,7 +143,7 @@ class ReturnWindow:
 
     def returns(self) -> tuple[Any, Any]:
         """The return and the total discount of all steps in the window, as nests."""
-        if not tree.is_nested(self._structure):
+        if self._takes_scalars:
             return self._leaves[0].returns()
         pairs = [leaf.returns() for leaf in self._leaves]
         return (
@@ -149,18 +155,27 @@ class ReturnWindow:
 class _Leaf:
     """One leaf of the rewards with its discounts, oldest first."""
 
-    __slots__ = ("agent_discount", "discounts", "dtype", "dtypes", "rewards")
+    __slots__ = ("agent_discount", "discounts", "dtype", "dtypes", "rewards", "scalar_type")
 
     def __init__(self, reward: Any, discount: Any, agent_discount: Any) -> None:
         self.dtypes = (np.asarray(reward).dtype, np.asarray(discount).dtype)
+        for name, dtype in zip(("reward", "discount"), self.dtypes, strict=True):
+            if not np.issubdtype(dtype, np.number) and dtype != np.bool_:
+                raise InvalidArgumentError(f"the {name} of a step must be numbers, got {dtype}")
         self.dtype = _computed_dtype(*self.dtypes)
+        # Scalars of this type cannot change and need no conversion.
+        self.scalar_type = self.dtype.type if self.dtypes == (self.dtype, self.dtype) else None
         self.agent_discount = self.dtype.type(agent_discount)
         self.rewards: list[Any] = []
         self.discounts: list[Any] = []
 
-    def append(self, reward: Any, discount: Any, length: int) -> None:
+    def push(self, reward: Any, discount: Any, length: int) -> None:
         if len(self.rewards) == length:
             del self.rewards[0], self.discounts[0]
+        self.rewards.append(reward)
+        self.discounts.append(discount)
+
+    def append(self, reward: Any, discount: Any, length: int) -> None:
         # Copies, because environments may write into the same array at every step.
         reward, discount = np.array(reward), np.array(discount)
         if (reward.dtype, discount.dtype) != self.dtypes:
@@ -172,8 +187,11 @@ class _Leaf:
             shape = np.broadcast_shapes(reward.shape, discount.shape)
             reward = np.broadcast_to(reward, shape)
         # The index makes scalars of arrays without dimensions.
-        self.rewards.append(reward.astype(self.dtype, copy=False)[()])
-        self.discounts.append(discount.astype(self.dtype, copy=False)[()])
+        self.push(
+            reward.astype(self.dtype, copy=False)[()],
+            discount.astype(self.dtype, copy=False)[()],
+            length,
+        )
 
     def returns(self) -> tuple[Any, Any]:
         return n_step_return(self.rewards, self.discounts, self.agent_discount)

@@ -2,6 +2,7 @@
 """What all adders share: a writer, the tables with their priorities, and the life of an episode."""
 
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -327,7 +328,7 @@ class ReverbAdder:
             priority = 1.0
             if priority_fn is not None:
                 values = [column.numpy() for column in columns]
-                priority = float(priority_fn(tree.unflatten_as(structure, values)))
+                priority = float(priority_fn(_unflatten_fields(structure, values)))
             writer.create_item(table, priority, columns)
         if self._max_in_flight_items is not None:
             writer.flush(self._max_in_flight_items)
@@ -339,6 +340,18 @@ class ReverbAdder:
             self.close(_CLOSE_TIMEOUT_MS)
         except errors.ReverbError as error:
             _logger.warning("The last items of a dropped adder may be lost: %s", error)
+
+
+def _unflatten_fields(structure: Any, values: list[Any]) -> Any:
+    """`tree.unflatten_as` for a named tuple, in a fraction of its time if the fields are leaves."""
+    fields, remaining = [], iter(values)
+    for field in structure:
+        if tree.is_nested(field):
+            count = len(tree.flatten(field))
+            fields.append(tree.unflatten_as(field, list(itertools.islice(remaining, count))))
+        else:
+            fields.append(next(remaining))
+    return type(structure)(*fields)
 
 
 def is_empty(extras: Any) -> bool:

@@ -22,7 +22,9 @@ PaddingFn = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 class EpisodeAdder(steps.StepsAdder):
     """Writes each episode as one item, when it ends.
 
-    Items are a `Step` with leaves `[T, ...]`, where `T` is the number of observations.
+    Items are a `Step` with leaves `[T, ...]`, where `T` is the number of observations. `add` raises
+    an `InvalidArgumentError` before an episode has more than `max_sequence_length` of them, and
+    adds nothing then.
 
     Example:
       >>> adder = EpisodeAdder(client, max_sequence_length=1_000)
@@ -75,13 +77,7 @@ class EpisodeAdder(steps.StepsAdder):
         )
         self._padding_fn = padding_fn
 
-    def add(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any = ()) -> None:
-        """Adds what the agent did, and what came of it; see `ReverbAdder.add`.
-
-        Raises:
-          InvalidArgumentError: If the episode has `max_sequence_length` observations already.
-            Nothing was added then: `reset` gives the episode up.
-        """
+    def _add(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
         # Complete steps, the one that is to be added, and the observation after it.
         if self._num_steps + 2 > self._max_sequence_length:
             raise errors.InvalidArgumentError(
@@ -89,7 +85,7 @@ class EpisodeAdder(steps.StepsAdder):
                 f"max_sequence_length = {self._max_sequence_length} with the addition of this "
                 "transition. Call reset() to give the episode up, or raise max_sequence_length."
             )
-        super().add(action, next_timestep, extras)
+        super()._add(action, next_timestep, extras)
 
     def _write(self) -> None:
         pass  # Nothing before the end of the episode.

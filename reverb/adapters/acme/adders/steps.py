@@ -72,7 +72,7 @@ class StepsAdder(base.ReverbAdder):
         }
         if not base.is_empty(extras):
             row["extras"] = extras
-        self._writer.append(row)
+        self._open_writer.append(row)  # pyright: ignore - made by `_begin`.
         self._num_steps += 1
         self._write()
 
@@ -110,9 +110,10 @@ class StepsAdder(base.ReverbAdder):
 
     def _create_sequence(self, length: int) -> None:
         """Makes an item of the newest complete steps."""
-        if self._writer.history is not self._history:
-            self._history = self._writer.history
-            self._step = base.Step(**({"extras": ()} | self._history))
+        history = self._writer.history
+        if history is not self._history:
+            self._history = history
+            self._step = base.Step(**({"extras": ()} | history))
             self._columns = [
                 (column, _is_early(path[0])) for path, column in tree.flatten_with_path(self._step)
             ]
