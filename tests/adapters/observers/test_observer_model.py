@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random frames, boundaries and resets, against a plain description of the windows."""
 
-import hypothesis
 import pytest
-from hypothesis import strategies as st
 
 from reverb import testing
 from reverb.adapters.tf_agents import reverb_utils
+
+hypothesis = pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+st = hypothesis.strategies
 
 MID, LAST = 1, 2
 
