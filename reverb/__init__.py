@@ -28,6 +28,7 @@ if _TYPE_CHECKING:
     from reverb.pattern_dataset import PatternDataset as PatternDataset
     from reverb.pattern_dataset import pattern_dataset_with_info as pattern_dataset_with_info
     from reverb.tf_client import TFClient as TFClient
+    from reverb.tf_ops.sequence_writer import TFSequenceWriter as TFSequenceWriter
     from reverb.timestep_dataset import TimestepDataset as TimestepDataset
     from reverb.trajectory_dataset import TrajectoryDataset as TrajectoryDataset
 
@@ -61,6 +62,7 @@ __all__ = [
 _TENSORFLOW_NAMES = {
     "PatternDataset": "pattern_dataset",
     "TFClient": "tf_client",
+    "TFSequenceWriter": "tf_ops.sequence_writer",
     "TimestepDataset": "timestep_dataset",
     "TrajectoryDataset": "trajectory_dataset",
     "pattern_dataset_with_info": "pattern_dataset",

@@ -138,6 +138,14 @@ class SequenceWriter:
         """
         self._writer.close()
 
+    def _tensorflow_handle(self) -> int:
+        """What the ops of TensorFlow know the writer by."""
+        return self._writer.tensorflow_handle()
+
+    def _columns(self) -> list[tuple[str, int, list[int]]]:
+        """Label, number of the dtype and a row's shape of each column; none before a step."""
+        return self._writer.columns()
+
     def __enter__(self) -> "SequenceWriter":
         return self
 

@@ -9,7 +9,7 @@ import pytest
 
 import reverb
 
-NAMES = ["PatternDataset", "TFClient", "TimestepDataset", "TrajectoryDataset"]
+NAMES = ["PatternDataset", "TFClient", "TFSequenceWriter", "TimestepDataset", "TrajectoryDataset"]
 MODULES = ["pattern_dataset", "tf_client", "tf_ops", "timestep_dataset", "trajectory_dataset"]
 
 # Stands in for TensorFlow, as far as `reverb.tf_ops` looks before it hands over its ops.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The sequence writer as Python sees it: one native call for a step of all environments, and its items.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use numpy::{Element, PyArray1, PyReadonlyArray1};
 use parking_lot::Mutex;
@@ -24,6 +24,8 @@ pub(crate) struct SequenceWriter {
     core: Local<Arc<Core>>,
     /// The structures of steps that fitted.
     steps: Mutex<Known<()>>,
+    /// What the ops of TensorFlow know it by, if they do.
+    handle: OnceLock<i64>,
 }
 
 /// One value for each row, as Python gave it.
@@ -57,7 +59,11 @@ fn parse_priorities<'py>(value: &Bound<'py, PyAny>) -> PyResult<Rows<'py, f64>> 
 
 impl SequenceWriter {
     pub(crate) fn new(core: Core) -> Self {
-        Self { core: Local::new(Arc::new(core)), steps: Mutex::new(Known::new()) }
+        Self {
+            core: Local::new(Arc::new(core)),
+            steps: Mutex::new(Known::new()),
+            handle: OnceLock::new(),
+        }
     }
 
     fn check(&self) -> PyResult<()> {
@@ -181,6 +187,11 @@ impl SequenceWriter {
         self.core.end_episode(selected.per_row()?).or_raise()
     }
 
+    fn tensorflow_handle(&self) -> PyResult<i64> {
+        self.check()?;
+        Ok(*self.handle.get_or_init(|| reverb_tf::lend_writer(&self.core)))
+    }
+
     fn close(&self) {
         if self.core.origin().is_here() {
             self.core.close();
@@ -191,5 +202,8 @@ impl SequenceWriter {
 impl Drop for SequenceWriter {
     fn drop(&mut self) {
         self.close();
+        if let Some(handle) = self.handle.get() {
+            reverb_tf::take_back_writer(*handle);
+        }
     }
 }

@@ -13,4 +13,6 @@ pub mod legacy;
 pub mod sender;
 pub mod sequence;
 pub mod single_steps;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod trajectory;

@@ -23,8 +23,10 @@ mod sampler;
 mod strings;
 mod tensor;
 mod waiting;
+mod writers;
 
 pub use api::register_address;
 pub use environment::{Environment, install};
 pub use memory::give_back;
 pub use sampler::close_parked;
+pub use writers::{lend as lend_writer, take_back as take_back_writer};

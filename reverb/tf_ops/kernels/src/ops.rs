@@ -7,6 +7,7 @@ use crate::attrs::Attrs;
 use crate::failure::{Failure, Outcome};
 use crate::kernel::register;
 
+mod append;
 mod calls;
 mod patterns;
 mod sample;
@@ -20,6 +21,7 @@ pub(crate) fn register_all() -> Outcome<()> {
     register::<sampler::Close>()?;
     register::<sample::Sample>()?;
     register::<sample::Resume>()?;
+    register::<append::Append>()?;
     register::<calls::Insert>()?;
     register::<calls::UpdatePriorities>()?;
     register::<calls::Resume>()?;

@@ -250,7 +250,11 @@ impl SequenceWriter {
             {
                 let columns = first.as_ref().unwrap_or(&state.columns);
                 self.check_signatures(columns, Some(length)).map_err(|error| {
-                    let text = format!("The episode ends after {length} steps{}", self.for_row(i));
+                    let text = format!(
+                        "An episode of {length} step(s) does not fit{}. Nothing was appended, and end_episode forgets \
+                         the episode. The reason",
+                        self.for_row(i)
+                    );
                     error.context(&text)
                 })?;
             }

@@ -3,130 +3,17 @@
 use std::time::Instant;
 
 use prost::Message;
-use reverb_data::{Error, ErrorKind, TensorData};
-use reverb_wire::transport::{
-    BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, ServerInfo, Transport,
-};
-use tokio::sync::mpsc;
+use reverb_data::{Error, ErrorKind};
+use reverb_wire::generated::StructuredWriterConfig;
 
 use super::*;
-use crate::client::Connector;
 use crate::structured::testing::{at, config, int32, is_end_episode, last};
-
-/// An item as a server would store it: table, priority, the bytes of its columns.
-type Stored = (String, f64, Vec<Vec<u8>>);
-
-/// A server that takes items in; it confirms them only if it is told to.
-#[derive(Clone)]
-struct FakeServer {
-    confirms: bool,
-    /// Fails every stream with this.
-    refuses: Option<Error>,
-    stored: Arc<Mutex<Vec<Stored>>>,
-    arrivals: Arc<tokio::sync::Notify>,
-}
+use crate::writer::testing::FakeServer;
 
 impl FakeServer {
-    fn new(confirms: bool) -> Self {
-        let (stored, arrivals) = Default::default();
-        Self { confirms, refuses: None, stored, arrivals }
-    }
-
-    fn writer(
-        &self,
-        configs: &[reverb_wire::generated::StructuredWriterConfig],
-    ) -> StructuredWriter {
-        let timeout = Duration::from_secs(10);
-        let client = Client::new("fake:1", Box::new(self.clone()), timeout, Handle::current());
+    fn writer(&self, configs: &[StructuredWriterConfig]) -> StructuredWriter {
         let configs: Vec<Vec<u8>> = configs.iter().map(Message::encode_to_vec).collect();
-        StructuredWriter::new(&client, &configs).unwrap()
-    }
-
-    async fn wait_for(&self, items: usize) {
-        let waiting = async {
-            while self.stored.lock().len() < items {
-                self.arrivals.notified().await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("items never came");
-    }
-}
-
-impl Connector for FakeServer {
-    fn transport(&self) -> Result<Arc<dyn Transport>> {
-        Ok(Arc::new(self.clone()))
-    }
-}
-
-struct FakeSink(FakeServer, mpsc::UnboundedSender<Result<Vec<u64>>>);
-
-impl InsertSink for FakeSink {
-    fn send(&mut self, batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            if let Some(error) = &self.0.refuses {
-                return Err(error.clone());
-            }
-            let keys = batch.items.iter().map(|item| item.key).collect();
-            for item in batch.items {
-                let columns =
-                    item.trajectory.decode()?.into_iter().map(|tensor| match tensor.data {
-                        TensorData::Bytes(bytes) => bytes,
-                        TensorData::Strings(_) => panic!("no test writes strings"),
-                    });
-                let item = (item.table.to_string(), item.priority, columns.collect());
-                self.0.stored.lock().push(item);
-            }
-            if self.0.confirms {
-                let _ = self.1.send(Ok(keys));
-            }
-            self.0.arrivals.notify_one();
-            Ok(())
-        })
-    }
-}
-
-fn unexpected<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T>> {
-    Box::pin(async { Err(Error::internal("a writer has no business with this call")) })
-}
-
-impl Transport for FakeServer {
-    fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
-        let (sender, confirmations) = mpsc::unbounded_channel();
-        let sink = Box::new(FakeSink(self.clone(), sender));
-        Box::pin(async { Ok(InsertStream { sink, confirmations }) })
-    }
-
-    fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {
-        unexpected()
-    }
-
-    fn mutate_priorities<'a>(
-        &'a self,
-        _: &'a str,
-        _: Vec<(u64, f64)>,
-        _: Vec<u64>,
-    ) -> BoxFuture<'a, Result<()>> {
-        unexpected()
-    }
-
-    fn reset<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<()>> {
-        unexpected()
-    }
-
-    fn server_info(&self) -> BoxFuture<'_, Result<ServerInfo>> {
-        unexpected()
-    }
-
-    fn checkpoint(&self) -> BoxFuture<'_, Result<String>> {
-        unexpected()
-    }
-
-    fn address(&self) -> &'static str {
-        "fake:1"
-    }
-
-    fn is_local(&self) -> bool {
-        true
+        StructuredWriter::new(&self.client(), &configs).unwrap()
     }
 }
 

@@ -91,16 +91,15 @@ pub(super) fn check_signature(
 }
 
 fn check_labels(columns: &[Column], labels: &[String]) -> Result<()> {
+    if columns.iter().map(|column| &column.label).eq(labels) {
+        return Ok(());
+    }
     let missing = columns.iter().find(|column| !labels.contains(&column.label));
     let surplus = labels.iter().find(|label| columns.iter().all(|column| column.label != **label));
     let problem = match (missing, surplus) {
         (Some(missing), _) => format!("column {} is missing", missing.label),
         (None, Some(surplus)) => format!("the first step had no column {surplus}"),
-        // The same names in another order or number: containers of other types.
-        (None, None) if !columns.iter().map(|column| &column.label).eq(labels) => {
-            "it has the same columns in another order".to_owned()
-        }
-        (None, None) => return Ok(()),
+        (None, None) => "it has the same columns in another order".to_owned(),
     };
     Err(Error::invalid_argument(format!(
         "Every step must have the columns of the first, but {problem}. Nothing was appended; give every step all of \

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A server for tests of writers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use reverb_data::{Error, Result, TensorData};
+use reverb_wire::transport::{
+    BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, ServerInfo, Transport,
+};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc};
+
+use crate::client::{Client, Connector, Signatures};
+
+/// An item as a server would store it: table, priority, the bytes of its columns.
+pub(crate) type Stored = (String, f64, Vec<Vec<u8>>);
+
+/// A server that takes items in; it confirms them only if it is told to.
+#[derive(Clone)]
+pub(crate) struct FakeServer {
+    pub(crate) confirms: bool,
+    /// Fails every stream with this.
+    pub(crate) refuses: Option<Error>,
+    pub(crate) stored: Arc<Mutex<Vec<Stored>>>,
+    pub(crate) arrivals: Arc<Notify>,
+}
+
+impl FakeServer {
+    pub(crate) fn new(confirms: bool) -> Self {
+        let (stored, arrivals) = Default::default();
+        Self { confirms, refuses: None, stored, arrivals }
+    }
+
+    pub(crate) fn client(&self) -> Arc<Client> {
+        let timeout = Duration::from_secs(10);
+        Client::new("fake:1", Box::new(self.clone()), timeout, Handle::current())
+    }
+
+    /// Tables without signatures.
+    pub(crate) fn tables(names: &[&str]) -> Signatures {
+        names.iter().map(|name| ((*name).to_owned(), None)).collect::<HashMap<_, _>>()
+    }
+
+    pub(crate) async fn wait_for(&self, items: usize) {
+        let waiting = async {
+            while self.stored.lock().len() < items {
+                self.arrivals.notified().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("items never came");
+    }
+}
+
+impl Connector for FakeServer {
+    fn transport(&self) -> Result<Arc<dyn Transport>> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+struct FakeSink(FakeServer, mpsc::UnboundedSender<Result<Vec<u64>>>);
+
+impl InsertSink for FakeSink {
+    fn send(&mut self, batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            if let Some(error) = &self.0.refuses {
+                return Err(error.clone());
+            }
+            let keys = batch.items.iter().map(|item| item.key).collect();
+            for item in batch.items {
+                let columns =
+                    item.trajectory.decode()?.into_iter().map(|tensor| match tensor.data {
+                        TensorData::Bytes(bytes) => bytes,
+                        TensorData::Strings(_) => panic!("no test writes strings"),
+                    });
+                let item = (item.table.to_string(), item.priority, columns.collect());
+                self.0.stored.lock().push(item);
+            }
+            if self.0.confirms {
+                let _ = self.1.send(Ok(keys));
+            }
+            self.0.arrivals.notify_one();
+            Ok(())
+        })
+    }
+}
+
+fn unexpected<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T>> {
+    Box::pin(async { Err(Error::internal("a writer has no business with this call")) })
+}
+
+impl Transport for FakeServer {
+    fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
+        let (sender, confirmations) = mpsc::unbounded_channel();
+        let sink = Box::new(FakeSink(self.clone(), sender));
+        Box::pin(async { Ok(InsertStream { sink, confirmations }) })
+    }
+
+    fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {
+        unexpected()
+    }
+
+    fn mutate_priorities<'a>(
+        &'a self,
+        _: &'a str,
+        _: Vec<(u64, f64)>,
+        _: Vec<u64>,
+    ) -> BoxFuture<'a, Result<()>> {
+        unexpected()
+    }
+
+    fn reset<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<()>> {
+        unexpected()
+    }
+
+    fn server_info(&self) -> BoxFuture<'_, Result<ServerInfo>> {
+        unexpected()
+    }
+
+    fn checkpoint(&self) -> BoxFuture<'_, Result<String>> {
+        unexpected()
+    }
+
+    fn address(&self) -> &'static str {
+        "fake:1"
+    }
+
+    fn is_local(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Appending a step to a sequence writer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reverb_client::SequenceWriter;
+use reverb_client::writer::sequence::{PerRow, Step};
+use reverb_data::tensor::shape_text;
+
+use crate::attrs::Attrs;
+use crate::failure::{Failure, Outcome};
+use crate::kernel::{Context, Definition, Op};
+use crate::pending::{self, Answer};
+use crate::tensor::{Input, Output};
+use crate::writers;
+
+/// Appends a step of all environments and queues the items that are complete with it.
+///
+/// The step is stored and its items are queued when the op returns. `pending` is a call only while the writer is slowed
+/// down, because it outruns its connection.
+pub(super) struct Append {
+    labels: Vec<String>,
+    wait: Duration,
+}
+
+impl Op for Append {
+    const DEFINITION: Definition = Definition {
+        name: "ReverbReplayAppend",
+        inputs: &[
+            "writer: int64",
+            // Never looked at: ops with the same resource run in the order of the program, which TensorFlow promises
+            // for nothing else, where loops and branches are involved.
+            "order: resource",
+            "is_last: bool",
+            "priorities: double",
+            "data: Tdata_list",
+        ],
+        outputs: &["pending: int64", "num_items: int64"],
+        attrs: &["Tdata_list: list(type) >= 1", "labels: list(string) >= 1", "wait_ms: int = 20"],
+    };
+
+    fn create(attrs: &Attrs) -> Outcome<Self> {
+        let labels = attrs.strings("labels")?.into_iter();
+        let labels = labels.map(|label| String::from_utf8_lossy(&label).into_owned()).collect();
+        Ok(Self { labels, wait: super::wait(attrs)? })
+    }
+
+    fn compute(&self, context: &mut Context) -> Outcome<()> {
+        let writer = writers::get(context.input(0)?.int()?)?;
+        let is_last = Rows::flags(&context.input(2)?)?;
+        let priorities = Rows::numbers(&context.input(3)?)?;
+        let data =
+            (4..context.num_inputs()).map(|i| context.input(i)).collect::<Outcome<Vec<_>>>()?;
+        if data.len() != self.labels.len() {
+            return Err(Failure::internal("labels and data do not belong together"));
+        }
+        let created = writer.append(Step {
+            labels: Some(&self.labels),
+            values: data.iter().map(Input::cell).collect(),
+            is_last: is_last.per_row(),
+            priorities: priorities.per_row(),
+        })?;
+        drop(data);
+        context.set_output(0, Output::int(self.throttle(writer)?)?)?;
+        context.set_output(1, Output::int(created as i64)?)
+    }
+}
+
+impl Append {
+    /// Waits while the writer outruns its connection; gives the handle of a wait that is not over.
+    fn throttle(&self, writer: Arc<SequenceWriter>) -> Outcome<i64> {
+        if !writer.queue().sender().is_crowded() {
+            return Ok(0);
+        }
+        let runtime = writer.runtime().clone();
+        let call = Box::pin(async move {
+            writer.queue().sender().throttle().await?;
+            Ok(Answer::Done)
+        });
+        Ok(pending::start(&runtime, call, self.wait)?.handle())
+    }
+}
+
+/// One value for each row, or one for all.
+enum Rows<T> {
+    All(T),
+    Each(Vec<T>),
+}
+
+impl<T: Copy> Rows<T> {
+    fn per_row(&self) -> PerRow<'_, T> {
+        match self {
+            Self::All(value) => PerRow::All(*value),
+            Self::Each(values) => PerRow::Each(values),
+        }
+    }
+
+    fn of(name: &str, input: &Input, values: Vec<T>) -> Outcome<Self> {
+        match (input.shape(), values.first()) {
+            ([], Some(value)) => Ok(Self::All(*value)),
+            ([_], _) => Ok(Self::Each(values)),
+            (shape, _) => Err(Failure::invalid_argument(format!(
+                "{name} must be one value for each row of the batch, or one for all, got shape {}",
+                shape_text(shape)
+            ))),
+        }
+    }
+}
+
+impl Rows<bool> {
+    fn flags(input: &Input) -> Outcome<Self> {
+        Self::of("is_last", input, input.bytes().iter().map(|&flag| flag != 0).collect())
+    }
+}
+
+impl Rows<f64> {
+    fn numbers(input: &Input) -> Outcome<Self> {
+        let (numbers, _) = input.bytes().as_chunks::<8>();
+        Self::of(
+            "priorities",
+            input,
+            numbers.iter().map(|&bytes| f64::from_ne_bytes(bytes)).collect(),
+        )
+    }
+}

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sequence writer as an op, so that it can stand in a `tf.function`."""
+
+import weakref
+from typing import Any
+
+import numpy as np
+import tensorflow as tf  # pyright: ignore[reportMissingImports]
+import tree
+
+from reverb.errors import InvalidArgumentError, SignatureMismatchError
+from reverb.sequence_writer import SequenceWriter, column_label
+from reverb.tf_ops import ops
+from reverb.tf_ops.eager_errors import as_tensorflow_errors
+from reverb.tf_ops.pipeline import on_cpu
+from reverb.tf_ops.waiting import finish
+
+__all__ = ["TFSequenceWriter"]
+
+# One for each writer, for it is the very tensor that makes the order.
+_eager_orders: weakref.WeakKeyDictionary[SequenceWriter, Any] = weakref.WeakKeyDictionary()
+
+
+class TFSequenceWriter:
+    """Appends to a `SequenceWriter`, eagerly and in graphs.
+
+    Inside a `tf.function`, in its loops and branches too, the steps are appended in the order of
+    the program. The writer can be used from Python as well; `flush` and `close` are only there. It
+    must stay open as long as functions use it.
+
+    Example:
+      >>> writer = client.sequence_writer("table", sequence_length=2, batch_size=3)
+      >>> tf_writer = reverb.TFSequenceWriter(writer)
+      >>> @tf.function
+      ... def run(num_steps):
+      ...     for i in tf.range(num_steps):
+      ...         tf_writer.append({"observation": tf.fill([3], i)}, is_last=tf.equal(i, 4))
+      >>> run(tf.constant(10))
+      >>> writer.flush()
+    """
+
+    def __init__(self, writer: SequenceWriter, name: str = "reverb_append") -> None:
+        """Makes an op of a writer.
+
+        Args:
+          writer: A writer of this process.
+          name: Begins the names of the ops.
+
+        Raises:
+          FailedPreconditionError: If the writer was made before the process forked.
+        """
+        self._writer = writer
+        self._handle = writer._tensorflow_handle()
+        self._name = name
+        # Labels, dtypes and shapes of a row's values, once a step or a graph has told them.
+        self._columns: list[tuple[str, Any, Any]] | None = None
+        self._order = _eager_order(writer, self._handle)
+
+    @property
+    def writer(self) -> SequenceWriter:
+        """The writer that it appends to."""
+        return self._writer
+
+    def append(self, data: Any, is_last: Any, priorities: Any = 1.0) -> Any:
+        """Appends one step of each environment; see `SequenceWriter.append`.
+
+        Inside a `tf.function` an append that waits for its connection holds no thread that other
+        functions need.
+
+        Args:
+          data: Nest of tensors `[B, ...]`, or `[...]` without batch size. What is no tensor becomes
+            one by the rules of NumPy, as in `SequenceWriter.append`.
+          is_last: bool `[B]`, or one for all.
+          priorities: Numbers `[B]`, or one for all.
+
+        Returns:
+          Number of items that the step completed, int64 `[]`.
+
+        Raises:
+          InvalidArgumentError: While a graph is made, if `data` has other columns than the steps
+            before, or if the batch dimension is not `B`; `SignatureMismatchError` if a column has
+            another dtype or shape.
+          TypeError: If `is_last` is not bool.
+          tf.errors.InvalidArgumentError: For all that `SequenceWriter.append` calls an invalid
+            argument, when the op runs.
+          tf.errors.FailedPreconditionError: If the writer is closed.
+        """
+        if tf.executing_eagerly():
+            # What the op does, without the threads of TensorFlow that an op wakes.
+            with as_tensorflow_errors():
+                count = self._writer.append(data, is_last=is_last, priorities=priorities)
+            return tf.constant(count, tf.int64)
+        with tf.name_scope(self._name), on_cpu():
+            return self._append_in_graph(data, is_last, priorities)
+
+    def _append_in_graph(self, data: Any, is_last: Any, priorities: Any) -> Any:
+        paths_and_leaves = tree.flatten_with_path(data)
+        labels = [column_label(path) for path, _ in paths_and_leaves]
+        tensors = [_as_tensor(leaf) for _, leaf in paths_and_leaves]
+        self._check_columns(labels, tensors)
+        is_last = _as_tensor(is_last)
+        if is_last.dtype != tf.bool:
+            raise TypeError(f"is_last must be bool, got dtype {is_last.dtype.name}")
+        priorities = tf.cast(_as_tensor(priorities), tf.float64)
+        self._check_rows("is_last", is_last)
+        self._check_rows("priorities", priorities)
+        pending, num_items = ops.reverb_replay_append(
+            writer=tf.constant(self._handle, tf.int64),
+            order=self._order_in_graph(),
+            is_last=is_last,
+            priorities=priorities,
+            data=tensors,
+            labels=labels,
+        )
+        (done,) = finish([pending], lambda handle: [ops.reverb_replay_resume(handle)], [])
+        with tf.control_dependencies([done]):
+            num_items = tf.identity(num_items)
+        num_items.set_shape([])
+        return num_items
+
+    def _order_in_graph(self) -> Any:
+        if self._order is not None and tf.inside_function():
+            return self._order
+        return _order_resource(self._handle)
+
+    def _check_columns(self, labels: list[str], tensors: list[Any]) -> None:
+        """Compares a step with those before, as far as a graph tells; remembers the first one."""
+        if not tensors:
+            raise InvalidArgumentError("data must have at least one leaf, got none")
+        columns = [
+            (label, tensor.dtype, self._row_shape(label, tensor))
+            for label, tensor in zip(labels, tensors, strict=True)
+        ]
+        known = self._columns or [
+            (label, tf.as_dtype(number), tf.TensorShape(shape))
+            for label, number, shape in self._writer._columns()
+        ]
+        if not known:
+            self._columns = columns
+            return
+        expected = [label for label, _, _ in known]
+        if labels != expected:
+            raise InvalidArgumentError(
+                f"data must have the columns of the steps before, {expected}, got {labels}"
+            )
+        for (label, dtype, shape), (_, known_dtype, known_shape) in zip(
+            columns, known, strict=True
+        ):
+            if dtype != known_dtype or not shape.is_compatible_with(known_shape):
+                raise SignatureMismatchError(
+                    f"column {label} must have dtype {known_dtype.name} and shape {known_shape} "
+                    f"for each row, as in the steps before, got dtype {dtype.name} and shape "
+                    f"{shape}"
+                )
+
+    def _row_shape(self, label: str, tensor: Any) -> Any:
+        batch_size = self._writer.batch_size
+        if batch_size is None or tensor.shape.rank is None:
+            return tensor.shape if batch_size is None else tf.TensorShape(None)
+        if tensor.shape.rank == 0 or tensor.shape[0] not in (None, batch_size):
+            raise InvalidArgumentError(
+                f"column {label} must have shape [batch_size, ...] with batch_size = "
+                f"{batch_size}, got shape {tensor.shape}"
+            )
+        return tensor.shape[1:]
+
+    def _check_rows(self, argument: str, tensor: Any) -> None:
+        rows = [] if self._writer.batch_size is None else [self._writer.batch_size]
+        if tensor.shape.rank != 0 and not tensor.shape.is_compatible_with(rows):
+            raise InvalidArgumentError(
+                f"{argument} must have shape {rows}, one value for each row of the batch, or be "
+                f"one value for all, got shape {tensor.shape}"
+            )
+
+
+def _order_resource(handle: int) -> Any:
+    """A resource that nobody reads or writes: TensorFlow keeps ops in order that share one."""
+    return tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name=f"reverb_writer_{handle}")
+
+
+def _eager_order(writer: SequenceWriter, handle: int) -> Any:
+    """The resource of a writer that functions capture; `None` where there is no eager code."""
+    with tf.init_scope():
+        if not tf.executing_eagerly():
+            return None
+        if writer not in _eager_orders:
+            with on_cpu():
+                _eager_orders[writer] = _order_resource(handle)
+        return _eager_orders[writer]
+
+
+def _as_tensor(value: Any) -> Any:
+    """A tensor; numbers of Python have the dtypes that NumPy gives them."""
+    return tf.convert_to_tensor(value if tf.is_tensor(value) else np.asarray(value))
