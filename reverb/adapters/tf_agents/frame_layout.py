@@ -111,7 +111,7 @@ def _matcher(nest: Any) -> Callable[[Any], bool]:
     """What recognises nests of the same types, lengths and keys, with a value at every leaf."""
     kind = type(nest)
     if isinstance(nest, dict):
-        keys = nest.keys()
+        keys = frozenset(nest)
         inner = [(key, _matcher(value)) for key, value in nest.items() if tree.is_nested(value)]
 
         def matches_dict(other: Any) -> bool:
@@ -119,7 +119,7 @@ def _matcher(nest: Any) -> Callable[[Any], bool]:
                 return False
             if type(None) in map(type, other.values()):
                 return False
-            return all(matches(other[key]) for key, matches in inner)
+            return _all_match(inner, other)
 
         return matches_dict
     if isinstance(nest, tuple | list):
@@ -131,10 +131,17 @@ def _matcher(nest: Any) -> Callable[[Any], bool]:
                 return False
             if type(None) in map(type, other):
                 return False
-            return all(matches(other[i]) for i, matches in inner)
+            return _all_match(inner, other)
 
         return matches_sequence
     return lambda other: False
+
+
+def _all_match(inner: list[tuple[Any, Callable[[Any], bool]]], nest: Any) -> bool:
+    for key, matches in inner:  # noqa: SIM110 - A generator costs more than what it would test.
+        if not matches(nest[key]):
+            return False
+    return True
 
 
 def _paths(frame: Any) -> list[tuple[Any, ...]]:
