@@ -46,7 +46,8 @@ class Observer(abc.ABC):
         if not self._table_names:
             raise errors.InvalidArgumentError("table_name must name at least one table, got none")
         self._writer: Any = None
-        self._failure: BaseException | None = None
+        # Why the observer was closed, if it was not asked to.
+        self._failure = ""
 
     @property
     def py_client(self) -> reverb.Client:
@@ -97,7 +98,7 @@ class Observer(abc.ABC):
         """
         if self._writer is None:
             self._writer = self._make_writer()
-            self._failure = None
+            self._failure = ""
             self._start_episode()
 
     def close(self) -> None:
@@ -172,14 +173,13 @@ class Observer(abc.ABC):
         recoverable = (errors.InvalidArgumentError, errors.DeadlineExceededError)
         if not isinstance(error, recoverable):
             self._abandon()
-            self._failure = error
+            self._failure = f" ({error})"
 
     def _open_writer(self) -> Any:
         """The writer, or the reason why there is none."""
         if self._writer is None:
-            reason = f" ({self._failure})" if self._failure is not None else ""
             raise ObserverClosedError(
-                f"the observer is closed{reason}: call open() or reset() before using it again"
+                f"the observer is closed{self._failure}: call open() or reset() to use it again"
             )
         return self._writer
 

@@ -6,14 +6,17 @@ Stands in for `tf_agents.replay_buffers.reverb_utils`; needs neither TF-Agents n
 
 from reverb.adapters.tf_agents.batched_observer import ReverbBatchedTrajectoryObserver
 from reverb.adapters.tf_agents.episode_observer import ReverbAddEpisodeObserver
+from reverb.adapters.tf_agents.observer import ObserverClosedError, UnknownTableError
 from reverb.adapters.tf_agents.trajectory_observer import (
     ReverbAddTrajectoryObserver,
     ReverbTrajectorySequenceObserver,
 )
 
 __all__ = [
+    "ObserverClosedError",
     "ReverbAddEpisodeObserver",
     "ReverbAddTrajectoryObserver",
     "ReverbBatchedTrajectoryObserver",
     "ReverbTrajectorySequenceObserver",
+    "UnknownTableError",
 ]

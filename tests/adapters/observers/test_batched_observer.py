@@ -9,7 +9,6 @@ import pytest
 
 from reverb import errors
 from reverb.adapters.tf_agents import reverb_utils
-from reverb.adapters.tf_agents.observer import ObserverClosedError, UnknownTableError
 
 MID, LAST = 1, 2
 
@@ -185,7 +184,7 @@ class TestOpenAndClose:
         observer.close()
         observer.close()
         for call in (lambda: observer(batch(frame, [0, 0, 0])), observer.flush):
-            with pytest.raises(ObserverClosedError, match=r"is closed: call open\(\)"):
+            with pytest.raises(reverb_utils.ObserverClosedError, match=r"is closed: call open\(\)"):
                 call()
         observer.open()
         for step in (1, 2):
@@ -198,7 +197,7 @@ class TestOpenAndClose:
         with reverb_utils.ReverbBatchedTrajectoryObserver(client, "table", 1, 2) as observer:
             observer(batch(frame, [0, 1]))
         assert items(client) == [[0], [1]]
-        with pytest.raises(ObserverClosedError):
+        with pytest.raises(reverb_utils.ObserverClosedError):
             observer.flush()
 
     def test_the_client_and_the_signature(self, client, observe):
@@ -287,7 +286,9 @@ class TestErrors:
             observe(**arguments)
 
     def test_unknown_table(self, observe):
-        with pytest.raises(UnknownTableError, match="no table named unknown; its tables are: any"):
+        with pytest.raises(
+            reverb_utils.UnknownTableError, match="no table named unknown; its tables are: any"
+        ):
             observe(2, ["table", "unknown"])
 
     @pytest.mark.parametrize("num_rows", [1, 2, 4])

@@ -8,7 +8,6 @@ import pytest
 
 from reverb import errors
 from reverb.adapters.tf_agents import reverb_utils
-from reverb.adapters.tf_agents.observer import ObserverClosedError, UnknownTableError
 
 LAST = 2
 
@@ -121,7 +120,7 @@ class TestOpenAndClose:
         observer.close()
         observer.close()
         for call in (lambda: observer(frame(0)), observer.flush):
-            with pytest.raises(ObserverClosedError, match=r"is closed: call open\(\)"):
+            with pytest.raises(reverb_utils.ObserverClosedError, match=r"is closed: call open\(\)"):
                 call()
 
     def test_opening_counts_from_zero(self, client, observe, episode, items):
@@ -175,7 +174,9 @@ class TestErrors:
             observe(length)
 
     def test_unknown_table(self, observe):
-        with pytest.raises(UnknownTableError, match="no table named unknown; its tables are: any"):
+        with pytest.raises(
+            reverb_utils.UnknownTableError, match="no table named unknown; its tables are: any"
+        ):
             observe(2, "unknown")
 
     def test_episodes_that_do_not_fit_the_signature(self, client, observe, episode, items):

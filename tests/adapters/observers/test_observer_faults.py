@@ -10,7 +10,6 @@ import reverb
 from reverb import errors, testing
 from reverb.adapters.tf_agents import observer as observer_module
 from reverb.adapters.tf_agents import reverb_utils
-from reverb.adapters.tf_agents.observer import ObserverClosedError
 
 LAST = 2
 
@@ -70,7 +69,7 @@ def test_a_server_that_goes_away_closes_the_observer(kind, boundary, items, host
     with pytest.raises(errors.ReverbError) as failure:
         write_until_error(observer, boundary)
     assert isinstance(failure.value, errors.UnavailableError | errors.CancelledError)
-    with pytest.raises(ObserverClosedError, match=r"is closed \(.+\): call open\(\)"):
+    with pytest.raises(reverb_utils.ObserverClosedError, match=r"is closed \(.+\): call open\(\)"):
         observer.flush()
     observer.close()  # Nothing is left to do.
     with pytest.raises(errors.UnavailableError):

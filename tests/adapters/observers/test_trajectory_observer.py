@@ -10,7 +10,6 @@ import pytest
 
 from reverb import errors
 from reverb.adapters.tf_agents import reverb_utils
-from reverb.adapters.tf_agents.observer import ObserverClosedError, UnknownTableError
 
 LAST = 2
 
@@ -235,7 +234,7 @@ class TestOpenAndClose:
         observer.close()
         observer.close()
         for call in (lambda: observer(frame(0)), observer.flush):
-            with pytest.raises(ObserverClosedError, match=r"is closed: call open\(\)"):
+            with pytest.raises(reverb_utils.ObserverClosedError, match=r"is closed: call open\(\)"):
                 call()
         with pytest.raises(ValueError, match="is closed"):
             observer.flush()
@@ -254,7 +253,7 @@ class TestOpenAndClose:
         with reverb_utils.ReverbAddTrajectoryObserver(client, "table", 2) as observer:
             show(observer, map(frame, range(3)))
         assert items(client) == [[0, 1], [1, 2]]
-        with pytest.raises(ObserverClosedError):
+        with pytest.raises(reverb_utils.ObserverClosedError):
             observer(frame(3))
 
     def test_a_block_that_fails_does_not_wait(self, client, frame):
@@ -262,7 +261,7 @@ class TestOpenAndClose:
         show(observer, map(frame, range(3)))  # The queue takes only one.
         with pytest.raises(KeyError, match="mistake"), observer:
             raise KeyError("mistake")
-        with pytest.raises(ObserverClosedError):
+        with pytest.raises(reverb_utils.ObserverClosedError):
             observer.flush()
 
     def test_the_client_and_the_signature(self, client, observe):
@@ -343,7 +342,12 @@ class TestBadArguments:
     @pytest.mark.parametrize("names", ["unknown", ["table", "unknown"]])
     def test_unknown_table(self, observe, names):
         message = "no table named unknown; its tables are: any, other, queue, table, three"
-        for kind in (UnknownTableError, errors.TableNotFoundError, KeyError, ValueError):
+        for kind in (
+            reverb_utils.UnknownTableError,
+            errors.TableNotFoundError,
+            KeyError,
+            ValueError,
+        ):
             with pytest.raises(kind, match=f"^table_name: .* {message}$"):
                 observe(2, names)
 
