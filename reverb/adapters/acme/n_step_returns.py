@@ -62,7 +62,9 @@ def return_specs(rewards: Any, discounts: Any) -> tuple[Any, Any]:
     for reward, discount in pairs:
         reward, discount = specs.as_spec(reward), specs.as_spec(discount)
         if reward.shape is None or discount.shape is None:
-            raise InvalidArgumentError(f"rewards and discounts need shapes, got {reward}, {discount}")
+            raise InvalidArgumentError(
+                f"rewards and discounts need shapes, got {reward}, {discount}"
+            )
         dtype = _computed_dtype(reward.dtype, discount.dtype)
         shape = np.broadcast_shapes(reward.shape, discount.shape)  # pyright: ignore
         returns.append(specs.TensorSpec(shape, dtype))

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches for learners, as NumPy arrays.
+
+In place of `from acme import datasets`. A `ReplayDataset` stands in for the `tf.data.Dataset` of
+Acme: `dataset.as_numpy_iterator()`, `iter(dataset)` and `datasets.NumpyIterator(dataset)` are
+iterators over samples that a thread fetches ahead.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from reverb import errors
+from reverb.adapters.acme.adders.base import DEFAULT_PRIORITY_TABLE, Step
+from reverb.adapters.acme.prefetching import Pipe, PrefetchIterator, Source
+from reverb.adapters.acme.table_source import TableSource
+from reverb.adapters.acme.types import Transition
+from reverb.client import Client
+from reverb.replay_sample import ReplaySample
+
+__all__ = ["NumpyIterator", "ReplayDataset", "make_reverb_dataset"]
+
+# What Acme's pipeline keeps in flight by default: items without batches, or batches.
+_DEFAULT_ITEMS_AHEAD = 100
+_DEFAULT_BATCHES_AHEAD = 2
+
+
+class ReplayDataset:
+    """What an iterator will fetch; made by `make_reverb_dataset`.
+
+    Every iterator fetches on its own, from the moment it is made.
+
+    Example:
+      >>> dataset = make_reverb_dataset(client.server_address, batch_size=256)
+      >>> for sample in dataset.map(jax.device_put):
+      ...     state = update(state, sample.data)
+    """
+
+    def __init__(self, source: Source, size: int, *, timeout_s: float | None = None) -> None:
+        self._source = source
+        self._size = size
+        self._timeout_s = timeout_s
+
+    def __iter__(self) -> PrefetchIterator:
+        return PrefetchIterator(self._source, self._size, timeout_s=self._timeout_s)
+
+    def as_numpy_iterator(self) -> PrefetchIterator:
+        """A new iterator."""
+        return iter(self)
+
+    def map(self, function: Callable[[Any], Any]) -> "ReplayDataset":
+        """A dataset of `function(element)`, called in the thread that fetches.
+
+        For batches that shall be on a device before the learner asks for them: `jax.device_put`, or
+        `functools.partial(jax.device_put, device=sharding)`. `info.key` is then a `jax.Array` too,
+        with 32 bits only unless JAX was told to use 64: to update priorities later, map
+        `lambda sample: sample._replace(data=jax.device_put(sample.data))`.
+        """
+        source = self._source
+
+        def mapped(count: int, pipe: Pipe) -> Iterator[Any]:
+            return map(function, source(count, pipe))
+
+        return ReplayDataset(mapped, self._size, timeout_s=self._timeout_s)
+
+    def prefetch(self, size: int) -> "ReplayDataset":
+        """The same dataset, whose iterators fetch `size` elements ahead; `None` or less than 1: 1.
+
+        More is sampled then before it is used; see `make_reverb_dataset`.
+        """
+        return ReplayDataset(self._source, max(1, size or 1), timeout_s=self._timeout_s)
+
+
+def make_reverb_dataset(
+    server_address: str | Client,
+    batch_size: int | None = None,
+    prefetch_size: int | None = None,
+    table: str | Mapping[str, float] = DEFAULT_PRIORITY_TABLE,
+    num_parallel_calls: int | None = 12,
+    max_in_flight_samples_per_worker: int | None = None,
+    postprocess: Callable[[ReplaySample], Any] | None = None,
+    environment_spec: Any = None,
+    extra_spec: Any = None,
+    transition_adder: bool = False,
+    convert_zero_size_to_none: bool = False,
+    using_deprecated_adder: bool = False,
+    sequence_length: int | None = None,
+    *,
+    rate_limiter_timeout_ms: int | None = None,
+    timeout_s: float | None = None,
+    container_types: Sequence[type] = (Step, Transition),
+    seed: int | None = None,
+) -> ReplayDataset:
+    """Samples of one or several tables, in batches.
+
+    Elements are a `ReplaySample`: `info` has arrays `[B]`, `data` is nested like the table's
+    signature with arrays `[B, ...]` (a flat list if the table has no signature). Without
+    `batch_size` they are single items without the first dimension.
+
+    What is fetched ahead counts as sampled: of a table with `SampleToInsertRatio` the learner sees
+    the newest data that much later, and a table with `max_times_sampled` is emptied that much
+    earlier. At most `prefetch_size` elements (or what stands for it, see below) are on their way or
+    waiting at any moment; Acme's pipeline has 12 times as many.
+
+    Args:
+      server_address: Address of the server, or a client.
+      batch_size: Number of items of a batch, `B`.
+      prefetch_size: How many elements are fetched ahead. If `None` (or 0), as many as
+        `max_in_flight_samples_per_worker` items make, at least 1; 2 batches by default, 100 items
+        without batches.
+      table: Name of the table; or several with weights, of which one is drawn for each batch.
+      num_parallel_calls: Accepted, without effect: one request has all items of a batch.
+      max_in_flight_samples_per_worker: See `prefetch_size`.
+      postprocess: Called in the background with every single item; its results are stacked. Items
+        may differ in length if the results do not. Without it, batches are stacked as they are
+        fetched, which is many times faster: prefer `dataset.map`, which sees whole batches.
+      environment_spec: No longer used, in Acme neither.
+      extra_spec: No longer used, in Acme neither.
+      transition_adder: Accepted, without effect, as in Acme.
+      convert_zero_size_to_none: Accepted, without effect, as in Acme.
+      using_deprecated_adder: Accepted, without effect, as in Acme.
+      sequence_length: Accepted, without effect, as in Acme.
+      rate_limiter_timeout_ms: Iterators end when the rate limiter lets no item through for so long;
+        `None`: never.
+      timeout_s: `next` raises `DeadlineExceededError` after so many seconds without an element and
+        says what it waited for; `None`: it waits, and logs what for after a minute.
+      container_types: The named tuples of `data`, by their names and fields. Give
+        `[acme.types.Transition]` to get those of Acme.
+      seed: Makes the choice between tables repeatable.
+
+    Returns:
+      A `ReplayDataset`. Does not connect yet.
+
+    Raises:
+      InvalidArgumentError: If a number is out of its range, if no table has a positive weight, or
+        if a spec is given.
+    """
+    del num_parallel_calls, transition_adder, convert_zero_size_to_none, using_deprecated_adder
+    del sequence_length
+    if environment_spec is not None or extra_spec is not None:
+        raise errors.InvalidArgumentError(
+            "make_reverb_dataset takes no environment_spec and no extra_spec any more: give them "
+            "to the signature of the table"
+        )
+    for argument, value, least in (
+        ("batch_size", batch_size, 1),
+        ("prefetch_size", prefetch_size, 0),
+        ("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker, 1),
+        ("rate_limiter_timeout_ms", rate_limiter_timeout_ms, 0),
+    ):
+        if value is not None and value < least:
+            raise errors.InvalidArgumentError(f"{argument} must be at least {least}, got {value}")
+    client = server_address if isinstance(server_address, Client) else Client(server_address)
+    weights = _positive_weights(table)
+    sources = [
+        TableSource(
+            client,
+            name,
+            batch_size,
+            postprocess=postprocess,
+            rate_limiter_timeout_ms=rate_limiter_timeout_ms,
+            container_types=container_types,
+        )
+        for name in weights
+    ]
+    size = prefetch_size or _num_ahead(batch_size, max_in_flight_samples_per_worker)
+    source = sources[0] if len(sources) == 1 else _mixed(sources, list(weights.values()), seed)
+    return ReplayDataset(source, size, timeout_s=timeout_s)
+
+
+class NumpyIterator:
+    """An iterator over a dataset; as `acme.datasets.NumpyIterator`, which only TensorFlow needs.
+
+    Example:
+      >>> iterator = NumpyIterator(make_reverb_dataset(client.server_address, batch_size=32))
+    """
+
+    def __new__(cls, dataset: Any) -> Any:
+        """`iter(dataset)`."""
+        return iter(dataset)
+
+
+def _positive_weights(table: str | Mapping[str, float]) -> dict[str, float]:
+    if isinstance(table, str):
+        return {table: 1.0}
+    if any(not (math.isfinite(weight) and weight >= 0) for weight in table.values()):
+        raise errors.InvalidArgumentError(
+            f"the weights of tables must be at least 0 and finite, got {dict(table)}"
+        )
+    weights = {name: float(weight) for name, weight in table.items() if weight > 0}
+    if not weights:
+        raise errors.InvalidArgumentError(
+            f"table must have at least one table with a positive weight, got {dict(table)}"
+        )
+    return weights
+
+
+def _num_ahead(batch_size: int | None, num_items: int | None) -> int:
+    """How many elements to fetch ahead, so that about `num_items` items are."""
+    if num_items is None:
+        return _DEFAULT_ITEMS_AHEAD if batch_size is None else _DEFAULT_BATCHES_AHEAD
+    return max(1, num_items // (batch_size or 1))
+
+
+def _mixed(sources: list[TableSource], weights: list[float], seed: int | None) -> Source:
+    """Elements of several sources, each of one that is drawn by its weight."""
+    random = np.random.default_rng(seed)
+    probabilities = np.asarray(weights) / sum(weights)
+
+    def mixed(count: int, pipe: Pipe) -> Iterator[Any]:
+        for index in random.choice(len(sources), size=count, p=probabilities):
+            elements = list(sources[index](1, pipe))
+            if not elements:
+                return
+            yield elements[0]
+
+    return mixed

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples of a table, for an iterator that fetches ahead: items one by one, or batches of them."""
+
+import collections
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tree
+
+from reverb import errors
+from reverb.adapters.acme.prefetching import Pipe
+from reverb.client import Client
+from reverb.replay_sample import ReplaySample, SampleInfo
+
+__all__ = ["TableSource"]
+
+# How long a request waits for a rate limiter, before the thread looks whether it is still wanted.
+_POLL_MS = 200
+
+
+class TableSource:
+    """Samples one table."""
+
+    def __init__(
+        self,
+        client: Client,
+        table: str,
+        batch_size: int | None,
+        *,
+        postprocess: Callable[[ReplaySample], Any] | None = None,
+        rate_limiter_timeout_ms: int | None = None,
+        container_types: Sequence[type] = (),
+    ) -> None:
+        """Makes a source; does not connect yet.
+
+        Args:
+          client: Of the server.
+          table: Name of the table.
+          batch_size: Number of items `B` of an element; `None` if an element is one item.
+          postprocess: Called with every item, before items become a batch.
+          rate_limiter_timeout_ms: Ends after waiting so long for the rate limiter; `None`: never.
+          container_types: Named tuples to use for those of the same name and fields in the table's
+            signature.
+        """
+        self._client = client
+        self._table = table
+        self._batch_size = batch_size
+        self._postprocess = postprocess
+        self._timeout_s = (
+            None if rate_limiter_timeout_ms is None else rate_limiter_timeout_ms / 1_000
+        )
+        self._container_types = {cls.__name__: cls for cls in container_types}
+        self._structure: Any = None
+        self._num_columns = 0
+
+    def __call__(self, count: int, pipe: Pipe) -> Iterator[Any]:
+        """Yields `count` elements; fewer if the rate limiter lets none through for too long."""
+        if self._batch_size is None:
+            yield from self._items(count, pipe)
+            return
+        for _ in range(count):
+            make = self._stacked_batch if self._postprocess is None else self._batch_of_items
+            batch = make(self._batch_size, pipe)
+            if batch is None:
+                return
+            yield batch
+
+    def _stacked_batch(self, batch_size: int, pipe: Pipe) -> ReplaySample | None:
+        """One batch as the client stacks it; `None` after the timeout."""
+        parts: list[ReplaySample] = []
+        missing = batch_size
+        last_progress = time.monotonic()
+        while missing:
+            pipe.check()
+            try:
+                part = self._client.sample_batch(self._table, missing, timeout_ms=_POLL_MS)
+            except errors.DeadlineExceededError as error:
+                if self._waits_too_long(last_progress, pipe, error):
+                    return None
+                continue
+            parts.append(part)
+            missing -= len(part.info.key)
+            last_progress = time.monotonic()
+        if len(parts) == 1:
+            info, columns = parts[0]
+        else:
+            info = SampleInfo(
+                *map(np.concatenate, zip(*(part.info for part in parts), strict=True))
+            )
+            columns = [
+                np.concatenate(column)
+                for column in zip(*(part.data for part in parts), strict=True)
+            ]
+        return ReplaySample(info, self._nested(columns))
+
+    def _batch_of_items(self, batch_size: int, pipe: Pipe) -> Any:
+        """One batch of processed items; `None` after the timeout."""
+        items = list(self._items(batch_size, pipe))
+        if len(items) < batch_size:
+            return None
+        columns = zip(*map(tree.flatten, items), strict=True)
+        return tree.unflatten_as(items[0], [np.stack(column) for column in columns])
+
+    def _items(self, count: int, pipe: Pipe) -> Iterator[Any]:
+        """Items one by one, as they come."""
+        last_progress = time.monotonic()
+        while count:
+            pipe.check()
+            try:
+                for sample in self._client.sample(
+                    self._table, count, emit_timesteps=False, timeout_ms=_POLL_MS
+                ):
+                    yield self._processed(sample)
+                    pipe.check()
+                    count -= 1
+                    last_progress = time.monotonic()
+            except errors.DeadlineExceededError as error:
+                if self._waits_too_long(last_progress, pipe, error):
+                    return
+
+    def _processed(self, sample: ReplaySample) -> Any:
+        key, probability, table_size, priority, times_sampled = sample.info
+        info = SampleInfo(
+            np.uint64(key),
+            np.float64(probability),
+            np.int64(table_size),
+            np.float64(priority),
+            np.int32(times_sampled),
+        )
+        sample = ReplaySample(info, self._nested(sample.data))
+        return sample if self._postprocess is None else self._postprocess(sample)
+
+    def _waits_too_long(
+        self, last_progress: float, pipe: Pipe, error: errors.DeadlineExceededError
+    ) -> bool:
+        pipe.check(f"a sample of table {self._table}: {error}")
+        return self._timeout_s is not None and time.monotonic() - last_progress >= self._timeout_s
+
+    def _nested(self, columns: list[Any]) -> Any:
+        """A flat list of columns nested like the signature; as it is if the table has none."""
+        if self._structure is None:
+            signature = self._client.server_info()[self._table].signature
+            # Without a signature, what the first item has.
+            self._structure = columns if signature is None else self._with_types(signature)
+            self._num_columns = len(tree.flatten(self._structure))
+        if len(columns) != self._num_columns:
+            raise errors.SignatureMismatchError(
+                f"an item of table {self._table} has {len(columns)} columns, but the table's "
+                f"signature, or the first item, has {self._num_columns}"
+            )
+        return tree.unflatten_as(self._structure, columns)
+
+    def _with_types(self, nest: Any) -> Any:
+        """The same nest with classes that stay the same from one connection to the next.
+
+        The client makes new classes of the named tuples in a signature, and to `jax.jit` data in
+        another class is another function.
+        """
+        if isinstance(nest, tuple) and hasattr(nest, "_fields"):
+            name, fields = type(nest).__name__, type(nest)._fields  # pyright: ignore
+            cls = self._container_types.get(name)
+            if getattr(cls, "_fields", None) != fields:
+                cls = _named_tuple(name, fields)
+            return cls(*map(self._with_types, nest))  # pyright: ignore
+        if isinstance(nest, Mapping):
+            return {key: self._with_types(value) for key, value in nest.items()}
+        if isinstance(nest, list | tuple):
+            return type(nest)(map(self._with_types, nest))
+        return nest
+
+
+def _joined(parts: list[Any]) -> list[np.ndarray]:
+    """Lists of arrays `[..., ...]` as one list of arrays."""
+    return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+
+
+@functools.cache
+def _named_tuple(name: str, fields: tuple[str, ...]) -> type:
+    return collections.namedtuple(name, fields)
