@@ -2,6 +2,8 @@
 """Observers whose server goes away, or keeps them waiting."""
 
 import logging
+import os
+import signal
 import threading
 
 import pytest
@@ -127,4 +129,19 @@ def test_a_flush_with_a_timeout_leaves_the_items_queued(frame):
                 observer.flush(timeout_ms=timeout_ms)
         assert len(list(client.sample("queue", 2))) == 2
         observer.flush(timeout_ms=10_000)
+        observer.close()
+
+
+def test_ctrl_c_ends_a_blocked_call_and_nothing_is_lost(frame, items):
+    with testing.server([reverb.Table.queue("queue", 1)]) as client:
+        observer = KINDS["trajectory"](client, "queue")
+        observer(frame(0, LAST))
+        observer(frame(1))  # The queue is full.
+        interrupt = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            observer(frame(2, LAST))
+        taken = [steps[0].data[2] for steps in client.sample("queue", 3)]
+        observer(frame(3, LAST))
+        assert [*taken, *(window[0] for window in items(client, "queue"))] == [0, 1, 2, 3]
         observer.close()

@@ -9,11 +9,14 @@ import tensorflow as tf
 from tf_agents.drivers import py_driver
 from tf_agents.environments import batched_py_environment, test_envs
 from tf_agents.policies import random_py_policy
+from tf_agents.replay_buffers import reverb_replay_buffer
 from tf_agents.replay_buffers import reverb_utils as theirs
+from tf_agents.specs import tensor_spec
 from tf_agents.train import actor
 from tf_agents.trajectories import StepType, trajectory
 from tf_agents.utils import batched_observer_unbatching
 
+import reverb
 from reverb import testing
 from reverb.adapters.tf_agents import reverb_utils as ours
 
@@ -225,3 +228,41 @@ def test_a_batched_environment_of_another_size_is_refused(client):
         pytest.raises(ValueError, match=r"shape \[3\].* batch_size .* got shape \[2\]"),
     ):
         collect_batched(observer, 2)
+
+
+def test_on_policy_training_reads_each_iteration_whole():
+    """As PPO does: one observer, two tables that hand out items once, and a dataset that ends."""
+    num_steps, names = 12, ("training", "normalization")
+    environment = counting_environment()
+    policy = random_policy(environment)
+    data_spec = tensor_spec.from_spec(policy.trajectory_spec)
+    server = reverb.Server([reverb.Table.queue(name, 100) for name in names])
+    buffers = [
+        reverb_replay_buffer.ReverbReplayBuffer(
+            data_spec,
+            name,
+            sequence_length=num_steps,
+            local_server=server,
+            max_cycle_length=1,
+            rate_limiter_timeout_ms=200,
+        )
+        for name in names
+    ]
+    observer = ours.ReverbTrajectorySequenceObserver(
+        buffers[0].py_client, names, sequence_length=num_steps, stride_length=num_steps
+    )
+    collect = actor.Actor(
+        environment, policy, tf.Variable(0, dtype=tf.int64), 10 * num_steps, observers=[observer]
+    )
+    for _ in range(2):
+        collect.run()
+        observer.reset(write_cached_steps=False)
+        for buffer in buffers:
+            num_items = buffer.num_frames()
+            assert num_items >= 10  # Boundaries are frames, but no steps.
+            elements = list(buffer.as_dataset(sample_batch_size=1, num_steps=num_steps))
+            assert len(elements) == num_items
+            assert elements[0][0].observation.shape == (1, num_steps)
+            assert buffer.num_frames() == 0
+    observer.close()
+    server.stop()
