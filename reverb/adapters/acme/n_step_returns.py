@@ -55,7 +55,8 @@ def return_specs(rewards: Any, discounts: Any) -> tuple[Any, Any]:
       Two nests of specs of the same structure.
 
     Raises:
-      ValueError: If both are nests and differ in structure, or if shapes do not fit.
+      InvalidArgumentError: If both are nests and differ in structure.
+      ValueError: If shapes cannot be broadcast.
     """
     structure, pairs = broadcast_nests(rewards, discounts)
     returns, totals = [], []
@@ -63,7 +64,7 @@ def return_specs(rewards: Any, discounts: Any) -> tuple[Any, Any]:
         reward, discount = specs.as_spec(reward), specs.as_spec(discount)
         if reward.shape is None or discount.shape is None:
             raise InvalidArgumentError(
-                f"rewards and discounts need shapes, got {reward}, {discount}"
+                f"specs of rewards and discounts must have shapes, got {reward}, {discount}"
             )
         dtype = _computed_dtype(reward.dtype, discount.dtype)
         shape = np.broadcast_shapes(reward.shape, discount.shape)  # pyright: ignore
@@ -79,17 +80,21 @@ def broadcast_nests(*nests: Any) -> tuple[Any, list[tuple[Any, ...]]]:
       A nest of the common structure, and one tuple of leaves for each of its leaves.
 
     Raises:
-      ValueError: If two nests differ in structure.
+      InvalidArgumentError: If two nests differ in structure.
     """
     structure = next((nest for nest in nests if tree.is_nested(nest)), nests[0])
-    count = len(tree.flatten(structure))
+    paths = _paths(structure)
     columns = []
     for nest in nests:
-        if tree.is_nested(nest):
-            tree.assert_same_structure(structure, nest, check_types=False)
-            columns.append(tree.flatten(nest))
-        else:
-            columns.append([nest] * count)
+        if not tree.is_nested(nest):
+            columns.append([nest] * len(paths))
+            continue
+        if _paths(nest) != paths:
+            raise InvalidArgumentError(
+                "rewards, discounts and the agent's discount must have the same structure, or be "
+                f"single values, got leaves at {paths} and at {_paths(nest)}"
+            )
+        columns.append(tree.flatten(nest))
     return structure, list(zip(*columns, strict=True))
 
 
@@ -122,8 +127,8 @@ class ReturnWindow:
         """Adds a step, and forgets the oldest if the window is full.
 
         Raises:
-          SignatureMismatchError: If a dtype differs from that of the first step.
-          ValueError: If a structure does.
+          SignatureMismatchError: If dtype or structure differ from those of the first step.
+          InvalidArgumentError: If the two do not fit together, or are no numbers.
         """
         if self._takes_scalars and type(reward) is type(discount) is self._leaves[0].scalar_type:
             self._leaves[0].push(reward, discount, self._length)
@@ -133,8 +138,11 @@ class ReturnWindow:
             self._leaves = [_Leaf(*group) for group in groups]
             self._structure = structure
             self._takes_scalars = not tree.is_nested(structure)
-        elif len(groups) != len(self._leaves) or tree.is_nested(structure):
-            tree.assert_same_structure(self._structure, structure, check_types=False)
+        elif _paths(structure) != _paths(self._structure):
+            raise SignatureMismatchError(
+                f"reward and discount have leaves at {_paths(structure)}, but in the first step "
+                f"they had {_paths(self._structure)}"
+            )
         for leaf, group in zip(self._leaves, groups, strict=True):
             leaf.append(group[0], group[1], self._length)
 
@@ -197,6 +205,10 @@ class _Leaf:
 
     def returns(self) -> tuple[Any, Any]:
         return n_step_return(self.rewards, self.discounts, self.agent_discount)
+
+
+def _paths(nest: Any) -> list[tuple[Any, ...]]:
+    return [path for path, _ in tree.flatten_with_path(nest)]
 
 
 def _computed_dtype(reward: np.dtype[Any], discount: np.dtype[Any]) -> np.dtype[Any]:
