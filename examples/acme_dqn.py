@@ -272,7 +272,7 @@ def train(config: Config, env: CartPoleEnvironment, parts: Parts, progress: Prog
     next_evaluation = config.evaluate_period_steps
     while not progress.budget_is_spent:
         result = loop.run_episode()
-        progress.episode_ended(float(result["episode_length"]))
+        progress.episode_ended(float(result["episode_length"]), watch.env_steps)
         if watch.env_steps < next_evaluation:
             continue
         next_evaluation = watch.env_steps + config.evaluate_period_steps

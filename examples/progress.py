@@ -102,9 +102,10 @@ class Progress:
         if self._live:
             print()
 
-    def episode_ended(self, episode_return: float) -> None:
-        """Notes what an episode of the training brought."""
-        self.returns.append((self.env_steps, episode_return))
+    def episode_ended(self, episode_return: float, env_steps: int | None = None) -> None:
+        """Notes what an episode of the training brought; by default it ended at the last look."""
+        steps = self.env_steps if env_steps is None else env_steps
+        self.returns.append((steps, episode_return))
 
     def evaluated(self, mean_return: float) -> None:
         """Notes how the greedy policy does."""

@@ -67,12 +67,11 @@ class Config:
     epsilon_decay_steps: int = 3_000
 
     # Replay.
-    n_step: int = 3
+    n_step: int = 10
     max_size: int = 50_000
 
     # Learning.
-    batches_per_round: int = 4  # ... and the agent learns from so many batches
-    batch_size: int = 128
+    batch_size: int = 256  # ... and the agent learns from one batch
     hidden_units: int = 64
     discount: float = 0.99
     reward_scale: float = 0.1  # keeps values near 10 and errors near 1, where Huber's loss is round
@@ -223,26 +222,32 @@ class Trainer:
     """Plays and learns in turns."""
 
     def __init__(
-        self, config: Config, agent: dqn_agent.DdqnAgent, replay: Replay, progress: Progress
+        self,
+        config: Config,
+        agent: dqn_agent.DdqnAgent,
+        replay: Replay,
+        progress: Progress,
+        env_steps: tf.Variable,
     ) -> None:
-        """Changes the variables of the agent, step by step."""
+        """Changes the variables of the agent, step by step, and counts `env_steps`."""
         self._config = config
         self._agent = agent
+        self._env_steps = env_steps
         self._progress = progress
         self._batches = replay.batches
         self._observers = [replay.observer, self._watch]
         self._episode_return = 0.0
-        self._learn = tf.function(self._learn_from_batches)
+        self._learn = tf.function(self._learn_from_batch)
         self._choose = tf.function(agent.policy.action)
 
-    def run(self, env: CartPoleEnvironment, env_steps: tf.Variable) -> list[np.ndarray]:
+    def run(self, env: CartPoleEnvironment) -> list[np.ndarray]:
         """Trains until the policy is good enough or the budget is spent.
 
         Returns:
           The variables of the best policy. A Q-network forgets now and then, so the last is not
           always the best.
         """
-        config, progress = self._config, self._progress
+        config, progress, env_steps = self._config, self._progress, self._env_steps
         policy = py_tf_eager_policy.PyTFEagerPolicy(
             self._agent.collect_policy, use_tf_function=True
         )
@@ -255,7 +260,7 @@ class Trainer:
             env_steps.assign_add(config.steps_per_round)
             if env_steps < config.initial_steps:
                 continue
-            self._learn(config.batches_per_round)
+            self._learn()
             progress.update(int(self._agent.train_step_counter), int(env_steps))
             if env_steps < next_evaluation:
                 continue
@@ -287,16 +292,15 @@ class Trainer:
     def _variables(self) -> list[np.ndarray]:
         return [variable.numpy() for variable in self._agent.policy.variables()]
 
-    def _learn_from_batches(self, num_batches: tf.Tensor) -> None:
-        # A loop in the graph: TensorFlow asks the dataset and trains, without Python in between.
-        for _ in tf.range(num_batches):
-            experience, _ = next(self._batches)
-            self._agent.train(experience)
+    def _learn_from_batch(self) -> None:
+        # In a `tf.function`: TensorFlow asks the dataset and trains, without Python in between.
+        experience, _ = next(self._batches)
+        self._agent.train(experience)
 
     def _watch(self, frame: trajectory.Trajectory) -> None:
         """An observer that sums up rewards."""
         if frame.is_boundary():
-            self._progress.episode_ended(self._episode_return)
+            self._progress.episode_ended(self._episode_return, int(self._env_steps))
             self._episode_return = 0.0
         else:
             self._episode_return += float(frame.reward)
@@ -324,7 +328,7 @@ def main() -> int:
         max_env_steps=config.max_env_steps,
         max_seconds=config.max_seconds,
     )
-    trainer = Trainer(config, agent, replay, progress)
+    trainer = Trainer(config, agent, replay, progress, env_steps)
     buffer_class = f"{type(replay.buffer).__module__}.{type(replay.buffer).__name__}"
     print(
         f"{buffer_class} at {replay.buffer.py_client.server_address}, TensorFlow {tf.__version__}"
@@ -332,7 +336,7 @@ def main() -> int:
     try:
         before = trainer.evaluate(num_episodes=20, seed=config.seed + 20_000)
         progress.evaluated(before)
-        trainer.restore(trainer.run(env, env_steps))
+        trainer.restore(trainer.run(env))
         progress.finish(int(agent.train_step_counter), int(env_steps))
     finally:
         replay.close()
