@@ -1,11 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of older JAX releases that dm-acme 0.4.0 reads, put back: `pytest -p jax_compat`."""
+"""Names of older releases of JAX that dm-acme 0.4.0 reads, put back where they are gone.
+
+Used as `pytest -p jax_compat`, or imported before acme. Nothing of Acme is changed: only modules of
+JAX and TensorFlow Probability get names, and only those that they do not have.
+"""
 
 import types
+import warnings
 
 import jax
+import jax.interpreters.xla
+import jax.numpy as jnp
+from jax._src import core
 
-if not hasattr(jax, "xla"):
-    jax.xla = types.SimpleNamespace()
-if not hasattr(jax.xla, "Device"):
-    jax.xla.Device = jax.Device
+
+def put_back(owner, name, value):
+    with warnings.catch_warnings():
+        # JAX warns of names that it will lose.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        if not hasattr(owner, name):
+            setattr(owner, name, value)
+
+
+put_back(jax, "xla", types.SimpleNamespace(Device=jax.Device, DeviceArray=jax.Array))
+put_back(jax, "pxla", types.SimpleNamespace(ShardedDeviceArray=jax.Array))
+put_back(jnp, "DeviceArray", jax.Array)
+for name in ("flatten", "leaves", "map", "structure", "unflatten"):
+    put_back(jax, f"tree_{name}", getattr(jax.tree_util, f"tree_{name}"))
+for module in (jax, jax.tree_util):
+    put_back(module, "tree_multimap", jax.tree_util.tree_map)
+
+# TensorFlow Probability 0.25 registers its arrays there.
+put_back(jax.interpreters.xla, "pytype_aval_mappings", core.pytype_aval_mappings)
+import tensorflow_probability as tfp  # noqa: E402
+
+# Newer releases have it as an attribute only once it was imported.
+import tensorflow_probability.substrates.jax  # noqa: E402
+
+put_back(tfp.experimental, "substrates", tfp.substrates)

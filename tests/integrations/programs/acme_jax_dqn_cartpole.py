@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JAX DQN agent of dm-acme 0.4.0 balances a pole.
+
+A SampleToInsertRatio rate limiter, a prioritized table, an n-step adder, Acme's dataset, and
+priorities written back by another thread. Runs with any `reverb`. Prints one line of JSON; fails if
+the mean return of the last 20 episodes is below --target.
+"""
+
+import argparse
+import json
+import sys
+import time
+
+import acme
+import cartpole_env
+import haiku as hk
+import jax_compat  # noqa: F401 - before anything of acme.jax.
+import numpy as np
+from acme import specs
+from acme.agents.jax import dqn
+from acme.jax import networks as networks_lib
+from acme.jax import utils
+from acme.utils import loggers
+
+
+class Rows(loggers.Logger):
+    """Keeps what is logged."""
+
+    def __init__(self):
+        self.rows = []
+
+    def write(self, values):
+        self.rows.append(dict(values))
+
+    def close(self):
+        pass
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--episodes", type=int, default=150)
+    parser.add_argument("--target", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+
+    env = cartpole_env.make_dm_env(arguments.seed)
+    spec = specs.make_environment_spec(env)
+    agent = dqn.DQN(
+        environment_spec=spec,
+        network=make_network(spec),
+        batch_size=64,
+        prefetch_size=2,
+        target_update_period=100,
+        samples_per_insert=32.0,
+        min_replay_size=200,
+        max_replay_size=20_000,
+        n_step=3,
+        epsilon=0.1,
+        learning_rate=1e-3,
+        discount=0.99,
+        seed=arguments.seed,
+    )
+    log = Rows()
+    loop = acme.EnvironmentLoop(env, agent, logger=log, should_update=True)
+    started = time.monotonic()
+    for episode in range(1, arguments.episodes + 1):
+        loop.run(num_episodes=1)
+        if episode % 25 == 0:
+            print(f"episode {episode}: mean of 25 returns {mean_return(log.rows[-25:]):.1f}")
+    seconds = time.monotonic() - started
+    final = mean_return(log.rows[-20:])
+    steps = sum(float(row["episode_return"]) for row in log.rows)
+    told = {
+        "return": f"{mean_return(log.rows[:20]):.0f} -> {final:.0f}",
+        "steps/s": round(steps / seconds),
+    }
+    print(json.dumps(told))
+    sys.exit(final < arguments.target)
+
+
+def make_network(spec):
+    """A perceptron that gives a value for each action."""
+    network = hk.without_apply_rng(
+        hk.transform(lambda x: hk.nets.MLP([64, 64, spec.actions.num_values])(x))
+    )
+    observation = utils.add_batch_dim(utils.zeros_like(spec.observations))
+    return networks_lib.FeedForwardNetwork(
+        init=lambda key: network.init(key, observation), apply=network.apply
+    )
+
+
+def mean_return(rows):
+    return float(np.mean([float(row["episode_return"]) for row in rows]))
+
+
+if __name__ == "__main__":
+    main()
