@@ -61,6 +61,12 @@ def add(writer, value, table="table"):
     writer.create_item(table, 1.0, {"a": writer.history[0][-1:]})
 
 
+def sequence_writer(client):
+    writer = client.sequence_writer("full", 1)
+    writer.append([1])
+    return writer
+
+
 def structured_writer(client, table="table"):
     pattern = reverb.structured.pattern_from_transform([0], lambda step: [step[0][-1]])
     writer = client.structured_writer([reverb.structured.create_config(pattern, table)])
@@ -104,6 +110,7 @@ UNSERVED = {
     "writer": lambda client: client.writer(1),
     "trajectory_writer": lambda client: client.trajectory_writer(1),
     "batched_trajectory_writer": lambda client: client.batched_trajectory_writer(1, 1),
+    "sequence_writer": lambda client: client.sequence_writer("table", 1),
     "flush": lambda client: open_item(client, validate_items=False).flush(),
     "end_episode": lambda client: open_item(client, validate_items=False).end_episode(),
     "structured flush": lambda client: structured_writer(client).flush(),
@@ -220,6 +227,7 @@ WAITING = {
     "sample, later": lambda client: list(client.sample("full", 2)),
     "flush": lambda client: open_item(client, "full").flush(),
     "end_episode": lambda client: open_item(client, "full").end_episode(),
+    "sequence flush": lambda client: sequence_writer(client).flush(),
     "structured flush": lambda client: structured_writer(client, "full").flush(),
     "old create_item": lambda client: wait_for_room(client),
 }

@@ -71,6 +71,8 @@ def test_a_forked_child_uses_clients_and_refuses_the_rest(host):
         structured = client.structured_writer([config])
         structured.append([1])
         batched = client.batched_trajectory_writer(2, 1)
+        sequences = client.sequence_writer("full", 1)
+        sequences.append([1])
         old = client.writer(1)
         samples = client.sample("full", 10, emit_timesteps=False)
         next(samples)
@@ -96,6 +98,8 @@ def test_a_forked_child_uses_clients_and_refuses_the_rest(host):
             refused(lambda: writer.flush(), "TrajectoryWriter")
             refused(lambda: structured.append([2]), "StructuredWriter")
             refused(lambda: batched.append(np.arange(2)), "BatchedTrajectoryWriter")
+            refused(lambda: sequences.append([2]), "SequenceWriter")
+            refused(lambda: sequences.flush(), "SequenceWriter")
             refused(lambda: old.append([2]), "Writer")
             refused(lambda: next(samples), "sample generator")
             refused(lambda: server.wait(), "Server")
@@ -104,6 +108,7 @@ def test_a_forked_child_uses_clients_and_refuses_the_rest(host):
             refused(lambda: reverb.Server([table]), "Table")
             writer.close()
             batched.close()
+            sequences.close()
             old.close()
             server.stop()  # Not the child's to stop.
             with reverb.Server([testing.table()]) as mine:

@@ -49,6 +49,11 @@ def batched_writer():
     writer.create_items("full", 1.0, {"a": writer.history[-1:]})
     return writer
 
+def sequence_writer():
+    writer = alive.sequence_writer("full", 1)
+    writer.append([1])
+    return writer
+
 def structured_writer(client):
     writer = client.structured_writer([config])
     writer.append([1])
@@ -108,6 +113,7 @@ CALLS = {
     "trajectory_writer, no server": "dead.trajectory_writer(1)",
     "trajectory_writer, silent server": "silent.trajectory_writer(1)",
     "batched_trajectory_writer, no server": "dead.batched_trajectory_writer(2, 1)",
+    "sequence_writer, no server": "dead.sequence_writer('full', 1)",
     "writer, no server": "dead.writer(1)",
     "trajectory writer flush": "trajectory_writer(alive) | made.flush()",
     "trajectory writer flush, no server": "trajectory_writer(dead) | made.flush()",
@@ -118,6 +124,7 @@ CALLS = {
     ),
     "trajectory writer exit": "trajectory_writer(alive) | made.__exit__(None, None, None)",
     "batched writer flush": "batched_writer() | made.flush()",
+    "sequence writer flush": "sequence_writer() | made.flush()",
     "structured writer flush": "structured_writer(alive) | made.flush()",
     "structured writer end_episode": "structured_writer(alive) | made.end_episode()",
     "structured writer flush, no server": "structured_writer(dead) | made.flush()",

@@ -53,6 +53,7 @@ MEMBERS = {
     "reverb.client": "Client Writer",
     "reverb.server": "Server Table TableExtensionBase",
     "reverb.trajectory_writer": "TrajectoryWriter TrajectoryColumn",
+    "reverb.sequence_writer": "SequenceWriter",
     "reverb.structured_writer": (
         "StructuredWriter Config ConditionProto Condition Pattern ReferenceStep PatternTransform "
         "create_reference_step pattern_from_transform create_config unpack_pattern "

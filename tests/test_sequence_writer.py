@@ -318,6 +318,15 @@ def test_a_with_block_flushes_unless_it_failed(client):
     assert values(client) == [[0]]
 
 
+def test_dropping_a_writer_does_not_wait_for_its_items(client):
+    writer = client.sequence_writer("queue", 1)
+    for i in range(3):
+        writer.append({"x": i})
+    writer.flush(block_until_num_items=2)
+    del writer  # A writer that waited here would wait for ever.
+    assert values(client, "queue")[0] == [0]
+
+
 def test_threads_may_share_a_writer(client):
     with client.sequence_writer("table", 1, batch_size=2) as writer:
 

@@ -52,7 +52,7 @@ class TFSequenceWriter:
         self._writer = writer
         self._handle = writer._tensorflow_handle()
         self._name = name
-        # Labels, dtypes and shapes of a row's values, once a step or a graph has told them.
+        # Labels, dtypes and shapes of the first graph; those of a step that was written count more.
         self._columns: list[tuple[str, Any, Any]] | None = None
         self._order = _eager_order(writer, self._handle)
 
@@ -131,10 +131,11 @@ class TFSequenceWriter:
             (label, tensor.dtype, self._row_shape(label, tensor))
             for label, tensor in zip(labels, tensors, strict=True)
         ]
-        known = self._columns or [
+        written = [
             (label, tf.as_dtype(number), tf.TensorShape(shape))
             for label, number, shape in self._writer._columns()
         ]
+        known = written or self._columns
         if not known:
             self._columns = columns
             return
@@ -156,7 +157,7 @@ class TFSequenceWriter:
     def _row_shape(self, label: str, tensor: Any) -> Any:
         batch_size = self._writer.batch_size
         if batch_size is None or tensor.shape.rank is None:
-            return tensor.shape if batch_size is None else tf.TensorShape(None)
+            return tensor.shape
         if tensor.shape.rank == 0 or tensor.shape[0] not in (None, batch_size):
             raise InvalidArgumentError(
                 f"column {label} must have shape [batch_size, ...] with batch_size = "
