@@ -89,8 +89,10 @@ class PrefetchIterator:
         self._thread = threading.Thread(
             target=_fetch, args=(source, self._pipe), name="reverb-prefetch", daemon=True
         )
-        # Runs when the iterator is dropped, or at the exit of the program.
         self._stop = weakref.finalize(self, self._pipe.stop)
+        # The exit of a program ends daemon threads wherever they are, and threads of the program
+        # that wait in `next` shall not be woken up to raise something.
+        self._stop.atexit = False
         self._thread.start()
 
     def __iter__(self) -> "PrefetchIterator":
@@ -177,6 +179,7 @@ def _fetch(source: Source, pipe: Pipe) -> None:
         while (count := _reserve(pipe)) > 0:
             for element in source(count, pipe):
                 with pipe.changed:
+                    pipe.check()
                     pipe.elements.append(element)
                     pipe.changed.notify_all()
                 count -= 1

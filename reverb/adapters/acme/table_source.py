@@ -73,6 +73,7 @@ class TableSource:
         parts: list[ReplaySample] = []
         missing = batch_size
         last_progress = time.monotonic()
+        pipe.check(f"a sample of table {self._table}")
         while missing:
             pipe.check()
             try:
@@ -107,6 +108,7 @@ class TableSource:
     def _items(self, count: int, pipe: Pipe) -> Iterator[Any]:
         """Items one by one, as they come."""
         last_progress = time.monotonic()
+        pipe.check(f"a sample of table {self._table}")
         while count:
             pipe.check()
             try:

@@ -55,13 +55,8 @@ def test_padding_fills_up_to_the_longest(client, play, episode, items):
     np.testing.assert_array_equal(discount, [1, 0, 0, 7, 7])
     np.testing.assert_array_equal(start_of_episode, [True, False, False, False, False])
     np.testing.assert_array_equal(extras, [[1, 1], [1, 1], [0, 0], [7, 7], [7, 7]])
-    assert sorted(map(str, calls)) == sorted(
-        map(
-            str,
-            [((), observation.dtype), ((), action.dtype), ((), reward.dtype)]
-            + [((), discount.dtype), ((2,), extras.dtype)],
-        )
-    )
+    shapes = [((), column.dtype) for column in (observation, action, reward, discount)]
+    assert sorted(map(str, calls)) == sorted(map(str, [*shapes, ((2,), extras.dtype)]))
 
 
 def test_padding_without_extras(client, play, episode, values):

@@ -228,7 +228,7 @@ def test_reset_between_continued_episodes_does_nothing(client, play, episode, va
 def test_reset_within_a_continued_episode_starts_afresh(client, play, episode, values):
     adder = adders.SequenceAdder(client, 3, 2, end_of_episode_behavior=END.CONTINUE)
     play(adder, episode(1))
-    first, steps = episode(5, 20)
+    first, _ = episode(5, 20)
     adder.add_first(first)
     adder.reset()
     play(adder, episode(2, 10))
