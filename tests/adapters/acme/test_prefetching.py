@@ -142,8 +142,8 @@ def test_errors_come_after_what_was_fetched_before(client, until):
         assert iterator.ready()
 
 
-def test_a_server_that_stops(until):
-    server = reverb.Server([testing.table(TABLE)], host="127.0.0.1")
+def test_a_server_that_stops():
+    server = reverb.Server([testing.table(TABLE, max_times_sampled=1)], host="127.0.0.1")
     client = reverb.Client(f"127.0.0.1:{server.port}", connect_timeout_s=0.2)
     with iter(datasets.make_reverb_dataset(client, batch_size=1)) as iterator:
         insert(client, 1)
