@@ -12,10 +12,8 @@ PY := $(VENV)/bin/python
 PEER := .venvs/peer
 
 # The TensorFlow releases that `make test-tf` tests with, and the one that runs the notebooks.
-TF := 2.15 2.18 2.21
+TF ?= 2.15 2.18 2.21
 NOTEBOOK_TF := $(lastword $(TF))
-# The release that dm-reverb 0.14 was built for: benchmarks compare like with like.
-BENCH_TF := 2.15
 # Their interpreter; TensorFlow 2.15 and before need Python 3.11 or before.
 TF_PYTHON := $(PYTHON)
 # Only Linux on x86-64 has builds without the parts for GPUs, at half the size.
@@ -28,16 +26,27 @@ unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
 # One interpreter for every build of the binding crate, so that none makes the others stale.
 export PYO3_PYTHON := $(CURDIR)/$(PY)
 
+NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
+
 # Stamps: what was done already is not done again until its inputs change.
 SETUP_DONE := $(VENV)/.setup-done
 BUILD_DONE := $(VENV)/.build-done
 DOCS_DONE := $(VENV)/.docs-tools-done
 PEER_DONE := $(PEER)/.setup-done
 WHEEL_DONE := dist/.wheel-done
-TF_SETUPS := $(patsubst %,.venvs/tf-%/.setup-done,$(sort $(TF) $(NOTEBOOK_TF) $(BENCH_TF)))
+TF_SETUPS := $(patsubst %,.venvs/tf-%/.setup-done,$(sort $(TF) $(NOTEBOOK_TF)))
 TF_WHEELS := $(TF_SETUPS:.setup-done=.wheel-done)
+# TF-Agents and Acme beside a TensorFlow; tests/integrations/requirements/ has a file of pins for each.
+INTEGRATION_ENVS := tf-agents-2.15 tf-agents-2.21 acme-2.15 acme-2.21
+INTEGRATIONS ?= $(INTEGRATION_ENVS)
+INTEGRATION_SETUPS := $(INTEGRATION_ENVS:%=.venvs/%/.setup-done)
+INTEGRATION_WHEELS := $(INTEGRATION_ENVS:%=.venvs/%/.wheel-done)
+# The environments of the demos: the newest TensorFlow, and what Acme's release was made for.
+TF_AGENTS_ENV := .venvs/tf-agents-2.21
+ACME_ENV := .venvs/acme-2.15
 NOTEBOOK_ENV := .venvs/tf-$(NOTEBOOK_TF)
-BENCH_ENV := .venvs/tf-$(BENCH_TF)
+# The TensorFlow that dm-reverb 0.14 was built for: benchmarks compare like with like.
+BENCH_ENV := .venvs/tf-agents-2.15
 NOTEBOOK_DONE := $(NOTEBOOK_ENV)/.notebook-tools-done
 
 # The library that TensorFlow loads, beside the native module that has the kernels.
@@ -59,11 +68,12 @@ PYTEST := $(PY) -m pytest
 STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional-only \
 	--ignore-disjoint-bases
 
-.PHONY: help setup build release test test-all test-tf check fix proto bench demo demo-quick \
-	notebooks docs wheel clean conformance rust-tests
+.PHONY: help setup build release test test-all test-tf check fix proto bench demo demo-numpy demo-acme \
+	demo-quick notebooks notebooks-quick test-integrations docs wheel clean conformance rust-tests \
+	environments
 
 help: ## print this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 setup: $(SETUP_DONE) ## make .venv with everything that building and testing need
 
@@ -84,9 +94,13 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(PYTEST) -m 'not conformance'
 	$(MAKE) conformance
 	$(MAKE) test-tf
+	$(MAKE) test-integrations
 
 test-tf: $(TF_WHEELS) ## test the wheel with several TensorFlow releases (TF='2.14 2.19' for others)
 	$(PY) tools/tensorflow_tests.py $(TF:%=.venvs/tf-%) $(if $(TF_TESTS),--tests $(TF_TESTS))
+
+test-integrations: $(INTEGRATIONS:%=.venvs/%/.wheel-done) ## TF-Agents' and Acme's own tests over the wheel (an hour; QUICK=1: minutes)
+	$(PY) tools/integration_tests.py $(if $(QUICK),--quick) $(INTEGRATIONS:%=.venvs/%)
 
 check: build ## formatting, lints, types, stubs, generated code, architecture
 	cargo fmt --all --check
@@ -112,14 +126,26 @@ bench: $(BENCH_ENV)/.wheel-done $(PEER_DONE) ## measure the wheel beside dm-reve
 	$(PY) benchmarks/bench.py --package-python ours=$(BENCH_ENV)/bin/python \
 		--package-python peer=$(PEER)/bin/python $(BENCH)
 
-demo: build ## learn CartPole with actors, a server and a learner; a picture in demo_output/
-	$(PY) examples/cartpole_dqn.py
+demo: $(TF_AGENTS_ENV)/.wheel-done ## learn CartPole with TF-Agents; a picture in demo_output/
+	$(TF_AGENTS_ENV)/bin/python examples/tf_agents_dqn.py $(DEMO)
 
-demo-quick: build ## the demo with a small budget, for CI
-	$(PY) examples/cartpole_dqn.py --budget quick
+demo-numpy: build ## learn CartPole with actors, a server and a learner, without TensorFlow
+	$(PY) examples/cartpole_dqn.py $(DEMO)
 
-notebooks: $(NOTEBOOK_DONE) $(NOTEBOOK_ENV)/.wheel-done ## run notebooks/ beside the newest TensorFlow
-	$(NOTEBOOK_ENV)/bin/python tools/run_notebooks.py $(sort $(wildcard notebooks/*.ipynb))
+demo-acme: $(ACME_ENV)/.wheel-done ## learn CartPole with Acme
+	$(ACME_ENV)/bin/python examples/acme_dqn.py $(DEMO)
+
+demo-quick: ## all demos with a small budget, for CI
+	$(MAKE) demo demo-numpy demo-acme DEMO='--budget quick'
+
+NOTEBOOK_WHEELS := $(NOTEBOOK_ENV)/.wheel-done $(TF_AGENTS_ENV)/.wheel-done $(ACME_ENV)/.wheel-done
+notebooks: $(NOTEBOOK_DONE) $(NOTEBOOK_WHEELS) ## run notebooks/, each in the environment that it names
+	$(NOTEBOOK_ENV)/bin/python tools/run_notebooks.py --environment tensorflow $(NOTEBOOKS)
+	$(TF_AGENTS_ENV)/bin/python tools/run_notebooks.py --environment tf-agents $(NOTEBOOKS)
+	$(ACME_ENV)/bin/python tools/run_notebooks.py --environment acme $(NOTEBOOKS)
+
+notebooks-quick: ## run notebooks/ with small settings, for CI
+	REVERB_NOTEBOOK_QUICK=1 $(MAKE) notebooks
 
 docs: build $(DOCS_DONE) ## write the reference of both languages to docs/build/
 	mkdir -p docs/build
@@ -143,6 +169,9 @@ clean: ## remove everything that make made, environments included
 	rm -f reverb/core/_native*.so $(SHIM)
 
 # ---- What the targets above stand on --------------------------------------------------------------
+
+# Downloads and unpacks what later steps of .ci/run need, while the compiler works.
+environments: $(TF:%=.venvs/tf-%/.setup-done) $(INTEGRATIONS:%=.venvs/%/.setup-done) $(NOTEBOOK_DONE)
 
 # Compiles the Rust tests without running them; .ci/run does that beside the build.
 rust-tests:
@@ -173,7 +202,7 @@ $(TF_SETUPS): .venvs/tf-%/.setup-done: pyproject.toml tools/requirements.py
 	touch $@
 
 # What the package depends on is there already; only the package itself is exchanged.
-$(TF_WHEELS): %/.wheel-done: %/.setup-done $(WHEEL_DONE)
+$(TF_WHEELS) $(INTEGRATION_WHEELS): %/.wheel-done: %/.setup-done $(WHEEL_DONE)
 	$*/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
 		dist/*.whl
 	touch $@
@@ -183,8 +212,8 @@ $(NOTEBOOK_DONE): $(NOTEBOOK_ENV)/.setup-done
 		$$($(NOTEBOOK_ENV)/bin/python tools/requirements.py pyproject.toml notebooks)
 	touch $@
 
-# Environments of other libraries, as tests/integrations/requirements/ pins them.
-.venvs/tf-agents-%/.setup-done .venvs/acme-%/.setup-done: tests/integrations/set_up.sh
+$(INTEGRATION_SETUPS): .venvs/%/.setup-done: tests/integrations/requirements/%.txt \
+		tests/integrations/set_up.sh
 	tests/integrations/set_up.sh $(@D) $(TF_PYTHON)
 	touch $@
 
