@@ -142,7 +142,8 @@ class ReverbTrajectorySequenceObserver(ReverbAddTrajectoryObserver):
     """As `ReverbAddTrajectoryObserver`, but windows run across the ends of episodes.
 
     The frames are one sequence without an end: no call blocks but `flush`, `reset` and `close`, and
-    only `reset` pads. A driver does not count boundary frames as steps; who wants one window after
+    only `reset` pads. Behind a rate limiter items queue without limit, unless one of these is
+    called now and then. A driver does not count boundary frames as steps; who wants one window after
     `n` steps of a driver chooses the stride with that in mind.
     """
 
