@@ -19,7 +19,9 @@ class ReverbAddEpisodeObserver(FrameObserver):
 
     Called with each frame of one environment, without a batch dimension. The frame whose
     `step_type` is LAST is the last of the item; that call blocks until the item is confirmed. An
-    unfinished episode is written by `reset` only.
+    unfinished episode is written by `reset` only. The frame that makes an episode longer than
+    `max_sequence_length` is an `InvalidArgumentError`, or with `bypass_partial_episodes` an error
+    in the log; then nothing of it is written, and the next episode begins after its boundary.
 
     Example:
       >>> import collections
@@ -56,6 +58,7 @@ class ReverbAddEpisodeObserver(FrameObserver):
         Raises:
           InvalidArgumentError: If `max_sequence_length` is below 1, or if the priority is no
             number; a `ValueError`.
+          UnknownTableError: If the server has no such table; a `KeyError`.
           UnavailableError: If no server answers.
         """
         self._max_sequence_length = at_least_one("max_sequence_length", max_sequence_length)

@@ -28,6 +28,11 @@ class ReverbAddTrajectoryObserver(FrameObserver):
 
     A padding frame has step_type LAST, next_step_type FIRST and zeros everywhere else.
 
+    `reset` ends an episode in the same ways. Without padding it writes frames that no window holds
+    as one more window, that of the newest `sequence_length` frames, whatever the stride; where the
+    episode is shorter, it raises an `InvalidArgumentError`. Frames that a stride beyond
+    `sequence_length` leaves out stay out, and no window is written twice.
+
     Example:
       >>> import collections
       >>> from reverb.adapters.tf_agents import reverb_utils
@@ -70,6 +75,7 @@ class ReverbAddTrajectoryObserver(FrameObserver):
         Raises:
           InvalidArgumentError: If a length is below 1, if the priority is no number, or if
             `tile_end_of_episodes` is set without `pad_end_of_episodes`; a `ValueError`.
+          UnknownTableError: If the server has no such table; a `KeyError`.
           UnavailableError: If no server answers.
         """
         if tile_end_of_episodes and not pad_end_of_episodes:
@@ -143,8 +149,8 @@ class ReverbTrajectorySequenceObserver(ReverbAddTrajectoryObserver):
 
     The frames are one sequence without an end: no call blocks but `flush`, `reset` and `close`, and
     only `reset` pads. Behind a rate limiter items queue without limit, unless one of these is
-    called now and then. A driver does not count boundary frames as steps; who wants one window after
-    `n` steps of a driver chooses the stride with that in mind.
+    called now and then. A driver does not count boundary frames as steps; who wants one window
+    after `n` steps of a driver chooses the stride with that in mind.
     """
 
     _cuts_at_boundaries = False
