@@ -38,7 +38,7 @@ def make_environment_spec(environment: Any) -> EnvironmentSpec:
 
 def tensor_spec(
     path: tuple[Any, ...], value: Any, *, time_axis: tuple[int | None, ...] = ()
-) -> specs.TensorSpec:
+) -> Any:
     """The leaf of a signature for a leaf of an environment's specs.
 
     Args:
@@ -46,9 +46,13 @@ def tensor_spec(
       value: Anything with a shape and a dtype.
       time_axis: Dimensions to put in front of the shape.
 
+    Returns:
+      A `reverb.specs.TensorSpec`; the `tf.TensorSpec` for it if the program imported TensorFlow.
+
     Raises:
       InvalidArgumentError: If `value` has no shape or no dtype that can be stored.
     """
     spec = specs.as_spec(value)
     shape = None if spec.shape is None else (*time_axis, *spec.shape)
-    return specs.TensorSpec(shape, spec.dtype, name="/".join(str(key) for key in path))
+    name = "/".join(str(key) for key in path)
+    return specs.to_tensorflow_if_imported(specs.TensorSpec(shape, spec.dtype, name))

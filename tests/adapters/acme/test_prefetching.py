@@ -51,14 +51,13 @@ def test_ready_and_how_many_were_taken(client, dataset, until):
         assert not iterator.ready()
 
 
-def test_an_agent_that_inserts_and_learns_in_one_thread(client, dataset, until):
+def test_an_agent_that_inserts_and_learns_in_one_thread(client, dataset):
     learned = []
     with iter(dataset) as iterator:
         for i in range(20):
             insert(client, i)
             while iterator.ready():
                 learned.append(value(next(iterator)))
-        until(iterator.ready)
         while len(learned) < 20:
             learned.append(value(next(iterator)))
     assert learned == list(range(20))

@@ -183,7 +183,7 @@ def test_replay_of_sequences(stop, play, episode, until):
     assert steps.observation.shape == (2, 5, 2)
     info = made.client.server_info()["priority_table"]
     assert info.sampler_options.prioritized.priority_exponent == pytest.approx(0.9)
-    assert info.signature.action.shape == (5,)
+    assert reverb.specs.as_spec(info.signature.action).shape == (5,)
 
 
 def test_replay_keeps_its_server_alive(stop):

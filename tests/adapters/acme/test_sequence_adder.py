@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+import tree
 from dm_env import specs
 
 import reverb
@@ -177,9 +178,11 @@ def test_signature_of_sequences():
     )
     spec = reverb.specs.TensorSpec
     for length in (None, 5):
-        assert adders.SequenceAdder.signature(
+        signature = adders.SequenceAdder.signature(
             environment_spec, (specs.Array((2,), np.float32),), sequence_length=length
-        ) == adders.Step(
+        )
+        # With TensorFlow in the process, leaves are its specs.
+        assert tree.map_structure(reverb.specs.as_spec, signature) == adders.Step(
             observation={"a": spec((length, 3), np.uint8, "observation/a")},
             action=spec((length,), np.int32, "action"),
             reward=spec((length,), np.float32, "reward"),

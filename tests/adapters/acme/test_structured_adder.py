@@ -90,8 +90,8 @@ def test_nests_and_extras(client, play, episode, items):
 def test_a_table_for_the_items_of_the_configs(serve_tables, play, episode):
     configs = adders.create_n_step_transition_config(STEP_SPEC, 3)
     signature = sw.infer_signature(configs, STEP_SPEC)
-    assert signature.reward.shape == (None,)
-    assert signature.action.shape == (1,)
+    shapes = [reverb.specs.as_spec(signature[field]).shape for field in range(5)]
+    assert shapes == [(2,), (1,), (None,), (None,), (1,)]
     table = reverb.testing.table("priority_table", signature=signature)
     client = serve_tables(table)
     play(adders.StructuredAdder(client, 5, configs, STEP_SPEC), episode(3))

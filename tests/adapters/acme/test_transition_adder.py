@@ -4,6 +4,7 @@
 import dm_env
 import numpy as np
 import pytest
+import tree
 from dm_env import specs
 
 import reverb
@@ -128,7 +129,7 @@ def test_returns_have_the_dtype_that_the_signature_says(serve_tables, play, epis
     client = serve_tables(testing.table("priority_table", signature=signature))
     play(adders.NStepTransitionAdder(client, 2, 0.5), episode(2, reward=reward))
     (sample,) = client.sample("priority_table", 1, emit_timesteps=False)
-    assert sample.data[2].dtype == signature.reward.dtype
+    assert sample.data[2].dtype == reverb.specs.as_spec(signature.reward).dtype
 
 
 def test_rewards_in_an_array_that_the_environment_reuses(client, episode, values):
@@ -198,7 +199,8 @@ def test_signature_of_transitions():
         extras_spec={"e": specs.Array((2,), np.int64)},
     )
     spec = reverb.specs.TensorSpec
-    assert signature == Transition(
+    # With TensorFlow in the process, leaves are its specs.
+    assert tree.map_structure(reverb.specs.as_spec, signature) == Transition(
         observation={
             "a": spec((3,), np.uint8, "observation/a"),
             "b": [spec((), np.int8, "observation/b/0")],

@@ -2,8 +2,8 @@
 """Adders: they turn what an agent does in an environment into items of tables.
 
 In place of `from acme.adders import reverb as adders`. What differs: nothing here needs TensorFlow
-(signatures are made of `reverb.specs.TensorSpec`), an adder that is reset in the middle of an
-episode can be used on, and wrong use is an error that says so.
+(signatures are made of `reverb.specs.TensorSpec` unless the program imported it), an adder that is
+reset in the middle of an episode can be used on, and wrong use is an error that says so.
 """
 
 from reverb.adapters.acme.adders.base import (

@@ -12,7 +12,7 @@ import numpy as np
 import tree
 
 from reverb import errors
-from reverb.adapters.acme import specs as acme_specs
+from reverb.adapters.acme import specs
 from reverb.client import Client
 from reverb.trajectory_writer import TrajectoryColumn, TrajectoryWriter
 
@@ -143,10 +143,11 @@ class ReverbAdder:
           extras_spec: Nest of specs of what is given to `add` as `extras`.
 
         Returns:
-          A `Step` with leaves `reverb.specs.TensorSpec`.
+          A `Step` with leaves `reverb.specs.TensorSpec`, or `tf.TensorSpec` if the
+          program imported TensorFlow.
         """
         step = Step(*environment_spec, start_of_episode=np.bool_, extras=extras_spec)
-        return tree.map_structure_with_path(acme_specs.tensor_spec, step)
+        return tree.map_structure_with_path(specs.tensor_spec, step)
 
     def add_priority_table(self, table_name: str, priority_fn: PriorityFn | None) -> None:
         """Inserts later items into a further table, too.

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tree
 
-from reverb import specs
-from reverb.adapters.acme import specs as acme_specs
+from reverb.adapters.acme import specs
 from reverb.adapters.acme.adders import base
 
 if TYPE_CHECKING:
@@ -41,11 +40,12 @@ class StepsAdder(base.ReverbAdder):
           sequence_length: Number of steps `T`; `None` if it differs from item to item.
 
         Returns:
-          A `Step` with leaves `reverb.specs.TensorSpec` of shape `[T, ...]`.
+          A `Step` with leaves `reverb.specs.TensorSpec` of shape `[T, ...]`, or `tf.TensorSpec` if
+          the program imported TensorFlow.
         """
 
-        def leaf(path: tuple[Any, ...], value: Any) -> specs.TensorSpec:
-            return acme_specs.tensor_spec(path, value, time_axis=(sequence_length,))
+        def leaf(path: tuple[Any, ...], value: Any) -> Any:
+            return specs.tensor_spec(path, value, time_axis=(sequence_length,))
 
         step = base.Step(*environment_spec, start_of_episode=np.bool_, extras=extras_spec)
         return tree.map_structure_with_path(leaf, step)

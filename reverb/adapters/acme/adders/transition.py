@@ -101,7 +101,8 @@ class NStepTransitionAdder(base.ReverbAdder):
           transition_type: The class of the result.
 
         Returns:
-          A `Transition` with leaves `reverb.specs.TensorSpec`.
+          A `Transition` with leaves `reverb.specs.TensorSpec`, or `tf.TensorSpec` if the
+          program imported TensorFlow.
         """
         observations, actions, rewards, discounts = environment_spec
         returns, total_discounts = n_step_returns.return_specs(rewards, discounts)
