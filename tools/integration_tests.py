@@ -245,7 +245,7 @@ class Environment:
         # The configuration of this project is none of theirs.
         configuration = ["-c", os.devnull, "--rootdir", directory]
         if self.name.startswith("acme-"):
-            configuration += ["-p", "jax_compat", "-p", "parsed_flags"]
+            configuration += ["-p", "jax_compat", "-p", "own_home", "-p", "parsed_flags"]
         folder = self._survey["folders"][suite.name.partition("/")[0]]
         return [*command, *configuration, str(pathlib.Path(str(folder), suite.name))]
 

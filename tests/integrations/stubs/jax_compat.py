@@ -11,7 +11,17 @@ import warnings
 import jax
 import jax.interpreters.xla
 import jax.numpy as jnp
+import jax.test_util
+import numpy as np
+from absl.testing import parameterized
 from jax._src import core
+
+
+class JaxTestCase(parameterized.TestCase):
+    """Of the class that JAX had for its own tests, what Acme's tests use."""
+
+    def assertArraysEqual(self, x, y):
+        np.testing.assert_array_equal(x, y)
 
 
 def put_back(owner, name, value):
@@ -25,6 +35,7 @@ def put_back(owner, name, value):
 put_back(jax, "xla", types.SimpleNamespace(Device=jax.Device, DeviceArray=jax.Array))
 put_back(jax, "pxla", types.SimpleNamespace(ShardedDeviceArray=jax.Array))
 put_back(jnp, "DeviceArray", jax.Array)
+put_back(jax.test_util, "JaxTestCase", JaxTestCase)
 for name in ("flatten", "leaves", "map", "structure", "unflatten"):
     put_back(jax, f"tree_{name}", getattr(jax.tree_util, f"tree_{name}"))
 for module in (jax, jax.tree_util):
