@@ -112,7 +112,10 @@ class TFSequenceWriter:
             data=tensors,
             labels=labels,
         )
-        (done,) = finish([pending], lambda handle: [ops.reverb_replay_resume(handle)], [])
+        pending.set_shape([])
+        done = tf.cond(
+            tf.equal(pending, 0), lambda: tf.identity(pending), lambda: _wait_until_done(pending)
+        )
         with tf.control_dependencies([done]):
             num_items = tf.identity(num_items)
         num_items.set_shape([])
@@ -172,6 +175,13 @@ class TFSequenceWriter:
                 f"{argument} must have shape {rows}, one value for each row of the batch, or be "
                 f"one value for all, got shape {tensor.shape}"
             )
+
+
+# A function of its own, because making its graph takes longer than that of an append.
+@tf.function(input_signature=[tf.TensorSpec([], tf.int64)], autograph=False)
+def _wait_until_done(call: Any) -> Any:
+    (done,) = finish([call], lambda handle: [ops.reverb_replay_resume(handle)], [])
+    return done
 
 
 def _order_resource(handle: int) -> Any:
