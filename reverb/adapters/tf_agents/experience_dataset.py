@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """From sampled items to what learners are fed: batches of sequences, beside each an info."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +8,7 @@ import tensorflow as tf  # pyright: ignore[reportMissingImports]
 
 import reverb
 from reverb import errors
+from reverb.adapters.tf_agents.inline_map import inline_map
 from reverb.adapters.tf_agents.observer import at_least_one
 
 __all__ = [
@@ -33,6 +33,11 @@ _BATCHES_IN_FLIGHT = 2
 # The same for a dataset without batches, in items.
 _ITEMS_IN_FLIGHT = 3
 
+# How many streams fetch the items of random tables, whose order means nothing, if not told; for
+# batches of this size on. While one stream waits for the server, another has items.
+_STREAMS = 2
+_BATCH_FOR_STREAMS = 16
+
 # How many fragments an item is taken to have, for the size of a shuffle buffer, if nobody knows.
 _TYPICAL_FRAGMENTS = 100
 
@@ -48,6 +53,7 @@ def sampler_source(
     max_samples_per_stream: int = -1,
     rate_limiter_timeout_ms: int = -1,
     max_samples: int = -1,
+    ordered: bool = True,
 ) -> ItemSource:
     """Items as a table's sampler picks them.
 
@@ -62,21 +68,23 @@ def sampler_source(
       max_samples_per_stream: Likewise.
       rate_limiter_timeout_ms: Likewise.
       max_samples: Likewise.
+      ordered: Whether the order of the items means something.
     """
 
     def source(batch_size: int | None, drop_remainder: bool) -> Any:
         in_flight = max_in_flight or (
             _BATCHES_IN_FLIGHT * batch_size if batch_size else _ITEMS_IN_FLIGHT
         )
+        workers = num_workers_per_iterator
+        if workers == -1:
+            workers = _STREAMS if not ordered and (batch_size or 0) >= _BATCH_FOR_STREAMS else 1
         dataset = reverb.TrajectoryDataset(
             server_address,
             table,
             dtypes,
             shapes,
-            max_in_flight_samples_per_worker=math.ceil(
-                in_flight / max(1, num_workers_per_iterator)
-            ),
-            num_workers_per_iterator=num_workers_per_iterator,
+            max_in_flight_samples_per_worker=max(1, in_flight // max(1, workers)),
+            num_workers_per_iterator=workers,
             max_samples_per_stream=max_samples_per_stream,
             rate_limiter_timeout_ms=rate_limiter_timeout_ms,
             max_samples=max_samples,
@@ -116,12 +124,12 @@ def experience_dataset(
     cut = num_steps is not None and num_steps != sequence_length
     if preprocess_fn is None and not cut:
         with_info = _pair_of_batch if batch_size else _pair_of_item
-        return source(batch_size, drop_remainder).map(with_info)
+        return inline_map(source(batch_size, drop_remainder), with_info)
     if preprocess_fn is None and sequence_length and batch_size:
         # The last items make fewer fragments, and only those that fill no batch are left out.
-        blocks = source(batch_size, False).map(_fragments(num_steps, shuffle))
+        blocks = inline_map(source(batch_size, False), _fragments(num_steps, shuffle))
         return blocks.rebatch(batch_size, drop_remainder)
-    dataset = source(None, False).map(_pair_of_item)
+    dataset = inline_map(source(None, False), _pair_of_item)
     if preprocess_fn is not None:
         calls = tf.data.AUTOTUNE if num_parallel_calls is None else num_parallel_calls
         dataset = dataset.map(
@@ -222,9 +230,9 @@ def make_reverb_dataset(
     )
     if per_sequence_fn is None and dataset_transformation is None:
         with_info = _pair_of_batch if batch_size else _pair_of_item
-        dataset = source(batch_size, True).map(lambda sample: _as_sample(with_info(sample)))
+        dataset = inline_map(source(batch_size, True), lambda sample: _as_sample(with_info(sample)))
     else:
-        dataset = source(None, False).map(lambda sample: _as_sample(_pair_of_item(sample)))
+        dataset = inline_map(source(None, False), lambda sample: _as_sample(_pair_of_item(sample)))
         if per_sequence_fn is not None:
             calls = tf.data.AUTOTUNE if num_parallel_calls is None else num_parallel_calls
             dataset = dataset.map(per_sequence_fn, num_parallel_calls=calls)
@@ -267,17 +275,14 @@ def repeated_info(info: Any, length: Any) -> Any:
     return tf.nest.map_structure(repeated, info)
 
 
-@tf.autograph.experimental.do_not_convert
 def _pair_of_batch(sample: Any) -> Any:
     return sample.data, repeated_info(sample.info, _length(sample.data, 1))
 
 
-@tf.autograph.experimental.do_not_convert
 def _pair_of_item(sample: Any) -> Any:
     return sample.data, repeated_info(sample.info, _length(sample.data, 0))
 
 
-@tf.autograph.experimental.do_not_convert
 def _as_sample(pair: Any) -> Any:
     return reverb.ReplaySample(info=pair[1], data=pair[0])
 
@@ -291,7 +296,6 @@ def _length(data: Any, axis: int) -> Any:
 def _fragments(num_steps: Any, shuffle: bool) -> Callable[[Any], Any]:
     """What cuts a batch of items `[B, T, ...]` into one of fragments, mixed if told so."""
 
-    @tf.autograph.experimental.do_not_convert
     def fragments(sample: Any) -> Any:
         rows_per_item = _length(sample.data, 1) // num_steps
         count = tf.shape(sample.info.key)[0] * rows_per_item

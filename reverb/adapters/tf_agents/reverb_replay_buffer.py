@@ -141,6 +141,7 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
         self._spec = DataSpec(data_spec)
         self._tf_client = reverb.TFClient(server_address, "rb_tf_client")
         info = self._table.first_info()
+        self._ordered = single_pass.is_deterministic(info)
         mismatch = self._spec.mismatch(info.signature, sequence_length)
         if mismatch is not None:
             _LOGGER.warning("items of table %s cannot be read: %s", table_name, mismatch)
@@ -422,6 +423,7 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
             self._spec.dtypes,
             self._spec.shapes(self._sequence_length),
             max_samples_per_stream=self._max_samples_per_stream,
+            ordered=self._ordered,
             **options,
         )
 
