@@ -4,6 +4,9 @@
 import contextlib
 import gc
 import logging
+import pathlib
+import subprocess
+import sys
 
 import dm_env
 import numpy as np
@@ -217,6 +220,31 @@ def test_close_sends_what_is_pending(client, items):
     items(50)
     adder.close()
     adder.add_first(FIRST)  # A closed adder may begin anew.
+
+
+PROGRAM = """
+import dm_env, numpy as np, sys, reverb
+from reverb.adapters.acme import adders
+
+adder = adders.SequenceAdder(reverb.Client(sys.argv[1]), 1, 1, max_in_flight_items=None)
+adder.add_first(dm_env.restart(np.float32(0)))
+for _ in range(50):
+    adder.add(np.float32(0), dm_env.transition(np.float32(1), np.float32(1)))
+"""
+
+
+@pytest.mark.parametrize("ending", ["", "raise KeyError", "adder.self = adder"])
+def test_what_is_pending_is_sent_at_the_exit_of_a_program(client, items, ending):
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM + ending, client.server_address],
+        cwd=pathlib.Path(reverb.__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert "Exception ignored" not in result.stderr
+    items(50)
 
 
 def _full_queue():

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import logging
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ import tree
 from reverb import errors
 from reverb.adapters.acme import specs
 from reverb.client import Client
+from reverb.structured_writer import StructuredWriter
 from reverb.trajectory_writer import TrajectoryColumn, TrajectoryWriter
 
 if TYPE_CHECKING:
@@ -246,7 +248,8 @@ class ReverbAdder:
     def close(self, timeout_ms: int | None = None) -> None:
         """Waits for the confirmation of all items, then closes the writer.
 
-        An adder that is dropped does the same, for ten seconds at most.
+        An adder that is dropped, or left behind at the exit of a program, does the same for ten
+        seconds at most.
 
         Args:
           timeout_ms: How long to block, in milliseconds; `None`: as long as it takes.
@@ -258,6 +261,7 @@ class ReverbAdder:
         writer, self._open_writer = self._open_writer, None
         self._add_first_called = False
         if writer is not None:
+            self._at_drop.detach()
             with contextlib.closing(writer):
                 writer.flush(0, timeout_ms=timeout_ms)
 
@@ -269,6 +273,8 @@ class ReverbAdder:
                 self._num_keep_alive_refs(), validate_items=self._validate_items
             )
             self._writer_made_at = time.monotonic()
+            # Also at the exit of the program, when it is too late for `__del__` to wait.
+            self._at_drop = weakref.finalize(self, send_last_items, self._open_writer)
         return self._open_writer
 
     def _num_keep_alive_refs(self) -> int:
@@ -276,6 +282,7 @@ class ReverbAdder:
 
     def _drop_writer(self) -> None:
         if self._open_writer is not None:
+            self._at_drop.detach()
             self._open_writer.close()
             self._open_writer = None
 
@@ -334,13 +341,15 @@ class ReverbAdder:
         if self._max_in_flight_items is not None:
             writer.flush(self._max_in_flight_items)
 
-    def __del__(self) -> None:
-        if self.__dict__.get("_open_writer") is None:  # Missing if the construction failed.
-            return
-        try:
-            self.close(_CLOSE_TIMEOUT_MS)
-        except errors.ReverbError as error:
-            _logger.warning("The last items of a dropped adder may be lost: %s", error)
+
+def send_last_items(writer: TrajectoryWriter | StructuredWriter) -> None:
+    """Waits a while for the confirmation of all items; for an adder that nobody needs any more."""
+    try:
+        writer.flush(0, timeout_ms=_CLOSE_TIMEOUT_MS)
+    except errors.ReverbError as error:
+        _logger.warning("The last items of a dropped adder may be lost: %s", error)
+    if isinstance(writer, TrajectoryWriter):
+        writer.close()
 
 
 def _unflatten_fields(structure: Any, values: list[Any]) -> Any:

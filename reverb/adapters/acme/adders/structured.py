@@ -2,7 +2,7 @@
 """The adder over a structured writer, which makes items by itself wherever a pattern fits."""
 
 import collections
-import contextlib
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +109,7 @@ class StructuredAdder(base.ReverbAdder):
             except errors.DeadlineExceededError:
                 raise
             except errors.ReverbError:
+                self._at_drop.detach()
                 self._structured_writer = None
                 self._add_first_called = False
                 raise
@@ -119,11 +120,13 @@ class StructuredAdder(base.ReverbAdder):
         writer, self._structured_writer = self._structured_writer, None
         self._add_first_called = False
         if writer is not None:
+            self._at_drop.detach()
             writer.flush(0, timeout_ms=timeout_ms)
 
     def _begin(self, observation: Any) -> None:
         if self._structured_writer is None:
             self._structured_writer = self._client.structured_writer(self._configs)
+            self._at_drop = weakref.finalize(self, base.send_last_items, self._structured_writer)
         self._append({"observation": observation, "start_of_episode": True}, is_open=True)
 
     def _add(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
@@ -141,11 +144,6 @@ class StructuredAdder(base.ReverbAdder):
         writer.append(self._absent._replace(**fields), partial_step=is_open)
         if self._max_in_flight_items is not None:
             writer.flush(self._max_in_flight_items)
-
-    def __del__(self) -> None:
-        # The writer sends what it holds when it is dropped, and bounds the time that takes.
-        with contextlib.suppress(AttributeError):
-            self._structured_writer = None
 
 
 def create_step_spec(environment_spec: Any, extras_spec: Any = ()) -> base.Step:
