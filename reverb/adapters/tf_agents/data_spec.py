@@ -76,7 +76,7 @@ class DataSpec:
         """The frames if they are what the spec says, and their number.
 
         Args:
-          frames: Nest like the spec: tensors, arrays or lists of numbers `[B, ...]`.
+          frames: Nest like the spec: tensors or arrays `[B, ...]`.
 
         Returns:
           The nest of tensors and arrays; and `B`, or `None` if a graph does not know it.
@@ -96,7 +96,7 @@ class DataSpec:
             )
         columns, batch_size = [], None
         for field, spec, leaf in zip(self._fields, self._leaves, found.values(), strict=True):
-            column = _as_array(leaf, spec)
+            column = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
             _check_leaf(f"field {field} of items", spec, column, batch_size, "B")
             batch_size = column.shape[0] if batch_size is None else batch_size
             columns.append(column)
@@ -153,15 +153,6 @@ def _text(dtype: Any, shape: Any, letter: str | None = None) -> str:
     if letter is not None and sizes and sizes[0] == "?":
         sizes[0] = letter
     return f"{tf.as_dtype(dtype).name} [{', '.join(sizes)}]"
-
-
-def _as_array(leaf: Any, spec: Any) -> Any:
-    """Tensors and arrays as they are; what has no dtype becomes an array of the spec's."""
-    if tf.is_tensor(leaf) or hasattr(leaf, "dtype"):
-        return leaf
-    if tf.as_dtype(spec.dtype) == tf.string:
-        return np.asarray(leaf, object)
-    return np.asarray(leaf, tf.as_dtype(spec.dtype).as_numpy_dtype)
 
 
 def _unwrapped(nest: Any) -> Any:

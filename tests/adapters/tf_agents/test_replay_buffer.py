@@ -337,7 +337,7 @@ def test_a_spec_that_is_not_the_tables_is_told_at_once(client, caplog, spec, tex
     assert "items of table uniform cannot be read" in caplog.text
     assert re.search(text, caplog.text)
     with pytest.raises(
-        tf.errors.InvalidArgumentError, match="incompatible tensor|number of tensors"
+        tf.errors.InvalidArgumentError, match=r"incompatible tensor|number of tensors"
     ):
         next(iter(buffer.as_dataset(2)))
 
