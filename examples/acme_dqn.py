@@ -270,10 +270,10 @@ def train(config: Config, env: CartPoleEnvironment, parts: Parts, progress: Prog
     )
     best, best_return, good_in_a_row = parts.variables(), -1.0, 0
     next_evaluation = config.evaluate_period_steps
-    while not progress.budget_is_spent:
+    while good_in_a_row < config.good_in_a_row and not progress.budget_is_spent:
         result = loop.run_episode()
         progress.episode_ended(float(result["episode_length"]), watch.env_steps)
-        if watch.env_steps < next_evaluation:
+        if watch.env_steps < next_evaluation and not progress.budget_is_spent:
             continue
         next_evaluation = watch.env_steps + config.evaluate_period_steps
         value = parts.evaluate(num_episodes=10, seed=config.seed + 10_000)
@@ -282,8 +282,6 @@ def train(config: Config, env: CartPoleEnvironment, parts: Parts, progress: Prog
         if value >= best_return:
             best, best_return = parts.variables(), value
         good_in_a_row = good_in_a_row + 1 if value >= config.good_enough else 0
-        if good_in_a_row == config.good_in_a_row:
-            break
     parts.restore(best)
     progress.finish(parts.learner_steps, watch.env_steps)
 

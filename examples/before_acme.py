@@ -17,4 +17,4 @@ if importlib.util.find_spec("launchpad") is None:
 
 # What Acme imports switches warnings on again, and then warns.
 with contextlib.redirect_stderr(io.StringIO()):
-    import acme  # noqa: F401
+    import acme.agents.tf.dqn  # noqa: F401

@@ -209,9 +209,8 @@ class Replay:
         self.batches = iter(dataset.prefetch(3))
 
     def close(self) -> None:
-        """Ends readers and writers before the server, so that none of them is left waiting."""
+        """Ends the writer before the server, so that it is not left waiting."""
         self.observer.close()
-        del self.batches
         self._server.stop()
 
 
@@ -255,14 +254,14 @@ class Trainer:
         time_step, policy_state = env.reset(), policy.get_initial_state()
         best, best_return, good_in_a_row = self._variables(), -1.0, 0
         next_evaluation = config.initial_steps + config.evaluate_period_steps
-        while not progress.budget_is_spent:
+        while good_in_a_row < config.good_in_a_row and not progress.budget_is_spent:
             time_step, policy_state = driver.run(time_step, policy_state)
             env_steps.assign_add(config.steps_per_round)
             if env_steps < config.initial_steps:
                 continue
             self._learn()
             progress.update(int(self._agent.train_step_counter), int(env_steps))
-            if env_steps < next_evaluation:
+            if env_steps < next_evaluation and not progress.budget_is_spent:
                 continue
             next_evaluation = int(env_steps) + config.evaluate_period_steps
             value = self.evaluate(num_episodes=10, seed=config.seed + 10_000)
@@ -270,8 +269,6 @@ class Trainer:
             if value >= best_return:
                 best, best_return = self._variables(), value
             good_in_a_row = good_in_a_row + 1 if value >= config.good_enough else 0
-            if good_in_a_row == config.good_in_a_row:
-                break
         return best
 
     def evaluate(self, num_episodes: int, seed: int) -> float:
