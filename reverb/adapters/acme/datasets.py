@@ -33,9 +33,12 @@ class ReplayDataset:
     Every iterator fetches on its own, from the moment it is made.
 
     Example:
-      >>> dataset = make_reverb_dataset(client.server_address, batch_size=256)
-      >>> for sample in dataset.map(jax.device_put):
-      ...     state = update(state, sample.data)
+      >>> dataset = make_reverb_dataset(client.server_address, batch_size=2, table="table")
+      >>> with dataset.as_numpy_iterator() as iterator:
+      ...     for _ in range(3):
+      ...         observation, reward = next(iterator).data
+      >>> observation.shape
+      (2, 1, 4)
     """
 
     def __init__(self, source: Source, size: int, *, timeout_s: float | None = None) -> None:
@@ -174,7 +177,10 @@ class NumpyIterator:
     """An iterator over a dataset; as `acme.datasets.NumpyIterator`, which only TensorFlow needs.
 
     Example:
-      >>> iterator = NumpyIterator(make_reverb_dataset(client.server_address, batch_size=32))
+      >>> dataset = make_reverb_dataset(client.server_address, batch_size=2, table="table")
+      >>> iterator = NumpyIterator(dataset)
+      >>> len(next(iterator).info.key)
+      2
     """
 
     def __new__(cls, dataset: Any) -> Any:

@@ -27,13 +27,12 @@ class EpisodeAdder(steps.StepsAdder):
     adds nothing then.
 
     Example:
-      >>> adder = EpisodeAdder(client, max_sequence_length=1_000)
-      >>> timestep = environment.reset()
-      >>> adder.add_first(timestep)
-      >>> while not timestep.last():
-      ...     action = agent(timestep.observation)
-      ...     timestep = environment.step(action)
-      ...     adder.add(action, timestep)
+      >>> import dm_env
+      >>> adder = EpisodeAdder(client, max_sequence_length=100, priority_fns={"table": None})
+      >>> adder.add_first(dm_env.restart(np.zeros(4)))
+      >>> for action in range(3):
+      ...     adder.add(action, dm_env.transition(reward=1.0, observation=np.ones(4)))
+      >>> adder.add(3, dm_env.termination(reward=1.0, observation=np.ones(4)))
     """
 
     def __init__(

@@ -38,13 +38,12 @@ class SequenceAdder(steps.StepsAdder):
     Items are a `Step` with leaves `[sequence_length, ...]`.
 
     Example:
-      >>> adder = SequenceAdder(client, sequence_length=10, period=5)
-      >>> timestep = environment.reset()
-      >>> adder.add_first(timestep)
-      >>> while not timestep.last():
-      ...     action = agent(timestep.observation)
-      ...     timestep = environment.step(action)
-      ...     adder.add(action, timestep)
+      >>> import dm_env
+      >>> adder = SequenceAdder(client, sequence_length=3, period=2, priority_fns={"table": None})
+      >>> adder.add_first(dm_env.restart(np.zeros(4)))
+      >>> for action in range(3):
+      ...     adder.add(action, dm_env.transition(reward=1.0, observation=np.ones(4)))
+      >>> adder.add(3, dm_env.termination(reward=1.0, observation=np.ones(4)))
     """
 
     def __init__(

@@ -94,7 +94,7 @@ class StepsAdder(base.ReverbAdder):
           fill: Makes the values of a leaf `[...]` from its shape and dtype.
         """
         history = self._writer.history
-        step = tree.map_structure(
+        step: Any = tree.map_structure(
             lambda column: fill(column.shape, column.dtype),
             # The newest values: of an observation in the row before, of outcomes in the open row.
             {
@@ -115,7 +115,9 @@ class StepsAdder(base.ReverbAdder):
             self._history = history
             self._step = base.Step(**({"extras": ()} | history))
             self._columns = [
-                (column, _is_early(path[0])) for path, column in tree.flatten_with_path(self._step)
+                (column, _is_early(field))
+                for field, columns in self._step._asdict().items()
+                for column in tree.flatten(columns)
             ]
         early, late = slice(-length - 1, -1), slice(-length, None)
         self._create_items(

@@ -11,7 +11,7 @@ import tree
 
 from reverb import errors
 from reverb import structured_writer as sw
-from reverb.adapters.acme import n_step_returns, specs
+from reverb.adapters.acme import n_step_returns
 from reverb.adapters.acme.adders import base
 from reverb.adapters.acme.adders.sequence import EndBehavior
 from reverb.adapters.acme.types import Transition
@@ -40,9 +40,14 @@ class StructuredAdder(base.ReverbAdder):
     priority that their config says.
 
     Example:
-      >>> step_spec = create_step_spec(make_environment_spec(environment))
-      >>> configs = create_n_step_transition_config(step_spec, n_step=5)
+      >>> import dm_env
+      >>> environment_spec = (np.zeros(4), np.int64, np.float64, np.float64)
+      >>> step_spec = create_step_spec(environment_spec)
+      >>> configs = create_n_step_transition_config(step_spec, n_step=2, table="table")
       >>> adder = StructuredAdder(client, 5, configs, step_spec)
+      >>> adder.add_first(dm_env.restart(np.zeros(4)))
+      >>> for action in range(3):
+      ...     adder.add(action, dm_env.transition(reward=1.0, observation=np.ones(4)))
     """
 
     def __init__(
@@ -81,7 +86,8 @@ class StructuredAdder(base.ReverbAdder):
                     f"The configs of table {table} do not make a signature: {error}"
                 ) from error
         self._configs = tuple(configs)
-        self._absent = base.Step(*tree.map_structure(lambda _: None, step_spec))
+        absent: Any = tree.map_structure(lambda _: None, step_spec)
+        self._absent = base.Step(*absent)
         self._structured_writer: sw.StructuredWriter | None = None
 
     def add_priority_table(self, table_name: str, priority_fn: base.PriorityFn | None) -> None:
@@ -136,7 +142,8 @@ class StructuredAdder(base.ReverbAdder):
 
     def _finish(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
         outcome = self._outcome(action, next_timestep, extras)
-        self._append(tree.map_structure(base.zeros_like, outcome), is_open=False)
+        zeros: Any = tree.map_structure(base.zeros_like, outcome)
+        self._append(zeros, is_open=False)
 
     def _append(self, fields: dict[str, Any], *, is_open: bool) -> None:
         writer = self._structured_writer
@@ -153,8 +160,7 @@ def create_step_spec(environment_spec: Any, extras_spec: Any = ()) -> base.Step:
       environment_spec: An `EnvironmentSpec`, of this package or of Acme.
       extras_spec: Nest of specs of what is given to `add` as `extras`.
     """
-    step = base.Step(*environment_spec, start_of_episode=np.bool_, extras=extras_spec)
-    return tree.map_structure_with_path(specs.tensor_spec, step)
+    return base.ReverbAdder.signature(environment_spec, extras_spec)
 
 
 def _last_n(step_spec: Any, n: int) -> Any:

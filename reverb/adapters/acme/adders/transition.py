@@ -37,13 +37,12 @@ class NStepTransitionAdder(base.ReverbAdder):
     from its own signature where discounts have another.)
 
     Example:
-      >>> adder = NStepTransitionAdder(client, n_step=5, discount=0.99)
-      >>> timestep = environment.reset()
-      >>> adder.add_first(timestep)
-      >>> while not timestep.last():
-      ...     action = agent(timestep.observation)
-      ...     timestep = environment.step(action)
-      ...     adder.add(action, timestep)
+      >>> import dm_env
+      >>> adder = NStepTransitionAdder(client, 5, discount=0.99, priority_fns={"table": None})
+      >>> adder.add_first(dm_env.restart(np.zeros(4)))
+      >>> for action in range(3):
+      ...     adder.add(action, dm_env.transition(reward=1.0, observation=np.ones(4)))
+      >>> adder.add(3, dm_env.termination(reward=1.0, observation=np.ones(4)))
     """
 
     def __init__(
