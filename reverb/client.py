@@ -351,6 +351,45 @@ class Client:
         data = self._nested(table, columns) if unpack_as_table_signature else columns
         return ReplaySample(SampleInfo(*info), data)
 
+    def scan(
+        self, table: str, *, unpack_as_table_signature: bool = False
+    ) -> Iterator[ReplaySample]:
+        """Reads every item of a table once, oldest first, without sampling.
+
+        Nothing is counted: neither the items nor the rate limiter notice, and a limiter that lets
+        nobody sample or insert does not delay a scan. For exports, checks and deterministic passes.
+
+        A generator: the scan begins with the first `next`. It covers the items that are in the
+        table at that moment and stay there until they are reached: later ones are not given, and
+        removed ones are left out unless they had been read ahead (some 20 MiB at most). Each item
+        comes as it is when it is read, so priorities may be of different moments. Writers are not
+        held up. The order is that of insertion, which a new priority does not change.
+
+        Blocks while the server has not answered. Closing or dropping the generator ends the scan on
+        the server too. With several servers behind the address, one of them is scanned.
+
+        Args:
+          table: Name of the table.
+          unpack_as_table_signature: As in `sample`.
+
+        Yields:
+          A `ReplaySample` with leaves `[T, ...]`, or `[...]` where a column of the item is a single
+          step; the same data as from `sample(..., emit_timesteps=False)`. In its `info`,
+          `times_sampled` is the count so far, `table_size` and `priority` are of the moment of
+          reading, and `probability` is 0.0, because nothing was drawn.
+
+        Raises:
+          TableNotFoundError: If there is no such table.
+          UnavailableError: If no server answers, or if it stops in the middle.
+          UnimplementedError: If the server is one of dm-reverb, which cannot do this.
+        """
+        yield from self._client.scanner(
+            table,
+            SampleInfo,
+            ReplaySample,
+            self._unflatten(table, refresh=True) if unpack_as_table_signature else None,
+        )
+
     def mutate_priorities(
         self,
         table: str,

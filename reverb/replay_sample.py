@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sampler returns: an item as it was at the moment it was picked."""
+"""What a sampler or a scan returns: an item as it was at the moment it was picked."""
 
 from typing import Any, NamedTuple
 
@@ -14,10 +14,10 @@ class SampleInfo(NamedTuple):
 
     Attributes:
       key: uint64 that identifies the item in its table.
-      probability: float64, the probability of picking this item at that moment.
+      probability: float64, the probability of picking this item at that moment; 0.0 in a scan.
       table_size: int64, number of items at that moment.
       priority: float64, the item's priority at that moment.
-      times_sampled: int32, how often the item was picked, this time included.
+      times_sampled: int32, how often the item was picked, this time included. A scan picks none.
     """
 
     key: Any

@@ -63,6 +63,10 @@ HOSTS = pytest.mark.parametrize("host", ["localhost", "127.1"], ids=["in_process
 @HOSTS
 def test_a_forked_child_uses_clients_and_refuses_the_rest(host):
     source = """
+        scan = client.scan("table")
+        client.insert_batch([np.arange(2)], {"table": 1.0})
+        next(scan)
+        client.reset("table")
         writer = client.trajectory_writer(1)
         writer.append([1])
         writer.create_item("full", 1.0, {"a": writer.history[0][:]})
@@ -102,6 +106,7 @@ def test_a_forked_child_uses_clients_and_refuses_the_rest(host):
             refused(lambda: sequences.flush(), "SequenceWriter")
             refused(lambda: old.append([2]), "Writer")
             refused(lambda: next(samples), "sample generator")
+            refused(lambda: next(scan), "scan")
             refused(lambda: server.wait(), "Server")
             refused(lambda: table.info, "Table")
             refused(lambda: table.can_insert(1), "Table")
@@ -118,6 +123,7 @@ def test_a_forked_child_uses_clients_and_refuses_the_rest(host):
         assert client.server_info()["table"].current_size == 2
         assert len(list(client.sample("table", 3))) == 3
         next(samples)  # What the parent had goes on.
+        assert len(list(scan)) == 1
         writer.append([2])
         writer.flush(block_until_num_items=1)
         old.append([1])

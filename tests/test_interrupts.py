@@ -105,6 +105,8 @@ CALLS = {
     "sample, silent server": "next(silent.sample('empty'))",
     "sample_batch": "alive.sample_batch('empty', 4)",
     "sample_batch, no server": "dead.sample_batch('empty', 4)",
+    "scan, no server": "next(dead.scan('full'))",
+    "scan, silent server": "next(silent.scan('full'))",
     "server_info, no server": "dead.server_info()",
     "server_info, silent server": "silent.server_info()",
     "server_info, with a timeout": "dead.server_info(timeout=60)",

@@ -146,6 +146,14 @@ class Client:
         unflatten: Callable[[list[Any]], Any] | None,
     ) -> Sampler:
         """Yields `sample_type(info_type(...), data)`, or lists of them, one a timestep."""
+    def scanner(
+        self,
+        table: str,
+        info_type: Callable[..., Any],
+        sample_type: Callable[..., Any],
+        unflatten: Callable[[list[Any]], Any] | None,
+    ) -> Sampler:
+        """Yields `sample_type(info_type(...), data)` for every item of the table."""
     def sample_batch(
         self, table: str, batch_size: int, timeout_ms: int | None
     ) -> tuple[

@@ -13,7 +13,7 @@ use pyo3::types::{PyBytes, PyDict};
 use reverb_client::writer::legacy::LegacyOptions;
 use reverb_client::writer::sequence::{SequenceOptions, Window};
 use reverb_client::{
-    Batch, BatchedWriter, Client as Core, LegacyWriter, SampleCursor, SingleStepWriters,
+    Batch, BatchedWriter, Client as Core, LegacyWriter, SampleCursor, ScanCursor, SingleStepWriters,
 };
 use reverb_data::{Error, Sampled};
 use reverb_wire::target::Target;
@@ -25,7 +25,7 @@ use crate::connector::AnyConnector;
 use crate::error::OrRaise;
 use crate::legacy_writer::{Writer, append_step};
 use crate::process::{Local, runtime};
-use crate::sampler::Sampler;
+use crate::sampler::{Cursor, Sampler};
 use crate::sequence_writer::SequenceWriter;
 use crate::structured_writer::StructuredWriter;
 use crate::trajectory_writer::TrajectoryWriter;
@@ -302,7 +302,19 @@ impl Client {
         unflatten: Option<Py<PyAny>>,
     ) -> Sampler {
         let cursor = SampleCursor::new(self.inner().core, table, max_samples, timeout(timeout_ms));
-        Sampler::new(cursor, emit_timesteps, info_type, sample_type, unflatten)
+        Sampler::new(Cursor::Sample(cursor), emit_timesteps, info_type, sample_type, unflatten)
+    }
+
+    #[pyo3(signature = (table, info_type, sample_type, unflatten))]
+    fn scanner(
+        &self,
+        table: &str,
+        info_type: Py<PyAny>,
+        sample_type: Py<PyAny>,
+        unflatten: Option<Py<PyAny>>,
+    ) -> Sampler {
+        let cursor = Cursor::Scan(ScanCursor::new(self.inner().core, table));
+        Sampler::new(cursor, false, info_type, sample_type, unflatten)
     }
 
     #[pyo3(signature = (table, batch_size, timeout_ms))]

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `Client.sample` as Python sees it: decoded items, one after another.
+//! `Client.sample` and `Client.scan` as Python sees them: decoded items, one after another.
 
 use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use reverb_client::SampleCursor;
+use reverb_client::{SampleCursor, ScanCursor};
 use reverb_data::{DType, Error, Sampled, Shape, Trajectory};
 use smallvec::SmallVec;
 
@@ -14,11 +14,42 @@ use crate::error::OrRaise;
 use crate::process::Local;
 use crate::wait::wait;
 
+/// Where items come from.
+pub(crate) enum Cursor {
+    Sample(SampleCursor),
+    Scan(ScanCursor),
+}
+
+impl Cursor {
+    fn take_ready(&mut self) -> Option<Sampled> {
+        match self {
+            Self::Sample(cursor) => cursor.take_ready(),
+            Self::Scan(cursor) => cursor.take_ready(),
+        }
+    }
+
+    /// What it is called in the text of an error.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Sample(_) => "sample generator",
+            Self::Scan(_) => "scan",
+        }
+    }
+
+    async fn next(&mut self) -> reverb_data::Result<Option<Sampled>> {
+        match self {
+            Self::Sample(cursor) => cursor.next().await,
+            Self::Scan(cursor) => cursor.next().await,
+        }
+    }
+}
+
 /// Yields samples, or lists of timesteps.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Sampler {
     /// `None` while another thread waits in `__next__`.
-    cursor: Local<Mutex<Option<SampleCursor>>>,
+    cursor: Local<Mutex<Option<Cursor>>>,
+    name: &'static str,
     emit_timesteps: bool,
     info_type: Py<PyAny>,
     sample_type: Py<PyAny>,
@@ -27,13 +58,14 @@ pub(crate) struct Sampler {
 
 impl Sampler {
     pub(crate) fn new(
-        cursor: SampleCursor,
+        cursor: Cursor,
         emit_timesteps: bool,
         info_type: Py<PyAny>,
         sample_type: Py<PyAny>,
         unflatten: Option<Py<PyAny>>,
     ) -> Self {
         Self {
+            name: cursor.name(),
             cursor: Local::new(Mutex::new(Some(cursor))),
             emit_timesteps,
             info_type,
@@ -170,7 +202,7 @@ impl Sampler {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.cursor.origin().check("sample generator").or_raise()?;
+        self.cursor.origin().check(self.name).or_raise()?;
         match self.fetch(py)? {
             Some(sampled) => self.convert(py, &sampled).map(Some),
             None => Ok(None),

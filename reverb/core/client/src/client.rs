@@ -9,7 +9,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use reverb_data::{Error, Result, Signature};
 use reverb_wire::convert::signature::flatten_signature;
-use reverb_wire::transport::{BoxFuture, InsertStream, SampleStream, ServerInfo, Transport};
+use reverb_wire::transport::{
+    BoxFuture, InsertStream, SampleStream, ScanStream, ServerInfo, Transport,
+};
 use tokio::runtime::Handle;
 
 use crate::retry::Backoff;
@@ -127,6 +129,11 @@ impl Client {
         }
         let stream = self.transport()?.open_sample().await?;
         Ok((stream, false))
+    }
+
+    /// Opens a scan of a table once, without retries.
+    pub async fn open_scan(&self, table: &str) -> Result<Box<dyn ScanStream>> {
+        self.transport()?.open_scan(table).await
     }
 
     /// Gives a stream back on which nothing is outstanding.

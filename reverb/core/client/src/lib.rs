@@ -15,6 +15,7 @@ pub use client::{Client, Connector};
 pub use sampler::batch::{Batch, BatchColumn, ColumnPlan};
 pub use sampler::cursor::SampleCursor;
 pub use sampler::parallel::{Sampler, SamplerOptions, Taken};
+pub use sampler::scan::ScanCursor;
 pub use structured::{PatternEngine, StructuredWriter};
 pub use writer::batched::BatchedWriter;
 pub use writer::cell::{CellRef, CellValue};

@@ -20,16 +20,16 @@ pub struct NewItem {
     pub trajectory: Trajectory,
 }
 
-/// An item as it was picked from a table.
+/// An item as it was picked from a table, or looked at by a scan.
 #[derive(Debug, Clone)]
 pub struct Sampled {
     /// Key of the item.
     pub key: u64,
     /// Its priority at that moment.
     pub priority: f64,
-    /// How often it was sampled, this time included.
+    /// How often it was sampled, this time included if it was.
     pub times_sampled: i32,
-    /// Probability of picking it.
+    /// Probability of picking it; 0 if it was not picked but looked at.
     pub probability: f64,
     /// Items in the table at that moment.
     pub table_size: i64,

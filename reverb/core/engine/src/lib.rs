@@ -20,4 +20,4 @@ mod table;
 pub use rate_limiter::RateLimiterConfig;
 pub use selector::SelectorConfig;
 pub use table::info::{TableInfo, WorkerTime};
-pub use table::{Confirm, MAX_SAMPLE_BYTES, Table, TableConfig, TableSignature};
+pub use table::{Confirm, MAX_SAMPLE_BYTES, Scan, Table, TableConfig, TableSignature};

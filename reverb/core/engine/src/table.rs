@@ -16,12 +16,14 @@ pub(crate) mod info;
 mod items;
 #[cfg(test)]
 mod model_tests;
+mod scan;
 mod state;
 mod turn;
 
 use clock::{Activity, Clock};
 pub use config::{TableConfig, TableSignature};
 use info::TableInfo;
+pub use scan::Scan;
 pub use state::MAX_SAMPLE_BYTES;
 use state::TableState;
 use turn::{Answer, Completions, Ticket, Turn};

@@ -9,6 +9,7 @@ mod listener;
 pub mod local;
 mod responder;
 mod sample_stream;
+mod scan_stream;
 mod server;
 mod service;
 mod stop;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A server in the same process, reached by calls: no socket, no messages, no copies.
 
+mod scan;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -10,7 +12,8 @@ use reverb_data::{Error, Result, Sampled};
 use reverb_engine::{Confirm, Table};
 use reverb_wire::target::{Place, loopback_port};
 use reverb_wire::transport::{
-    BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, ServerInfo, Transport,
+    BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, ScanStream, ServerInfo,
+    Transport,
 };
 use tokio::sync::mpsc;
 
@@ -114,6 +117,13 @@ impl Transport for LocalTransport {
                 failure: None,
             };
             Ok(Box::new(stream) as Box<dyn SampleStream>)
+        })
+    }
+
+    fn open_scan<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<Box<dyn ScanStream>>> {
+        Box::pin(async move {
+            let stream = scan::LocalScanStream::begin(&self.service, table)?;
+            Ok(Box::new(stream) as Box<dyn ScanStream>)
         })
     }
 

@@ -8,7 +8,6 @@ use h2::RecvStream;
 use h2::server::SendResponse;
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use reverb_data::{Error, Result};
-use reverb_wire::SERVICE_PATH;
 use reverb_wire::generated::{
     InitializeConnectionResponse, MutatePrioritiesRequest, MutatePrioritiesResponse, ResetRequest,
     ResetResponse, ServerInfoRequest, ServerInfoResponse, Uint128,
@@ -16,11 +15,13 @@ use reverb_wire::generated::{
 use reverb_wire::message::Message;
 use reverb_wire::status::Status;
 use reverb_wire::stream::{Compression, MessageReader};
+use reverb_wire::{OWN_SERVICE_PATH, SERVICE_PATH};
 
 use crate::info::table_info;
 use crate::insert_stream::InsertStream;
 use crate::responder::Responder;
 use crate::sample_stream;
+use crate::scan_stream;
 use crate::stop::Stop;
 use crate::tables::Tables;
 
@@ -70,8 +71,13 @@ pub(crate) async fn serve(
     let result = match Compression::from_headers(&head.headers) {
         Ok(compression) => {
             let reader = MessageReader::new(body, compression, &*peer);
-            let method = head.uri.path().strip_prefix(SERVICE_PATH);
-            answer(&service, method.unwrap_or_default(), reader, &mut responder).await
+            let path = head.uri.path();
+            if path.strip_prefix(OWN_SERVICE_PATH) == Some("Scan") {
+                scan_stream::run(&service, reader, &mut responder).await
+            } else {
+                let method = path.strip_prefix(SERVICE_PATH).unwrap_or_default();
+                answer(&service, method, reader, &mut responder).await
+            }
         }
         Err(error) => Err(error),
     };
@@ -141,7 +147,7 @@ async fn initialize_connection(
 }
 
 /// The message of a call that has exactly one.
-async fn read_only_message<M: prost::Message + Default>(
+pub(crate) async fn read_only_message<M: prost::Message + Default>(
     service: &Service,
     reader: &mut MessageReader,
 ) -> Result<M> {

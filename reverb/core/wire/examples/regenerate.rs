@@ -11,8 +11,9 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 use prost_types::field_descriptor_proto::Type;
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "reverb_service.proto",
+    "replay_service.proto",
     "schema.proto",
     "patterns.proto",
     "checkpoint.proto",
@@ -39,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .btree_map(["."])
         .bytes([".deepmind.reverb.ChunkData.data"])
         .compile_fds(set)?;
-    for package in ["deepmind.reverb", "google.protobuf", "tensorflow"] {
+    for package in ["deepmind.reverb", "google.protobuf", "reverb", "tensorflow"] {
         let path = out.join(format!("{package}.rs"));
         let code = fs::read_to_string(&path)?;
         fs::write(&path, format!("{HEADER}{code}"))?;

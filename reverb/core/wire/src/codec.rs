@@ -7,4 +7,5 @@
 pub mod chunk;
 pub mod insert;
 pub mod item;
+mod kept_chunks;
 pub mod sample;

@@ -4,13 +4,13 @@
 mod connection;
 mod insert;
 mod sample;
+mod scan;
 
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
 use reverb_data::{Error, Result};
 
-use crate::SERVICE_PATH;
 use crate::generated::{
     CheckpointRequest, CheckpointResponse, KeyWithPriority, MutatePrioritiesRequest,
     MutatePrioritiesResponse, ResetRequest, ResetResponse, ServerInfoRequest, ServerInfoResponse,
@@ -22,7 +22,8 @@ use crate::stream::{
     ACCEPTED_COMPRESSION, Compression, MessageReader, MessageSender, stream_error,
 };
 use crate::target::Target;
-use crate::transport::{BoxFuture, InsertStream, SampleStream, ServerInfo, Transport};
+use crate::transport::{BoxFuture, InsertStream, SampleStream, ScanStream, ServerInfo, Transport};
+use crate::{OWN_SERVICE_PATH, SERVICE_PATH};
 
 /// A server, or several, reached over gRPC. Connects when it is used; a lost connection is made
 /// anew by the next call.
@@ -100,8 +101,12 @@ impl GrpcTransport {
     /// Opens a stream. It does not wait for the server, which may answer only after it was sent
     /// something.
     async fn open(&self, method: &str) -> Result<Call> {
+        self.open_path(&format!("{SERVICE_PATH}{method}")).await
+    }
+
+    async fn open_path(&self, path: &str) -> Result<Call> {
         let connection = self.connection().await?;
-        let request = request(&connection, method)?;
+        let request = request(&connection, path)?;
         let peer = connection.authority;
         let mut handle =
             connection.handle.ready().await.map_err(|error| stream_error(&error, &peer))?;
@@ -114,11 +119,11 @@ impl GrpcTransport {
     }
 }
 
-fn request(connection: &Connection, method: &str) -> Result<Request<()>> {
+fn request(connection: &Connection, path: &str) -> Result<Request<()>> {
     let uri = Uri::builder()
         .scheme("http")
         .authority(connection.authority.as_str())
-        .path_and_query(format!("{SERVICE_PATH}{method}"))
+        .path_and_query(path)
         .build();
     let uri = uri.map_err(|error| {
         Error::invalid_argument(format!(
@@ -248,6 +253,13 @@ impl Transport for GrpcTransport {
         Box::pin(async {
             let stream = sample::GrpcSampleStream::new(self.open("SampleStream").await?);
             Ok(Box::new(stream) as Box<dyn SampleStream>)
+        })
+    }
+
+    fn open_scan<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<Box<dyn ScanStream>>> {
+        Box::pin(async {
+            let call = self.open_path(&format!("{OWN_SERVICE_PATH}Scan")).await?;
+            Ok(Box::new(scan::GrpcScanStream::new(call, table)) as Box<dyn ScanStream>)
         })
     }
 

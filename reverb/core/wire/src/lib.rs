@@ -18,3 +18,6 @@ pub use grpc::GrpcTransport;
 
 /// Path in front of every method of the service.
 pub const SERVICE_PATH: &str = "/deepmind.reverb.ReverbService/";
+
+/// Path in front of the methods that the original does not have.
+pub const OWN_SERVICE_PATH: &str = "/reverb.ReplayService/";

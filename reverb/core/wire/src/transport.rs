@@ -58,6 +58,12 @@ pub trait SampleStream: Send {
     fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>>;
 }
 
+/// An open scan of a table. Dropping it cancels it.
+pub trait ScanStream: Send {
+    /// The next items, oldest first, at least one; none at the end.
+    fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>>;
+}
+
 /// Tables of a server with the id of their configuration.
 #[derive(Debug, Clone)]
 pub struct ServerInfo {
@@ -74,6 +80,9 @@ pub trait Transport: Send + Sync {
 
     /// Opens a sample stream.
     fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>>;
+
+    /// Opens a scan of a table; it begins with what is in the table when the server learns of it.
+    fn open_scan<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<Box<dyn ScanStream>>>;
 
     /// Deletes, then updates priorities. Unknown keys are ignored.
     fn mutate_priorities<'a>(

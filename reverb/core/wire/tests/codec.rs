@@ -314,6 +314,40 @@ fn samples_are_put_together_however_a_server_sends_them() {
 }
 
 #[test]
+fn a_reader_that_keeps_at_least_what_its_writer_counts_on_finds_every_chunk() {
+    // Two chunks of key 3: keys are drawn at random by writers, and nobody makes them keep to it.
+    let mut chunks: Vec<Chunk> = (0..20).map(|key| chunk(key, 1000 + 300 * key as usize)).collect();
+    chunks.push(Chunk::from_slice(3, SequenceRange::default(), false, &[99; 1900]));
+    let wanted: Vec<Sampled> = (0..400usize)
+        .map(|at| sample(at as u64, &[&chunks[at * at % 21..], &chunks[..at % 3]].concat()))
+        .collect();
+    let mut lengths = Vec::new();
+    for (writer, reader) in [(0, 0), (3000, 3000), (3000, 20_000), (20_000, 20_000), (0, 9000)] {
+        let mut encoder = SampleEncoder::new().with_kept_chunks(writer);
+        let mut decoder = SampleDecoder::new().with_kept_chunks(reader);
+        let (mut messages, mut samples) = (Vec::new(), Vec::new());
+        for sample in &wanted {
+            encoder.push("t", sample, |message| messages.push(message));
+        }
+        messages.extend(encoder.finish());
+        let messages: Vec<Bytes> = messages.into_iter().map(body_of).collect();
+        lengths.push(messages.iter().map(Bytes::len).sum::<usize>());
+        for message in &messages {
+            decoder.push(message, &mut samples).unwrap();
+        }
+        assert!(!decoder.is_within_sample());
+        assert_eq!(samples.len(), wanted.len());
+        for (sample, wanted) in samples.iter().zip(&wanted) {
+            let pairs = sample.trajectory.chunks().iter().zip(wanted.trajectory.chunks());
+            assert!(pairs.clone().all(|(got, wanted)| got.data() == wanted.data()));
+            assert_eq!(pairs.len(), wanted.trajectory.chunks().len());
+        }
+    }
+    assert_eq!(lengths[1], lengths[2], "the writer decides");
+    assert!(lengths[3] < lengths[1] && lengths[1] < lengths[0], "{lengths:?}");
+}
+
+#[test]
 fn samples_that_lack_something_are_errors() {
     let a = chunk(1, 10);
     let wanted = sample(9, &[a.clone(), chunk(2, 10)]);

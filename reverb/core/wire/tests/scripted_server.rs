@@ -129,6 +129,23 @@ async fn sample(script: &'static [Step], count: usize) -> (Vec<Sampled>, Error) 
     }
 }
 
+async fn scan(script: &'static [Step]) -> (Vec<Sampled>, Option<Error>) {
+    let transport = GrpcTransport::new(&serve(script).await).unwrap();
+    let mut stream = transport.open_scan("lifo").await.unwrap();
+    let mut items = Vec::new();
+    loop {
+        let received = soon(stream.receive()).await;
+        match received {
+            Ok(more) if more.is_empty() => return (items, None),
+            Ok(more) => items.extend(more),
+            Err(error) => {
+                assert_eq!(soon(stream.receive()).await.unwrap_err(), error);
+                return (items, Some(error));
+            }
+        }
+    }
+}
+
 async fn insert(script: &'static [Step]) -> (Vec<u64>, Option<Error>, Error) {
     let transport = GrpcTransport::new(&serve(script).await).unwrap();
     let mut stream = transport.open_insert().await.unwrap();
@@ -215,6 +232,34 @@ async fn too_many_samples_are_noticed() {
     let (samples, error) = sample(script, 1).await;
     assert!(samples.is_empty());
     assert!(error.message().contains("more samples than were requested"), "{error}");
+}
+
+#[tokio::test]
+async fn a_scan_ends_in_order_or_says_why_not() {
+    let (items, error) = scan(&[Headers, Message(SAMPLE), Message(&[]), Trailers("0", "")]).await;
+    assert_eq!((items.len(), error), (1, None));
+    let (items, error) = scan(&[Headers, Message(SAMPLE), Trailers("14", "going away")]).await;
+    assert_eq!((items.len(), error.unwrap().kind()), (1, ErrorKind::Unavailable));
+    // An entry with information about an item, which never ends.
+    let begun = &[Headers, Message(&[0x0a, 2, 0x0a, 0]), Trailers("0", "")];
+    let (items, error) = scan(begun).await;
+    let error = error.unwrap();
+    assert_eq!((items.len(), error.kind()), (0, ErrorKind::DataLoss));
+    assert!(error.message().contains("in the middle of an item"), "{error}");
+    let (_, error) = scan(&[Headers, Message(&[0x0a, 0x7f])]).await;
+    assert_eq!(error.unwrap().kind(), ErrorKind::DataLoss);
+    let (_, error) = scan(&[Headers, EndWithoutTrailers]).await;
+    assert_eq!(error.unwrap().kind(), ErrorKind::Internal);
+}
+
+#[tokio::test]
+async fn a_server_that_knows_no_scans_is_told_of() {
+    for script in [&[OnlyTrailers("12", "")], &[Http(404)]] as [&'static [Step]; 2] {
+        let error = scan(script).await.1.unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unimplemented);
+        assert!(error.message().contains("it is a server of dm-reverb"), "{error}");
+        assert!(error.message().contains("127.0.0.1:"), "{error}");
+    }
 }
 
 #[tokio::test]

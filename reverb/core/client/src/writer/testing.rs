@@ -8,7 +8,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use reverb_data::{Error, Result, TensorData};
 use reverb_wire::transport::{
-    BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, ServerInfo, Transport,
+    BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, ScanStream, ServerInfo,
+    Transport,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
@@ -99,6 +100,10 @@ impl Transport for FakeServer {
     }
 
     fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {
+        unexpected()
+    }
+
+    fn open_scan<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Box<dyn ScanStream>>> {
         unexpected()
     }
 

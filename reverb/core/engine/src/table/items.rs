@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where a table keeps its items: in one array, addressed by small handles, found by key.
 
+use std::ops::Range;
+
 use hashbrown::HashTable;
 use rand::Rng;
 use reverb_data::Trajectory;
@@ -13,6 +15,7 @@ pub(super) struct Item {
     pub(super) key: u64,
     pub(super) trajectory: Trajectory,
     pub(super) priority: f64,
+    /// Wall time, but later than that of every item inserted before: it tells the order as well.
     pub(super) inserted_at_ns: i64,
     pub(super) times_sampled: i32,
     /// Encoded bytes of its chunks, remembered so that sampling need not visit the chunks.
@@ -80,6 +83,29 @@ impl Items {
         match &mut self.slots[handle as usize] {
             Slot::Taken(item) => item,
             Slot::Free { .. } => unreachable!("handles in use point to items"),
+        }
+    }
+
+    /// Slots in use or free; handles are below this.
+    pub(super) fn num_slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The items in a range of slots, which may reach beyond the last.
+    pub(super) fn in_slots(&self, slots: Range<usize>) -> impl Iterator<Item = (Handle, &Item)> {
+        let end = slots.end.min(self.slots.len());
+        let start = slots.start.min(end);
+        self.slots[start..end].iter().enumerate().filter_map(move |(at, slot)| match slot {
+            Slot::Taken(item) => Some(((start + at) as Handle, item)),
+            Slot::Free { .. } => None,
+        })
+    }
+
+    /// What is in a slot that may be free or gone by now.
+    pub(super) fn in_slot(&self, handle: Handle) -> Option<&Item> {
+        match self.slots.get(handle as usize)? {
+            Slot::Taken(item) => Some(item),
+            Slot::Free { .. } => None,
         }
     }
 

@@ -42,6 +42,8 @@ pub(super) struct TableState {
     /// where nobody waits.
     garbage: Vec<Trajectory>,
     picks: Vec<Pick>,
+    /// When the newest item was inserted, of all there ever were.
+    newest_ns: i64,
 }
 
 /// What a reset throws away.
@@ -109,6 +111,7 @@ impl TableState {
             rng: config.seed.map_or_else(SmallRng::from_os_rng, SmallRng::seed_from_u64),
             garbage: Vec::new(),
             picks: Vec::new(),
+            newest_ns: i64::MIN,
         }
     }
 
@@ -126,11 +129,13 @@ impl TableState {
         let contents = &mut self.contents;
         contents.chunk_bytes += u64::from(chunk_bytes);
         contents.episodes.add(&item.trajectory);
+        // Clocks may be set back, and items of one call come at the same time.
+        self.newest_ns = now_ns.max(self.newest_ns.saturating_add(1));
         let handle = contents.items.insert(Item {
             key: item.key,
             trajectory: item.trajectory,
             priority: item.priority,
-            inserted_at_ns: now_ns,
+            inserted_at_ns: self.newest_ns,
             times_sampled: item.times_sampled,
             chunk_bytes,
         });
@@ -219,6 +224,16 @@ impl TableState {
         self.contents.items.len()
     }
 
+    /// The items, to look at.
+    pub(super) fn items(&self) -> &Items {
+        &self.contents.items
+    }
+
+    /// `inserted_at_ns` of the newest item; every later one has more.
+    pub(super) fn newest_ns(&self) -> i64 {
+        self.newest_ns
+    }
+
     pub(super) fn num_episodes(&self) -> i64 {
         self.contents.episodes.num_present()
     }
@@ -296,6 +311,17 @@ impl TableState {
     /// All keys, sorted.
     pub(super) fn keys(&self) -> Vec<u64> {
         self.contents.items.keys()
+    }
+
+    /// All keys, oldest first.
+    pub(super) fn keys_by_age(&self) -> Vec<u64> {
+        let items = &self.contents.items;
+        let mut found: Vec<_> = items
+            .in_slots(0..items.num_slots())
+            .map(|(_, item)| (item.inserted_at_ns, item.key))
+            .collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, key)| key).collect()
     }
 
     /// Priority and number of samples of an item.

@@ -21,13 +21,12 @@ use reverb_data::{
 };
 use reverb_engine::{RateLimiterConfig, SelectorConfig, Table, TableConfig};
 use reverb_server::{Server, ServerOptions};
-use reverb_wire::SERVICE_PATH;
 use reverb_wire::codec::insert::decode_confirmation;
 use reverb_wire::message::Message;
 use reverb_wire::status::Status;
 use reverb_wire::stream::{Compression, MessageReader, MessageSender};
 use reverb_wire::transport::{Confirmations, InsertBatch, SampleStream};
-use reverb_wire::{GrpcTransport, generated as proto};
+use reverb_wire::{GrpcTransport, OWN_SERVICE_PATH, SERVICE_PATH, generated as proto};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
@@ -180,11 +179,20 @@ impl RawClient {
         self.open_with(method, HeaderMap::new()).await
     }
 
+    /// A method that the original does not have.
+    pub async fn open_own(&self, method: &str) -> RawStream {
+        self.open_path(&format!("{OWN_SERVICE_PATH}{method}"), HeaderMap::new()).await
+    }
+
     pub async fn open_with(&self, method: &str, headers: HeaderMap) -> RawStream {
+        self.open_path(&format!("{SERVICE_PATH}{method}"), headers).await
+    }
+
+    async fn open_path(&self, path: &str, headers: HeaderMap) -> RawStream {
         let mut request = Request::new(());
         *request.method_mut() = Method::POST;
         *request.version_mut() = Version::HTTP_2;
-        *request.uri_mut() = format!("http://test{SERVICE_PATH}{method}").parse().unwrap();
+        *request.uri_mut() = format!("http://test{path}").parse().unwrap();
         request.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
         request.headers_mut().extend(headers);
         let mut handle = self.handle.clone().ready().await.unwrap();

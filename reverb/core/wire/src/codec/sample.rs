@@ -12,6 +12,7 @@ use reverb_data::{Chunk, Error, Result, Sampled};
 
 use crate::codec::chunk::{RawChunk, Sharing, chunk_field_len, put_chunk};
 use crate::codec::item::{ItemHead, RawItem, put_item};
+use crate::codec::kept_chunks::KeptChunks;
 use crate::generated::{SampleStreamRequest, Timeout};
 use crate::message::{Message, MessageBuilder, put_double_field, put_int_field, put_nested};
 
@@ -39,6 +40,8 @@ pub struct SampleEncoder {
     builder: MessageBuilder,
     chunk_bytes: usize,
     scratch: Vec<u8>,
+    /// What the reader of a scan has; for other readers each sample comes with all its chunks.
+    kept: Option<KeptChunks>,
 }
 
 /// A guess that spares small samples the growing of their buffer.
@@ -57,7 +60,15 @@ impl SampleEncoder {
             builder: MessageBuilder::with_capacity(SAMPLE_CAPACITY),
             chunk_bytes: 0,
             scratch: Vec::new(),
+            kept: None,
         }
+    }
+
+    /// An encoder for a reader that keeps as many bytes of chunks.
+    #[must_use]
+    pub fn with_kept_chunks(mut self, bytes: usize) -> Self {
+        self.kept = Some(KeptChunks::new(bytes));
+        self
     }
 
     /// Adds a sample of `table`. Messages that are full are handed to `emit`.
@@ -67,8 +78,17 @@ impl SampleEncoder {
         }
         self.scratch.clear();
         put_sample_info(&mut self.scratch, table, sample);
-        let mut rest = sample.trajectory.chunks();
-        while !rest.is_empty() {
+        let chunks = sample.trajectory.chunks();
+        let Some(kept) = &mut self.kept else { return self.put_entries(chunks, emit) };
+        let new: Vec<Chunk> = chunks.iter().filter(|chunk| kept.add(chunk)).cloned().collect();
+        kept.end_sample();
+        self.put_entries(&new, emit);
+    }
+
+    /// Writes a sample with these chunks over as many messages as it takes.
+    fn put_entries(&mut self, chunks: &[Chunk], mut emit: impl FnMut(Message)) {
+        let mut rest = chunks;
+        loop {
             let mut count = 0;
             while count < rest.len() {
                 self.chunk_bytes += rest[count].data().len();
@@ -80,9 +100,10 @@ impl SampleEncoder {
             let (now, later) = rest.split_at(count);
             self.put_entry(now, later.is_empty());
             rest = later;
-            if !rest.is_empty() {
-                emit(self.take());
+            if rest.is_empty() {
+                return;
             }
+            emit(self.take());
         }
     }
 
@@ -143,12 +164,26 @@ pub struct SampleDecoder {
     /// The serialized `SampleInfo` of the sample that has begun.
     info: Option<Bytes>,
     chunks: Vec<Chunk>,
+    /// The chunks of a scan, which outlive their sample, instead of `chunks`.
+    kept: Option<KeptChunks>,
 }
 
 impl SampleDecoder {
     /// A decoder at the start of a sample.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A decoder that keeps as many bytes of chunks, as its encoder was told.
+    #[must_use]
+    pub fn with_kept_chunks(mut self, bytes: usize) -> Self {
+        self.kept = Some(KeptChunks::new(bytes));
+        self
+    }
+
+    /// Whether a sample has begun and not ended.
+    pub fn is_within_sample(&self) -> bool {
+        self.info.is_some() || !self.chunks.is_empty()
     }
 
     /// Reads a message and appends the samples that it completes.
@@ -177,7 +212,11 @@ impl SampleDecoder {
                 }
                 (2, Field::Bytes(chunk)) => {
                     let chunk = RawChunk::parse(chunk)?;
-                    self.chunks.push(chunk.to_chunk(message, Sharing::Transient));
+                    let chunk = chunk.to_chunk(message, Sharing::Transient);
+                    match &mut self.kept {
+                        Some(kept) => _ = kept.add(&chunk),
+                        None => self.chunks.push(chunk),
+                    }
                 }
                 (3, Field::Varint(flag)) => is_last = flag != 0,
                 _ => {}
@@ -193,13 +232,23 @@ impl SampleDecoder {
         let info = self.info.take().ok_or_else(|| {
             Error::internal("The server sent a sample without the information about it.")
         })?;
-        let sample = build_sample(&info, &self.chunks);
+        if let Some(kept) = &mut self.kept {
+            let sample = build_sample(&info, |key| kept.get(key).ok_or_else(|| missing(key)));
+            kept.end_sample();
+            return sample;
+        }
+        let lookup = ChunkLookup::new(&self.chunks);
+        let sample = build_sample(&info, |key| lookup.find(key).ok_or_else(|| missing(key)));
         self.chunks.clear();
         sample
     }
 }
 
-fn build_sample(info: &[u8], chunks: &[Chunk]) -> Result<Sampled> {
+fn missing(key: u64) -> Error {
+    Error::internal(format!("The server sent a sample without its chunk {key}."))
+}
+
+fn build_sample<'a>(info: &[u8], find: impl Fn(u64) -> Result<&'a Chunk>) -> Result<Sampled> {
     let mut item: &[u8] = &[];
     let (mut probability, mut table_size, mut rate_limited) = (0.0, 0, false);
     let mut reader = Reader::new(info);
@@ -213,7 +262,6 @@ fn build_sample(info: &[u8], chunks: &[Chunk]) -> Result<Sampled> {
         }
     }
     let item = RawItem::parse(item)?;
-    let lookup = ChunkLookup::new(chunks);
     Ok(Sampled {
         key: item.key,
         priority: item.priority,
@@ -222,7 +270,7 @@ fn build_sample(info: &[u8], chunks: &[Chunk]) -> Result<Sampled> {
         table_size,
         inserted_at_ns: item.inserted_at_ns,
         rate_limited,
-        trajectory: item.trajectory(|key| lookup.find(key))?,
+        trajectory: item.trajectory(find)?,
     })
 }
 
@@ -242,13 +290,10 @@ impl<'a> ChunkLookup<'a> {
         Self { chunks, by_key }
     }
 
-    fn find(&self, key: u64) -> Result<&'a Chunk> {
-        let found = match &self.by_key {
+    fn find(&self, key: u64) -> Option<&'a Chunk> {
+        match &self.by_key {
             Some(by_key) => by_key.get(&key).copied(),
             None => self.chunks.iter().find(|chunk| chunk.key() == key),
-        };
-        found.ok_or_else(|| {
-            Error::internal(format!("The server sent a sample without its chunk {key}."))
-        })
+        }
     }
 }

@@ -19,6 +19,11 @@ pub mod google {
     }
 }
 
+/// Messages of package `reverb`: of calls that are our own.
+pub mod reverb {
+    include!("reverb.rs");
+}
+
 /// Messages of package `tensorflow`.
 pub mod tensorflow {
     include!("tensorflow.rs");

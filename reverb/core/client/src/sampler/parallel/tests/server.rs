@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use reverb_data::{Chunk, SequenceRange, TrajectoryBuilder};
-use reverb_wire::transport::{BoxFuture, InsertStream, ServerInfo, Transport};
+use reverb_wire::transport::{BoxFuture, InsertStream, ScanStream, ServerInfo, Transport};
 use tokio::runtime::Handle;
 
 use super::super::*;
@@ -215,6 +215,10 @@ impl Transport for Server {
     }
 
     fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
+        unexpected()
+    }
+
+    fn open_scan<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Box<dyn ScanStream>>> {
         unexpected()
     }
 

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! All items of a table, once, in the order of insertion.
+//!
+//! The server sends as far ahead as the stream has room, so there is nothing to ask for. A scan that has given items
+//! cannot be begun anew when its connection is lost: nobody knows what the table held at the beginning.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use reverb_data::{Result, Sampled};
+use reverb_wire::transport::ScanStream;
+
+use crate::client::Client;
+use crate::retry::Backoff;
+
+/// Reads the items of one table.
+pub struct ScanCursor {
+    client: Arc<Client>,
+    table: String,
+    ready: VecDeque<Sampled>,
+    stream: Option<Box<dyn ScanStream>>,
+    /// Items that came; before the first, a scan that failed can begin anew.
+    received: u64,
+    /// How it ended, when it has.
+    outcome: Option<Result<()>>,
+    backoff: Backoff,
+}
+
+impl ScanCursor {
+    /// A cursor over `table`; nothing is asked for yet.
+    pub fn new(client: Arc<Client>, table: &str) -> Self {
+        let backoff = Backoff::new(client.address(), client.connect_timeout());
+        Self {
+            client,
+            table: table.to_owned(),
+            ready: VecDeque::new(),
+            stream: None,
+            received: 0,
+            outcome: None,
+            backoff,
+        }
+    }
+
+    /// An item that is here already.
+    pub fn take_ready(&mut self) -> Option<Sampled> {
+        self.ready.pop_front()
+    }
+
+    /// The next item, or `None` after the last. Waits for the server. Nothing is lost if the future is dropped.
+    ///
+    /// # Errors
+    ///
+    /// As the server says; the same again by every later call.
+    pub async fn next(&mut self) -> Result<Option<Sampled>> {
+        self.backoff.begin();
+        loop {
+            if let Some(item) = self.take_ready() {
+                return Ok(Some(item));
+            }
+            if let Some(outcome) = &self.outcome {
+                return outcome.clone().map(|()| None);
+            }
+            match self.receive().await {
+                Ok(items) if items.is_empty() => self.end(Ok(())),
+                Ok(items) => {
+                    self.received += items.len() as u64;
+                    self.ready.extend(items);
+                }
+                Err(error) if self.received == 0 => {
+                    self.stream = None;
+                    if let Err(error) = self.backoff.pause(error).await {
+                        self.end(Err(error));
+                    }
+                }
+                Err(error) => {
+                    let place = format!(
+                        "The scan of table {} broke off after {} items",
+                        self.table, self.received
+                    );
+                    self.end(Err(error.context(&place)));
+                }
+            }
+        }
+    }
+
+    async fn receive(&mut self) -> Result<Vec<Sampled>> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            None => self.stream.insert(self.client.open_scan(&self.table).await?),
+        };
+        stream.receive().await
+    }
+
+    fn end(&mut self, outcome: Result<()>) {
+        self.stream = None;
+        self.outcome = Some(outcome);
+    }
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A scan of a table of the same process: references are handed over, nothing is encoded.
+
+use reverb_data::{Error, Result, Sampled};
+use reverb_engine::Scan;
+use reverb_wire::transport::{BoxFuture, ScanStream};
+
+use super::LocalService;
+
+pub(super) struct LocalScanStream {
+    service: LocalService,
+    table: String,
+    scan: Scan,
+    /// Why the scan has ended. It stays so, as one over the network would.
+    failure: Option<Error>,
+}
+
+impl LocalScanStream {
+    pub(super) fn begin(service: &LocalService, table: &str) -> Result<Self> {
+        let running = service.get()?;
+        let begun = running.tables.get(table)?.1.begin_scan();
+        let scan = begun.map_err(|error| running.stop.explain(error))?;
+        Ok(Self { service: service.clone(), table: table.to_owned(), scan, failure: None })
+    }
+
+    fn next_items(&mut self) -> Result<Vec<Sampled>> {
+        let service = self.service.get()?;
+        let (_, table) = service.tables.get(&self.table)?;
+        table.scan(&mut self.scan).map_err(|error| service.stop.explain(error))
+    }
+}
+
+impl ScanStream for LocalScanStream {
+    fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>> {
+        Box::pin(async {
+            if let Some(error) = &self.failure {
+                return Err(error.clone());
+            }
+            self.next_items().inspect_err(|error| self.failure = Some(error.clone()))
+        })
+    }
+}

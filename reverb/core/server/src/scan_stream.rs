@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A scan: the items of a table, once, as fast as the reader takes them.
+
+use std::sync::Arc;
+
+use reverb_data::{Error, Result};
+use reverb_engine::{Scan, Table};
+use reverb_wire::codec::sample::SampleEncoder;
+use reverb_wire::generated::reverb::ScanRequest;
+use reverb_wire::stream::MessageReader;
+
+use crate::responder::Responder;
+use crate::service::{Service, read_only_message};
+
+/// Chunks that are held for a reader that keeps more: those of items that were deleted meanwhile
+/// would be nowhere else.
+const MAX_KEPT_CHUNK_BYTES: usize = 64 << 20;
+
+/// Serves the scan to its end.
+pub(crate) async fn run(
+    service: &Service,
+    mut reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    let request: ScanRequest = read_only_message(service, &mut reader).await?;
+    let (name, table) = service.tables.get(&request.table)?;
+    let mut scan = service.stop.or(begin(table)).await??;
+    let kept = usize::try_from(request.kept_chunk_bytes).unwrap_or(0);
+    let mut encoder = SampleEncoder::new().with_kept_chunks(kept.min(MAX_KEPT_CHUNK_BYTES));
+    let mut messages = Vec::new();
+    loop {
+        let items = table.scan(&mut scan)?;
+        if items.is_empty() {
+            return Ok(());
+        }
+        for item in &items {
+            encoder.push(name, item, |message| messages.push(message));
+        }
+        drop(items);
+        messages.extend(encoder.finish());
+        for message in messages.drain(..) {
+            service.stop.or(responder.send(message)).await??;
+        }
+        // Lets the connection send what it has before the next items are taken.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Begins a scan where it holds nobody up: sorting millions of items takes its time.
+async fn begin(table: &Arc<Table>) -> Result<Scan> {
+    let table = Arc::clone(table);
+    let begun = tokio::task::spawn_blocking(move || table.begin_scan()).await;
+    begun.unwrap_or_else(|_| Err(Error::internal("A scan could not begin.")))
+}
