@@ -14,7 +14,6 @@ import sys
 import time
 
 import cartpole_env
-import numpy as np
 import tensorflow as tf
 from tf_agents.agents.dqn import dqn_agent
 from tf_agents.drivers import py_driver
@@ -36,8 +35,7 @@ def main():
     parser.add_argument("--target", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    tf.random.set_seed(arguments.seed)
-    np.random.seed(arguments.seed)
+    tf.keras.utils.set_random_seed(arguments.seed)
 
     env = cartpole_env.make_tf_agents_env(arguments.seed)
     evaluation_env = cartpole_env.make_tf_agents_env(arguments.seed + 1_000)
