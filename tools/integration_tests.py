@@ -109,8 +109,8 @@ class Suite:
         return counts(self.passed, self.skipped, self.failed)
 
     def arguments_in(self, directory: str) -> list[str]:
-        """Returns the arguments with the name of a directory put in; none if it has no name."""
-        return [a.format(directory=directory) for a in self.arguments if directory or "{" not in a]
+        """Returns the arguments with the name of a directory put in."""
+        return [argument.format(directory=directory) for argument in self.arguments]
 
 
 @dataclass
@@ -182,6 +182,7 @@ class Environment:
         # Neither this process nor a child of a test may find what belongs to the caller.
         foreign = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TF_USE_LEGACY_KERAS")
         self._variables = {k: v for k, v in os.environ.items() if k not in foreign} | {
+            "PATH": os.pathsep.join([str(self._python.parent), os.environ["PATH"]]),
             "PYTHONSAFEPATH": "1",
             "PYTHONPATH": os.pathsep.join(map(str, [PROGRAMS, STUBS, *([ROOT] if tree else [])])),
             "TF_CPP_MIN_LOG_LEVEL": "3",

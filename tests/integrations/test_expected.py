@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `make test-integrations` takes for enough; that it runs is seen by running it."""
+
+import importlib.util
+import pathlib
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+HERE = pathlib.Path(__file__).parent
+ENVIRONMENTS = sorted(
+    path.stem for path in HERE.glob("requirements/*.txt") if not path.stem.endswith(".no-deps")
+)
+
+
+@pytest.fixture(scope="module")
+def tool():
+    path = ROOT / "tools" / "integration_tests.py"
+    spec = importlib.util.spec_from_file_location("integration_tests", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # Its dataclasses look for it there.
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+@pytest.fixture
+def judge(tool):
+    def judge(suite, status=0, output="", **counts):
+        suite = tool.Suite("a suite", **suite)
+        return tool.judge(suite, tool.Outcome(status, output, seconds=1.0, **counts))
+
+    return judge
+
+
+def test_there_are_environments_of_both_libraries():
+    assert {name.rpartition("-")[0] for name in ENVIRONMENTS} == {"tf-agents", "acme"}
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_every_suite_can_be_run(tool, environment):
+    suites = tool.suites_of(environment)
+    assert suites
+    for suite in suites:
+        assert suite.run in {"pytest", "module", "multiprocessing", "program", "ours"}
+        assert set(suite.quick) <= set(ENVIRONMENTS)
+        if suite.run == "program":
+            assert (HERE / "programs" / suite.name.split()[0]).exists()
+        if suite.run == "ours":
+            assert list((ROOT / suite.name).glob("test_*.py"))
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_whatever_is_less_than_its_authors_meant_has_a_reason(tool, environment):
+    for suite in tool.suites_of(environment):
+        if suite.failed or suite.fails_with or suite.crashes_at_exit:
+            assert suite.reason, suite.name
+
+
+def test_as_many_as_expected_are_enough(judge):
+    assert judge({"passed": 3, "skipped": 1}, passed=3, skipped=1) == "as expected"
+
+
+def test_more_than_expected_is_better(judge):
+    assert judge({"passed": 3}, passed=4) == "better"
+    assert judge({"passed": 3, "failed": 1}, passed=3) == "better"
+
+
+def test_a_test_that_skips_itself_did_not_pass(judge):
+    assert judge({"passed": 3}, passed=2, skipped=1) == "BELOW"
+
+
+def test_a_failure_is_not_made_good_by_passes(judge):
+    assert judge({"passed": 3}, status=1, passed=5, failed=1) == "BELOW"
+
+
+def test_no_end_is_not_enough(judge):
+    assert judge({"passed": 3}, status=None, passed=3) == "BELOW"
+
+
+def test_no_result_is_not_enough(judge):
+    assert judge({"passed": 1}) == "BELOW"
+
+
+def test_a_crash_after_all_tests_counts_unless_there_is_a_reason(judge):
+    assert judge({"passed": 3}, status=-6, passed=3) == "BELOW"
+    assert judge({"passed": 3, "crashes_at_exit": True}, status=-6, passed=3) == "as expected"
+    assert judge({"passed": 3, "crashes_at_exit": True}, status=-6, passed=2) == "BELOW"
+
+
+def test_a_suite_that_cannot_run_has_to_say_why(judge):
+    suite = {"fails_with": "No module named x"}
+    assert judge(suite, status=1, output="Error: No module named x") == "as expected"
+    assert judge(suite, status=1, output="Error: something else") == "BELOW"
+    assert judge(suite, passed=1) == "better"
+
+
+def test_counts_are_read_from_what_unittest_prints(tool, tmp_path):
+    suite = tool.Suite("a suite", run="module")
+    output = "Ran 5 tests in 1.0s\n\nFAILED (failures=1, errors=1, skipped=1)\n"
+    outcome = tool.Outcome(1, output, seconds=1.0)
+    tool.count(suite, outcome, tmp_path / "report.xml")
+    assert (outcome.passed, outcome.skipped, outcome.failed) == (2, 1, 2)
