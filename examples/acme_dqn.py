@@ -93,7 +93,7 @@ QUICK = Config(
     good_enough=180.0,
     good_in_a_row=1,
     max_env_steps=5_000,
-    max_seconds=40.0,
+    max_seconds=60.0,
     evaluate_period_steps=500,
 )
 

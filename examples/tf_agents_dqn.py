@@ -86,7 +86,7 @@ QUICK = Config(
     good_enough=180.0,
     good_in_a_row=1,
     max_env_steps=5_000,
-    max_seconds=40.0,
+    max_seconds=60.0,
     initial_steps=500,
     evaluate_period_steps=500,
 )
@@ -257,10 +257,10 @@ class Trainer:
         while good_in_a_row < config.good_in_a_row and not progress.budget_is_spent:
             time_step, policy_state = driver.run(time_step, policy_state)
             env_steps.assign_add(config.steps_per_round)
+            progress.update(int(self._agent.train_step_counter), int(env_steps))
             if env_steps < config.initial_steps:
                 continue
             self._learn()
-            progress.update(int(self._agent.train_step_counter), int(env_steps))
             if env_steps < next_evaluation and not progress.budget_is_spent:
                 continue
             next_evaluation = int(env_steps) + config.evaluate_period_steps
