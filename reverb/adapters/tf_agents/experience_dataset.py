@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From sampled items to what learners are fed: batches of sequences, beside each an info."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -99,10 +100,10 @@ def experience_dataset(
     *,
     sequence_length: int | None,
     batch_size: int | None,
-    num_steps: int | None,
-    preprocess_fn: Callable[[Any], Any] | None,
-    num_parallel_calls: Any,
-    shuffle: bool,
+    num_steps: int | None = None,
+    preprocess_fn: Callable[[Any], Any] | None = None,
+    num_parallel_calls: Any = None,
+    shuffle: bool = False,
     drop_remainder: bool = True,
 ) -> Any:
     """Items, or fragments of them, as pairs `(data, info)`.
@@ -121,11 +122,12 @@ def experience_dataset(
     Returns:
       A `tf.data.Dataset` of pairs: data `[B, T, ...]`, and an info whose leaves are `[B, T]`.
     """
-    cut = num_steps is not None and num_steps != sequence_length
-    if preprocess_fn is None and not cut:
+    if num_steps == sequence_length:
+        num_steps = None
+    if preprocess_fn is None and num_steps is None:
         with_info = _pair_of_batch if batch_size else _pair_of_item
         return inline_map(source(batch_size, drop_remainder), with_info)
-    if preprocess_fn is None and sequence_length and batch_size:
+    if preprocess_fn is None and sequence_length is not None and batch_size is not None:
         # The last items make fewer fragments, and only those that fill no batch are left out.
         blocks = inline_map(source(batch_size, False), _fragments(num_steps, shuffle))
         return blocks.rebatch(batch_size, drop_remainder)
@@ -135,9 +137,9 @@ def experience_dataset(
         dataset = dataset.map(
             lambda data, info: (preprocess_fn(data), info), num_parallel_calls=calls
         )
-    if cut:
-        rows = dataset.map(lambda *pair: truncate_reshape_rows_by_num_steps(pair, num_steps))
-        dataset = _rows_of(rows)
+    if num_steps is not None:
+        cut = functools.partial(_cut_pair, num_steps)
+        dataset = _rows_of(inline_map(dataset, cut))
         if shuffle:
             count = sequence_length // num_steps if sequence_length else _TYPICAL_FRAGMENTS
             dataset = dataset.shuffle(count * (batch_size or 1))
@@ -281,6 +283,10 @@ def _pair_of_batch(sample: Any) -> Any:
 
 def _pair_of_item(sample: Any) -> Any:
     return sample.data, repeated_info(sample.info, _length(sample.data, 0))
+
+
+def _cut_pair(num_steps: int, pair: Any) -> Any:
+    return truncate_reshape_rows_by_num_steps(pair, num_steps)
 
 
 def _as_sample(pair: Any) -> Any:

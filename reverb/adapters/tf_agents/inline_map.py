@@ -44,9 +44,24 @@ def inline_map(dataset: Any, fn: Callable[[Any], Any]) -> Any:
         use_inter_op_parallelism=False,
         preserve_cardinality=True,
     )
-    mapped = tf.data.experimental.from_variant(variant, structure)
-    # What is made from a variant has forgotten the options.
-    return mapped.with_options(dataset.options()).with_options(_unparallelized())
+    return _Mapped(variant, dataset, structure).with_options(_unparallelized())
+
+
+class _Mapped(tf.data.Dataset):
+    """A dataset that keeps the options of the one it was made of."""
+
+    def __init__(self, variant: Any, source: Any, element_spec: Any) -> None:
+        self._source = source
+        self._specified = element_spec
+        super().__init__(variant)  # pyright: ignore[reportCallIssue]
+
+    def _inputs(self) -> list[Any]:
+        return [self._source]
+
+    @property
+    def element_spec(self) -> Any:
+        """Nest of `tf.TensorSpec` like the elements."""
+        return self._specified
 
 
 def _unparallelized() -> Any:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One batch at a time, eagerly and in graphs: what `get_next` returns."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,12 @@ import tree
 import reverb
 from reverb import errors
 from reverb.adapters.tf_agents.data_spec import DataSpec
-from reverb.adapters.tf_agents.experience_dataset import repeated_info, sampler_source
+from reverb.adapters.tf_agents.experience_dataset import (
+    experience_dataset,
+    repeated_info,
+    sampler_source,
+)
+from reverb.adapters.tf_agents.inline_map import inline_map
 from reverb.adapters.tf_agents.remote_table import RemoteTable
 from reverb.adapters.tf_agents.single_pass import stacked
 
@@ -83,26 +89,16 @@ def sampled_in_graph(
         max_samples=batch_size or 1,
     )
 
-    @tf.autograph.experimental.do_not_convert
-    def pair(sample: Any) -> Any:
-        data = sample.data
-        length = (
-            tf.shape(tf.nest.flatten(data)[0])[0] if sequence_length is None else sequence_length
-        )
-        if num_steps is not None:
-            start = _random_start(length, num_steps)
-            data = tf.nest.map_structure(lambda leaf: _steps(leaf, start, num_steps), data)
-            length = num_steps
-        return data, repeated_info(sample.info, length)
-
-    if num_steps is not None or batch_size is None:
-        dataset = source(None, False).map(pair)
-        return (dataset.batch(batch_size, True) if batch_size else dataset).get_single_element()
-    sample = source(batch_size, True).get_single_element()
-    length = (
-        tf.shape(tf.nest.flatten(sample.data)[0])[1] if sequence_length is None else sequence_length
+    dataset = experience_dataset(
+        source,
+        sequence_length=sequence_length,
+        batch_size=batch_size if num_steps is None else None,
     )
-    return sample.data, repeated_info(sample.info, length)
+    if num_steps is not None:
+        dataset = inline_map(dataset, functools.partial(_window, num_steps))
+        if batch_size is not None:
+            dataset = dataset.batch(batch_size, drop_remainder=True)
+    return dataset.get_single_element()
 
 
 def unstacked(pair: Any, axis: int) -> Any:
@@ -134,7 +130,13 @@ def _random_start(length: Any, num_steps: int) -> Any:
     return tf.random.uniform([], maxval=length - num_steps + 1, dtype=tf.int32)
 
 
-def _steps(leaf: Any, start: Any, num_steps: int) -> Any:
-    steps = leaf[start : start + num_steps]
-    steps.set_shape([num_steps, *leaf.shape[1:]])
-    return steps
+def _window(num_steps: int, pair: Any) -> Any:
+    """Some consecutive steps of an item and its info, whose leaves are `[T, ...]`."""
+    start = _random_start(tf.shape(tf.nest.flatten(pair)[0])[0], num_steps)
+
+    def steps_of(leaf: Any) -> Any:
+        steps = leaf[start : start + num_steps]
+        steps.set_shape([num_steps, *leaf.shape[1:]])
+        return steps
+
+    return tf.nest.map_structure(steps_of, pair)

@@ -9,6 +9,7 @@ from typing import Any
 from tf_agents.specs import tensor_spec  # pyright: ignore[reportMissingImports]
 
 import reverb
+from reverb import errors
 from reverb.adapters.tf_agents import reverb_replay_buffer, reverb_utils
 
 __all__ = ["get_reverb_buffer", "get_reverb_buffer_and_observer"]
@@ -90,9 +91,15 @@ def get_reverb_buffer_and_observer(
       The buffer and the observer.
 
     Raises:
+      InvalidArgumentError: If `sequence_length` is `None`.
       KeyError: If the server has no such table.
       UnavailableError: If no server answers.
     """
+    if sequence_length is None:
+        raise errors.InvalidArgumentError(
+            "sequence_length must be a number, for an observer to know what it writes; to write "
+            "whole episodes, use get_reverb_buffer with a ReverbAddEpisodeObserver"
+        )
     buffer = get_reverb_buffer(
         data_spec,
         sequence_length,

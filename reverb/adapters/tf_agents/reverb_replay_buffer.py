@@ -22,6 +22,7 @@ from reverb import errors
 from reverb.adapters.tf_agents import next_batch, single_pass
 from reverb.adapters.tf_agents.data_spec import DataSpec
 from reverb.adapters.tf_agents.experience_dataset import (
+    ItemSource,
     check_sizes,
     experience_dataset,
     make_reverb_dataset,
@@ -321,59 +322,30 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
         Raises:
           InvalidArgumentError: If the items differ in length.
         """
+
+        def gather() -> list[Any]:
+            name, length = self._table.name, self._sequence_length
+            return tree.flatten(single_pass.all_items(self._scan(), self._spec, name, length))
+
+        dtypes = tree.flatten(self._spec.dtypes)
         if tf.executing_eagerly():
-            return tree.map_structure(
-                tf.constant,
-                single_pass.all_items(
-                    self._scan(), self._spec, self._table.name, self._sequence_length
-                ),
-                self._spec.dtypes,
-            )
-        dtypes, shapes = self._spec.dtypes, self._spec.shapes(None, self._sequence_length)
-        columns = tf.numpy_function(
-            lambda: tree.flatten(
-                single_pass.all_items(
-                    self._scan(), self._spec, self._table.name, self._sequence_length
-                )
-            ),
-            [],
-            tree.flatten(dtypes),
-        )
-        for column, shape in zip(columns, tree.flatten(shapes), strict=True):
+            return self._spec.nested(list(map(tf.constant, gather(), dtypes)))
+        columns = tf.numpy_function(gather, [], dtypes)
+        shapes = tree.flatten(self._spec.shapes(None, self._sequence_length))
+        for column, shape in zip(columns, shapes, strict=True):
             column.set_shape(shape)
         return self._spec.nested(columns)
 
-    def _as_dataset(
-        self,
-        sample_batch_size: int | None = None,
-        num_steps: int | None = None,
-        sequence_preprocess_fn: Callable[[Any], Any] | None = None,
-        num_parallel_calls: Any = None,
-    ) -> Any:
+    def _as_dataset(self, **arguments: Any) -> Any:
         """Items as the table samples them; see `ReplayBuffer.as_dataset`."""
-        check_sizes(self._sequence_length, sample_batch_size, num_steps, num_parallel_calls)
-        return experience_dataset(
-            self._sampler_source(
-                max_in_flight=self._dataset_buffer_size,
-                num_workers_per_iterator=self._num_workers_per_iterator,
-                rate_limiter_timeout_ms=self._rate_limiter_timeout_ms,
-            ),
-            sequence_length=self._sequence_length,
-            batch_size=sample_batch_size,
-            num_steps=num_steps,
-            preprocess_fn=sequence_preprocess_fn,
-            num_parallel_calls=num_parallel_calls,
-            shuffle=True,
-            drop_remainder=self._drop_remainder,
+        source = self._sampler_source(
+            max_in_flight=self._dataset_buffer_size,
+            num_workers_per_iterator=self._num_workers_per_iterator,
+            rate_limiter_timeout_ms=self._rate_limiter_timeout_ms,
         )
+        return self._dataset_of(source, shuffle=True, **arguments)
 
-    def _single_deterministic_pass_dataset(
-        self,
-        sample_batch_size: int | None = None,
-        num_steps: int | None = None,
-        sequence_preprocess_fn: Callable[[Any], Any] | None = None,
-        num_parallel_calls: Any = None,
-    ) -> Any:
+    def _single_deterministic_pass_dataset(self, **arguments: Any) -> Any:
         """Every item once, in the order in which the table's sampler would pick them.
 
         The items of a table with `max_times_sampled=1` are consumed, those that are there; the pass
@@ -383,12 +355,11 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
         Raises:
           ValueError: If sampler or remover are not deterministic.
         """
-        check_sizes(self._sequence_length, sample_batch_size, num_steps, num_parallel_calls)
         info = self.get_table_info()
         if not single_pass.is_deterministic(info):
             raise errors.InvalidArgumentError(
                 "Unable to perform a single deterministic pass over the dataset, since either the "
-                f"sampler or the remover is not deterministic (FIFO, LIFO or heap).  Table info: "
+                "sampler or the remover is not deterministic (FIFO, LIFO or heap).  Table info: "
                 f"{info}"
             )
         if info.max_times_sampled == 1:
@@ -405,6 +376,18 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
                 self._table.name,
                 self._sequence_length,
             )
+        return self._dataset_of(source, shuffle=False, **arguments)
+
+    def _dataset_of(
+        self,
+        source: ItemSource,
+        shuffle: bool,
+        sample_batch_size: int | None,
+        num_steps: int | None,
+        sequence_preprocess_fn: Callable[[Any], Any] | None,
+        num_parallel_calls: Any,
+    ) -> Any:
+        check_sizes(self._sequence_length, sample_batch_size, num_steps, num_parallel_calls)
         return experience_dataset(
             source,
             sequence_length=self._sequence_length,
@@ -412,7 +395,7 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
             num_steps=num_steps,
             preprocess_fn=sequence_preprocess_fn,
             num_parallel_calls=num_parallel_calls,
-            shuffle=False,
+            shuffle=shuffle,
             drop_remainder=self._drop_remainder,
         )
 
