@@ -219,7 +219,29 @@ def test_close_sends_what_is_pending(client, items):
     adder.close()
     items(50)
     adder.close()
-    adder.add_first(FIRST)  # A closed adder may begin anew.
+
+
+@every_adder
+def test_a_closed_adder_may_begin_anew(client, play, episode, items, make):
+    adder = make(client)
+    play(adder, episode(3))
+    expected = len(items(client.server_info()["priority_table"].current_size))
+    adder.add_first(FIRST)
+    adder.add(np.int32(0), MID)
+    adder.close()
+    items(client.server_info()["priority_table"].current_size)
+    play(adder, episode(3))
+    items(expected)
+
+
+def test_a_closed_adder_continues_no_episode(client, play, episode, items):
+    behavior = adders.EndBehavior.CONTINUE
+    adder = adders.SequenceAdder(client, 3, 2, end_of_episode_behavior=behavior)
+    play(adder, episode(1))
+    adder.close()
+    play(adder, episode(2))
+    adder.close()
+    assert items(1)[0][0].tolist() == [0, 1, 2]
 
 
 PROGRAM = """
@@ -291,7 +313,8 @@ def test_a_server_that_goes_away(make, play, episode):
         adder.reset()
     server = reverb.Server([testing.table("priority_table")], port=port, host="127.0.0.1")
     play(adder, episode(2))
-    assert client.server_info()["priority_table"].current_size
+    observation = next(client.sample("priority_table", 1, emit_timesteps=False)).data[0]
+    np.testing.assert_array_equal(np.ravel(observation)[0], 0)
     server.stop()
 
 

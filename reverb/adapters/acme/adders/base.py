@@ -196,7 +196,8 @@ class ReverbAdder:
         """Adds what the agent did, and what came of it.
 
         Blocks while more than `max_in_flight_items` are unconfirmed, and at the end of an episode
-        until all are confirmed. The tables' rate limiters may delay that.
+        until all are confirmed. The tables' rate limiters may delay that. After an error in the
+        middle of an episode, go on with `reset` and `add_first`.
 
         Args:
           action: Nest of arrays, what the agent did after the last observation.
@@ -239,11 +240,10 @@ class ReverbAdder:
                 raise
             except errors.ReverbError:
                 self._drop_writer()
-                self._add_first_called = False
                 raise
             if time.monotonic() - self._writer_made_at > _MAX_WRITER_AGE_S:
                 self._drop_writer()
-        self._add_first_called = False
+        self._forget_steps()
 
     def close(self, timeout_ms: int | None = None) -> None:
         """Waits for the confirmation of all items, then closes the writer.
@@ -259,7 +259,7 @@ class ReverbAdder:
           ReverbError: If the connection failed for good.
         """
         writer, self._open_writer = self._open_writer, None
-        self._add_first_called = False
+        self._forget_steps()
         if writer is not None:
             self._at_drop.detach()
             with contextlib.closing(writer):
@@ -285,6 +285,11 @@ class ReverbAdder:
             self._at_drop.detach()
             self._open_writer.close()
             self._open_writer = None
+        self._forget_steps()
+
+    def _forget_steps(self) -> None:
+        """Called when the writer has forgotten its history: no episode is under way."""
+        self._add_first_called = False
 
     def _begin(self, observation: Any) -> None:
         self._writer.append(

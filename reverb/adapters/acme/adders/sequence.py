@@ -119,7 +119,11 @@ class SequenceAdder(steps.StepsAdder):
             self._add_first_called = False
             return
         super().reset(timeout_ms)
+
+    def _forget_steps(self) -> None:
+        super()._forget_steps()
         self._next_item = self._sequence_length
+        self._is_between_episodes = False
 
     def _begin(self, observation: Any) -> None:
         super()._begin(observation)

@@ -50,9 +50,8 @@ class StepsAdder(base.ReverbAdder):
         step = base.Step(*environment_spec, start_of_episode=np.bool_, extras=extras_spec)
         return tree.map_structure_with_path(leaf, step)
 
-    def reset(self, timeout_ms: int | None = None) -> None:
-        """Gives up the episode that is under way; see `ReverbAdder.reset`."""
-        super().reset(timeout_ms)
+    def _forget_steps(self) -> None:
+        super()._forget_steps()
         self._num_steps = 0
 
     def _num_keep_alive_refs(self) -> int:

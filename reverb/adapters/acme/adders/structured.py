@@ -117,14 +117,14 @@ class StructuredAdder(base.ReverbAdder):
             except errors.ReverbError:
                 self._at_drop.detach()
                 self._structured_writer = None
-                self._add_first_called = False
+                self._forget_steps()
                 raise
-        self._add_first_called = False
+        self._forget_steps()
 
     def close(self, timeout_ms: int | None = None) -> None:
         """Waits for the confirmation of all items; see `ReverbAdder.close`."""
         writer, self._structured_writer = self._structured_writer, None
-        self._add_first_called = False
+        self._forget_steps()
         if writer is not None:
             self._at_drop.detach()
             writer.flush(0, timeout_ms=timeout_ms)

@@ -115,9 +115,8 @@ class NStepTransitionAdder(base.ReverbAdder):
         )
         return tree.map_structure_with_path(specs.tensor_spec, transition)
 
-    def reset(self, timeout_ms: int | None = None) -> None:
-        """Gives up the episode that is under way; see `ReverbAdder.reset`."""
-        super().reset(timeout_ms)
+    def _forget_steps(self) -> None:
+        super()._forget_steps()
         self._window.clear()
 
     def _begin(self, observation: Any) -> None:
