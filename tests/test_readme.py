@@ -6,22 +6,26 @@ from __future__ import annotations
 import pathlib
 import re
 
+import pytest
+
 README = pathlib.Path(__file__).parents[1] / "README.md"
 
-_PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# What stands behind `python` names the library that a block needs besides.
+_BLOCK = r"^```python{library}\n(.*?)^```$"
 
 
-def python_blocks(text: str) -> list[str]:
-    """Returns the Python blocks, each behind as many empty lines as stand before it in the file."""
+def python_blocks(text: str, library: str = "") -> list[str]:
+    """Returns the blocks for a library, each behind as many lines as stand before it."""
     return [
         "\n" * text.count("\n", 0, match.start(1)) + match.group(1)
-        for match in _PYTHON_BLOCK.finditer(text)
+        for match in re.finditer(_BLOCK.format(library=library), text, re.MULTILINE | re.DOTALL)
     ]
 
 
-def test_python_blocks_run_one_after_another():
-    blocks = python_blocks(README.read_text(encoding="utf-8"))
-    assert len(blocks) == 5
+@pytest.mark.parametrize(("library", "count"), [("", 5), (" acme", 1)])
+def test_python_blocks_run_one_after_another(library, count):
+    blocks = python_blocks(README.read_text(encoding="utf-8"), library)
+    assert len(blocks) == count
     names: dict[str, object] = {"__name__": "readme"}
     try:
         for block in blocks:
