@@ -96,7 +96,7 @@ class Suite:
     crashes_at_exit: bool = False
     reason: str = ""
     quick: list[str] = field(default_factory=list)
-    timeout_s: int = 400
+    timeout_s: int = 600
 
     def expectation(self) -> str:
         """Returns what the table shows as expected."""

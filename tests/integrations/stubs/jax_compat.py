@@ -24,6 +24,16 @@ class JaxTestCase(parameterized.TestCase):
         np.testing.assert_array_equal(x, y)
 
 
+def device_put_sharded(shards, devices):
+    """One array of all shards; on a machine with one device that is the same."""
+    del devices
+    return jax.tree_util.tree_map(lambda *leaves: jnp.stack(leaves), *shards)
+
+
+def device_put_replicated(tree, devices):
+    return device_put_sharded([tree] * len(devices), devices)
+
+
 def put_back(owner, name, value):
     with warnings.catch_warnings():
         # JAX warns of names that it will lose.
@@ -34,6 +44,8 @@ def put_back(owner, name, value):
 
 put_back(jax, "xla", types.SimpleNamespace(Device=jax.Device, DeviceArray=jax.Array))
 put_back(jax, "pxla", types.SimpleNamespace(ShardedDeviceArray=jax.Array))
+put_back(jax, "device_put_sharded", device_put_sharded)
+put_back(jax, "device_put_replicated", device_put_replicated)
 put_back(jnp, "DeviceArray", jax.Array)
 put_back(jax.test_util, "JaxTestCase", JaxTestCase)
 for name in ("flatten", "leaves", "map", "structure", "unflatten"):
