@@ -24,6 +24,9 @@ class EndBehavior(enum.Enum):
     * CONTINUE: `4 5` and the first observation of the next episode.
     * ZERO_PAD: `4 5` and a step of zeros.
     * TRUNCATE: `4 5`.
+
+    With a period longer than the sequences, the steps between two of them belong to no item, at the
+    end of an episode neither. (Acme's TRUNCATE fails there, or writes more than was asked for.)
     """
 
     WRITE = "write_buffer"
