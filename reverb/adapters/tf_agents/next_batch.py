@@ -64,7 +64,7 @@ def sampled_eagerly(
     if batch_size is None:
         batch = tree.map_structure(lambda leaf: leaf[0], batch)
     dtypes = reverb.ReplaySample(info=reverb.SampleInfo.tf_dtypes(), data=spec.dtypes)
-    tensors = tree.map_structure(lambda leaf, dtype: tf.constant(leaf, dtype), batch, dtypes)
+    tensors: Any = tree.map_structure(tf.constant, batch, dtypes)
     length = np.shape(tree.flatten(samples[0].data)[0])[0]
     return tensors.data, repeated_info(tensors.info, length)
 

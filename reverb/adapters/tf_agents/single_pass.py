@@ -74,8 +74,8 @@ def scan_source(
 
         leading = batch_size if batch_size and drop_remainder else None
         signature = reverb.ReplaySample(
-            info=tree.map_structure(
-                lambda dtype: tf.TensorSpec([leading], dtype), reverb.SampleInfo.tf_dtypes()
+            info=reverb.SampleInfo(
+                *(tf.TensorSpec([leading], dtype) for dtype in reverb.SampleInfo.tf_dtypes())
             ),
             data=tree.map_structure(
                 tf.TensorSpec, spec.shapes(leading, sequence_length), spec.dtypes
