@@ -82,8 +82,8 @@ class Config:
 
 # For CI: enough to tell a policy that learned from one that did not.
 QUICK = Config(
-    goal=120.0,
-    good_enough=180.0,
+    goal=150.0,
+    good_enough=200.0,
     good_in_a_row=1,
     max_env_steps=5_000,
     max_seconds=60.0,
