@@ -208,8 +208,9 @@ class Environment:
             report = pathlib.Path(directory, "report.xml")
             work = pathlib.Path(directory, "work")
             work.mkdir()
-            # There is what they write to the home directory unasked, Acme's checkpoints for one.
-            variables = self._variables | {"HOME": directory}
+            # There is what they write to the home directory unasked, as Acme does, and what absl
+            # would keep in a directory that other processes use and empty as well.
+            variables = self._variables | {"HOME": directory, "TEST_TMPDIR": str(work)}
             started = time.monotonic()
             with log.open("wb") as output:
                 process = subprocess.Popen(
