@@ -70,7 +70,7 @@ print(json.dumps({
 
 @dataclass
 class Suite:
-    """One line of expected.toml, as it is for one environment.
+    """What expected.toml says of one suite.
 
     Attributes:
       name: A file of tests, a module, a program or a directory of this project's tests.
@@ -165,12 +165,7 @@ def suites_of(environment: str) -> list[Suite]:
     with (INTEGRATIONS / "expected.toml").open("rb") as file:
         table = tomllib.load(file)
     family = environment.rpartition("-")[0]
-    suites = []
-    for name, properties in table[family].items():
-        general = {k: v for k, v in properties.items() if k != "beside"}
-        special = properties.get("beside", {}).get(environment, {})
-        suites.append(Suite(name, **(general | special)))
-    return suites
+    return [Suite(name, **properties) for name, properties in table[family].items()]
 
 
 class Environment:
