@@ -204,10 +204,12 @@ class Environment:
             log = pathlib.Path(directory, "output")
             report = pathlib.Path(directory, "report.xml")
             work = pathlib.Path(directory, "work")
+            scratch = pathlib.Path(directory, "scratch")
             work.mkdir()
+            scratch.mkdir()
             # There is what they write to the home directory unasked, as Acme does, and what absl
-            # would keep in a directory that other processes use and empty as well.
-            variables = self._variables | {"HOME": directory, "TEST_TMPDIR": str(work)}
+            # would keep in a directory that other processes use as well. Some tests remove that.
+            variables = self._variables | {"HOME": directory, "TEST_TMPDIR": str(scratch)}
             started = time.monotonic()
             with log.open("wb") as output:
                 process = subprocess.Popen(
