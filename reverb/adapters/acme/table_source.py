@@ -174,11 +174,6 @@ class TableSource:
         return nest
 
 
-def _joined(parts: list[Any]) -> list[np.ndarray]:
-    """Lists of arrays `[..., ...]` as one list of arrays."""
-    return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
-
-
 @functools.cache
 def _named_tuple(name: str, fields: tuple[str, ...]) -> type:
     return collections.namedtuple(name, fields)
