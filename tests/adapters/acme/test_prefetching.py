@@ -160,11 +160,13 @@ def test_a_size_below_one():
 # --- Programs that end ----------------------------------------------------------------------------
 
 PROGRAM = """
-import sys, threading, time
+import signal, sys, threading, time
 import reverb
 from reverb import testing
 from reverb.adapters.acme import datasets
 
+# Whoever started the tests may have told its children to ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 server = reverb.Server([testing.table("priority_table")], host="127.0.0.1")
 client = reverb.Client(f"127.0.0.1:{server.port}", connect_timeout_s=60)
 make = lambda **options: iter(datasets.make_reverb_dataset(client, batch_size=1, **options))

@@ -132,6 +132,15 @@ def test_a_flush_with_a_timeout_leaves_the_items_queued(frame):
         observer.close()
 
 
+@pytest.fixture
+def heeds_ctrl_c():
+    """Whoever started the tests may have told them to ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_ends_a_blocked_call_and_nothing_is_lost(frame, items):
     with testing.server([reverb.Table.queue("queue", 1)]) as client:
         observer = KINDS["trajectory"](client, "queue")
