@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -143,9 +144,11 @@ def _observed_batches(scale: measure.Scale) -> Figures:
 def _writer_of(observer: Any, frames: list[Any]) -> Callable[[int], None]:
     """Returns a function that shows that many frames to an observer and waits for the server."""
 
+    endless = itertools.cycle(frames)
+
     def write(count: int) -> None:
-        for index in range(count):
-            observer(frames[index % len(frames)])
+        for frame in itertools.islice(endless, count):
+            observer(frame)
         if hasattr(observer, "flush"):
             observer.flush()
 
