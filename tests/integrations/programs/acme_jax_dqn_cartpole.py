@@ -6,42 +6,18 @@ priorities written back by another thread. Runs with any `reverb`. Prints one li
 the mean return of 20 episodes does not get to --target.
 """
 
-import argparse
-import json
-import sys
-import time
-
-import acme
 import cartpole_env
 import haiku as hk
 import jax_compat  # noqa: F401 - before anything of acme.jax.
-import numpy as np
 from acme import specs
 from acme.agents.jax import dqn
 from acme.jax import networks as networks_lib
 from acme.jax import utils
-from acme.utils import loggers
-
-
-class Rows(loggers.Logger):
-    """Keeps what is logged."""
-
-    def __init__(self):
-        self.rows = []
-
-    def write(self, values):
-        self.rows.append(dict(values))
-
-    def close(self):
-        pass
+from acme_until_target import parsed_arguments, play_until_target
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--episodes", type=int, default=400, help="at most")
-    parser.add_argument("--target", type=float, default=150.0)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+    arguments = parsed_arguments(__doc__)
 
     env = cartpole_env.make_dm_env(arguments.seed)
     spec = specs.make_environment_spec(env)
@@ -60,25 +36,7 @@ def main():
         discount=0.99,
         seed=arguments.seed,
     )
-    log = Rows()
-    loop = acme.EnvironmentLoop(env, agent, logger=log, should_update=True)
-    started = time.monotonic()
-    for episode in range(1, arguments.episodes + 1):
-        loop.run(num_episodes=1)
-        if episode >= 20 and mean_return(log.rows[-20:]) >= arguments.target:
-            break
-        if episode % 25 == 0:
-            print(f"episode {episode}: mean of 25 returns {mean_return(log.rows[-25:]):.1f}")
-    seconds = time.monotonic() - started
-    final = mean_return(log.rows[-20:])
-    steps = sum(float(row["episode_return"]) for row in log.rows)
-    told = {
-        "episodes": len(log.rows),
-        "return": f"{mean_return(log.rows[:20]):.0f} -> {final:.0f}",
-        "steps/s": round(steps / seconds),
-    }
-    print(json.dumps(told))
-    sys.exit(final < arguments.target)
+    play_until_target(env, agent, arguments)
 
 
 def make_network(spec):
@@ -90,10 +48,6 @@ def make_network(spec):
     return networks_lib.FeedForwardNetwork(
         init=lambda key: network.init(key, observation), apply=network.apply
     )
-
-
-def mean_return(rows):
-    return float(np.mean([float(row["episode_return"]) for row in rows]))
 
 
 if __name__ == "__main__":

@@ -6,40 +6,17 @@ A prioritized table, an n-step adder, Acme's dataset, and priorities written bac
 episodes does not get to --target.
 """
 
-import argparse
-import json
-import sys
-import time
-
-import acme
 import cartpole_env
 import numpy as np
 import sonnet as snt
 import tensorflow as tf
 from acme import specs
 from acme.agents.tf import dqn
-from acme.utils import loggers
-
-
-class Rows(loggers.Logger):
-    """Keeps what is logged."""
-
-    def __init__(self):
-        self.rows = []
-
-    def write(self, values):
-        self.rows.append(dict(values))
-
-    def close(self):
-        pass
+from acme_until_target import Rows, parsed_arguments, play_until_target
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--episodes", type=int, default=400, help="at most")
-    parser.add_argument("--target", type=float, default=150.0)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+    arguments = parsed_arguments(__doc__)
     tf.random.set_seed(arguments.seed)
     np.random.seed(arguments.seed)
 
@@ -62,29 +39,7 @@ def main():
         logger=Rows(),
         checkpoint=False,
     )
-    log = Rows()
-    loop = acme.EnvironmentLoop(env, agent, logger=log, should_update=True)
-    started = time.monotonic()
-    for episode in range(1, arguments.episodes + 1):
-        loop.run(num_episodes=1)
-        if episode >= 20 and mean_return(log.rows[-20:]) >= arguments.target:
-            break
-        if episode % 25 == 0:
-            print(f"episode {episode}: mean of 25 returns {mean_return(log.rows[-25:]):.1f}")
-    seconds = time.monotonic() - started
-    final = mean_return(log.rows[-20:])
-    steps = sum(float(row["episode_return"]) for row in log.rows)
-    told = {
-        "episodes": len(log.rows),
-        "return": f"{mean_return(log.rows[:20]):.0f} -> {final:.0f}",
-        "steps/s": round(steps / seconds),
-    }
-    print(json.dumps(told))
-    sys.exit(final < arguments.target)
-
-
-def mean_return(rows):
-    return float(np.mean([float(row["episode_return"]) for row in rows]))
+    play_until_target(env, agent, arguments)
 
 
 if __name__ == "__main__":
