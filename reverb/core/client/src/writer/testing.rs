@@ -8,8 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use reverb_data::{Error, Result, TensorData};
 use reverb_wire::transport::{
-    BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, ScanStream, ServerInfo,
-    Transport,
+    BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, Transport,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
@@ -88,9 +87,52 @@ impl InsertSink for FakeSink {
     }
 }
 
-fn unexpected<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T>> {
-    Box::pin(async { Err(Error::internal("a writer has no business with this call")) })
+/// What neither a writer nor a sampler asks of its server.
+pub(crate) fn unexpected<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T>> {
+    Box::pin(async { Err(Error::internal("nobody here has any business with this call")) })
 }
+
+/// The calls of a `Transport` that a test server never gets, and its address.
+macro_rules! unexpected_calls {
+    ($address:literal) => {
+        fn open_scan<'a>(
+            &'a self,
+            _: &'a str,
+        ) -> BoxFuture<'a, Result<Box<dyn reverb_wire::transport::ScanStream>>> {
+            unexpected()
+        }
+
+        fn mutate_priorities<'a>(
+            &'a self,
+            _: &'a str,
+            _: Vec<(u64, f64)>,
+            _: Vec<u64>,
+        ) -> BoxFuture<'a, Result<()>> {
+            unexpected()
+        }
+
+        fn reset<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<()>> {
+            unexpected()
+        }
+
+        fn server_info(&self) -> BoxFuture<'_, Result<reverb_wire::transport::ServerInfo>> {
+            unexpected()
+        }
+
+        fn checkpoint(&self) -> BoxFuture<'_, Result<String>> {
+            unexpected()
+        }
+
+        fn address(&self) -> &'static str {
+            $address
+        }
+
+        fn is_local(&self) -> bool {
+            true
+        }
+    };
+}
+pub(crate) use unexpected_calls;
 
 impl Transport for FakeServer {
     fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
@@ -103,36 +145,5 @@ impl Transport for FakeServer {
         unexpected()
     }
 
-    fn open_scan<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Box<dyn ScanStream>>> {
-        unexpected()
-    }
-
-    fn mutate_priorities<'a>(
-        &'a self,
-        _: &'a str,
-        _: Vec<(u64, f64)>,
-        _: Vec<u64>,
-    ) -> BoxFuture<'a, Result<()>> {
-        unexpected()
-    }
-
-    fn reset<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<()>> {
-        unexpected()
-    }
-
-    fn server_info(&self) -> BoxFuture<'_, Result<ServerInfo>> {
-        unexpected()
-    }
-
-    fn checkpoint(&self) -> BoxFuture<'_, Result<String>> {
-        unexpected()
-    }
-
-    fn address(&self) -> &'static str {
-        "fake:1"
-    }
-
-    fn is_local(&self) -> bool {
-        true
-    }
+    unexpected_calls!("fake:1");
 }

@@ -4,11 +4,12 @@
 use std::collections::VecDeque;
 
 use reverb_data::{Chunk, SequenceRange, TrajectoryBuilder};
-use reverb_wire::transport::{BoxFuture, InsertStream, ScanStream, ServerInfo, Transport};
+use reverb_wire::transport::{BoxFuture, InsertStream, Transport};
 use tokio::runtime::Handle;
 
 use super::super::*;
 use crate::client::Connector;
+use crate::writer::testing::{unexpected, unexpected_calls};
 
 pub(super) const TABLE: &str = "table";
 
@@ -195,10 +196,6 @@ impl Connector for Server {
     }
 }
 
-fn unexpected<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T>> {
-    Box::pin(async { Err(Error::internal("a sampler has no business with this call")) })
-}
-
 impl Transport for Server {
     fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {
         Box::pin(async {
@@ -218,36 +215,5 @@ impl Transport for Server {
         unexpected()
     }
 
-    fn open_scan<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Box<dyn ScanStream>>> {
-        unexpected()
-    }
-
-    fn mutate_priorities<'a>(
-        &'a self,
-        _: &'a str,
-        _: Vec<(u64, f64)>,
-        _: Vec<u64>,
-    ) -> BoxFuture<'a, Result<()>> {
-        unexpected()
-    }
-
-    fn reset<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<()>> {
-        unexpected()
-    }
-
-    fn server_info(&self) -> BoxFuture<'_, Result<ServerInfo>> {
-        unexpected()
-    }
-
-    fn checkpoint(&self) -> BoxFuture<'_, Result<String>> {
-        unexpected()
-    }
-
-    fn address(&self) -> &'static str {
-        "scripted:1"
-    }
-
-    fn is_local(&self) -> bool {
-        true
-    }
+    unexpected_calls!("scripted:1");
 }
