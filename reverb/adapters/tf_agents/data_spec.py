@@ -10,11 +10,9 @@ import tensorflow as tf  # pyright: ignore[reportMissingImports]
 import tree
 
 from reverb import errors
+from reverb.adapters.tf_agents.frame_layout import LAST
 
 __all__ = ["DataSpec"]
-
-# Value of `step_type` at the boundary frame of an episode, as `StepType.LAST` of TF-Agents.
-_LAST = 2
 
 
 class DataSpec:
@@ -108,7 +106,7 @@ class DataSpec:
             return False
         # Compares arrays as NumPy does and tensors as TensorFlow does.
         step_type = frames.step_type
-        return tf.equal(step_type, _LAST) if tf.is_tensor(step_type) else step_type == _LAST
+        return tf.equal(step_type, LAST) if tf.is_tensor(step_type) else step_type == LAST
 
     def mismatch(self, signature: Any, length: int | None) -> str | None:
         """Why items of a table with this signature cannot be read as sequences of such frames.
