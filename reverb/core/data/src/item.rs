@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Items: on their way into a table, and as they were picked from one.
+//! Items: on their way into a table, as they were picked from one, and as a checkpoint keeps them.
 
 use std::sync::Arc;
 
@@ -37,6 +37,21 @@ pub struct Sampled {
     pub inserted_at_ns: i64,
     /// Whether the request had to wait for the rate limiter before this item.
     pub rate_limited: bool,
+    /// Its columns.
+    pub trajectory: Trajectory,
+}
+
+/// An item of a table as a checkpoint keeps it.
+#[derive(Debug, Clone)]
+pub struct StoredItem {
+    /// Key of the item.
+    pub key: u64,
+    /// Its priority.
+    pub priority: f64,
+    /// How often it was sampled.
+    pub times_sampled: i32,
+    /// Wall time of its insertion, nanoseconds since 1970.
+    pub inserted_at_ns: i64,
     /// Its columns.
     pub trajectory: Trajectory,
 }

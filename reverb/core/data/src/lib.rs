@@ -21,7 +21,7 @@ pub mod trajectory;
 pub use chunk::{Chunk, ChunkBuilder, SequenceRange};
 pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
-pub use item::{NewItem, Sampled};
+pub use item::{NewItem, Sampled, StoredItem};
 pub use key::KeyGenerator;
 pub use signature::{Signature, TensorSpec};
 pub use tensor::{Shape, Tensor, TensorData};

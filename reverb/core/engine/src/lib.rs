@@ -20,4 +20,7 @@ mod table;
 pub use rate_limiter::RateLimiterConfig;
 pub use selector::SelectorConfig;
 pub use table::info::{TableInfo, WorkerTime};
-pub use table::{Confirm, MAX_SAMPLE_BYTES, Scan, Table, TableConfig, TableSignature};
+pub use table::{
+    Confirm, Counters, MAX_SAMPLE_BYTES, Moment, Restored, Scan, Table, TableConfig,
+    TableSignature, TableSnapshot,
+};

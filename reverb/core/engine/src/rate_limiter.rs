@@ -64,6 +64,16 @@ impl RateLimiter {
         Self { config, inserts: 0, samples: 0, deletes: 0 }
     }
 
+    /// A limiter that has counted already.
+    pub(crate) fn with_counters(
+        config: RateLimiterConfig,
+        inserts: i64,
+        samples: i64,
+        deletes: i64,
+    ) -> Self {
+        Self { config, inserts, samples, deletes }
+    }
+
     pub(crate) fn inserts(&self) -> i64 {
         self.inserts
     }

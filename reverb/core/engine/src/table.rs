@@ -16,15 +16,21 @@ pub(crate) mod info;
 mod items;
 #[cfg(test)]
 mod model_tests;
+mod moment;
+mod restore;
 mod scan;
 mod state;
+#[cfg(test)]
+mod testing;
 mod turn;
 
 use clock::{Activity, Clock};
 pub use config::{TableConfig, TableSignature};
 use info::TableInfo;
+pub use moment::{Moment, TableSnapshot};
+pub use restore::Restored;
 pub use scan::Scan;
-pub use state::MAX_SAMPLE_BYTES;
+pub use state::{Counters, MAX_SAMPLE_BYTES};
 use state::TableState;
 use turn::{Answer, Completions, Ticket, Turn};
 
@@ -100,7 +106,7 @@ impl Table {
     /// call is inserted then. `Cancelled` if the table is closed. `confirm` is not called for either.
     pub fn insert(&self, items: Vec<NewItem>, confirm: &Arc<dyn Confirm>) -> Result<()> {
         for item in &items {
-            self.check_priority(item.key, item.priority)?;
+            check_priority(&self.config, item.key, item.priority)?;
         }
         self.operate(Activity::Inserting, |shared| {
             if !items.is_empty() {
@@ -181,7 +187,7 @@ impl Table {
     /// changed then. `Cancelled` if the table is closed.
     pub fn mutate(&self, updates: &[(u64, f64)], deletes: &[u64]) -> Result<()> {
         for &(key, priority) in updates {
-            self.check_priority(key, priority)?;
+            check_priority(&self.config, key, priority)?;
         }
         self.operate(Activity::Running, |shared| {
             for &key in deletes {
@@ -237,11 +243,13 @@ impl Table {
 
     /// What the table tells about itself.
     pub fn info(&self) -> TableInfo {
-        let config = self.config.clone();
-        let shared = self.shared.lock();
-        let Shared { state, turn, clock, .. } = &*shared;
+        self.info_of(&self.shared.lock())
+    }
+
+    fn info_of(&self, shared: &Shared) -> TableInfo {
+        let Shared { state, turn, clock, .. } = shared;
         TableInfo {
-            config,
+            config: self.config.clone(),
             current_size: state.len() as i64,
             num_inserts: state.limiter().inserts(),
             num_samples: state.limiter().samples(),
@@ -332,14 +340,6 @@ impl Table {
         Ok(result)
     }
 
-    fn check_priority(&self, key: u64, priority: f64) -> Result<()> {
-        let TableConfig { name, sampler, remover, .. } = &self.config;
-        sampler
-            .check_priority(priority)
-            .and_then(|()| remover.check_priority(priority))
-            .map_err(|error| error.context(&format!("Item {key} of table {name}")))
-    }
-
     fn rate_limiter_timeout(&self) -> Error {
         Error::rate_limiter_timeout(&self.describe_wait_for_sample())
     }
@@ -399,6 +399,15 @@ impl Drop for Waiting<'_> {
             self.withdraw();
         }
     }
+}
+
+/// Checks a priority with both selectors of a table.
+fn check_priority(config: &TableConfig, key: u64, priority: f64) -> Result<()> {
+    let TableConfig { name, sampler, remover, .. } = config;
+    sampler
+        .check_priority(priority)
+        .and_then(|()| remover.check_priority(priority))
+        .map_err(|error| error.context(&format!("Item {key} of table {name}")))
 }
 
 fn check_count(argument: &str, n: i64) -> Result<()> {

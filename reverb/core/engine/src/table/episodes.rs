@@ -12,6 +12,11 @@ pub(super) struct Episodes {
 }
 
 impl Episodes {
+    /// No items, after `num_deleted` episodes went.
+    pub(super) fn after(num_deleted: i64) -> Self {
+        Self { references: HashMap::new(), num_deleted }
+    }
+
     /// Episodes that some item refers to.
     pub(super) fn num_present(&self) -> i64 {
         self.references.len() as i64

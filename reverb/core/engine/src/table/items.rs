@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use hashbrown::HashTable;
 use rand::Rng;
-use reverb_data::Trajectory;
+use reverb_data::{StoredItem, Trajectory};
 
 use crate::selector::Handle;
 
@@ -20,6 +20,19 @@ pub(super) struct Item {
     pub(super) times_sampled: i32,
     /// Encoded bytes of its chunks, remembered so that sampling need not visit the chunks.
     pub(super) chunk_bytes: u32,
+}
+
+impl Item {
+    /// The item as a checkpoint keeps it.
+    pub(super) fn to_stored(&self) -> StoredItem {
+        StoredItem {
+            key: self.key,
+            priority: self.priority,
+            times_sampled: self.times_sampled,
+            inserted_at_ns: self.inserted_at_ns,
+            trajectory: self.trajectory.clone(),
+        }
+    }
 }
 
 /// No free slot.

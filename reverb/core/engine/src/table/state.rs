@@ -5,19 +5,20 @@
 //! same result. Time is told by the caller. [`super::turn`] decides who comes next, and
 //! [`super::Table`] makes callers wait.
 //!
-//! A checkpoint has its place here: `snapshot` would copy the items (a `Trajectory` is shared, not
-//! copied) with the counters of the limiter, and `restore` would fill an empty state from them.
+//! [`super::moment`] copies a state while it goes on changing, and [`super::restore`] makes one of
+//! such a copy.
 
 use std::hint::black_box;
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use reverb_data::{NewItem, Sampled, Trajectory};
+use reverb_data::{NewItem, Sampled, StoredItem, Trajectory};
 use smallvec::SmallVec;
 
 use super::TableConfig;
 use super::episodes::Episodes;
 use super::items::{Item, Items};
+use super::moment::Before;
 use crate::rate_limiter::RateLimiter;
 use crate::selector::{Handle, Pick, Selector};
 
@@ -44,12 +45,29 @@ pub(super) struct TableState {
     picks: Vec<Pick>,
     /// When the newest item was inserted, of all there ever were.
     newest_ns: i64,
+    /// While a moment of the past is copied: what has changed since.
+    before: Option<Box<Before>>,
+}
+
+/// What a table has counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Inserts that its limiter counted.
+    pub inserts: i64,
+    /// Samples that its limiter counted.
+    pub samples: i64,
+    /// Items removed, for whatever reason.
+    pub deletes: i64,
+    /// How often an episode lost its last item.
+    pub deleted_episodes: i64,
+    /// Items that were sampled at least once.
+    pub unique_samples: i64,
 }
 
 /// What a reset throws away.
 #[derive(Debug)]
 pub(super) struct Contents {
-    items: Items,
+    pub(super) items: Items,
     sampler: Selector,
     remover: Selector,
     episodes: Episodes,
@@ -103,15 +121,25 @@ impl Batch {
 impl TableState {
     /// An empty table. `config` was validated.
     pub(super) fn new(config: &TableConfig) -> Self {
+        Self::with_counters(config, &Counters::default())
+    }
+
+    /// An empty table that has counted already.
+    pub(super) fn with_counters(config: &TableConfig, counters: &Counters) -> Self {
+        let Counters { inserts, samples, deletes, deleted_episodes, unique_samples } = *counters;
+        let mut contents = Contents::new(config);
+        contents.episodes = Episodes::after(deleted_episodes);
+        contents.num_unique_samples = unique_samples;
         Self {
             max_size: config.max_size as usize,
             max_times_sampled: config.max_times_sampled,
-            contents: Contents::new(config),
-            limiter: RateLimiter::new(config.rate_limiter),
+            contents,
+            limiter: RateLimiter::with_counters(config.rate_limiter, inserts, samples, deletes),
             rng: config.seed.map_or_else(SmallRng::from_os_rng, SmallRng::seed_from_u64),
             garbage: Vec::new(),
             picks: Vec::new(),
             newest_ns: i64::MIN,
+            before: None,
         }
     }
 
@@ -125,12 +153,24 @@ impl TableState {
             self.garbage.push(item.trajectory);
             return;
         }
+        self.add(StoredItem {
+            key: item.key,
+            trajectory: item.trajectory,
+            priority: item.priority,
+            inserted_at_ns: now_ns,
+            times_sampled: item.times_sampled,
+        });
+        self.limiter.count_insert();
+    }
+
+    /// Adds an item whose key is not there, and removes one if that is too many.
+    pub(super) fn add(&mut self, item: StoredItem) {
         let chunk_bytes = u32::try_from(item.trajectory.chunk_bytes()).unwrap_or(u32::MAX);
         let contents = &mut self.contents;
         contents.chunk_bytes += u64::from(chunk_bytes);
         contents.episodes.add(&item.trajectory);
         // Clocks may be set back, and items of one call come at the same time.
-        self.newest_ns = now_ns.max(self.newest_ns.saturating_add(1));
+        self.newest_ns = item.inserted_at_ns.max(self.newest_ns.saturating_add(1));
         let handle = contents.items.insert(Item {
             key: item.key,
             trajectory: item.trajectory,
@@ -149,7 +189,6 @@ impl TableState {
                 self.delete_at(pick.handle);
             }
         }
-        self.limiter.count_insert();
     }
 
     /// Samples into `batch` while the limiter allows and until the batch is full.
@@ -198,7 +237,11 @@ impl TableState {
                 contents.items.find(key).map(|handle| (handle, priority))
             }));
             for &(handle, priority) in &found {
-                contents.items.get_mut(handle).priority = priority;
+                let item = contents.items.get_mut(handle);
+                if let Some(before) = &mut self.before {
+                    before.note(handle, item);
+                }
+                item.priority = priority;
             }
             contents.sampler.update_many(&found);
             contents.remover.update_many(&found);
@@ -206,14 +249,32 @@ impl TableState {
     }
 
     /// Empties the table and its counters. The caller frees what was in it.
-    pub(super) fn reset(&mut self, config: &TableConfig) -> Contents {
+    pub(super) fn reset(&mut self, config: &TableConfig) -> Option<Contents> {
         self.limiter.reset();
-        std::mem::replace(&mut self.contents, Contents::new(config))
+        let contents = std::mem::replace(&mut self.contents, Contents::new(config));
+        match &mut self.before {
+            Some(before) => before.note_reset(contents),
+            None => Some(contents),
+        }
     }
 
     /// Trajectories to free since the last call.
     pub(super) fn take_garbage(&mut self) -> Vec<Trajectory> {
         std::mem::take(&mut self.garbage)
+    }
+
+    /// Where changes are noted, or an end of that.
+    pub(super) fn before_mut(&mut self) -> &mut Option<Box<Before>> {
+        &mut self.before
+    }
+
+    /// Makes the counters of the limiter agree with the number of items.
+    pub(super) fn repair_counters(&mut self, config: &TableConfig) {
+        let size = self.contents.items.len() as i64;
+        let inserts = self.limiter.inserts().max(size);
+        let samples = self.limiter.samples();
+        self.limiter =
+            RateLimiter::with_counters(config.rate_limiter, inserts, samples, inserts - size);
     }
 
     pub(super) fn limiter(&self) -> &RateLimiter {
@@ -222,6 +283,11 @@ impl TableState {
 
     pub(super) fn len(&self) -> usize {
         self.contents.items.len()
+    }
+
+    /// What a reset would throw away.
+    pub(super) fn contents(&self) -> &Contents {
+        &self.contents
     }
 
     /// The items, to look at.
@@ -264,6 +330,9 @@ impl TableState {
     fn take(&mut self, pick: Pick, batch: &mut Batch) {
         let table_size = self.contents.items.len() as i64;
         let item = self.contents.items.get_mut(pick.handle);
+        if let Some(before) = &mut self.before {
+            before.note(pick.handle, item);
+        }
         if item.times_sampled == 0 {
             self.contents.num_unique_samples += 1;
         }
@@ -289,7 +358,11 @@ impl TableState {
 
     fn update_at(&mut self, handle: Handle, priority: f64) {
         let contents = &mut self.contents;
-        contents.items.get_mut(handle).priority = priority;
+        let item = contents.items.get_mut(handle);
+        if let Some(before) = &mut self.before {
+            before.note(handle, item);
+        }
+        item.priority = priority;
         contents.sampler.update(handle, priority);
         contents.remover.update(handle, priority);
     }
@@ -297,6 +370,9 @@ impl TableState {
     fn delete_at(&mut self, handle: Handle) {
         let contents = &mut self.contents;
         let item = contents.items.remove(handle);
+        if let Some(before) = &mut self.before {
+            before.note(handle, &item);
+        }
         contents.sampler.remove(handle);
         contents.remover.remove(handle);
         contents.episodes.remove(&item.trajectory);

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One moment of several tables, copied while they go on.
+//!
+//! All tables are locked together for as long as it takes to note their counters, and the time of
+//! their newest item. From then on every change of an older item first notes the item as it was
+//! ([`Before`]), and the slots are copied a few thousand at a time, with the lock free in between.
+//! What was noted and what was copied make up the tables at that moment, however long the copying
+//! takes. Data is shared and not copied.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use reverb_data::{Error, Result, StoredItem};
+
+use super::Table;
+use super::info::TableInfo;
+use super::items::Item;
+use super::state::Contents;
+use crate::selector::Handle;
+
+/// Slots that are copied under one lock: each may cost a wait for the memory.
+const COPIED_SLOTS: usize = 1024;
+
+/// Items of a table as they were at a moment, as far as they have changed since.
+#[derive(Debug)]
+pub(super) struct Before {
+    /// When the newest item was inserted that takes part.
+    newest_ns: i64,
+    /// Slots there were.
+    num_slots: usize,
+    /// Slots that were copied already; what changes there may be forgotten.
+    copied: usize,
+    /// One bit a slot: whether `changed` has what was in it.
+    noted: Vec<u64>,
+    changed: Vec<StoredItem>,
+    /// Everything there was, if the table was reset.
+    reset: Option<Contents>,
+}
+
+impl Before {
+    fn new(newest_ns: i64, num_slots: usize) -> Self {
+        Self {
+            newest_ns,
+            num_slots,
+            copied: 0,
+            noted: vec![0; num_slots.div_ceil(64)],
+            changed: Vec::new(),
+            reset: None,
+        }
+    }
+
+    /// Notes an item that is about to change or was just removed.
+    pub(super) fn note(&mut self, handle: Handle, item: &Item) {
+        if self.takes_part(handle, item) {
+            self.noted[handle as usize / 64] |= 1 << (handle % 64);
+            self.changed.push(item.to_stored());
+        }
+    }
+
+    /// Keeps what a reset throws away, unless it is not needed any more.
+    pub(super) fn note_reset(&mut self, contents: Contents) -> Option<Contents> {
+        if self.reset.is_some() || self.copied >= self.num_slots {
+            return Some(contents);
+        }
+        self.reset = Some(contents);
+        None
+    }
+
+    /// Whether an item was there at the moment, is as it was then, and was not copied.
+    fn takes_part(&self, handle: Handle, item: &Item) -> bool {
+        let slot = handle as usize;
+        item.inserted_at_ns <= self.newest_ns
+            && slot >= self.copied
+            && self.noted[slot / 64] & 1 << (slot % 64) == 0
+    }
+
+    fn copy(&mut self, contents: &Contents, num_slots: usize, items: &mut Vec<StoredItem>) {
+        let end = self.num_slots.min(self.copied + num_slots);
+        let slots = contents.items.in_slots(self.copied..end);
+        let there = slots.filter(|(handle, item)| self.takes_part(*handle, item));
+        items.extend(there.map(|(_, item)| item.to_stored()));
+        self.copied = end;
+    }
+}
+
+/// A table at one moment.
+#[derive(Debug)]
+pub struct TableSnapshot {
+    /// Its settings and counters.
+    pub info: TableInfo,
+    /// Its items, oldest first.
+    pub items: Vec<StoredItem>,
+}
+
+/// A moment of several tables that is being copied. Dropping it gives up.
+#[derive(Debug)]
+pub struct Moment {
+    /// What was noted of each table, and the table until it is copied.
+    tables: Vec<(TableInfo, Arc<Table>)>,
+    locked: Duration,
+}
+
+impl Moment {
+    /// Notes the present moment of `tables`, which are all different.
+    ///
+    /// A table that is closed can be copied like any other.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if another moment of one of them is being copied.
+    pub fn begin(tables: &[Arc<Table>]) -> Result<Self> {
+        let mut all: Vec<_> = tables.iter().map(|table| table.shared.lock()).collect();
+        let start = Instant::now();
+        if let Some(at) = all.iter_mut().position(|shared| shared.state.before_mut().is_some()) {
+            return Err(Error::failed_precondition(format!(
+                "Table {} is being copied already.",
+                tables[at].name()
+            )));
+        }
+        let mut moment = Self { tables: Vec::with_capacity(tables.len()), locked: Duration::ZERO };
+        for (table, shared) in tables.iter().zip(&mut all) {
+            let info = table.info_of(shared);
+            let before =
+                Before::new(shared.state.newest_ns(), shared.state.items().num_slots());
+            *shared.state.before_mut() = Some(Box::new(before));
+            moment.tables.push((info, Arc::clone(table)));
+        }
+        moment.locked = start.elapsed();
+        Ok(moment)
+    }
+
+    /// How long all tables were locked together.
+    pub fn locked(&self) -> Duration {
+        self.locked
+    }
+
+    /// Items there were, in all tables.
+    pub fn num_items(&self) -> u64 {
+        self.tables.iter().map(|(info, _)| info.current_size as u64).sum()
+    }
+
+    /// Copies the tables, in the order they were given. Takes some 100 ns an item, most of it
+    /// without a lock.
+    pub fn copy(mut self) -> Vec<TableSnapshot> {
+        let tables = std::mem::take(&mut self.tables);
+        let mut snapshots = Vec::with_capacity(tables.len());
+        // What is not copied yet stays in `self`, whose drop ends it in any case.
+        self.tables.extend(tables.into_iter().rev());
+        while let Some((info, table)) = self.tables.last() {
+            let items = copy_items(table, info.current_size as usize);
+            if let Some((info, _)) = self.tables.pop() {
+                snapshots.push(TableSnapshot { info, items });
+            }
+        }
+        snapshots
+    }
+}
+
+impl Drop for Moment {
+    fn drop(&mut self) {
+        for (_, table) in &self.tables {
+            let before = table.shared.lock().state.before_mut().take();
+            drop(before);
+        }
+    }
+}
+
+/// Copies one table and ends the noting of its changes.
+fn copy_items(table: &Table, size: usize) -> Vec<StoredItem> {
+    let mut items = Vec::with_capacity(size);
+    let before = loop {
+        let mut shared = table.shared.lock();
+        let Some(mut before) = shared.state.before_mut().take() else { return items };
+        if before.reset.is_some() || before.copied >= before.num_slots {
+            break before;
+        }
+        before.copy(shared.state.contents(), COPIED_SLOTS, &mut items);
+        *shared.state.before_mut() = Some(before);
+    };
+    let mut before = before;
+    if let Some(contents) = before.reset.take() {
+        before.copy(&contents, before.num_slots, &mut items);
+    }
+    items.append(&mut before.changed);
+    // Slots are mostly filled in order, which is what a stable sort is fast at.
+    items.sort_by_key(|item| item.inserted_at_ns);
+    items
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{insert, table};
+    use super::*;
+
+    fn keys(items: &[StoredItem]) -> Vec<u64> {
+        items.iter().map(|item| item.key).collect()
+    }
+
+    #[test]
+    fn what_changes_while_it_is_copied_is_kept_as_it_was() {
+        let table = table(5000);
+        (0..4000).for_each(|key| insert(&table, key));
+        let moment = Moment::begin(std::slice::from_ref(&table)).unwrap();
+        assert_eq!(moment.num_items(), 4000);
+        // In slots that are copied in the beginning, in the middle and at the end.
+        table.mutate(&[(1, 50.0), (2000, 51.0), (3999, 52.0)], &[2, 2001, 3998]).unwrap();
+        table.mutate(&[(1, 60.0)], &[3999]).unwrap();
+        (4000..4010).for_each(|key| insert(&table, key));
+        table.try_sample(32).unwrap();
+        let snapshot = moment.copy().pop().unwrap();
+        assert_eq!(keys(&snapshot.items), (0..4000).collect::<Vec<_>>());
+        assert!(snapshot.items.iter().all(|item| item.times_sampled == 0));
+        assert!(snapshot.items.iter().all(|item| item.priority.to_bits() == 1f64.to_bits()));
+        assert_eq!(snapshot.info.num_inserts, 4000);
+        assert_eq!(snapshot.info.num_deletes, 0);
+        let later = Moment::begin(&[table]).unwrap().copy().pop().unwrap();
+        assert_eq!(later.items.len(), 4006);
+        assert!(later.items[1].priority > 59.0);
+    }
+
+    #[test]
+    fn a_table_that_is_reset_or_closed_meanwhile_is_copied_all_the_same() {
+        let table = table(5000);
+        (0..3000).for_each(|key| insert(&table, key));
+        let moment = Moment::begin(std::slice::from_ref(&table)).unwrap();
+        table.mutate(&[(7, 9.0)], &[8]).unwrap();
+        table.reset();
+        (0..10).for_each(|key| insert(&table, key));
+        table.reset();
+        table.close();
+        let snapshot = moment.copy().pop().unwrap();
+        assert_eq!(keys(&snapshot.items), (0..3000).collect::<Vec<_>>());
+        assert_eq!(table.info().current_size, 0);
+    }
+
+    #[test]
+    fn a_moment_that_is_given_up_leaves_no_trace() {
+        let table = table(10);
+        insert(&table, 1);
+        let moment = Moment::begin(std::slice::from_ref(&table)).unwrap();
+        let second = Moment::begin(std::slice::from_ref(&table)).unwrap_err();
+        assert_eq!(second.message(), "Table t is being copied already.");
+        drop(moment);
+        assert_eq!(Moment::begin(&[table]).unwrap().copy()[0].items.len(), 1);
+    }
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A table made of stored items.
+
+use reverb_data::{Error, Result, StoredItem};
+
+use super::state::{Counters, TableState};
+use super::{Table, TableConfig, check_priority};
+
+/// Deleted items that are freed together.
+const MAX_GARBAGE: usize = 1024;
+
+/// What a table is going to hold. The table is not touched before all of it is there.
+#[derive(Debug)]
+pub struct Restored {
+    config: TableConfig,
+    state: TableState,
+    num_removed: u64,
+}
+
+impl Restored {
+    /// Nothing yet; `counters` are those of the stored table.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if a part of `config` cannot be.
+    pub fn new(config: TableConfig, counters: &Counters) -> Result<Self> {
+        config.validate()?;
+        Ok(Self { state: TableState::with_counters(&config, counters), config, num_removed: 0 })
+    }
+
+    /// Adds the next item. Items come in the order of their insertion; a time that is not later
+    /// than the one before is moved a nanosecond past it. When there are more than `max_size`, the
+    /// remover removes one.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if there is an item of this key already, or if a selector of this table
+    /// cannot take its priority.
+    pub fn push(&mut self, item: StoredItem) -> Result<()> {
+        let TableConfig { name, .. } = &self.config;
+        if self.state.items().find(item.key).is_some() {
+            return Err(Error::failed_precondition(format!(
+                "Table {name} has two items with the key {}.",
+                item.key
+            )));
+        }
+        check_priority(&self.config, item.key, item.priority).map_err(|error| {
+            Error::failed_precondition(format!(
+                "{error} Change the priority in the running table, or choose selectors that take it."
+            ))
+        })?;
+        let before = self.state.len();
+        self.state.add(item);
+        if self.state.len() == before {
+            self.num_removed += 1;
+            if self.num_removed.is_multiple_of(MAX_GARBAGE as u64) {
+                drop(self.state.take_garbage());
+            }
+        }
+        Ok(())
+    }
+
+    /// What the table is made of.
+    pub fn config(&self) -> &TableConfig {
+        &self.config
+    }
+
+    /// Items it holds so far.
+    pub fn len(&self) -> usize {
+        self.state.len()
+    }
+
+    /// Whether it holds none so far.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Items that were removed because there were more than `max_size`.
+    pub fn num_removed(&self) -> u64 {
+        self.num_removed
+    }
+
+    /// Makes inserts minus deletes the number of items, which the rate limiter counts on. Whether
+    /// that was wrong.
+    pub fn repair_counters(&mut self) -> bool {
+        let limiter = self.state.limiter();
+        let is_wrong = limiter.inserts() - limiter.deletes() != self.state.len() as i64
+            || limiter.inserts() < 0
+            || limiter.deletes() < 0;
+        if is_wrong {
+            self.state.repair_counters(&self.config);
+        }
+        is_wrong
+    }
+}
+
+impl Table {
+    /// Puts stored items in the place of everything in the table. Meant for a table that nobody
+    /// uses yet, with the settings that `restored` was made with.
+    pub fn install(&self, mut restored: Restored) {
+        debug_assert_eq!(self.config(), &restored.config);
+        drop(restored.state.take_garbage());
+        let before = std::mem::replace(&mut self.shared.lock().state, restored.state);
+        drop(before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{config, item};
+    use super::*;
+
+    fn stored(key: u64, priority: f64, inserted_at_ns: i64) -> StoredItem {
+        let trajectory = item(key).trajectory;
+        StoredItem { key, priority, times_sampled: 1, inserted_at_ns, trajectory }
+    }
+
+    fn counters(inserts: i64, deletes: i64) -> Counters {
+        Counters { inserts, samples: 9, deletes, deleted_episodes: 2, unique_samples: 3 }
+    }
+
+    #[test]
+    fn items_and_counters_are_those_that_were_stored() {
+        let mut restored = Restored::new(config(10), &counters(7, 4)).unwrap();
+        // The order of the calls counts, whatever the clock had said.
+        for (key, time) in [(1, 100), (2, 100), (3, 50)] {
+            restored.push(stored(key, 1.0, time)).unwrap();
+        }
+        assert!(!restored.repair_counters());
+        let table = Table::new(config(10)).unwrap();
+        table.install(restored);
+        let info = table.info();
+        assert_eq!((info.num_inserts, info.num_samples, info.num_deletes), (7, 9, 4));
+        assert_eq!((info.num_deleted_episodes, info.num_unique_samples), (2, 3));
+        assert_eq!((info.current_size, info.num_episodes), (3, 1));
+        let mut scan = table.begin_scan().unwrap();
+        let seen = table.scan(&mut scan).unwrap();
+        let seen: Vec<_> = seen.iter().map(|it| (it.key, it.inserted_at_ns)).collect();
+        assert_eq!(seen, [(1, 100), (2, 101), (3, 102)]);
+    }
+
+    #[test]
+    fn the_remover_makes_room_in_a_smaller_table() {
+        let mut restored = Restored::new(config(2), &counters(4, 0)).unwrap();
+        (1..=4).for_each(|key| restored.push(stored(key, 1.0, key as i64)).unwrap());
+        assert_eq!((restored.len(), restored.num_removed()), (2, 2));
+        assert!(!restored.repair_counters());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let mut restored = Restored::new(config(2), &counters(0, 0)).unwrap();
+        restored.push(stored(1, 1.0, 1)).unwrap();
+        let error = restored.push(stored(1, 1.0, 1)).unwrap_err();
+        assert_eq!(error.message(), "Table t has two items with the key 1.");
+        let error = restored.push(stored(2, f64::NAN, 1)).unwrap_err();
+        assert!(error.message().starts_with("Item 2 of table t: Priority must not be NaN."));
+        assert!(restored.repair_counters());
+        assert!(!restored.repair_counters());
+    }
+}

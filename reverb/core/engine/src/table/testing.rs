@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tables and items for the unit tests of this module.
+
+use std::sync::Arc;
+
+use reverb_data::{Chunk, Error, NewItem, SequenceRange, TrajectoryBuilder};
+
+use super::{Confirm, Table, TableConfig};
+use crate::rate_limiter::RateLimiterConfig;
+use crate::selector::SelectorConfig;
+
+/// A table `t`, first in, first out, that lets everything through.
+pub(super) fn config(max_size: i64) -> TableConfig {
+    TableConfig {
+        name: "t".to_owned(),
+        sampler: SelectorConfig::Fifo,
+        remover: SelectorConfig::Fifo,
+        max_size,
+        max_times_sampled: 0,
+        rate_limiter: RateLimiterConfig {
+            samples_per_insert: 1.0,
+            min_size_to_sample: 1,
+            min_diff: f64::MIN,
+            max_diff: f64::MAX,
+        },
+        signature: None,
+        seed: Some(1),
+    }
+}
+
+pub(super) fn table(max_size: i64) -> Arc<Table> {
+    Table::new(config(max_size)).unwrap()
+}
+
+/// An item of one chunk; all are of one episode.
+pub(super) fn item(key: u64) -> NewItem {
+    let range = SequenceRange { episode_id: 1, ..SequenceRange::default() };
+    let mut trajectory = TrajectoryBuilder::new();
+    trajectory.slice(&Chunk::from_slice(key, range, false, &[0; 10]), 0, 0, 1);
+    trajectory.end_column(false);
+    let trajectory = trajectory.finish().unwrap();
+    NewItem { key, table: "t".into(), priority: 1.0, times_sampled: 0, trajectory }
+}
+
+pub(super) fn insert(table: &Table, key: u64) {
+    let nobody: Arc<dyn Confirm> = Arc::new(Nobody);
+    table.insert(vec![item(key)], &nobody).unwrap();
+}
+
+struct Nobody;
+
+impl Confirm for Nobody {
+    fn confirmed(&self, _keys: &[u64]) {}
+
+    fn failed(&self, error: Error) {
+        panic!("{error}");
+    }
+}
