@@ -46,7 +46,6 @@ LAYERS = [
     {"core", "dtypes"},
     {"specs", "structured_value", "column_nest", "nest_writer"},
     {"item_selectors", "rate_limiters", "reverb_types", "pybind", "cc", "platform"},
-    {"server_executable"},
     {
         "writer",
         "trajectory_writer",
@@ -59,7 +58,7 @@ LAYERS = [
     {"tf_ops"},
     {"tf_client", "trajectory_dataset", "timestep_dataset", "pattern_dataset"},
     {"server"},
-    {"testing"},
+    {"testing", "server_executable"},
     {""},  # The package itself.
     {"adapters"},
 ]

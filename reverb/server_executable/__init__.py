@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Old import path of `reverb_config_pb2`."""
+"""The command `reverb_server`, and the old import paths of its parts."""

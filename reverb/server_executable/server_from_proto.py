@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables and their parts, from the messages that describe them."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from reverb import item_selectors, rate_limiters
+from reverb.core import native
+from reverb.server import Table
+
+__all__ = ["rate_limiter_from_proto", "selector_from_proto", "tables_from_proto"]
+
+
+def selector_from_proto(s: Any) -> native.ItemSelector:
+    """A new selector.
+
+    Args:
+      s: A `KeyDistributionOptions` message.
+
+    Raises:
+      UnimplementedError: If the message names no selector.
+      InvalidArgumentError: If it says `false` where only `true` has a meaning, or if the priority
+        exponent is no finite number.
+    """
+    return item_selectors.from_options(s)
+
+
+def rate_limiter_from_proto(proto: Any) -> rate_limiters.RateLimiter:
+    """A new rate limiter.
+
+    Args:
+      proto: A `RateLimiterCheckpoint` message. Its counters are not used.
+
+    Raises:
+      InvalidArgumentError: If a number is out of its range.
+    """
+    return rate_limiters.RateLimiter(
+        samples_per_insert=proto.samples_per_insert,
+        min_size_to_sample=proto.min_size_to_sample,
+        min_diff=proto.min_diff,
+        max_diff=proto.max_diff,
+    )
+
+
+def tables_from_proto(configs: Iterable[Any]) -> list[Table]:
+    """New and empty tables.
+
+    Args:
+      configs: `PriorityTableCheckpoint` messages. Signatures, counters and items are not used.
+
+    Raises:
+      UnimplementedError: If a table has no sampler or no remover.
+      InvalidArgumentError: If a value is out of its range or missing.
+    """
+    return [
+        Table(
+            name=config.table_name,
+            sampler=selector_from_proto(config.sampler),
+            remover=selector_from_proto(config.remover),
+            max_size=config.max_size,
+            max_times_sampled=config.max_times_sampled,
+            rate_limiter=rate_limiter_from_proto(config.rate_limiter),
+        )
+        for config in configs
+    ]

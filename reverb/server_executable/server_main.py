@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `reverb_server`: a server in a process of its own."""
+
+import argparse
+import importlib.metadata
+import logging
+import math
+import pathlib
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from reverb.platform.checkpointers_lib import DefaultCheckpointer
+from reverb.platform.default import server_main_command_line_args
+from reverb.server import Server
+from reverb.server_executable import server_from_proto
+from reverb.server_executable.server_config import read_config
+from reverb.server_executable.server_life import live, say
+
+__all__ = ["app_run_main", "main"]
+
+_MISUSED = 2
+_MAX_PORT = 65_535
+
+# They say nothing without a directory.
+_CHECKPOINT_OPTIONS = (
+    "checkpoint_interval",
+    "checkpoint_on_stop",
+    "keep_checkpoints",
+    "restore_settings",
+)
+
+_DESCRIPTION = """\
+Serves tables until it is stopped.
+
+When it answers clients it prints a line to standard output, for example
+  reverb_server is ready on port 8000 of all addresses: tables my_table
+Everything else goes to standard error. The server also answers gRPC's health service
+(grpc.health.v1.Health) and tells tools such as grpcurl its calls by reflection.
+"""
+
+_EPILOG = """\
+config:
+  A ReverbServerConfig message in protobuf's text form. A table needs a name, a sampler, a remover
+  (fifo: true, lifo: true, uniform: true, heap { min_heap: true or false } or
+  prioritized { priority_exponent: 0.8 }), a size and a rate limiter; max_times_sampled 0 means no
+  limit. This limiter lets samples wait for the first item and nothing else for anything:
+
+  port: 8000
+  tables: {
+    table_name: "my_table"
+    sampler: { fifo: true }
+    remover: { fifo: true }
+    max_size: 200
+    max_times_sampled: 5
+    rate_limiter: {
+      min_size_to_sample: 1
+      samples_per_insert: 1
+      min_diff: -1.7976931348623157e308
+      max_diff: 1.7976931348623157e308
+    }
+  }
+
+signals:
+  SIGTERM or Ctrl-C stops the server: it saves its tables if --checkpoint-on-stop says so, calls
+  that wait end with an error, and the port is closed. A second signal ends the process at once,
+  and so does the first one before the server is ready.
+
+exit codes:
+  0    stopped by SIGTERM
+  1    failed while it started or stopped: the port is taken, a checkpoint is damaged
+  2    the command line or the config cannot be used; standard error tells lines and fields
+  130  stopped by Ctrl-C
+"""
+
+
+def main(unused_argv: Sequence[str] = ()) -> int:
+    """Runs a server as the flags of absl say; for `absl.app.run(main)`.
+
+    Blocks until a signal stops it. `--config` is the only flag; the command has more options.
+
+    Args:
+      unused_argv: What absl left of the command line.
+
+    Returns:
+      The exit code of the process.
+    """
+    del unused_argv
+    text = server_main_command_line_args.get_server_config_text()
+    return _run(text, "--config", _parse([f"--config={text}"]))
+
+
+def app_run_main() -> None:
+    """Runs the command `reverb_server`, to the end of the process."""
+    options = _parse(sys.argv[1:])
+    if options.config is not None:
+        sys.exit(_run(options.config, "--config", options))
+    try:
+        text = options.config_file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        say(f"cannot read --config-file {options.config_file}: {error}")
+        sys.exit(_MISUSED)
+    sys.exit(_run(text, str(options.config_file), options))
+
+
+def _run(text: str, source: str, options: argparse.Namespace) -> int:
+    reading = read_config(text)
+    for note in reading.problems:
+        say(f"{source}, {note}")
+    if reading.problems:
+        return _MISUSED
+    for note in reading.unused:
+        say(f"{source}, {note}")
+    logging.basicConfig(level=logging.INFO, format="reverb_server: %(message)s")
+    config = reading.config
+    return live(
+        lambda: _start(config, options), [it.table_name for it in config.tables], options.host
+    )
+
+
+def _start(config: Any, options: argparse.Namespace) -> Server:
+    tables = server_from_proto.tables_from_proto(config.tables)
+    port = config.port if options.port is None else options.port
+    if options.checkpoint_dir is None:
+        return Server(tables, port, host=options.host)
+    checkpointer = DefaultCheckpointer(
+        options.checkpoint_dir,
+        keep_latest=options.keep_checkpoints or 1,
+        restore_settings=options.restore_settings,
+    )
+    return Server(
+        tables,
+        port,
+        checkpointer,
+        host=options.host,
+        checkpoint_interval_s=options.checkpoint_interval,
+        checkpoint_on_stop=options.checkpoint_on_stop,
+    )
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="reverb_server",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--port", metavar="N", type=_port, help="in place of the config's; 0 takes a free one")
+    add("--host", help="name or address to listen on; all of the machine's if not given")
+    config = parser.add_mutually_exclusive_group(required=True)
+    config.add_argument("--config", metavar="TEXT", help="the config itself, see below")
+    config.add_argument("--config-file", metavar="PATH", type=pathlib.Path, help="a file with it")
+    version = importlib.metadata.version("reverb-replay")
+    add("--version", action="version", version=f"reverb_server of reverb-replay {version}")
+
+    add = parser.add_argument_group("checkpoints").add_argument
+    add("--checkpoint-dir", metavar="PATH", help="load the latest one from there, save new ones")
+    add("--checkpoint-interval", metavar="SECONDS", type=_seconds, help="save this often")
+    add("--checkpoint-on-stop", action="store_true", help="save before stopping")
+    add("--keep-checkpoints", metavar="N", type=_count, help="delete all but the last N; 1")
+    add(
+        "--restore-settings",
+        action="store_true",
+        help="load the settings of the tables too, in place of the config's",
+    )
+
+    options = parser.parse_args([_long_option(argument) for argument in arguments])
+    if options.checkpoint_dir is None:
+        for name in _CHECKPOINT_OPTIONS:
+            if getattr(options, name) not in (None, False):
+                parser.error(f"--{name.replace('_', '-')} needs --checkpoint-dir")
+    return options
+
+
+def _long_option(argument: str) -> str:
+    """An option as it is listed: absl also takes one dash, and here `_` will do for `-`."""
+    match = re.fullmatch(r"--?([A-Za-z][\w-]+)(=.*)?", argument, re.DOTALL)
+    if match is None:
+        return argument
+    return f"--{match[1].replace('_', '-')}{match[2] or ''}"
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= _MAX_PORT:
+        raise argparse.ArgumentTypeError(f"must be from 0 to {_MAX_PORT}, got {port}")
+    return port
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a finite number over 0, got {text}")
+    return seconds
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {count}")
+    return count
+
+
+if __name__ == "__main__":
+    app_run_main()
