@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `reverb`: looks into checkpoints and running servers, and exports what they hold."""
+
+import argparse
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from reverb.command import export, inspect, npz, parquet, source, tfrecord
+from reverb.errors import ReverbError
+
+__all__ = ["main"]
+
+_FAILURE = 1
+# As shells report a program that Ctrl-C ended.
+_INTERRUPTED = 130
+
+_DEFAULT_TIMEOUT_S = 10.0
+
+_SOURCE_HELP = (
+    "a checkpoint, a directory of checkpoints (the latest complete one is read), or host:port of a "
+    "running server"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command.
+
+    Args:
+      argv: Arguments, without the name of the program; those of the process if `None`.
+
+    Returns:
+      The exit code: 0 if all went well, 1 after an error (one line on standard error), 130 after
+      Ctrl-C. A command line that cannot be understood raises `SystemExit` with code 2.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        arguments.run(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FAILURE
+    except (ReverbError, OSError) as error:
+        print(f"reverb: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return _FAILURE
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="reverb", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_inspect(commands)
+    _add_export(commands)
+    return parser
+
+
+def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "inspect",
+        help="print what tables hold: sizes, bytes, item age, priorities, signature",
+        description="Prints what the tables of a checkpoint or of a running server hold.",
+    )
+    _add_source(parser)
+    parser.add_argument("--table", help="only this table")
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument(
+        "--no-items", action="store_true", help="only settings and counters, without reading items"
+    )
+    parser.set_defaults(run=_run_inspect)
+
+
+def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "export",
+        help="write the items of a table as npz, Parquet or TFRecord files",
+        description="Writes the items of a table as files that other programs read.",
+        epilog="\n\n".join(f"{module.__doc__}" for module in (npz, parquet, tfrecord)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_source(parser)
+    parser.add_argument("--table", required=True, help="the table to export")
+    parser.add_argument("--format", required=True, choices=list(export.FORMATS))
+    parser.add_argument(
+        "--output",
+        required=True,
+        type=pathlib.Path,
+        metavar="FILE_OR_DIR",
+        help="a file if the name ends like files of the format, else a directory of files; it "
+        "appears when the export is complete",
+    )
+    parser.add_argument("--max-items", type=_positive, metavar="N", help="the oldest N items only")
+    parser.add_argument(
+        "--shard-items",
+        type=_positive,
+        metavar="N",
+        help="items of each file in a directory (default: what makes about 256 MiB)",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
+    parser.add_argument(
+        "--no-signature",
+        action="store_true",
+        help="name the columns column_0, column_1, ..., whatever the table's signature says",
+    )
+    parser.set_defaults(run=_run_export)
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="PATH_OR_ADDRESS", help=_SOURCE_HELP)
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=_DEFAULT_TIMEOUT_S,
+        metavar="SECONDS",
+        help="how long to wait for a server (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--no-progress", action="store_true", help="no progress bar, not even on a terminal"
+    )
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def _run_inspect(arguments: argparse.Namespace) -> None:
+    report = inspect.inspect(
+        source.open_source(arguments.source, arguments.timeout),
+        table=arguments.table,
+        read_items=not arguments.no_items,
+        progress=_progress(arguments),
+    )
+    print(inspect.as_json(report) if arguments.json else inspect.as_text(report))
+
+
+def _run_export(arguments: argparse.Namespace) -> None:
+    num_items, path = export.export(
+        source.open_source(arguments.source, arguments.timeout),
+        arguments.table,
+        arguments.format,
+        arguments.output,
+        max_items=arguments.max_items,
+        shard_items=arguments.shard_items,
+        overwrite=arguments.overwrite,
+        use_signature=not arguments.no_signature,
+        progress=_progress(arguments),
+    )
+    print(f"{num_items} items of table {arguments.table} in {path}")
+
+
+def _progress(arguments: argparse.Namespace) -> bool | None:
+    """Whether to draw a progress bar; `None` leaves it to the terminal."""
+    return False if arguments.no_progress else None

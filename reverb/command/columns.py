@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns of exported items: their names, and the layout that all items of a table share."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tree
+
+from reverb import specs
+from reverb.command.item_statistics import num_bytes
+from reverb.command.source import StoredItem
+from reverb.errors import InvalidArgumentError, SignatureMismatchError
+
+# What is known of an item beside its data, under names that every format uses.
+ITEM_FIELDS = {
+    "item/key": np.dtype(np.uint64),
+    "item/priority": np.dtype(np.float64),
+    "item/times_sampled": np.dtype(np.int32),
+    "item/inserted_at": np.dtype(np.float64),
+}
+INSERTED_AT = "item/inserted_at"
+
+# What the formats append to names of columns.
+_SUFFIXES = ("offsets", "string_offsets")
+
+# What one batch holds at most. Conversion pays for each batch, memory is a few times this.
+_BATCH_BYTES = 16 << 20
+_BATCH_ITEMS = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """What a column of all items of a table has in common.
+
+    Attributes:
+      name: Its name in the exported files.
+      dtype: NumPy dtype; `object` for strings.
+      row_shape: Shape of a row, which is all but the first dimension; `None` if the column of an
+        item is a scalar.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    row_shape: tuple[int, ...] | None
+
+    @property
+    def dtype_name(self) -> str:
+        """The dtype's name; `string` for strings."""
+        return dtype_name(self.dtype)
+
+    @property
+    def shape(self) -> list[int | None]:
+        """Shape of an item's column, with `None` for the number of rows."""
+        return [] if self.row_shape is None else [None, *self.row_shape]
+
+    @property
+    def stored_dtype(self) -> np.dtype[Any]:
+        """As which dtype a file has the values: types that only extensions of NumPy know are bits.
+
+        Their names stand beside the data, and `array.view(ml_dtypes.bfloat16)` brings them back.
+        """
+        if self.dtype.isbuiltin == 1 and self.dtype.kind in "biufcO":
+            return self.dtype
+        return np.dtype(f"u{self.dtype.itemsize}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """A column of several items.
+
+    Attributes:
+      values: Rows of all items after one another, `[sum of T, ...]`; of scalars, `[N]`.
+      lengths: int64 `[N]`, number of rows of each item; all 1 for scalars.
+    """
+
+    values: np.ndarray
+    lengths: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Some items, with their columns put together.
+
+    Attributes:
+      fields: Arrays `[N]` by the names of `ITEM_FIELDS`; without `item/inserted_at` where the
+        source does not tell it.
+      columns: In the order of the layout.
+    """
+
+    fields: dict[str, np.ndarray]
+    columns: list[Rows]
+
+    @property
+    def num_items(self) -> int:
+        """Number of items, `N`."""
+        return len(self.fields["item/key"])
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The name of a dtype for people and files; `string` for strings."""
+    if dtype.kind == "O":
+        return "string"
+    return (dtype.metadata or {}).get("reverb_dtype", dtype.name)
+
+
+def signature_names(signature: Any) -> list[str]:
+    """The path of each leaf of a signature, such as `a/b/0`, in the order of an item's columns."""
+    paths = [path for path, _ in tree.flatten_with_path(signature)]
+    return ["/".join(map(str, path)) or f"column_{i}" for i, path in enumerate(paths)]
+
+
+def layout_of_item(item: StoredItem, signature: Any | None) -> list[Column]:
+    """The layout that all items have to share, taken from the first.
+
+    Raises:
+      InvalidArgumentError: If the signature's paths do not make different names.
+      SignatureMismatchError: If the signature has another number of columns.
+    """
+    if signature is None:
+        names = [f"column_{i}" for i in range(len(item.columns))]
+    else:
+        names = _checked_names(signature)
+    if len(names) != len(item.columns):
+        raise SignatureMismatchError(
+            f"item {item.key} has {len(item.columns)} columns, but the table's signature has "
+            f"{len(names)}; export it with --no-signature"
+        )
+    return [
+        Column(name, array.dtype, array.shape[1:] if array.ndim else None)
+        for name, array in zip(names, item.columns, strict=True)
+    ]
+
+
+def layout_of_signature(signature: Any | None) -> list[Column]:
+    """The layout of a table without items, as far as its signature tells.
+
+    Without a signature, or if the shape of a row is not known, there are no columns.
+    """
+    if signature is None:
+        return []
+    columns = []
+    for name, leaf in zip(_checked_names(signature), tree.flatten(signature), strict=True):
+        spec = None if leaf is None else specs.as_spec(leaf)
+        if spec is None or spec.shape is None or None in spec.shape[1:]:
+            return []
+        row_shape = tuple(size for size in spec.shape[1:] if size is not None)
+        columns.append(Column(name, spec.dtype, row_shape if spec.shape else None))
+    return columns
+
+
+def batches(items: Iterator[StoredItem], layout: Sequence[Column]) -> Iterator[Batch]:
+    """Puts items together, some MiB at a time.
+
+    Raises:
+      InvalidArgumentError: If an item does not have the layout.
+    """
+    pending: list[StoredItem] = []
+    size = 0
+    for item in items:
+        _check_layout(item, layout)
+        pending.append(item)
+        size += sum(num_bytes(column) for column in item.columns)
+        if size >= _BATCH_BYTES or len(pending) >= _BATCH_ITEMS:
+            yield _batch(pending, layout)
+            pending, size = [], 0
+    if pending:
+        yield _batch(pending, layout)
+
+
+def _checked_names(signature: Any) -> list[str]:
+    names = signature_names(signature)
+    taken = set(ITEM_FIELDS)
+    for name in names:
+        if name in taken:
+            raise InvalidArgumentError(
+                f"two columns would have the name {name}; export the table with --no-signature"
+            )
+        taken |= {name, *(f"{name}/{suffix}" for suffix in _SUFFIXES)}
+    return names
+
+
+def _check_layout(item: StoredItem, layout: Sequence[Column]) -> None:
+    if len(item.columns) != len(layout):
+        raise InvalidArgumentError(
+            f"item {item.key} has {len(item.columns)} columns, the first item has {len(layout)}; "
+            "only tables whose items have the same columns can be exported"
+        )
+    for column, array in zip(layout, item.columns, strict=True):
+        row_shape = array.shape[1:] if array.ndim else None
+        same_dtype = array.dtype is column.dtype or dtype_name(array.dtype) == column.dtype_name
+        if not same_dtype or row_shape != column.row_shape:
+            found = Column(column.name, array.dtype, row_shape)
+            raise InvalidArgumentError(
+                f"column {column.name} of item {item.key} is {_described(found)}, that of the "
+                f"first item is {_described(column)}; only the number of rows may differ"
+            )
+
+
+def _described(column: Column) -> str:
+    sizes = ", ".join("?" if size is None else str(size) for size in column.shape)
+    return f"{column.dtype_name} [{sizes}]"
+
+
+def _batch(items: Sequence[StoredItem], layout: Sequence[Column]) -> Batch:
+    fields = {
+        "item/key": np.array([item.key for item in items], np.uint64),
+        "item/priority": np.array([item.priority for item in items], np.float64),
+        "item/times_sampled": np.array([item.times_sampled for item in items], np.int32),
+    }
+    if items[0].inserted_at is not None:
+        fields[INSERTED_AT] = np.array([item.inserted_at for item in items], np.float64)
+    columns = []
+    for i, column in enumerate(layout):
+        arrays = [item.columns[i] for item in items]
+        if column.row_shape is None:
+            values, lengths = np.stack(arrays), np.ones(len(arrays), np.int64)
+        else:
+            values = np.concatenate(arrays)
+            lengths = np.array([len(array) for array in arrays], np.int64)
+        if column.stored_dtype != column.dtype:
+            values = values.view(column.stored_dtype)
+        columns.append(Rows(values, lengths))
+    return Batch(fields, columns)

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reverb inspect`: what tables hold, for people and for programs."""
+
+import dataclasses
+import json
+import math
+import time
+from typing import Any
+
+import tree
+
+from reverb import specs
+from reverb.command import text
+from reverb.command.columns import dtype_name, signature_names
+from reverb.command.item_statistics import ItemStatistics, Spread
+from reverb.command.progress import Progress
+from reverb.command.source import Source, check_table
+from reverb.errors import UnimplementedError
+from reverb.reverb_types import TableInfo
+
+_LABEL_WIDTH = 22
+
+
+def inspect(
+    source: Source,
+    *,
+    table: str | None = None,
+    read_items: bool = True,
+    progress: bool | None = None,
+) -> dict[str, Any]:
+    """What is known of a source, as `--json` prints it.
+
+    Args:
+      source: What to look into.
+      table: Only this table; all if `None`.
+      read_items: Whether to read the items too, which takes time.
+      progress: Whether to draw it; `None`: on a terminal.
+
+    Returns:
+      A dict of plain values. Its `tables` have `items: None` if the items were not read;
+      `items_unread` tells why.
+
+    Raises:
+      TableNotFoundError: If there is no such table.
+    """
+    if table is not None:
+        check_table(source, table)
+    names = list(source.tables) if table is None else [table]
+    statistics: dict[str, ItemStatistics] = {}
+    unread = None if read_items else "--no-items was given"
+    if read_items:
+        with Progress("reading", enabled=progress) as bar:
+            try:
+                statistics = source.statistics(names, bar)
+            except UnimplementedError:
+                unread = "the server is one of dm-reverb, which tells no more than its counters"
+    return {
+        "kind": source.kind,
+        "source": source.name,
+        "read_at": time.time(),
+        "items_unread": unread,
+        "tables": {
+            name: _describe(source.tables[name]) | {"items": _plain(statistics.get(name))}
+            for name in names
+        },
+    }
+
+
+def as_json(report: dict[str, Any]) -> str:
+    """A report for programs. Numbers that JSON lacks are the strings `inf`, `-inf` and `nan`."""
+    return json.dumps(_without_infinities(report), indent=2, allow_nan=False)
+
+
+def as_text(report: dict[str, Any]) -> str:
+    """A report for people."""
+    count = len(report["tables"])
+    plural = "table" if count == 1 else "tables"
+    lines = [f"{report['kind']} {report['source']}, {count} {plural}"]
+    if report["items_unread"]:
+        lines.append(f"Items were not read: {report['items_unread']}.")
+    for name, table in report["tables"].items():
+        lines += ["", f"table {name}"]
+        rows = [*_setting_rows(table), *_item_rows(table["items"], report["read_at"])]
+        lines += [f"  {label:<{_LABEL_WIDTH}}{value}" for label, value in rows]
+        lines += _signature_lines(table["signature"])
+    return "\n".join(lines)
+
+
+def _describe(info: TableInfo) -> dict[str, Any]:
+    """The settings and counters of a table as plain values."""
+    limiter = info.rate_limiter_info
+    return {
+        "size": info.current_size,
+        "max_size": info.max_size,
+        "max_times_sampled": info.max_times_sampled if info.max_times_sampled > 0 else None,
+        "sampler": _selector(info.sampler_options),
+        "remover": _selector(info.remover_options),
+        "rate_limiter": {
+            "min_size_to_sample": limiter.min_size_to_sample,
+            "samples_per_insert": limiter.samples_per_insert,
+            "min_diff": limiter.min_diff,
+            "max_diff": limiter.max_diff,
+            "num_inserts": limiter.insert_stats.completed,
+            "num_samples": limiter.sample_stats.completed,
+        },
+        "num_episodes": info.num_episodes,
+        "num_deleted_episodes": info.num_deleted_episodes,
+        "num_unique_samples": info.num_unique_samples,
+        "signature": None if info.signature is None else _signature(info.signature),
+    }
+
+
+def _selector(options: Any) -> dict[str, Any]:
+    kind = options.WhichOneof("distribution")
+    if kind == "prioritized":
+        return {"kind": kind, "priority_exponent": options.prioritized.priority_exponent}
+    if kind == "heap":
+        return {"kind": "min_heap" if options.heap.min_heap else "max_heap"}
+    return {"kind": kind or "unknown"}
+
+
+def _signature(signature: Any) -> list[dict[str, Any]]:
+    columns = []
+    for name, leaf in zip(signature_names(signature), tree.flatten(signature), strict=True):
+        spec = None if leaf is None else specs.as_spec(leaf)
+        columns.append(
+            {
+                "name": name,
+                "dtype": None if spec is None else dtype_name(spec.dtype),
+                "shape": None if spec is None or spec.shape is None else list(spec.shape),
+            }
+        )
+    return columns
+
+
+def _plain(statistics: ItemStatistics | None) -> dict[str, Any] | None:
+    return None if statistics is None else dataclasses.asdict(statistics)
+
+
+def _setting_rows(table: dict[str, Any]) -> list[tuple[str, str]]:
+    limiter = table["rate_limiter"]
+    inserts, samples = limiter["num_inserts"], limiter["num_samples"]
+    limits = f"{text.limit(limiter['min_diff'])} to {text.limit(limiter['max_diff'])}"
+    difference = inserts * limiter["samples_per_insert"] - samples
+    max_times_sampled = table["max_times_sampled"]
+    return [
+        ("size", f"{table['size']:,} of {table['max_size']:,} items"),
+        ("sampler", _selector_text(table["sampler"])),
+        ("remover", _selector_text(table["remover"])),
+        ("max_times_sampled", "unlimited" if max_times_sampled is None else f"{max_times_sampled}"),
+        (
+            "rate limiter",
+            f"min_size_to_sample {limiter['min_size_to_sample']:,}, "
+            f"samples_per_insert {text.number(limiter['samples_per_insert'])}, diff {limits}",
+        ),
+        ("inserts, samples", f"{inserts:,}, {samples:,} (diff {text.number(difference)})"),
+        ("items ever sampled", f"{table['num_unique_samples']:,}"),
+        ("episodes", f"{table['num_episodes']:,}, {table['num_deleted_episodes']:,} deleted"),
+    ]
+
+
+def _selector_text(selector: dict[str, Any]) -> str:
+    if "priority_exponent" in selector:
+        return f"prioritized, exponent {text.number(selector['priority_exponent'])}"
+    return selector["kind"]
+
+
+def _item_rows(items: dict[str, Any] | None, now: float) -> list[tuple[str, str]]:
+    if items is None:
+        return []
+    rows = []
+    if items["num_chunks"] is not None:
+        rows.append(("chunks", f"{items['num_chunks']:,}"))
+    sizes = [
+        f"{text.bytes_(items[name])} {what}"
+        for name, what in (
+            ("encoded_bytes", "as stored"),
+            ("decoded_bytes", "decoded"),
+            ("item_bytes", "decoded, steps counted for each item that has them"),
+        )
+        if items[name] is not None
+    ]
+    rows.append(("bytes", ", ".join(sizes)))
+    for moment in ("oldest", "median", "newest"):
+        if items[f"{moment}_inserted_at"] is not None:
+            rows.append((f"{moment} item", text.moment(items[f"{moment}_inserted_at"], now)))
+    zeros = f"; {items['num_zero_priorities']:,} are 0" if items["num_zero_priorities"] else ""
+    for label, name, end in (
+        ("priority", "priority", zeros),
+        ("times sampled", "times_sampled", ""),
+        ("item length", "length", ""),
+    ):
+        if items[name] is not None:
+            rows.append((label, _spread_text(items[name]) + end))
+    return rows
+
+
+def _spread_text(spread: dict[str, float | None]) -> str:
+    names = [field.name for field in dataclasses.fields(Spread)]
+    return ", ".join(
+        f"{name} {text.number(value)}" for name in names if (value := spread[name]) is not None
+    )
+
+
+def _signature_lines(signature: list[dict[str, Any]] | None) -> list[str]:
+    if signature is None:
+        return [f"  {'signature':<{_LABEL_WIDTH}}none"]
+    width = max((len(column["name"]) for column in signature), default=0)
+    lines = ["  signature"]
+    for column in signature:
+        shape = column["shape"]
+        sizes = (
+            "any rank" if shape is None else ", ".join("?" if n is None else f"{n}" for n in shape)
+        )
+        lines.append(f"    {column['name']:<{width}}  {column['dtype']} [{sizes}]")
+    return lines
+
+
+def _without_infinities(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_infinities(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_infinities(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

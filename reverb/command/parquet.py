@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports for data frames and databases: Parquet files, written by pyarrow.
+
+A row is an item. `item/key` is uint64, `item/priority` float64, `item/times_sampled` int32 and,
+where it is known, `item/inserted_at` float64 (seconds since 1970). A column `[T, ...]` is a list of
+its rows, and each further dimension a list of fixed size in it; a column whose items are scalars is
+a plain value. Strings are binary, complex numbers lists of two, and types that only extensions of
+NumPy know, such as bfloat16, their bits as unsigned integers. The metadata of each field has the
+`shape` of an item's column (`null` for the number of rows) and the `dtype`.
+
+Reading item `i` of the column `a/b`:
+
+    table = pyarrow.parquet.read_table("out")
+    field = table.schema.field("a/b")
+    dtype, shape = field.metadata[b"dtype"].decode(), json.loads(field.metadata[b"shape"])
+    item = np.array(table["a/b"][i].as_py(), dtype).reshape([-1, *shape[1:]])
+"""
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from reverb.command.columns import INSERTED_AT, ITEM_FIELDS, Batch, Column, Rows
+from reverb.errors import FailedPreconditionError
+
+SUFFIXES = (".parquet",)
+
+
+class ParquetFile:
+    """Writes one Parquet file, a row group for each batch.
+
+    Args:
+      path: Where to write.
+      layout: Columns of the items.
+      has_inserted_at: Whether batches have `item/inserted_at`.
+
+    Raises:
+      FailedPreconditionError: If pyarrow is not installed.
+    """
+
+    def __init__(
+        self, path: pathlib.Path, layout: Sequence[Column], *, has_inserted_at: bool
+    ) -> None:
+        self._pa, parquet = _import_pyarrow()
+        self._layout = layout
+        fields = [
+            self._pa.field(name, self._pa.from_numpy_dtype(dtype), nullable=False)
+            for name, dtype in ITEM_FIELDS.items()
+            if has_inserted_at or name != INSERTED_AT
+        ]
+        self._schema = self._pa.schema([*fields, *map(self._field, layout)])
+        self._writer = parquet.ParquetWriter(str(path), self._schema)
+
+    def write(self, batch: Batch) -> None:
+        """Appends some items."""
+        arrays = [self._pa.array(values) for values in batch.fields.values()]
+        arrays += [
+            self._array(column, rows)
+            for column, rows in zip(self._layout, batch.columns, strict=True)
+        ]
+        self._writer.write_batch(self._pa.record_batch(arrays, schema=self._schema))
+
+    def close(self) -> None:
+        """Completes the file."""
+        self._writer.close()
+
+    def abandon(self) -> None:
+        """Closes the file as it is."""
+        self._writer.close()
+
+    @staticmethod
+    def stored_as(column: Column) -> str:
+        """How a column is stored, for the description of the export."""
+        return "binary" if column.dtype.kind == "O" else column.stored_dtype.name
+
+    def _field(self, column: Column) -> Any:
+        type_ = self._value_type(column)
+        for size in reversed(_inner_shape(column)):
+            # Parquet cannot say that lists have no values.
+            type_ = self._pa.list_(type_, size) if size else self._pa.list_(type_)
+        if column.row_shape is not None:
+            type_ = self._pa.list_(type_)
+        metadata = {"shape": json.dumps(column.shape), "dtype": column.dtype_name}
+        return self._pa.field(column.name, type_, nullable=False, metadata=metadata)
+
+    def _value_type(self, column: Column) -> Any:
+        if column.dtype.kind == "O":
+            return self._pa.binary()
+        return self._pa.from_numpy_dtype(_real(column.stored_dtype))
+
+    def _array(self, column: Column, rows: Rows) -> Any:
+        """The Arrow array of some items, made from the innermost values outwards."""
+        values = np.ascontiguousarray(rows.values).ravel()
+        if values.dtype.kind == "c":
+            values = values.view(_real(values.dtype))
+        array = self._pa.array(values, self._value_type(column))
+        inner = _inner_shape(column)
+        num_rows = len(rows.values)
+        for axis in reversed(range(len(inner))):
+            if inner[axis]:
+                array = self._pa.FixedSizeListArray.from_arrays(array, inner[axis])
+            else:
+                count = num_rows * int(np.prod(inner[:axis], dtype=np.int64))
+                array = self._lists(np.zeros(count + 1, np.int64), array)
+        if column.row_shape is None:
+            return array
+        return self._lists(np.concatenate([[0], np.cumsum(rows.lengths)]), array)
+
+    def _lists(self, offsets: np.ndarray, values: Any) -> Any:
+        return self._pa.ListArray.from_arrays(self._pa.array(offsets, self._pa.int32()), values)
+
+
+def _inner_shape(column: Column) -> tuple[int, ...]:
+    """Shape of what stands in the outermost list."""
+    pair = (2,) if column.dtype.kind == "c" else ()
+    return (*(column.row_shape or ()), *pair)
+
+
+def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of the two parts of a complex number; any other dtype itself."""
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+
+
+def _import_pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow  # pyright: ignore[reportMissingImports]
+        import pyarrow.parquet  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise FailedPreconditionError(
+            f"--format parquet needs pyarrow, which cannot be imported ({error}); "
+            "pip install pyarrow"
+        ) from None
+    return pyarrow, pyarrow.parquet

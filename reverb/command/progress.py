@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A progress bar for a terminal."""
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TextIO
+
+_SECONDS_BETWEEN_DRAWINGS = 0.1
+_BAR_WIDTH = 24
+# A rate that is told before so much time has passed would only jump.
+_SECONDS_BEFORE_RATE = 0.5
+
+_CLEAR_LINE = "\r\x1b[K"
+
+
+class Progress:
+    """Draws how far a command is into the last line of a terminal, and removes it at the end.
+
+    Use it in a `with` block.
+
+    Args:
+      label: What is done.
+      enabled: Whether to draw at all; `None`: if `stream` is a terminal.
+      stream: Where to draw; standard error if `None`.
+      clock: Seconds since whenever.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        *,
+        enabled: bool | None = None,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._label = label
+        self._stream = sys.stderr if stream is None else stream
+        self._enabled = self._stream.isatty() if enabled is None else enabled
+        self._clock = clock
+        self._started = clock()
+        self._last_drawing = -float("inf")
+
+    def __call__(self, done: int, total: int) -> None:
+        """Tells how many of how many items are done; draws ten times a second at most."""
+        now = self._clock()
+        if not self._enabled or now - self._last_drawing < _SECONDS_BETWEEN_DRAWINGS:
+            return
+        self._last_drawing = now
+        line = f"{self._label} {_line(done, total, now - self._started)}"
+        width = shutil.get_terminal_size().columns - 1
+        self._stream.write(_CLEAR_LINE + line[:width])
+        self._stream.flush()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._enabled and self._last_drawing > -float("inf"):
+            self._stream.write(_CLEAR_LINE)
+            self._stream.flush()
+
+
+def _line(done: int, total: int, seconds: float) -> str:
+    share = min(done / total, 1.0) if total > 0 else 1.0
+    filled = round(share * _BAR_WIDTH)
+    bar = "#" * filled + "." * (_BAR_WIDTH - filled)
+    line = f"[{bar}] {share:4.0%} {done:,} of {total:,} items"
+    if seconds < _SECONDS_BEFORE_RATE or not done:
+        return line
+    rate = done / seconds
+    remaining = round(max(total - done, 0) / rate)
+    clock = f"{remaining // 60}:{remaining % 60:02}"
+    return f"{line}, {rate:,.0f} a second, {clock} left"

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint or a running server, behind one interface.
+
+The commands ask for tables, for statistics and for items, and do not care where these come from.
+"""
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from reverb import checkpointers
+from reverb.client import Client
+from reverb.command.item_statistics import ItemStatistics, collect
+from reverb.errors import InvalidArgumentError, TableNotFoundError
+from reverb.reverb_types import TableInfo
+
+# Told how many of how many items are done.
+ProgressCallback = Callable[[int, int], None]
+
+_MAX_PORT = 65535
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredItem:
+    """An item as a table holds it.
+
+    Attributes:
+      key: Identifies the item in its table.
+      priority: Its priority.
+      times_sampled: How often it was picked so far.
+      inserted_at: Seconds since 1970, or `None` where the source does not tell.
+      columns: Arrays `[T, ...]`, or `[...]` where a column is a single step.
+    """
+
+    key: int
+    priority: float
+    times_sampled: int
+    inserted_at: float | None
+    columns: list[np.ndarray]
+
+
+class Source(Protocol):
+    """What the commands read.
+
+    Attributes:
+      kind: `checkpoint` or `server`.
+      name: The checkpoint's path, or the server's address.
+      tables: Settings and counters by table name, as of when the source was opened.
+    """
+
+    kind: str
+    name: str
+    tables: dict[str, TableInfo]
+
+    def statistics(self, tables: list[str], progress: ProgressCallback) -> dict[str, Any]:
+        """An `ItemStatistics` for each of `tables`.
+
+        Raises:
+          UnimplementedError: If the source cannot give items.
+        """
+        ...
+
+    def scan(self, table: str) -> Iterator[StoredItem]:
+        """Every item of a table once, oldest first.
+
+        Raises:
+          UnimplementedError: If the source cannot give items.
+        """
+        ...
+
+
+class CheckpointSource:
+    """The tables of a checkpoint on disk."""
+
+    kind = "checkpoint"
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._checkpoint = checkpointers.read(str(path))
+        self.name = str(self._checkpoint.path)
+        self.tables: dict[str, TableInfo] = self._checkpoint.tables
+
+    def statistics(
+        self, tables: list[str], progress: ProgressCallback
+    ) -> dict[str, ItemStatistics]:
+        """See `Source`. One pass over the files gives them for all tables."""
+        found = self._checkpoint.statistics(progress)
+        return {table: ItemStatistics.of_checkpoint(found[table]) for table in tables}
+
+    def scan(self, table: str) -> Iterator[StoredItem]:
+        """See `Source`."""
+        for inserted_at, sample in self._checkpoint.scan(table, with_inserted_at=True):
+            yield _stored_item(sample, inserted_at)
+
+
+class ServerSource:
+    """The tables of a server that runs, of this package or of dm-reverb."""
+
+    kind = "server"
+
+    def __init__(self, address: str, timeout_s: float) -> None:
+        self.name = address
+        self._client = Client(address, connect_timeout_s=timeout_s)
+        self.tables: dict[str, TableInfo] = self._client.server_info()
+
+    def statistics(
+        self, tables: list[str], progress: ProgressCallback
+    ) -> dict[str, ItemStatistics]:
+        """See `Source`. Reads all data of the tables, for nothing less tells an item's length."""
+        total = sum(self.tables[table].current_size for table in tables)
+        statistics = {}
+        done = 0
+        for table in tables:
+
+            def told(count: int, before: int = done) -> None:
+                progress(before + count, max(total, before + count))
+
+            statistics[table] = collect(self.scan(table), told)
+            done += statistics[table].num_items
+        return statistics
+
+    def scan(self, table: str) -> Iterator[StoredItem]:
+        """See `Source`."""
+        for sample in self._client.scan(table):
+            yield _stored_item(sample, None)
+
+
+def open_source(text: str, timeout_s: float) -> CheckpointSource | ServerSource:
+    """Opens what a command was given: a directory, else the address of a server.
+
+    Args:
+      text: A checkpoint, a directory of checkpoints (the latest complete one is read), or
+        `host:port`.
+      timeout_s: How long to wait for a server.
+
+    Raises:
+      InvalidArgumentError: If `text` is neither a directory nor an address.
+      DataLossError: If the checkpoint is damaged.
+      UnavailableError: If no server answers.
+    """
+    path = pathlib.Path(text)
+    if path.is_dir():
+        return CheckpointSource(path)
+    address = _ADDRESS.fullmatch(text)
+    if address is None or path.exists():
+        raise InvalidArgumentError(
+            f"{text} is neither a directory nor the address of a server; give a checkpoint, a "
+            "directory of checkpoints, or host:port"
+        )
+    if not 1 <= int(address["port"]) <= _MAX_PORT:
+        raise InvalidArgumentError(
+            f"the port of {text} must be from 1 to {_MAX_PORT}, got {address['port']}"
+        )
+    return ServerSource(text, timeout_s)
+
+
+def check_table(source: Source, table: str) -> None:
+    """Raises TableNotFoundError, with the tables there are, if `table` is none of them."""
+    if table not in source.tables:
+        found = ", ".join(sorted(source.tables)) or "none"
+        raise TableNotFoundError(
+            f"{source.kind} {source.name} does not contain any table named {table}. Found: {found}."
+        )
+
+
+def _stored_item(sample: Any, inserted_at: float | None) -> StoredItem:
+    info = sample.info
+    return StoredItem(info.key, info.priority, info.times_sampled, inserted_at, sample.data)
