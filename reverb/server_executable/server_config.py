@@ -58,7 +58,7 @@ class Reading:
     Attributes:
       config: A `ReverbServerConfig` message; not to be used if there are problems.
       problems: What keeps a server from being made of it, in the order of the text.
-      unused: Fields that are set and have no effect.
+      unused: Fields that are set and have no effect, likewise.
     """
 
     config: Any
@@ -79,7 +79,7 @@ def read_config(text: str) -> Reading:
         known.setdefault(place.path, place)
     problems = [_note(known, path, text) for path, text in _problems(config, known)]
     unused = [_note(known, path, "has no effect here") for path in _unused(config)]
-    return Reading(config, sorted(problems, key=lambda note: note.line), unused)
+    return Reading(config, sorted(problems, key=_line), sorted(unused, key=_line))
 
 
 def _parse_problem(error: text_format.ParseError, places: list[Place]) -> Note:
@@ -88,6 +88,10 @@ def _parse_problem(error: text_format.ParseError, places: list[Place]) -> Note:
     field = places[before - 1].path if before else "the config"
     # The text begins with the position, and may have the line after it.
     return Note(line, f"{field}: {str(error).removeprefix(f'{line}:{column} : ')}")
+
+
+def _line(note: Note) -> int:
+    return note.line
 
 
 def _note(places: dict[str, Place], path: str, text: str) -> Note:

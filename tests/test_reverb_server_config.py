@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The config of `reverb_server`: what is read, what is refused, and which line is named."""
+
+import pytest
+from google.protobuf import text_format
+
+from reverb import item_selectors, rate_limiters
+from reverb.core import protos
+from reverb.errors import InvalidArgumentError, UnimplementedError
+from reverb.server_executable import server_from_proto
+from reverb.server_executable.server_config import read_config
+from reverb.server_executable.text_places import find_places
+
+LIMITER = "rate_limiter: { samples_per_insert: 1 min_size_to_sample: 1 min_diff: 0 max_diff: 9 }"
+GOOD = f"""\
+port: 8000
+tables: {{
+  table_name: "a"
+  sampler: {{ fifo: true }}
+  remover: {{ fifo: true }}
+  max_size: 10
+  {LIMITER}
+}}
+"""
+HUGE = "1.7976931348623157e308"
+
+
+def problems(text):
+    return [str(note) for note in read_config(text).problems]
+
+
+def test_a_good_config_has_no_problems():
+    reading = read_config(GOOD)
+    assert (reading.problems, reading.unused) == ([], [])
+    assert reading.config.port == 8000
+    assert [table.table_name for table in reading.config.tables] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            GOOD.replace("max_size", "max_siz"),
+            'line 6: tables[0].max_siz: Message type "deepmind.reverb.PriorityTableCheckpoint" '
+            'has no field named "max_siz".',
+        ),
+        (
+            GOOD.replace("port: 8000", "ports: 8000"),
+            'line 1: ports: Message type "deepmind.reverb.ReverbServerConfig" '
+            'has no field named "ports".',
+        ),
+        (
+            GOOD.replace("fifo: true }\n  remover", "fifo: true lifo: true }\n  remover"),
+            'line 4: tables[0].sampler.lifo: Field "lifo" is specified along with field "fifo", '
+            'another member of oneof "distribution" for message type '
+            '"deepmind.reverb.KeyDistributionOptions".',
+        ),
+        (
+            GOOD + "port: 1",
+            'line 9: port: Message type "deepmind.reverb.ReverbServerConfig" should not have '
+            'multiple "port" fields.',
+        ),
+        (GOOD[:-2], 'line 7: tables[0].rate_limiter.max_diff: Expected "}".'),
+    ],
+)
+def test_what_cannot_be_read_names_line_and_field(text, problem):
+    assert problems(text) == [problem]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "complaint"),
+    [
+        ("max_size: 10", "max_size: ten", "line 6: tables[0].max_size: ", "integer: ten"),
+        ("port: 8000", "port: 99999999999", "line 1: port: ", "out of range: 99999999999"),
+        ('"a"', '"a', "line 3: tables[0].table_name: ", "ending quote"),
+        ("fifo: true", "fifo: maybe", "line 4: tables[0].sampler.fifo: ", "maybe"),
+        (GOOD, "}", "line 1: the config: ", "Expected identifier"),
+    ],
+)
+def test_values_that_cannot_be_read_are_named(old, new, place, complaint):
+    # The words are those of the installed protobuf.
+    (problem,) = problems(GOOD.replace(old, new, 1))
+    assert problem.startswith(place)
+    assert complaint in problem
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("port: 8000", "port: 70000", "line 1: port must be from 0 to 65535, got 70000"),
+        ("port: 8000", "port: -1", "line 1: port must be from 0 to 65535, got -1"),
+        ('"a"', '""', "line 3: tables[0].table_name must not be empty"),
+        (
+            '  table_name: "a"\n',
+            "",
+            "line 2: tables[0].table_name is missing: it must not be empty",
+        ),
+        (
+            "max_size: 10",
+            "max_size: 0",
+            "line 6: tables[0].max_size must be from 1 to 2147483647, got 0",
+        ),
+        (
+            "max_size: 10",
+            "max_size: 2147483648",
+            "line 6: tables[0].max_size must be from 1 to 2147483647, got 2147483648",
+        ),
+        (
+            "  max_size: 10\n",
+            "",
+            "line 2: tables[0].max_size is missing: it must be from 1 to 2147483647, got 0",
+        ),
+        (
+            "  sampler: { fifo: true }\n",
+            "",
+            "line 2: tables[0].sampler is missing: it must be fifo: true, lifo: true, "
+            "uniform: true, heap { ... } or prioritized { ... }",
+        ),
+        (
+            "remover: { fifo: true }",
+            "remover: {}",
+            "line 5: tables[0].remover must be fifo: true, lifo: true, uniform: true, "
+            "heap { ... } or prioritized { ... }",
+        ),
+        (
+            "remover: { fifo: true }",
+            "remover: {\n uniform: false }",
+            "line 6: tables[0].remover.uniform must be true, got false",
+        ),
+        (
+            "sampler: { fifo: true }",
+            "sampler: { prioritized < priority_exponent: inf > }",
+            "line 4: tables[0].sampler.prioritized is out of its range: "
+            "priority_exponent must be finite, got inf.",
+        ),
+        (
+            LIMITER,
+            "",
+            "line 2: tables[0].rate_limiter is missing: it must give samples_per_insert, "
+            "min_size_to_sample, min_diff, max_diff",
+        ),
+        (
+            "samples_per_insert: 1",
+            "samples_per_insert: 0",
+            "line 7: tables[0].rate_limiter.samples_per_insert must be finite and greater than 0, "
+            "got 0",
+        ),
+        (
+            "samples_per_insert: 1",
+            "samples_per_insert: nan",
+            "line 7: tables[0].rate_limiter.samples_per_insert must be finite and greater than 0, "
+            "got nan",
+        ),
+        (
+            "min_size_to_sample: 1",
+            "min_size_to_sample: -3",
+            "line 7: tables[0].rate_limiter.min_size_to_sample must be at least 1, got -3",
+        ),
+        (
+            "min_diff: 0",
+            "min_diff: nan",
+            "line 7: tables[0].rate_limiter.min_diff must be a number, got nan",
+        ),
+        (GOOD, "", "line 1: tables must hold at least one table, got none"),
+    ],
+)
+def test_what_makes_no_sense_names_line_and_field(old, new, problem):
+    assert problems(GOOD.replace(old, new, 1)) == [problem]
+
+
+def test_all_problems_come_at_once_in_the_order_of_the_text():
+    text = GOOD.replace("10", "0") + GOOD.removeprefix("port: 8000\n").replace("true", "false")
+    assert problems(text) == [
+        "line 6: tables[0].max_size must be from 1 to 2147483647, got 0",
+        "line 10: tables[1].table_name must differ from that of tables[0], got 'a'",
+        "line 11: tables[1].sampler.fifo must be true, got false",
+        "line 12: tables[1].remover.fifo must be true, got false",
+    ]
+
+
+def test_fields_of_checkpoints_are_told_to_have_no_effect():
+    reading = read_config(
+        GOOD.replace("max_size: 10", "max_size: 10\nsignature: {}\nnum_unique_samples: 7").replace(
+            "max_diff: 9", "max_diff: 9\ninsert_count: 3"
+        )
+    )
+    assert reading.problems == []
+    assert [str(note) for note in reading.unused] == [
+        "line 7: tables[0].signature has no effect here",
+        "line 8: tables[0].num_unique_samples has no effect here",
+        "line 10: tables[0].rate_limiter.insert_count has no effect here",
+    ]
+
+
+def test_places_are_found_in_every_way_to_write_a_message():
+    text = """
+      tables [ < table_name: "x # {" 'y' >,  # }
+        { max_size: -5; sampler { fifo: true }, } ]
+      tables: { counts: [1, 2] max_size: 3 }"""
+    assert [(it.path, it.line, it.column) for it in find_places(text, {"tables"})] == [
+        ("tables[0]", 2, 16),
+        ("tables[0].table_name", 2, 18),
+        ("tables[1]", 3, 9),
+        ("tables[1].max_size", 3, 11),
+        ("tables[1].sampler", 3, 25),
+        ("tables[1].sampler.fifo", 3, 35),
+        ("tables[2]", 4, 7),
+        ("tables[2].counts", 4, 17),
+        ("tables[2].max_size", 4, 32),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "}", "a: {", "a: [", 'a: "', "a", "a:", "{ [ < ]", "\0"])
+def test_places_of_nonsense_are_no_failure(text):
+    assert [it.path for it in find_places(text, set())] == (["a"] if "a" in text else [])
+
+
+def limiter_message(**numbers):
+    defaults = {"samples_per_insert": 1.0, "min_size_to_sample": 1, "min_diff": -1, "max_diff": 1}
+    return protos.RateLimiterCheckpoint(**(defaults | numbers))
+
+
+@pytest.mark.parametrize(
+    ("text", "selector"),
+    [
+        ("fifo: true", item_selectors.Fifo()),
+        ("lifo: true", item_selectors.Lifo()),
+        ("uniform: true", item_selectors.Uniform()),
+        ("heap { min_heap: true }", item_selectors.MinHeap()),
+        ("heap {}", item_selectors.MaxHeap()),
+        ("prioritized { priority_exponent: 0.5 }", item_selectors.Prioritized(0.5)),
+    ],
+)
+def test_selectors_are_made_of_messages(text, selector):
+    message = text_format.Parse(text, protos.KeyDistributionOptions())
+    assert repr(server_from_proto.selector_from_proto(message)) == repr(selector)
+
+
+def test_a_message_without_a_selector_is_refused():
+    with pytest.raises(UnimplementedError, match="a selector must be one of"):
+        server_from_proto.selector_from_proto(protos.KeyDistributionOptions())
+    with pytest.raises(InvalidArgumentError, match="option fifo must be true, got false"):
+        server_from_proto.selector_from_proto(protos.KeyDistributionOptions(fifo=False))
+
+
+def test_limiters_are_made_of_messages_without_their_counters():
+    made = server_from_proto.rate_limiter_from_proto(limiter_message(max_diff=3, insert_count=7))
+    assert repr(made) == (
+        "RateLimiter(samples_per_insert=1, min_diff_=-1, max_diff=3, min_size_to_sample=1)"
+    )
+    with pytest.raises(InvalidArgumentError, match=r"samples_per_insert must .*, got 0"):
+        server_from_proto.rate_limiter_from_proto(protos.RateLimiterCheckpoint())
+
+
+def test_tables_are_made_of_messages():
+    config = protos.ReverbServerConfig()
+    text_format.Parse(GOOD + GOOD.removeprefix("port: 8000\n").replace('"a"', '"b"'), config)
+    config.tables[1].max_times_sampled = 3
+    first, second = server_from_proto.tables_from_proto(config.tables)
+    assert (first.name, first.info.max_size, first.info.max_times_sampled) == ("a", 10, 0)
+    assert (second.name, second.info.max_times_sampled) == ("b", 3)
+    assert first.info.rate_limiter_info.max_diff == 9
+    assert first.info.sampler_options.fifo
+    config.tables[0].max_size = 0
+    with pytest.raises(InvalidArgumentError, match="max_size must be at least 1, got 0"):
+        server_from_proto.tables_from_proto(config.tables)
+
+
+def test_the_limiter_of_four_numbers_equals_min_size():
+    text = f"min_size_to_sample: 1 samples_per_insert: 1 min_diff: -{HUGE} max_diff: {HUGE}"
+    message = text_format.Parse(text, protos.RateLimiterCheckpoint())
+    made = server_from_proto.rate_limiter_from_proto(message)
+    assert repr(made) == repr(rate_limiters.MinSize(1))
