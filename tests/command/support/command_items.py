@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Items of every kind of value, and a source of items that never were in a server."""
+
+import dataclasses
+import types
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_numpy
+
+import reverb
+from reverb.command.source import StoredItem
+
+NUMBERS = [
+    np.dtype(name)
+    for name in (
+        ["bool", "float16", "float32", "float64", "complex64", "complex128"]
+        + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+    )
+]
+STRINGS = [b"", b"ends with zeros\0\0", "Grüße".encode(), b"\xff" * 300]
+
+
+class FakeSource:
+    """A table `table` with items that never were in a server."""
+
+    kind = "server"
+    name = "nowhere:1"
+
+    def __init__(self, items, signature=None):
+        self.items = items
+        info = types.SimpleNamespace(current_size=len(items), signature=signature)
+        self.tables = {"table": info}
+
+    def scan(self, table):
+        assert table == "table"
+        yield from self.items
+
+
+def strings(*values):
+    """An array of strings as tables hold them."""
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def make_item(columns, key=1, priority=1.0, times_sampled=0, inserted_at=None):
+    return StoredItem(key, priority, times_sampled, inserted_at, columns)
+
+
+@dataclasses.dataclass
+class Everything:
+    """A server with a table of all dtypes, and what was inserted."""
+
+    client: reverb.Client
+    inserted: list[dict[str, np.ndarray]]
+    priorities: list[float]
+
+    @property
+    def address(self):
+        return self.client.server_address
+
+
+def every_dtype(num_steps):
+    """Columns `[num_steps, 2]` of all dtypes, with the extreme values of each."""
+    columns = {}
+    for dtype in NUMBERS:
+        if dtype.kind == "b":
+            extremes = [True, False]
+        elif dtype.kind in "iu":
+            extremes = [np.iinfo(dtype).min, np.iinfo(dtype).max]
+        else:
+            extremes = [np.finfo(dtype).min, np.finfo(dtype).tiny]
+        columns[dtype.name] = np.array([extremes[i % 2 :][:1] * 2 for i in range(num_steps)], dtype)
+    columns["text"] = strings(*(STRINGS[i % len(STRINGS)] for i in range(num_steps)))
+    return columns
+
+
+def assert_same(found, expected):
+    """Asserts equal values, dtypes and shapes."""
+    expected = np.asarray(expected)
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    np.testing.assert_array_equal(found, expected)
+
+
+def columns_of(dtype, row_shape, lengths):
+    """A strategy: an array `[length, *row_shape]` for each length, or scalars if that is `None`."""
+    shapes = [() if row_shape is None else (length, *row_shape) for length in lengths]
+    if dtype.kind == "O":
+        return st.tuples(*(_string_arrays(shape) for shape in shapes))
+    return st.tuples(*(st_numpy.arrays(dtype, shape) for shape in shapes))
+
+
+def _string_arrays(shape):
+    size = int(np.prod(shape))
+    values = st.lists(st.binary(max_size=5), min_size=size, max_size=size)
+    return values.map(lambda values: strings(*values).reshape(shape))
+
+
+@st.composite
+def tables_of_items(draw):
+    """A strategy: items of one layout, with any keys, priorities and lengths."""
+    num_items = draw(st.integers(1, 6))
+    layouts = st.tuples(
+        st.sampled_from([*NUMBERS, np.dtype(object)]),
+        st.none() | st.lists(st.integers(0, 3), max_size=2).map(tuple),
+    )
+    columns = []
+    for dtype, row_shape in draw(st.lists(layouts, min_size=1, max_size=4)):
+        lengths = draw(st.lists(st.integers(0, 4), min_size=num_items, max_size=num_items))
+        columns.append(draw(columns_of(dtype, row_shape, lengths)))
+    has_time = draw(st.booleans())
+    return [
+        make_item(
+            [column[i] for column in columns],
+            key=draw(st.integers(0, 2**64 - 1)),
+            priority=draw(st.floats(allow_nan=False)),
+            times_sampled=draw(st.integers(0, 2**31 - 1)),
+            inserted_at=draw(st.floats(0, 4e9)) if has_time else None,
+        )
+        for i in range(num_items)
+    ]
