@@ -60,7 +60,8 @@ LAYERS = [
     {"server"},
     {"testing", "server_executable"},
     {""},  # The package itself.
-    {"adapters"},
+    {"adapters", "command"},
+    {"__main__"},
 ]
 
 
