@@ -7,7 +7,8 @@ import math
 # Limits of dm-reverb that mean "none".
 _UNLIMITED = 1e300
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_UNIT = 1024
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _DURATIONS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -25,12 +26,14 @@ def limit(value: float) -> str:
 
 def bytes_(count: int) -> str:
     """A size, for example `1.5 MiB`."""
+    if count < _UNIT:
+        return f"{count} B"
     value = float(count)
     for unit in _UNITS:
-        if value < 1024 or unit == _UNITS[-1]:
-            return f"{value:.3g} {unit}" if unit != "B" else f"{count} B"
-        value /= 1024
-    raise AssertionError("the last unit takes everything")
+        value /= _UNIT
+        if value < _UNIT:
+            break
+    return f"{value:.{1 if value < 100 else 0}f} {unit}"
 
 
 def duration(seconds: float) -> str:
