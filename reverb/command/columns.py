@@ -20,7 +20,6 @@ ITEM_FIELDS = {
     "item/times_sampled": np.dtype(np.int32),
     "item/inserted_at": np.dtype(np.float64),
 }
-INSERTED_AT = "item/inserted_at"
 
 # What the formats append to names of columns.
 _SUFFIXES = ("offsets", "string_offsets")
@@ -84,8 +83,7 @@ class Batch:
     """Some items, with their columns put together.
 
     Attributes:
-      fields: Arrays `[N]` by the names of `ITEM_FIELDS`; without `item/inserted_at` where the
-        source does not tell it.
+      fields: Arrays `[N]` by the names of `ITEM_FIELDS`.
       columns: In the order of the layout.
     """
 
@@ -208,9 +206,8 @@ def _batch(items: Sequence[StoredItem], layout: Sequence[Column]) -> Batch:
         "item/key": np.array([item.key for item in items], np.uint64),
         "item/priority": np.array([item.priority for item in items], np.float64),
         "item/times_sampled": np.array([item.times_sampled for item in items], np.int32),
+        "item/inserted_at": np.array([item.inserted_at for item in items], np.float64),
     }
-    if items[0].inserted_at is not None:
-        fields[INSERTED_AT] = np.array([item.inserted_at for item in items], np.float64)
     columns = []
     for i, column in enumerate(layout):
         arrays = [item.columns[i] for item in items]

@@ -92,22 +92,3 @@ def _varints(values: np.ndarray) -> bytes:
 
 def _num_bytes(value: int) -> int:
     return max(1, -(-value.bit_length() // _VARINT_BITS))
-
-
-def _development_crc(data: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    crc ^= 0xFFFFFFFF
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def _row(n: int) -> int:
-    for _ in range(8):
-        n = (n >> 1) ^ (0x82F63B78 if n & 1 else 0)
-    return n
-
-
-_TABLE = [_row(n) for n in range(256)]
-if not hasattr(native, "masked_crc32c"):
-    native.masked_crc32c = _development_crc

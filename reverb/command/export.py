@@ -86,7 +86,6 @@ def export(
     with Progress("exporting", enabled=progress) as bar:
         feed = _Feed(source.scan(table), max_items, lambda count: bar(count, max(total, count)))
         with contextlib.closing(feed), output:
-            has_inserted_at = feed.next_item is not None and feed.next_item.inserted_at is not None
             if feed.next_item is None:
                 layout = columns.layout_of_signature(signature)
             else:
@@ -95,11 +94,9 @@ def export(
             while not counts or feed.next_item is not None:
                 limit = _Limit(None, None) if output.is_file else _limit(shard_items)
                 file_path = output.new_file()
-                file = make_file(file_path, layout, has_inserted_at=has_inserted_at)
+                file = make_file(file_path, layout)
                 counts[file_path.name] = _write(file, feed, limit, layout)
-            output.describe(
-                _description(source, table, format_, layout, counts, make_file, has_inserted_at)
-            )
+            output.describe(_description(source, table, format_, layout, counts, make_file))
     return sum(counts.values()), output.path
 
 
@@ -172,13 +169,8 @@ def _description(
     layout: list[Column],
     counts: dict[str, int],
     file: type[_File],
-    has_inserted_at: bool,
 ) -> dict[str, Any]:
-    fields = [
-        Column(name, dtype, None)
-        for name, dtype in columns.ITEM_FIELDS.items()
-        if has_inserted_at or name != columns.INSERTED_AT
-    ]
+    fields = [Column(name, dtype, None) for name, dtype in columns.ITEM_FIELDS.items()]
     described = [
         {
             "name": column.name,

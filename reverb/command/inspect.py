@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import tree
@@ -12,11 +13,10 @@ import tree
 from reverb import specs
 from reverb.command import text
 from reverb.command.columns import dtype_name, signature_names
-from reverb.command.item_statistics import ItemStatistics, Spread
 from reverb.command.progress import Progress
 from reverb.command.source import Source, check_table
 from reverb.errors import UnimplementedError
-from reverb.reverb_types import TableInfo
+from reverb.stored_checkpoint import TableStatistics
 
 _LABEL_WIDTH = 22
 
@@ -46,7 +46,7 @@ def inspect(
     if table is not None:
         check_table(source, table)
     names = list(source.tables) if table is None else [table]
-    statistics: dict[str, ItemStatistics] = {}
+    statistics: Mapping[str, TableStatistics] = {}
     unread = None if read_items else "--no-items was given"
     if read_items:
         with Progress("reading", enabled=progress) as bar:
@@ -60,7 +60,7 @@ def inspect(
         "read_at": time.time(),
         "items_unread": unread,
         "tables": {
-            name: _describe(source.tables[name]) | {"items": _plain(statistics.get(name))}
+            name: _describe(source, name) | {"items": _plain(statistics.get(name))}
             for name in names
         },
     }
@@ -86,8 +86,9 @@ def as_text(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _describe(info: TableInfo) -> dict[str, Any]:
+def _describe(source: Source, table: str) -> dict[str, Any]:
     """The settings and counters of a table as plain values."""
+    info = source.tables[table]
     limiter = info.rate_limiter_info
     return {
         "size": info.current_size,
@@ -103,7 +104,8 @@ def _describe(info: TableInfo) -> dict[str, Any]:
             "num_inserts": limiter.insert_stats.completed,
             "num_samples": limiter.sample_stats.completed,
         },
-        "num_episodes": info.num_episodes,
+        # Checkpoints do not have it; a server counts anew when it loads one.
+        "num_episodes": None if source.kind == "checkpoint" else info.num_episodes,
         "num_deleted_episodes": info.num_deleted_episodes,
         "num_unique_samples": info.num_unique_samples,
         "signature": None if info.signature is None else _signature(info.signature),
@@ -133,29 +135,30 @@ def _signature(signature: Any) -> list[dict[str, Any]]:
     return columns
 
 
-def _plain(statistics: ItemStatistics | None) -> dict[str, Any] | None:
+def _plain(statistics: TableStatistics | None) -> dict[str, Any] | None:
     return None if statistics is None else dataclasses.asdict(statistics)
 
 
 def _setting_rows(table: dict[str, Any]) -> list[tuple[str, str]]:
     limiter = table["rate_limiter"]
     inserts, samples = limiter["num_inserts"], limiter["num_samples"]
-    limits = f"{text.limit(limiter['min_diff'])} to {text.limit(limiter['max_diff'])}"
+    limits = [text.limit(limiter[name]) for name in ("min_diff", "max_diff")]
     difference = inserts * limiter["samples_per_insert"] - samples
-    max_times_sampled = table["max_times_sampled"]
+    max_times_sampled = table["max_times_sampled"] or "unlimited"
+    episodes = f"{table['num_deleted_episodes']:,} deleted"
+    if table["num_episodes"] is not None:
+        episodes = f"{table['num_episodes']:,}, {episodes}"
     return [
         ("size", f"{table['size']:,} of {table['max_size']:,} items"),
         ("sampler", _selector_text(table["sampler"])),
         ("remover", _selector_text(table["remover"])),
-        ("max_times_sampled", "unlimited" if max_times_sampled is None else f"{max_times_sampled}"),
-        (
-            "rate limiter",
-            f"min_size_to_sample {limiter['min_size_to_sample']:,}, "
-            f"samples_per_insert {text.number(limiter['samples_per_insert'])}, diff {limits}",
-        ),
+        ("max_times_sampled", f"{max_times_sampled}"),
+        ("min_size_to_sample", f"{limiter['min_size_to_sample']:,}"),
+        ("samples_per_insert", text.number(limiter["samples_per_insert"])),
+        ("min_diff, max_diff", ", ".join(limits)),
         ("inserts, samples", f"{inserts:,}, {samples:,} (diff {text.number(difference)})"),
         ("items ever sampled", f"{table['num_unique_samples']:,}"),
-        ("episodes", f"{table['num_episodes']:,}, {table['num_deleted_episodes']:,} deleted"),
+        ("episodes", episodes),
     ]
 
 
@@ -174,31 +177,29 @@ def _item_rows(items: dict[str, Any] | None, now: float) -> list[tuple[str, str]
     sizes = [
         f"{text.bytes_(items[name])} {what}"
         for name, what in (
-            ("encoded_bytes", "as stored"),
+            ("chunk_bytes", "as stored"),
             ("decoded_bytes", "decoded"),
             ("item_bytes", "decoded, steps counted for each item that has them"),
         )
-        if items[name] is not None
+        if items.get(name) is not None
     ]
     rows.append(("bytes", ", ".join(sizes)))
     for moment in ("oldest", "median", "newest"):
         if items[f"{moment}_inserted_at"] is not None:
             rows.append((f"{moment} item", text.moment(items[f"{moment}_inserted_at"], now)))
-    zeros = f"; {items['num_zero_priorities']:,} are 0" if items["num_zero_priorities"] else ""
-    for label, name, end in (
-        ("priority", "priority", zeros),
-        ("times sampled", "times_sampled", ""),
-        ("item length", "length", ""),
-    ):
-        if items[name] is not None:
-            rows.append((label, _spread_text(items[name]) + end))
+    zeros = f"; {items['priority_zeros']:,} are 0" if items["priority_zeros"] else ""
+    if items["num_items"]:
+        rows.append(("priority", _spread_text(items, "priority") + zeros))
+        rows.append(("times sampled", _spread_text(items, "times_sampled")))
+        rows.append(("item length", _spread_text(items, "length")))
     return rows
 
 
-def _spread_text(spread: dict[str, float | None]) -> str:
-    names = [field.name for field in dataclasses.fields(Spread)]
+def _spread_text(items: dict[str, Any], name: str) -> str:
     return ", ".join(
-        f"{name} {text.number(value)}" for name in names if (value := spread[name]) is not None
+        f"{part} {text.number(value)}"
+        for part in ("min", "median", "mean", "max")
+        if (value := items.get(f"{name}_{part}")) is not None
     )
 
 
@@ -209,9 +210,9 @@ def _signature_lines(signature: list[dict[str, Any]] | None) -> list[str]:
     lines = ["  signature"]
     for column in signature:
         shape = column["shape"]
-        sizes = (
-            "any rank" if shape is None else ", ".join("?" if n is None else f"{n}" for n in shape)
-        )
+        sizes = "any rank"
+        if shape is not None:
+            sizes = ", ".join("?" if size is None else f"{size}" for size in shape)
         lines.append(f"    {column['name']:<{width}}  {column['dtype']} [{sizes}]")
     return lines
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the items of a table are like, in numbers."""
+"""What the items of a table are like, in numbers, from reading them one after another."""
 
 import array
 import dataclasses
@@ -8,66 +8,25 @@ from typing import Any
 
 import numpy as np
 
+from reverb.stored_checkpoint import TableStatistics
+
 # A callback a batch of items, so that telling costs nothing beside reading.
 _ITEMS_BETWEEN_CALLBACKS = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class Spread:
-    """How the values of a column of numbers are spread."""
-
-    min: float
-    median: float
-    mean: float
-    max: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread | None":
-        """The spread of some numbers; `None` if there are none."""
-        if not len(values):
-            return None
-        numbers = np.asarray(values)
-        # An infinite priority is allowed, and the mean of two infinities may be NaN.
-        with np.errstate(invalid="ignore"):
-            middle, mean = float(np.median(numbers)), float(np.mean(numbers))
-        return cls(numbers.min().item(), middle, mean, numbers.max().item())
-
-
-@dataclasses.dataclass(frozen=True)
-class ItemStatistics:
-    """What the items of a table are like; fields are `None` where the source does not tell.
+class ScannedStatistics(TableStatistics):
+    """Numbers about items that a server gave; it does not tell of the chunks beneath.
 
     Attributes:
-      num_items: Number of items.
-      num_chunks: Number of chunks that the items refer to.
-      encoded_bytes: Their size as they are stored.
-      decoded_bytes: Their size decoded.
-      item_bytes: Size of the decoded items, where a step counts for each item that has it.
-      oldest_inserted_at: Seconds since 1970.
-      median_inserted_at: Seconds since 1970.
-      newest_inserted_at: Seconds since 1970.
-      priority: Spread of the priorities.
-      num_zero_priorities: Number of items whose priority is 0.
-      times_sampled: Spread of how often items were sampled; no median from a checkpoint.
-      length: Spread of the items' lengths in steps, that of the longest column.
+      item_bytes: Size of all items decoded, where a step counts for each item that has it.
     """
 
-    num_items: int
-    num_chunks: int | None
-    encoded_bytes: int | None
-    decoded_bytes: int | None
-    item_bytes: int | None
-    oldest_inserted_at: float | None
-    median_inserted_at: float | None
-    newest_inserted_at: float | None
-    priority: Spread | None
-    num_zero_priorities: int
-    times_sampled: Spread | None
-    length: Spread | None
+    item_bytes: int
 
 
-def collect(items: Iterable[Any], progress: Callable[[int], None]) -> ItemStatistics:
-    """The statistics of items that are read one after another.
+def collect(items: Iterable[Any], progress: Callable[[int], Any]) -> ScannedStatistics:
+    """The statistics of items.
 
     Keeps 32 bytes for each.
 
@@ -80,32 +39,40 @@ def collect(items: Iterable[Any], progress: Callable[[int], None]) -> ItemStatis
     item_bytes = 0
     for item in items:
         priorities.append(item.priority)
+        inserted.append(item.inserted_at)
         times_sampled.append(item.times_sampled)
         lengths.append(max((length_of(column) for column in item.columns), default=0))
         item_bytes += sum(num_bytes(column) for column in item.columns)
-        if item.inserted_at is not None:
-            inserted.append(item.inserted_at)
         if len(priorities) % _ITEMS_BETWEEN_CALLBACKS == 0:
             progress(len(priorities))
-    age = Spread.of(inserted)
-    return ItemStatistics(
+    age, priority = _spread(inserted), _spread(priorities)
+    sampled, length = _spread(times_sampled), _spread(lengths)
+    return ScannedStatistics(
         num_items=len(priorities),
         num_chunks=None,
-        encoded_bytes=None,
+        chunk_bytes=None,
         decoded_bytes=None,
+        oldest_inserted_at=age.min,
+        newest_inserted_at=age.max,
+        median_inserted_at=age.median,
+        priority_min=priority.min,
+        priority_median=priority.median,
+        priority_mean=priority.mean,
+        priority_max=priority.max,
+        priority_zeros=int(np.count_nonzero(np.asarray(priorities) == 0)),
+        times_sampled_min=sampled.min,
+        times_sampled_mean=sampled.mean,
+        times_sampled_max=sampled.max,
+        length_min=length.min,
+        length_median=length.median,
+        length_mean=length.mean,
+        length_max=length.max,
         item_bytes=item_bytes,
-        oldest_inserted_at=age and age.min,
-        median_inserted_at=age and age.median,
-        newest_inserted_at=age and age.max,
-        priority=Spread.of(priorities),
-        num_zero_priorities=int(np.count_nonzero(np.asarray(priorities) == 0)),
-        times_sampled=Spread.of(times_sampled),
-        length=Spread.of(lengths),
     )
 
 
 def length_of(column: np.ndarray) -> int:
-    """Number of steps of an item's column; a scalar is one step."""
+    """Number of rows of an item's column; a scalar is one."""
     return column.shape[0] if column.ndim else 1
 
 
@@ -114,3 +81,23 @@ def num_bytes(column: np.ndarray) -> int:
     if column.dtype.kind == "O":
         return sum(map(len, column.ravel().tolist()))
     return column.nbytes
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spread:
+    """How numbers are spread; all `None` if there are none."""
+
+    min: Any = None
+    median: float | None = None
+    mean: float | None = None
+    max: Any = None
+
+
+def _spread(values: Sequence[float]) -> _Spread:
+    if not len(values):
+        return _Spread()
+    numbers = np.asarray(values)
+    # Infinite priorities are allowed, and what lies between two of them may be NaN.
+    with np.errstate(invalid="ignore"):
+        median, mean = float(np.median(numbers)), float(np.mean(numbers))
+    return _Spread(numbers.min().item(), median, mean, numbers.max().item())

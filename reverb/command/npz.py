@@ -3,8 +3,8 @@
 
 The layout, for `N` items in a file:
 
-* `item/key` uint64, `item/priority` float64, `item/times_sampled` int32 and, where it is known,
-  `item/inserted_at` float64 (seconds since 1970), each `[N]`;
+* `item/key` uint64, `item/priority` float64, `item/times_sampled` int32 and `item/inserted_at`
+  float64 (seconds since 1970), each `[N]`;
 * of each column, the rows of all items after one another, `[sum of T, ...]`, and int64
   `<column>/offsets` `[N + 1]`: item `i` is `file[name][offsets[i] : offsets[i + 1]]`. This is so
   whether the lengths differ or not; where all are `T`, `file[name].reshape(N, T, ...)` is a view;
@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from reverb.command.columns import INSERTED_AT, ITEM_FIELDS, Batch, Column, Rows
+from reverb.command.columns import ITEM_FIELDS, Batch, Column, Rows
 
 SUFFIXES = (".npz",)
 
@@ -44,17 +44,13 @@ class NpzFile:
     Args:
       path: Where to write.
       layout: Columns of the items.
-      has_inserted_at: Whether batches have `item/inserted_at`.
     """
 
-    def __init__(
-        self, path: pathlib.Path, layout: Sequence[Column], *, has_inserted_at: bool
-    ) -> None:
+    def __init__(self, path: pathlib.Path, layout: Sequence[Column]) -> None:
         self._path = path
         self._members: dict[str, _Member] = {}
         for name, dtype in ITEM_FIELDS.items():
-            if has_inserted_at or name != INSERTED_AT:
-                self._add(name, dtype, ())
+            self._add(name, dtype, ())
         self._columns = [_column_writer(column)(self, column) for column in layout]
 
     def write(self, batch: Batch) -> None:

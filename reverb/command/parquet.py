@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exports for data frames and databases: Parquet files, written by pyarrow.
 
-A row is an item. `item/key` is uint64, `item/priority` float64, `item/times_sampled` int32 and,
-where it is known, `item/inserted_at` float64 (seconds since 1970). A column `[T, ...]` is a list of
+A row is an item. `item/key` is uint64, `item/priority` float64, `item/times_sampled` int32 and
+`item/inserted_at` float64 (seconds since 1970). A column `[T, ...]` is a list of
 its rows, and each further dimension a list of fixed size in it; a column whose items are scalars is
 a plain value. Strings are binary, complex numbers lists of two, and types that only extensions of
 NumPy know, such as bfloat16, their bits as unsigned integers. The metadata of each field has the
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from reverb.command.columns import INSERTED_AT, ITEM_FIELDS, Batch, Column, Rows
+from reverb.command.columns import ITEM_FIELDS, Batch, Column, Rows
 from reverb.errors import FailedPreconditionError
 
 SUFFIXES = (".parquet",)
@@ -35,21 +35,17 @@ class ParquetFile:
     Args:
       path: Where to write.
       layout: Columns of the items.
-      has_inserted_at: Whether batches have `item/inserted_at`.
 
     Raises:
       FailedPreconditionError: If pyarrow is not installed.
     """
 
-    def __init__(
-        self, path: pathlib.Path, layout: Sequence[Column], *, has_inserted_at: bool
-    ) -> None:
+    def __init__(self, path: pathlib.Path, layout: Sequence[Column]) -> None:
         self._pa, parquet = _import_pyarrow()
         self._layout = layout
         fields = [
             self._pa.field(name, self._pa.from_numpy_dtype(dtype), nullable=False)
             for name, dtype in ITEM_FIELDS.items()
-            if has_inserted_at or name != INSERTED_AT
         ]
         self._schema = self._pa.schema([*fields, *map(self._field, layout)])
         self._writer = parquet.ParquetWriter(str(path), self._schema)

@@ -44,7 +44,12 @@ class Progress:
         self._last_drawing = -float("inf")
 
     def __call__(self, done: int, total: int) -> None:
-        """Tells how many of how many items are done; draws ten times a second at most."""
+        """Tells how many of how many items are done; draws ten times a second at most.
+
+        Args:
+          done: Number of items that are done.
+          total: Number of all items; 0 if it is not known.
+        """
         now = self._clock()
         if not self._enabled or now - self._last_drawing < _SECONDS_BETWEEN_DRAWINGS:
             return
@@ -69,7 +74,9 @@ class Progress:
 
 
 def _line(done: int, total: int, seconds: float) -> str:
-    share = min(done / total, 1.0) if total > 0 else 1.0
+    if not total:
+        return f"{done:,} items"
+    share = min(done / total, 1.0)
     filled = round(share * _BAR_WIDTH)
     bar = "#" * filled + "." * (_BAR_WIDTH - filled)
     line = f"[{bar}] {share:4.0%} {done:,} of {total:,} items"

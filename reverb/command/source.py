@@ -7,19 +7,20 @@ The commands ask for tables, for statistics and for items, and do not care where
 import dataclasses
 import pathlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from reverb import checkpointers
 from reverb.client import Client
-from reverb.command.item_statistics import ItemStatistics, collect
+from reverb.command.item_statistics import collect
 from reverb.errors import InvalidArgumentError, TableNotFoundError
+from reverb.replay_sample import ReplaySample
 from reverb.reverb_types import TableInfo
+from reverb.stored_checkpoint import TableStatistics, read
 
-# Told how many of how many items are done.
-ProgressCallback = Callable[[int, int], None]
+# Told how many of how many items are done; the second is 0 if it is not known.
+ProgressCallback = Callable[[int, int], Any]
 
 _MAX_PORT = 65535
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d+)")
@@ -33,14 +34,14 @@ class StoredItem:
       key: Identifies the item in its table.
       priority: Its priority.
       times_sampled: How often it was picked so far.
-      inserted_at: Seconds since 1970, or `None` where the source does not tell.
+      inserted_at: Seconds since 1970.
       columns: Arrays `[T, ...]`, or `[...]` where a column is a single step.
     """
 
     key: int
     priority: float
     times_sampled: int
-    inserted_at: float | None
+    inserted_at: float
     columns: list[np.ndarray]
 
 
@@ -57,8 +58,10 @@ class Source(Protocol):
     name: str
     tables: dict[str, TableInfo]
 
-    def statistics(self, tables: list[str], progress: ProgressCallback) -> dict[str, Any]:
-        """An `ItemStatistics` for each of `tables`.
+    def statistics(
+        self, tables: Sequence[str], progress: ProgressCallback
+    ) -> Mapping[str, TableStatistics]:
+        """Numbers about the items of each of `tables`.
 
         Raises:
           UnimplementedError: If the source cannot give items.
@@ -80,21 +83,20 @@ class CheckpointSource:
     kind = "checkpoint"
 
     def __init__(self, path: pathlib.Path) -> None:
-        self._checkpoint = checkpointers.read(str(path))
+        self._checkpoint = read(path)
         self.name = str(self._checkpoint.path)
         self.tables: dict[str, TableInfo] = self._checkpoint.tables
 
     def statistics(
-        self, tables: list[str], progress: ProgressCallback
-    ) -> dict[str, ItemStatistics]:
+        self, tables: Sequence[str], progress: ProgressCallback
+    ) -> Mapping[str, TableStatistics]:
         """See `Source`. One pass over the files gives them for all tables."""
         found = self._checkpoint.statistics(progress)
-        return {table: ItemStatistics.of_checkpoint(found[table]) for table in tables}
+        return {table: found[table] for table in tables}
 
     def scan(self, table: str) -> Iterator[StoredItem]:
         """See `Source`."""
-        for inserted_at, sample in self._checkpoint.scan(table, with_inserted_at=True):
-            yield _stored_item(sample, inserted_at)
+        yield from map(_stored_item, self._checkpoint.scan(table, with_inserted_at=True))
 
 
 class ServerSource:
@@ -108,8 +110,8 @@ class ServerSource:
         self.tables: dict[str, TableInfo] = self._client.server_info()
 
     def statistics(
-        self, tables: list[str], progress: ProgressCallback
-    ) -> dict[str, ItemStatistics]:
+        self, tables: Sequence[str], progress: ProgressCallback
+    ) -> Mapping[str, TableStatistics]:
         """See `Source`. Reads all data of the tables, for nothing less tells an item's length."""
         total = sum(self.tables[table].current_size for table in tables)
         statistics = {}
@@ -125,8 +127,7 @@ class ServerSource:
 
     def scan(self, table: str) -> Iterator[StoredItem]:
         """See `Source`."""
-        for sample in self._client.scan(table):
-            yield _stored_item(sample, None)
+        yield from map(_stored_item, self._client.scan(table, with_inserted_at=True))
 
 
 def open_source(text: str, timeout_s: float) -> CheckpointSource | ServerSource:
@@ -167,6 +168,7 @@ def check_table(source: Source, table: str) -> None:
         )
 
 
-def _stored_item(sample: Any, inserted_at: float | None) -> StoredItem:
+def _stored_item(timed_sample: tuple[float, ReplaySample]) -> StoredItem:
+    inserted_at, sample = timed_sample
     info = sample.info
     return StoredItem(info.key, info.priority, info.times_sampled, inserted_at, sample.data)

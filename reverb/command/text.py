@@ -28,12 +28,9 @@ def bytes_(count: int) -> str:
     """A size, for example `1.5 MiB`."""
     if count < _UNIT:
         return f"{count} B"
-    value = float(count)
-    for unit in _UNITS:
-        value /= _UNIT
-        if value < _UNIT:
-            break
-    return f"{value:.{1 if value < 100 else 0}f} {unit}"
+    power = min((count.bit_length() - 1) // 10, len(_UNITS))
+    value = count / _UNIT**power
+    return f"{value:.{1 if value < 100 else 0}f} {_UNITS[power - 1]}"
 
 
 def duration(seconds: float) -> str:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exports for TensorFlow: TFRecord files of `tf.train.Example` messages, one for each item.
 
-The features of an item are `item/key`, `item/priority`, `item/times_sampled`, where it is known
+The features of an item are `item/key`, `item/priority`, `item/times_sampled`,
 `item/inserted_at` (seconds since 1970), and its columns. No value loses anything; the dtype decides
 how it is stored:
 
@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from reverb.command import example
-from reverb.command.columns import INSERTED_AT, ITEM_FIELDS, Batch, Column
+from reverb.command.columns import ITEM_FIELDS, Batch, Column
 
 SUFFIXES = (".tfrecord", ".tfrecords")
 
@@ -49,18 +49,11 @@ class TfrecordFile:
     Args:
       path: Where to write.
       layout: Columns of the items.
-      has_inserted_at: Whether batches have `item/inserted_at`.
     """
 
-    def __init__(
-        self, path: pathlib.Path, layout: Sequence[Column], *, has_inserted_at: bool
-    ) -> None:
+    def __init__(self, path: pathlib.Path, layout: Sequence[Column]) -> None:
         self._file = path.open("wb")
-        self._fields = {
-            name: _ENCODERS[feature_kind(dtype)]
-            for name, dtype in ITEM_FIELDS.items()
-            if has_inserted_at or name != INSERTED_AT
-        }
+        self._fields = {name: _ENCODERS[feature_kind(dtype)] for name, dtype in ITEM_FIELDS.items()}
         self._columns = [(column, _ENCODERS[feature_kind(column.dtype)]) for column in layout]
 
     def write(self, batch: Batch) -> None:

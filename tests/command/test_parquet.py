@@ -71,7 +71,7 @@ def test_any_items_come_back(export_items, items):
         assert read["item/key"] == item.key
         assert read["item/priority"] == item.priority
         assert read["item/times_sampled"] == item.times_sampled
-        assert read.get("item/inserted_at") == item.inserted_at
+        assert read["item/inserted_at"] == item.inserted_at
         for i, column in enumerate(item.columns):
             assert_same(read[f"column_{i}"], column)
 
@@ -101,7 +101,12 @@ def test_an_empty_table_gives_a_table_without_rows(run, everything, tmp_path):
     assert run("export", everything.address, *options, "--output", out)[0] == 0
     table = pq.read_table(out)
     assert len(table) == 0
-    assert table.column_names == ["item/key", "item/priority", "item/times_sampled"]
+    assert table.column_names == [
+        "item/key",
+        "item/priority",
+        "item/times_sampled",
+        "item/inserted_at",
+    ]
 
 
 def test_a_missing_pyarrow_is_an_error_that_tells_what_to_install(

@@ -124,7 +124,7 @@ def test_any_items_come_back(export_items, example_class, items):
         assert read["item/key"] == item.key
         assert read["item/priority"] == item.priority
         assert read["item/times_sampled"] == item.times_sampled
-        assert read.get("item/inserted_at") == item.inserted_at
+        assert read["item/inserted_at"] == item.inserted_at
         for i, column in enumerate(item.columns):
             # The number of empty rows is not stored.
             if column.size:

@@ -44,7 +44,7 @@ def strings(*values):
     return array
 
 
-def make_item(columns, key=1, priority=1.0, times_sampled=0, inserted_at=None):
+def make_item(columns, key=1, priority=1.0, times_sampled=0, inserted_at=0.0):
     return StoredItem(key, priority, times_sampled, inserted_at, columns)
 
 
@@ -110,14 +110,13 @@ def tables_of_items(draw):
     for dtype, row_shape in draw(st.lists(layouts, min_size=1, max_size=4)):
         lengths = draw(st.lists(st.integers(0, 4), min_size=num_items, max_size=num_items))
         columns.append(draw(columns_of(dtype, row_shape, lengths)))
-    has_time = draw(st.booleans())
     return [
         make_item(
             [column[i] for column in columns],
             key=draw(st.integers(0, 2**64 - 1)),
             priority=draw(st.floats(allow_nan=False)),
             times_sampled=draw(st.integers(0, 2**31 - 1)),
-            inserted_at=draw(st.floats(0, 4e9)) if has_time else None,
+            inserted_at=draw(st.floats(0, 4e9)),
         )
         for i in range(num_items)
     ]
