@@ -13,7 +13,7 @@ from reverb.core import native
 from reverb.errors import InvalidArgumentError, SignatureMismatchError, TableNotFoundError
 from reverb.nest_writer import check_at_least_one
 from reverb.replay_sample import ReplaySample, SampleInfo
-from reverb.reverb_types import TableInfo
+from reverb.reverb_types import CheckpointStatus, TableInfo
 from reverb.sequence_writer import SequenceWriter, make_sequence_writer
 from reverb.structured_writer import Config, StructuredWriter
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter, rows
@@ -352,8 +352,12 @@ class Client:
         return ReplaySample(SampleInfo(*info), data)
 
     def scan(
-        self, table: str, *, unpack_as_table_signature: bool = False
-    ) -> Iterator[ReplaySample]:
+        self,
+        table: str,
+        *,
+        unpack_as_table_signature: bool = False,
+        with_inserted_at: bool = False,
+    ) -> Iterator[Any]:
         """Reads every item of a table once, oldest first, without sampling.
 
         Nothing is counted: neither the items nor the rate limiter notice, and a limiter that lets
@@ -371,6 +375,8 @@ class Client:
         Args:
           table: Name of the table.
           unpack_as_table_signature: As in `sample`.
+          with_inserted_at: Yields pairs of the time of insertion, a float in seconds since 1970,
+            and the sample.
 
         Yields:
           A `ReplaySample` with leaves `[T, ...]`, or `[...]` where a column of the item is a single
@@ -385,6 +391,7 @@ class Client:
         """
         yield from self._client.scanner(
             table,
+            with_inserted_at,
             SampleInfo,
             ReplaySample,
             self._unflatten(table, refresh=True) if unpack_as_table_signature else None,
@@ -450,11 +457,26 @@ class Client:
     def checkpoint(self) -> str:
         """Makes the server save its tables; returns the path of the checkpoint on the server.
 
+        All tables are saved as of one moment after the call. Blocks until all of it is on disk;
+        inserts and samples go on meanwhile. Ctrl-C ends the wait and not the save. Fails at once if
+        no server answers.
+
         Raises:
-          UnimplementedError: If the server does not save.
-          UnavailableError: If no server answers.
+          InvalidArgumentError: If the server's checkpointer has a group.
+          FailedPreconditionError: If the server may not write to its directory.
+          ResourceExhaustedError: If the disk is full.
+          UnavailableError: If no server answers, or if it stops.
         """
         return self._client.checkpoint()
+
+    def checkpoint_status(self) -> CheckpointStatus:
+        """What became of the server's checkpoints, and how far the present one is.
+
+        Raises:
+          UnimplementedError: If the server is one of dm-reverb, which cannot tell.
+          UnavailableError: If no server answers.
+        """
+        return CheckpointStatus.from_serialized_proto(self._client.checkpoint_status())
 
     def _nested(self, table: str, columns: list[Any]) -> Any:
         """A flat list nested like a table's signature, which is asked for anew if it differs."""

@@ -76,3 +76,55 @@ class TableInfo:
             num_unique_samples=proto.num_unique_samples,
             table_worker_time=proto.table_worker_time,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointStatus:
+    """What became of a server's checkpoints.
+
+    Attributes:
+      is_saving: Whether one is being written.
+      items_written: Items written of the present one, or of the last.
+      items_total: Items of all tables at its moment; 0 as long as it is not known.
+      bytes_written: Bytes of its files so far.
+      latest_path: Path of the last one that was completed, on the server; `None` if there is none.
+      latest_saved_at: When it was completed, in seconds since 1970.
+      latest_duration_s: How long that took, in seconds.
+      latest_pause_ms: How long all tables were locked for it, in milliseconds.
+      latest_error: Why the last one failed; `None` if it did not.
+      num_saved: Number that the server completed since it started.
+      num_failed: Number that failed.
+      restored_from: The checkpoint that the server started with; `None` if its tables were empty.
+    """
+
+    is_saving: bool
+    items_written: int
+    items_total: int
+    bytes_written: int
+    latest_path: str | None
+    latest_saved_at: float | None
+    latest_duration_s: float
+    latest_pause_ms: float
+    latest_error: str | None
+    num_saved: int
+    num_failed: int
+    restored_from: str | None
+
+    @classmethod
+    def from_serialized_proto(cls, proto_string: bytes) -> "CheckpointStatus":
+        """Reads a serialized `reverb.CheckpointStatusResponse` message."""
+        proto = protos.CheckpointStatusResponse.FromString(proto_string)
+        return cls(
+            is_saving=proto.is_saving,
+            items_written=proto.items_written,
+            items_total=proto.items_total,
+            bytes_written=proto.bytes_written,
+            latest_path=proto.latest_path or None,
+            latest_saved_at=proto.latest_saved_at_ns / 1e9 if proto.latest_path else None,
+            latest_duration_s=proto.latest_duration_s,
+            latest_pause_ms=proto.latest_pause_ms,
+            latest_error=proto.latest_error or None,
+            num_saved=proto.num_saved,
+            num_failed=proto.num_failed,
+            restored_from=proto.restored_from or None,
+        )

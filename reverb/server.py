@@ -14,12 +14,15 @@ from reverb import item_selectors, rate_limiters, structured_value
 from reverb.client import Client
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, UnimplementedError
-from reverb.platform.checkpointers_lib import CheckpointerBase
+from reverb.platform.checkpointers_lib import CheckpointerBase, CheckpointerOptions
 from reverb.reverb_types import SpecNest, TableInfo
 
 __all__ = ["Server", "Table", "TableExtensionBase"]
 
 _MAX_PORT = 65_535
+
+# A century; longer intervals overflow clocks.
+_MAX_CHECKPOINT_INTERVAL_S = 3_155_760_000
 
 # The protocol counts samples of an item in 32 bits.
 _INT32_LIMIT = 2**31
@@ -253,18 +256,28 @@ class Server:
         checkpointer: CheckpointerBase | None = None,
         *,
         host: str | None = None,
+        checkpoint_interval_s: float | None = None,
+        checkpoint_on_stop: bool = False,
     ) -> None:
-        """Starts serving.
+        """Loads the latest checkpoint if there is one, then starts serving.
 
         Args:
           tables: At least one table, with names that differ.
           port: TCP port; `None` or 0 lets the system choose a free one.
-          checkpointer: Where to save the tables. Accepted; saving is not available yet.
+          checkpointer: Where to save the tables, and what to load. `None`: nothing is loaded, and
+            checkpoints go to a temporary directory that is made when the first one is asked for.
           host: Address to listen on; all of the machine's if `None`.
+          checkpoint_interval_s: Saves by itself, as many seconds after it last began to. A save
+            that fails is logged, and tried again after the next interval.
+          checkpoint_on_stop: Whether `stop` saves first.
 
         Raises:
           InvalidArgumentError: If there is no table, if two have the same name, if one was given to
-            a server before, or if the port is out of its range or in use.
+            a server before, if the port is out of its range or in use, or if the checkpoint has a
+            table that is not among `tables`.
+          DataLossError: If the checkpoint is damaged; names the file and the place.
+          FailedPreconditionError: If the checkpoint cannot be read, or an item does not go with the
+            settings of its table.
         """
         tables = list(tables or ())
         if not tables:
@@ -281,10 +294,26 @@ class Server:
         port = 0 if port is None else operator.index(port)
         if not 0 <= port <= _MAX_PORT:
             raise InvalidArgumentError(f"port must be from 0 to {_MAX_PORT}, got {port}")
+        if checkpoint_interval_s is not None and not (
+            0 < checkpoint_interval_s <= _MAX_CHECKPOINT_INTERVAL_S
+        ):
+            raise InvalidArgumentError(
+                "checkpoint_interval_s must be above 0 and at most "
+                f"{_MAX_CHECKPOINT_INTERVAL_S}, got {checkpoint_interval_s}"
+            )
         self._checkpointer = checkpointer
-        if checkpointer is not None:
-            checkpointer.internal_checkpointer()  # An object of another kind fails here.
-        self._server = native.Server([table.internal_table for table in tables], port, host)
+        self._checkpoint_on_stop = bool(checkpoint_on_stop)
+        if checkpointer is None:
+            options = CheckpointerOptions(path=None)
+        else:
+            options = checkpointer.internal_checkpointer()
+        self._server = native.Server(
+            [table.internal_table for table in tables],
+            port,
+            host,
+            options,
+            checkpoint_interval_s,
+        )
 
     @property
     def port(self) -> int:
@@ -298,9 +327,19 @@ class Server:
     def stop(self) -> None:
         """Stops serving; every call that waits at this server ends with an error.
 
-        May be called more than once.
+        Saves first if the server was made with `checkpoint_on_stop`, and blocks meanwhile. A
+        checkpoint that somebody else has asked for is given up. May be called more than once.
+
+        Raises:
+          FailedPreconditionError: If it could not save; the server is stopped all the same. So are
+            all other errors of `Client.checkpoint`.
         """
-        self._server.stop()
+        save, self._checkpoint_on_stop = self._checkpoint_on_stop, False
+        try:
+            if save:
+                self._server.checkpoint()
+        finally:
+            self._server.stop()
 
     def wait(self) -> None:
         """Blocks until the server is stopped.

@@ -7,6 +7,8 @@ and answers Ctrl-C. Errors are the classes of `reverb.errors`; an argument of th
 is a `TypeError`. Timeouts of `None` mean "no limit", of `0` "one attempt, do not wait".
 """
 
+import os
+import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final, overload
 
@@ -74,11 +76,48 @@ class Table:
 class Server:
     """Serves from construction until `stop` or until dropped. Port 0: the system chooses one."""
 
-    def __new__(cls, tables: Sequence[Table], port: int, host: str | None) -> Server: ...
+    def __new__(
+        cls,
+        tables: Sequence[Table],
+        port: int,
+        host: str | None,
+        checkpoints: Any,
+        checkpoint_interval_s: float | None,
+    ) -> Server:
+        """Loads the latest checkpoint first. `checkpoints` looks like `CheckpointerOptions`."""
     def port(self) -> int: ...
+    def checkpoint(self) -> str:
+        """Saves all tables; returns the path."""
     def stop(self) -> None: ...
     def wait(self) -> None:
         """Blocks until stopped; Ctrl-C raises `KeyboardInterrupt`."""
+
+@final
+class StoredCheckpoint:
+    """A complete checkpoint on disk, or the latest one in a directory of them."""
+
+    def __new__(cls, path: str | os.PathLike[str]) -> StoredCheckpoint: ...
+    def path(self) -> pathlib.Path: ...
+    def tables(self) -> list[bytes]:
+        """One serialized `TableInfo` a table."""
+    def statistics(self, progress: Callable[[int, int], Any] | None) -> list[tuple[Any, ...]]:
+        """Name, items, chunks, encoded and decoded bytes, summaries, and priorities of 0, a table.
+
+        The summaries are `(min, median, mean, max)` of time of insertion, priority, times sampled
+        and length; `None` without items.
+        """
+    def scanner(
+        self,
+        table: str,
+        with_inserted_at: bool,
+        info_type: Callable[..., Any],
+        sample_type: Callable[..., Any],
+        unflatten: Callable[[list[Any]], Any] | None,
+    ) -> Sampler:
+        """Yields what `Client.scanner` does."""
+
+def masked_crc32c(data: bytes) -> int:
+    """The checksum of a record in TensorFlow's format."""
 
 # --- Clients --------------------------------------------------------------------------------------
 
@@ -98,6 +137,8 @@ class Client:
         """Both `[N]`."""
     def reset(self, table: str) -> None: ...
     def checkpoint(self) -> str: ...
+    def checkpoint_status(self) -> bytes:
+        """A serialized `CheckpointStatusResponse`."""
     def insert(self, leaves: Sequence[Any], priorities: Mapping[str, float]) -> None:
         """One step, one item a table over it; returns when every item is confirmed."""
     def insert_batch(
@@ -149,11 +190,15 @@ class Client:
     def scanner(
         self,
         table: str,
+        with_inserted_at: bool,
         info_type: Callable[..., Any],
         sample_type: Callable[..., Any],
         unflatten: Callable[[list[Any]], Any] | None,
     ) -> Sampler:
-        """Yields `sample_type(info_type(...), data)` for every item of the table."""
+        """Yields `sample_type(info_type(...), data)` for every item of the table.
+
+        With `with_inserted_at`, a pair of the time of insertion in seconds since 1970 and that.
+        """
     def sample_batch(
         self, table: str, batch_size: int, timeout_ms: int | None
     ) -> tuple[

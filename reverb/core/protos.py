@@ -15,7 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import FileDescriptor
 
 _DESCRIPTORS = pathlib.Path(__file__).parent / "wire" / "proto" / "descriptors.bin"
-_PACKAGES = ("deepmind.reverb", "tensorflow", "google.protobuf")
+_PACKAGES = ("deepmind.reverb", "reverb", "tensorflow", "google.protobuf")
 
 
 @functools.cache

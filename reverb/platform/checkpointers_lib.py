@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a server saves its tables.
-
-A server accepts these objects and remembers them; it does not save yet.
-"""
+"""Where a server saves its tables, and what it starts with."""
 
 import abc
 import dataclasses
+import operator
+import os
 import tempfile
+
+from reverb.errors import InvalidArgumentError
 
 __all__ = ["CheckpointerBase", "CheckpointerOptions", "DefaultCheckpointer", "TempDirCheckpointer"]
 
@@ -16,14 +17,18 @@ class CheckpointerOptions:
     """What the engine needs to know to save and to load.
 
     Attributes:
-      path: Directory that holds the checkpoints.
-      group: Unused; kept for callers of the original.
+      path: Directory that holds the checkpoints; `None`: a temporary one, made by the first save.
+      group: Must be empty for saving; there are no groups.
       fallback_checkpoint_path: A checkpoint to load if `path` holds none.
+      keep_latest: Number of checkpoints that are kept.
+      restore_settings: Whether tables get the stored settings.
     """
 
-    path: str
+    path: str | None
     group: str = ""
     fallback_checkpoint_path: str | None = None
+    keep_latest: int = 1
+    restore_settings: bool = False
 
 
 class CheckpointerBase(abc.ABC):
@@ -37,25 +42,69 @@ class CheckpointerBase(abc.ABC):
 class DefaultCheckpointer(CheckpointerBase):
     """Saves to, and loads from, a directory.
 
+    A server loads the latest complete checkpoint when it starts: the one whose name is the last,
+    which begins with the time. Checkpoints of dm-reverb are loaded like its own.
+
+    Several servers may save to one directory; each deletes only what it has written itself, and
+    what servers have left that are gone.
+
     Example:
-      >>> checkpointer = DefaultCheckpointer(path="/tmp/checkpoints")
+      >>> checkpointer = DefaultCheckpointer(path="/tmp/checkpoints", keep_latest=3)
 
     Attributes:
       path: Directory that holds the checkpoints.
-      group: Unused; kept for callers of the original.
+      group: As given.
       fallback_checkpoint_path: A checkpoint to load if `path` holds none.
+      keep_latest: Number of checkpoints that are kept.
+      restore_settings: Whether tables get the stored settings.
     """
 
     def __init__(
-        self, path: str, group: str = "", fallback_checkpoint_path: str | None = None
+        self,
+        path: str,
+        group: str = "",
+        fallback_checkpoint_path: str | None = None,
+        *,
+        keep_latest: int = 1,
+        restore_settings: bool = False,
     ) -> None:
+        """Touches no file yet.
+
+        Args:
+          path: Directory that holds the checkpoints. It is made by the first save.
+          group: Kept for callers of the original. There are no groups: saving fails unless it is
+            empty.
+          fallback_checkpoint_path: A checkpoint, not a directory of them, to load if `path` holds
+            none. Nothing is saved to it.
+          keep_latest: Number of checkpoints that are kept, at least 1. Older ones that this package
+            wrote are deleted after a save. Other files are never touched.
+          restore_settings: Whether tables get the stored selectors, sizes, limits and signatures
+            when a checkpoint is loaded. Otherwise the settings given in code stay, and each that
+            differs is logged.
+
+        Raises:
+          InvalidArgumentError: If `keep_latest` is below 1.
+        """
+        if operator.index(keep_latest) < 1:
+            raise InvalidArgumentError(f"keep_latest must be at least 1, got {keep_latest}")
         self.path = path
         self.group = group
         self.fallback_checkpoint_path = fallback_checkpoint_path
+        self.keep_latest = operator.index(keep_latest)
+        self.restore_settings = bool(restore_settings)
 
     def internal_checkpointer(self) -> CheckpointerOptions:
         """What the server hands to the engine."""
-        return CheckpointerOptions(self.path, self.group, self.fallback_checkpoint_path)
+        return CheckpointerOptions(
+            os.fspath(self.path),
+            self.group,
+            self.fallback_checkpoint_path,
+            self.keep_latest,
+            self.restore_settings,
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(path={self.path!r})"
 
 
 class TempDirCheckpointer(DefaultCheckpointer):

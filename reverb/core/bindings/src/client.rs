@@ -168,6 +168,12 @@ impl Client {
         wait(py, core.checkpoint())
     }
 
+    fn checkpoint_status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let core = self.inner().core;
+        let status = wait(py, core.checkpoint_status())?;
+        Ok(PyBytes::new(py, &status.encode_to_vec()))
+    }
+
     #[pyo3(signature = (leaves, priorities))]
     fn insert(
         &self,
@@ -305,16 +311,18 @@ impl Client {
         Sampler::new(Cursor::Sample(cursor), emit_timesteps, info_type, sample_type, unflatten)
     }
 
-    #[pyo3(signature = (table, info_type, sample_type, unflatten))]
+    #[pyo3(signature = (table, with_inserted_at, info_type, sample_type, unflatten))]
     fn scanner(
         &self,
         table: &str,
+        with_inserted_at: bool,
         info_type: Py<PyAny>,
         sample_type: Py<PyAny>,
         unflatten: Option<Py<PyAny>>,
     ) -> Sampler {
         let cursor = Cursor::Scan(ScanCursor::new(self.inner().core, table));
         Sampler::new(cursor, false, info_type, sample_type, unflatten)
+            .with_inserted_at(with_inserted_at)
     }
 
     #[pyo3(signature = (table, batch_size, timeout_ms))]

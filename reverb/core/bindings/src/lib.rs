@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 mod allocator;
 mod array;
 mod batched_writer;
+mod checkpoint;
 mod client;
 mod column;
 mod connector;
@@ -50,6 +51,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<table::RateLimiter>()?;
     module.add_class::<table::Table>()?;
     module.add_class::<server::Server>()?;
+    module.add_class::<checkpoint::StoredCheckpoint>()?;
     module.add_class::<client::Client>()?;
     module.add_class::<sampler::Sampler>()?;
     module.add_class::<legacy_writer::Writer>()?;
@@ -62,6 +64,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batched_writer::BatchedTrajectoryWriter>()?;
     module.add_class::<sequence_writer::SequenceWriter>()?;
     module.add_class::<structured_writer::StructuredWriter>()?;
+    module.add_function(wrap_pyfunction!(checkpoint::masked_crc32c, module)?)?;
     module.add_function(wrap_pyfunction!(process::shut_down, module)?)?;
     module.add_function(wrap_pyfunction!(tensorflow::tensorflow_register_address, module)?)?;
     module.add_function(wrap_pyfunction!(tensorflow::close_parked_samplers, module)?)?;

@@ -10,6 +10,7 @@ use reverb_data::{DType, Error, Sampled, Shape, Trajectory};
 use smallvec::SmallVec;
 
 use crate::array::{column_to_array, single_step_to_array};
+use crate::checkpoint::StoredCursor;
 use crate::error::OrRaise;
 use crate::process::Local;
 use crate::wait::wait;
@@ -18,6 +19,7 @@ use crate::wait::wait;
 pub(crate) enum Cursor {
     Sample(SampleCursor),
     Scan(ScanCursor),
+    Stored(StoredCursor),
 }
 
 impl Cursor {
@@ -25,6 +27,7 @@ impl Cursor {
         match self {
             Self::Sample(cursor) => cursor.take_ready(),
             Self::Scan(cursor) => cursor.take_ready(),
+            Self::Stored(cursor) => cursor.take_ready(),
         }
     }
 
@@ -32,7 +35,7 @@ impl Cursor {
     fn name(&self) -> &'static str {
         match self {
             Self::Sample(_) => "sample generator",
-            Self::Scan(_) => "scan",
+            Self::Scan(_) | Self::Stored(_) => "scan",
         }
     }
 
@@ -40,6 +43,7 @@ impl Cursor {
         match self {
             Self::Sample(cursor) => cursor.next().await,
             Self::Scan(cursor) => cursor.next().await,
+            Self::Stored(cursor) => cursor.next().await,
         }
     }
 }
@@ -51,6 +55,8 @@ pub(crate) struct Sampler {
     cursor: Local<Mutex<Option<Cursor>>>,
     name: &'static str,
     emit_timesteps: bool,
+    /// Whether each sample comes in a pair with the seconds since 1970 at which it was inserted.
+    with_inserted_at: bool,
     info_type: Py<PyAny>,
     sample_type: Py<PyAny>,
     unflatten: Option<Py<PyAny>>,
@@ -68,10 +74,16 @@ impl Sampler {
             name: cursor.name(),
             cursor: Local::new(Mutex::new(Some(cursor))),
             emit_timesteps,
+            with_inserted_at: false,
             info_type,
             sample_type,
             unflatten,
         }
+    }
+
+    pub(crate) fn with_inserted_at(mut self, with: bool) -> Self {
+        self.with_inserted_at = with;
+        self
     }
 
     fn fetch(&self, py: Python<'_>) -> PyResult<Option<Sampled>> {
@@ -104,7 +116,12 @@ impl Sampler {
                 .columns()
                 .map(|column| column_to_array(py, &sampled.trajectory, &column))
                 .collect();
-            return self.sample(py, &info, columns?);
+            let sample = self.sample(py, &info, columns?)?;
+            if self.with_inserted_at {
+                let inserted_at = sampled.inserted_at_ns as f64 / 1e9;
+                return Ok((inserted_at, sample).into_pyobject(py)?.into_any());
+            }
+            return Ok(sample);
         }
         let num_steps = timesteps(&sampled.trajectory).or_raise()?;
         let columns: PyResult<Vec<_>> = sampled

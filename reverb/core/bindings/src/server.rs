@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The server as Python sees it.
 
-use pyo3::prelude::*;
-use reverb_server::{Server as Core, ServerOptions};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
+use pyo3::prelude::*;
+use reverb_checkpoint::{LoadOptions, Loaded};
+use reverb_engine::Table as Engine;
+use reverb_server::{CheckpointOptions, Server as Core, ServerOptions};
+
+use crate::checkpoint::blocking;
 use crate::error::OrRaise;
 use crate::process::{Local, runtime};
 use crate::table::Table;
@@ -14,17 +21,60 @@ use crate::wait::wait;
 pub(crate) struct Server {
     core: Local<Core>,
     tables: Vec<Py<Table>>,
+    root: Option<PathBuf>,
+    group: String,
+}
+
+/// Where a server saves its tables, and what it starts with.
+#[derive(FromPyObject)]
+pub(crate) struct Checkpoints {
+    #[pyo3(attribute("path"))]
+    root: Option<PathBuf>,
+    group: String,
+    #[pyo3(attribute("fallback_checkpoint_path"))]
+    fallback: Option<PathBuf>,
+    keep_latest: usize,
+    restore_settings: bool,
+}
+
+impl Checkpoints {
+    fn options(&self) -> CheckpointOptions {
+        CheckpointOptions {
+            root: self.root.clone(),
+            group: self.group.clone(),
+            keep_latest: self.keep_latest,
+            ..CheckpointOptions::default()
+        }
+    }
+}
+
+/// Loads the latest checkpoint, if there is one. Ctrl-C gives it up.
+fn load(
+    py: Python<'_>,
+    checkpoints: &Checkpoints,
+    tables: &[Arc<Engine>],
+) -> PyResult<Option<Loaded>> {
+    let Some(root) = checkpoints.root.clone() else { return Ok(None) };
+    let options = LoadOptions {
+        root,
+        fallback: checkpoints.fallback.clone(),
+        restore_settings: checkpoints.restore_settings,
+    };
+    let tables = tables.to_vec();
+    blocking(py, move |progress| reverb_checkpoint::load(&tables, &options, progress))
 }
 
 #[pymethods]
 impl Server {
     #[new]
-    #[pyo3(signature = (tables, port, host))]
+    #[pyo3(signature = (tables, port, host, checkpoints, checkpoint_interval_s))]
     fn new(
         py: Python<'_>,
         tables: Vec<Py<Table>>,
         port: i64,
         host: Option<String>,
+        checkpoints: Checkpoints,
+        checkpoint_interval_s: Option<f64>,
     ) -> PyResult<Self> {
         let port = u16::try_from(port).map_err(|_| {
             reverb_data::Error::invalid_argument(format!(
@@ -33,13 +83,33 @@ impl Server {
         });
         let port = port.or_raise()?;
         let engines: PyResult<Vec<_>> = tables.iter().map(|table| table.get().engine()).collect();
-        let engines = engines?;
+        let mut engines = engines?;
         let claims = Claims::new(&tables)?;
-        let core = py
-            .detach(|| Core::start(engines, &ServerOptions { host, port }, runtime().handle()))
-            .or_raise()?;
+        let mut options = checkpoints.options();
+        options.interval = checkpoint_interval_s.map(Duration::from_secs_f64);
+        if let Some(loaded) = load(py, &checkpoints, &engines)? {
+            options.restored_from = Some(loaded.path);
+            engines = loaded.tables;
+        }
+        let options = ServerOptions { host, port, checkpoints: options };
+        let core =
+            py.detach(|| Core::start(engines.clone(), &options, runtime().handle())).or_raise()?;
         claims.keep();
-        Ok(Self { core: Local::new(core), tables })
+        for (table, engine) in tables.iter().zip(&engines) {
+            table.get().replace_engine(engine);
+        }
+        Ok(Self {
+            core: Local::new(core),
+            tables,
+            root: checkpoints.root,
+            group: checkpoints.group,
+        })
+    }
+
+    /// Saves all tables, and waits for it.
+    fn checkpoint(&self, py: Python<'_>) -> PyResult<String> {
+        self.core.origin().check("Server").or_raise()?;
+        wait(py, self.core.checkpoint())
     }
 
     fn port(&self) -> u16 {
@@ -63,7 +133,14 @@ impl Server {
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let tables: PyResult<Vec<String>> =
             self.tables.iter().map(|table| Ok(table.bind(py).repr()?.to_string())).collect();
-        Ok(format!("Server(port={}, tables=[{}])", self.port(), tables?.join(", ")))
+        let root = self.root.as_ref().map_or_else(String::new, |root| root.display().to_string());
+        Ok(format!(
+            "Server(port={}, reverb_service=ReverbServiceAsync(tables=[{}], \
+             checkpointer=TFRecordCheckpointer(root_dir={root}, group={})))",
+            self.port(),
+            tables?.join(", "),
+            self.group
+        ))
     }
 }
 

@@ -9,11 +9,9 @@ use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use reverb_data::Error;
-use reverb_engine::{
-    RateLimiterConfig, SelectorConfig, Table as Engine, TableConfig, TableSignature,
-};
+use reverb_engine::{RateLimiterConfig, SelectorConfig, Table as Engine, TableConfig};
 
-use reverb_wire::convert::signature::flatten_signature;
+use reverb_checkpoint::settings::signature_of;
 use reverb_wire::generated::tensorflow::StructuredValue;
 
 use crate::error::OrRaise;
@@ -47,17 +45,7 @@ impl ItemSelector {
 #[pymethods]
 impl ItemSelector {
     fn __repr__(&self) -> String {
-        match self.config {
-            SelectorConfig::Fifo => "FifoSelector".to_owned(),
-            SelectorConfig::Lifo => "LifoSelector".to_owned(),
-            SelectorConfig::Uniform => "UniformSelector".to_owned(),
-            SelectorConfig::Prioritized { priority_exponent } => {
-                format!("PrioritizedSelector(priority_exponent={priority_exponent})")
-            }
-            SelectorConfig::Heap { min_heap } => {
-                format!("HeapSelector(sign={})", if min_heap { 1 } else { -1 })
-            }
-        }
+        selector_text(self.config)
     }
 }
 
@@ -122,6 +110,30 @@ impl HeapSelector {
     }
 }
 
+fn selector_text(config: SelectorConfig) -> String {
+    match config {
+        SelectorConfig::Fifo => "FifoSelector".to_owned(),
+        SelectorConfig::Lifo => "LifoSelector".to_owned(),
+        SelectorConfig::Uniform => "UniformSelector".to_owned(),
+        SelectorConfig::Prioritized { priority_exponent } => {
+            format!("PrioritizedSelector(priority_exponent={priority_exponent})")
+        }
+        SelectorConfig::Heap { min_heap } => {
+            format!("HeapSelector(sign={})", if min_heap { 1 } else { -1 })
+        }
+    }
+}
+
+fn rate_limiter_text(config: &RateLimiterConfig) -> String {
+    format!(
+        "RateLimiter(samples_per_insert={}, min_diff_={}, max_diff={}, min_size_to_sample={})",
+        short(config.samples_per_insert),
+        short(config.min_diff),
+        short(config.max_diff),
+        config.min_size_to_sample,
+    )
+}
+
 /// A number in few digits: "no limit" is the largest double, which has 309.
 fn short(value: f64) -> String {
     if value.abs() < 1e15 { value.to_string() } else { format!("{value:.5e}") }
@@ -151,31 +163,33 @@ impl RateLimiter {
     }
 
     fn __repr__(&self) -> String {
-        let config = self.config;
-        format!(
-            "RateLimiter(samples_per_insert={}, min_diff_={}, max_diff={}, min_size_to_sample={})",
-            short(config.samples_per_insert),
-            short(config.min_diff),
-            short(config.max_diff),
-            config.min_size_to_sample,
-        )
+        rate_limiter_text(&self.config)
     }
 }
 
 /// A table of items.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Table {
-    engine: Arc<Engine>,
+    /// Another one after a checkpoint was restored with its settings.
+    engine: Mutex<Arc<Engine>>,
     /// Set by the server that takes the table, for good: a table that was closed cannot be opened again.
     served: AtomicBool,
     origin: Origin,
-    text: String,
 }
 
 impl Table {
     pub(crate) fn engine(&self) -> PyResult<Arc<Engine>> {
         self.origin.check("Table").or_raise()?;
-        Ok(Arc::clone(&self.engine))
+        Ok(self.current())
+    }
+
+    fn current(&self) -> Arc<Engine> {
+        Arc::clone(&self.engine.lock())
+    }
+
+    /// Stands for another table of the same name from now on.
+    pub(crate) fn replace_engine(&self, engine: &Arc<Engine>) {
+        *self.engine.lock() = Arc::clone(engine);
     }
 
     /// Takes the table for a server.
@@ -188,7 +202,7 @@ impl Table {
             return Err(Error::invalid_argument(format!(
                 "table '{}' was given to a server before; a table serves once. Make a new one, or an empty copy with \
                  Table.replace().",
-                self.engine.name()
+                self.current().name()
             )))
             .or_raise();
         }
@@ -225,14 +239,6 @@ impl Table {
             )))
             .or_raise();
         }
-        let text = format!(
-            "Table(sampler={}, remover={}, max_size={max_size}, max_times_sampled={max_times_sampled}, name={name}, \
-             rate_limiter={}, signature={})",
-            sampler.get().__repr__(),
-            remover.get().__repr__(),
-            limiter.__repr__(),
-            if signature.is_some() { "..." } else { "nullptr" },
-        );
         let signature = match signature {
             None => None,
             Some(encoded) => {
@@ -241,8 +247,7 @@ impl Table {
                         "signature is no StructuredValue message: {error}"
                     ))
                 });
-                let flat = flatten_signature(&value.or_raise()?).or_raise()?;
-                Some(TableSignature { flat, encoded: encoded.to_vec().into() })
+                Some(signature_of(&value.or_raise()?).or_raise()?)
             }
         };
         let config = TableConfig {
@@ -257,11 +262,12 @@ impl Table {
         };
         let engine = Engine::new(config).or_raise()?;
         *owner = Arc::downgrade(&engine);
-        Ok(Self { engine, served: AtomicBool::new(false), origin: Origin::here(), text })
+        let engine = Mutex::new(engine);
+        Ok(Self { engine, served: AtomicBool::new(false), origin: Origin::here() })
     }
 
-    fn name(&self) -> &str {
-        self.engine.name()
+    fn name(&self) -> String {
+        self.current().name().to_owned()
     }
 
     #[pyo3(signature = (num_samples))]
@@ -279,7 +285,18 @@ impl Table {
         Ok(PyBytes::new(py, &info.encode_to_vec()))
     }
 
-    fn __repr__(&self) -> &str {
-        &self.text
+    fn __repr__(&self) -> String {
+        let engine = self.current();
+        let config = engine.config();
+        format!(
+            "Table(sampler={}, remover={}, max_size={}, max_times_sampled={}, name={}, rate_limiter={}, signature={})",
+            selector_text(config.sampler),
+            selector_text(config.remover),
+            config.max_size,
+            config.max_times_sampled,
+            config.name,
+            rate_limiter_text(&config.rate_limiter),
+            if config.signature.is_some() { "..." } else { "nullptr" },
+        )
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use reverb_data::{Error, Result, Signature};
 use reverb_wire::convert::signature::flatten_signature;
+use reverb_wire::generated::reverb::CheckpointStatusResponse;
 use reverb_wire::transport::{
     BoxFuture, InsertStream, SampleStream, ScanStream, ServerInfo, Transport,
 };
@@ -114,6 +115,11 @@ impl Client {
     /// Saves all tables and returns the path. Fails at once if no server answers.
     pub async fn checkpoint(&self) -> Result<String> {
         self.transport()?.checkpoint().await
+    }
+
+    /// What became of the checkpoints of the server. Waits for a server to answer, at most `connect_timeout`.
+    pub async fn checkpoint_status(&self) -> Result<CheckpointStatusResponse> {
+        self.retrying(|transport| async move { transport.checkpoint_status().await }).await
     }
 
     /// Opens an insert stream once, without retries. Also says whether the server lives in this process.

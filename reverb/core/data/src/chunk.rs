@@ -128,6 +128,11 @@ impl Chunk {
         std::ptr::eq(self.header(), other.header())
     }
 
+    /// Tells it from every other chunk that is alive, also from those with the same key.
+    pub fn identity(&self) -> usize {
+        std::ptr::from_ref(self.header()).addr()
+    }
+
     /// Number of references to this chunk, for tests and memory reports.
     pub fn reference_count(&self) -> usize {
         ThinArc::strong_count(&self.0)

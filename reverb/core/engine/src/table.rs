@@ -30,8 +30,8 @@ use info::TableInfo;
 pub use moment::{Moment, TableSnapshot};
 pub use restore::Restored;
 pub use scan::Scan;
-pub use state::{Counters, MAX_SAMPLE_BYTES};
 use state::TableState;
+pub use state::{Counters, MAX_SAMPLE_BYTES};
 use turn::{Answer, Completions, Ticket, Turn};
 
 /// Most inserts that may be queued before writers are asked to wait.

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ))?,
         Table::new(table("queue", SelectorConfig::Fifo, 1, 100.0))?,
     ];
-    let options = ServerOptions { host: None, port };
+    let options = ServerOptions { port, ..ServerOptions::default() };
     let server = Server::start(tables, &options, runtime.handle())?;
     println!("{}", server.port());
     runtime.block_on(server.wait());

@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tables as the protocol describes them.
 
-use prost::Message;
-use reverb_engine::{RateLimiterConfig, SelectorConfig, TableInfo, WorkerTime};
+use reverb_checkpoint::settings::{selector_options, signature_message};
+use reverb_engine::{RateLimiterConfig, TableInfo, WorkerTime};
 use reverb_wire::generated as proto;
-use reverb_wire::generated::key_distribution_options::{Distribution, Heap, Prioritized};
-use reverb_wire::generated::tensorflow::StructuredValue;
 
 /// The message about a table. Parts with only default values are present all the same: clients look
 /// for them.
 pub fn table_info(info: &TableInfo) -> proto::TableInfo {
     let config = &info.config;
-    // Who gave the table its signature has checked it; one that cannot be read is none.
-    let signature = config.signature.as_ref();
-    let signature = signature.and_then(|it| StructuredValue::decode(it.encoded.as_ref()).ok());
     proto::TableInfo {
-        sampler_options: Some(selector(config.sampler)),
-        remover_options: Some(selector(config.remover)),
+        sampler_options: Some(selector_options(config.sampler)),
+        remover_options: Some(selector_options(config.remover)),
         max_size: config.max_size,
         max_times_sampled: config.max_times_sampled,
         rate_limiter_info: Some(rate_limiter(
@@ -24,30 +19,13 @@ pub fn table_info(info: &TableInfo) -> proto::TableInfo {
             info.num_inserts,
             info.num_samples,
         )),
-        signature,
+        signature: config.signature.as_ref().and_then(signature_message),
         current_size: info.current_size,
         name: config.name.clone(),
         num_episodes: info.num_episodes,
         num_deleted_episodes: info.num_deleted_episodes,
         num_unique_samples: info.num_unique_samples,
         table_worker_time: Some(worker_time(info.worker_time)),
-    }
-}
-
-/// A selector as the protocol names it.
-pub fn selector(config: SelectorConfig) -> proto::KeyDistributionOptions {
-    let distribution = match config {
-        SelectorConfig::Fifo => Distribution::Fifo(true),
-        SelectorConfig::Lifo => Distribution::Lifo(true),
-        SelectorConfig::Uniform => Distribution::Uniform(true),
-        SelectorConfig::Prioritized { priority_exponent } => {
-            Distribution::Prioritized(Prioritized { priority_exponent })
-        }
-        SelectorConfig::Heap { min_heap } => Distribution::Heap(Heap { min_heap }),
-    };
-    proto::KeyDistributionOptions {
-        is_deterministic: config.is_deterministic(),
-        distribution: Some(distribution),
     }
 }
 

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod checkpoints;
 pub mod info;
 mod insert_stream;
 mod listener;
@@ -15,5 +16,6 @@ mod service;
 mod stop;
 mod tables;
 
+pub use checkpoints::CheckpointOptions;
 pub use local::{is_loopback_target, local_transport};
 pub use server::{Server, ServerOptions};

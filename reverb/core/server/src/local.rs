@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use reverb_data::{Error, Result, Sampled};
 use reverb_engine::{Confirm, Table};
+use reverb_wire::generated::reverb::CheckpointStatusResponse;
 use reverb_wire::target::{Place, loopback_port};
 use reverb_wire::transport::{
     BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, ScanStream, ServerInfo,
@@ -17,7 +18,7 @@ use reverb_wire::transport::{
 };
 use tokio::sync::mpsc;
 
-use crate::service::{Service, checkpoint_unimplemented};
+use crate::service::Service;
 use crate::stop::stopping;
 
 /// Samples that are taken from a table in one go; bounds how long its lock is held.
@@ -149,9 +150,13 @@ impl Transport for LocalTransport {
 
     fn checkpoint(&self) -> BoxFuture<'_, Result<String>> {
         Box::pin(async {
-            self.service.get()?;
-            Err(checkpoint_unimplemented())
+            let service = self.service.get()?;
+            service.checkpoint().await
         })
+    }
+
+    fn checkpoint_status(&self) -> BoxFuture<'_, Result<CheckpointStatusResponse>> {
+        Box::pin(async { Ok(self.service.get()?.checkpoints.status()) })
     }
 
     fn address(&self) -> &str {

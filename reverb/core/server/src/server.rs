@@ -10,7 +10,9 @@ use reverb_engine::Table;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
 
+use crate::checkpoints::{CheckpointOptions, Checkpoints};
 use crate::listener;
 use crate::local;
 use crate::service::Service;
@@ -27,6 +29,8 @@ pub struct ServerOptions {
     pub host: Option<String>,
     /// Port; 0 takes any free one.
     pub port: u16,
+    /// Where and when to save the tables.
+    pub checkpoints: CheckpointOptions,
 }
 
 /// Serves tables, over gRPC and to this process, until it is stopped or dropped.
@@ -58,7 +62,8 @@ impl Server {
         runtime: &Handle,
     ) -> Result<Self> {
         let (stop_sender, stop) = stop::channel();
-        let service = Arc::new(Service { tables: Tables::new(tables)?, stop });
+        let checkpoints = Checkpoints::new(options.checkpoints.clone(), runtime.clone());
+        let service = Arc::new(Service { tables: Tables::new(tables)?, checkpoints, stop });
         let listener = listener::bind(options.host.as_deref(), options.port)?;
         let (listener, port) = {
             let _runtime = runtime.enter();
@@ -78,6 +83,9 @@ impl Server {
                 drop(done);
             }
         });
+        if let Some(interval) = options.checkpoints.interval {
+            runtime.spawn(save_from_time_to_time(Arc::clone(&service), interval));
+        }
         local::register(port, options.host.as_deref(), &service);
         Ok(Self { service, port, stop: stop_sender, done })
     }
@@ -97,8 +105,17 @@ impl Server {
         !self.service.stop.is_stopped()
     }
 
+    /// Saves all tables; returns the path of the checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// As [`reverb_checkpoint::save()`]; `Unavailable` if the server is stopped meanwhile.
+    pub async fn checkpoint(&self) -> Result<String> {
+        self.service.checkpoint().await
+    }
+
     /// Stops: wakes everybody who waits, ends all streams with `UNAVAILABLE` and closes the port.
-    /// What was confirmed stays in the tables.
+    /// What was confirmed stays in the tables. A checkpoint that is being written is given up.
     ///
     /// Waits until that is done, except on a thread of a runtime, which must not be blocked; `wait`
     /// is for those. Stopping twice does nothing.
@@ -107,7 +124,9 @@ impl Server {
         // In this order: who is woken by a closed table learns that the server stops.
         self.stop.stop();
         self.service.tables.close();
+        self.service.checkpoints.cancel();
         if Handle::try_current().is_err() {
+            self.service.checkpoints.wait_for_end(MAX_STOP_WAIT);
             let mut is_done = self.done.threads.lock();
             if !*is_done {
                 self.done.changed.wait_for(&mut is_done, MAX_STOP_WAIT);
@@ -125,6 +144,21 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Saves when `interval` has passed since the last time it began to, until the server stops.
+async fn save_from_time_to_time(service: Arc<Service>, interval: Duration) {
+    let mut clock = tokio::time::interval(interval);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The first tick comes at once.
+    clock.tick().await;
+    while service.stop.or(clock.tick()).await.is_ok() {
+        if let Err(error) = service.checkpoint().await
+            && !service.stop.is_stopped()
+        {
+            log::error!("{error} The server goes on and tries again in {interval:?}.");
+        }
     }
 }
 

@@ -8,15 +8,18 @@ use h2::RecvStream;
 use h2::server::SendResponse;
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use reverb_data::{Error, Result};
+use reverb_wire::generated::reverb::CheckpointStatusRequest;
 use reverb_wire::generated::{
-    InitializeConnectionResponse, MutatePrioritiesRequest, MutatePrioritiesResponse, ResetRequest,
-    ResetResponse, ServerInfoRequest, ServerInfoResponse, Uint128,
+    CheckpointRequest, CheckpointResponse, InitializeConnectionResponse, MutatePrioritiesRequest,
+    MutatePrioritiesResponse, ResetRequest, ResetResponse, ServerInfoRequest, ServerInfoResponse,
+    Uint128,
 };
 use reverb_wire::message::Message;
 use reverb_wire::status::Status;
 use reverb_wire::stream::{Compression, MessageReader};
 use reverb_wire::{OWN_SERVICE_PATH, SERVICE_PATH};
 
+use crate::checkpoints::Checkpoints;
 use crate::info::table_info;
 use crate::insert_stream::InsertStream;
 use crate::responder::Responder;
@@ -29,6 +32,7 @@ use crate::tables::Tables;
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) tables: Tables,
+    pub(crate) checkpoints: Arc<Checkpoints>,
     pub(crate) stop: Stop,
 }
 
@@ -46,6 +50,11 @@ impl Service {
     pub(crate) fn reset(&self, table: &str) -> Result<()> {
         self.tables.get(table)?.1.reset();
         Ok(())
+    }
+
+    /// Saves all tables; returns the path. A caller that goes away does not stop it.
+    pub(crate) async fn checkpoint(&self) -> Result<String> {
+        self.stop.or(self.checkpoints.save(self.tables.all())).await?
     }
 
     pub(crate) fn info(&self) -> Vec<reverb_wire::generated::TableInfo> {
@@ -72,11 +81,13 @@ pub(crate) async fn serve(
         Ok(compression) => {
             let reader = MessageReader::new(body, compression, &*peer);
             let path = head.uri.path();
-            if path.strip_prefix(OWN_SERVICE_PATH) == Some("Scan") {
-                scan_stream::run(&service, reader, &mut responder).await
-            } else {
-                let method = path.strip_prefix(SERVICE_PATH).unwrap_or_default();
-                answer(&service, method, reader, &mut responder).await
+            match path.strip_prefix(OWN_SERVICE_PATH) {
+                Some("Scan") => scan_stream::run(&service, reader, &mut responder).await,
+                Some("CheckpointStatus") => answer_status(&service, reader, &mut responder).await,
+                _ => {
+                    let method = path.strip_prefix(SERVICE_PATH).unwrap_or_default();
+                    answer(&service, method, reader, &mut responder).await
+                }
             }
         }
         Err(error) => Err(error),
@@ -123,14 +134,22 @@ async fn answer(
             }))
         }
         "InitializeConnection" => initialize_connection(service, &mut reader, responder).await,
-        "Checkpoint" => Err(checkpoint_unimplemented()),
+        "Checkpoint" => {
+            let CheckpointRequest {} = read_only_message(service, &mut reader).await?;
+            let checkpoint_path = service.checkpoint().await?;
+            responder.send_now(Message::of(&CheckpointResponse { checkpoint_path }))
+        }
         _ => Err(Error::unimplemented("")),
     }
 }
 
-/// Checkpoints are an issue of their own.
-pub(crate) fn checkpoint_unimplemented() -> Error {
-    Error::unimplemented("Checkpoints come with a later release.")
+async fn answer_status(
+    service: &Service,
+    mut reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    let CheckpointStatusRequest {} = read_only_message(service, &mut reader).await?;
+    responder.send_now(Message::of(&service.checkpoints.status()))
 }
 
 /// The original hands a pointer to clients of its own process here. An empty answer sends them to

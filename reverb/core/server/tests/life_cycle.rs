@@ -18,7 +18,7 @@ use support::*;
 use tokio::runtime::Handle;
 
 fn start_error(tables: Vec<Arc<reverb_engine::Table>>, port: u16) -> reverb_data::Error {
-    let options = ServerOptions { host: None, port };
+    let options = ServerOptions { port, ..ServerOptions::default() };
     Server::start(tables, &options, &Handle::current()).unwrap_err()
 }
 
@@ -49,7 +49,7 @@ async fn a_server_answers_on_both_ip_versions() {
 
 #[tokio::test]
 async fn a_server_listens_where_it_was_told_to() {
-    let options = ServerOptions { host: Some("127.0.0.1".into()), port: 0 };
+    let options = ServerOptions { host: Some("127.0.0.1".into()), ..ServerOptions::default() };
     let server = Server::start(vec![table(config("a"))], &options, &Handle::current()).unwrap();
     let info = |host: &str| {
         let transport = GrpcTransport::new(&format!("{host}:{}", server.port())).unwrap();

@@ -193,9 +193,15 @@ async fn the_description_of_a_server_has_every_part() {
     assert_eq!(same.tables_state_id, info.tables_state_id);
     assert_eq!(same.tables[0].name, "a");
     for transport in [remote, local] {
-        let error = transport.checkpoint().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unimplemented);
+        let path = std::path::PathBuf::from(transport.checkpoint().await.unwrap());
+        assert!(path.join("DONE").exists());
+        let status = transport.checkpoint_status().await.unwrap();
+        assert_eq!((status.latest_path, status.is_saving), (path.display().to_string(), false));
     }
+    let saved = ways(&server)[0].checkpoint_status().await.unwrap();
+    assert_eq!((saved.num_saved, saved.num_failed), (2, 0));
+    let root = std::path::PathBuf::from(saved.latest_path).parent().unwrap().to_owned();
+    std::fs::remove_dir_all(root).unwrap();
 }
 
 #[tokio::test]

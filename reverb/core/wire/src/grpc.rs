@@ -9,8 +9,9 @@ mod scan;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
-use reverb_data::{Error, Result};
+use reverb_data::{Error, ErrorKind, Result};
 
+use crate::generated::reverb::{CheckpointStatusRequest, CheckpointStatusResponse};
 use crate::generated::{
     CheckpointRequest, CheckpointResponse, KeyWithPriority, MutatePrioritiesRequest,
     MutatePrioritiesResponse, ResetRequest, ResetResponse, ServerInfoRequest, ServerInfoResponse,
@@ -65,7 +66,16 @@ impl GrpcTransport {
         method: &str,
         request: &impl prost::Message,
     ) -> Result<Response> {
-        let mut call = self.open(method).await?;
+        self.unary_path(&format!("{SERVICE_PATH}{method}"), request).await
+    }
+
+    async fn unary_path<Response: prost::Message + Default>(
+        &self,
+        path: &str,
+        request: &impl prost::Message,
+    ) -> Result<Response> {
+        let method = path.rsplit('/').next().unwrap_or_default();
+        let mut call = self.open_path(path).await?;
         // If the stream is over already, the answer says why.
         let _ = call.sender.send_last(Message::of(request));
         let mut answer = call.answer;
@@ -304,6 +314,21 @@ impl Transport for GrpcTransport {
             let response: CheckpointResponse =
                 self.unary("Checkpoint", &CheckpointRequest {}).await?;
             Ok(response.checkpoint_path)
+        })
+    }
+
+    fn checkpoint_status(&self) -> BoxFuture<'_, Result<CheckpointStatusResponse>> {
+        Box::pin(async {
+            let path = format!("{OWN_SERVICE_PATH}CheckpointStatus");
+            let answer = self.unary_path(&path, &CheckpointStatusRequest {}).await;
+            answer.map_err(|error| match error.kind() {
+                ErrorKind::Unimplemented => Error::unimplemented(format!(
+                    "The server at {} does not tell about its checkpoints: it is a server of \
+                     dm-reverb, or of an older release of this package.",
+                    self.target
+                )),
+                _ => error,
+            })
         })
     }
 

@@ -12,6 +12,7 @@ use reverb_data::{Chunk, Error, NewItem, Result, Sampled};
 use tokio::sync::mpsc;
 
 use crate::generated::TableInfo;
+use crate::generated::reverb::CheckpointStatusResponse;
 
 /// A future on the heap, so that the traits here can be used as objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -100,6 +101,9 @@ pub trait Transport: Send + Sync {
 
     /// Saves all tables and returns the path.
     fn checkpoint(&self) -> BoxFuture<'_, Result<String>>;
+
+    /// What became of its checkpoints.
+    fn checkpoint_status(&self) -> BoxFuture<'_, Result<CheckpointStatusResponse>>;
 
     /// Where the server is, for error texts.
     fn address(&self) -> &str;

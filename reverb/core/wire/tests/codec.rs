@@ -61,7 +61,7 @@ fn captured_chunks_come_out_byte_for_byte() {
     for bytes in [capture!("chunk_int32_plain_3"), capture!("chunk_int32_delta_3x1")] {
         let chunk = RawChunk::parse(&bytes).unwrap().to_chunk(&bytes, Sharing::Stored);
         let mut written = Vec::new();
-        put_chunk_data(&mut written, &chunk);
+        put_chunk_data(&mut written, chunk.key(), &chunk);
         assert_eq!(written, bytes);
     }
 }

@@ -123,6 +123,12 @@ macro_rules! unexpected_calls {
             unexpected()
         }
 
+        fn checkpoint_status(
+            &self,
+        ) -> BoxFuture<'_, Result<reverb_wire::generated::reverb::CheckpointStatusResponse>> {
+            unexpected()
+        }
+
         fn address(&self) -> &'static str {
             $address
         }

@@ -120,8 +120,7 @@ impl Moment {
         let mut moment = Self { tables: Vec::with_capacity(tables.len()), locked: Duration::ZERO };
         for (table, shared) in tables.iter().zip(&mut all) {
             let info = table.info_of(shared);
-            let before =
-                Before::new(shared.state.newest_ns(), shared.state.items().num_slots());
+            let before = Before::new(shared.state.newest_ns(), shared.state.items().num_slots());
             *shared.state.before_mut() = Some(Box::new(before));
             moment.tables.push((info, Arc::clone(table)));
         }

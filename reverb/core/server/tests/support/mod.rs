@@ -73,7 +73,8 @@ pub fn start(tables: Vec<Arc<Table>>) -> Server {
 }
 
 pub fn start_on(tables: Vec<Arc<Table>>, port: u16) -> Server {
-    Server::start(tables, &ServerOptions { host: None, port }, &Handle::current()).unwrap()
+    Server::start(tables, &ServerOptions { port, ..ServerOptions::default() }, &Handle::current())
+        .unwrap()
 }
 
 pub fn client(server: &Server) -> GrpcTransport {

@@ -3,7 +3,9 @@
 //! into.
 
 use bytes::Bytes;
-use reverb_data::proto_bytes::{Field, Reader, put_tag, put_varint, put_varint_field, varint_len};
+use reverb_data::proto_bytes::{
+    Field, Reader, put_bytes_field, put_tag, put_varint, put_varint_field, varint_len,
+};
 use reverb_data::{Chunk, Error, Result, SequenceRange};
 
 use crate::message::{MessageBuilder, put_int_field, put_nested};
@@ -186,11 +188,17 @@ fn header(chunk: &Chunk) -> ChunkHeader {
     header
 }
 
-/// Appends the whole `ChunkData` message of a chunk, the size statistics of field 7 included: for
-/// checkpoints.
-pub fn put_chunk_data(out: &mut Vec<u8>, chunk: &Chunk) {
+/// Appends the whole `ChunkData` message of a chunk under a key, the size statistics of field 7
+/// included: for checkpoints.
+pub fn put_chunk_data(out: &mut Vec<u8>, key: u64, chunk: &Chunk) {
     let range = chunk.range();
-    put_varint_field(out, 1, chunk.key());
+    let (mut tensors, mut bytes) = (0, 0);
+    // A damaged payload is stored as it came; here it only ends the count.
+    for tensor in chunk.tensors().map_while(Result::ok) {
+        tensors += 1;
+        bytes += tensor.uncompressed_bytes() as u64;
+    }
+    put_varint_field(out, 1, key);
     put_nested(out, 2, |out| {
         put_varint_field(out, 1, range.episode_id);
         put_int_field(out, 2, i64::from(range.start));
@@ -198,8 +206,7 @@ pub fn put_chunk_data(out: &mut Vec<u8>, chunk: &Chunk) {
         put_varint_field(out, 4, u64::from(range.sparse));
     });
     put_varint_field(out, 4, u64::from(chunk.is_delta_encoded()));
-    reverb_data::proto_bytes::put_bytes_field(out, 5, chunk.data());
-    put_varint_field(out, 6, number_of_tensors(chunk));
-    let bytes = chunk.tensors().flatten().map(|tensor| tensor.uncompressed_bytes() as u64).sum();
+    put_bytes_field(out, 5, chunk.data());
+    put_varint_field(out, 6, tensors);
     put_varint_field(out, 7, bytes);
 }

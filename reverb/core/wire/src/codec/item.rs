@@ -91,6 +91,22 @@ impl<'a> RawItem<'a> {
         builder.finish()
     }
 
+    /// Calls with every slice of its columns: position of the column, key of the chunk, steps.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if the message is malformed.
+    pub fn for_each_slice(&self, mut call: impl FnMut(usize, u64, i32)) -> Result<()> {
+        let mut column = 0;
+        self.walk(|part| {
+            match part {
+                Part::Slice { chunk_key, length, .. } => call(column, chunk_key, length),
+                Part::EndOfColumn { .. } => column += 1,
+            }
+            Ok(())
+        })
+    }
+
     fn walk(&self, mut visit: impl FnMut(Part) -> Result<()>) -> Result<()> {
         let mut item = Reader::new(self.message);
         while let Some((field, value)) = item.field()? {
@@ -172,6 +188,16 @@ pub struct ItemHead<'a> {
 
 /// Appends the fields of a `PrioritizedItem` message.
 pub fn put_item(out: &mut Vec<u8>, head: &ItemHead<'_>, trajectory: &Trajectory) {
+    put_item_with_keys(out, head, trajectory, Chunk::key);
+}
+
+/// Like [`put_item`], with the keys under which chunks are known where the item is going.
+pub fn put_item_with_keys(
+    out: &mut Vec<u8>,
+    head: &ItemHead<'_>,
+    trajectory: &Trajectory,
+    key_of: impl Fn(&Chunk) -> u64,
+) {
     put_varint_field(out, 1, head.key);
     put_bytes_field(out, 2, head.table.as_bytes());
     put_double_field(out, 5, head.priority);
@@ -187,7 +213,7 @@ pub fn put_item(out: &mut Vec<u8>, head: &ItemHead<'_>, trajectory: &Trajectory)
             put_nested(out, 1, |out| {
                 for slice in column.slices() {
                     put_nested(out, 1, |out| {
-                        put_varint_field(out, 1, trajectory.chunks()[slice.chunk].key());
+                        put_varint_field(out, 1, key_of(&trajectory.chunks()[slice.chunk]));
                         put_int_field(out, 2, slice.offset as i64);
                         put_int_field(out, 3, slice.length as i64);
                         put_int_field(out, 4, slice.tensor as i64);

@@ -10,3 +10,37 @@ pub struct ScanRequest {
     #[prost(int64, tag = "2")]
     pub kept_chunk_bytes: i64,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CheckpointStatusRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CheckpointStatusResponse {
+    /// Of the checkpoint that is being written, or of the last one.
+    #[prost(bool, tag = "1")]
+    pub is_saving: bool,
+    #[prost(int64, tag = "2")]
+    pub items_written: i64,
+    #[prost(int64, tag = "3")]
+    pub items_total: i64,
+    #[prost(int64, tag = "4")]
+    pub bytes_written: i64,
+    /// Of the last one that was completed; empty and 0 if there was none.
+    #[prost(string, tag = "5")]
+    pub latest_path: ::prost::alloc::string::String,
+    #[prost(int64, tag = "6")]
+    pub latest_saved_at_ns: i64,
+    #[prost(double, tag = "7")]
+    pub latest_duration_s: f64,
+    /// How long all tables were locked together.
+    #[prost(double, tag = "8")]
+    pub latest_pause_ms: f64,
+    /// Why the last one failed; empty if it did not.
+    #[prost(string, tag = "9")]
+    pub latest_error: ::prost::alloc::string::String,
+    #[prost(int64, tag = "10")]
+    pub num_saved: i64,
+    #[prost(int64, tag = "11")]
+    pub num_failed: i64,
+    /// What the server was started from; empty if it started with empty tables.
+    #[prost(string, tag = "12")]
+    pub restored_from: ::prost::alloc::string::String,
+}

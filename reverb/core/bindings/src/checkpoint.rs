@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A checkpoint on disk as Python sees it, and work on files that Ctrl-C gives up.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use reverb_checkpoint::{ItemCursor, Progress, Stored, TableStatistics, masked_crc, settings};
+use reverb_data::{Error, Result, Sampled};
+
+use crate::error::OrRaise;
+use crate::process::runtime;
+use crate::sampler::{Cursor, Sampler};
+use crate::wait::wait;
+
+/// How often progress is told to Python.
+const TELL_EVERY: Duration = Duration::from_millis(200);
+
+/// Cancels the work that nobody waits for any more.
+struct CancelOnDrop(Arc<Progress>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+fn lost() -> Error {
+    Error::internal("The work on a checkpoint ended without a result.")
+}
+
+/// Runs `work` on a thread for such, and waits for it.
+pub(crate) fn blocking<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce(&Arc<Progress>) -> Result<T> + Send + 'static,
+) -> PyResult<T> {
+    let progress = CancelOnDrop(Arc::default());
+    let shared = Arc::clone(&progress.0);
+    let task = runtime().spawn_blocking(move || work(&shared));
+    wait(py, async { task.await.unwrap_or_else(|_| Err(lost())) })
+}
+
+/// A complete checkpoint.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct StoredCheckpoint {
+    stored: Arc<Stored>,
+}
+
+type Summary = (f64, f64, f64, f64);
+type Statistics = (String, u64, u64, u64, u64, [Option<Summary>; 4], u64);
+
+#[pymethods]
+impl StoredCheckpoint {
+    #[new]
+    #[pyo3(signature = (path))]
+    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        let stored = blocking(py, move |_| Stored::open(&path))?;
+        Ok(Self { stored: Arc::new(stored) })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.stored.path().to_owned()
+    }
+
+    /// The tables as serialized `TableInfo` messages.
+    fn tables<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        let tables = self.stored.tables().iter();
+        tables
+            .map(|table| settings::table_info(table.message()).encode_to_vec())
+            .map(|info| PyBytes::new(py, &info))
+            .collect()
+    }
+
+    /// For each table: name, items, chunks, encoded and decoded bytes, (min, median, mean, max) of
+    /// time of insertion, priority, times sampled and length, and the priorities that are 0.
+    #[pyo3(signature = (progress))]
+    fn statistics(
+        &self,
+        py: Python<'_>,
+        progress: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Vec<Statistics>> {
+        let stored = Arc::clone(&self.stored);
+        let cancel = CancelOnDrop(Arc::default());
+        let shared = Arc::clone(&cancel.0);
+        let mut task = runtime().spawn_blocking(move || {
+            let tables = stored.statistics(&shared)?;
+            let names = stored.tables().iter().map(|table| table.name().to_owned());
+            Ok(names.zip(tables).map(|(name, table)| summary(name, table)).collect())
+        });
+        loop {
+            let done =
+                wait(py, async { Ok(tokio::time::timeout(TELL_EVERY, &mut task).await.ok()) })?;
+            if let Some(progress) = &progress {
+                progress.call1((cancel.0.items_done(), cancel.0.items_total()))?;
+            }
+            if let Some(result) = done {
+                return result.unwrap_or_else(|_| Err(lost())).or_raise();
+            }
+        }
+    }
+
+    #[pyo3(signature = (table, with_inserted_at, info_type, sample_type, unflatten))]
+    fn scanner(
+        &self,
+        table: &str,
+        with_inserted_at: bool,
+        info_type: Py<PyAny>,
+        sample_type: Py<PyAny>,
+        unflatten: Option<Py<PyAny>>,
+    ) -> PyResult<Sampler> {
+        let cursor = ItemCursor::new(&self.stored, table).or_raise()?;
+        let cursor = StoredCursor { cursor: Some(cursor), ready: VecDeque::new(), failure: None };
+        let cursor = Cursor::Stored(cursor);
+        let sampler = Sampler::new(cursor, false, info_type, sample_type, unflatten);
+        Ok(sampler.with_inserted_at(with_inserted_at))
+    }
+}
+
+fn summary(name: String, table: TableStatistics) -> Statistics {
+    let zeros = table.priorities.iter().filter(|&&priority| priority == 0.0).count() as u64;
+    let num_items = table.priorities.len() as u64;
+    let seconds = table.inserted_at_ns.iter().map(|&ns| ns as f64 / 1e9).collect();
+    let times = table.times_sampled.iter().map(|&times| f64::from(times)).collect();
+    let lengths = table.lengths.iter().map(|&length| f64::from(length)).collect();
+    let summaries = [seconds, table.priorities, times, lengths].map(min_median_mean_max);
+    let TableStatistics { num_chunks, chunk_bytes, decoded_bytes, .. } = table;
+    (name, num_items, num_chunks, chunk_bytes, decoded_bytes, summaries, zeros)
+}
+
+fn min_median_mean_max(mut values: Vec<f64>) -> Option<Summary> {
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    values.sort_unstable_by(f64::total_cmp);
+    let (min, max) = (*values.first()?, *values.last()?);
+    let middle = values.len() / 2;
+    let median = if values.len().is_multiple_of(2) {
+        f64::midpoint(values[middle - 1], values[middle])
+    } else {
+        values[middle]
+    };
+    Some((min, median, mean, max))
+}
+
+/// The items of a checkpoint, read on a thread for such.
+pub(crate) struct StoredCursor {
+    /// Absent while a thread reads, for good if nobody waited for that.
+    cursor: Option<ItemCursor>,
+    ready: VecDeque<Sampled>,
+    /// Why it has ended; it stays so.
+    failure: Option<Error>,
+}
+
+impl StoredCursor {
+    pub(crate) fn take_ready(&mut self) -> Option<Sampled> {
+        self.ready.pop_front()
+    }
+
+    pub(crate) async fn next(&mut self) -> Result<Option<Sampled>> {
+        if let Some(item) = self.take_ready() {
+            return Ok(Some(item));
+        }
+        if let Some(error) = &self.failure {
+            return Err(error.clone());
+        }
+        let Some(mut cursor) = self.cursor.take() else {
+            return Err(Error::failed_precondition(
+                "The scan was interrupted while it read; begin a new one.",
+            ));
+        };
+        let read = tokio::task::spawn_blocking(move || {
+            let items = cursor.next_items();
+            (cursor, items)
+        });
+        let (cursor, items) = read.await.map_err(|_| lost())?;
+        self.cursor = Some(cursor);
+        match items {
+            Ok(items) => self.ready.extend(items),
+            Err(error) => self.failure = Some(error.clone()),
+        }
+        match &self.failure {
+            Some(error) => Err(error.clone()),
+            None => Ok(self.take_ready()),
+        }
+    }
+}
+
+/// The checksum of records in files of TensorFlow's format.
+#[pyfunction]
+#[pyo3(signature = (data))]
+pub(crate) fn masked_crc32c(data: &[u8]) -> u32 {
+    masked_crc(data)
+}

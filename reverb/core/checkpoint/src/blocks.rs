@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A file of records, read in blocks of whole records.
+//!
+//! Inflating is one stream and is done here, as is finding where records end; checking and parsing
+//! their data is for whoever gets the block.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flate2::{Decompress, FlushDecompress, Status};
+use reverb_data::Result;
+
+use crate::failure::{damaged, of_io};
+use crate::progress::Progress;
+use crate::record::{FOOTER_BYTES, HEADER_BYTES, masked_crc, parse_header, record_bytes};
+
+/// What is read from the file at once.
+const INPUT_BYTES: usize = 256 * 1024;
+
+/// A block ends with the record that makes it at least this long.
+const BLOCK_BYTES: usize = 512 * 1024;
+
+/// Memory for a record grows by as much at a time: what a damaged length claims is not believed.
+const MAX_GROWTH_BYTES: usize = 64 << 20;
+
+/// Whole records of a file.
+#[derive(Debug, Clone)]
+pub(crate) struct Block {
+    path: Arc<Path>,
+    bytes: Bytes,
+    /// Where in the uncompressed file it begins.
+    offset: u64,
+    first_record: u64,
+}
+
+/// One record of a block.
+#[derive(Debug)]
+pub(crate) struct Record<'a> {
+    block: &'a Block,
+    pub(crate) data: &'a [u8],
+    offset: u64,
+    number: u64,
+}
+
+impl Record<'_> {
+    /// An error about this record.
+    pub(crate) fn damaged(&self, what: &str) -> reverb_data::Error {
+        damaged(&self.block.path, &place(self.number, self.offset), what)
+    }
+}
+
+fn place(record: u64, offset: u64) -> String {
+    format!("in record {record}, at byte {offset} of its uncompressed content")
+}
+
+impl Block {
+    /// The buffer that all records lie in.
+    pub(crate) fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Its records, each checked as it comes.
+    pub(crate) fn records(&self) -> impl Iterator<Item = Result<Record<'_>>> {
+        let (mut at, mut number) = (0, self.first_record);
+        std::iter::from_fn(move || {
+            let rest = &self.bytes[at..];
+            let (header, rest) = rest.split_first_chunk::<HEADER_BYTES>()?;
+            let offset = self.offset + at as u64;
+            // The lengths were found good when the block was cut.
+            let length = parse_header(header)? as usize;
+            let (data, footer) = (&rest[..length], &rest[length..length + FOOTER_BYTES]);
+            let record = Record { block: self, data, offset, number };
+            at += HEADER_BYTES + length + FOOTER_BYTES;
+            number += 1;
+            if footer == masked_crc(data).to_le_bytes() {
+                Some(Ok(record))
+            } else {
+                Some(Err(record.damaged("the checksum of its data is wrong.")))
+            }
+        })
+    }
+}
+
+/// Reads the blocks of one file.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    path: Arc<Path>,
+    input: Input,
+    /// The beginning of a record that is not complete yet.
+    carry: Vec<u8>,
+    /// Where in the uncompressed file `carry` begins.
+    offset: u64,
+    num_records: u64,
+}
+
+impl Blocks {
+    /// A reader of a file, from its beginning.
+    pub(crate) fn new(
+        path: PathBuf,
+        file: &Arc<File>,
+        encoding: Encoding,
+        progress: &Arc<Progress>,
+    ) -> Self {
+        let path: Arc<Path> = path.into();
+        let inflate = (encoding == Encoding::Zlib).then(|| Decompress::new(true));
+        let input = Input {
+            path: Arc::clone(&path),
+            file: Arc::clone(file),
+            progress: Arc::clone(progress),
+            buffer: vec![0; INPUT_BYTES],
+            filled: 0,
+            used: 0,
+            file_offset: 0,
+            inflate,
+            is_over: false,
+        };
+        Self { path, input, carry: Vec::new(), offset: 0, num_records: 0 }
+    }
+
+    /// Records of the blocks so far.
+    pub(crate) fn num_records(&self) -> u64 {
+        self.num_records
+    }
+
+    /// The next block, or `None` at the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// `DataLoss` if the stream or the length of a record is damaged, or if the file ends too early.
+    pub(crate) fn next(&mut self) -> Result<Option<Block>> {
+        let mut bytes = std::mem::take(&mut self.carry);
+        // Where the first record ends that is not known to be complete, and how many are.
+        let (mut end, mut count) = (0, 0);
+        let mut wanted = BLOCK_BYTES;
+        loop {
+            if bytes.len() < wanted {
+                self.input.read(&mut bytes, wanted)?;
+            }
+            while let Some(header) = bytes[end..].first_chunk::<HEADER_BYTES>() {
+                let Some(length) = parse_header(header) else {
+                    return Err(self.damaged(count, end, "the checksum of its length is wrong."));
+                };
+                let next = (end as u64).saturating_add(record_bytes(length));
+                if next > bytes.len() as u64 {
+                    wanted = usize::try_from(next).unwrap_or(usize::MAX);
+                    break;
+                }
+                (end, count) = (next as usize, count + 1);
+                wanted = end.max(BLOCK_BYTES);
+            }
+            if count > 0 || self.input.is_over {
+                break;
+            }
+            wanted = wanted.min(bytes.len() + MAX_GROWTH_BYTES);
+        }
+        if count == 0 && bytes.is_empty() {
+            return Ok(None);
+        }
+        if self.input.is_over && end < bytes.len() {
+            return Err(self.damaged(count, end, "the file ends in the middle of it."));
+        }
+        self.carry = bytes[end..].to_vec();
+        bytes.truncate(end);
+        let block = Block {
+            path: Arc::clone(&self.path),
+            bytes: bytes.into(),
+            offset: self.offset,
+            first_record: self.num_records,
+        };
+        self.offset += end as u64;
+        self.num_records += count;
+        Ok(Some(block))
+    }
+
+    fn damaged(&self, record: u64, at: usize, what: &str) -> reverb_data::Error {
+        let at = place(self.num_records + record, self.offset + at as u64);
+        damaged(&self.path, &at, what)
+    }
+}
+
+/// How the records of a checkpoint are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Encoding {
+    /// One zlib stream a file.
+    Zlib,
+    /// As they are: checkpoints of early releases of dm-reverb.
+    Plain,
+}
+
+impl Encoding {
+    /// Finds out from a file that has at least one record.
+    pub(crate) fn of_file(path: &Path, file: &File) -> Result<Self> {
+        let mut header = [0; HEADER_BYTES];
+        let read = read_at(file, &mut header, 0).map_err(|error| of_io("read", path, &error))?;
+        // A header whose checksum agrees is no accident, whatever else its bytes could mean.
+        let is_record = read == HEADER_BYTES && parse_header(&header).is_some();
+        Ok(if is_record { Self::Plain } else { Self::Zlib })
+    }
+}
+
+/// The uncompressed bytes of a file.
+#[derive(Debug)]
+struct Input {
+    path: Arc<Path>,
+    file: Arc<File>,
+    progress: Arc<Progress>,
+    buffer: Vec<u8>,
+    filled: usize,
+    used: usize,
+    /// Where in the file `buffer` begins.
+    file_offset: u64,
+    inflate: Option<Decompress>,
+    is_over: bool,
+}
+
+impl Input {
+    /// Appends to `out` until it is `wanted` bytes long, or the file is over.
+    fn read(&mut self, out: &mut Vec<u8>, wanted: usize) -> Result<()> {
+        out.reserve_exact(wanted.saturating_sub(out.len()));
+        while out.len() < wanted && !self.is_over {
+            if self.used == self.filled {
+                self.fill()?;
+            }
+            if self.inflate.is_some() {
+                self.inflate_some(out)?;
+            } else if self.filled == 0 {
+                self.is_over = true;
+            } else {
+                let take = (wanted - out.len()).min(self.filled - self.used);
+                out.extend_from_slice(&self.buffer[self.used..self.used + take]);
+                self.used += take;
+            }
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self) -> Result<()> {
+        self.file_offset += self.filled as u64;
+        self.used = 0;
+        self.filled = loop {
+            match read_at(&self.file, &mut self.buffer, self.file_offset) {
+                Ok(filled) => break filled,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(of_io("read", &self.path, &error)),
+            }
+        };
+        self.progress.add_bytes(self.filled as u64);
+        Ok(())
+    }
+
+    fn inflate_some(&mut self, out: &mut Vec<u8>) -> Result<()> {
+        let Some(inflate) = &mut self.inflate else { return Ok(()) };
+        let at = |used: usize| format!("at byte {}", self.file_offset + used as u64);
+        if self.filled == 0 {
+            let what = "the compressed stream has no end; the file was cut off.";
+            return Err(damaged(&self.path, &at(0), what));
+        }
+        let (before_in, before_out) = (inflate.total_in(), inflate.total_out());
+        let input = &self.buffer[self.used..self.filled];
+        let status = inflate.decompress_vec(input, out, FlushDecompress::None);
+        let consumed = (inflate.total_in() - before_in) as usize;
+        let status = status.map_err(|error| {
+            let what = format!("it is not what a zlib stream can be ({error}).");
+            damaged(&self.path, &at(self.used + consumed), &what)
+        })?;
+        self.used += consumed;
+        if status == Status::StreamEnd {
+            if self.used < self.filled {
+                let what = "bytes follow the end of the compressed stream.";
+                return Err(damaged(&self.path, &at(self.used), what));
+            }
+            self.is_over = true;
+        } else if consumed == 0 && inflate.total_out() == before_out {
+            let what = "the compressed stream makes no progress.";
+            return Err(damaged(&self.path, &at(self.used), what));
+        }
+        Ok(())
+    }
+}
+
+/// Reads from a place of a file, whatever others read from it.
+#[cfg(unix)]
+fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, buffer, offset)
+}
+
+/// Reads from a place of a file, whatever others read from it.
+#[cfg(windows)]
+fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_read(file, buffer, offset)
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What early releases of dm-reverb wrote otherwise, read as if they had not.
+
+use prost::Message;
+use reverb_data::proto_bytes::{Field, Reader, put_bytes_field};
+use reverb_data::{Chunk, Error, Result, Trajectory, TrajectoryBuilder};
+use reverb_wire::generated::PrioritizedItem;
+
+/// The payload of a chunk whose tensors stand in field 3 and not in field 5; `None` if it has none
+/// there.
+///
+/// # Errors
+///
+/// `DataLoss` if it has both.
+pub(crate) fn payload_of_chunk(message: &[u8], has_payload: bool) -> Result<Option<Vec<u8>>> {
+    let mut payload = Vec::new();
+    let mut reader = Reader::new(message);
+    while let Some((field, value)) = reader.field()? {
+        if let (3, Field::Bytes(tensor)) = (field, value) {
+            put_bytes_field(&mut payload, 1, tensor);
+        }
+    }
+    if has_payload && !payload.is_empty() {
+        return Err(Error::data_loss(
+            "the chunk has its data in the old field and in the new one.",
+        ));
+    }
+    Ok((!payload.is_empty()).then_some(payload))
+}
+
+/// The trajectory of an item that refers to steps `[offset, offset + length)` of all columns of a
+/// list of chunks; `None` if it is not of this kind.
+///
+/// # Errors
+///
+/// `DataLoss` if it is of both kinds, or if the chunks do not have the steps; and what `find`
+/// returns.
+pub(crate) fn trajectory_of_item<'c>(
+    message: &[u8],
+    mut find: impl FnMut(u64) -> Result<&'c Chunk>,
+) -> Result<Option<Trajectory>> {
+    if !has_old_references(message)? {
+        return Ok(None);
+    }
+    let item = PrioritizedItem::decode(message)
+        .map_err(|error| Error::data_loss(format!("it is no item: {error}.")))?;
+    if item.flat_trajectory.is_some() {
+        return Err(Error::data_loss(
+            "the item refers to steps in the old way and in the new one.",
+        ));
+    }
+    #[expect(deprecated, reason = "this is what the file is about")]
+    let (keys, range) = (item.deprecated_chunk_keys, item.deprecated_sequence_range);
+    let range = range.unwrap_or_default();
+    let chunks: Vec<&Chunk> = keys.into_iter().map(&mut find).collect::<Result<_>>()?;
+    let num_columns = match chunks.first() {
+        Some(chunk) => chunk.tensors().count(),
+        None => return Err(Error::data_loss("the item refers to no chunks.")),
+    };
+    let mut builder = TrajectoryBuilder::new();
+    for column in 0..num_columns {
+        let mut missing = i64::from(range.length);
+        let mut offset = i64::from(range.offset);
+        for chunk in &chunks {
+            let steps = i64::from(chunk.range().end) - i64::from(chunk.range().start) + 1;
+            let length = (steps - offset).min(missing);
+            if length > 0 && offset >= 0 {
+                builder.slice(chunk, column, offset as usize, length as usize);
+                missing -= length;
+            }
+            offset = 0;
+        }
+        if missing != 0 || range.length <= 0 {
+            return Err(Error::data_loss(format!(
+                "the item refers to {} steps from step {} of its chunks, which do not have them.",
+                range.length, range.offset
+            )));
+        }
+        builder.end_column(false);
+    }
+    builder.finish().map(Some)
+}
+
+/// Whether field 3 is there, in either of the two ways to write a list of numbers.
+fn has_old_references(message: &[u8]) -> Result<bool> {
+    let mut reader = Reader::new(message);
+    while let Some((field, _)) = reader.field()? {
+        if field == 3 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Putting a checkpoint into the tables of a server that is about to start.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use reverb_data::{Error, Result};
+use reverb_engine::{Restored, Table, TableConfig};
+
+use crate::directory::{is_complete, latest};
+use crate::progress::Progress;
+use crate::settings::differences;
+use crate::stored::{Stored, StoredTable, is_gone};
+
+/// Attempts to open a latest checkpoint, while other servers replace it.
+const ATTEMPTS: usize = 5;
+
+/// What to load.
+#[derive(Debug, Clone)]
+pub struct LoadOptions {
+    /// The directory of checkpoints.
+    pub root: PathBuf,
+    /// A checkpoint to load if `root` has none.
+    pub fallback: Option<PathBuf>,
+    /// Whether tables get the stored settings; otherwise they keep those they were made with.
+    pub restore_settings: bool,
+}
+
+/// What was loaded.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Its directory.
+    pub path: PathBuf,
+    /// Items in it.
+    pub num_items: u64,
+    /// All tables of the server, in their order: those whose settings were restored are new.
+    pub tables: Vec<Arc<Table>>,
+}
+
+/// Loads the latest complete checkpoint into `tables`; `None` if there is none.
+///
+/// Everything is read and checked before any table is touched.
+///
+/// # Errors
+///
+/// `InvalidArgument` if the checkpoint has a table that the server lacks; `DataLoss` with the file
+/// and the place if it is damaged; `FailedPrecondition` if it cannot be read, or if a table cannot
+/// take an item; `Cancelled` if `progress` was cancelled. The tables are as they were then.
+pub fn load(
+    tables: &[Arc<Table>],
+    options: &LoadOptions,
+    progress: &Arc<Progress>,
+) -> Result<Option<Loaded>> {
+    let Some(stored) = find(options)? else { return Ok(None) };
+    let mut by_name = HashMap::new();
+    for (at, table) in tables.iter().enumerate() {
+        by_name.insert(table.name(), at);
+    }
+    let mut targets = Vec::with_capacity(stored.tables().len());
+    for table in stored.tables() {
+        let Some(&at) = by_name.get(table.name()) else {
+            return Err(unknown_table(&stored, table.name(), tables));
+        };
+        targets.push(at);
+    }
+    let mut restored = Vec::with_capacity(targets.len());
+    for (table, &at) in stored.tables().iter().zip(&targets) {
+        let config = settings_for(table, tables[at].config(), options, stored.path())?;
+        restored.push(Restored::new(config, &table.counters())?);
+    }
+    progress.expect_items(stored.num_items().unwrap_or(0));
+    let chunks = stored.chunks(progress)?;
+    let mut num_items = 0;
+    stored.for_each_item(progress, &chunks, |table, item| {
+        num_items += 1;
+        let pushed = restored[table].push(item);
+        pushed.map_err(|error| error.context(&format!("Checkpoint {}", stored.path().display())))
+    })?;
+    let mut all = tables.to_vec();
+    for (mut restored, at) in restored.into_iter().zip(targets) {
+        tell(&mut restored, stored.path());
+        if tables[at].config() != restored.config() {
+            all[at] = Table::new(restored.config().clone())?;
+        }
+        all[at].install(restored);
+    }
+    Ok(Some(Loaded { path: stored.path().to_owned(), num_items, tables: all }))
+}
+
+fn find(options: &LoadOptions) -> Result<Option<Stored>> {
+    for attempt in 1.. {
+        let found = match latest(&options.root)? {
+            Some(path) => path,
+            None => match &options.fallback {
+                Some(path) if is_complete(path) => path.clone(),
+                _ => return Ok(None),
+            },
+        };
+        match Stored::read(found.clone()) {
+            Ok(stored) => return Ok(Some(stored)),
+            // Another server has replaced it with a newer one.
+            Err(error) if attempt < ATTEMPTS && is_gone(&found, &error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+fn unknown_table(stored: &Stored, name: &str, tables: &[Arc<Table>]) -> Error {
+    let mut known: Vec<&str> = tables.iter().map(|table| table.name()).collect();
+    known.sort_unstable();
+    Error::invalid_argument(format!(
+        "Checkpoint {} has a table {name}, and the server has none of that name; its tables are: \
+         {}. Add the table, or start without this checkpoint.",
+        stored.path().display(),
+        known.join(", ")
+    ))
+}
+
+/// The settings that a table gets; where the two differ, that is logged.
+fn settings_for(
+    stored: &StoredTable,
+    code: &TableConfig,
+    options: &LoadOptions,
+    path: &Path,
+) -> Result<TableConfig> {
+    let differences = differences(stored.message(), code);
+    if options.restore_settings {
+        for (setting, stored_value, code_value) in &differences {
+            log::warn!(
+                "checkpoint {}: table {}: {setting} is {stored_value} as stored, not {code_value} \
+                 as given in code",
+                path.display(),
+                code.name
+            );
+        }
+        return Ok(TableConfig { seed: code.seed, ..stored.config()? });
+    }
+    for (setting, stored_value, code_value) in &differences {
+        log::warn!(
+            "checkpoint {}: table {}: {setting} is {code_value} as given in code, not {stored_value} \
+             as stored; restore_settings=True would take the stored settings",
+            path.display(),
+            code.name
+        );
+    }
+    Ok(code.clone())
+}
+
+fn tell(restored: &mut Restored, path: &Path) {
+    let name = restored.config().name.clone();
+    if restored.num_removed() > 0 {
+        log::warn!(
+            "checkpoint {}: table {name}: its remover removed {} item(s), for max_size is {} now",
+            path.display(),
+            restored.num_removed(),
+            restored.config().max_size
+        );
+    }
+    if restored.repair_counters() {
+        log::warn!(
+            "checkpoint {}: table {name}: inserts minus deletes was not the number of items as \
+             stored; deletes were counted anew",
+            path.display()
+        );
+    }
+}

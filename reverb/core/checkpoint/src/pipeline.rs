@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Work on a sequence by several threads, with the results in the order of the sequence.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+
+use parking_lot::{Condvar, Mutex};
+use reverb_data::{Error, Result};
+
+/// Results for each thread that may wait for the one that comes before them.
+const AHEAD: usize = 4;
+
+/// Where the inputs come from, and how far everybody is.
+struct Source<P> {
+    produce: P,
+    /// Number of the next input.
+    next: usize,
+    /// Results that were consumed.
+    consumed: usize,
+    is_over: bool,
+}
+
+struct Shared<P> {
+    source: Mutex<Source<P>>,
+    advanced: Condvar,
+    window: usize,
+}
+
+impl<P> Shared<P> {
+    /// The next input with its number; `None` when there are no more, or it is all over.
+    fn pull<I>(&self) -> Result<Option<(usize, I)>>
+    where
+        P: FnMut() -> Result<Option<I>>,
+    {
+        let mut source = self.source.lock();
+        while !source.is_over && source.next - source.consumed >= self.window {
+            self.advanced.wait(&mut source);
+        }
+        if source.is_over {
+            return Ok(None);
+        }
+        let input = (source.produce)();
+        if !matches!(input, Ok(Some(_))) {
+            source.is_over = true;
+        }
+        let number = source.next;
+        source.next += 1;
+        input.map(|input| input.map(|input| (number, input)))
+    }
+
+    fn end(&self) {
+        self.source.lock().is_over = true;
+        self.advanced.notify_all();
+    }
+}
+
+/// Ends the work of all if one thread panics; the scope then passes the panic on.
+struct EndOnPanic<'a, P>(&'a Shared<P>);
+
+impl<P> Drop for EndOnPanic<'_, P> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.end();
+        }
+    }
+}
+
+/// Passes what `produce` gives through `work`, in `threads` threads of which each begins with
+/// `prepare`, and the results in order to `consume`, in this thread.
+///
+/// # Errors
+///
+/// The first error of any of them, in the order of the sequence; `Cancelled` soon after `cancel`
+/// was set.
+pub(crate) fn in_order<I: Send, W, O: Send>(
+    threads: usize,
+    cancel: &AtomicBool,
+    produce: impl FnMut() -> Result<Option<I>> + Send,
+    prepare: impl Fn() -> W + Sync,
+    work: impl Fn(&mut W, I) -> Result<O> + Sync,
+    mut consume: impl FnMut(O) -> Result<()>,
+) -> Result<()> {
+    let source = Source { produce, next: 0, consumed: 0, is_over: false };
+    let window = AHEAD * threads;
+    let shared = Shared { source: Mutex::new(source), advanced: Condvar::new(), window };
+    let (sender, results) = mpsc::sync_channel::<(usize, Result<O>)>(window);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let sender = sender.clone();
+            let (shared, prepare, work) = (&shared, &prepare, &work);
+            scope.spawn(move || {
+                let _end = EndOnPanic(shared);
+                let mut state = prepare();
+                loop {
+                    let result = match shared.pull() {
+                        Ok(Some((number, input))) => (number, work(&mut state, input)),
+                        Ok(None) => break,
+                        Err(error) => (usize::MAX, Err(error)),
+                    };
+                    if sender.send(result).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut early = BTreeMap::new();
+        let mut next = 0;
+        let mut outcome = Ok(());
+        for (number, result) in results {
+            early.insert(number, result);
+            while outcome.is_ok()
+                && let Some(result) = early.remove(&next)
+            {
+                outcome = result.and_then(&mut consume).and_then(|()| check(cancel));
+                next += 1;
+            }
+            if outcome.is_err() {
+                shared.end();
+            } else {
+                shared.source.lock().consumed = next;
+                shared.advanced.notify_all();
+            }
+        }
+        // What the source failed with comes after all that it gave.
+        outcome.and_then(|()| early.remove(&usize::MAX).map_or(Ok(()), |it| it.map(|_| ())))
+    })
+}
+
+/// Fails once `cancel` is set.
+pub(crate) fn check(cancel: &AtomicBool) -> Result<()> {
+    if cancel.load(Ordering::Relaxed) {
+        return Err(Error::cancelled("The checkpoint was given up: its server is stopping."));
+    }
+    Ok(())
+}
+
+/// Threads that this machine runs at once.
+pub(crate) fn num_threads() -> usize {
+    /// More would wait for the one that writes or inflates.
+    const MAX: usize = 8;
+    std::thread::available_parallelism().map_or(1, usize::from).min(MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(
+        fail_at: Option<usize>,
+        end_at: Option<usize>,
+        cancel_at: Option<usize>,
+    ) -> (Vec<usize>, Result<()>) {
+        let mut given = 0..200;
+        let mut seen = Vec::new();
+        let cancel = AtomicBool::new(false);
+        let outcome = in_order(
+            3,
+            &cancel,
+            || match given.next() {
+                Some(i) if Some(i) == end_at => Err(Error::internal("source")),
+                next => Ok(next),
+            },
+            || 0,
+            |done, i| {
+                *done += 1;
+                if i % 7 == 0 {
+                    std::thread::yield_now();
+                }
+                if Some(i) == fail_at { Err(Error::internal(format!("{i}"))) } else { Ok(i) }
+            },
+            |i| {
+                if Some(i) == cancel_at {
+                    cancel.store(true, Ordering::Relaxed);
+                }
+                seen.push(i);
+                Ok(())
+            },
+        );
+        (seen, outcome)
+    }
+
+    #[test]
+    fn results_come_in_order() {
+        assert_eq!(run(None, None, None), ((0..200).collect(), Ok(())));
+    }
+
+    #[test]
+    fn everything_before_an_error_is_consumed_and_nothing_after_it() {
+        let (seen, outcome) = run(Some(40), None, None);
+        assert_eq!((seen, outcome.unwrap_err().message()), ((0..40).collect(), "40"));
+        let (seen, outcome) = run(None, Some(50), None);
+        assert_eq!((seen, outcome.unwrap_err().message()), ((0..50).collect(), "source"));
+        let (seen, outcome) = run(None, None, Some(20));
+        assert_eq!(seen.len(), 21);
+        assert!(outcome.unwrap_err().message().contains("given up"));
+    }
+}

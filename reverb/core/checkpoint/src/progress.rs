@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How far a save or a load is, to be read by others meanwhile.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Numbers that grow while a checkpoint is written or read.
+#[derive(Debug, Default)]
+pub struct Progress {
+    items_done: AtomicU64,
+    items_total: AtomicU64,
+    bytes_done: AtomicU64,
+    cancelled: AtomicBool,
+}
+
+impl Progress {
+    /// Items that were written or read.
+    pub fn items_done(&self) -> u64 {
+        self.items_done.load(Ordering::Relaxed)
+    }
+
+    /// Items there are; 0 as long as nobody knows.
+    pub fn items_total(&self) -> u64 {
+        self.items_total.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of files that were written or read.
+    pub fn bytes_done(&self) -> u64 {
+        self.bytes_done.load(Ordering::Relaxed)
+    }
+
+    /// Makes the work end soon, with `Cancelled`.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn cancelled(&self) -> &AtomicBool {
+        &self.cancelled
+    }
+
+    pub(crate) fn expect_items(&self, items: u64) {
+        self.items_total.store(items, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_items(&self, items: u64) {
+        self.items_done.fetch_add(items, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_bytes(&self, bytes: u64) {
+        self.bytes_done.fetch_add(bytes, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Writing a checkpoint while its tables go on.
+
+use std::fs::File;
+use std::io::Write;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use reverb_data::{Error, Result, StoredItem};
+use reverb_engine::{Moment, Table, TableSnapshot};
+use reverb_wire::codec::chunk::put_chunk_data;
+use reverb_wire::codec::item::{ItemHead, put_item_with_keys};
+
+use crate::chunk_set::ChunkSet;
+use crate::directory::{CHUNKS, ITEMS, Owned, Partial, TABLES, prune};
+use crate::failure::of_io;
+use crate::manifest::{FileEntry, Manifest};
+use crate::pipeline::{in_order, num_threads};
+use crate::progress::Progress;
+use crate::record::put_record;
+use crate::settings;
+use crate::zlib::{Compressor, Piece, STREAM_HEADER, StreamChecksum};
+
+/// Items whose records are compressed together, some 400 kB of them.
+const ITEMS_PER_PIECE: usize = 4096;
+
+/// Chunks are compressed together up to this many bytes of data.
+const PIECE_BYTES: usize = 512 * 1024;
+
+/// Bytes that a chunk takes besides its data, about.
+const CHUNK_HEADER_BYTES: usize = 64;
+
+/// Where to save.
+#[derive(Debug, Clone)]
+pub struct SaveOptions {
+    /// The directory of checkpoints.
+    pub root: PathBuf,
+    /// Group of checkpoints; there are none, so it must be empty.
+    pub group: String,
+    /// Checkpoints that are kept, the new one included; at least 1.
+    pub keep_latest: usize,
+}
+
+/// What was saved.
+#[derive(Debug)]
+pub struct Saved {
+    /// Its directory.
+    pub path: PathBuf,
+    /// Items in it.
+    pub num_items: u64,
+    /// Its size on disk.
+    pub bytes: u64,
+    /// How long all tables were locked together.
+    pub locked: Duration,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Saves one moment of all `tables`. They are locked together only to note the moment; whatever
+/// happens to them while it is written is not part of it.
+///
+/// `owned` are the checkpoints that this server wrote; the new one is added, those that were
+/// deleted are taken out.
+///
+/// # Errors
+///
+/// `InvalidArgument` for a group; `FailedPrecondition` or `ResourceExhausted` with the path where
+/// the system refuses something; `Cancelled` if `progress` was cancelled. Nothing of the failed
+/// checkpoint stays, and older ones are as they were.
+pub fn save(
+    tables: &[Arc<Table>],
+    options: &SaveOptions,
+    progress: &Progress,
+    owned: &mut Vec<Owned>,
+) -> Result<Saved> {
+    if !options.group.is_empty() {
+        return Err(Error::invalid_argument(format!(
+            "Checkpoints have no groups: group must be empty, got '{}'.",
+            options.group
+        )));
+    }
+    let start = Instant::now();
+    let partial = Partial::create(&options.root)?;
+    let moment = Moment::begin(tables)?;
+    let locked = moment.locked();
+    let num_items = moment.num_items();
+    progress.expect_items(num_items);
+    let snapshots = moment.copy();
+    let mut manifest = Manifest::default();
+    manifest.files.push(write_tables(&partial, &snapshots, progress)?);
+    let mut chunks = ChunkSet::default();
+    for item in snapshots.iter().flat_map(|snapshot| &snapshot.items) {
+        chunks.add(&item.trajectory);
+    }
+    manifest.files.push(write_items(&partial, &snapshots, &chunks, progress)?);
+    // From here on chunks alone are needed, and what was removed from the tables can go.
+    drop(snapshots);
+    manifest.files.push(write_chunks(&partial, &chunks, progress)?);
+    drop(chunks);
+    let published = partial.publish(&manifest)?;
+    let path = published.path().to_owned();
+    owned.push(published);
+    prune(&options.root, options.keep_latest, owned);
+    let bytes = manifest.files.iter().map(|file| file.bytes).sum();
+    Ok(Saved { path, num_items, bytes, locked, took: start.elapsed() })
+}
+
+fn write_tables(
+    partial: &Partial,
+    snapshots: &[TableSnapshot],
+    progress: &Progress,
+) -> Result<FileEntry> {
+    let mut raw = Vec::new();
+    for snapshot in snapshots {
+        let message = settings::to_message(&snapshot.info);
+        put_record(&mut raw, |out| prost::Message::encode_raw(&message, out));
+    }
+    let mut file = RecordFile::begin(partial.path(), TABLES, partial.tables()?, progress)?;
+    file.write(&Compressor::new().compress(&raw))?;
+    file.finish(snapshots.len() as u64)
+}
+
+fn write_items(
+    partial: &Partial,
+    snapshots: &[TableSnapshot],
+    chunks: &ChunkSet,
+    progress: &Progress,
+) -> Result<FileEntry> {
+    let created = partial.create_file(ITEMS)?;
+    let mut file = RecordFile::begin(partial.path(), ITEMS, &created, progress)?;
+    let mut pieces = snapshots.iter().flat_map(|snapshot| {
+        let name = snapshot.info.config.name.as_str();
+        snapshot.items.chunks(ITEMS_PER_PIECE).map(move |items| (name, items))
+    });
+    in_order(
+        num_threads(),
+        progress.cancelled(),
+        || Ok(pieces.next()),
+        || (Compressor::new(), Vec::new()),
+        |(compressor, raw), (table, items)| {
+            raw.clear();
+            for item in items {
+                put_record(raw, |out| put_stored_item(out, table, item, chunks));
+            }
+            Ok((compressor.compress(raw), items.len()))
+        },
+        |(piece, num_items)| {
+            progress.add_items(num_items as u64);
+            file.write(&piece)
+        },
+    )?;
+    file.finish(snapshots.iter().map(|snapshot| snapshot.items.len() as u64).sum())
+}
+
+fn put_stored_item(out: &mut Vec<u8>, table: &str, item: &StoredItem, chunks: &ChunkSet) {
+    let head = ItemHead {
+        key: item.key,
+        table,
+        priority: item.priority,
+        times_sampled: item.times_sampled,
+        inserted_at_ns: Some(item.inserted_at_ns),
+    };
+    put_item_with_keys(out, &head, &item.trajectory, |chunk| chunks.key_of(chunk));
+}
+
+fn write_chunks(partial: &Partial, chunks: &ChunkSet, progress: &Progress) -> Result<FileEntry> {
+    let created = partial.create_file(CHUNKS)?;
+    let mut file = RecordFile::begin(partial.path(), CHUNKS, &created, progress)?;
+    let all = chunks.chunks();
+    let mut at = 0;
+    in_order(
+        num_threads(),
+        progress.cancelled(),
+        || {
+            let start = at;
+            let mut bytes = 0;
+            while at < all.len() && bytes < PIECE_BYTES {
+                bytes += all[at].1.data().len() + CHUNK_HEADER_BYTES;
+                at += 1;
+            }
+            Ok((start < at).then_some(Range { start, end: at }))
+        },
+        || (Compressor::new(), Vec::new()),
+        |(compressor, raw), piece| {
+            raw.clear();
+            for (key, chunk) in &all[piece] {
+                put_record(raw, |out| put_chunk_data(out, *key, chunk));
+            }
+            Ok(compressor.compress(raw))
+        },
+        |piece| file.write(&piece),
+    )?;
+    file.finish(all.len() as u64)
+}
+
+/// A file of records that is being written.
+#[derive(Debug)]
+struct RecordFile<'a> {
+    name: &'static str,
+    path: PathBuf,
+    file: &'a File,
+    progress: &'a Progress,
+    bytes: u64,
+    checksum: StreamChecksum,
+}
+
+impl<'a> RecordFile<'a> {
+    fn begin(
+        directory: &Path,
+        name: &'static str,
+        file: &'a File,
+        progress: &'a Progress,
+    ) -> Result<Self> {
+        let path = directory.join(name);
+        let checksum = StreamChecksum::new();
+        let mut begun = Self { name, path, file, progress, bytes: 0, checksum };
+        begun.write_bytes(&STREAM_HEADER)?;
+        Ok(begun)
+    }
+
+    fn write(&mut self, piece: &Piece) -> Result<()> {
+        self.checksum.add(piece);
+        self.write_bytes(&piece.bytes)
+    }
+
+    fn finish(mut self, records: u64) -> Result<FileEntry> {
+        let trailer = self.checksum.trailer();
+        self.write_bytes(&trailer)?;
+        self.file.sync_all().map_err(|error| of_io("write", &self.path, &error))?;
+        Ok(FileEntry { name: self.name.to_owned(), records, bytes: self.bytes })
+    }
+
+    fn write_bytes(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut file = self.file;
+        file.write_all(bytes).map_err(|error| of_io("write", &self.path, &error))?;
+        self.bytes += bytes.len() as u64;
+        self.progress.add_bytes(bytes.len() as u64);
+        Ok(())
+    }
+}

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A complete checkpoint on disk: its tables, chunks and items, with all checksums.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use prost::Message;
+use reverb_data::{Chunk, Error, ErrorKind, Result, StoredItem};
+use reverb_engine::{Counters, TableConfig};
+use reverb_wire::codec::chunk::{RawChunk, Sharing};
+use reverb_wire::codec::item::RawItem;
+use reverb_wire::generated::PriorityTableCheckpoint;
+
+use crate::blocks::{Block, Blocks, Encoding, Record};
+use crate::directory::{CHUNKS, DONE, ITEMS, TABLES, is_complete, latest};
+use crate::failure::{damaged, of_io};
+use crate::legacy;
+use crate::manifest::Manifest;
+use crate::pipeline::{in_order, num_threads};
+use crate::progress::Progress;
+use crate::settings;
+
+/// A table as it was stored.
+#[derive(Debug, Clone)]
+pub struct StoredTable {
+    message: PriorityTableCheckpoint,
+}
+
+impl StoredTable {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.message.table_name
+    }
+
+    /// Its settings and counters as the checkpoint has them.
+    pub fn message(&self) -> &PriorityTableCheckpoint {
+        &self.message
+    }
+
+    /// What it was made of.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if no table can have these settings.
+    pub fn config(&self) -> Result<TableConfig> {
+        settings::config_of(&self.message).map_err(|error| {
+            let text = format!("The stored settings of table {}: {error}", self.name());
+            Error::failed_precondition(text)
+        })
+    }
+
+    /// What it had counted.
+    pub fn counters(&self) -> Counters {
+        settings::counters_of(&self.message)
+    }
+}
+
+/// The chunks of a checkpoint by key.
+pub(crate) type ChunkMap = HashMap<u64, Chunk>;
+
+/// A checkpoint whose files are open. That nobody deletes it meanwhile is not needed.
+#[derive(Debug)]
+pub struct Stored {
+    path: PathBuf,
+    tables: Vec<StoredTable>,
+    items: Option<Arc<File>>,
+    chunks: Arc<File>,
+    encoding: Encoding,
+    manifest: Option<Manifest>,
+    /// Items that stand in the records of tables: a layout of early releases.
+    items_in_tables: Vec<(u32, Bytes)>,
+}
+
+impl Stored {
+    /// Opens a checkpoint, or the latest complete one of a directory of checkpoints.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if there is none; `DataLoss` if its tables are damaged.
+    pub fn open(path: &Path) -> Result<Self> {
+        if is_complete(path) {
+            return Self::read(path.to_owned());
+        }
+        match latest(path)? {
+            Some(found) => Self::read(found),
+            None => Err(Error::failed_precondition(format!(
+                "There is no complete checkpoint at {}: neither it nor a directory in it has a \
+                 file {DONE}.",
+                path.display()
+            ))),
+        }
+    }
+
+    pub(crate) fn read(path: PathBuf) -> Result<Self> {
+        let done = path.join(DONE);
+        let content = fs::read(&done).map_err(|error| of_io("read", &done, &error))?;
+        let manifest = Manifest::parse(&content)
+            .map_err(|error| damaged(&done, "at byte 0", error.message()))?;
+        let (tables, chunks) = (open_file(&path, TABLES)?, open_file(&path, CHUNKS)?);
+        let (tables, chunks) = (required(&path, TABLES, tables)?, required(&path, CHUNKS, chunks)?);
+        let items = open_file(&path, ITEMS)?;
+        let encoding = Encoding::of_file(&path.join(TABLES), &tables)?;
+        let mut stored = Self {
+            path,
+            tables: Vec::new(),
+            items,
+            chunks,
+            encoding,
+            manifest,
+            items_in_tables: Vec::new(),
+        };
+        if stored.manifest.is_some() && stored.items.is_none() {
+            required(&stored.path, ITEMS, None)?;
+        }
+        stored.read_tables(&tables)?;
+        Ok(stored)
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its tables, in the order of the file.
+    pub fn tables(&self) -> &[StoredTable] {
+        &self.tables
+    }
+
+    /// Items there are, if that can be known beforehand.
+    pub fn num_items(&self) -> Option<u64> {
+        Some(self.manifest.as_ref()?.file(ITEMS)?.records)
+    }
+
+    /// Bytes of its files, for progress.
+    pub fn file_bytes(&self) -> u64 {
+        let length = |file: &File| file.metadata().map_or(0, |metadata| metadata.len());
+        length(&self.chunks) + self.items.as_ref().map_or(0, |items| length(items))
+    }
+
+    fn read_tables(&mut self, file: &Arc<File>) -> Result<()> {
+        let progress = Arc::default();
+        let mut blocks = Blocks::new(self.path.join(TABLES), file, self.encoding, &progress);
+        let (mut tables, mut old_items): (Vec<StoredTable>, _) = (Vec::new(), Vec::new());
+        while let Some(block) = blocks.next()? {
+            for record in block.records() {
+                let record = record?;
+                let mut message = PriorityTableCheckpoint::decode(record.data)
+                    .map_err(|error| record.damaged(&format!("it is no table: {error}.")))?;
+                if tables.iter().any(|table| table.name() == message.table_name) {
+                    let what = format!("there are two tables {}.", message.table_name);
+                    return Err(record.damaged(&what));
+                }
+                #[expect(deprecated, reason = "a layout of early releases")]
+                for item in message.deprecated_items.drain(..) {
+                    old_items.push((tables.len() as u32, item.encode_to_vec().into()));
+                }
+                tables.push(StoredTable { message });
+            }
+        }
+        self.check_count(TABLES, blocks.num_records())?;
+        if !old_items.is_empty() && self.items.is_some() {
+            let what = format!("it holds items, and there is a file {ITEMS}.");
+            return Err(damaged(&self.path.join(TABLES), "as a whole", &what));
+        }
+        self.tables = tables;
+        self.items_in_tables = old_items;
+        Ok(())
+    }
+
+    /// Compares the number of records with the one that was written down.
+    fn check_count(&self, name: &str, records: u64) -> Result<()> {
+        let expected = self.manifest.as_ref().and_then(|it| it.file(name)).map(|it| it.records);
+        match expected {
+            Some(expected) if expected != records => {
+                let what = format!("it has {records} records, and {DONE} says {expected}.");
+                Err(damaged(&self.path.join(name), "as a whole", &what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Calls with every record of the chunks, in order; `parse` runs in several threads.
+    pub(crate) fn for_each_chunk<T: Send>(
+        &self,
+        progress: &Arc<Progress>,
+        parse: impl Fn(&Record<'_>, &Block) -> Result<T> + Sync,
+        mut each: impl FnMut(T) -> Result<()>,
+    ) -> Result<()> {
+        let path = self.path.join(CHUNKS);
+        let mut blocks = Blocks::new(path, &self.chunks, self.encoding, progress);
+        in_order(
+            num_threads(),
+            progress.cancelled(),
+            || blocks.next(),
+            || (),
+            |(), block: Block| {
+                block.records().map(|record| parse(&record?, &block)).collect::<Result<Vec<T>>>()
+            },
+            |parsed| parsed.into_iter().try_for_each(&mut each),
+        )?;
+        self.check_count(CHUNKS, blocks.num_records())
+    }
+
+    /// All chunks, for items to refer to.
+    pub(crate) fn chunks(&self, progress: &Arc<Progress>) -> Result<ChunkMap> {
+        let expected = self.manifest.as_ref().and_then(|it| it.file(CHUNKS));
+        // What is claimed is believed up to a point.
+        let expected = expected.map_or(0, |it| it.records.min(1 << 22) as usize);
+        let mut chunks = ChunkMap::with_capacity(expected);
+        let mut num_lost = 0;
+        self.for_each_chunk(progress, chunk_of, |chunk| {
+            match chunks.entry(chunk.key()) {
+                Entry::Vacant(entry) => drop(entry.insert(chunk)),
+                Entry::Occupied(entry) if entry.get().data() != chunk.data() => num_lost += 1,
+                Entry::Occupied(_) => {}
+            }
+            Ok(())
+        })?;
+        if num_lost > 0 {
+            log::warn!(
+                "checkpoint {}: {num_lost} chunk(s) have the key of another one; dm-reverb writes \
+                 that when two writers draw the same key, and the first one is taken, as it does",
+                self.path.display()
+            );
+        }
+        Ok(chunks)
+    }
+
+    /// Calls with every item and the position of its table, in order.
+    pub(crate) fn for_each_item(
+        &self,
+        progress: &Arc<Progress>,
+        chunks: &ChunkMap,
+        mut each: impl FnMut(usize, StoredItem) -> Result<()>,
+    ) -> Result<()> {
+        for (table, item) in self.items_in_tables(chunks)? {
+            each(table, item)?;
+        }
+        let Some(mut blocks) = self.item_blocks(progress) else { return Ok(()) };
+        in_order(
+            num_threads(),
+            progress.cancelled(),
+            || blocks.next(),
+            || (),
+            |(), block| self.items_of(&block, chunks),
+            |items| {
+                progress.add_items(items.len() as u64);
+                items.into_iter().try_for_each(|(table, item)| each(table, item))
+            },
+        )?;
+        self.check_count(ITEMS, blocks.num_records())
+    }
+
+    /// The items that stand in the records of tables, with the positions of their tables.
+    pub(crate) fn items_in_tables(&self, chunks: &ChunkMap) -> Result<Vec<(usize, StoredItem)>> {
+        let items = self.messages_in_tables().map(|(table, message)| {
+            let name = self.tables[table].name();
+            let item = item_of(message, chunks, name).map_err(|error| {
+                damaged(&self.path.join(TABLES), &format!("in table {name}"), error.message())
+            });
+            item.map(|item| (table, item))
+        });
+        items.collect()
+    }
+
+    /// The same as they stand there.
+    pub(crate) fn messages_in_tables(&self) -> impl Iterator<Item = (usize, &Bytes)> {
+        self.items_in_tables.iter().map(|(table, message)| (*table as usize, message))
+    }
+
+    /// The records of items, of all tables.
+    pub(crate) fn item_blocks(&self, progress: &Arc<Progress>) -> Option<Blocks> {
+        let file = self.items.as_ref()?;
+        Some(Blocks::new(self.path.join(ITEMS), file, self.encoding, progress))
+    }
+
+    /// The items of a block with the positions of their tables.
+    pub(crate) fn items_of(
+        &self,
+        block: &Block,
+        chunks: &ChunkMap,
+    ) -> Result<Vec<(usize, StoredItem)>> {
+        let parsed = block.records().map(|record| {
+            let record = record?;
+            let item = RawItem::parse(record.data)
+                .and_then(|raw| Ok((self.position_of(raw.table)?, raw.table)))
+                .and_then(|(at, table)| Ok((at, item_of(record.data, chunks, table)?)));
+            item.map_err(|error| record.damaged(error.message()))
+        });
+        parsed.collect()
+    }
+
+    /// Where in `tables` the one with this name is.
+    pub(crate) fn position_of(&self, table: &str) -> Result<usize> {
+        self.tables.iter().position(|known| known.name() == table).ok_or_else(|| {
+            Error::data_loss(format!("the item is of table '{table}', which {TABLES} lacks."))
+        })
+    }
+}
+
+/// Reads an item and checks what it refers to.
+fn item_of(message: &[u8], chunks: &ChunkMap, table: &str) -> Result<StoredItem> {
+    let raw = RawItem::parse(message)?;
+    let find = |key| {
+        chunks.get(&key).ok_or_else(|| {
+            Error::data_loss(format!(
+                "item {} of table {table} refers to chunk {key}, which is not in {CHUNKS}.",
+                raw.key
+            ))
+        })
+    };
+    let trajectory = match legacy::trajectory_of_item(message, find)? {
+        Some(trajectory) => trajectory,
+        None => raw.trajectory(find)?,
+    };
+    trajectory.validate()?;
+    Ok(StoredItem {
+        key: raw.key,
+        priority: raw.priority,
+        times_sampled: raw.times_sampled,
+        inserted_at_ns: raw.inserted_at_ns,
+        trajectory,
+    })
+}
+
+/// Reads a chunk.
+pub(crate) fn chunk_of(record: &Record<'_>, block: &Block) -> Result<Chunk> {
+    let parse = || {
+        let mut raw = RawChunk::parse(record.data)?;
+        let old = legacy::payload_of_chunk(record.data, !raw.data.is_empty())?;
+        Ok(match &old {
+            Some(data) => {
+                raw.data = data;
+                Chunk::from_slice(raw.key, raw.range, raw.delta, raw.data)
+            }
+            None => raw.to_chunk(block.bytes(), Sharing::Stored),
+        })
+    };
+    parse().map_err(|error: Error| record.damaged(error.message()))
+}
+
+fn open_file(directory: &Path, name: &str) -> Result<Option<Arc<File>>> {
+    let path = directory.join(name);
+    match File::open(&path) {
+        Ok(file) => Ok(Some(Arc::new(file))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(of_io("read", &path, &error)),
+    }
+}
+
+fn required(directory: &Path, name: &str, file: Option<Arc<File>>) -> Result<Arc<File>> {
+    file.ok_or_else(|| damaged(&directory.join(name), "as a whole", "it is not there."))
+}
+
+/// Whether a failure to read means that the checkpoint was deleted meanwhile.
+pub(crate) fn is_gone(path: &Path, error: &Error) -> bool {
+    error.kind() != ErrorKind::Cancelled && !is_complete(path)
+}

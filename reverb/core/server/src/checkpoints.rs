@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+//! When a server saves its tables, and what became of it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use reverb_checkpoint::{Owned, Progress, SaveOptions, Saved, save};
+use reverb_data::{Error, Result};
+use reverb_engine::Table;
+use reverb_wire::generated::reverb::CheckpointStatusResponse;
+use tokio::runtime::Handle;
+
+use crate::stop::stopping;
+
+/// How often progress is logged.
+const LOG_EVERY: Duration = Duration::from_secs(10);
+
+/// How often a thread looks whether a save has ended that it waits for.
+const END_POLL: Duration = Duration::from_millis(5);
+
+/// Where and when a server saves its tables.
+#[derive(Debug, Clone)]
+pub struct CheckpointOptions {
+    /// The directory of checkpoints; a new temporary one, made by the first save, if absent.
+    pub root: Option<PathBuf>,
+    /// Group of checkpoints; there are none, so saving fails unless it is empty.
+    pub group: String,
+    /// Checkpoints that are kept; at least 1.
+    pub keep_latest: usize,
+    /// Time from the beginning of one save to the next; none without being asked if absent.
+    pub interval: Option<Duration>,
+    /// What the tables were loaded from.
+    pub restored_from: Option<PathBuf>,
+}
+
+impl Default for CheckpointOptions {
+    fn default() -> Self {
+        Self {
+            root: None,
+            group: String::new(),
+            keep_latest: 1,
+            interval: None,
+            restored_from: None,
+        }
+    }
+}
+
+/// Saves, one after another, and remembers how it went.
+pub(crate) struct Checkpoints {
+    options: CheckpointOptions,
+    runtime: Handle,
+    /// The checkpoints of this server that are on disk; locked while one is written.
+    owned: Arc<tokio::sync::Mutex<Vec<Owned>>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Of the one that is being written, or of the last one.
+    progress: Arc<Progress>,
+    is_saving: bool,
+    is_stopped: bool,
+    temporary_root: Option<PathBuf>,
+    latest: Option<Latest>,
+    latest_error: String,
+    num_saved: i64,
+    num_failed: i64,
+}
+
+struct Latest {
+    saved: Saved,
+    saved_at_ns: i64,
+}
+
+impl fmt::Debug for Checkpoints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Checkpoints").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl Checkpoints {
+    pub(crate) fn new(options: CheckpointOptions, runtime: Handle) -> Arc<Self> {
+        let owned = Arc::default();
+        Arc::new(Self { options, runtime, owned, state: Mutex::default() })
+    }
+
+    /// Saves the tables as of a moment after this call. Waits for saves that were asked for before.
+    ///
+    /// Goes on when it is dropped, for others count on what was begun.
+    pub(crate) async fn save(self: &Arc<Self>, tables: &[Arc<Table>]) -> Result<String> {
+        let (this, tables) = (Arc::clone(self), tables.to_vec());
+        let saving = self.runtime.spawn(async move {
+            let mut owned = Arc::clone(&this.owned).lock_owned().await;
+            let progress = this.begin()?;
+            let logging = tokio::spawn(log_progress(Arc::clone(&progress)));
+            let saving = tokio::task::spawn_blocking(move || {
+                let saved = save(&tables, &this.save_options(), &progress, &mut owned);
+                this.end(saved)
+            });
+            let saved = saving.await;
+            logging.abort();
+            saved.unwrap_or_else(|_| Err(lost()))
+        });
+        saving.await.unwrap_or_else(|_| Err(lost()))
+    }
+
+    /// What there is to tell.
+    pub(crate) fn status(&self) -> CheckpointStatusResponse {
+        let state = self.state.lock();
+        let latest = state.latest.as_ref();
+        let restored_from = self.options.restored_from.as_ref();
+        CheckpointStatusResponse {
+            is_saving: state.is_saving,
+            items_written: state.progress.items_done() as i64,
+            items_total: state.progress.items_total() as i64,
+            bytes_written: state.progress.bytes_done() as i64,
+            latest_path: latest.map_or_else(String::new, |it| text(&it.saved.path)),
+            latest_saved_at_ns: latest.map_or(0, |it| it.saved_at_ns),
+            latest_duration_s: latest.map_or(0.0, |it| it.saved.took.as_secs_f64()),
+            latest_pause_ms: latest.map_or(0.0, |it| it.saved.locked.as_secs_f64() * 1e3),
+            latest_error: state.latest_error.clone(),
+            num_saved: state.num_saved,
+            num_failed: state.num_failed,
+            restored_from: restored_from.map_or_else(String::new, |path| text(path)),
+        }
+    }
+
+    /// Ends the save that is under way, and begins no other.
+    pub(crate) fn cancel(&self) {
+        let mut state = self.state.lock();
+        state.is_stopped = true;
+        state.progress.cancel();
+    }
+
+    /// Blocks until nothing is written any more, at most for `limit`. From then on other servers may
+    /// delete what this one wrote.
+    pub(crate) fn wait_for_end(&self, limit: Duration) {
+        let start = Instant::now();
+        loop {
+            if let Ok(mut owned) = self.owned.try_lock() {
+                return owned.clear();
+            }
+            if start.elapsed() >= limit {
+                return log::warn!("the server stops while a checkpoint is given up");
+            }
+            std::thread::sleep(END_POLL);
+        }
+    }
+
+    fn begin(&self) -> Result<Arc<Progress>> {
+        let mut state = self.state.lock();
+        if state.is_stopped {
+            return Err(stopping());
+        }
+        if state.temporary_root.is_none() && self.options.root.is_none() {
+            let name = format!("reverb-{:016x}", rand::random::<u64>());
+            state.temporary_root = Some(std::env::temp_dir().join(name));
+        }
+        state.progress = Arc::default();
+        state.is_saving = true;
+        Ok(Arc::clone(&state.progress))
+    }
+
+    fn save_options(&self) -> SaveOptions {
+        let root = self.options.root.clone();
+        let root = root.or_else(|| self.state.lock().temporary_root.clone());
+        SaveOptions {
+            root: root.unwrap_or_default(),
+            group: self.options.group.clone(),
+            keep_latest: self.options.keep_latest,
+        }
+    }
+
+    fn end(&self, saved: Result<Saved>) -> Result<String> {
+        let mut state = self.state.lock();
+        state.is_saving = false;
+        match saved {
+            Ok(saved) => {
+                let Saved { path, num_items, bytes, took, locked } = &saved;
+                log::info!(
+                    "checkpoint {}: {num_items} items, {bytes} bytes, in {took:?}; the tables were \
+                     locked for {locked:?}",
+                    path.display()
+                );
+                let path = text(path);
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let saved_at_ns = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
+                state.latest = Some(Latest { saved, saved_at_ns });
+                state.latest_error.clear();
+                state.num_saved += 1;
+                Ok(path)
+            }
+            Err(error) => {
+                error.message().clone_into(&mut state.latest_error);
+                state.num_failed += 1;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Logs how far a save is, now and then.
+async fn log_progress(progress: Arc<Progress>) {
+    loop {
+        tokio::time::sleep(LOG_EVERY).await;
+        log::info!(
+            "checkpoint: {} of {} items and {} bytes are written",
+            progress.items_done(),
+            progress.items_total(),
+            progress.bytes_done()
+        );
+    }
+}
+
+/// A path in a message, where it is text.
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+fn lost() -> Error {
+    Error::internal("A checkpoint ended without a result.")
+}
