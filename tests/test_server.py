@@ -65,7 +65,9 @@ def test_a_host_that_is_not_ours_is_named():
 
 def test_repr_shows_port_and_tables(start):
     server = start(testing.table("a"), testing.table("b"))
-    assert repr(server).startswith(f"Server(port={server.port}, tables=[Table(")
+    assert repr(server).startswith(
+        f"Server(port={server.port}, reverb_service=ReverbServiceAsync(tables=[Table("
+    )
     assert "name=a" in repr(server)
     assert "name=b" in repr(server)
 
