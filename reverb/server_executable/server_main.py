@@ -157,10 +157,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--version", action="version", version=f"reverb_server of reverb-replay {version}")
 
     add = parser.add_argument_group("checkpoints").add_argument
-    add("--checkpoint-dir", metavar="PATH", help="load the latest one from there, save new ones")
+    add("--checkpoint-dir", metavar="PATH", help="load the latest from there, save there")
     add("--checkpoint-interval", metavar="SECONDS", type=_seconds, help="save this often")
     add("--checkpoint-on-stop", action="store_true", help="save before stopping")
-    add("--keep-checkpoints", metavar="N", type=_count, help="delete all but the last N; 1")
+    add("--keep-checkpoints", metavar="N", type=_count, help="keep the last N; 1 if not given")
     add(
         "--restore-settings",
         action="store_true",

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `reverb_server` with a directory for checkpoints: load, save, stop, damage."""
+
+import contextlib
+import pathlib
+import re
+import shutil
+import signal
+import sys
+
+import pytest
+
+import reverb
+
+sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
+
+from programs import DEADLINE_S, Program
+
+CONFIG = """
+tables: {
+  table_name: "t"
+  sampler: { fifo: true }
+  remover: { fifo: true }
+  max_size: 20
+  rate_limiter: { min_size_to_sample: 1 samples_per_insert: 1 min_diff: -1e300 max_diff: 1e300 }
+}
+"""
+COMMAND = """
+from reverb.server_executable import server_main
+server_main.app_run_main()
+"""
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A directory for checkpoints; it does not exist yet."""
+    return tmp_path / "checkpoints"
+
+
+@contextlib.contextmanager
+def running(root, *options, config=CONFIG):
+    """A server in a process of its own, and a client of it."""
+    arguments = [f"--config={config}", "--host", "127.0.0.1", "--checkpoint-dir", root, *options]
+    with Program(COMMAND, *arguments) as program:
+        port = re.search(r" is ready on port (\d+) of ", program.line())[1]
+        yield program, reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
+
+
+def stop(program):
+    program.signal(signal.SIGTERM)
+    assert program.ended() == 0, program.errors
+
+
+def complete_checkpoints(root):
+    return sorted(marker.parent for marker in root.glob("*/DONE"))
+
+
+def test_what_was_there_at_the_stop_is_there_after_the_next_start(root):
+    with running(root, "--checkpoint-on-stop") as (program, client):
+        assert client.checkpoint_status().restored_from is None
+        client.insert([7], {"t": 3.0})
+        stop(program)
+    (saved,) = complete_checkpoints(root)
+    with running(root) as (program, client):
+        assert pathlib.Path(client.checkpoint_status().restored_from) == saved
+        ((sample,),) = client.sample("t")
+        assert (int(sample.data[0]), sample.info.priority) == (7, 3.0)
+        client.insert([8], {"t": 1.0})
+        stop(program)
+    # This one was not told to save.
+    assert complete_checkpoints(root) == [saved]
+
+
+def test_it_saves_at_intervals_and_keeps_the_last(root, until):
+    options = ("--checkpoint-interval=0.05", "--keep-checkpoints=2")
+    with running(root, *options) as (program, client):
+        client.insert([7], {"t": 1.0})
+        until(lambda: client.checkpoint_status().num_saved >= 4)
+        stop(program)
+    assert len(complete_checkpoints(root)) == 2
+    with running(root) as (_, client):
+        assert client.server_info()["t"].current_size == 1
+
+
+@pytest.fixture
+def saved(root):
+    """A checkpoint of one item."""
+    with running(root) as (_, client):
+        client.insert([7], {"t": 1.0})
+        return pathlib.Path(client.checkpoint())
+
+
+def test_the_config_wins_over_stored_settings_unless_told_otherwise(root, saved):
+    config = CONFIG.replace("20", "30")
+    with running(root, config=config) as (program, client):
+        assert client.server_info()["t"].max_size == 30
+        assert "max_size" in program.errors
+    with running(root, "--restore-settings", config=config) as (_, client):
+        assert client.server_info()["t"].max_size == 20
+
+
+def test_a_damaged_checkpoint_is_a_failure_that_names_the_file(root, saved):
+    file = saved / "items.tfrecord"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    file.write_bytes(data)
+    with Program(COMMAND, f"--config={CONFIG}", "--checkpoint-dir", root) as program:
+        assert program.ended() == 1
+        assert program.errors.startswith("reverb_server: cannot start: ")
+        assert str(file) in program.errors
+
+
+def test_a_last_save_that_fails_is_a_failure_of_the_stop(root, saved):
+    with running(root, "--checkpoint-on-stop") as (program, _):
+        shutil.rmtree(root)
+        root.write_text("no directory")
+        program.signal(signal.SIGTERM)
+        assert program.ended() == 1
+        assert "reverb_server: stopped, but: " in program.errors
+        assert str(root) in program.errors
