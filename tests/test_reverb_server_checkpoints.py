@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -80,6 +81,18 @@ def test_it_saves_at_intervals_and_keeps_the_last(root, until):
     assert len(complete_checkpoints(root)) == 2
     with running(root) as (_, client):
         assert client.server_info()["t"].current_size == 1
+
+
+def test_it_saves_at_the_stop_although_nobody_reads_its_output_any_more(root):
+    arguments = [f"--config={CONFIG}", f"--checkpoint-dir={root}", "--checkpoint-on-stop"]
+    command = [sys.executable, "-c", COMMAND, *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT) as process:
+        assert b" is ready " in process.stdout.readline()
+        process.stdout.close()
+        process.terminate()
+        assert process.wait(DEADLINE_S) == 0
+    assert len(complete_checkpoints(root)) == 1
 
 
 @pytest.fixture

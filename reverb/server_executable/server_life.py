@@ -55,8 +55,16 @@ def live(start: Callable[[], Server], table_names: list[str], host: str | None) 
 
 
 def say(text: str) -> None:
-    """Prints a line for people, on standard error."""
-    print(f"reverb_server: {text}", file=sys.stderr, flush=True)
+    """Prints a line for people, on standard error.
+
+    Ctrl-C also ends what the output is piped to; the server saves and stops all the same.
+    """
+    if sys.stderr is None:
+        return
+    try:
+        print(f"reverb_server: {text}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        sys.stderr = None  # The interpreter would try once more when it ends, and fail.
 
 
 def _announce(text: str) -> None:
@@ -65,7 +73,7 @@ def _announce(text: str) -> None:
         print(text, flush=True)
     except (OSError, ValueError) as error:
         say(f"{text} (standard output is closed: {error})")
-        sys.stdout = None  # The interpreter would try once more when it ends.
+        sys.stdout = None  # As above.
 
 
 class _Signals:

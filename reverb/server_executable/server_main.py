@@ -67,6 +67,9 @@ signals:
   that wait end with an error, and the port is closed. A second signal ends the process at once,
   and so does the first one before the server is ready.
 
+environment:
+  REVERB_LOG=info tells of every checkpoint that is saved, not only of those that fail.
+
 exit codes:
   0    stopped by SIGTERM
   1    failed while it started or stopped: the port is taken, a checkpoint is damaged
