@@ -136,6 +136,19 @@ pub(crate) fn check(cancel: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
+/// Lets threads that answer callers go first; for this thread, and for good.
+pub(crate) fn step_back() {
+    // Elsewhere the same call would be about the whole process.
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
+        log::debug!("the priority of a thread cannot be lowered: {error}");
+    }
+}
+
+/// How far threads step back: from 0, not at all, to 19.
+#[cfg(target_os = "linux")]
+const NICENESS: i32 = 10;
+
 /// Threads that this machine runs at once.
 pub(crate) fn num_threads() -> usize {
     /// More would wait for the one that writes or inflates.

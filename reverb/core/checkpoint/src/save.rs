@@ -17,7 +17,7 @@ use crate::chunk_set::ChunkSet;
 use crate::directory::{CHUNKS, ITEMS, Owned, Partial, TABLES, prune};
 use crate::failure::of_io;
 use crate::manifest::{FileEntry, Manifest};
-use crate::pipeline::{in_order, num_threads};
+use crate::pipeline::{in_order, num_threads, step_back};
 use crate::progress::Progress;
 use crate::record::put_record;
 use crate::settings;
@@ -138,7 +138,7 @@ fn write_items(
         num_threads(),
         progress.cancelled(),
         || Ok(pieces.next()),
-        || (Compressor::new(), Vec::new()),
+        begin_thread,
         |(compressor, raw), (table, items)| {
             raw.clear();
             for item in items {
@@ -152,6 +152,12 @@ fn write_items(
         },
     )?;
     file.finish(snapshots.iter().map(|snapshot| snapshot.items.len() as u64).sum())
+}
+
+/// What a thread that compresses works with: a compressor, and a buffer for records.
+fn begin_thread() -> (Compressor, Vec<u8>) {
+    step_back();
+    (Compressor::new(), Vec::new())
 }
 
 fn put_stored_item(out: &mut Vec<u8>, table: &str, item: &StoredItem, chunks: &ChunkSet) {
@@ -182,7 +188,7 @@ fn write_chunks(partial: &Partial, chunks: &ChunkSet, progress: &Progress) -> Re
             }
             Ok((start < at).then_some(Range { start, end: at }))
         },
-        || (Compressor::new(), Vec::new()),
+        begin_thread,
         |(compressor, raw), piece| {
             raw.clear();
             for (key, chunk) in &all[piece] {

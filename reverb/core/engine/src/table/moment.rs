@@ -15,7 +15,7 @@ use reverb_data::{Error, Result, StoredItem};
 use super::Table;
 use super::info::TableInfo;
 use super::items::Item;
-use super::state::Contents;
+use super::state::{Contents, TableState};
 use crate::selector::Handle;
 
 /// Slots that are copied under one lock: each may cost a wait for the memory.
@@ -72,6 +72,17 @@ impl Before {
         item.inserted_at_ns <= self.newest_ns
             && slot >= self.copied
             && self.noted[slot / 64] & 1 << (slot % 64) == 0
+    }
+
+    /// All items of the moment, oldest first, of which `items` were copied.
+    fn finish(mut self, mut items: Vec<StoredItem>) -> Vec<StoredItem> {
+        if let Some(contents) = self.reset.take() {
+            self.copy(&contents, self.num_slots, &mut items);
+        }
+        items.append(&mut self.changed);
+        // Slots are mostly filled in order, which is what a stable sort is fast at.
+        items.sort_by_key(|item| item.inserted_at_ns);
+        items
     }
 
     fn copy(&mut self, contents: &Contents, num_slots: usize, items: &mut Vec<StoredItem>) {
@@ -169,27 +180,36 @@ fn copy_items(table: &Table, size: usize) -> Vec<StoredItem> {
     let mut items = Vec::with_capacity(size);
     let before = loop {
         let mut shared = table.shared.lock();
-        let Some(mut before) = shared.state.before_mut().take() else { return items };
-        if before.reset.is_some() || before.copied >= before.num_slots {
+        if let Some(before) = copy_some(&mut shared.state, COPIED_SLOTS, &mut items) {
             break before;
         }
-        before.copy(shared.state.contents(), COPIED_SLOTS, &mut items);
-        *shared.state.before_mut() = Some(before);
     };
-    let mut before = before;
-    if let Some(contents) = before.reset.take() {
-        before.copy(&contents, before.num_slots, &mut items);
+    before.finish(items)
+}
+
+/// Copies the next slots; once nothing is left that needs the state, what was noted about it.
+fn copy_some(
+    state: &mut TableState,
+    num_slots: usize,
+    items: &mut Vec<StoredItem>,
+) -> Option<Box<Before>> {
+    let mut before = state.before_mut().take().expect("the moment is not over");
+    if before.reset.is_some() || before.copied >= before.num_slots {
+        return Some(before);
     }
-    items.append(&mut before.changed);
-    // Slots are mostly filled in order, which is what a stable sort is fast at.
-    items.sort_by_key(|item| item.inserted_at_ns);
-    items
+    before.copy(state.contents(), num_slots, items);
+    *state.before_mut() = Some(before);
+    None
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{insert, table};
+    use proptest::prelude::*;
+
+    use super::super::state::Batch;
+    use super::super::testing::{config, insert, item, table};
     use super::*;
+    use crate::selector::SelectorConfig;
 
     fn keys(items: &[StoredItem]) -> Vec<u64> {
         items.iter().map(|item| item.key).collect()
@@ -241,5 +261,85 @@ mod tests {
         assert_eq!(second.message(), "Table t is being copied already.");
         drop(moment);
         assert_eq!(Moment::begin(&[table]).unwrap().copy()[0].items.len(), 1);
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Insert(u64),
+        Sample(usize),
+        Update(u64, f64),
+        Delete(u64),
+        Reset,
+        Copy(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let key = 0..40u64;
+        prop_oneof![
+            4 => key.clone().prop_map(Step::Insert),
+            2 => (1..5usize).prop_map(Step::Sample),
+            2 => (key.clone(), 0.0..9.0).prop_map(|(key, priority)| Step::Update(key, priority)),
+            2 => key.prop_map(Step::Delete),
+            1 => Just(Step::Reset),
+            3 => (1..4usize).prop_map(Step::Copy),
+        ]
+    }
+
+    fn apply(state: &mut TableState, step: &Step) {
+        match *step {
+            Step::Insert(key) => state.insert(item(key), 0),
+            Step::Sample(num) => state.sample(&mut Batch::new(num)),
+            Step::Update(key, priority) => state.update(&[(key, priority)]),
+            Step::Delete(key) => state.delete(key),
+            Step::Reset => drop(state.reset(&config(20))),
+            Step::Copy(_) => {}
+        }
+    }
+
+    /// All items at once, oldest first.
+    fn all(state: &TableState) -> Vec<(u64, f64, i32, i64)> {
+        let items = state.items();
+        let mut all: Vec<_> = items
+            .in_slots(0..items.num_slots())
+            .map(|(_, it)| (it.key, it.priority, it.times_sampled, it.inserted_at_ns))
+            .collect();
+        all.sort_by_key(|it| it.3);
+        all
+    }
+
+    proptest! {
+        /// Whatever happens while slots are copied, the copy is of the moment it began.
+        #[test]
+        fn a_copy_is_one_moment(
+            earlier in proptest::collection::vec(step(), 0..60),
+            later in proptest::collection::vec(step(), 0..60),
+        ) {
+            let config = super::super::TableConfig {
+                sampler: SelectorConfig::Uniform,
+                max_times_sampled: 3,
+                ..config(20)
+            };
+            let mut state = TableState::new(&config);
+            earlier.iter().for_each(|step| apply(&mut state, step));
+            let expected = all(&state);
+            let before = Before::new(state.newest_ns(), state.items().num_slots());
+            *state.before_mut() = Some(Box::new(before));
+            let (mut items, mut finished) = (Vec::new(), None);
+            for step in &later {
+                apply(&mut state, step);
+                if let Step::Copy(slots) = *step && finished.is_none() {
+                    finished = copy_some(&mut state, slots, &mut items);
+                }
+            }
+            while finished.is_none() {
+                finished = copy_some(&mut state, 2, &mut items);
+            }
+            let copy = finished.unwrap().finish(items);
+            let copy: Vec<_> = copy
+                .iter()
+                .map(|it| (it.key, it.priority, it.times_sampled, it.inserted_at_ns))
+                .collect();
+            prop_assert_eq!(copy, expected);
+        }
     }
 }
