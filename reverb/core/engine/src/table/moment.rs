@@ -320,7 +320,9 @@ mod tests {
                 ..config(20)
             };
             let mut state = TableState::new(&config);
-            earlier.iter().for_each(|step| apply(&mut state, step));
+            for step in &earlier {
+                apply(&mut state, step);
+            }
             let expected = all(&state);
             let before = Before::new(state.newest_ns(), state.items().num_slots());
             *state.before_mut() = Some(Box::new(before));
