@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server a case measures: in its own process on the loopback, or in the process of the client.
 
-Run as a program this file is the server process: it reads the tables from its first line of input,
+Run as a program this file is the server process: it reads its options from its first line of input,
 answers with its port, and ends when its input ends (so it cannot outlive the benchmark).
 """
 
@@ -98,13 +98,16 @@ class ServerUnderTest:
 
 @contextlib.contextmanager
 def open_server(
-    where: str, tables: Sequence[TableSpec] = (TableSpec(),)
+    where: str,
+    tables: Sequence[TableSpec] = (TableSpec(),),
+    checkpoint_root: str | None = None,
 ) -> Iterator[ServerUnderTest]:
-    """Starts a server, `remote` or `in_process`, and stops it at the end."""
-    if where == "in_process":
-        import reverb
+    """Starts a server, `remote` or `in_process`, and stops it at the end.
 
-        server = reverb.Server([table.build() for table in tables])
+    It saves to and loads from `checkpoint_root`, if one is given.
+    """
+    if where == "in_process":
+        server = build_server(tables, checkpoint_root)
         try:
             yield ServerUnderTest(f"localhost:{server.port}", None)
         finally:
@@ -114,11 +117,25 @@ def open_server(
         [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
-        port = _ask(process, json.dumps([dataclasses.asdict(table) for table in tables]))
+        options = {
+            "tables": [dataclasses.asdict(table) for table in tables],
+            "checkpoint_root": checkpoint_root,
+        }
+        port = _ask(process, json.dumps(options))
         yield ServerUnderTest(f"localhost:{port}", process)
     finally:
         process.kill()
         process.wait()
+
+
+def build_server(tables: Sequence[TableSpec], checkpoint_root: str | None = None) -> Any:
+    """Returns a `reverb.Server` in this process."""
+    import reverb
+
+    checkpointer = None
+    if checkpoint_root is not None:
+        checkpointer = reverb.checkpointers.DefaultCheckpointer(checkpoint_root)
+    return reverb.Server([table.build() for table in tables], checkpointer=checkpointer)
 
 
 def _ask(process: subprocess.Popen[str], line: str) -> str:
@@ -133,10 +150,9 @@ def _ask(process: subprocess.Popen[str], line: str) -> str:
 
 
 def _serve() -> None:
-    import reverb
-
-    tables = [TableSpec(**fields).build() for fields in json.loads(sys.stdin.readline())]
-    server = reverb.Server(tables)
+    options = json.loads(sys.stdin.readline())
+    tables = [TableSpec(**fields) for fields in options["tables"]]
+    server = build_server(tables, options["checkpoint_root"])
     print(server.port, flush=True)
     for _ in sys.stdin:
         ctypes.CDLL(None).malloc_trim(0)

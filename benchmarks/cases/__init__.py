@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from cases import (
+    checkpoint,
     datasets,
     inserting,
     latency,
@@ -32,6 +33,7 @@ ALL: tuple[Case, ...] = (
     *latency.CASES,
     *startup.CASES,
     *mixed.CASES,
+    *checkpoint.CASES,
 )
 
 
