@@ -9,54 +9,71 @@ The parts of the two formats that an export needs:
     frame = u64 length | u32 masked CRC32C of the length | data | u32 masked CRC32C of data
 """
 
+import itertools
 import struct
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from reverb.core import native
 
-# Field 1 of a message, and of a list of numbers: length-delimited.
-_FIELD_1 = b"\x0a"
-_FIELD_2 = b"\x12"
+# Field 1 or 2 of a message, and field 1 of a list of numbers: length-delimited.
+_FIELD_1, _FIELD_2 = b"\x0a", b"\x12"
 # The fields of `Feature`.
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = b"\x0a", b"\x12", b"\x1a"
 
 _VARINT_BITS = 7
-_MAX_VARINT_BYTES = 10
 # Encoding takes some 100 bytes for each number on the way.
 _VARINTS_AT_ONCE = 1 << 16
 
 
-def bytes_feature(values: list[bytes]) -> bytes:
-    """A `Feature` of byte strings."""
-    return _delimited(_BYTES_LIST, b"".join(_delimited(_FIELD_1, value) for value in values))
+def bytes_features(values: Sequence[bytes], bounds: Sequence[int]) -> Iterator[bytes]:
+    """A `Feature` of byte strings for each item.
+
+    Args:
+      values: The strings of all items, after one another.
+      bounds: Where in `values` each item begins, and the last one ends; `[N + 1]`.
+    """
+    for start, end in itertools.pairwise(bounds):
+        items = b"".join(_delimited(_FIELD_1, value) for value in values[start:end])
+        yield _delimited(_BYTES_LIST, items)
 
 
-def float_feature(values: np.ndarray) -> bytes:
-    """A `Feature` of float32 numbers."""
+def float_features(values: np.ndarray, bounds: Sequence[int]) -> Iterator[bytes]:
+    """A `Feature` of float32 numbers for each item; arguments as in `bytes_features`."""
     packed = np.ascontiguousarray(values, "<f4").tobytes()
-    return _delimited(_FLOAT_LIST, _delimited(_FIELD_1, packed))
+    for start, end in itertools.pairwise(bounds):
+        yield _delimited(_FLOAT_LIST, _delimited(_FIELD_1, packed[4 * start : 4 * end]))
 
 
-def int64_feature(values: np.ndarray) -> bytes:
-    """A `Feature` of int64 numbers; of uint64, the bits."""
-    return _delimited(_INT64_LIST, _delimited(_FIELD_1, _varints(values.ravel())))
+def int64_features(values: np.ndarray, bounds: Sequence[int]) -> Iterator[bytes]:
+    """A `Feature` of int64 numbers, or the bits of uint64, for each item; as `bytes_features`."""
+    parts = [
+        _varints(values[start : start + _VARINTS_AT_ONCE])
+        for start in range(0, len(values), _VARINTS_AT_ONCE)
+    ]
+    packed = b"".join(part for part, _ in parts)
+    ends = np.cumsum(np.concatenate([[0], *(sizes for _, sizes in parts)]), dtype=np.int64)
+    for start, end in itertools.pairwise(ends[np.asarray(bounds)].tolist()):
+        yield _delimited(_INT64_LIST, _delimited(_FIELD_1, packed[start:end]))
 
 
-def example(features: dict[str, bytes]) -> bytes:
-    """An `Example` of encoded features by name."""
-    entries = []
-    for name, feature in features.items():
-        entry = _delimited(_FIELD_1, name.encode()) + _delimited(_FIELD_2, feature)
-        entries.append(_delimited(_FIELD_1, entry))
-    return _delimited(_FIELD_1, b"".join(entries))
+def examples(features: Mapping[str, Iterator[bytes]]) -> Iterator[bytes]:
+    """An `Example` for each item, of the encoded features of all items by name."""
+    prefixes = [_delimited(_FIELD_1, name.encode()) for name in features]
+    for of_item in zip(*features.values(), strict=True):
+        entries = [
+            _delimited(_FIELD_1, prefix + _delimited(_FIELD_2, feature))
+            for prefix, feature in zip(prefixes, of_item, strict=True)
+        ]
+        yield _delimited(_FIELD_1, b"".join(entries))
 
 
 def frame(data: bytes) -> bytes:
     """A record of a TFRecord file."""
     length = struct.pack("<Q", len(data))
-    crc_of_length = struct.pack("<I", native.masked_crc32c(length))
-    return b"".join((length, crc_of_length, data, struct.pack("<I", native.masked_crc32c(data))))
+    crcs = (struct.pack("<I", native.masked_crc32c(part)) for part in (length, data))
+    return b"".join((length, next(crcs), data, next(crcs)))
 
 
 def _delimited(tag: bytes, data: bytes) -> bytes:
@@ -72,23 +89,14 @@ def _varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _varints(values: np.ndarray) -> bytes:
-    """Numbers as varints, those below zero in their ten bytes."""
-    parts = []
-    for start in range(0, len(values), _VARINTS_AT_ONCE):
-        part = values[start : start + _VARINTS_AT_ONCE]
-        bits = part.astype(np.int64, copy=False).view(np.uint64)
-        width = _num_bytes(int(bits.max()))
-        shifts = np.arange(width, dtype=np.uint64) * np.uint64(_VARINT_BITS)
-        groups = bits[:, None] >> shifts
-        # A group is there if it or one behind it has bits, and the first one always.
-        present = groups != 0
-        present[:, 0] = True
-        encoded = (groups & np.uint64(0x7F)).astype(np.uint8)
-        encoded[:, :-1] |= present[:, 1:].astype(np.uint8) << np.uint8(_VARINT_BITS)
-        parts.append(encoded[present].tobytes())
-    return b"".join(parts)
-
-
-def _num_bytes(value: int) -> int:
-    return max(1, -(-value.bit_length() // _VARINT_BITS))
+def _varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
+    """Numbers as varints, those below zero in ten bytes; and the number of bytes of each."""
+    bits = values.astype(np.int64, copy=False).view(np.uint64)
+    width = max(1, -(-int(bits.max()).bit_length() // _VARINT_BITS))
+    groups = bits[:, None] >> (np.arange(width, dtype=np.uint64) * np.uint64(_VARINT_BITS))
+    # A group is there if it or one behind it has bits, and the first one always.
+    present = groups != 0
+    present[:, 0] = True
+    encoded = (groups & np.uint64(0x7F)).astype(np.uint8)
+    encoded[:, :-1] |= present[:, 1:].astype(np.uint8) << np.uint8(_VARINT_BITS)
+    return encoded[present].tobytes(), np.count_nonzero(present, axis=1)

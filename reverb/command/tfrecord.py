@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exports for TensorFlow: TFRecord files of `tf.train.Example` messages, one for each item.
 
-The features of an item are `item/key`, `item/priority`, `item/times_sampled`,
-`item/inserted_at` (seconds since 1970), and its columns. No value loses anything; the dtype decides
-how it is stored:
+The features of an item are `item/key`, `item/priority`, `item/times_sampled`, `item/inserted_at`
+(seconds since 1970), and its columns. No value loses anything; the dtype decides how it is stored:
 
-| dtype | feature | how to read it |
-|---|---|---|
-| bool, int8, int16, int32, int64, uint16, uint32 | `int64_list`, all values | `tf.cast` |
-| uint64, such as `item/key` | `int64_list` of the bits | `tf.bitcast(x, tf.uint64)` |
-| float16, float32 | `float_list`, all values | `tf.cast` for float16 |
-| strings | `bytes_list`, all values | as it is |
-| uint8; float64, complex; bfloat16 and its like | `bytes_list`, one value: the bytes of the tensor,
-little-endian | `tf.io.decode_raw(x, dtype)`, then `tf.reshape` |
+* bool, int8, int16, int32, int64, uint16, uint32: `int64_list` of all values; `tf.cast` them;
+* uint64, such as `item/key`: `int64_list` of the bits; `tf.bitcast(x, tf.uint64)`;
+* float16, float32: `float_list` of all values; `tf.cast` float16;
+* strings: `bytes_list` of all values;
+* uint8, float64, complex numbers, and types such as bfloat16: `bytes_list` of one value, which is
+  the bytes of the tensor, little-endian; `tf.io.decode_raw(x, dtype)`, then `tf.reshape`. A
+  `float_list` holds float32, so that float64 would lose digits there.
 
-float64 is not a `float_list`, because that is float32. The description (`export.json`, or beside a
-single file `<file>.json`) has of each column the dtype, the shape with `null` for the number of
-rows, and the kind of feature. Reading a column `a` of int32 `[T, 2]` and uint8 frames `b`:
+The description (`export.json`, or `<file>.json` beside a single file) has of each column the dtype,
+the shape with `null` for the number of rows, and the kind of feature. Reading a column `a` of int32
+`[T, 2]` and frames `b` of uint8:
 
     features = {"a": tf.io.FixedLenSequenceFeature([2], tf.int64, allow_missing=True),
                 "b": tf.io.FixedLenFeature([], tf.string)}
@@ -25,22 +23,20 @@ rows, and the kind of feature. Reading a column `a` of int32 `[T, 2]` and uint8 
         frames = tf.reshape(tf.io.decode_raw(item["b"], tf.uint8), [-1, 84, 84])
 """
 
+import itertools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from reverb.command import example
-from reverb.command.columns import ITEM_FIELDS, Batch, Column
+from reverb.command.columns import Batch, Column, Rows
 
 SUFFIXES = (".tfrecord", ".tfrecords")
 
 _INT64_DTYPES = {"bool", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"}
 _FLOAT_DTYPES = {"float16", "float32"}
-
-# What makes a feature of an array.
-_Encoder = Callable[[np.ndarray], bytes]
 
 
 class TfrecordFile:
@@ -53,19 +49,18 @@ class TfrecordFile:
 
     def __init__(self, path: pathlib.Path, layout: Sequence[Column]) -> None:
         self._file = path.open("wb")
-        self._fields = {name: _ENCODERS[feature_kind(dtype)] for name, dtype in ITEM_FIELDS.items()}
-        self._columns = [(column, _ENCODERS[feature_kind(column.dtype)]) for column in layout]
+        self._layout = layout
 
     def write(self, batch: Batch) -> None:
         """Appends some items."""
-        ends = [np.cumsum(rows.lengths) for rows in batch.columns]
-        for i in range(batch.num_items):
-            features = {
-                name: encode(batch.fields[name][i : i + 1]) for name, encode in self._fields.items()
-            }
-            for (column, encode), rows, end in zip(self._columns, batch.columns, ends, strict=True):
-                features[column.name] = encode(rows.values[end[i] - rows.lengths[i] : end[i]])
-            self._file.write(example.frame(example.example(features)))
+        ones = np.ones(batch.num_items, np.int64)
+        features = {
+            name: _features(values.dtype, Rows(values, ones))
+            for name, values in batch.fields.items()
+        }
+        for column, rows in zip(self._layout, batch.columns, strict=True):
+            features[column.name] = _features(column.dtype, rows)
+        self._file.writelines(map(example.frame, example.examples(features)))
 
     def close(self) -> None:
         """Completes the file."""
@@ -82,7 +77,7 @@ class TfrecordFile:
 
 
 def feature_kind(dtype: np.dtype[Any]) -> str:
-    """How values of a dtype are stored; see the table above."""
+    """How values of a dtype are stored; see above."""
     if dtype.isbuiltin == 1 and dtype.name in _INT64_DTYPES:
         return "int64_list"
     if dtype.isbuiltin == 1 and dtype.name in _FLOAT_DTYPES:
@@ -90,18 +85,20 @@ def feature_kind(dtype: np.dtype[Any]) -> str:
     return "bytes_list of strings" if dtype.kind == "O" else "bytes_list of one tensor"
 
 
-def _raw_feature(values: np.ndarray) -> bytes:
-    little_endian = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
-    return example.bytes_feature([little_endian.tobytes()])
-
-
-def _string_feature(values: np.ndarray) -> bytes:
-    return example.bytes_feature(values.ravel().tolist())
-
-
-_ENCODERS: dict[str, _Encoder] = {
-    "int64_list": example.int64_feature,
-    "float_list": example.float_feature,
-    "bytes_list of strings": _string_feature,
-    "bytes_list of one tensor": _raw_feature,
-}
+def _features(dtype: np.dtype[Any], rows: Rows) -> Iterator[bytes]:
+    """The encoded feature of each item of a column; `dtype` is that of the items."""
+    kind = feature_kind(dtype)
+    ends = np.concatenate([[0], np.cumsum(rows.lengths)])
+    if kind == "bytes_list of one tensor":
+        values = rows.values
+        little_endian = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+        tensors = [little_endian[a:b].tobytes() for a, b in itertools.pairwise(ends.tolist())]
+        return example.bytes_features(tensors, range(len(tensors) + 1))
+    # How many values a row has. Of rows without values there is nothing to write.
+    size = int(np.prod(rows.values.shape[1:], dtype=np.int64))
+    flat, bounds = rows.values.reshape(-1), (ends * size).tolist()
+    if kind == "int64_list":
+        return example.int64_features(flat, bounds)
+    if kind == "float_list":
+        return example.float_features(flat, bounds)
+    return example.bytes_features(flat.tolist(), bounds)
