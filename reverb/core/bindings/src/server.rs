@@ -92,8 +92,17 @@ impl Server {
             engines = loaded.tables;
         }
         let options = ServerOptions { host, port, checkpoints: options };
-        let core =
-            py.detach(|| Core::start(engines.clone(), &options, runtime().handle())).or_raise()?;
+        let core = py.detach(|| {
+            let started = Core::start(engines.clone(), &options, runtime().handle());
+            if started.is_err() {
+                // The tables are given back as they came.
+                for table in &engines {
+                    table.reset();
+                }
+            }
+            started
+        });
+        let core = core.or_raise()?;
         claims.keep();
         for (table, engine) in tables.iter().zip(&engines) {
             table.get().replace_engine(engine);

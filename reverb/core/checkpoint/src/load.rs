@@ -3,12 +3,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use hashbrown::HashMap;
 use reverb_data::{Error, Result};
 use reverb_engine::{Restored, Table, TableConfig};
 
 use crate::directory::{is_complete, latest};
+use crate::pipeline::check;
 use crate::progress::Progress;
 use crate::settings::differences;
 use crate::stored::{Stored, StoredTable, is_gone};
@@ -52,7 +54,9 @@ pub fn load(
     options: &LoadOptions,
     progress: &Arc<Progress>,
 ) -> Result<Option<Loaded>> {
+    let start = Instant::now();
     let Some(stored) = find(options)? else { return Ok(None) };
+    log::info!("checkpoint {}: is being loaded", stored.path().display());
     let mut by_name = HashMap::new();
     for (at, table) in tables.iter().enumerate() {
         by_name.insert(table.name(), at);
@@ -77,6 +81,7 @@ pub fn load(
         let pushed = restored[table].push(item);
         pushed.map_err(|error| error.context(&format!("Checkpoint {}", stored.path().display())))
     })?;
+    check(progress.cancelled())?;
     let mut all = tables.to_vec();
     for (mut restored, at) in restored.into_iter().zip(targets) {
         tell(&mut restored, stored.path());
@@ -85,6 +90,8 @@ pub fn load(
         }
         all[at].install(restored);
     }
+    let path = stored.path().display();
+    log::info!("checkpoint {path}: {num_items} items were loaded in {:?}", start.elapsed());
     Ok(Some(Loaded { path: stored.path().to_owned(), num_items, tables: all }))
 }
 
