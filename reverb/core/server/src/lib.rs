@@ -4,10 +4,12 @@
 #![forbid(unsafe_code)]
 
 mod checkpoints;
+mod health;
 pub mod info;
 mod insert_stream;
 mod listener;
 pub mod local;
+mod reflection;
 mod responder;
 mod sample_stream;
 mod scan_stream;

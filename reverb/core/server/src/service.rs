@@ -17,11 +17,15 @@ use reverb_wire::generated::{
 use reverb_wire::message::Message;
 use reverb_wire::status::Status;
 use reverb_wire::stream::{Compression, MessageReader};
-use reverb_wire::{OWN_SERVICE_PATH, SERVICE_PATH};
+use reverb_wire::{
+    HEALTH_PATH, OLD_REFLECTION_PATH, OWN_SERVICE_PATH, REFLECTION_PATH, SERVICE_PATH,
+};
 
 use crate::checkpoints::Checkpoints;
+use crate::health;
 use crate::info::table_info;
 use crate::insert_stream::InsertStream;
+use crate::reflection;
 use crate::responder::Responder;
 use crate::sample_stream;
 use crate::scan_stream;
@@ -80,20 +84,12 @@ pub(crate) async fn serve(
     let result = match Compression::from_headers(&head.headers) {
         Ok(compression) => {
             let reader = MessageReader::new(body, compression, &*peer);
-            let path = head.uri.path();
-            match path.strip_prefix(OWN_SERVICE_PATH) {
-                Some("Scan") => scan_stream::run(&service, reader, &mut responder).await,
-                Some("CheckpointStatus") => answer_status(&service, reader, &mut responder).await,
-                _ => {
-                    let method = path.strip_prefix(SERVICE_PATH).unwrap_or_default();
-                    answer(&service, method, reader, &mut responder).await
-                }
-            }
+            route(&service, head.uri.path(), reader, &mut responder).await
         }
         Err(error) => Err(error),
     };
     let status = match result {
-        Ok(()) => Status::ok(),
+        Ok(status) => status,
         Err(error) => Status::from_error(&service.stop.explain(error)),
     };
     responder.finish(&status);
@@ -102,6 +98,27 @@ pub(crate) async fn serve(
 fn is_grpc(headers: &HeaderMap) -> bool {
     let content_type = headers.get(header::CONTENT_TYPE).map(http::HeaderValue::as_bytes);
     content_type.is_some_and(|value| value.starts_with(b"application/grpc"))
+}
+
+/// Finds the service that a path names, and answers the call.
+async fn route(
+    service: &Arc<Service>,
+    path: &str,
+    reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<Status> {
+    let (prefix, method) = path.split_at(path.rfind('/').map_or(0, |at| at + 1));
+    match (prefix, method) {
+        (SERVICE_PATH, _) => answer(service, method, reader, responder).await?,
+        (OWN_SERVICE_PATH, "Scan") => scan_stream::run(service, reader, responder).await?,
+        (OWN_SERVICE_PATH, "CheckpointStatus") => answer_status(service, reader, responder).await?,
+        (HEALTH_PATH, _) => return health::answer(service, method, reader, responder).await,
+        (REFLECTION_PATH | OLD_REFLECTION_PATH, "ServerReflectionInfo") => {
+            reflection::run(service, reader, responder).await?;
+        }
+        _ => return Err(Error::unimplemented("")),
+    }
+    Ok(Status::ok())
 }
 
 async fn answer(

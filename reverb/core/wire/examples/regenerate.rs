@@ -11,13 +11,28 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 use prost_types::field_descriptor_proto::Type;
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 9] = [
     "reverb_service.proto",
     "replay_service.proto",
     "schema.proto",
     "patterns.proto",
     "checkpoint.proto",
     "reverb_config.proto",
+    "grpc/health/v1/health.proto",
+    "grpc/reflection/v1/reflection.proto",
+    "grpc/reflection/v1alpha/reflection.proto",
+];
+
+/// The messages of the older reflection service are those of the newer; tools see both.
+const DESCRIBED_ONLY: &str = "grpc.reflection.v1alpha";
+
+const PACKAGES: [&str; 6] = [
+    "deepmind.reverb",
+    "google.protobuf",
+    "grpc.health.v1",
+    "grpc.reflection.v1",
+    "reverb",
+    "tensorflow",
 ];
 
 const HEADER: &str = "// SPDX-License-Identifier: Apache-2.0\n";
@@ -31,6 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     write_descriptors(set.clone(), &proto.join("descriptors.bin"))?;
 
+    set.file.retain(|file| file.package() != DESCRIBED_ONLY);
     keep_chunk_data_opaque(&mut set);
     let out = root.join("src/generated");
     let mut config = prost_build::Config::new();
@@ -38,9 +54,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         .out_dir(&out)
         .compile_well_known_types()
         .btree_map(["."])
-        .bytes([".deepmind.reverb.ChunkData.data"])
+        .bytes([
+            ".deepmind.reverb.ChunkData.data",
+            ".grpc.reflection.v1.FileDescriptorResponse.file_descriptor_proto",
+        ])
         .compile_fds(set)?;
-    for package in ["deepmind.reverb", "google.protobuf", "reverb", "tensorflow"] {
+    for package in PACKAGES {
         let path = out.join(format!("{package}.rs"));
         let code = fs::read_to_string(&path)?;
         fs::write(&path, format!("{HEADER}{code}"))?;

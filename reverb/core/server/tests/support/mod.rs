@@ -189,7 +189,8 @@ impl RawClient {
         self.open_path(&format!("{SERVICE_PATH}{method}"), headers).await
     }
 
-    async fn open_path(&self, path: &str, headers: HeaderMap) -> RawStream {
+    /// A method of any service.
+    pub async fn open_path(&self, path: &str, headers: HeaderMap) -> RawStream {
         let mut request = Request::new(());
         *request.method_mut() = Method::POST;
         *request.version_mut() = Version::HTTP_2;

@@ -19,6 +19,18 @@ pub mod google {
     }
 }
 
+/// Messages of package `grpc`: of the services that every gRPC server may have.
+pub mod grpc {
+    /// Messages of package `grpc.health.v1`.
+    pub mod health {
+        include!("grpc.health.v1.rs");
+    }
+    /// Messages of package `grpc.reflection.v1`, and of `grpc.reflection.v1alpha`.
+    pub mod reflection {
+        include!("grpc.reflection.v1.rs");
+    }
+}
+
 /// Messages of package `reverb`: of calls that are our own.
 pub mod reverb {
     include!("reverb.rs");

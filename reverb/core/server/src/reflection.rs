@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The reflection service of gRPC: tools such as `grpcurl` learn the calls and messages from it.
+//!
+//! The messages of `grpc.reflection.v1` and of `v1alpha`, its older name, are the same.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use hashbrown::HashMap;
+use prost::Message as _;
+use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet};
+use reverb_data::Result;
+use reverb_wire::DESCRIPTORS;
+use reverb_wire::generated::grpc::reflection::server_reflection_request::MessageRequest;
+use reverb_wire::generated::grpc::reflection::server_reflection_response::MessageResponse;
+use reverb_wire::generated::grpc::reflection::{
+    ErrorResponse, FileDescriptorResponse, ListServiceResponse, ServerReflectionRequest,
+    ServerReflectionResponse, ServiceResponse,
+};
+use reverb_wire::message::Message;
+use reverb_wire::status::Code;
+use reverb_wire::stream::MessageReader;
+
+use crate::responder::Responder;
+use crate::service::{Service, decode};
+
+static DIRECTORY: LazyLock<Directory> = LazyLock::new(Directory::new);
+
+/// Full names of the services that a server has.
+pub(crate) fn services() -> impl Iterator<Item = &'static str> {
+    DIRECTORY.services.iter().map(String::as_str)
+}
+
+/// Answers every request with one response, until the caller ends its half.
+pub(crate) async fn run(
+    service: &Service,
+    mut requests: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    while let Some(message) = service.stop.or(requests.next()).await?? {
+        let request: ServerReflectionRequest = decode(message)?;
+        let response = ServerReflectionResponse {
+            valid_host: request.host.clone(),
+            message_response: Some(DIRECTORY.answer(request.message_request.as_ref())),
+            original_request: Some(request),
+        };
+        service.stop.or(responder.send(Message::of(&response))).await??;
+    }
+    Ok(())
+}
+
+/// Where every name is declared.
+struct Directory {
+    files: Vec<File>,
+    /// Positions in `files`.
+    by_name: HashMap<String, usize>,
+    by_symbol: HashMap<String, usize>,
+    services: Vec<String>,
+}
+
+struct File {
+    /// As it travels.
+    descriptor: Bytes,
+    dependencies: Vec<usize>,
+}
+
+impl Directory {
+    fn new() -> Self {
+        let set = FileDescriptorSet::decode(DESCRIPTORS)
+            .expect("the descriptors were written together with the code that reads them");
+        let mut directory = Self {
+            files: Vec::new(),
+            by_name: HashMap::new(),
+            by_symbol: HashMap::new(),
+            services: Vec::new(),
+        };
+        for file in &set.file {
+            directory.add(file);
+        }
+        directory.services.sort_unstable();
+        directory
+    }
+
+    /// Adds a file; those it depends on are there already.
+    fn add(&mut self, file: &FileDescriptorProto) {
+        let at = self.files.len();
+        self.by_symbol.extend(symbols(file).into_iter().map(|symbol| (symbol, at)));
+        self.services.extend(file.service.iter().map(|it| join(file.package(), it.name())));
+        self.by_name.insert(file.name().to_owned(), at);
+        self.files.push(File {
+            descriptor: file.encode_to_vec().into(),
+            dependencies: file.dependency.iter().map(|name| self.by_name[name]).collect(),
+        });
+    }
+
+    fn answer(&self, request: Option<&MessageRequest>) -> MessageResponse {
+        match request {
+            Some(MessageRequest::ListServices(_)) => {
+                let name = |name: &String| ServiceResponse { name: name.clone() };
+                let service = self.services.iter().map(name).collect();
+                MessageResponse::ListServicesResponse(ListServiceResponse { service })
+            }
+            Some(MessageRequest::FileByFilename(name)) => match self.by_name.get(name) {
+                Some(&at) => self.with_dependencies(at),
+                None => failure(Code::NotFound, format!("There is no file {name}.")),
+            },
+            Some(MessageRequest::FileContainingSymbol(symbol)) => {
+                // Some tools put a dot in front of full names, as descriptors do.
+                match self.by_symbol.get(symbol.strip_prefix('.').unwrap_or(symbol)) {
+                    Some(&at) => self.with_dependencies(at),
+                    None => failure(Code::NotFound, format!("Nothing is called {symbol}.")),
+                }
+            }
+            Some(
+                MessageRequest::FileContainingExtension(_)
+                | MessageRequest::AllExtensionNumbersOfType(_),
+            ) => failure(Code::Unimplemented, "The messages have no extensions.".into()),
+            None => failure(Code::InvalidArgument, "The request asks for nothing.".into()),
+        }
+    }
+
+    /// A file and all that it needs, each once.
+    fn with_dependencies(&self, at: usize) -> MessageResponse {
+        let mut order = vec![at];
+        let mut next = 0;
+        while let Some(&at) = order.get(next) {
+            for dependency in &self.files[at].dependencies {
+                if !order.contains(dependency) {
+                    order.push(*dependency);
+                }
+            }
+            next += 1;
+        }
+        let descriptors = order.iter().map(|&at| self.files[at].descriptor.clone());
+        MessageResponse::FileDescriptorResponse(FileDescriptorResponse {
+            file_descriptor_proto: descriptors.collect(),
+        })
+    }
+}
+
+fn failure(code: Code, error_message: String) -> MessageResponse {
+    MessageResponse::ErrorResponse(ErrorResponse { error_code: code as i32, error_message })
+}
+
+/// Full names of all that a file declares.
+fn symbols(file: &FileDescriptorProto) -> Vec<String> {
+    let mut names = Vec::new();
+    for service in &file.service {
+        let scope = join(file.package(), service.name());
+        names.extend(service.method.iter().map(|method| join(&scope, method.name())));
+        names.push(scope);
+    }
+    file.message_type.iter().for_each(|it| message_symbols(file.package(), it, &mut names));
+    file.enum_type.iter().for_each(|it| enum_symbols(file.package(), it, &mut names));
+    names
+}
+
+fn message_symbols(scope: &str, message: &DescriptorProto, names: &mut Vec<String>) {
+    let scope = join(scope, message.name());
+    names.extend(message.field.iter().map(|field| join(&scope, field.name())));
+    names.extend(message.oneof_decl.iter().map(|oneof| join(&scope, oneof.name())));
+    message.nested_type.iter().for_each(|it| message_symbols(&scope, it, names));
+    message.enum_type.iter().for_each(|it| enum_symbols(&scope, it, names));
+    names.push(scope);
+}
+
+/// The values of an enum are names beside it, not inside it.
+fn enum_symbols(scope: &str, item: &EnumDescriptorProto, names: &mut Vec<String>) {
+    names.extend(item.value.iter().map(|value| join(scope, value.name())));
+    names.push(join(scope, item.name()));
+}
+
+fn join(scope: &str, name: &str) -> String {
+    format!("{scope}.{name}")
+}
