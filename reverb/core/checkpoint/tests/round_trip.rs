@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is saved is what is loaded, and what is damaged is not loaded.
+#![allow(clippy::unwrap_used, reason = "tests may")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use reverb_checkpoint::{LoadOptions, Loaded, Progress, SaveOptions, Stored, load, save};
+use reverb_data::{
+    Chunk, ChunkBuilder, DType, Error, ErrorKind, NewItem, Result, Sampled, SequenceRange, Shape,
+    Tensor, TensorData, TrajectoryBuilder,
+};
+use reverb_engine::{Confirm, RateLimiterConfig, SelectorConfig, Table, TableConfig};
+
+fn config(name: &str, max_size: i64) -> TableConfig {
+    TableConfig {
+        name: name.to_owned(),
+        sampler: SelectorConfig::Fifo,
+        remover: SelectorConfig::Fifo,
+        max_size,
+        max_times_sampled: 0,
+        rate_limiter: RateLimiterConfig {
+            samples_per_insert: 1.0,
+            min_size_to_sample: 1,
+            min_diff: f64::MIN,
+            max_diff: f64::MAX,
+        },
+        signature: None,
+        seed: None,
+    }
+}
+
+fn tables(max_size: i64) -> Vec<Arc<Table>> {
+    ["a", "b"].map(|name| Table::new(config(name, max_size)).unwrap()).to_vec()
+}
+
+fn chunk(key: u64, values: &[i32]) -> Chunk {
+    let mut builder = ChunkBuilder::new(false);
+    builder.push(&Tensor {
+        dtype: DType::Int32,
+        shape: Shape::from_slice(&[values.len()]),
+        data: TensorData::Bytes(values.iter().flat_map(|value| value.to_le_bytes()).collect()),
+    });
+    let range = SequenceRange { episode_id: key / 10, start: 0, end: 2, sparse: false };
+    builder.finish(key, range)
+}
+
+/// An item of steps 2 and 0 of a chunk of three.
+fn insert(table: &Table, key: u64, chunk: &Chunk) {
+    let mut trajectory = TrajectoryBuilder::new();
+    trajectory.slice(chunk, 0, 2, 1);
+    trajectory.slice(chunk, 0, 0, 1);
+    trajectory.end_column(false);
+    let trajectory = trajectory.finish().unwrap();
+    let name = table.name().into();
+    let priority = key as f64 / 2.0;
+    let item = NewItem { key, table: name, priority, times_sampled: 0, trajectory };
+    let confirm: Arc<dyn Confirm> = Arc::new(Nobody);
+    table.insert(vec![item], &confirm).unwrap();
+}
+
+struct Nobody;
+
+impl Confirm for Nobody {
+    fn confirmed(&self, _keys: &[u64]) {}
+
+    fn failed(&self, error: Error) {
+        panic!("{error}");
+    }
+}
+
+fn all(table: &Table) -> Vec<Sampled> {
+    let mut scan = table.begin_scan().unwrap();
+    let mut all = Vec::new();
+    loop {
+        let items = table.scan(&mut scan).unwrap();
+        if items.is_empty() {
+            return all;
+        }
+        all.extend(items);
+    }
+}
+
+/// Everything of a table that a checkpoint keeps, as text.
+fn content(table: &Table) -> String {
+    let info = table.info();
+    let counters = (info.num_inserts, info.num_samples, info.num_deletes, info.num_unique_samples);
+    let items = all(table);
+    let items = items.iter().map(|it| {
+        let data = it.trajectory.decode().unwrap();
+        format!("{} {} {} {} {data:?}", it.key, it.priority, it.times_sampled, it.inserted_at_ns)
+    });
+    format!("{counters:?} {:?}", items.collect::<Vec<_>>())
+}
+
+fn save_to(root: &Path, tables: &[Arc<Table>]) -> PathBuf {
+    let options = SaveOptions { root: root.to_owned(), group: String::new(), keep_latest: 1 };
+    save(tables, &options, &Progress::default(), &mut Vec::new()).unwrap().path
+}
+
+fn load_from(root: &Path, tables: &[Arc<Table>]) -> Result<Option<Loaded>> {
+    let options = LoadOptions { root: root.to_owned(), fallback: None, restore_settings: false };
+    load(tables, &options, &Arc::default())
+}
+
+#[test]
+fn tables_come_back_as_they_were() {
+    let root = tempfile::tempdir().unwrap();
+    let saved = tables(5000);
+    assert!(load_from(root.path(), &saved).unwrap().is_none());
+    for key in 0..6000 {
+        insert(&saved[0], key, &chunk(key, &[key as i32, -1, 7]));
+    }
+    // A large chunk, shared by items of both tables.
+    let values: Vec<i32> = (0..300_000).collect();
+    let large = chunk(1 << 40, &values);
+    for key in 0..3 {
+        insert(&saved[0], 10_000 + key, &large);
+        insert(&saved[1], 10_000 + key, &large);
+    }
+    saved[0].try_sample(3).unwrap();
+    let path = save_to(root.path(), &saved);
+    let loaded = tables(5000);
+    let result = load_from(root.path(), &loaded).unwrap().unwrap();
+    assert_eq!((result.path, result.num_items), (path.clone(), 5003));
+    for (saved, loaded) in saved.iter().zip(&loaded) {
+        assert_eq!(content(saved), content(loaded));
+    }
+    let statistics = Stored::open(&path).unwrap().statistics(&Arc::default()).unwrap();
+    assert_eq!(statistics[0].num_chunks, 4998);
+    assert_eq!((statistics[1].num_chunks, statistics[1].lengths.as_slice()), (1, &[2, 2, 2][..]));
+}
+
+#[test]
+fn chunks_of_one_key_stay_apart() {
+    let root = tempfile::tempdir().unwrap();
+    let saved = tables(10);
+    insert(&saved[0], 1, &chunk(7, &[1, 2, 3]));
+    insert(&saved[0], 2, &chunk(7, &[4, 5, 6]));
+    insert(&saved[1], 3, &chunk(7, &[1, 2, 3]));
+    save_to(root.path(), &saved);
+    let loaded = tables(10);
+    load_from(root.path(), &loaded).unwrap().unwrap();
+    assert_eq!(content(&saved[0]), content(&loaded[0]));
+    assert_eq!(content(&saved[1]), content(&loaded[1]));
+}
+
+#[test]
+fn a_cancelled_save_leaves_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let saved = tables(10);
+    insert(&saved[0], 1, &chunk(1, &[1, 2, 3]));
+    let options =
+        SaveOptions { root: root.path().to_owned(), group: String::new(), keep_latest: 1 };
+    let progress = Progress::default();
+    progress.cancel();
+    let error = save(&saved, &options, &progress, &mut Vec::new()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// Whatever becomes of the files, it is an error or makes no difference, and never a panic.
+    #[test]
+    fn damage_is_never_loaded(
+        file in 0..4usize,
+        place in any::<prop::sample::Index>(),
+        flip in 1..=255u8,
+        cut in any::<bool>(),
+    ) {
+        let root = tempfile::tempdir().unwrap();
+        let saved = tables(10);
+        for key in 0..6 {
+            insert(&saved[key as usize % 2], key, &chunk(key, &[1, key as i32, 3]));
+        }
+        let path = save_to(root.path(), &saved);
+        let names = ["tables.tfrecord", "items.tfrecord", "chunks.tfrecord", "DONE"];
+        let file = path.join(names[file]);
+        let mut bytes = fs::read(&file).unwrap();
+        let at = place.index(bytes.len());
+        if cut { bytes.truncate(at) } else { bytes[at] ^= flip }
+        fs::write(&file, bytes).unwrap();
+        let loaded = tables(10);
+        match load_from(root.path(), &loaded) {
+            Ok(None) => prop_assert!(false, "a damaged checkpoint is not none"),
+            Ok(Some(_)) => {
+                prop_assert_eq!(content(&saved[0]), content(&loaded[0]));
+                prop_assert_eq!(content(&saved[1]), content(&loaded[1]));
+            }
+            Err(error) => {
+                prop_assert_eq!(error.kind(), ErrorKind::DataLoss);
+                prop_assert!(error.message().contains(file.to_str().unwrap()), "{}", error);
+                prop_assert_eq!(loaded[0].info().current_size, 0);
+            }
+        }
+    }
+}
