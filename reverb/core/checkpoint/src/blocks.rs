@@ -268,7 +268,9 @@ impl Input {
         })?;
         self.used += consumed;
         if status == Status::StreamEnd {
-            if self.used < self.filled {
+            let end = self.file_offset + self.used as u64;
+            let rest = read_at(&self.file, &mut [0], end);
+            if rest.map_err(|error| of_io("read", &self.path, &error))? > 0 {
                 let what = "bytes follow the end of the compressed stream.";
                 return Err(damaged(&self.path, &at(self.used), what));
             }

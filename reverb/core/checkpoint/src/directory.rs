@@ -52,13 +52,26 @@ impl Drop for Owned {
 ///
 /// `FailedPrecondition` if `root` is there and cannot be read.
 pub(crate) fn latest(root: &Path) -> Result<Option<PathBuf>> {
-    let found = names(root)?.into_iter().rev().map(|name| root.join(name));
-    Ok(found.into_iter().find(|path| is_complete(path)))
+    for name in names(root)?.into_iter().rev() {
+        let path = root.join(name);
+        if is_complete(&path)? {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether a directory is a complete checkpoint.
-pub(crate) fn is_complete(path: &Path) -> bool {
-    path.join(DONE).exists()
+///
+/// # Errors
+///
+/// `FailedPrecondition` if this process may not look: passing over it would load an older one.
+pub(crate) fn is_complete(path: &Path) -> Result<bool> {
+    match path.join(DONE).try_exists() {
+        // A plain file has nothing in it.
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(false),
+        found => found.map_err(|error| of_io("look into", path, &error)),
+    }
 }
 
 /// Names in `root` that may be checkpoints, by their bytes. A directory that is not there is empty.
@@ -93,6 +106,7 @@ pub(crate) struct Partial {
     root: PathBuf,
     path: PathBuf,
     tables: Option<File>,
+    is_published: bool,
 }
 
 impl Partial {
@@ -103,7 +117,7 @@ impl Partial {
         let id: u64 = rand::random();
         let path = root.join(format!("{PARTIAL}{id:016x}"));
         fs::create_dir(&path).map_err(|error| of_io("create directory", &path, &error))?;
-        let mut partial = Self { root: root.to_owned(), path, tables: None };
+        let mut partial = Self { root: root.to_owned(), path, tables: None, is_published: false };
         let tables = partial.create_file(TABLES)?;
         if let Err(error) = tables.try_lock() {
             log::debug!("{} cannot be locked: {error}", partial.path.display());
@@ -138,18 +152,26 @@ impl Partial {
         let lock = lock_root(&self.root);
         let path = self.root.join(next_name(&self.root)?);
         fs::rename(&self.path, &path).map_err(|error| of_io("create", &path, &error))?;
+        self.is_published = true;
         drop(lock);
         let tables = self.tables.take();
-        self.path.clone_from(&path);
         sync_directory(&self.root).map_err(|error| of_io("write", &self.root, &error))?;
         let tables = tables.ok_or_else(|| Error::internal("A checkpoint was written twice."))?;
+        if let Some(other) = latest(&self.root)?.filter(|other| *other > path) {
+            log::warn!(
+                "checkpoint {}: {} sorts behind it, so a server that starts loads that one; move \
+                 it to another directory",
+                path.display(),
+                other.display()
+            );
+        }
         Ok(Owned { path, tables })
     }
 }
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        if self.tables.is_some() {
+        if !self.is_published {
             delete_files(&self.path);
         }
     }
@@ -222,8 +244,11 @@ fn delete_left_overs(root: &Path) {
 }
 
 /// Whether a directory is a complete checkpoint that this package wrote, with nothing else in it.
+/// One that somebody has given another name is somebody's.
 fn is_ours(path: &Path) -> bool {
-    fs::read(path.join(DONE)).is_ok_and(|content| manifest::is_ours(&content))
+    let time = path.file_name().and_then(|name| DateTime::parse_from_rfc3339(name.to_str()?).ok());
+    time.is_some_and(|time| path.file_name() == Some(name_of(&time).as_ref()))
+        && fs::read(path.join(DONE)).is_ok_and(|content| manifest::is_ours(&content))
         && has_only_our_files(path)
 }
 
@@ -276,6 +301,7 @@ mod tests {
         let at = |name: &str| root.path().join(name);
         fs::write(at("notes.txt"), "mine").unwrap();
         fs::create_dir(at("zzz")).unwrap();
+        fs::rename(checkpoint(root.path()).path(), at("best")).unwrap();
         fs::create_dir(at(".partial-nearly")).unwrap();
         fs::write(at(".partial-nearly").join("mine"), "x").unwrap();
         fs::create_dir(at("2020-01-01T00:00:00+00:00")).unwrap();
@@ -287,10 +313,10 @@ mod tests {
         prune(root.path(), 2, &mut owned);
         assert_eq!(owned.len(), 3);
         for path in kept.iter().chain([&with_notes]) {
-            assert!(is_complete(path));
+            assert!(is_complete(path).unwrap());
         }
-        assert_eq!(latest(root.path()).unwrap().as_ref(), Some(&kept[1]));
-        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 3 + 4);
+        assert_eq!(latest(root.path()).unwrap(), Some(at("best")));
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 3 + 5);
     }
 
     #[test]
@@ -301,10 +327,10 @@ mod tests {
         let path = theirs.path().to_owned();
         let mut mine = vec![checkpoint(root.path())];
         prune(root.path(), 1, &mut mine);
-        assert!(is_complete(&path) && writing.path().exists());
+        assert!(is_complete(&path).unwrap() && writing.path().exists());
         drop((theirs, writing));
         prune(root.path(), 1, &mut mine);
-        assert!(!path.exists() && is_complete(mine[0].path()));
+        assert!(!path.exists() && is_complete(mine[0].path()).unwrap());
     }
 
     #[test]

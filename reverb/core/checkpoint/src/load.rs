@@ -9,7 +9,8 @@ use hashbrown::HashMap;
 use reverb_data::{Error, Result};
 use reverb_engine::{Restored, Table, TableConfig};
 
-use crate::directory::{is_complete, latest};
+use crate::directory::{ITEMS, is_complete, latest};
+use crate::failure::damaged;
 use crate::pipeline::check;
 use crate::progress::Progress;
 use crate::settings::differences;
@@ -70,8 +71,9 @@ pub fn load(
     }
     let mut restored = Vec::with_capacity(targets.len());
     for (table, &at) in stored.tables().iter().zip(&targets) {
-        let config = settings_for(table, tables[at].config(), options, stored.path())?;
-        restored.push(Restored::new(config, &table.counters())?);
+        let config = settings_for(table, tables[at].config(), options, stored.path());
+        let new = config.and_then(|config| Restored::new(config, &table.counters()));
+        restored.push(new.map_err(|error| error.context(&about(&stored)))?);
     }
     progress.expect_items(stored.num_items().unwrap_or(0));
     let chunks = stored.chunks(progress)?;
@@ -79,8 +81,11 @@ pub fn load(
     stored.for_each_item(progress, &chunks, |table, item| {
         num_items += 1;
         let pushed = restored[table].push(item);
-        pushed.map_err(|error| error.context(&format!("Checkpoint {}", stored.path().display())))
+        pushed.map_err(|error| error.context(&about(&stored)))
     })?;
+    for (table, restored) in stored.tables().iter().zip(&restored) {
+        check_count(&stored, table, restored)?;
+    }
     check(progress.cancelled())?;
     let mut all = tables.to_vec();
     for (mut restored, at) in restored.into_iter().zip(targets) {
@@ -100,18 +105,37 @@ fn find(options: &LoadOptions) -> Result<Option<Stored>> {
         let found = match latest(&options.root)? {
             Some(path) => path,
             None => match &options.fallback {
-                Some(path) if is_complete(path) => path.clone(),
+                Some(path) if is_complete(path)? => path.clone(),
                 _ => return Ok(None),
             },
         };
         match Stored::read(found.clone()) {
             Ok(stored) => return Ok(Some(stored)),
             // Another server has replaced it with a newer one.
-            Err(error) if attempt < ATTEMPTS && is_gone(&found, &error) => {}
+            Err(error) if attempt < ATTEMPTS && is_gone(&found) => drop(error),
             Err(error) => return Err(error),
         }
     }
     Ok(None)
+}
+
+fn about(stored: &Stored) -> String {
+    format!("Checkpoint {}", stored.path().display())
+}
+
+/// The counters of a table tell how many items it had: where nothing else does, it has to have them.
+fn check_count(stored: &Stored, table: &StoredTable, restored: &Restored) -> Result<()> {
+    let counters = table.counters();
+    let counted = counters.inserts - counters.deletes;
+    let there = (restored.len() as u64 + restored.num_removed()) as i64;
+    if stored.is_counted() || there >= counted {
+        return Ok(());
+    }
+    let what = format!(
+        "it has {there} items of table {}, whose counters say that it had {counted}.",
+        table.name()
+    );
+    Err(damaged(&stored.path().join(ITEMS), "as a whole", &what))
 }
 
 fn unknown_table(stored: &Stored, name: &str, tables: &[Arc<Table>]) -> Error {

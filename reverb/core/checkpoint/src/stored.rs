@@ -10,7 +10,7 @@ use bytes::Bytes;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use prost::Message;
-use reverb_data::{Chunk, Error, ErrorKind, Result, StoredItem};
+use reverb_data::{Chunk, Error, Result, StoredItem};
 use reverb_engine::{Counters, TableConfig};
 use reverb_wire::codec::chunk::{RawChunk, Sharing};
 use reverb_wire::codec::item::RawItem;
@@ -83,7 +83,7 @@ impl Stored {
     ///
     /// `FailedPrecondition` if there is none; `DataLoss` if its tables are damaged.
     pub fn open(path: &Path) -> Result<Self> {
-        if is_complete(path) {
+        if is_complete(path)? {
             return Self::read(path.to_owned());
         }
         match latest(path)? {
@@ -114,9 +114,7 @@ impl Stored {
             manifest,
             items_in_tables: Vec::new(),
         };
-        if stored.manifest.is_some() && stored.items.is_none() {
-            required(&stored.path, ITEMS, None)?;
-        }
+        stored.check_lengths(&tables)?;
         stored.read_tables(&tables)?;
         Ok(stored)
     }
@@ -170,6 +168,32 @@ impl Stored {
         self.tables = tables;
         self.items_in_tables = old_items;
         Ok(())
+    }
+
+    /// Compares the lengths of the files with those that were written down.
+    fn check_lengths(&self, tables: &File) -> Result<()> {
+        let Some(manifest) = &self.manifest else { return Ok(()) };
+        let files =
+            [(TABLES, Some(tables)), (ITEMS, self.items.as_deref()), (CHUNKS, Some(&*self.chunks))];
+        for (name, file) in files {
+            let path = self.path.join(name);
+            let Some(file) = file else { return Err(missing(&path)) };
+            let length = file.metadata().map_err(|error| of_io("read", &path, &error))?.len();
+            match manifest.file(name).map(|entry| entry.bytes) {
+                Some(bytes) if bytes != length => {
+                    let at = format!("at byte {}", length.min(bytes));
+                    let what = format!("it has {length} bytes, and {DONE} says {bytes}.");
+                    return Err(damaged(&path, &at, &what));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the number of records was written down, and so was checked.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.manifest.is_some()
     }
 
     /// Compares the number of records with the one that was written down.
@@ -354,10 +378,14 @@ fn open_file(directory: &Path, name: &str) -> Result<Option<Arc<File>>> {
 }
 
 fn required(directory: &Path, name: &str, file: Option<Arc<File>>) -> Result<Arc<File>> {
-    file.ok_or_else(|| damaged(&directory.join(name), "as a whole", "it is not there."))
+    file.ok_or_else(|| missing(&directory.join(name)))
+}
+
+fn missing(path: &Path) -> Error {
+    damaged(path, "as a whole", "it is not there.")
 }
 
 /// Whether a failure to read means that the checkpoint was deleted meanwhile.
-pub(crate) fn is_gone(path: &Path, error: &Error) -> bool {
-    error.kind() != ErrorKind::Cancelled && !is_complete(path)
+pub(crate) fn is_gone(path: &Path) -> bool {
+    matches!(is_complete(path), Ok(false))
 }

@@ -94,7 +94,10 @@ impl Checkpoints {
         let (this, tables) = (Arc::clone(self), tables.to_vec());
         let saving = self.runtime.spawn(async move {
             let mut owned = Arc::clone(&this.owned).lock_owned().await;
-            let progress = this.begin()?;
+            let progress = match this.begin() {
+                Ok(progress) => progress,
+                Err(error) => return this.end(Err(error)),
+            };
             let logging = tokio::spawn(log_progress(Arc::clone(&progress)));
             let saving = tokio::task::spawn_blocking(move || {
                 let saved = save(&tables, &this.save_options(), &progress, &mut owned);
@@ -156,8 +159,7 @@ impl Checkpoints {
             return Err(stopping());
         }
         if state.temporary_root.is_none() && self.options.root.is_none() {
-            let name = format!("reverb-{:016x}", rand::random::<u64>());
-            state.temporary_root = Some(std::env::temp_dir().join(name));
+            state.temporary_root = Some(temporary_directory()?);
         }
         state.progress = Arc::default();
         state.is_saving = true;
@@ -200,6 +202,20 @@ impl Checkpoints {
             }
         }
     }
+}
+
+/// Makes a directory for nobody but this user.
+fn temporary_directory() -> Result<PathBuf> {
+    let path = std::env::temp_dir().join(format!("reverb-{:016x}", rand::random::<u64>()));
+    let mut builder = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    let made = builder.create(&path);
+    made.map_err(|error| {
+        let text = format!("Checkpoint: cannot create directory {}: {error}.", path.display());
+        Error::failed_precondition(text)
+    })?;
+    Ok(path)
 }
 
 /// Logs how far a save is, now and then.
