@@ -12,6 +12,7 @@ sys.path[:0] = [
     str(_HERE / "support"),
     str(_HERE.parent / "hostile" / "support"),
     str(_HERE.parent / "conformance" / "support"),
+    str(_HERE.parent / "conformance" / "peer_programs"),
 ]
 
 import reverb  # noqa: E402

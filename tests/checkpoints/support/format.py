@@ -92,14 +92,16 @@ def write(
     *,
     compressed: bool = True,
     done: bytes | None = b"",
+    signed: bool = False,
 ) -> pathlib.Path:
-    """Writes a checkpoint as dm-reverb would.
+    """Writes a checkpoint as dm-reverb would, or as this package does.
 
     Args:
       path: Its directory, which is made.
       stored: What it holds.
       compressed: Zips each file as a whole, as every recent release does.
       done: What `DONE` holds; `None`: there is none.
+      signed: Writes into `DONE` what this package writes.
     """
     path = pathlib.Path(path)
     path.mkdir(parents=True)
@@ -108,9 +110,20 @@ def write(
         if messages is not None:
             data = [message.SerializeToString() for message in messages]
             records.write_file(path / name, data, compressed=compressed)
+    if signed:
+        done = _signature(path, parts)
     if done is not None:
         (path / DONE).write_bytes(done)
     return path
+
+
+def _signature(path: pathlib.Path, parts: dict[str, list[Any]]) -> bytes:
+    lines = ["reverb-replay of a test"]
+    for name, messages in parts.items():
+        size = (path / name).stat().st_size
+        lines.append(f"{name} records={len(messages)} bytes={size}")
+    text = "\n".join(lines) + "\n"
+    return f"{text}crc32c={records.crc32c(text.encode()):08x}\n".encode()
 
 
 def table_record(

@@ -31,11 +31,16 @@ def _call(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_call
-def start_server(tables: list[dict[str, Any]], port: int | None = None) -> int:
-    """Starts the server of this process and returns its port."""
+def start_server(
+    tables: list[dict[str, Any]],
+    port: int | None = None,
+    checkpoints: dict[str, Any] | None = None,
+) -> int:
+    """Starts the server of this process and returns its port; `checkpoints`: where it saves."""
     stop_server()
+    checkpointer = checkpoints and reverb.checkpointers.DefaultCheckpointer(**checkpoints)
     _state["tables"] = [build_table(spec) for spec in tables]
-    _state["server"] = reverb.Server(_state["tables"], port=port)
+    _state["server"] = reverb.Server(_state["tables"], port=port, checkpointer=checkpointer)
     return _state["server"].port
 
 
@@ -62,6 +67,34 @@ def table_counts(table: int = 0) -> dict[str, int]:
 def write(address: str, scenario: str) -> None:
     """Writes a scenario."""
     SCENARIOS[scenario].write(reverb.Client(address))
+
+
+@_call
+def checkpoint(address: str) -> str:
+    """Makes a server save; returns the path."""
+    return reverb.Client(address).checkpoint()
+
+
+@_call
+def drain(address: str, table: str) -> list[dict[str, Any]]:
+    """Samples a table until it is empty, and deletes each item; returns info and columns."""
+    client = reverb.Client(address)
+    drained = []
+    for _ in range(client.server_info()[table].current_size):
+        (sample,) = client.sample(table, 1, emit_timesteps=False)
+        client.mutate_priorities(table, deletes=[sample.info.key])
+        columns = [encode(column) for column in sample.data]
+        drained.append({"info": _info(sample.info), "columns": columns})
+    return drained
+
+
+@_call
+def peek(address: str, table: str, count: int) -> list[dict[str, Any]]:
+    """Samples a table and leaves the items there; returns info and columns."""
+    return [
+        {"info": _info(sample.info), "columns": [encode(column) for column in sample.data]}
+        for sample in reverb.Client(address).sample(table, count, emit_timesteps=False)
+    ]
 
 
 @_call

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saving as a part of a server's life: status, periods, the end, interruptions."""
+
+import contextlib
+import dataclasses
+import pathlib
+import signal
+import time
+
+import numpy as np
+import pytest
+from programs import Program
+from wire_client import SERVICE, WireClient
+
+import reverb
+from reverb import reverb_types, testing
+from reverb.errors import InvalidArgumentError, ReverbError
+
+MANY = 200_000
+
+
+def insert_many(client, count=MANY):
+    client.insert_batch([np.arange(count)], {"table": 1.0})
+
+
+def num_items(root):
+    return reverb.checkpointers.read(str(root)).statistics()["table"].num_items
+
+
+def large_table():
+    return testing.table(max_size=10 * MANY)
+
+
+class TestStatus:
+    def test_before_anything_was_saved(self, serve, root):
+        status = serve(root).checkpoint_status()
+        assert isinstance(status, reverb_types.CheckpointStatus)
+        assert not status.is_saving
+        assert (status.num_saved, status.num_failed) == (0, 0)
+        assert status.latest_path is None
+        assert status.latest_saved_at is None
+        assert status.latest_error is None
+        assert status.restored_from is None
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            status.num_saved = 1
+
+    def test_after_saving(self, serve, root, insert):
+        client = serve(root)
+        insert(client, *range(5))
+        began = time.time()
+        path = client.checkpoint()
+        status = client.checkpoint_status()
+        assert (status.num_saved, status.num_failed, status.is_saving) == (1, 0, False)
+        assert status.latest_path == path
+        assert began - 1 <= status.latest_saved_at <= time.time() + 1
+        assert 0 < status.latest_duration_s < 30
+        assert 0 <= status.latest_pause_ms < 1000 * status.latest_duration_s
+        client.checkpoint()
+        assert client.checkpoint_status().num_saved == 2
+
+    def test_after_a_failure(self, serve, root):
+        client = serve(root, group="mine")
+        with pytest.raises(InvalidArgumentError):
+            client.checkpoint()
+        status = client.checkpoint_status()
+        assert (status.num_saved, status.num_failed) == (0, 1)
+        assert "mine" in status.latest_error
+        assert status.latest_path is None
+
+    def test_a_success_ends_the_error(self, serve, root):
+        client = serve(root / "below")
+        root.write_text("in the way")
+        with pytest.raises(ReverbError):
+            client.checkpoint()
+        root.unlink()
+        path = client.checkpoint()
+        status = client.checkpoint_status()
+        assert (status.num_saved, status.num_failed) == (1, 1)
+        assert (status.latest_error, status.latest_path) == (None, path)
+
+    def test_it_says_what_was_restored(self, serve, root):
+        path = serve(root).checkpoint()
+        assert serve(root).checkpoint_status().restored_from == path
+
+    def test_over_the_network(self, serve, root):
+        client = serve(root)
+        path = client.checkpoint()
+        remote = reverb.Client(f"127.1:{client.server.port}")
+        assert remote.checkpoint_status() == client.checkpoint_status()
+        assert remote.checkpoint_status().latest_path == path
+
+    def test_while_it_saves(self, serve, root, background):
+        client = serve(root, large_table())
+        insert_many(client)
+        call = background(client.checkpoint)
+        seen = []
+        while call.running:
+            seen.append(client.checkpoint_status())
+            time.sleep(0.001)
+        call.result()
+        saving = [status for status in seen if status.is_saving]
+        assert saving
+        written = [status.items_written for status in saving]
+        assert written == sorted(written)
+        assert all(status.items_written <= status.items_total <= MANY for status in saving)
+        assert saving[-1].bytes_written > 0
+        assert not client.checkpoint_status().is_saving
+
+
+class TestPeriods:
+    def test_it_saves_by_itself(self, serve, root, insert, until, values):
+        client = serve(root, checkpoint_interval_s=0.05)
+        insert(client, 1)
+        until(lambda: client.checkpoint_status().num_saved >= 3)
+        insert(client, 2)
+        saved = client.checkpoint_status().num_saved
+        until(lambda: client.checkpoint_status().num_saved >= saved + 2)
+        client.server.stop()
+        assert values(serve(root)) == [1, 2]
+
+    def test_a_failure_does_not_end_it(self, serve, root, until):
+        client = serve(root / "below", checkpoint_interval_s=0.05)
+        until(lambda: client.checkpoint_status().num_saved >= 1)
+        for path in sorted(root.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        root.rmdir()
+        root.write_text("in the way")
+        until(lambda: client.checkpoint_status().num_failed >= 2)
+        root.unlink()
+        saved = client.checkpoint_status().num_saved
+        until(lambda: client.checkpoint_status().num_saved > saved)
+
+    def test_a_call_in_between_is_fine(self, serve, root):
+        client = serve(root, checkpoint_interval_s=0.01)
+        for _ in range(20):
+            assert client.checkpoint()
+
+    @pytest.mark.parametrize("interval", [0, -1, float("nan")])
+    def test_an_interval_is_positive(self, serve, root, interval):
+        with pytest.raises(InvalidArgumentError, match="checkpoint_interval_s"):
+            serve(root, checkpoint_interval_s=interval)
+
+    def test_nothing_is_saved_after_the_stop(self, serve, root, until, names):
+        client = serve(root, checkpoint_interval_s=0.01)
+        until(lambda: client.checkpoint_status().num_saved >= 1)
+        client.server.stop()
+        before = names(root)
+        time.sleep(0.1)  # Several intervals.
+        assert names(root) == before
+        assert not [name for name in before if name.startswith(".partial")]
+
+
+class TestStop:
+    def test_it_saves_if_told_to(self, serve, root, insert, values):
+        client = serve(root, checkpoint_on_stop=True)
+        insert(client, 1, 2)
+        client.server.stop()
+        client.server.stop()
+        assert values(serve(root)) == [1, 2]
+        assert len(list(root.iterdir())) == 1
+
+    def test_the_end_of_a_with_block_is_a_stop(self, root, insert, serve, values):
+        checkpointer = reverb.checkpointers.DefaultCheckpointer(str(root))
+        with reverb.Server(
+            [testing.table()], checkpointer=checkpointer, checkpoint_on_stop=True
+        ) as server:
+            insert(server.localhost_client(), 7)
+        assert values(serve(root)) == [7]
+
+    def test_otherwise_it_does_not(self, serve, root, insert):
+        client = serve(root)
+        insert(client, 1)
+        client.server.stop()
+        assert not root.exists() or not list(root.iterdir())
+
+    def test_a_failure_is_raised_when_it_has_stopped(self, root):
+        checkpointer = reverb.checkpointers.DefaultCheckpointer(str(root), group="mine")
+        server = reverb.Server(
+            [testing.table()], checkpointer=checkpointer, checkpoint_on_stop=True
+        )
+        client = reverb.Client(f"127.1:{server.port}", connect_timeout_s=0.2)
+        with pytest.raises(InvalidArgumentError, match="mine"):
+            server.stop()
+        with pytest.raises(ReverbError):
+            client.server_info()
+
+    def test_stopping_in_the_middle_of_a_save_leaves_no_parts(
+        self, serve, root, background, until, names
+    ):
+        client = serve(root, large_table())
+        insert_many(client)
+        first = client.checkpoint()
+        call = background(client.checkpoint)
+        until(lambda: client.checkpoint_status().is_saving or not call.running)
+        client.server.stop()
+        with contextlib.suppress(ReverbError):
+            assert call.result() != first
+        # It was given up, or it was finished while the client had been told to go.
+        assert len(names(root)) == 1
+        assert num_items(root) == MANY
+
+
+def test_a_client_that_goes_away_in_the_middle_does_no_harm(serve, root, until, names):
+    client = serve(root, large_table())
+    insert_many(client)
+    for number in range(3):
+        wire = WireClient(f"127.0.0.1:{client.server.port}")
+        call = wire._channel.unary_unary(SERVICE + "Checkpoint").future(b"")
+        until(lambda: client.checkpoint_status().is_saving)
+        if number:
+            call.cancel()
+        wire._channel.close()
+        until(lambda: not client.checkpoint_status().is_saving)
+    path = client.checkpoint()
+    assert names(root) == [pathlib.Path(path).name]
+    assert num_items(root) == MANY
+
+
+INTERRUPTED = """
+    import sys
+    import numpy as np
+    import reverb
+    from reverb import testing
+
+    def run(what, call):
+        try:
+            print("calling")
+            call()
+            print("returned")
+        except KeyboardInterrupt:
+            print("interrupted")
+
+    host, root = sys.argv[1:]
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(root)
+
+    def serve():
+        tables = [testing.table(max_size=10**7)]
+        return reverb.Server(tables, checkpointer=checkpointer)
+
+    server = serve()
+    client = reverb.Client(f"{host}:{server.port}")
+    client.insert_batch([np.arange(300_000)], {"table": 1.0})
+    run("checkpoint", client.checkpoint)
+    path = client.checkpoint()
+    print(path)
+    server.stop()
+    run("restore", serve)
+    server = serve()
+    print(server.localhost_client().server_info()["table"].current_size)
+"""
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.1"], ids=["in_process", "remote"])
+def test_ctrl_c_ends_a_save_and_a_restore(root, host, names):
+    with Program(INTERRUPTED, host, root) as program:
+        assert program.line() == "calling"
+        time.sleep(0.05)  # It takes much longer than that.
+        program.signal(signal.SIGINT)
+        began = time.monotonic()
+        assert program.line() == "interrupted"
+        assert time.monotonic() - began < 2
+        path = program.line()
+        assert names(root) == [pathlib.Path(path).name]
+        assert program.line() == "calling"
+        time.sleep(0.05)
+        program.signal(signal.SIGINT)
+        began = time.monotonic()
+        assert program.line() == "interrupted"
+        assert time.monotonic() - began < 2
+        assert program.line() == "300000"
+        assert program.ended() == 0
+
+
+CYCLES = """
+    import pathlib
+    import shutil
+    import sys
+    import time
+
+    sys.path.append(sys.argv[2])
+    from programs import open_files, threads
+
+    import reverb
+    from reverb import testing
+
+    root = pathlib.Path(sys.argv[1])
+
+    def cycle():
+        shutil.rmtree(root, ignore_errors=True)
+        for _ in range(2):
+            checkpointer = reverb.checkpointers.DefaultCheckpointer(str(root))
+            with reverb.Server(
+                [testing.table()], checkpointer=checkpointer, checkpoint_interval_s=0.01
+            ) as server:
+                client = server.localhost_client()
+                client.insert([1], {"table": 1.0})
+                client.checkpoint()
+        (next(root.iterdir()) / "items.tfrecord").write_bytes(b"")
+        try:
+            reverb.Server([testing.table()], checkpointer=checkpointer)
+        except reverb.errors.DataLossError:
+            pass
+        bad = reverb.checkpointers.DefaultCheckpointer(str(root), group="mine")
+        shutil.rmtree(root)
+        with reverb.Server([testing.table()], checkpointer=bad) as server:
+            try:
+                server.localhost_client().checkpoint()
+            except reverb.errors.InvalidArgumentError:
+                pass
+
+    for _ in range(5):
+        cycle()
+    before = open_files(), threads()
+    for _ in range(50):
+        cycle()
+    deadline = time.monotonic() + 10
+    while (open_files() > before[0] or threads() > before[1]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    print(open_files() - before[0], threads() - before[1])
+"""
+
+
+def test_no_thread_and_no_file_is_left_behind(root):
+    support = pathlib.Path(__file__).parent.parent / "hostile" / "support"
+    with Program(CYCLES, root, support) as program:
+        files, threads = map(int, program.line().split())
+        assert files <= 2
+        assert threads <= 2

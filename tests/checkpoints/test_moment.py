@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint is one moment of all tables, while everybody goes on.
+
+One thread does numbered operations, each on table `a`, then on `b`, then on `c`. Whatever was saved
+has to be the state of `a` after some number of them, and of `b` and `c` after as many or one less.
+"""
+
+import itertools
+import pathlib
+import random
+import threading
+import time
+
+import format
+import messages
+import model
+import numpy as np
+import pytest
+from wire_client import WireClient
+
+import reverb
+from reverb import testing
+
+TABLES = "abc"
+# Operations of a driver that only insert, before the first save.
+WARM_UP = 280
+CHUNK = 1
+
+
+class Keeper:
+    """Inserts items with keys that it chooses, all of one chunk, and confirmed one by one."""
+
+    def __init__(self, port):
+        self._wire = WireClient(f"127.0.0.1:{port}")
+        self._stream = self._wire.insert_stream()
+        self._chunks = [messages.numbers(CHUNK)]
+
+    def insert(self, table, *keys, priority=1.0):
+        items = [messages.item(key, table, (CHUNK, 0, 1, 0), priority=priority) for key in keys]
+        self._stream.send(messages.insert(self._chunks, items, keep=[CHUNK]))
+        self._chunks = []
+        self._stream.confirmed(len(keys))
+
+    def close(self):
+        self._stream.cancel()
+        self._wire.__exit__()
+
+
+class Driver:
+    """Does random operations on every table in turn, and writes them down.
+
+    Attributes:
+      log: What was done to each table, in order.
+      begun: How many operations have begun on the first table.
+      done: How many have been done on all.
+    """
+
+    warm_up = WARM_UP
+
+    def __init__(self, client, seed, first_key, names, *, resets=True):
+        self._client = client
+        self._keeper = Keeper(client.server.port)
+        self._random = random.Random(seed)
+        self._keys = []
+        self._next_key = itertools.count(first_key)
+        self._names = names
+        self._resets = resets
+        self.log = []
+        self.begun = self.done = 0
+
+    def step(self):
+        operation = self._choose(self.begun + 1)
+        self.log.append(operation)
+        self.begun += 1
+        for name in self._names:
+            self._do(name, operation)
+        self.done += 1
+
+    def close(self):
+        self._keeper.close()
+
+    def _choose(self, number):
+        kind = self._random.random()
+        if kind < 0.35 or len(self._keys) < 5 or number <= WARM_UP:
+            key = next(self._next_key)
+            self._keys.append(key)
+            return "insert", key, float(number)
+        some = self._random.sample(self._keys[-2000:], 3)
+        if kind < 0.85:
+            return "update", dict.fromkeys(some, float(number))
+        if kind < 0.998 or not self._resets:
+            for key in some[:1]:
+                self._keys.remove(key)
+            return "delete", some[:1]
+        self._keys.clear()
+        return ("reset",)
+
+    def _do(self, table, operation):
+        name, *arguments = operation
+        if name == "insert":
+            key, priority = arguments
+            self._keeper.insert(table, key, priority=priority)
+        elif name == "update":
+            self._client.mutate_priorities(table, updates=arguments[0])
+        elif name == "delete":
+            self._client.mutate_priorities(table, deletes=arguments[0])
+        else:
+            self._client.reset(table)
+
+
+class SamplingDriver(Driver):
+    """Samples too; the oldest item first, as the tables of this test do."""
+
+    def __init__(self, client, seed, first_key, names, max_times_sampled):
+        super().__init__(client, seed, first_key, names)
+        self._model = model.Model(10**9, max_times_sampled)
+
+    def _choose(self, number):
+        if len(self._model.items) > 20 and self.begun > WARM_UP and self._random.random() < 0.2:
+            operation = ("sample", self._random.randint(1, 5))
+        else:
+            operation = super()._choose(number)
+        self._model.apply(operation)
+        return operation
+
+    def _do(self, table, operation):
+        if operation[0] == "sample":
+            assert len(self._client.sample_batch(table, operation[1]).data[0]) == operation[1]
+        else:
+            super()._do(table, operation)
+
+
+def go_on(drivers):
+    """Lets drivers work until the returned function is called, which raises what they raised."""
+    over, errors = threading.Event(), []
+
+    def work(driver):
+        try:
+            while not over.is_set():
+                driver.step()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(driver,)) for driver in drivers]
+    for thread in threads:
+        thread.start()
+
+    def stop():
+        over.set()
+        for thread in threads:
+            thread.join(30)
+        for driver in drivers:
+            driver.close()
+        assert not errors, errors[0]
+        assert not any(thread.is_alive() for thread in threads)
+
+    return stop
+
+
+def save_often(client, drivers, until, count):
+    """Saves again and again; returns the paths, and how far each driver was before and after."""
+    saves = []
+    until(lambda: all(driver.done >= driver.warm_up for driver in drivers))
+    for _ in range(count):
+        steps = [driver.done + 20 for driver in drivers]
+        until(lambda steps=steps: all(d.done >= s for d, s in zip(drivers, steps, strict=True)))
+        before = [driver.done for driver in drivers]
+        path = client.checkpoint()
+        saves.append((path, before, [driver.begun for driver in drivers]))
+    return saves
+
+
+def check_order(found, before, after):
+    """Checks that what was found is one moment between two others.
+
+    Args:
+      found: For each table, in the order in which the driver goes through them, after how many
+        operations it was in the state that was saved.
+      before: How many were done on all tables when saving began.
+      after: How many had begun when it ended.
+    """
+    assert all(found), f"a table is in a state in which it never was: {found}"
+    possible = [
+        first
+        for first in found[0]
+        if before <= first <= after
+        and any(
+            {first, first - 1} & found[-1] and all({first, last} & each for each in found)
+            for last in found[-1]
+            if first - 1 <= last <= first
+        )
+    ]
+    assert possible, f"{found} is not one moment of {before} to {after}"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_operation_is_in_all_tables_or_in_none(serve, root, until, seed, state):
+    max_size, max_times = 300, 3
+    tables = [
+        testing.table(name, max_size=max_size, max_times_sampled=max_times) for name in TABLES
+    ]
+    client = serve(root, *tables, keep_latest=1000)
+    driver = SamplingDriver(client, seed, 10, TABLES, max_times)
+    stop = go_on([driver])
+    try:
+        saves = save_often(client, [driver], until, 25)
+    finally:
+        stop()
+    stored = [format.read(path, verify=False) for path, *_ in saves]
+    found = {
+        name: model.moments(
+            model.Model(max_size, max_times),
+            driver.log,
+            [model.stored_state(one, name) for one in stored],
+        )
+        for name in TABLES
+    }
+    for at, (_, (before,), (after,)) in enumerate(saves):
+        check_order([found[name][at] for name in TABLES], before, after)
+    client.server.stop()
+    # A server that loads one of them holds just what is in the files.
+    for (path, *_), one in list(zip(saves, stored, strict=True))[::8]:
+        tables = [
+            testing.table(name, max_size=max_size, max_times_sampled=max_times) for name in TABLES
+        ]
+        restored = serve(root.parent / "no root", *tables, fallback_checkpoint_path=path)
+        for name in TABLES:
+            items = [held[:3] for held in state(restored, name)]
+            assert items == model.stored_state(one, name)[1]
+        restored.server.stop()
+
+
+def test_several_threads_at_once(serve, root, until):
+    """Each has keys of its own; the counters have to be the sums of what they did by then."""
+    names = "ab"
+    tables = [testing.table(name, max_size=10**6) for name in names]
+    client = serve(root, *tables, keep_latest=1000)
+    drivers = [Driver(client, seed, (seed + 1) * 10**9, names, resets=False) for seed in range(3)]
+    stop = go_on(drivers)
+    try:
+        saves = save_often(client, drivers, until, 12)
+    finally:
+        stop()
+    for path, before, after in saves:
+        stored = format.read(path, verify=False)
+        inserts = {name: [set()] for name in names}
+        for number, driver in enumerate(drivers):
+            found = []
+            for name in names:
+                mine = [
+                    (item.key, item.priority, item.times_sampled)
+                    for item in stored.items_of(name)
+                    if item.key // 10**9 == number + 1
+                ]
+                found.append(moments_of_items(driver.log, mine))
+                counts = {inserts_after(driver.log, k) for k in found[-1]}
+                inserts[name].append(counts)
+            check_order(found, before[number], after[number])
+        for name in names:
+            limiter = stored.table(name).rate_limiter
+            sums = {sum(choice) for choice in itertools.product(*inserts[name][1:])}
+            assert limiter.insert_count in sums
+            assert limiter.insert_count - limiter.delete_count == len(stored.items_of(name))
+
+
+def moments_of_items(log, items):
+    """After how many operations the items of a thread were these, whatever the counters."""
+    one = model.Model(10**9)
+    found = set()
+    for done in range(len(log) + 1):
+        if len(one.items) == len(items) and one.state()[1] == items:
+            found.add(done)
+        if done < len(log):
+            one.apply(log[done])
+    return found
+
+
+def inserts_after(log, count):
+    return sum(name == "insert" for name, *_ in log[:count])
+
+
+def test_samples_are_counted_with_their_items(serve, root, until):
+    """Random samples from several threads: what the items say is what the counters say."""
+    tables = [
+        testing.table("a", sampler=reverb.selectors.Uniform(), max_size=10**6),
+        testing.table("b", sampler=reverb.selectors.Prioritized(0.8), max_size=10**6),
+    ]
+    client = serve(root, *tables, keep_latest=1000)
+    for name in "ab":
+        client.insert_batch([np.arange(3000)], {name: 1.0})
+
+    class Sampler:
+        warm_up = 0
+
+        def __init__(self, name, count):
+            self.done = 0
+            self._name, self._count = name, count
+
+        def step(self):
+            batch = client.sample_batch(self._name, self._count)
+            keys = batch.info.key[:3].tolist()
+            client.mutate_priorities(self._name, dict.fromkeys(keys, float(self.done + 1)))
+            self.done += 1
+
+        begun = property(lambda self: self.done)
+
+        def close(self):
+            pass
+
+    class Inserter(Sampler):
+        def step(self):
+            client.insert_batch([np.arange(10)], {self._name: 2.0})
+            self.done += 1
+            time.sleep(0.002)  # The table shall stay small enough to be read by hand.
+
+    drivers = [Sampler("a", 64), Sampler("a", 7), Sampler("b", 64), Inserter("b", 0)]
+    stop = go_on(drivers)
+    try:
+        saves = save_often(client, drivers, until, 8)
+    finally:
+        stop()
+    for path, *_ in saves:
+        stored = format.read(path, verify=False)
+        for name in "ab":
+            record, items = stored.table(name), stored.items_of(name)
+            limiter = record.rate_limiter
+            assert sum(item.times_sampled for item in items) == limiter.sample_count
+            assert sum(item.times_sampled > 0 for item in items) == record.num_unique_samples
+            assert limiter.insert_count - limiter.delete_count == len(items)
+
+
+def test_a_large_table_whose_oldest_items_go_all_the_time(serve, root, until, values):
+    """So large that copying it takes many turns, and full, so that places are used again."""
+    size = 50_000
+    tables = [testing.table(name, max_size=size) for name in "ab"]
+    client = serve(root, *tables, keep_latest=1000)
+    client.insert_batch([np.arange(size)], {"a": 1.0, "b": 1.0})
+
+    class Pusher:
+        begun = done = warm_up = 0
+
+        def __init__(self):
+            self._writer = client.trajectory_writer(1)
+            self.next = size
+
+        def step(self):
+            for _ in range(100):
+                self._writer.append([self.next])
+                for name in "ab":
+                    self._writer.create_item(name, 1.0, [self._writer.history[0][-1:]])
+                self.next += 1
+            self._writer.flush()
+            self.done += 1
+            self.begun = self.done + 1
+
+        def close(self):
+            self._writer.close()
+
+    driver = Pusher()
+    stop = go_on([driver])
+    try:
+        saves = save_often(client, [driver], until, 4)
+    finally:
+        stop()
+    client.server.stop()
+    for path, (before,), (after,) in saves:
+        tables = [testing.table(name, max_size=size) for name in "ab"]
+        restored = serve(root.parent / "no root", *tables, fallback_checkpoint_path=path)
+        heads = []
+        for name in "ab":
+            info = restored.server_info()[name]
+            inserts = info.rate_limiter_info.insert_stats.completed
+            held = np.asarray(values(restored, name))
+            assert held.tolist() == list(range(inserts - size, inserts))
+            assert (info.num_episodes > 0, info.num_unique_samples) == (True, 0)
+            assert size + 100 * before <= inserts <= size + 100 * (after + 1)
+            heads.append(inserts)
+        # Items go into `a` first, but for those of one message, which may be applied in any order.
+        assert abs(heads[0] - heads[1]) <= 200, heads
+        restored.server.stop()
+
+
+def test_saving_in_a_row_never_goes_back(serve, root, until):
+    """Of two checkpoints the later one has all that the earlier one had, and more."""
+    client = serve(root, testing.table(max_size=10**6), keep_latest=1000)
+    driver = Driver(client, 3, 10, ["table"], resets=False)
+    stop = go_on([driver])
+    try:
+        saves = save_often(client, [driver], until, 30)
+    finally:
+        stop()
+    paths = [pathlib.Path(path).name for path, *_ in saves]
+    assert paths == sorted(paths)
+    inserts = [
+        format.read(path, verify=False).table().rate_limiter.insert_count for path, *_ in saves
+    ]
+    assert inserts == sorted(inserts)
+    for count, (_, (before,), (after,)) in zip(inserts, saves, strict=True):
+        assert inserts_after(driver.log, before) <= count <= inserts_after(driver.log, after)
