@@ -7,6 +7,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+from reverb import __version__
 from reverb.command import export, inspect, npz, parquet, source, tfrecord
 from reverb.errors import ReverbError
 
@@ -52,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="reverb", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"reverb {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_inspect(commands)
     _add_export(commands)

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of exported items: their names, and the layout that all items of a table share."""
+"""The columns of exported items: their names, and the layout that items of one file share."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tree
 
 from reverb import specs
-from reverb.command.item_statistics import num_bytes
 from reverb.command.source import StoredItem
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
 
@@ -24,14 +23,10 @@ ITEM_FIELDS = {
 # What the formats append to names of columns.
 _SUFFIXES = ("offsets", "string_offsets")
 
-# What one batch holds at most. Conversion pays for each batch, memory is a few times this.
-_BATCH_BYTES = 16 << 20
-_BATCH_ITEMS = 4096
-
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """What a column of all items of a table has in common.
+    """What a column of items of one layout has in common.
 
     Attributes:
       name: Its name in the exported files.
@@ -109,8 +104,13 @@ def signature_names(signature: Any) -> list[str]:
     return ["/".join(map(str, path)) or f"column_{i}" for i, path in enumerate(paths)]
 
 
+def layout_key(columns: Sequence[np.ndarray]) -> tuple[Any, ...]:
+    """Dtypes and shapes without the number of rows: equal for items of the same layout."""
+    return tuple((dtype_name(it.dtype), it.shape[1:] if it.ndim else None) for it in columns)
+
+
 def layout_of_item(item: StoredItem, signature: Any | None) -> list[Column]:
-    """The layout that all items have to share, taken from the first.
+    """The layout that an item shares with others.
 
     Raises:
       InvalidArgumentError: If the signature's paths do not make different names.
@@ -148,60 +148,8 @@ def layout_of_signature(signature: Any | None) -> list[Column]:
     return columns
 
 
-def batches(items: Iterator[StoredItem], layout: Sequence[Column]) -> Iterator[Batch]:
-    """Puts items together, some MiB at a time.
-
-    Raises:
-      InvalidArgumentError: If an item does not have the layout.
-    """
-    pending: list[StoredItem] = []
-    size = 0
-    for item in items:
-        _check_layout(item, layout)
-        pending.append(item)
-        size += sum(num_bytes(column) for column in item.columns)
-        if size >= _BATCH_BYTES or len(pending) >= _BATCH_ITEMS:
-            yield _batch(pending, layout)
-            pending, size = [], 0
-    if pending:
-        yield _batch(pending, layout)
-
-
-def _checked_names(signature: Any) -> list[str]:
-    names = signature_names(signature)
-    taken = set(ITEM_FIELDS)
-    for name in names:
-        if name in taken:
-            raise InvalidArgumentError(
-                f"two columns would have the name {name}; export the table with --no-signature"
-            )
-        taken |= {name, *(f"{name}/{suffix}" for suffix in _SUFFIXES)}
-    return names
-
-
-def _check_layout(item: StoredItem, layout: Sequence[Column]) -> None:
-    if len(item.columns) != len(layout):
-        raise InvalidArgumentError(
-            f"item {item.key} has {len(item.columns)} columns, the first item has {len(layout)}; "
-            "only tables whose items have the same columns can be exported"
-        )
-    for column, array in zip(layout, item.columns, strict=True):
-        row_shape = array.shape[1:] if array.ndim else None
-        same_dtype = array.dtype is column.dtype or dtype_name(array.dtype) == column.dtype_name
-        if not same_dtype or row_shape != column.row_shape:
-            found = Column(column.name, array.dtype, row_shape)
-            raise InvalidArgumentError(
-                f"column {column.name} of item {item.key} is {_described(found)}, that of the "
-                f"first item is {_described(column)}; only the number of rows may differ"
-            )
-
-
-def _described(column: Column) -> str:
-    sizes = ", ".join("?" if size is None else str(size) for size in column.shape)
-    return f"{column.dtype_name} [{sizes}]"
-
-
-def _batch(items: Sequence[StoredItem], layout: Sequence[Column]) -> Batch:
+def make_batch(items: Sequence[StoredItem], layout: Sequence[Column]) -> Batch:
+    """Puts the columns of some items of one layout together."""
     fields = {
         "item/key": np.array([item.key for item in items], np.uint64),
         "item/priority": np.array([item.priority for item in items], np.float64),
@@ -220,3 +168,15 @@ def _batch(items: Sequence[StoredItem], layout: Sequence[Column]) -> Batch:
             values = values.view(column.stored_dtype)
         columns.append(Rows(values, lengths))
     return Batch(fields, columns)
+
+
+def _checked_names(signature: Any) -> list[str]:
+    names = signature_names(signature)
+    taken = set(ITEM_FIELDS)
+    for name in names:
+        if name in taken:
+            raise InvalidArgumentError(
+                f"two columns would have the name {name}; export the table with --no-signature"
+            )
+        taken |= {name, *(f"{name}/{suffix}" for suffix in _SUFFIXES)}
+    return names

@@ -5,13 +5,19 @@ Memory is bounded by some batches of items, whatever the table holds.
 """
 
 import contextlib
+import itertools
 import pathlib
-from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
-from reverb.command import columns, npz, parquet, tfrecord
-from reverb.command.columns import Batch, Column
-from reverb.command.item_statistics import num_bytes
+from reverb.command import npz, parquet, tfrecord
+from reverb.command.columns import (
+    ITEM_FIELDS,
+    Column,
+    layout_key,
+    layout_of_item,
+    layout_of_signature,
+)
+from reverb.command.file_series import FileSeries, ItemFile, ShardLimit, describe_column
 from reverb.command.output import Output
 from reverb.command.progress import Progress
 from reverb.command.source import Source, StoredItem, check_table
@@ -20,19 +26,11 @@ from reverb.errors import InvalidArgumentError
 # How much data a file of a directory has if `--shard-items` does not tell.
 SHARD_BYTES = 256 << 20
 
-
-class _File(Protocol):
-    """What writes one file of some format."""
-
-    def write(self, batch: Batch) -> None: ...
-    def close(self) -> None: ...
-    def abandon(self) -> None: ...
-    @staticmethod
-    def stored_as(column: Column) -> str: ...
-
+# Each has a file open and some MiB of items in memory.
+_MAX_LAYOUTS = 16
 
 # The class that writes a file, and the ends of the names of such files.
-FORMATS: dict[str, tuple[Any, tuple[str, ...]]] = {
+FORMATS: dict[str, tuple[type[ItemFile], tuple[str, ...]]] = {
     "npz": (npz.NpzFile, npz.SUFFIXES),
     "parquet": (parquet.ParquetFile, parquet.SUFFIXES),
     "tfrecord": (tfrecord.TfrecordFile, tfrecord.SUFFIXES),
@@ -53,6 +51,9 @@ def export(
 ) -> tuple[int, pathlib.Path]:
     """Writes the items of a table, oldest first.
 
+    Items of one file differ in nothing but their number of rows. A table whose items differ in more
+    has a series of files for each layout.
+
     Args:
       source: Where they come from.
       table: Name of the table.
@@ -69,12 +70,12 @@ def export(
 
     Raises:
       TableNotFoundError: If there is no such table.
-      InvalidArgumentError: If the output exists, or if items differ in more than their lengths.
+      InvalidArgumentError: If the output exists, or cannot hold items that differ so much.
       FailedPreconditionError: If the format needs a package that is not there.
       UnimplementedError: If the server is one of dm-reverb, which cannot be read.
     """
     check_table(source, table)
-    make_file, suffixes = FORMATS[format_]
+    file_type, suffixes = FORMATS[format_]
     output = Output(path, suffixes, overwrite)
     if output.is_file and shard_items is not None:
         raise InvalidArgumentError(
@@ -83,109 +84,100 @@ def export(
     total = source.tables[table].current_size
     total = total if max_items is None else min(total, max_items)
     signature = source.tables[table].signature if use_signature else None
-    with Progress("exporting", enabled=progress) as bar:
-        feed = _Feed(source.scan(table), max_items, lambda count: bar(count, max(total, count)))
-        with contextlib.closing(feed), output:
-            if feed.next_item is None:
-                layout = columns.layout_of_signature(signature)
-            else:
-                layout = columns.layout_of_item(feed.next_item, signature)
-            counts = {}
-            while not counts or feed.next_item is not None:
-                limit = _Limit(None, None) if output.is_file else _limit(shard_items)
-                file_path = output.new_file()
-                file = make_file(file_path, layout)
-                counts[file_path.name] = _write(file, feed, limit, layout)
-            output.describe(_description(source, table, format_, layout, counts, make_file))
-    return sum(counts.values()), output.path
-
-
-class _Limit:
-    """How much a file takes: a number of items, of bytes, or anything."""
-
-    def __init__(self, items: int | None, bytes_: int | None) -> None:
-        self._items = items
-        self._bytes = bytes_
-
-    def allows(self, num_items: int, num_bytes_: int) -> bool:
-        """Whether another item may follow so many."""
-        return (self._items is None or num_items < self._items) and (
-            self._bytes is None or num_bytes_ < self._bytes
-        )
-
-
-def _limit(shard_items: int | None) -> _Limit:
-    return _Limit(None, SHARD_BYTES) if shard_items is None else _Limit(shard_items, None)
-
-
-class _Feed:
-    """The items of a scan, with a look at the next one."""
-
-    def __init__(self, items: Iterator[StoredItem], max_items: int | None, told: Any) -> None:
-        self._items = items
-        self._max_items = max_items
-        self._told = told
-        self._num_taken = 0
-        self.next_item = next(items, None)
-
-    def take(self, limit: _Limit) -> Iterator[StoredItem]:
-        """As many items as a limit allows."""
-        num_items = size = 0
-        while self.next_item is not None and limit.allows(num_items, size):
-            item = self.next_item
+    with (
+        Progress("exporting", enabled=progress) as bar,
+        contextlib.closing(source.scan(table)) as items,
+        output,
+        contextlib.closing(_Layouts(output, file_type, _limit(output, shard_items))) as layouts,
+    ):
+        num_items = 0
+        for item in itertools.islice(items, max_items):
+            layouts.add(item, signature)
             num_items += 1
-            size += sum(num_bytes(column) for column in item.columns)
-            self._num_taken += 1
-            self._told(self._num_taken)
-            ended = self._max_items is not None and self._num_taken >= self._max_items
-            self.next_item = None if ended else next(self._items, None)
-            yield item
+            bar(num_items, max(total, num_items))
+        if not num_items:
+            layouts.add_empty(signature)
+        layouts.complete()
+        output.describe(
+            {
+                "format": format_,
+                "source": source.name,
+                "table": table,
+                "num_items": num_items,
+                "item_fields": [
+                    describe_column(Column(name, dtype, None), file_type)
+                    for name, dtype in ITEM_FIELDS.items()
+                ],
+                "layouts": layouts.describe(),
+            }
+        )
+    return num_items, output.path
+
+
+class _Layouts:
+    """A series of files for each layout of items."""
+
+    def __init__(self, output: Output, file_type: type[ItemFile], limit: ShardLimit) -> None:
+        self._output = output
+        self._file_type = file_type
+        self._limit = limit
+        self._series: dict[tuple[Any, ...], FileSeries] = {}
+
+    def add(self, item: StoredItem, signature: Any | None) -> None:
+        key = layout_key(item.columns)
+        series = self._series.get(key)
+        if series is None:
+            self._check_room(item)
+            series = self._new_series(key, layout_of_item(item, signature))
+        series.add(item)
+
+    def add_empty(self, signature: Any | None) -> None:
+        """Makes a file without items."""
+        self._new_series((), layout_of_signature(signature))
+
+    def complete(self) -> None:
+        for series in self._series.values():
+            series.close()
 
     def close(self) -> None:
-        """Ends the scan."""
-        close = getattr(self._items, "close", None)
-        if close is not None:
-            close()
+        """Lets go of files that are not complete."""
+        for series in self._series.values():
+            series.abandon()
+
+    def describe(self) -> list[dict[str, Any]]:
+        return [series.describe() for series in self._series.values()]
+
+    def _new_series(self, key: tuple[Any, ...], layout: list[Column]) -> FileSeries:
+        number = len(self._series)
+
+        def new_path(part: int) -> pathlib.Path:
+            return self._output.new_file(number, part)
+
+        self._series[key] = FileSeries(layout, self._file_type, self._limit, new_path)
+        return self._series[key]
+
+    def _check_room(self, item: StoredItem) -> None:
+        if self._series and self._output.is_file:
+            raise InvalidArgumentError(
+                f"item {item.key} differs from those before it in more than its length, so one "
+                f"file cannot hold them: {_layout_text(item)}; give a directory as --output"
+            )
+        if len(self._series) == _MAX_LAYOUTS:
+            raise InvalidArgumentError(
+                f"items of the table have more than {_MAX_LAYOUTS} layouts, the next is "
+                f"that of item {item.key}: {_layout_text(item)}; such a table cannot be exported"
+            )
 
 
-def _write(file: _File, feed: _Feed, limit: _Limit, layout: list[Column]) -> int:
-    """Fills one file; returns its number of items."""
-    num_items = 0
-    try:
-        for batch in columns.batches(feed.take(limit), layout):
-            file.write(batch)
-            num_items += batch.num_items
-        file.close()
-    except BaseException:
-        file.abandon()
-        raise
-    return num_items
+def _layout_text(item: StoredItem) -> str:
+    parts = []
+    for column in layout_of_item(item, None):
+        sizes = ", ".join("?" if size is None else str(size) for size in column.shape)
+        parts.append(f"{column.dtype_name} [{sizes}]")
+    return ", ".join(parts)
 
 
-def _description(
-    source: Source,
-    table: str,
-    format_: str,
-    layout: list[Column],
-    counts: dict[str, int],
-    file: type[_File],
-) -> dict[str, Any]:
-    fields = [Column(name, dtype, None) for name, dtype in columns.ITEM_FIELDS.items()]
-    described = [
-        {
-            "name": column.name,
-            "dtype": column.dtype_name,
-            "shape": column.shape,
-            "stored_as": file.stored_as(column),
-        }
-        for column in [*fields, *layout]
-    ]
-    return {
-        "format": format_,
-        "source": source.name,
-        "table": table,
-        "num_items": sum(counts.values()),
-        "item_fields": described[: len(fields)],
-        "columns": described[len(fields) :],
-        "files": [{"name": name, "num_items": count} for name, count in counts.items()],
-    }
+def _limit(output: Output, shard_items: int | None) -> ShardLimit:
+    if output.is_file:
+        return ShardLimit()
+    return ShardLimit(bytes_=SHARD_BYTES) if shard_items is None else ShardLimit(items=shard_items)

@@ -17,9 +17,9 @@ from typing import Any
 
 from reverb.errors import InvalidArgumentError
 
-# In a directory, what it holds; beside a single file, with its name in front.
-MANIFEST = "export.json"
-_PART = re.compile(r"part-\d{5,}\.\w+")
+# What a directory holds. Programs that read directories of files skip names that begin like this.
+MANIFEST = "_export.json"
+_PART = re.compile(r"(layout\d+-)?part-\d{5,}\.\w+")
 
 
 class Output:
@@ -71,10 +71,17 @@ class Output:
         """Where the export will be."""
         return self._path
 
-    def new_file(self) -> pathlib.Path:
-        """Where to write the next file; a single file has one."""
-        number = len(self._file_names)
-        name = self._path.name if self.is_file else f"part-{number:05}{self._suffix}"
+    def new_file(self, layout: int, number: int) -> pathlib.Path:
+        """Where to write another file.
+
+        Args:
+          layout: Number of the layout that its items have.
+          number: Number of the file among those of the layout; a single file is the first of both.
+        """
+        name = self._path.name
+        if not self.is_file:
+            prefix = f"layout{layout}-" if layout else ""
+            name = f"{prefix}part-{number:05}{self._suffix}"
         self._file_names.append(name)
         return self._temporary / name
 

@@ -7,7 +7,7 @@ The commands ask for tables, for statistics and for items, and do not care where
 import dataclasses
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -68,7 +68,7 @@ class Source(Protocol):
         """
         ...
 
-    def scan(self, table: str) -> Iterator[StoredItem]:
+    def scan(self, table: str) -> Generator[StoredItem, None, None]:
         """Every item of a table once, oldest first.
 
         Raises:
@@ -94,7 +94,7 @@ class CheckpointSource:
         found = self._checkpoint.statistics(progress)
         return {table: found[table] for table in tables}
 
-    def scan(self, table: str) -> Iterator[StoredItem]:
+    def scan(self, table: str) -> Generator[StoredItem, None, None]:
         """See `Source`."""
         yield from map(_stored_item, self._checkpoint.scan(table, with_inserted_at=True))
 
@@ -125,7 +125,7 @@ class ServerSource:
             done += statistics[table].num_items
         return statistics
 
-    def scan(self, table: str) -> Iterator[StoredItem]:
+    def scan(self, table: str) -> Generator[StoredItem, None, None]:
         """See `Source`."""
         yield from map(_stored_item, self._client.scan(table, with_inserted_at=True))
 

@@ -12,9 +12,9 @@ The features of an item are `item/key`, `item/priority`, `item/times_sampled`, `
   the bytes of the tensor, little-endian; `tf.io.decode_raw(x, dtype)`, then `tf.reshape`. A
   `float_list` holds float32, so that float64 would lose digits there.
 
-The description (`export.json`, or `<file>.json` beside a single file) has of each column the dtype,
-the shape with `null` for the number of rows, and the kind of feature. Reading a column `a` of int32
-`[T, 2]` and frames `b` of uint8:
+The description (`_export.json`, or `<file>.json` beside a single file) has of each column the
+dtype, the shape with `null` for the number of rows, and the kind of feature. Reading a column `a`
+of int32 `[T, 2]` and frames `b` of uint8:
 
     features = {"a": tf.io.FixedLenSequenceFeature([2], tf.int64, allow_missing=True),
                 "b": tf.io.FixedLenFeature([], tf.string)}

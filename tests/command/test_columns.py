@@ -6,8 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from command_items import make_item
+from command_items import FakeSource, make_item
 
+from reverb.command.export import export
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
 from reverb.specs import TensorSpec
 
@@ -16,8 +17,8 @@ Pair = collections.namedtuple("Pair", ["second", "first"])
 
 
 def described(path):
-    description = json.loads((path / "export.json").read_text())
-    return {column["name"]: column for column in description["columns"]}
+    (layout,) = json.loads((path / "_export.json").read_text())["layouts"]
+    return {column["name"]: column for column in layout["columns"]}
 
 
 def ints(count):
@@ -71,28 +72,75 @@ def test_items_with_more_columns_than_the_signature_are_an_error(export_items):
         export_items([ints(2)], "npz", {"a": SPEC})
 
 
-@pytest.mark.parametrize(
-    ("column", "found"),
-    [
-        (np.zeros((2, 3), np.float32), r"float32 \[\?, 3\]"),
-        (np.zeros((2, 2), np.float64), r"float64 \[\?, 2\]"),
-        (np.zeros(2, np.float32), r"float32 \[\?\]"),
-        (np.zeros((), np.float32), r"float32 \[\]"),
-    ],
-)
-def test_items_may_differ_in_their_number_of_rows_only(export_items, column, found):
-    items = [make_item([np.zeros((n, 2), np.float32)], key=n) for n in (1, 2)]
+DIFFERENT = {
+    "float32 [?, 3]": np.zeros((2, 3), np.float32),
+    "float64 [?, 2]": np.zeros((2, 2), np.float64),
+    "float32 [?]": np.zeros(2, np.float32),
+    "float32 []": np.zeros((), np.float32),
+}
+
+
+def items_that_differ(*others):
+    items = [make_item([np.zeros((n, 2), np.float32)], key=n) for n in (1, 2, 3)]
+    return [items[0], items[1], *(make_item([other], key=7) for other in others), items[2]]
+
+
+@pytest.mark.parametrize("text", DIFFERENT)
+def test_items_that_differ_in_more_than_rows_have_files_of_their_own(export_items, text):
+    path = export_items(items_that_differ(DIFFERENT[text]), "npz")
+    description = json.loads((path / "_export.json").read_text())
+    assert description["num_items"] == 4
+    first, second = description["layouts"]
+    assert first["columns"][0]["shape"] == [None, 2]
+    assert first["files"] == [{"name": "part-00000.npz", "num_items": 3}]
+    assert second["files"] == [{"name": "layout1-part-00000.npz", "num_items": 1}]
+    with np.load(path / "part-00000.npz") as file:
+        assert file["item/key"].tolist() == [1, 2, 3]
+        assert file["column_0"].shape == (6, 2)
+    with np.load(path / "layout1-part-00000.npz") as file:
+        assert file["item/key"].tolist() == [7]
+        assert file["column_0"].dtype == DIFFERENT[text].dtype
+
+
+@pytest.mark.parametrize("text", DIFFERENT)
+def test_one_file_cannot_hold_items_that_differ_in_more_than_rows(tmp_path, text):
+    source = FakeSource(items_that_differ(DIFFERENT[text]))
+    with pytest.raises(InvalidArgumentError) as caught:
+        export(source, "table", "npz", tmp_path / "out.npz")
+    assert str(caught.value) == (
+        "item 7 differs from those before it in more than its length, so one file cannot hold "
+        f"them: {text}; give a directory as --output"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_items_with_another_number_of_columns_have_files_of_their_own(export_items):
+    path = export_items([ints(2), ints(3)], "npz")
+    description = json.loads((path / "_export.json").read_text())
+    assert [len(layout["columns"]) for layout in description["layouts"]] == [2, 3]
+
+
+def test_too_many_layouts_are_an_error(export_items):
+    items = [make_item([np.zeros((1, n))], key=n) for n in range(17)]
     with pytest.raises(
         InvalidArgumentError,
-        match=rf"column column_0 of item 7 is {found}, that of the first item is "
-        r"float32 \[\?, 2\]; only the number of rows may differ",
+        match=r"more than 16 layouts, the next is that of item 16: float64 \[\?, 16\]",
     ):
-        export_items([*items, make_item([column], key=7)], "npz")
+        export_items(items, "npz")
 
 
-def test_items_with_another_number_of_columns_are_an_error(export_items):
-    with pytest.raises(InvalidArgumentError, match="item 1 has 3 columns, the first item has 2"):
-        export_items([ints(2), ints(3)], "npz")
+def test_files_of_each_layout_are_cut_by_themselves(export_items):
+    items = [make_item([np.zeros(1, dtype)]) for dtype in ("f4", "f8") * 3]
+    path = export_items(items, "npz", shard_items=2)
+    names = sorted(child.name for child in path.glob("*.npz"))
+    assert names == [
+        "layout1-part-00000.npz",
+        "layout1-part-00001.npz",
+        "part-00000.npz",
+        "part-00001.npz",
+    ]
+    export(FakeSource(items[:1]), "table", "npz", path, overwrite=True)
+    assert sorted(child.name for child in path.iterdir()) == ["_export.json", "part-00000.npz"]
 
 
 def test_an_empty_table_has_the_columns_that_its_signature_tells(export_items):

@@ -19,6 +19,9 @@ sys.path.append(str(pathlib.Path(__file__).parents[1] / "hostile" / "support"))
 
 from programs import DEADLINE_S, Program
 
+# Written by dm-reverb 0.14.0.
+SAMPLE = pathlib.Path(__file__).parents[1] / "checkpoints" / "sample" / "dm_reverb_0.14.0"
+
 MAIN = "import sys\nfrom reverb.command import main\nsys.exit(main(sys.argv[1:]))"
 
 
@@ -165,3 +168,17 @@ def test_a_damaged_checkpoint_is_an_error_that_names_the_file(run, checkpoint, t
     assert err.count("\n") == 1
     assert not out.exists()
     assert not list(tmp_path.glob(".out*"))
+
+
+def test_a_checkpoint_of_dm_reverb_whose_items_differ_is_exported(run, tmp_path):
+    out = tmp_path / "out"
+    options = ("--table=fifo", "--format=npz", "--output", out)
+    assert run("export", SAMPLE, *options)[0] == 0
+    numbers, text = arrays(out / "part-00000.npz"), arrays(out / "layout1-part-00000.npz")
+    assert numbers["column_0"].tolist() == [3, 5]
+    assert numbers["column_1"].tolist() == [[3, -3], [5, -5]]
+    assert numbers["item/times_sampled"].tolist() == [2, 0]
+    assert text["column_0/offsets"].tolist() == text["column_1/offsets"].tolist() == [0, 3, 5]
+    assert text["column_0"][3:].tolist() == [[1, 10, 255], [2, 20, 255]]
+    assert text["column_1"].tobytes() == b"s0s1s2s1s2"
+    assert text["item/priority"].tolist() == [9.0, 10.0]

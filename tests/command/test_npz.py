@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 
 def read_back(path):
     """All items of an export as dicts of columns, as the documentation says how to read them."""
-    description = json.loads((path / "export.json").read_text())
+    description = json.loads((path / "_export.json").read_text())
+    (layout,) = description["layouts"]
+    columns = description["item_fields"] + layout["columns"]
     items = []
-    for part in description["files"]:
+    for part in layout["files"]:
         with np.load(path / part["name"], allow_pickle=False) as file:
-            columns = description["item_fields"] + description["columns"]
             items += [
                 {column["name"]: one(file, column, i) for column in columns}
                 for i in range(part["num_items"])
@@ -90,9 +91,9 @@ def test_types_that_numpy_lacks_are_their_bits(export_items):
     path = export_items([make_item([bits.view(bfloat16)])], "npz")
     with np.load(path / "part-00000.npz") as file:
         assert_same(file["column_0"], bits)
-    description = json.loads((path / "export.json").read_text())
-    assert description["columns"][0]["dtype"] == "bfloat16"
-    assert description["columns"][0]["stored_as"] == "uint16"
+    description = json.loads((path / "_export.json").read_text())
+    (column,) = description["layouts"][0]["columns"]
+    assert (column["dtype"], column["stored_as"]) == ("bfloat16", "uint16")
 
 
 def test_an_empty_table_gives_empty_arrays(run, everything, tmp_path):

@@ -83,7 +83,7 @@ def test_what_exists_is_replaced_only_if_told(tmp_path, name):
     part = path if name == "out.npz" else path / "part-00000.npz"
     assert keys(part) == [0, 1, 2]
     if name == "out":
-        assert names(path) == ["export.json", "part-00000.npz"]
+        assert names(path) == ["_export.json", "part-00000.npz"]
 
 
 def test_a_directory_with_other_files_is_never_replaced(tmp_path):
@@ -92,7 +92,7 @@ def test_a_directory_with_other_files_is_never_replaced(tmp_path):
     (out / "notes.txt").write_text("mine")
     with pytest.raises(InvalidArgumentError, match="holds other files than those of an export"):
         do(out, overwrite=True)
-    assert names(out) == ["export.json", "notes.txt", "part-00000.npz"]
+    assert names(out) == ["_export.json", "notes.txt", "part-00000.npz"]
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "part-00000.npz").write_text("no export")
@@ -104,7 +104,7 @@ def test_an_empty_directory_is_used(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     do(out)
-    assert names(out) == ["export.json", "part-00000.npz"]
+    assert names(out) == ["_export.json", "part-00000.npz"]
 
 
 def test_a_file_and_a_directory_do_not_replace_each_other(tmp_path):
@@ -149,8 +149,8 @@ def test_items_are_cut_into_files_as_asked(tmp_path):
         [4, 5, 6, 7],
         [8, 9],
     ]
-    files = json.loads((path / "export.json").read_text())["files"]
-    assert [file["num_items"] for file in files] == [4, 4, 2]
+    (layout,) = json.loads((path / "_export.json").read_text())["layouts"]
+    assert [file["num_items"] for file in layout["files"]] == [4, 4, 2]
 
 
 @pytest.mark.parametrize(("max_items", "parts"), [(4, 1), (5, 2), (10, 3), (100, 3)])

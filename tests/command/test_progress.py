@@ -73,6 +73,12 @@ def test_more_items_than_expected_are_all_of_them(terminal, clock):
     assert "] 100% 7 of 5 items" in terminal.lines()[0]
 
 
+def test_an_unknown_total_is_left_out(terminal, clock):
+    with Progress("reading", stream=terminal, clock=clock) as progress:
+        progress(1234, 0)
+    assert terminal.lines()[0] == "reading 1,234 items"
+
+
 def test_a_line_is_no_wider_than_the_terminal(terminal, clock, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     with Progress("reading", stream=terminal, clock=clock) as progress:

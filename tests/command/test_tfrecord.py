@@ -68,10 +68,11 @@ def records(path, *, check=True):
 
 def read_back(example_class, path, **options):
     """All items of an export as dicts of columns."""
-    description = json.loads((path / "export.json").read_text())
-    columns = description["item_fields"] + description["columns"]
+    description = json.loads((path / "_export.json").read_text())
+    (layout,) = description["layouts"]
+    columns = description["item_fields"] + layout["columns"]
     items = []
-    for part in description["files"]:
+    for part in layout["files"]:
         messages = list(records(path / part["name"], **options))
         assert len(messages) == part["num_items"]
         for message in map(example_class.FromString, messages):
@@ -165,7 +166,7 @@ def test_a_long_column_of_integers_is_encoded(export_items, example_class):
 def test_the_dtype_decides_how_values_are_stored(export_items, dtype, stored_as):
     column = strings(b"a") if dtype == "object" else np.zeros(1, dtype)
     path = export_items([make_item([column])], "tfrecord")
-    (described,) = json.loads((path / "export.json").read_text())["columns"]
+    (described,) = json.loads((path / "_export.json").read_text())["layouts"][0]["columns"]
     assert described["stored_as"] == stored_as
     assert described["shape"] == [None]
 

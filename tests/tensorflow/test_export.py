@@ -104,18 +104,19 @@ def test_all_ways_of_storing_are_read_as_documented(exported):
 def test_the_description_tells_how_to_parse(exported):
     """A reader that knows nothing but the description finds every column."""
     path, inserted, _ = exported
-    description = json.loads((path / "export.json").read_text())
+    description = json.loads((path / "_export.json").read_text())
     kinds = {
         "int64_list": tf.io.VarLenFeature(tf.int64),
         "float_list": tf.io.VarLenFeature(tf.float32),
         "bytes_list of strings": tf.io.VarLenFeature(tf.string),
         "bytes_list of one tensor": tf.io.FixedLenFeature([], tf.string),
     }
-    columns = {column["name"]: column for column in description["columns"]}
+    (layout,) = description["layouts"]
+    columns = {column["name"]: column for column in layout["columns"]}
     assert set(columns) == set(inserted[0])
     features = {name: kinds[column["stored_as"]] for name, column in columns.items()}
     count = 0
-    for file in description["files"]:
+    for file in layout["files"]:
         for record in tf.data.TFRecordDataset(str(path / file["name"])):
             item = tf.io.parse_single_example(record, features)
             for name, column in columns.items():
