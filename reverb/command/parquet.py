@@ -2,11 +2,11 @@
 """Exports for data frames and databases: Parquet files, written by pyarrow.
 
 A row is an item. `item/key` is uint64, `item/priority` float64, `item/times_sampled` int32 and
-`item/inserted_at` float64 (seconds since 1970). A column `[T, ...]` is a list of
-its rows, and each further dimension a list of fixed size in it; a column whose items are scalars is
-a plain value. Strings are binary, complex numbers lists of two, and types that only extensions of
-NumPy know, such as bfloat16, their bits as unsigned integers. The metadata of each field has the
-`shape` of an item's column (`null` for the number of rows) and the `dtype`.
+`item/inserted_at` float64 (seconds since 1970). A column `[T, ...]` is a list of its rows, and each
+further dimension a list of fixed size in it; a column whose items are scalars is a plain value.
+Strings are binary, complex numbers lists of two, and types that only extensions of NumPy know, such
+as bfloat16, their bits as unsigned integers. The metadata of each field has the `shape` of an
+item's column (`null` for the number of rows) and the `dtype`.
 
 Reading item `i` of the column `a/b`:
 
