@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TextIO
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
-_BAR_WIDTH = 24
+_BAR_WIDTH = 12
 # A rate that is told before so much time has passed would only jump.
 _SECONDS_BEFORE_RATE = 0.5
 
@@ -85,4 +85,4 @@ def _line(done: int, total: int, seconds: float) -> str:
     rate = done / seconds
     remaining = round(max(total - done, 0) / rate)
     clock = f"{remaining // 60}:{remaining % 60:02}"
-    return f"{line}, {rate:,.0f} a second, {clock} left"
+    return f"{line}, {rate:,.0f}/s, {clock} left"

@@ -44,9 +44,9 @@ def test_share_rate_and_remaining_time_are_drawn(terminal, clock):
         clock.now += 98.0
         progress(3000, 4000)
     assert terminal.lines() == [
-        "reading [........................]   0% 0 of 4,000 items",
-        "reading [######..................]  25% 1,000 of 4,000 items, 500 a second, 0:06 left",
-        "reading [##################......]  75% 3,000 of 4,000 items, 30 a second, 0:33 left",
+        "reading [............]   0% 0 of 4,000 items",
+        "reading [###.........]  25% 1,000 of 4,000 items, 500/s, 0:06 left",
+        "reading [#########...]  75% 3,000 of 4,000 items, 30/s, 0:33 left",
         "",
     ]
 
