@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints whose files are in order and whose contents are not."""
+
+import format
+import pytest
+import records
+
+import reverb
+from reverb import testing
+from reverb.errors import ReverbError
+
+
+def fails(serve, root, *tables):
+    """The error of a server that cannot start; it names the checkpoint."""
+    with pytest.raises(ReverbError) as caught:
+        serve(root, *tables)
+    assert str(root / "1") in str(caught.value)
+    return caught.value
+
+
+def change(message):
+    """Decorates a change of a good checkpoint of items 1, 2, 3 that makes it a bad one."""
+
+    def decorate(function):
+        BROKEN[function.__name__.replace("_", " ")] = (function, message)
+        return function
+
+    return decorate
+
+
+BROKEN = {}
+
+
+@change("99")
+def a_missing_chunk(stored):
+    stored.items[1].flat_trajectory.columns[0].chunk_slices[0].chunk_key = 99
+
+
+@change("nope")
+def an_item_of_an_unknown_table(stored):
+    stored.items[1].table = "nope"
+
+
+@change("3")
+def a_duplicate_key(stored):
+    stored.items[1].key = 3
+
+
+@change("table")
+def the_same_table_twice(stored):
+    stored.tables.append(stored.tables[0])
+
+
+@change("2")
+def no_column(stored):
+    stored.items[1].flat_trajectory.Clear()
+
+
+@change("2")
+def an_empty_column(stored):
+    stored.items[1].flat_trajectory.columns.add()
+
+
+@change("2")
+def rows_behind_the_chunk(stored):
+    stored.items[1].flat_trajectory.columns[0].chunk_slices[0].offset = 1
+
+
+@change("2")
+def negative_rows(stored):
+    stored.items[1].flat_trajectory.columns[0].chunk_slices[0].offset = -1
+
+
+@change("2")
+def a_tensor_that_is_not_there(stored):
+    stored.items[1].flat_trajectory.columns[0].chunk_slices[0].index = 1
+
+
+@change("2")
+def a_priority_that_is_no_number(stored):
+    stored.items[1].priority = float("nan")
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_the_error_names_the_checkpoint_and_what_is_wrong(serve, root, broken, values):
+    stored = format.simple([1, 2, 3])
+    function, word = BROKEN[broken]
+    function(stored)
+    format.write(root / "1", stored)
+    error = fails(serve, root)
+    assert word in str(error).replace(str(root), "")
+    # Once it is out of the way, the server starts.
+    (root / "1" / format.DONE).unlink()
+    assert values(serve(root)) == []
+
+
+@pytest.mark.parametrize("name", format.FILES)
+def test_a_missing_file_is_named(serve, root, name):
+    path = format.write(root / "1", format.simple([1]))
+    (path / name).unlink()
+    assert name in str(fails(serve, root))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_items_that_are_counted_and_not_there_are_missed(serve, root, count):
+    stored = format.simple([1, 2, 3])
+    stored.items = stored.items[:count]
+    format.write(root / "1", stored, compressed=False)
+    error = fails(serve, root)
+    assert isinstance(error, reverb.errors.DataLossError)
+    assert format.ITEMS in str(error)
+
+
+@pytest.mark.parametrize("name", format.FILES)
+def test_a_directory_in_place_of_a_file_is_named(serve, root, name):
+    path = format.write(root / "1", format.simple([1]))
+    (path / name).unlink()
+    (path / name).mkdir()
+    assert name in str(fails(serve, root))
+
+
+@pytest.mark.parametrize("name", format.FILES)
+def test_a_record_that_is_no_message_is_named(serve, root, name):
+    path = format.write(root / "1", format.simple([1]))
+    data = records.read_file(path / name)
+    records.write_file(path / name, [*data, b"\xff\xff\xff"])
+    error = fails(serve, root)
+    assert isinstance(error, reverb.errors.DataLossError)
+    assert name in str(error)
+
+
+# Inserts, samples, deletes; three items are there.
+COUNTERS = [
+    (0, 0, 0),
+    (2, 0, 0),
+    (10, 0, 0),
+    (3, 0, 3),
+    (3, 0, -5),
+    (-1, 0, 0),
+    (3, -7, 0),
+    (3, 10**6, 0),
+    (2**62, 0, 2**62 - 3),
+    (2**63 - 1, 2**63 - 1, 2**63 - 1),
+    (-(2**63), -(2**63), -(2**63)),
+]
+
+
+@pytest.mark.parametrize("counts", COUNTERS)
+@pytest.mark.parametrize("num_items", [0, 3])
+def test_counters_that_do_not_fit_neither_hang_nor_crash(serve, root, counts, num_items, values):
+    stored = format.simple(range(1, num_items + 1), counters=counts)
+    path = format.write(root / "1", stored)
+    try:
+        client = serve(root)
+    except ReverbError as error:
+        assert str(path) in str(error)  # noqa: PT017 - either is right
+        return
+    assert values(client) == list(range(1, num_items + 1))
+    try:
+        list(client.sample("table", 2, timeout_ms=50))
+    except reverb.DeadlineExceededError:
+        assert num_items == 0 or counts != (3, 0, 0)
+    client.reset("table")
+    client.insert([9], {"table": 1.0})
+    assert [int(steps[0].data[0]) for steps in client.sample("table", 1)] == [9]
+    client.checkpoint()
+
+
+@pytest.mark.parametrize("unique", [-1, 7, 2**63 - 1])
+@pytest.mark.parametrize("deleted", [-1, 2**63 - 1])
+def test_other_counters_may_be_anything(serve, root, unique, deleted):
+    stored = format.simple([1], num_unique_samples=unique, num_deleted_episodes=deleted)
+    path = format.write(root / "1", stored)
+    try:
+        client = serve(root)
+    except ReverbError as error:
+        assert str(path) in str(error)  # noqa: PT017 - either is right
+        return
+    list(client.sample("table", 1))
+    keys = [sample.info.key for sample in client.scan("table")]
+    client.mutate_priorities("table", deletes=keys)
+    client.checkpoint()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_size": 0},
+        {"max_size": -1},
+        {"limiter": (0.0, 0.0, 1.0, 1)},
+        {"limiter": (-1.0, 0.0, 1.0, 1)},
+        {"limiter": (float("nan"), 0.0, 1.0, 1)},
+        {"limiter": (1.0, 0.0, 1.0, 0)},
+        {"sampler": {}},
+        {"remover": {}},
+        {"sampler": {"prioritized": {"priority_exponent": float("nan")}}},
+    ],
+    ids=str,
+)
+def test_stored_settings_that_cannot_be(serve, root, fields, values):
+    path = format.write(root / "1", format.simple([], **fields))
+    with pytest.raises(ReverbError) as caught:
+        serve(root, testing.table(), restore_settings=True)
+    assert str(path) in str(caught.value)
+    # The settings of the code are good ones, and they win.
+    assert values(serve(root)) == []
