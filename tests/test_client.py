@@ -2,7 +2,9 @@
 """The client's calls: arguments, errors, and what comes back."""
 
 import inspect
+import pathlib
 import pickle
+import shutil
 import socket
 import time
 
@@ -17,7 +19,6 @@ from reverb.errors import (
     SignatureMismatchError,
     TableNotFoundError,
     UnavailableError,
-    UnimplementedError,
 )
 from reverb.specs import TensorSpec
 
@@ -329,9 +330,11 @@ class TestServerInfo:
             client.server_info(timeout=1.5)
 
 
-def test_checkpoint_says_that_it_is_not_available(client):
-    with pytest.raises(UnimplementedError):
-        client.checkpoint()
+def test_checkpoint_tells_where_it_saved(client):
+    path = pathlib.Path(client.checkpoint())
+    assert (path / "DONE").exists()
+    assert client.checkpoint_status().latest_path == str(path)
+    shutil.rmtree(path.parent)  # A temporary one, since the server was told of none.
 
 
 def test_insert_heeds_the_signatures_of_a_server_that_took_the_place_of_another(

@@ -255,11 +255,6 @@ CALLS = {
         errors.TableNotFoundError,
         NOT_FOUND,
     ),
-    "checkpoint": (
-        lambda c: c.checkpoint(),
-        errors.UnimplementedError,
-        "Checkpoints come with a later release.",
-    ),
     "writer: no length": (
         lambda c: c.writer(0),
         errors.InvalidArgumentError,
