@@ -64,9 +64,10 @@ class Checkpoint:
     """A complete checkpoint.
 
     Example:
-      >>> checkpoint = reverb.checkpointers.read("/tmp/checkpoints")
-      >>> for sample in checkpoint.scan("replay"):
+      >>> checkpoint = reverb.checkpointers.read(client.checkpoint())
+      >>> for sample in checkpoint.scan("table"):
       ...     print(sample.info.priority, sample.data)
+      1.0 [array([[0., 0., 0., 0.]]), array([1.])]
 
     Attributes:
       path: Its directory.

@@ -22,7 +22,7 @@ def python_blocks(text: str, library: str = "") -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("library", "count"), [("", 5), (" acme", 1)])
+@pytest.mark.parametrize(("library", "count"), [("", 6), (" acme", 1)])
 def test_python_blocks_run_one_after_another(library, count):
     blocks = python_blocks(README.read_text(encoding="utf-8"), library)
     assert len(blocks) == count

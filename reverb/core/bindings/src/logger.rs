@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Log lines go to standard error: the core's threads never take the GIL, so Python's logging is out of reach.
 
+use std::io::Write;
+
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
 /// Names the lowest level that is shown: error, warn (default), info, debug.
@@ -19,7 +21,9 @@ impl Log for StandardError {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            eprintln!("reverb {}: {}", record.level().as_str().to_lowercase(), record.args());
+            let level = record.level().as_str().to_lowercase();
+            // Nobody may be listening any more, which is no reason to fail.
+            let _ = writeln!(std::io::stderr(), "reverb {level}: {}", record.args());
         }
     }
 

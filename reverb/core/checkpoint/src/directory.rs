@@ -202,9 +202,9 @@ fn name_of(time: &DateTime<FixedOffset>) -> String {
     time.format("%Y-%m-%dT%H:%M:%S%.9f%:z").to_string()
 }
 
-/// Deletes complete checkpoints of this package but for the newest `keep`, and what processes that
-/// are gone have left unfinished. Nothing else: no file that this package did not write, and nothing
-/// of servers that are running.
+/// Deletes complete checkpoints of this package but for the newest `keep`, one of which is the last
+/// of `owned`, and what processes that are gone have left unfinished. Nothing else: no file that this
+/// package did not write, and nothing of servers that are running.
 pub(crate) fn prune(root: &Path, keep: usize, owned: &mut Vec<Owned>) {
     let _lock = lock_root(root);
     delete_left_overs(root);
@@ -213,11 +213,12 @@ pub(crate) fn prune(root: &Path, keep: usize, owned: &mut Vec<Owned>) {
     for name in names {
         let path = root.join(name);
         let is_mine = owned.iter().any(|owned| owned.path == path);
-        if is_ours(&path) && (is_mine || !is_in_use(&path)) {
+        let is_new = owned.last().is_some_and(|owned| owned.path == path);
+        if !is_new && is_ours(&path) && (is_mine || !is_in_use(&path)) {
             deletable.push(path);
         }
     }
-    let surplus = deletable.len().saturating_sub(keep);
+    let surplus = deletable.len().saturating_sub(keep.saturating_sub(1));
     for path in &deletable[..surplus] {
         owned.retain(|owned| owned.path != *path);
         // Under its own name it would be incomplete, and nobody's, if this is interrupted.
@@ -247,7 +248,7 @@ fn delete_left_overs(root: &Path) {
 /// One that somebody has given another name is somebody's.
 fn is_ours(path: &Path) -> bool {
     let time = path.file_name().and_then(|name| DateTime::parse_from_rfc3339(name.to_str()?).ok());
-    time.is_some_and(|time| path.file_name() == Some(name_of(&time).as_ref()))
+    time.is_some()
         && fs::read(path.join(DONE)).is_ok_and(|content| manifest::is_ours(&content))
         && has_only_our_files(path)
 }
