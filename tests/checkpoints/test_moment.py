@@ -7,167 +7,20 @@ has to be the state of `a` after some number of them, and of `b` and `c` after a
 
 import itertools
 import pathlib
-import random
-import threading
 import time
 
 import format
-import messages
 import model
 import numpy as np
 import pytest
-from wire_client import WireClient
+from traffic import FEW, MANY, Driver, SamplingDriver, go_on, save_often
 
 import reverb
 from reverb import testing
 
 TABLES = "abc"
-# Operations of a driver that only insert, before the first save.
-WARM_UP = 280
-CHUNK = 1
 
-
-class Keeper:
-    """Inserts items with keys that it chooses, all of one chunk, and confirmed one by one."""
-
-    def __init__(self, port):
-        self._wire = WireClient(f"127.0.0.1:{port}")
-        self._stream = self._wire.insert_stream()
-        self._chunks = [messages.numbers(CHUNK)]
-
-    def insert(self, table, *keys, priority=1.0):
-        items = [messages.item(key, table, (CHUNK, 0, 1, 0), priority=priority) for key in keys]
-        self._stream.send(messages.insert(self._chunks, items, keep=[CHUNK]))
-        self._chunks = []
-        self._stream.confirmed(len(keys))
-
-    def close(self):
-        self._stream.cancel()
-        self._wire.__exit__()
-
-
-class Driver:
-    """Does random operations on every table in turn, and writes them down.
-
-    Attributes:
-      log: What was done to each table, in order.
-      begun: How many operations have begun on the first table.
-      done: How many have been done on all.
-    """
-
-    warm_up = WARM_UP
-
-    def __init__(self, client, seed, first_key, names, *, resets=True):
-        self._client = client
-        self._keeper = Keeper(client.server.port)
-        self._random = random.Random(seed)
-        self._keys = []
-        self._next_key = itertools.count(first_key)
-        self._names = names
-        self._resets = resets
-        self.log = []
-        self.begun = self.done = 0
-
-    def step(self):
-        operation = self._choose(self.begun + 1)
-        self.log.append(operation)
-        self.begun += 1
-        for name in self._names:
-            self._do(name, operation)
-        self.done += 1
-
-    def close(self):
-        self._keeper.close()
-
-    def _choose(self, number):
-        kind = self._random.random()
-        if kind < 0.35 or len(self._keys) < 5 or number <= WARM_UP:
-            key = next(self._next_key)
-            self._keys.append(key)
-            return "insert", key, float(number)
-        some = self._random.sample(self._keys[-2000:], 3)
-        if kind < 0.85:
-            return "update", dict.fromkeys(some, float(number))
-        if kind < 0.998 or not self._resets:
-            for key in some[:1]:
-                self._keys.remove(key)
-            return "delete", some[:1]
-        self._keys.clear()
-        return ("reset",)
-
-    def _do(self, table, operation):
-        name, *arguments = operation
-        if name == "insert":
-            key, priority = arguments
-            self._keeper.insert(table, key, priority=priority)
-        elif name == "update":
-            self._client.mutate_priorities(table, updates=arguments[0])
-        elif name == "delete":
-            self._client.mutate_priorities(table, deletes=arguments[0])
-        else:
-            self._client.reset(table)
-
-
-class SamplingDriver(Driver):
-    """Samples too; the oldest item first, as the tables of this test do."""
-
-    def __init__(self, client, seed, first_key, names, max_times_sampled):
-        super().__init__(client, seed, first_key, names)
-        self._model = model.Model(10**9, max_times_sampled)
-
-    def _choose(self, number):
-        if len(self._model.items) > 20 and self.begun > WARM_UP and self._random.random() < 0.2:
-            operation = ("sample", self._random.randint(1, 5))
-        else:
-            operation = super()._choose(number)
-        self._model.apply(operation)
-        return operation
-
-    def _do(self, table, operation):
-        if operation[0] == "sample":
-            assert len(self._client.sample_batch(table, operation[1]).data[0]) == operation[1]
-        else:
-            super()._do(table, operation)
-
-
-def go_on(drivers):
-    """Lets drivers work until the returned function is called, which raises what they raised."""
-    over, errors = threading.Event(), []
-
-    def work(driver):
-        try:
-            while not over.is_set():
-                driver.step()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(driver,)) for driver in drivers]
-    for thread in threads:
-        thread.start()
-
-    def stop():
-        over.set()
-        for thread in threads:
-            thread.join(30)
-        for driver in drivers:
-            driver.close()
-        assert not errors, errors[0]
-        assert not any(thread.is_alive() for thread in threads)
-
-    return stop
-
-
-def save_often(client, drivers, until, count):
-    """Saves again and again; returns the paths, and how far each driver was before and after."""
-    saves = []
-    until(lambda: all(driver.done >= driver.warm_up for driver in drivers))
-    for _ in range(count):
-        steps = [driver.done + 20 for driver in drivers]
-        until(lambda steps=steps: all(d.done >= s for d, s in zip(drivers, steps, strict=True)))
-        before = [driver.done for driver in drivers]
-        path = client.checkpoint()
-        saves.append((path, before, [driver.begun for driver in drivers]))
-    return saves
+LONG = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def check_order(found, before, after):
@@ -193,17 +46,50 @@ def check_order(found, before, after):
     assert possible, f"{found} is not one moment of {before} to {after}"
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_every_operation_is_in_all_tables_or_in_none(serve, root, until, seed, state):
-    max_size, max_times = 300, 3
+@pytest.mark.parametrize(
+    ("found", "is_one"),
+    [
+        ([{5}, {5}, {5}], True),
+        ([{5}, {4}, {4}], True),
+        ([{4, 5}, {5, 6}, {5}], True),
+        ([{5}, {5}, {3}], False),
+        ([{5}, {4}, {5}], False),
+        ([{4}, {5}, {5}], False),
+        ([{5}, set(), {5}], False),
+        ([{11}, {11}, {11}], False),
+    ],
+    ids=str,
+)
+def test_the_check_tells_one_moment_from_several(found, is_one):
+    if is_one:
+        check_order(found, 2, 10)
+        return
+    with pytest.raises(AssertionError):
+        check_order(found, 2, 10)
+
+
+@pytest.mark.parametrize(
+    ("seed", "size", "saves"),
+    [
+        pytest.param(1, FEW, 25, id="small"),
+        pytest.param(2, MANY, 8, id="large"),
+        *(
+            pytest.param(seed, size, 60, id=f"{seed} {size}", marks=LONG)
+            for seed in range(3, 8)
+            for size in (FEW, MANY)
+        ),
+    ],
+)
+def test_every_operation_is_in_all_tables_or_in_none(serve, root, until, seed, size, saves, state):
+    max_size, max_times = size + 20, 3
     tables = [
         testing.table(name, max_size=max_size, max_times_sampled=max_times) for name in TABLES
     ]
     client = serve(root, *tables, keep_latest=1000)
-    driver = SamplingDriver(client, seed, 10, TABLES, max_times)
+    driver = SamplingDriver(client, seed, 10, TABLES, max_times, size=size, resets=size == FEW)
     stop = go_on([driver])
     try:
-        saves = save_often(client, [driver], until, 25)
+        saves = save_often(client, [driver], until, saves)
     finally:
         stop()
     stored = [format.read(path, verify=False) for path, *_ in saves]
@@ -276,7 +162,11 @@ def moments_of_items(log, items):
 
 
 def inserts_after(log, count):
-    return sum(name == "insert" for name, *_ in log[:count])
+    """How many items the first operations inserted."""
+    return sum(
+        len(arguments[0]) if name == "fill" else name == "insert"
+        for name, *arguments in log[:count]
+    )
 
 
 def test_samples_are_counted_with_their_items(serve, root, until):
@@ -290,8 +180,6 @@ def test_samples_are_counted_with_their_items(serve, root, until):
         client.insert_batch([np.arange(3000)], {name: 1.0})
 
     class Sampler:
-        warm_up = 0
-
         def __init__(self, name, count):
             self.done = 0
             self._name, self._count = name, count
@@ -337,7 +225,7 @@ def test_a_large_table_whose_oldest_items_go_all_the_time(serve, root, until, va
     client.insert_batch([np.arange(size)], {"a": 1.0, "b": 1.0})
 
     class Pusher:
-        begun = done = warm_up = 0
+        begun = done = 0
 
         def __init__(self):
             self._writer = client.trajectory_writer(1)

@@ -42,6 +42,11 @@ class Model:
         self.items[key] = [priority, 0]
         self.inserts += 1
 
+    def fill(self, keys: list[int], priority: float) -> None:
+        """Many new items."""
+        for key in keys:
+            self.insert(key, priority)
+
     def update(self, priorities: dict[int, float]) -> None:
         """New priorities; keys that are gone are passed over."""
         for key, priority in priorities.items():
