@@ -197,3 +197,13 @@ def test_wheel_works_without_tensorflow(wheel, tmp_path):
         timeout=60,
     )
     assert used.stdout.startswith("used ")
+    for command, says in [("reverb", "export"), ("reverb_server", "--checkpoint-dir")]:
+        told = subprocess.run(
+            [python.with_name(command), "--help"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        assert says in told.stdout
