@@ -17,6 +17,7 @@ sys.path[:0] = [
 
 import reverb  # noqa: E402
 from reverb import testing  # noqa: E402
+from reverb.errors import InternalError, ReverbError  # noqa: E402
 
 
 @pytest.fixture
@@ -55,6 +56,26 @@ def serve():
             return client
 
         yield serve
+
+
+@pytest.fixture
+def try_to_serve(serve):
+    """The same, but `None` if the server refuses to start, with an error that names what it found.
+
+    Takes the checkpoint, not its root.
+    """
+
+    def try_to_serve(path, *tables, **options):
+        refused = None
+        try:
+            return serve(path.parent, *tables, **options)
+        except ReverbError as error:
+            refused = error
+        assert not isinstance(refused, InternalError)
+        assert str(path) in str(refused)
+        return None
+
+    return try_to_serve
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 import reverb
 from reverb import testing
-from reverb.errors import DataLossError, FailedPreconditionError, ReverbError, TableNotFoundError
+from reverb.errors import DataLossError, FailedPreconditionError, TableNotFoundError
 
 read = reverb.checkpointers.read
 
@@ -166,12 +166,7 @@ class TestErrors:
     @pytest.mark.parametrize("counts", [(2**63 - 1, 0, -5), (-(2**63), 0, 5), (3, -1, 0)])
     def test_counters_of_any_kind(self, root, counts):
         path = format.write(root / "1", format.simple([1, 2, 3], counters=counts))
-        try:
-            checkpoint = read(path)
-            assert checkpoint.tables["table"].name == "table"
-            scanned = list(checkpoint.scan("table"))
-        except ReverbError as error:
-            assert str(path) in str(error)  # noqa: PT017 - either is right
-        else:
-            assert len(scanned) == 3
-            assert checkpoint.statistics()["table"].num_items == 3
+        checkpoint = read(path)
+        assert checkpoint.tables["table"].name == "table"
+        assert len(list(checkpoint.scan("table"))) == 3
+        assert checkpoint.statistics()["table"].num_items == 3

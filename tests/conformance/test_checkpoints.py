@@ -8,9 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import messages
+import numpy as np
 import pytest
 from arrays import encode
 from scenarios import SCENARIOS, TABLE
+from wire_client import WireClient
 from workers import Worker, WorkerError
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "checkpoints" / "support"))
@@ -214,6 +217,26 @@ def test_probabilities_stay(
     assert seen[0].keys() == seen[1].keys()
     for key, probability in seen[0].items():
         assert seen[1][key] == pytest.approx(probability, rel=1e-12)
+
+
+def test_different_chunks_of_one_key_stay_apart(
+    start_at: StartAt, worker_of: Callable[[str, str], Worker], tmp_path: pathlib.Path
+) -> None:
+    """Two writers drew the same key; the original would load the first chunk for both items."""
+    _, address = start_at("ours", tmp_path, [{}])
+    with WireClient(address) as wire:
+        for key in (1, 2, 3):
+            stream = wire.insert_stream()
+            chunk = messages.numbers(77, first=10 * key)
+            stream.send(messages.insert([chunk], [messages.item(key, TABLE, (77, 0, 3, 0))]))
+            assert stream.confirmed(1) == [key]
+            stream.cancel()
+    client = worker_of("peer", "client")
+    client.call("checkpoint", address=address)
+    _, there = start_at("peer", tmp_path, [{}])
+    drained = client.call("drain", address=there, table=TABLE)
+    expected = [np.arange(first, first + 3, dtype=np.int32) for first in (10, 20, 30)]
+    assert [sample["columns"] for sample in drained] == [[encode(column)] for column in expected]
 
 
 def test_there_and_back_again(
