@@ -112,6 +112,14 @@ class TestDifferences:
         with pytest.raises(ValueError, match="dtype"):
             client.insert({"a": np.float32(1)}, {"table": 1.0})
 
+    def test_the_handle_of_a_table_shows_restored_settings(self, serve, root):
+        format.write(root / "1", stored_prioritized())
+        table = testing.table()
+        serve(root, table, restore_settings=True)
+        assert (table.info.max_size, table.info.current_size) == (10, 3)
+        assert table.info.sampler_options.prioritized.priority_exponent == 0.5
+        assert table.replace().info.max_size == 10
+
     def test_restored_settings_are_those_that_are_saved(self, serve, root):
         format.write(root / "1", stored_prioritized())
         client = serve(root, restore_settings=True)

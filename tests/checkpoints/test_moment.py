@@ -268,6 +268,21 @@ def test_a_large_table_whose_oldest_items_go_all_the_time(serve, root, until, va
         restored.server.stop()
 
 
+def test_items_that_wait_for_their_table_are_no_part_of_it(serve, root, background, values):
+    client = serve(root, reverb.Table.queue("table", 3))
+    call = background(client.insert_batch, [np.arange(5)], {"table": 1.0})
+    testing.wait_for_items(client, "table", 3)
+    stored = format.read(client.checkpoint())
+    assert [int(stored.columns(item)[0][0]) for item in stored.items] == [0, 1, 2]
+    assert stored.table().rate_limiter.insert_count == 3
+    assert len(list(client.sample("table", 5))) == 5
+    call.result()
+    client.server.stop()
+    client = serve(root, reverb.Table.queue("table", 3))
+    assert values(client) == [0, 1, 2]
+    assert len(list(client.sample("table", 3))) == 3
+
+
 def test_saving_in_a_row_never_goes_back(serve, root, until):
     """Of two checkpoints the later one has all that the earlier one had, and more."""
     client = serve(root, testing.table(max_size=10**6), keep_latest=1000)

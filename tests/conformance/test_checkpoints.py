@@ -16,6 +16,8 @@ from scenarios import SCENARIOS, TABLE
 from wire_client import WireClient
 from workers import Worker, WorkerError
 
+import reverb
+
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "checkpoints" / "support"))
 
 import format
@@ -237,6 +239,29 @@ def test_different_chunks_of_one_key_stay_apart(
     drained = client.call("drain", address=there, table=TABLE)
     expected = [np.arange(first, first + 3, dtype=np.int32) for first in (10, 20, 30)]
     assert [sample["columns"] for sample in drained] == [[encode(column)] for column in expected]
+
+
+def test_a_client_of_the_other_kind_saves_and_hears_errors(
+    start_at: StartAt, worker_of: Callable[[str, str], Worker], tmp_path: pathlib.Path
+) -> None:
+    for saver, caller in [("ours", "peer"), ("peer", "ours")]:
+        client = worker_of(caller, "client")
+        root = tmp_path / saver
+        _, address = start_at(saver, root, [{}])
+        client.call("insert", address=address, values=[1], priorities={TABLE: 1.0})
+        path = client.call("checkpoint", address=address)
+        assert pathlib.Path(path).parent == root
+        assert len(format.read(path).items) == 1
+        _, address = start_at(saver, root, [{}], group="mine")
+        with pytest.raises(WorkerError) as caught:
+            client.call("checkpoint", address=address)
+        assert "ValueError" in caught.value.types
+
+
+def test_the_peer_cannot_tell_how_saving_goes(start_at: StartAt, tmp_path: pathlib.Path) -> None:
+    _, address = start_at("peer", tmp_path, [{}])
+    with pytest.raises(reverb.errors.UnimplementedError):
+        reverb.Client(address).checkpoint_status()
 
 
 def test_there_and_back_again(
