@@ -6,13 +6,12 @@ use reverb_data::proto_bytes::{Field, Reader, put_bytes_field};
 use reverb_data::{Chunk, Error, Result, Trajectory, TrajectoryBuilder};
 use reverb_wire::generated::PrioritizedItem;
 
-/// The payload of a chunk whose tensors stand in field 3 and not in field 5; `None` if it has none
-/// there.
+/// The payload of a chunk whose tensors stand in field 3 and not in field 5.
 ///
 /// # Errors
 ///
 /// `DataLoss` if it has both.
-pub(crate) fn payload_of_chunk(message: &[u8], has_payload: bool) -> Result<Option<Vec<u8>>> {
+pub(crate) fn payload_of_chunk(message: &[u8], has_payload: bool) -> Result<Vec<u8>> {
     let mut payload = Vec::new();
     let mut reader = Reader::new(message);
     while let Some((field, value)) = reader.field()? {
@@ -20,28 +19,25 @@ pub(crate) fn payload_of_chunk(message: &[u8], has_payload: bool) -> Result<Opti
             put_bytes_field(&mut payload, 1, tensor);
         }
     }
-    if has_payload && !payload.is_empty() {
+    if has_payload {
         return Err(Error::data_loss(
             "the chunk has its data in the old field and in the new one.",
         ));
     }
-    Ok((!payload.is_empty()).then_some(payload))
+    Ok(payload)
 }
 
 /// The trajectory of an item that refers to steps `[offset, offset + length)` of all columns of a
-/// list of chunks; `None` if it is not of this kind.
+/// list of chunks.
 ///
 /// # Errors
 ///
-/// `DataLoss` if it is of both kinds, or if the chunks do not have the steps; and what `find`
+/// `DataLoss` if it also refers to some in the new way, or if the chunks do not have the steps; and what `find`
 /// returns.
 pub(crate) fn trajectory_of_item<'c>(
     message: &[u8],
     mut find: impl FnMut(u64) -> Result<&'c Chunk>,
-) -> Result<Option<Trajectory>> {
-    if !has_old_references(message)? {
-        return Ok(None);
-    }
+) -> Result<Trajectory> {
     let item = PrioritizedItem::decode(message)
         .map_err(|error| Error::data_loss(format!("it is no item: {error}.")))?;
     if item.flat_trajectory.is_some() {
@@ -78,16 +74,5 @@ pub(crate) fn trajectory_of_item<'c>(
         }
         builder.end_column(false);
     }
-    builder.finish().map(Some)
-}
-
-/// Whether field 3 is there, in either of the two ways to write a list of numbers.
-fn has_old_references(message: &[u8]) -> Result<bool> {
-    let mut reader = Reader::new(message);
-    while let Some((field, _)) = reader.field()? {
-        if field == 3 {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    builder.finish()
 }

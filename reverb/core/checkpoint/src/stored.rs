@@ -265,7 +265,9 @@ impl Stored {
     pub(crate) fn items_in_tables(&self, chunks: &ChunkMap) -> Result<Vec<(usize, StoredItem)>> {
         let items = self.messages_in_tables().map(|(table, message)| {
             let name = self.tables[table].name();
-            let item = item_of(message, chunks, name).map_err(|error| {
+            let item = RawItem::parse(message);
+            let item = item.and_then(|raw| item_of(&raw, message, chunks, name));
+            let item = item.map_err(|error| {
                 damaged(&self.path.join(TABLES), &format!("in table {name}"), error.message())
             });
             item.map(|item| (table, item))
@@ -292,9 +294,10 @@ impl Stored {
     ) -> Result<Vec<(usize, StoredItem)>> {
         let parsed = block.records().map(|record| {
             let record = record?;
-            let item = RawItem::parse(record.data)
-                .and_then(|raw| Ok((self.position_of(raw.table)?, raw.table)))
-                .and_then(|(at, table)| Ok((at, item_of(record.data, chunks, table)?)));
+            let item = RawItem::parse(record.data).and_then(|raw| {
+                let table = self.position_of(raw.table)?;
+                Ok((table, item_of(&raw, record.data, chunks, raw.table)?))
+            });
             item.map_err(|error| record.damaged(error.message()))
         });
         parsed.collect()
@@ -309,8 +312,12 @@ impl Stored {
 }
 
 /// Reads an item and checks what it refers to.
-fn item_of(message: &[u8], chunks: &ChunkMap, table: &str) -> Result<StoredItem> {
-    let raw = RawItem::parse(message)?;
+fn item_of(
+    raw: &RawItem<'_>,
+    message: &[u8],
+    chunks: &ChunkMap,
+    table: &str,
+) -> Result<StoredItem> {
     let find = |key| {
         chunks.get(&key).ok_or_else(|| {
             Error::data_loss(format!(
@@ -319,9 +326,10 @@ fn item_of(message: &[u8], chunks: &ChunkMap, table: &str) -> Result<StoredItem>
             ))
         })
     };
-    let trajectory = match legacy::trajectory_of_item(message, find)? {
-        Some(trajectory) => trajectory,
-        None => raw.trajectory(find)?,
+    let trajectory = if raw.has_deprecated_references {
+        legacy::trajectory_of_item(message, find)?
+    } else {
+        raw.trajectory(find)?
     };
     trajectory.validate()?;
     Ok(StoredItem {
@@ -336,15 +344,12 @@ fn item_of(message: &[u8], chunks: &ChunkMap, table: &str) -> Result<StoredItem>
 /// Reads a chunk.
 pub(crate) fn chunk_of(record: &Record<'_>, block: &Block) -> Result<Chunk> {
     let parse = || {
-        let mut raw = RawChunk::parse(record.data)?;
-        let old = legacy::payload_of_chunk(record.data, !raw.data.is_empty())?;
-        Ok(match &old {
-            Some(data) => {
-                raw.data = data;
-                Chunk::from_slice(raw.key, raw.range, raw.delta, raw.data)
-            }
-            None => raw.to_chunk(block.bytes(), Sharing::Stored),
-        })
+        let raw = RawChunk::parse(record.data)?;
+        if !raw.has_deprecated_data {
+            return Ok(raw.to_chunk(block.bytes(), Sharing::Stored));
+        }
+        let data = legacy::payload_of_chunk(record.data, !raw.data.is_empty())?;
+        Ok(Chunk::from_slice(raw.key, raw.range, raw.delta, &data))
     };
     parse().map_err(|error: Error| record.damaged(error.message()))
 }

@@ -372,6 +372,7 @@ fn only_chunks_that_fill_their_message_keep_it_alive() {
         key: 1,
         range: SequenceRange::default(),
         delta: false,
+        has_deprecated_data: false,
         data: &message[..length],
     };
     let shares = |length, sharing| raw(length).to_chunk(&message, sharing).shared_data().is_some();

@@ -21,6 +21,8 @@ pub struct RawChunk<'a> {
     pub delta: bool,
     /// The serialized `ChunkData.Data`.
     pub data: &'a [u8],
+    /// Whether it has data in the field of early checkpoints.
+    pub has_deprecated_data: bool,
 }
 
 /// When a chunk keeps a part of the message it came in, instead of a copy.
@@ -40,12 +42,19 @@ const MIN_SHARED_TRANSIENT: usize = 4096;
 impl<'a> RawChunk<'a> {
     /// Reads a `ChunkData` message.
     pub fn parse(message: &'a [u8]) -> Result<Self> {
-        let mut chunk = Self { key: 0, range: SequenceRange::default(), delta: false, data: &[] };
+        let mut chunk = Self {
+            key: 0,
+            range: SequenceRange::default(),
+            delta: false,
+            data: &[],
+            has_deprecated_data: false,
+        };
         let mut reader = Reader::new(message);
         while let Some((field, value)) = reader.field()? {
             match (field, value) {
                 (1, Field::Varint(key)) => chunk.key = key,
                 (2, Field::Bytes(range)) => parse_range(range, &mut chunk.range)?,
+                (3, _) => chunk.has_deprecated_data = true,
                 (4, Field::Varint(delta)) => chunk.delta = delta != 0,
                 (5, Field::Bytes(data)) => {
                     if !chunk.data.is_empty() && !data.is_empty() {

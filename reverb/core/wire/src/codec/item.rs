@@ -21,6 +21,8 @@ pub struct RawItem<'a> {
     pub times_sampled: i32,
     /// Wall time of its insertion, nanoseconds since 1970; 0 if it is not given.
     pub inserted_at_ns: i64,
+    /// Whether it refers to chunks in the way of early checkpoints, which `trajectory` does not read.
+    pub has_deprecated_references: bool,
     message: &'a [u8],
 }
 
@@ -33,8 +35,15 @@ enum Part {
 impl<'a> RawItem<'a> {
     /// Reads a `PrioritizedItem` message.
     pub fn parse(message: &'a [u8]) -> Result<Self> {
-        let mut item =
-            Self { key: 0, table: "", priority: 0.0, times_sampled: 0, inserted_at_ns: 0, message };
+        let mut item = Self {
+            key: 0,
+            table: "",
+            priority: 0.0,
+            times_sampled: 0,
+            inserted_at_ns: 0,
+            has_deprecated_references: false,
+            message,
+        };
         let mut reader = Reader::new(message);
         while let Some((field, value)) = reader.field()? {
             match (field, value) {
@@ -44,6 +53,7 @@ impl<'a> RawItem<'a> {
                         Error::invalid_argument("Malformed message: a table name is not UTF-8.")
                     })?;
                 }
+                (3, _) => item.has_deprecated_references = true,
                 (5, Field::Fixed64(bits)) => item.priority = f64::from_bits(bits),
                 (6, Field::Varint(times)) => item.times_sampled = times as i32,
                 (7, Field::Bytes(timestamp)) => item.inserted_at_ns = parse_timestamp(timestamp)?,
