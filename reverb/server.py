@@ -3,6 +3,7 @@
 
 import abc
 import collections
+import logging
 import operator
 import types
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from reverb.reverb_types import SpecNest, TableInfo
 __all__ = ["Server", "Table", "TableExtensionBase"]
 
 _MAX_PORT = 65_535
+
+_logger = logging.getLogger(__name__)
 
 # A century; longer intervals overflow clocks.
 _MAX_CHECKPOINT_INTERVAL_S = 3_155_760_000
@@ -269,7 +272,7 @@ class Server:
           host: Address to listen on; all of the machine's if `None`.
           checkpoint_interval_s: Saves by itself, as many seconds after it last began to. A save
             that fails is logged, and tried again after the next interval.
-          checkpoint_on_stop: Whether `stop` saves first.
+          checkpoint_on_stop: Whether `stop` saves first. A server that is only dropped does not.
 
         Raises:
           InvalidArgumentError: If there is no table, if two have the same name, if one was given to
@@ -364,6 +367,10 @@ class Server:
     def __del__(self) -> None:
         server = self.__dict__.get("_server")  # Missing if the construction failed.
         if server is not None:
+            if self._checkpoint_on_stop:
+                _logger.warning(
+                    "%r is dropped without stop(), so it does not save its tables", server
+                )
             server.stop()
 
     def __repr__(self) -> str:

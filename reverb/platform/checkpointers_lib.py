@@ -83,8 +83,10 @@ class DefaultCheckpointer(CheckpointerBase):
             differs is logged.
 
         Raises:
-          InvalidArgumentError: If `keep_latest` is below 1.
+          InvalidArgumentError: If `path` is empty or `keep_latest` is below 1.
         """
+        if not os.fspath(path):
+            raise InvalidArgumentError("path must not be empty")
         if operator.index(keep_latest) < 1:
             raise InvalidArgumentError(f"keep_latest must be at least 1, got {keep_latest}")
         self.path = path

@@ -99,13 +99,12 @@ impl Checkpoints {
                 Err(error) => return this.end(Err(error)),
             };
             let logging = tokio::spawn(log_progress(Arc::clone(&progress)));
-            let saving = tokio::task::spawn_blocking(move || {
-                let saved = save(&tables, &this.save_options(), &progress, &mut owned);
-                this.end(saved)
-            });
-            let saved = saving.await;
+            let options = this.save_options();
+            let saved =
+                tokio::task::spawn_blocking(move || save(&tables, &options, &progress, &mut owned));
+            let saved = saved.await;
             logging.abort();
-            saved.unwrap_or_else(|_| Err(lost()))
+            this.end(saved.unwrap_or_else(|_| Err(lost())))
         });
         saving.await.unwrap_or_else(|_| Err(lost()))
     }
