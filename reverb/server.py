@@ -369,7 +369,8 @@ class Server:
         if server is not None:
             if self._checkpoint_on_stop:
                 _logger.warning(
-                    "%r is dropped without stop(), so it does not save its tables", server
+                    "the server on port %d is dropped without stop(): it does not save its tables",
+                    server.port(),
                 )
             server.stop()
 
