@@ -174,6 +174,16 @@ class TestStop:
         client.server.stop()
         assert not root.exists() or not list(root.iterdir())
 
+    def test_a_server_that_is_only_dropped_says_that_it_does_not(self, root, caplog):
+        checkpointer = reverb.checkpointers.DefaultCheckpointer(str(root))
+        server = reverb.Server(
+            [testing.table()], checkpointer=checkpointer, checkpoint_on_stop=True
+        )
+        del server
+        (record,) = caplog.records
+        assert "dropped without stop(): it does not save" in record.getMessage()
+        assert not root.exists()
+
     def test_a_failure_is_raised_when_it_has_stopped(self, root):
         checkpointer = reverb.checkpointers.DefaultCheckpointer(str(root), group="mine")
         server = reverb.Server(

@@ -282,6 +282,10 @@ class TestErrors:
         assert str(root) in str(caught.value)
         client.insert([1], {"table": 1.0})
 
+    def test_an_empty_path_is_refused(self):
+        with pytest.raises(InvalidArgumentError, match="path must not be empty"):
+            reverb.checkpointers.DefaultCheckpointer("")
+
     @pytest.mark.parametrize("keep_latest", [0, -1])
     def test_at_least_one_is_kept(self, root, keep_latest):
         with pytest.raises(InvalidArgumentError, match=f"keep_latest.*{keep_latest}"):
