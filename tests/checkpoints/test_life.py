@@ -120,14 +120,22 @@ class TestPeriods:
         assert values(serve(root)) == [1, 2]
 
     def test_a_failure_does_not_end_it(self, serve, root, until):
-        client = serve(root / "below", checkpoint_interval_s=0.05)
+        good, bad = root.with_name("good"), root.with_name("bad")
+        good.mkdir()
+        bad.write_text("no directory")
+        root.symlink_to(good)
+
+        def point_to(target):
+            # At once, so that a save sees either of them.
+            root.with_name("link").symlink_to(target)
+            root.with_name("link").replace(root)
+
+        client = serve(root, checkpoint_interval_s=0.05)
         until(lambda: client.checkpoint_status().num_saved >= 1)
-        for path in sorted(root.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
-        root.rmdir()
-        root.write_text("in the way")
+        point_to(bad)
         until(lambda: client.checkpoint_status().num_failed >= 2)
-        root.unlink()
+        assert str(root) in client.checkpoint_status().latest_error
+        point_to(good)
         saved = client.checkpoint_status().num_saved
         until(lambda: client.checkpoint_status().num_saved > saved)
 
