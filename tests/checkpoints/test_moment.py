@@ -294,9 +294,10 @@ def test_saving_in_a_row_never_goes_back(serve, root, until):
         stop()
     paths = [pathlib.Path(path).name for path, *_ in saves]
     assert paths == sorted(paths)
-    inserts = [
-        format.read(path, verify=False).table().rate_limiter.insert_count for path, *_ in saves
+    limiters = [
+        reverb.checkpointers.read(path).tables["table"].rate_limiter_info for path, *_ in saves
     ]
+    inserts = [limiter.insert_stats.completed for limiter in limiters]
     assert inserts == sorted(inserts)
     for count, (_, (before,), (after,)) in zip(inserts, saves, strict=True):
         assert inserts_after(driver.log, before) <= count <= inserts_after(driver.log, after)
