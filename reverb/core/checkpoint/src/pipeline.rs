@@ -138,16 +138,25 @@ pub(crate) fn check(cancel: &AtomicBool) -> Result<()> {
 
 /// Lets threads that answer callers go first; for this thread, and for good.
 pub(crate) fn step_back() {
-    // Elsewhere the same call would be about the whole process.
+    // Elsewhere the same calls would be about the whole process.
     #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
-        log::debug!("the priority of a thread cannot be lowered: {error}");
+    {
+        use rustix::process::{getpriority_process, setpriority_process};
+        let lowered = getpriority_process(None)
+            .and_then(|nice| setpriority_process(None, (nice + STEP_BACK).min(LOWEST)));
+        if let Err(error) = lowered {
+            log::debug!("the priority of a thread cannot be lowered: {error}");
+        }
     }
 }
 
-/// How far threads step back: from 0, not at all, to 19.
+/// How far threads step back, of the 20 steps below a normal priority.
 #[cfg(target_os = "linux")]
-const NICENESS: i32 = 10;
+const STEP_BACK: i32 = 10;
+
+/// The lowest priority of the system.
+#[cfg(target_os = "linux")]
+const LOWEST: i32 = 19;
 
 /// Threads that this machine runs at once.
 pub(crate) fn num_threads() -> usize {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use prost::Message;
-use reverb_data::{Chunk, Error, Result, StoredItem};
+use reverb_data::{Chunk, Error, Result, StoredItem, TensorMemo};
 use reverb_engine::{Counters, TableConfig};
 use reverb_wire::codec::chunk::{RawChunk, Sharing};
 use reverb_wire::codec::item::RawItem;
@@ -263,10 +263,11 @@ impl Stored {
 
     /// The items that stand in the records of tables, with the positions of their tables.
     pub(crate) fn items_in_tables(&self, chunks: &ChunkMap) -> Result<Vec<(usize, StoredItem)>> {
+        let mut memo = TensorMemo::default();
         let items = self.messages_in_tables().map(|(table, message)| {
             let name = self.tables[table].name();
             let item = RawItem::parse(message);
-            let item = item.and_then(|raw| item_of(&raw, message, chunks, name));
+            let item = item.and_then(|raw| item_of(&raw, message, chunks, name, &mut memo));
             let item = item.map_err(|error| {
                 damaged(&self.path.join(TABLES), &format!("in table {name}"), error.message())
             });
@@ -292,11 +293,12 @@ impl Stored {
         block: &Block,
         chunks: &ChunkMap,
     ) -> Result<Vec<(usize, StoredItem)>> {
+        let mut memo = TensorMemo::default();
         let parsed = block.records().map(|record| {
             let record = record?;
             let item = RawItem::parse(record.data).and_then(|raw| {
                 let table = self.position_of(raw.table)?;
-                Ok((table, item_of(&raw, record.data, chunks, raw.table)?))
+                Ok((table, item_of(&raw, record.data, chunks, raw.table, &mut memo)?))
             });
             item.map_err(|error| record.damaged(error.message()))
         });
@@ -317,6 +319,7 @@ fn item_of(
     message: &[u8],
     chunks: &ChunkMap,
     table: &str,
+    memo: &mut TensorMemo,
 ) -> Result<StoredItem> {
     let find = |key| {
         chunks.get(&key).ok_or_else(|| {
@@ -331,7 +334,7 @@ fn item_of(
     } else {
         raw.trajectory(find)?
     };
-    trajectory.validate()?;
+    trajectory.validate_with(memo)?;
     Ok(StoredItem {
         key: raw.key,
         priority: raw.priority,

@@ -16,6 +16,7 @@ mod literal;
 pub mod proto_bytes;
 pub mod signature;
 pub mod tensor;
+mod tensor_memo;
 pub mod trajectory;
 
 pub use chunk::{Chunk, ChunkBuilder, SequenceRange};
@@ -25,4 +26,5 @@ pub use item::{NewItem, Sampled, StoredItem};
 pub use key::KeyGenerator;
 pub use signature::{Signature, TensorSpec};
 pub use tensor::{Shape, Tensor, TensorData};
+pub use tensor_memo::TensorMemo;
 pub use trajectory::{Trajectory, TrajectoryBuilder};

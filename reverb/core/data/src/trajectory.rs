@@ -11,6 +11,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::proto_bytes::{Reader, put_varint};
 use crate::tensor::{Shape, Tensor, TensorData};
+use crate::tensor_memo::TensorMemo;
 
 /// The columns of an item. Cloning shares it; the chunks live as long as any trajectory refers to them.
 ///
@@ -116,16 +117,20 @@ impl Trajectory {
 
     /// Checks every slice against the tensor it refers to.
     pub fn validate(&self) -> Result<()> {
+        self.validate_with(&mut TensorMemo::default())
+    }
+
+    /// Like [`Trajectory::validate`], for many trajectories one after another. The chunks of all of
+    /// them stay alive meanwhile.
+    pub fn validate_with(&self, memo: &mut TensorMemo) -> Result<()> {
         for column in self.columns() {
             let mut kind: Option<(DType, Shape)> = None;
             for slice in column.slices() {
-                let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
-                tensor.check_rows(slice.offset, slice.length)?;
-                tensor.plausible_bytes(slice.length)?;
-                let row_shape = Shape::from_slice(tensor.row_shape());
+                let tensor = memo.check(&self.chunks()[slice.chunk], slice)?;
                 match &kind {
-                    None => kind = Some((tensor.dtype, row_shape)),
-                    Some((dtype, shape)) if *dtype == tensor.dtype && *shape == row_shape => {}
+                    None => kind = Some((tensor.dtype, tensor.row_shape.clone())),
+                    Some((dtype, shape))
+                        if *dtype == tensor.dtype && *shape == tensor.row_shape => {}
                     Some(_) => {
                         return Err(Error::invalid_argument(
                             "A column mixes chunks of different dtypes or shapes.",
