@@ -7,7 +7,7 @@ import pytest
 
 import reverb
 from reverb import testing
-from reverb.errors import FailedPreconditionError
+from reverb.errors import FailedPreconditionError, ReverbError
 from reverb.specs import TensorSpec
 
 selectors = reverb.selectors
@@ -133,6 +133,15 @@ class TestDifferences:
         )
         info = client.server_info()
         assert (info["table"].max_size, info["extra"].max_size) == (10, 5)
+
+    @pytest.mark.parametrize("dtype", [0, 20, 21, 99])
+    def test_a_stored_dtype_that_no_tensor_has_is_refused(self, serve, root, dtype):
+        stored = stored_prioritized()
+        stored.table().signature.list_value.values.add().tensor_spec_value.dtype = dtype
+        path = format.write(root / "1", stored)
+        with pytest.raises(ReverbError) as caught:
+            serve(root, restore_settings=True)
+        assert str(path) in str(caught.value)
 
 
 class TestASmallerTable:

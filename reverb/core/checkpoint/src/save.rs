@@ -59,7 +59,8 @@ pub struct Saved {
 }
 
 /// Saves one moment of all `tables`. They are locked together only to note the moment; whatever
-/// happens to them while it is written is not part of it.
+/// happens to them while it is written is not part of it. On Linux it lowers the priority of its
+/// thread, for good.
 ///
 /// `owned` are the checkpoints that this server wrote; the new one is added, those that were
 /// deleted are taken out.
@@ -88,6 +89,8 @@ pub fn save(
     let num_items = moment.num_items();
     progress.expect_items(num_items);
     let snapshots = moment.copy();
+    // Not before: whoever waits for a table would wait for a thread that has stepped back.
+    step_back();
     let mut manifest = Manifest::default();
     manifest.files.push(write_tables(&partial, &snapshots, progress)?);
     let mut chunks = ChunkSet::default();

@@ -12,6 +12,7 @@ use reverb_data::{Error, Result};
 use reverb_engine::Table;
 use reverb_wire::generated::reverb::CheckpointStatusResponse;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 use crate::stop::stopping;
 
@@ -100,11 +101,19 @@ impl Checkpoints {
             };
             let logging = tokio::spawn(log_progress(Arc::clone(&progress)));
             let options = this.save_options();
-            let saved =
-                tokio::task::spawn_blocking(move || save(&tables, &options, &progress, &mut owned));
-            let saved = saved.await;
+            let (sender, saved) = oneshot::channel();
+            // A thread of its own, because it lowers its priority for good.
+            let thread = std::thread::Builder::new().name("reverb-save".to_owned());
+            let thread = thread.spawn(move || {
+                // Somebody waits, as long as the runtime lives.
+                let _ = sender.send(save(&tables, &options, &progress, &mut owned));
+            });
+            let saved = match thread {
+                Ok(_) => saved.await.unwrap_or_else(|_| Err(lost())),
+                Err(error) => Err(no_thread(&error)),
+            };
             logging.abort();
-            this.end(saved.unwrap_or_else(|_| Err(lost())))
+            this.end(saved)
         });
         saving.await.unwrap_or_else(|_| Err(lost()))
     }
@@ -233,6 +242,12 @@ async fn log_progress(progress: Arc<Progress>) {
 /// A path in a message, where it is text.
 fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
+}
+
+fn no_thread(error: &std::io::Error) -> Error {
+    Error::resource_exhausted(format!(
+        "Checkpoint: the system gives no thread to write it: {error}."
+    ))
 }
 
 fn lost() -> Error {
