@@ -19,7 +19,10 @@ use super::state::{Contents, TableState};
 use crate::selector::Handle;
 
 /// Slots that are copied under one lock: each may cost a wait for the memory.
-const COPIED_SLOTS: usize = 1024;
+const COPIED_SLOTS: usize = 512;
+
+/// Changes that are noted before memory has to be found for them.
+const FIRST_CHANGES: usize = 4096;
 
 /// Items of a table as they were at a moment, as far as they have changed since.
 #[derive(Debug)]
@@ -38,15 +41,18 @@ pub(super) struct Before {
 }
 
 impl Before {
-    fn new(newest_ns: i64, num_slots: usize) -> Self {
-        Self {
-            newest_ns,
-            num_slots,
-            copied: 0,
-            noted: vec![0; num_slots.div_ceil(64)],
-            changed: Vec::new(),
-            reset: None,
-        }
+    /// Memory for some `num_slots` slots. Nothing takes part yet.
+    fn prepare(num_slots: usize) -> Box<Self> {
+        let noted = Vec::with_capacity(num_slots.div_ceil(64));
+        let changed = Vec::with_capacity(FIRST_CHANGES);
+        Box::new(Self { newest_ns: 0, num_slots: 0, copied: 0, noted, changed, reset: None })
+    }
+
+    /// Makes what a state holds now take part.
+    fn begin(&mut self, state: &TableState) {
+        self.newest_ns = state.newest_ns();
+        self.num_slots = state.items().num_slots();
+        self.noted.resize(self.num_slots.div_ceil(64), 0);
     }
 
     /// Notes an item that is about to change or was just removed.
@@ -120,7 +126,16 @@ impl Moment {
     ///
     /// `FailedPrecondition` if another moment of one of them is being copied.
     pub fn begin(tables: &[Arc<Table>]) -> Result<Self> {
-        let mut all: Vec<_> = tables.iter().map(|table| table.shared.lock()).collect();
+        let prepare = |table: &Arc<Table>| {
+            let num_slots = table.shared.lock().state.items().num_slots();
+            Before::prepare(num_slots + COPIED_SLOTS)
+        };
+        // Memory first: a system may take its time to give it.
+        let mut prepared: Vec<_> = tables.iter().map(prepare).collect();
+        let mut moment = Self { tables: Vec::with_capacity(tables.len()), locked: Duration::ZERO };
+        let mut all = Vec::with_capacity(tables.len());
+        step_aside();
+        all.extend(tables.iter().map(|table| table.shared.lock()));
         let start = Instant::now();
         if let Some(at) = all.iter_mut().position(|shared| shared.state.before_mut().is_some()) {
             return Err(Error::failed_precondition(format!(
@@ -128,11 +143,10 @@ impl Moment {
                 tables[at].name()
             )));
         }
-        let mut moment = Self { tables: Vec::with_capacity(tables.len()), locked: Duration::ZERO };
-        for (table, shared) in tables.iter().zip(&mut all) {
+        for ((table, shared), mut before) in tables.iter().zip(&mut all).zip(prepared.drain(..)) {
             let info = table.info_of(shared);
-            let before = Before::new(shared.state.newest_ns(), shared.state.items().num_slots());
-            *shared.state.before_mut() = Some(Box::new(before));
+            before.begin(&shared.state);
+            *shared.state.before_mut() = Some(before);
             moment.tables.push((info, Arc::clone(table)));
         }
         moment.locked = start.elapsed();
@@ -175,10 +189,17 @@ impl Drop for Moment {
     }
 }
 
+/// Lets others have this core, without a lock. A thread that copies all the time loses its core in
+/// any case, and without this it would nearly always be with a lock that others wait for.
+fn step_aside() {
+    std::thread::yield_now();
+}
+
 /// Copies one table and ends the noting of its changes.
 fn copy_items(table: &Table, size: usize) -> Vec<StoredItem> {
     let mut items = Vec::with_capacity(size);
     let before = loop {
+        step_aside();
         let mut shared = table.shared.lock();
         if let Some(before) = copy_some(&mut shared.state, COPIED_SLOTS, &mut items) {
             break before;
@@ -324,8 +345,9 @@ mod tests {
                 apply(&mut state, step);
             }
             let expected = all(&state);
-            let before = Before::new(state.newest_ns(), state.items().num_slots());
-            *state.before_mut() = Some(Box::new(before));
+            let mut before = Before::prepare(3);
+            before.begin(&state);
+            *state.before_mut() = Some(before);
             let (mut items, mut finished) = (Vec::new(), None);
             for step in &later {
                 apply(&mut state, step);
