@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`reverb export`: the items of a table as files that other programs read.
 
-Memory is bounded by some batches of items, whatever the table holds.
+Memory is bounded by some batches of items, whatever the table holds; of a checkpoint, all its
+encoded chunks are kept besides.
 """
 
 import contextlib
