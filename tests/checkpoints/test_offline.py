@@ -3,10 +3,12 @@
 
 import pathlib
 import statistics
+import zlib
 
 import format
 import numpy as np
 import pytest
+import records
 
 import reverb
 from reverb import testing
@@ -170,3 +172,14 @@ class TestErrors:
         assert checkpoint.tables["table"].name == "table"
         assert len(list(checkpoint.scan("table"))) == 3
         assert checkpoint.statistics()["table"].num_items == 3
+
+
+@pytest.mark.parametrize("read_items", [lambda it: it.statistics(), lambda it: list(it.scan("a"))])
+def test_items_that_are_not_there_are_noticed(client, read_items):
+    """A file that was cut between two records, and zipped anew, so that no checksum tells."""
+    path = pathlib.Path(client.checkpoint())
+    items = path / format.ITEMS
+    stream = records.unzip(items.read_bytes())
+    items.write_bytes(zlib.compress(stream[: records.decode(stream)[-1].start]))
+    with pytest.raises(DataLossError, match=r"items\.tfrecord .* has 13 records, and DONE says 14"):
+        read_items(read(path))

@@ -59,25 +59,13 @@ impl ItemCursor {
                 return Ok(self.of_table(items));
             }
         }
+        self.stored.check_num_items(reader.num_records())?;
         *blocks = None;
         Ok(Vec::new())
     }
 
     fn of_table(&self, items: Vec<(usize, StoredItem)>) -> Vec<Sampled> {
         let own = items.into_iter().filter(|(table, _)| *table == self.table);
-        own.map(|(_, item)| self.looked_at(item)).collect()
-    }
-
-    fn looked_at(&self, item: StoredItem) -> Sampled {
-        Sampled {
-            key: item.key,
-            priority: item.priority,
-            times_sampled: item.times_sampled,
-            probability: 0.0,
-            table_size: self.table_size,
-            inserted_at_ns: item.inserted_at_ns,
-            rate_limited: false,
-            trajectory: item.trajectory,
-        }
+        own.map(|(_, item)| item.looked_at(self.table_size)).collect()
     }
 }

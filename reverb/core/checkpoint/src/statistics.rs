@@ -10,7 +10,6 @@ use reverb_wire::codec::item::RawItem;
 use reverb_wire::generated::PrioritizedItem;
 
 use crate::blocks::Block;
-use crate::pipeline::{in_order, num_threads};
 use crate::progress::Progress;
 use crate::stored::{Stored, chunk_of};
 
@@ -94,20 +93,11 @@ impl Stored {
         for (table, message) in self.messages_in_tables() {
             count(entry_of(table, message)?);
         }
-        if let Some(mut blocks) = self.item_blocks(progress) {
-            in_order(
-                num_threads(),
-                progress.cancelled(),
-                || blocks.next(),
-                || (),
-                |(), block| self.entries_of(&block),
-                |entries| {
-                    progress.add_items(entries.len() as u64);
-                    entries.into_iter().for_each(&mut count);
-                    Ok(())
-                },
-            )?;
-        }
+        let parse = |block: &Block| self.entries_of(block);
+        self.for_each_item_block(progress, parse, |entry| {
+            count(entry);
+            Ok(())
+        })?;
         Ok(tables)
     }
 

@@ -136,12 +136,6 @@ impl Stored {
         Some(self.manifest.as_ref()?.file(ITEMS)?.records)
     }
 
-    /// Bytes of its files, for progress.
-    pub fn file_bytes(&self) -> u64 {
-        let length = |file: &File| file.metadata().map_or(0, |metadata| metadata.len());
-        length(&self.chunks) + self.items.as_ref().map_or(0, |items| length(items))
-    }
-
     fn read_tables(&mut self, file: &Arc<File>) -> Result<()> {
         let progress = Arc::default();
         let mut blocks = Blocks::new(self.path.join(TABLES), file, self.encoding, &progress);
@@ -198,17 +192,33 @@ impl Stored {
     ) -> Result<()> {
         let path = self.path.join(CHUNKS);
         let mut blocks = Blocks::new(path, &self.chunks, self.encoding, progress);
-        in_order(
-            num_threads(),
-            progress.cancelled(),
-            || blocks.next(),
-            || (),
-            |(), block: Block| {
-                block.records().map(|record| parse(&record?, &block)).collect::<Result<Vec<T>>>()
-            },
-            |parsed| parsed.into_iter().try_for_each(&mut each),
-        )?;
+        let parse = |block: &Block| {
+            block.records().map(|record| parse(&record?, block)).collect::<Result<Vec<T>>>()
+        };
+        for_each_block(&mut blocks, progress, parse, |parsed| {
+            parsed.into_iter().try_for_each(&mut each)
+        })?;
         self.check_count(CHUNKS, blocks.num_records())
+    }
+
+    /// Calls with what `parse` makes of every block of items, in order; it runs in several threads.
+    pub(crate) fn for_each_item_block<T: Send>(
+        &self,
+        progress: &Arc<Progress>,
+        parse: impl Fn(&Block) -> Result<Vec<T>> + Sync,
+        mut each: impl FnMut(T) -> Result<()>,
+    ) -> Result<()> {
+        let Some(mut blocks) = self.item_blocks(progress) else { return Ok(()) };
+        for_each_block(&mut blocks, progress, parse, |parsed| {
+            progress.add_items(parsed.len() as u64);
+            parsed.into_iter().try_for_each(&mut each)
+        })?;
+        self.check_num_items(blocks.num_records())
+    }
+
+    /// Compares the number of items with the one that was written down.
+    pub(crate) fn check_num_items(&self, records: u64) -> Result<()> {
+        self.check_count(ITEMS, records)
     }
 
     /// All chunks, for items to refer to.
@@ -246,19 +256,8 @@ impl Stored {
         for (table, item) in self.items_in_tables(chunks)? {
             each(table, item)?;
         }
-        let Some(mut blocks) = self.item_blocks(progress) else { return Ok(()) };
-        in_order(
-            num_threads(),
-            progress.cancelled(),
-            || blocks.next(),
-            || (),
-            |(), block| self.items_of(&block, chunks),
-            |items| {
-                progress.add_items(items.len() as u64);
-                items.into_iter().try_for_each(|(table, item)| each(table, item))
-            },
-        )?;
-        self.check_count(ITEMS, blocks.num_records())
+        let parse = |block: &Block| self.items_of(block, chunks);
+        self.for_each_item_block(progress, parse, |(table, item)| each(table, item))
     }
 
     /// The items that stand in the records of tables, with the positions of their tables.
@@ -311,6 +310,23 @@ impl Stored {
             Error::data_loss(format!("the item is of table '{table}', which {TABLES} lacks."))
         })
     }
+}
+
+/// Parses blocks in several threads, and passes what comes of them to `each` in order.
+fn for_each_block<T: Send>(
+    blocks: &mut Blocks,
+    progress: &Progress,
+    parse: impl Fn(&Block) -> Result<Vec<T>> + Sync,
+    each: impl FnMut(Vec<T>) -> Result<()>,
+) -> Result<()> {
+    in_order(
+        num_threads(),
+        progress.cancelled(),
+        || blocks.next(),
+        || (),
+        |(), block| parse(&block),
+        each,
+    )
 }
 
 /// Reads an item and checks what it refers to.

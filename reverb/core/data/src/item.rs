@@ -55,3 +55,19 @@ pub struct StoredItem {
     /// Its columns.
     pub trajectory: Trajectory,
 }
+
+impl StoredItem {
+    /// The item as a reader gets it who looks at all items of a table and draws none.
+    pub fn looked_at(self, table_size: i64) -> Sampled {
+        Sampled {
+            key: self.key,
+            priority: self.priority,
+            times_sampled: self.times_sampled,
+            probability: 0.0,
+            table_size,
+            inserted_at_ns: self.inserted_at_ns,
+            rate_limited: false,
+            trajectory: self.trajectory,
+        }
+    }
+}

@@ -23,7 +23,7 @@ pub(super) struct Item {
 }
 
 impl Item {
-    /// The item as a checkpoint keeps it.
+    /// The item as a checkpoint or a reader gets it.
     pub(super) fn to_stored(&self) -> StoredItem {
         StoredItem {
             key: self.key,

@@ -8,7 +8,6 @@
 
 use reverb_data::{Result, Sampled};
 
-use super::items::Item;
 use super::state::TableState;
 use super::{MAX_SAMPLE_BYTES, Table, turn};
 use crate::selector::Handle;
@@ -93,24 +92,11 @@ impl Scan {
             if item.inserted_at_ns > self.newest_ns {
                 continue;
             }
-            items.push(looked_at(item, state.len() as i64));
+            items.push(item.to_stored().looked_at(state.len() as i64));
             chunk_bytes += item.chunk_bytes as usize;
             if chunk_bytes >= MAX_SAMPLE_BYTES {
                 break;
             }
         }
-    }
-}
-
-fn looked_at(item: &Item, table_size: i64) -> Sampled {
-    Sampled {
-        key: item.key,
-        priority: item.priority,
-        times_sampled: item.times_sampled,
-        probability: 0.0,
-        table_size,
-        inserted_at_ns: item.inserted_at_ns,
-        rate_limited: false,
-        trajectory: item.trajectory.clone(),
     }
 }
