@@ -20,7 +20,7 @@ from reverb.reverb_types import SpecNest, TableInfo
 
 __all__ = ["Server", "Table", "TableExtensionBase"]
 
-_MAX_PORT = 65_535
+MAX_PORT = 65_535
 
 _logger = logging.getLogger(__name__)
 
@@ -295,8 +295,8 @@ class Server:
                 f"tables of one server must differ in name, got more than one named {duplicates}"
             )
         port = 0 if port is None else operator.index(port)
-        if not 0 <= port <= _MAX_PORT:
-            raise InvalidArgumentError(f"port must be from 0 to {_MAX_PORT}, got {port}")
+        if not 0 <= port <= MAX_PORT:
+            raise InvalidArgumentError(f"port must be from 0 to {MAX_PORT}, got {port}")
         if checkpoint_interval_s is not None and not (
             0 < checkpoint_interval_s <= _MAX_CHECKPOINT_INTERVAL_S
         ):

@@ -17,12 +17,12 @@ from reverb.command.item_statistics import collect
 from reverb.errors import InvalidArgumentError, TableNotFoundError
 from reverb.replay_sample import ReplaySample
 from reverb.reverb_types import TableInfo
+from reverb.server import MAX_PORT
 from reverb.stored_checkpoint import TableStatistics, read
 
 # Told how many of how many items are done; the second is 0 if it is not known.
 ProgressCallback = Callable[[int, int], Any]
 
-_MAX_PORT = 65535
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d+)")
 
 
@@ -152,9 +152,9 @@ def open_source(text: str, timeout_s: float) -> CheckpointSource | ServerSource:
             f"{text} is neither a directory nor the address of a server; give a checkpoint, a "
             "directory of checkpoints, or host:port"
         )
-    if not 1 <= int(address["port"]) <= _MAX_PORT:
+    if not 1 <= int(address["port"]) <= MAX_PORT:
         raise InvalidArgumentError(
-            f"the port of {text} must be from 1 to {_MAX_PORT}, got {address['port']}"
+            f"the port of {text} must be from 1 to {MAX_PORT}, got {address['port']}"
         )
     return ServerSource(text, timeout_s)
 

@@ -15,12 +15,12 @@ from google.protobuf import text_format
 
 from reverb.core import protos
 from reverb.errors import ReverbError
+from reverb.server import MAX_PORT
 from reverb.server_executable import server_from_proto
 from reverb.server_executable.text_places import Place, find_places
 
 __all__ = ["Note", "Reading", "read_config"]
 
-_MAX_PORT = 65_535
 _MAX_TABLE_SIZE = 2**31 - 1
 _SELECTORS = "fifo: true, lifo: true, uniform: true, heap { ... } or prioritized { ... }"
 _TABLES = "tables"
@@ -102,8 +102,8 @@ def _note(places: dict[str, Place], path: str, text: str) -> Note:
 
 
 def _problems(config: Any, places: dict[str, Place]) -> Iterator[tuple[str, str]]:
-    if not 0 <= config.port <= _MAX_PORT:
-        yield "port", f"must be from 0 to {_MAX_PORT}, got {config.port}"
+    if not 0 <= config.port <= MAX_PORT:
+        yield "port", f"must be from 0 to {MAX_PORT}, got {config.port}"
     if not config.tables:
         yield _TABLES, "must hold at least one table, got none"
     first: dict[str, int] = {}

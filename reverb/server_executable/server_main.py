@@ -13,7 +13,7 @@ from typing import Any
 
 from reverb.platform.checkpointers_lib import DefaultCheckpointer
 from reverb.platform.default import server_main_command_line_args
-from reverb.server import Server
+from reverb.server import MAX_PORT, Server
 from reverb.server_executable import server_from_proto
 from reverb.server_executable.server_config import read_config
 from reverb.server_executable.server_life import live, say
@@ -21,7 +21,6 @@ from reverb.server_executable.server_life import live, say
 __all__ = ["app_run_main", "main"]
 
 _MISUSED = 2
-_MAX_PORT = 65_535
 
 # They say nothing without a directory.
 _CHECKPOINT_OPTIONS = (
@@ -188,8 +187,8 @@ def _long_option(argument: str) -> str:
 
 def _port(text: str) -> int:
     port = int(text)
-    if not 0 <= port <= _MAX_PORT:
-        raise argparse.ArgumentTypeError(f"must be from 0 to {_MAX_PORT}, got {port}")
+    if not 0 <= port <= MAX_PORT:
+        raise argparse.ArgumentTypeError(f"must be from 0 to {MAX_PORT}, got {port}")
     return port
 
 

@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, FixedOffset, Local, TimeDelta};
-use reverb_data::{Error, Result};
+use reverb_data::Result;
 
 use crate::failure::of_io;
 use crate::manifest::{self, Manifest};
@@ -104,9 +104,27 @@ fn lock_root(root: &Path) -> Option<File> {
 #[derive(Debug)]
 pub(crate) struct Partial {
     root: PathBuf,
+    directory: PartialDirectory,
+    tables: File,
+}
+
+/// Its directory, which goes unless the checkpoint is published.
+#[derive(Debug)]
+struct PartialDirectory {
     path: PathBuf,
-    tables: Option<File>,
     is_published: bool,
+}
+
+impl PartialDirectory {
+    fn create_file(&self, name: &str) -> Result<File> {
+        let path = self.path.join(name);
+        File::create_new(&path).map_err(|error| of_io("create", &path, &error))
+    }
+}
+
+/// A new name of that kind.
+fn new_partial(root: &Path) -> PathBuf {
+    root.join(format!("{PARTIAL}{:016x}", rand::random::<u64>()))
 }
 
 impl Partial {
@@ -114,50 +132,46 @@ impl Partial {
     pub(crate) fn create(root: &Path) -> Result<Self> {
         fs::create_dir_all(root).map_err(|error| of_io("create directory", root, &error))?;
         let _lock = lock_root(root);
-        let id: u64 = rand::random();
-        let path = root.join(format!("{PARTIAL}{id:016x}"));
+        let path = new_partial(root);
         fs::create_dir(&path).map_err(|error| of_io("create directory", &path, &error))?;
-        let mut partial = Self { root: root.to_owned(), path, tables: None, is_published: false };
-        let tables = partial.create_file(TABLES)?;
+        let directory = PartialDirectory { path, is_published: false };
+        let tables = directory.create_file(TABLES)?;
         if let Err(error) = tables.try_lock() {
-            log::debug!("{} cannot be locked: {error}", partial.path.display());
+            log::debug!("{} cannot be locked: {error}", directory.path.display());
         }
-        partial.tables = Some(tables);
-        Ok(partial)
+        Ok(Self { root: root.to_owned(), directory, tables })
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        &self.directory.path
     }
 
     /// The file of tables, made at the beginning because the lock is on it.
-    pub(crate) fn tables(&self) -> Result<&File> {
-        self.tables.as_ref().ok_or_else(|| Error::internal("A checkpoint was written twice."))
+    pub(crate) fn tables(&self) -> &File {
+        &self.tables
     }
 
     pub(crate) fn create_file(&self, name: &str) -> Result<File> {
-        let path = self.path.join(name);
-        File::create_new(&path).map_err(|error| of_io("create", &path, &error))
+        self.directory.create_file(name)
     }
 
     /// Makes the checkpoint complete and gives it its name. All other files are on disk.
-    pub(crate) fn publish(mut self, manifest: &Manifest) -> Result<Owned> {
-        let done = self.path.join(DONE);
+    pub(crate) fn publish(self, manifest: &Manifest) -> Result<Owned> {
+        let Self { root, mut directory, tables } = self;
+        let done = directory.path.join(DONE);
         let write = || {
             fs::write(&done, manifest.to_text())?;
             File::open(&done)?.sync_all()?;
-            sync_directory(&self.path)
+            sync_directory(&directory.path)
         };
         write().map_err(|error| of_io("write", &done, &error))?;
-        let lock = lock_root(&self.root);
-        let path = self.root.join(next_name(&self.root)?);
-        fs::rename(&self.path, &path).map_err(|error| of_io("create", &path, &error))?;
-        self.is_published = true;
+        let lock = lock_root(&root);
+        let path = root.join(next_name(&root)?);
+        fs::rename(&directory.path, &path).map_err(|error| of_io("create", &path, &error))?;
+        directory.is_published = true;
         drop(lock);
-        let tables = self.tables.take();
-        sync_directory(&self.root).map_err(|error| of_io("write", &self.root, &error))?;
-        let tables = tables.ok_or_else(|| Error::internal("A checkpoint was written twice."))?;
-        if let Some(other) = latest(&self.root)?.filter(|other| *other > path) {
+        sync_directory(&root).map_err(|error| of_io("write", &root, &error))?;
+        if let Some(other) = latest(&root)?.filter(|other| *other > path) {
             log::warn!(
                 "checkpoint {}: {} sorts behind it, so a server that starts loads that one; move \
                  it to another directory",
@@ -169,7 +183,7 @@ impl Partial {
     }
 }
 
-impl Drop for Partial {
+impl Drop for PartialDirectory {
     fn drop(&mut self) {
         if !self.is_published {
             delete_files(&self.path);
@@ -222,8 +236,7 @@ pub(crate) fn prune(root: &Path, keep: usize, owned: &mut Vec<Owned>) {
     for path in &deletable[..surplus] {
         owned.retain(|owned| owned.path != *path);
         // Under its own name it would be incomplete, and nobody's, if this is interrupted.
-        let id: u64 = rand::random();
-        let aside = root.join(format!("{PARTIAL}{id:016x}"));
+        let aside = new_partial(root);
         match fs::rename(path, &aside) {
             Ok(()) => delete_files(&aside),
             Err(error) => log::warn!("{} cannot be deleted: {error}", path.display()),

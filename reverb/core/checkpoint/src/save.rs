@@ -120,7 +120,7 @@ fn write_tables(
         let message = settings::to_message(&snapshot.info);
         put_record(&mut raw, |out| prost::Message::encode_raw(&message, out));
     }
-    let mut file = RecordFile::begin(partial.path(), TABLES, partial.tables()?, progress)?;
+    let mut file = RecordFile::begin(partial.path(), TABLES, partial.tables(), progress)?;
     file.write(&Compressor::new().compress(&raw))?;
     file.finish(snapshots.len() as u64)
 }

@@ -61,7 +61,7 @@ pub(crate) struct RateLimiter {
 
 impl RateLimiter {
     pub(crate) fn new(config: RateLimiterConfig) -> Self {
-        Self { config, inserts: 0, samples: 0, deletes: 0 }
+        Self::with_counters(config, 0, 0, 0)
     }
 
     /// A limiter that has counted already.

@@ -67,6 +67,27 @@ struct Shared {
     closed: bool,
 }
 
+impl Shared {
+    /// What a table with these settings tells about itself.
+    fn info(&self, config: TableConfig) -> TableInfo {
+        let Self { state, turn, clock, .. } = self;
+        TableInfo {
+            config,
+            current_size: state.len() as i64,
+            num_inserts: state.limiter().inserts(),
+            num_samples: state.limiter().samples(),
+            num_deletes: state.limiter().deletes(),
+            num_episodes: state.num_episodes(),
+            num_deleted_episodes: state.num_deleted_episodes(),
+            num_unique_samples: state.num_unique_samples(),
+            worker_time: clock.read(Instant::now()),
+            stored_bytes: state.chunk_bytes(),
+            waiting_inserts: turn.queued_inserts(),
+            waiting_samples: turn.queued_samples(),
+        }
+    }
+}
+
 impl Table {
     /// An empty table.
     ///
@@ -243,25 +264,8 @@ impl Table {
 
     /// What the table tells about itself.
     pub fn info(&self) -> TableInfo {
-        self.info_of(&self.shared.lock())
-    }
-
-    fn info_of(&self, shared: &Shared) -> TableInfo {
-        let Shared { state, turn, clock, .. } = shared;
-        TableInfo {
-            config: self.config.clone(),
-            current_size: state.len() as i64,
-            num_inserts: state.limiter().inserts(),
-            num_samples: state.limiter().samples(),
-            num_deletes: state.limiter().deletes(),
-            num_episodes: state.num_episodes(),
-            num_deleted_episodes: state.num_deleted_episodes(),
-            num_unique_samples: state.num_unique_samples(),
-            worker_time: clock.read(Instant::now()),
-            stored_bytes: state.chunk_bytes(),
-            waiting_inserts: turn.queued_inserts(),
-            waiting_samples: turn.queued_samples(),
-        }
+        let config = self.config.clone();
+        self.shared.lock().info(config)
     }
 
     /// What an insert waits for, in a sentence with the rate limiter's numbers.

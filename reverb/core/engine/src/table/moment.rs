@@ -3,7 +3,7 @@
 //!
 //! All tables are locked together for as long as it takes to note their counters, and the time of
 //! their newest item. From then on every change of an older item first notes the item as it was
-//! ([`Before`]), and the slots are copied a few thousand at a time, with the lock free in between.
+//! ([`Before`]), and the slots are copied some hundreds at a time, with the lock free in between.
 //! What was noted and what was copied make up the tables at that moment, however long the copying
 //! takes. Data is shared and not copied.
 
@@ -128,7 +128,7 @@ impl Moment {
     pub fn begin(tables: &[Arc<Table>]) -> Result<Self> {
         let prepare = |table: &Arc<Table>| {
             let num_slots = table.shared.lock().state.items().num_slots();
-            Before::prepare(num_slots + COPIED_SLOTS)
+            (table.config().clone(), Before::prepare(num_slots + COPIED_SLOTS))
         };
         // Memory first: a system may take its time to give it.
         let mut prepared: Vec<_> = tables.iter().map(prepare).collect();
@@ -143,8 +143,9 @@ impl Moment {
                 tables[at].name()
             )));
         }
-        for ((table, shared), mut before) in tables.iter().zip(&mut all).zip(prepared.drain(..)) {
-            let info = table.info_of(shared);
+        let prepared = prepared.drain(..);
+        for ((table, shared), (config, mut before)) in tables.iter().zip(&mut all).zip(prepared) {
+            let info = shared.info(config);
             before.begin(&shared.state);
             *shared.state.before_mut() = Some(before);
             moment.tables.push((info, Arc::clone(table)));

@@ -238,9 +238,7 @@ impl TableState {
             }));
             for &(handle, priority) in &found {
                 let item = contents.items.get_mut(handle);
-                if let Some(before) = &mut self.before {
-                    before.note(handle, item);
-                }
+                note(&mut self.before, handle, item);
                 item.priority = priority;
             }
             contents.sampler.update_many(&found);
@@ -330,9 +328,7 @@ impl TableState {
     fn take(&mut self, pick: Pick, batch: &mut Batch) {
         let table_size = self.contents.items.len() as i64;
         let item = self.contents.items.get_mut(pick.handle);
-        if let Some(before) = &mut self.before {
-            before.note(pick.handle, item);
-        }
+        note(&mut self.before, pick.handle, item);
         if item.times_sampled == 0 {
             self.contents.num_unique_samples += 1;
         }
@@ -359,9 +355,7 @@ impl TableState {
     fn update_at(&mut self, handle: Handle, priority: f64) {
         let contents = &mut self.contents;
         let item = contents.items.get_mut(handle);
-        if let Some(before) = &mut self.before {
-            before.note(handle, item);
-        }
+        note(&mut self.before, handle, item);
         item.priority = priority;
         contents.sampler.update(handle, priority);
         contents.remover.update(handle, priority);
@@ -370,15 +364,20 @@ impl TableState {
     fn delete_at(&mut self, handle: Handle) {
         let contents = &mut self.contents;
         let item = contents.items.remove(handle);
-        if let Some(before) = &mut self.before {
-            before.note(handle, &item);
-        }
+        note(&mut self.before, handle, &item);
         contents.sampler.remove(handle);
         contents.remover.remove(handle);
         contents.episodes.remove(&item.trajectory);
         contents.chunk_bytes -= u64::from(item.chunk_bytes);
         self.garbage.push(item.trajectory);
         self.limiter.count_delete();
+    }
+}
+
+/// Notes an item that is about to change or was just removed, if a moment is being copied.
+fn note(before: &mut Option<Box<Before>>, handle: Handle, item: &Item) {
+    if let Some(before) = before {
+        before.note(handle, item);
     }
 }
 
