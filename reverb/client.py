@@ -12,7 +12,7 @@ import tree
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, SignatureMismatchError, TableNotFoundError
 from reverb.nest_writer import check_at_least_one
-from reverb.replay_sample import ReplaySample, SampleInfo
+from reverb.replay_sample import ReplaySample, SampleInfo, keep_samples, rows_of_batch
 from reverb.reverb_types import CheckpointStatus, TableInfo
 from reverb.sequence_writer import SequenceWriter, make_sequence_writer
 from reverb.structured_writer import Config, StructuredWriter
@@ -296,7 +296,8 @@ class Client:
           `emit_timesteps` is False, one `ReplaySample` with leaves `[T, ...]`.
 
         Raises:
-          InvalidArgumentError: If `num_samples` is 0 or less, or if columns differ in length.
+          InvalidArgumentError: If `num_samples` is 0 or less, or if columns differ in length. In
+            that case `error.samples` has the item, which counts as sampled.
           TableNotFoundError: If there is no such table.
           DeadlineExceededError: After `timeout_ms`.
           UnavailableError: If no server answers.
@@ -328,6 +329,14 @@ class Client:
 
         Blocks while the table's rate limiter allows fewer samples.
 
+        An item is sampled when the server picks it: that is when it counts, and when a table with
+        `max_times_sampled` removes it. Such a table checks the items that its rate limiter allows
+        in one go before it counts any of them: if they cannot be stacked, nothing is sampled and
+        they stay in the table. What was sampled and is not returned is in the `samples` of the
+        exception, whichever it is (Ctrl-C included): items of an earlier go, and all of them if
+        the server is one of dm-reverb. Items that were on their way when a server or a connection
+        died are sampled, and nobody gets them.
+
         Args:
           table: Name of the table.
           batch_size: Number of items, `B`.
@@ -340,16 +349,29 @@ class Client:
           `[B, ...]` where the items' column is a single step.
 
         Raises:
-          InvalidArgumentError: If `batch_size` is below 1, or if the items' shapes differ.
+          InvalidArgumentError: If `batch_size` is below 1, or if the items' dtypes or shapes
+            differ. `error.samples` is a list of `ReplaySample`, one for each item that was sampled,
+            with a flat list of columns `[T, ...]` as data; it is empty if none was.
           TableNotFoundError: If there is no such table.
           DeadlineExceededError: After `timeout_ms`, if no item was sampled. If some were, those are
             the batch.
           UnavailableError: If no server answers.
         """
         batch_size = check_at_least_one("batch_size", batch_size)
-        info, columns = self._client.sample_batch(table, batch_size, timeout_ms)
-        data = self._nested(table, columns) if unpack_as_table_signature else columns
-        return ReplaySample(SampleInfo(*info), data)
+        try:
+            info, columns = self._client.sample_batch(table, batch_size, timeout_ms)
+        except BaseException as error:
+            flat = error.__dict__.pop("samples", ())
+            keep_samples(error, [ReplaySample(SampleInfo(*info), data) for info, data in flat])
+            raise
+        batch = ReplaySample(SampleInfo(*info), columns)
+        if not unpack_as_table_signature:
+            return batch
+        try:
+            return ReplaySample(batch.info, self._nested(table, columns))
+        except BaseException as error:
+            keep_samples(error, rows_of_batch(batch))
+            raise
 
     def scan(
         self,

@@ -5,6 +5,9 @@ A class has two kinds of parents: `ReverbError`, which new programs catch, and t
 original raised in the same place, so that the `except` clauses of existing programs keep working.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 __all__ = [
     "CancelledError",
     "DataLossError",
@@ -22,7 +25,14 @@ __all__ = [
 
 
 class ReverbError(Exception):
-    """The base of all errors of this package."""
+    """The base of all errors of this package.
+
+    Attributes:
+      samples: Of an error that `Client.sample_batch` or `Client.sample` raised: the items that had
+        been sampled by then and were not returned, a list of `ReplaySample`. Else empty.
+    """
+
+    samples: Sequence[Any] = ()
 
 
 class DeadlineExceededError(ReverbError, RuntimeError):

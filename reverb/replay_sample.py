@@ -3,7 +3,9 @@
 
 from typing import Any, NamedTuple
 
-__all__ = ["ReplaySample", "SampleInfo"]
+import numpy as np
+
+__all__ = ["ReplaySample", "SampleInfo", "keep_samples", "rows_of_batch"]
 
 
 class SampleInfo(NamedTuple):
@@ -56,3 +58,26 @@ class ReplaySample(NamedTuple):
 
     info: SampleInfo
     data: Any
+
+
+def rows_of_batch(batch: ReplaySample) -> list[ReplaySample]:
+    """The items of a batch, one by one, as `Client.sample` gives them.
+
+    Args:
+      batch: With arrays `[B]` in its info and a flat list of columns `[B, ...]`.
+    """
+    infos = zip(*(field.tolist() for field in batch.info), strict=True)
+    return [
+        ReplaySample(SampleInfo(*info), [np.asarray(column[row]) for column in batch.data])
+        for row, info in enumerate(infos)
+    ]
+
+
+def keep_samples(error: BaseException, samples: list[ReplaySample]) -> None:
+    """Hangs items on an exception that were sampled and cannot be returned.
+
+    Args:
+      error: What is being raised. Gets an attribute `samples`; see `ReverbError`.
+      samples: The items. They come before those that the exception has already.
+    """
+    error.__dict__["samples"] = [*samples, *getattr(error, "samples", ())]

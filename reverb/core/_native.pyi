@@ -211,7 +211,10 @@ class Client:
         ],
         list[NDArray[Any]],
     ]:
-        """Five arrays `[B]` in the order of `SampleInfo`, and the columns `[B, T, ...]`."""
+        """Five arrays `[B]` in the order of `SampleInfo`, and the columns `[B, T, ...]`.
+
+        An exception has what was sampled as `samples`: pairs of the five numbers and the columns.
+        """
 
 @final
 class Sampler(Iterator[Any]):

@@ -13,7 +13,7 @@ import tree
 from reverb import errors
 from reverb.adapters.acme.prefetching import Pipe
 from reverb.client import Client
-from reverb.replay_sample import ReplaySample, SampleInfo
+from reverb.replay_sample import ReplaySample, SampleInfo, keep_samples, rows_of_batch
 
 __all__ = ["TableSource"]
 
@@ -82,19 +82,13 @@ class TableSource:
                 if self._waits_too_long(last_progress, pipe, error):
                     return None
                 continue
+            except errors.ReverbError as error:
+                keep_samples(error, _rows(parts))
+                raise
             parts.append(part)
             missing -= len(part.info.key)
             last_progress = time.monotonic()
-        if len(parts) == 1:
-            info, columns = parts[0]
-        else:
-            info = SampleInfo(
-                *map(np.concatenate, zip(*(part.info for part in parts), strict=True))
-            )
-            columns = [
-                np.concatenate(column)
-                for column in zip(*(part.data for part in parts), strict=True)
-            ]
+        info, columns = parts[0] if len(parts) == 1 else _joined(parts)
         return ReplaySample(info, self._nested(columns))
 
     def _batch_of_items(self, batch_size: int, pipe: Pipe) -> Any:
@@ -177,3 +171,27 @@ class TableSource:
 @functools.cache
 def _named_tuple(name: str, fields: tuple[str, ...]) -> type:
     return collections.namedtuple(name, fields)
+
+
+def _rows(parts: list[ReplaySample]) -> list[ReplaySample]:
+    return [row for part in parts for row in rows_of_batch(part)]
+
+
+def _joined(parts: list[ReplaySample]) -> ReplaySample:
+    """One batch of several.
+
+    Raises:
+      InvalidArgumentError: If their items have different shapes; `samples` has all of them.
+    """
+    shapes = [[column.shape[1:] for column in part.data] for part in parts]
+    for other in shapes[1:]:
+        if other != shapes[0]:
+            error = errors.InvalidArgumentError(
+                "The items of a batch must have the same shapes, but the columns of one have the "
+                f"shapes {shapes[0]} and those of another {other}."
+            )
+            keep_samples(error, _rows(parts))
+            raise error
+    info = SampleInfo(*map(np.concatenate, zip(*(part.info for part in parts), strict=True)))
+    columns = zip(*(part.data for part in parts), strict=True)
+    return ReplaySample(info, [np.concatenate(column) for column in columns])

@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 use prost::Message;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyList};
 use reverb_client::writer::legacy::LegacyOptions;
 use reverb_client::writer::sequence::{SequenceOptions, Window};
 use reverb_client::{
-    Batch, BatchedWriter, Client as Core, LegacyWriter, SampleCursor, ScanCursor, SingleStepWriters,
+    BatchedWriter, Client as Core, LegacyWriter, SampleCursor, ScanCursor, SingleStepWriters,
 };
 use reverb_data::{Error, Sampled};
 use reverb_wire::target::Target;
@@ -25,7 +25,7 @@ use crate::connector::AnyConnector;
 use crate::error::OrRaise;
 use crate::legacy_writer::{Writer, append_step};
 use crate::process::{Local, runtime};
-use crate::sampler::{Cursor, Sampler};
+use crate::sampler::{Cursor, Sampler, flat_sample};
 use crate::sequence_writer::SequenceWriter;
 use crate::structured_writer::StructuredWriter;
 use crate::trajectory_writer::TrajectoryWriter;
@@ -344,8 +344,9 @@ impl Client {
         Vec<Bound<'py, PyAny>>,
     )> {
         let core = self.inner().core;
-        let cursor = SampleCursor::new(core, table, batch_size as u64, timeout(timeout_ms));
-        let batch = wait(py, collect_batch(cursor.with_first_batch(batch_size), batch_size))?;
+        let mut taken = Vec::new();
+        let batch = core.sample_batch(table, batch_size, timeout(timeout_ms), &mut taken);
+        let batch = wait(py, batch).map_err(|error| with_samples(py, error, &taken))?;
         let info = (
             vector_to_array(py, batch.keys),
             vector_to_array(py, batch.probabilities),
@@ -359,22 +360,15 @@ impl Client {
     }
 }
 
-/// Fetches a whole batch. If the timeout passes after some items were taken, those are the batch: they are gone from
-/// the table's point of view and must not be lost.
-async fn collect_batch(mut cursor: SampleCursor, batch_size: usize) -> reverb_data::Result<Batch> {
-    let mut samples: Vec<Sampled> = Vec::new();
-    while samples.len() < batch_size {
-        match cursor.next_many().await {
-            Ok(more) if more.is_empty() => break,
-            Ok(more) if samples.is_empty() => samples = more,
-            Ok(more) => samples.extend(more),
-            Err(error) if samples.is_empty() => return Err(error),
-            Err(error) if error.kind() == reverb_data::ErrorKind::RateLimiterTimeout => break,
-            Err(error) => return Err(error),
-        }
+/// Hangs what was sampled before a failure on its exception, flat: nobody else has it any more.
+fn with_samples(py: Python<'_>, error: PyErr, taken: &[Sampled]) -> PyErr {
+    // What cannot be decoded is left out.
+    let samples = taken.iter().filter_map(|sampled| flat_sample(py, sampled).ok());
+    let list = PyList::new(py, samples.collect::<Vec<_>>());
+    match list.and_then(|list| error.value(py).setattr("samples", list)) {
+        Ok(()) => error,
+        Err(another) => another,
     }
-    cursor.finish();
-    Batch::assemble(&samples)
 }
 
 fn check_priority(table: &str, priority: f64) -> reverb_data::Result<()> {

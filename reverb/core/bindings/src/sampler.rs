@@ -103,20 +103,9 @@ impl Sampler {
     }
 
     fn convert<'py>(&self, py: Python<'py>, sampled: &Sampled) -> PyResult<Bound<'py, PyAny>> {
-        let info = self.info_type.bind(py).call1((
-            sampled.key,
-            sampled.probability,
-            sampled.table_size,
-            sampled.priority,
-            sampled.times_sampled,
-        ))?;
+        let info = self.info_type.bind(py).call1(info(sampled))?;
         if !self.emit_timesteps {
-            let columns: PyResult<Vec<_>> = sampled
-                .trajectory
-                .columns()
-                .map(|column| column_to_array(py, &sampled.trajectory, &column))
-                .collect();
-            let sample = self.sample(py, &info, columns?)?;
+            let sample = self.sample(py, &info, columns(py, &sampled.trajectory)?)?;
             if self.with_inserted_at {
                 let inserted_at = sampled.inserted_at_ns as f64 / 1e9;
                 return Ok((inserted_at, sample).into_pyobject(py)?.into_any());
@@ -154,6 +143,19 @@ impl Sampler {
         Ok(list.into_any())
     }
 
+    /// Hangs an item that cannot be given as the caller wants it on the exception.
+    fn keep_sample(&self, py: Python<'_>, error: PyErr, sampled: &Sampled) -> PyErr {
+        let flat = || {
+            let columns = PyList::new(py, columns(py, &sampled.trajectory)?)?;
+            let info = self.info_type.bind(py).call1(info(sampled))?;
+            self.sample_type.bind(py).call1((info, columns))
+        };
+        match flat().and_then(|sample| error.value(py).setattr("samples", vec![sample])) {
+            // What cannot be decoded cannot be kept.
+            Ok(()) | Err(_) => error,
+        }
+    }
+
     fn sample<'py>(
         &self,
         py: Python<'py>,
@@ -167,6 +169,23 @@ impl Sampler {
         };
         self.sample_type.bind(py).call1((info, data))
     }
+}
+
+/// The fields of `SampleInfo`, and the columns.
+type FlatSample<'py> = ((u64, f64, i64, f64, i32), Vec<Bound<'py, PyAny>>);
+
+/// An item without the classes of Python.
+pub(crate) fn flat_sample<'py>(py: Python<'py>, sampled: &Sampled) -> PyResult<FlatSample<'py>> {
+    Ok((info(sampled), columns(py, &sampled.trajectory)?))
+}
+
+fn info(sampled: &Sampled) -> (u64, f64, i64, f64, i32) {
+    let Sampled { key, probability, table_size, priority, times_sampled, .. } = *sampled;
+    (key, probability, table_size, priority, times_sampled)
+}
+
+fn columns<'py>(py: Python<'py>, trajectory: &Trajectory) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    trajectory.columns().map(|column| column_to_array(py, trajectory, &column)).collect()
 }
 
 struct Timesteps {
@@ -221,7 +240,10 @@ impl Sampler {
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.cursor.origin().check(self.name).or_raise()?;
         match self.fetch(py)? {
-            Some(sampled) => self.convert(py, &sampled).map(Some),
+            Some(sampled) => {
+                let sample = self.convert(py, &sampled);
+                sample.map(Some).map_err(|error| self.keep_sample(py, error, &sampled))
+            }
             None => Ok(None),
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, Result, Signature};
+use reverb_data::{Error, ErrorKind, Result, Sampled, Signature};
 use reverb_wire::convert::signature::flatten_signature;
 use reverb_wire::generated::reverb::CheckpointStatusResponse;
 use reverb_wire::transport::{
@@ -16,6 +16,8 @@ use reverb_wire::transport::{
 use tokio::runtime::Handle;
 
 use crate::retry::Backoff;
+use crate::sampler::batch::Batch;
+use crate::sampler::cursor::SampleCursor;
 
 /// Finds the way to a server at the moment it is needed: a server may have started in this process meanwhile.
 pub trait Connector: Send + Sync {
@@ -120,6 +122,47 @@ impl Client {
     /// What became of the checkpoints of the server. Waits for a server to answer, at most `connect_timeout`.
     pub async fn checkpoint_status(&self) -> Result<CheckpointStatusResponse> {
         self.retrying(|transport| async move { transport.checkpoint_status().await }).await
+    }
+
+    /// Samples `batch_size` items and stacks them. Waits for the table's rate limiter, each time `timeout` at most.
+    ///
+    /// If the timeout passes after some items were sampled, those are the batch. Where sampling removes items, those
+    /// that the limiter allows in one go are sampled only if they can be stacked, unless the server is one of
+    /// dm-reverb.
+    ///
+    /// `taken` gets the items as they come: after an error it has what was sampled, and so it has when the future is
+    /// dropped. After a success it is empty.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for items that cannot be stacked, `RateLimiterTimeout` if no item was sampled in time,
+    /// `TableNotFound`, `Unavailable`, and `DataLoss` for damaged chunks.
+    pub async fn sample_batch(
+        self: &Arc<Self>,
+        table: &str,
+        batch_size: usize,
+        timeout: Option<Duration>,
+        taken: &mut Vec<Sampled>,
+    ) -> Result<Batch> {
+        let mut cursor =
+            SampleCursor::new(Arc::clone(self), table, batch_size as u64, timeout).stacked();
+        while taken.len() < batch_size {
+            match cursor.next_many().await {
+                Ok(more) if more.is_empty() => break,
+                Ok(more) if taken.is_empty() => *taken = more,
+                Ok(more) => taken.extend(more),
+                Err(error)
+                    if !taken.is_empty() && error.kind() == ErrorKind::RateLimiterTimeout =>
+                {
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        cursor.finish();
+        let batch = Batch::assemble(taken)?;
+        taken.clear();
+        Ok(batch)
     }
 
     /// Opens an insert stream once, without retries. Also says whether the server lives in this process.

@@ -102,6 +102,9 @@ impl Pick {
     }
 }
 
+/// What a selector has to know of an item that was removed, to put it back. Means nothing to others.
+pub(crate) type Place = u64;
+
 /// What every selector can do. Priorities were checked with [`SelectorConfig::check_priority`].
 trait Select {
     /// Adds an item that is not there yet.
@@ -109,6 +112,14 @@ trait Select {
 
     /// Removes an item that is there.
     fn remove(&mut self, handle: Handle);
+
+    /// What [`Select::put_back`] needs of an item that is about to be removed.
+    fn place(&self, _handle: Handle) -> Place {
+        0
+    }
+
+    /// Undoes the last `remove`; several, in the reverse order. Nothing else may have happened.
+    fn put_back(&mut self, handle: Handle, priority: f64, place: Place);
 
     /// Gives an item that is there a new priority, or the same one again.
     fn update(&mut self, handle: Handle, priority: f64);
@@ -165,6 +176,14 @@ impl Selector {
 
     pub(crate) fn remove(&mut self, handle: Handle) {
         dispatch!(self, selector => selector.remove(handle));
+    }
+
+    pub(crate) fn place(&self, handle: Handle) -> Place {
+        dispatch!(self, selector => selector.place(handle))
+    }
+
+    pub(crate) fn put_back(&mut self, handle: Handle, priority: f64, place: Place) {
+        dispatch!(self, selector => selector.put_back(handle, priority, place));
     }
 
     pub(crate) fn update(&mut self, handle: Handle, priority: f64) {

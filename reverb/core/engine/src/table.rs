@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use reverb_data::{Error, NewItem, Result, Sampled};
+use reverb_data::{Error, NewItem, Result, Sampled, Stacking};
 use tokio::sync::{Notify, oneshot};
 
 mod clock;
@@ -167,11 +167,27 @@ impl Table {
     /// `RateLimiterTimeout` with what it waited for, `Cancelled` if the table is or gets closed,
     /// `InvalidArgument` if `num` is 0.
     pub async fn sample(&self, num: usize, timeout: Option<Duration>) -> Result<Vec<Sampled>> {
+        self.sample_stacked(num, timeout, None).await
+    }
+
+    /// Like [`Table::sample`], for a reader that stacks the items. Where sampling removes or counts
+    /// towards removing, items of one batch that cannot be stacked are not sampled: what comes
+    /// before their batch is given, or, if that is nothing, the reason.
+    ///
+    /// # Errors
+    ///
+    /// As [`Table::sample`], and those of [`reverb_data::Layout::check`]; nothing was sampled then.
+    pub async fn sample_stacked(
+        &self,
+        num: usize,
+        timeout: Option<Duration>,
+        stacking: Option<Stacking>,
+    ) -> Result<Vec<Sampled>> {
         if num == 0 {
             return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
         }
-        let mut waiting = match self.attempt(num, timeout != Some(Duration::ZERO))? {
-            Attempt::Sampled(items) => return Ok(items),
+        let mut waiting = match self.attempt(num, stacking, timeout != Some(Duration::ZERO))? {
+            Attempt::Answered(answer) => return answer,
             Attempt::Refused => return Err(self.rate_limiter_timeout()),
             Attempt::Waiting { ticket, answer } => {
                 Waiting { table: self, ticket, answer, is_over: false }
@@ -191,11 +207,20 @@ impl Table {
     /// Like [`Table::sample`] without any waiting: `None` if the rate limiter allows no sample now,
     /// if others wait for their turn, or if the table is closed.
     pub fn try_sample(&self, num: usize) -> Option<Vec<Sampled>> {
+        self.try_sample_stacked(num, None)
+    }
+
+    /// Like [`Table::sample_stacked`] without any waiting: `None` also if it would fail.
+    pub fn try_sample_stacked(
+        &self,
+        num: usize,
+        stacking: Option<Stacking>,
+    ) -> Option<Vec<Sampled>> {
         if num == 0 {
             return None;
         }
-        match self.attempt(num, false) {
-            Ok(Attempt::Sampled(items)) => Some(items),
+        match self.attempt(num, stacking, false) {
+            Ok(Attempt::Answered(answer)) => answer.ok(),
             _ => None,
         }
     }
@@ -289,13 +314,13 @@ impl Table {
     }
 
     /// Tries a sample request once, and leaves it queued if it `may_wait`.
-    fn attempt(&self, num: usize, may_wait: bool) -> Result<Attempt> {
+    fn attempt(&self, num: usize, stacking: Option<Stacking>, may_wait: bool) -> Result<Attempt> {
         self.operate_and(
             Activity::Sampling,
-            |shared| shared.turn.queue_sample(num),
+            |shared| shared.turn.queue_sample(num, stacking),
             |shared, done, ticket| {
-                if let Some(items) = done.take_own() {
-                    return Attempt::Sampled(items);
+                if let Some(answer) = done.take_own() {
+                    return Attempt::Answered(answer);
                 }
                 if !may_wait {
                     shared.turn.withdraw(ticket);
@@ -364,7 +389,7 @@ impl fmt::Debug for Table {
 
 /// How far a sample request got at once.
 enum Attempt {
-    Sampled(Vec<Sampled>),
+    Answered(Answer),
     Waiting { ticket: Ticket, answer: oneshot::Receiver<Answer> },
     Refused,
 }

@@ -76,7 +76,7 @@ async fn measure(name: &str, transport: &dyn Transport) -> Outcome<()> {
     let mut samples = transport.open_sample().await?;
     for _ in 0..3000 {
         let start = Instant::now();
-        samples.request("fifo", 1, None)?;
+        samples.request("fifo", 1, None, None)?;
         samples.receive().await?;
         times.push(start.elapsed());
     }
@@ -84,7 +84,7 @@ async fn measure(name: &str, transport: &dyn Transport) -> Outcome<()> {
     for _ in 0..3000 {
         let start = Instant::now();
         let mut samples = transport.open_sample().await?;
-        samples.request("fifo", 1, None)?;
+        samples.request("fifo", 1, None, None)?;
         samples.receive().await?;
         times.push(start.elapsed());
     }
@@ -115,7 +115,7 @@ async fn measure(name: &str, transport: &dyn Transport) -> Outcome<()> {
         report("insert", what, per_batch * batches, bytes, start.elapsed());
         let count = if bytes > 100_000 { 4000 } else { 200_000 };
         let start = Instant::now();
-        samples.request("fifo", count, None)?;
+        samples.request("fifo", count, None, None)?;
         let mut received = 0;
         while received < count {
             received += samples.receive().await?.len();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, Result, Sampled};
+use reverb_data::{Error, Result, Sampled, Stacking};
 use reverb_engine::{Confirm, Table};
 use reverb_wire::generated::reverb::CheckpointStatusResponse;
 use reverb_wire::target::{Place, loopback_port};
@@ -229,6 +229,7 @@ struct LocalRequest {
     table: String,
     remaining: usize,
     timeout: Option<Duration>,
+    stacking: Option<Stacking>,
 }
 
 impl LocalSampleStream {
@@ -248,6 +249,7 @@ impl LocalSampleStream {
         match sampled {
             Ok(samples) => {
                 request.remaining = request.remaining.saturating_sub(samples.len());
+                request.stacking = request.stacking.map(|it| it.after(samples.len()));
                 if request.remaining == 0 {
                     self.requests.pop_front();
                 }
@@ -263,10 +265,11 @@ impl LocalSampleStream {
 
 async fn sample(service: &Service, request: &LocalRequest) -> Result<Vec<Sampled>> {
     let (_, table) = service.tables.get(&request.table)?;
-    let wanted = request.remaining.min(MAX_BATCH);
-    match table.try_sample(wanted) {
+    let LocalRequest { remaining, timeout, stacking, .. } = *request;
+    let wanted = MAX_BATCH.max(stacking.map_or(0, Stacking::missing)).min(remaining);
+    match table.try_sample_stacked(wanted, stacking) {
         Some(samples) => Ok(samples),
-        None => service.stop.or(table.sample(wanted, request.timeout)).await?,
+        None => service.stop.or(table.sample_stacked(wanted, timeout, stacking)).await?,
     }
 }
 
@@ -276,6 +279,7 @@ impl SampleStream for LocalSampleStream {
         table: &str,
         num_samples: usize,
         timeout: Option<Duration>,
+        stacking: Option<Stacking>,
     ) -> Result<()> {
         if num_samples == 0 {
             return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
@@ -284,6 +288,7 @@ impl SampleStream for LocalSampleStream {
             table: table.to_owned(),
             remaining: num_samples,
             timeout,
+            stacking,
         });
         Ok(())
     }

@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use reverb_data::{Error, Result, Sampled};
-use reverb_engine::Table;
-use reverb_wire::codec::sample::SampleEncoder;
+use reverb_data::{Error, Result, Sampled, Stacking};
+use reverb_wire::codec::sample::{SampleEncoder, stacking};
 use reverb_wire::generated::SampleStreamRequest;
 use reverb_wire::stream::MessageReader;
 
@@ -43,17 +42,23 @@ async fn serve_request(
         )));
     }
     let timeout = timeout(request);
+    let mut stacking = stacking(request)?;
     let mut batch = FIRST_BATCH;
     let mut encoder = SampleEncoder::new();
     let mut messages = Vec::new();
     while remaining > 0 {
-        let wanted = batch.min(remaining);
+        // A batch of the reader's is taken in one go, so that it is checked as a whole.
+        let wanted = batch.max(stacking.map_or(0, Stacking::missing)).min(remaining);
         // The timeout is for each batch: what has been sent does not shorten the wait for the rest.
-        let samples = match table.try_sample(wanted) {
+        let samples = match table.try_sample_stacked(wanted, stacking) {
             Some(samples) => samples,
-            None => wait_for_samples(service, table, wanted, timeout, responder).await?,
+            None => {
+                let samples = table.sample_stacked(wanted, timeout, stacking);
+                wait_for_samples(service, samples, responder).await?
+            }
         };
         remaining = remaining.saturating_sub(samples.len());
+        stacking = stacking.map(|stacking| stacking.after(samples.len()));
         batch = if samples.len() == wanted { batch.saturating_mul(2) } else { FIRST_BATCH };
         for sample in &samples {
             encoder.push(name, sample, |message| messages.push(message));
@@ -73,16 +78,14 @@ async fn serve_request(
 
 async fn wait_for_samples(
     service: &Service,
-    table: &Table,
-    wanted: usize,
-    timeout: Option<Duration>,
+    samples: impl Future<Output = Result<Vec<Sampled>>>,
     responder: &mut Responder,
 ) -> Result<Vec<Sampled>> {
     tokio::select! {
         biased;
         () = service.stop.stopped() => Err(crate::stop::stopping()),
         () = responder.closed() => Err(Error::cancelled("The reader cancelled the stream.")),
-        samples = table.sample(wanted, timeout) => samples,
+        samples = samples => samples,
     }
 }
 

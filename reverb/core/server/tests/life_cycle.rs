@@ -78,11 +78,11 @@ async fn stopping_wakes_everybody_and_keeps_what_was_confirmed() {
         insert.sink.send(batch("q", chunks)).await.unwrap();
         assert_eq!(confirmed(&mut insert.confirmations, 2).await, [1, 2]);
         let mut samples = transport.open_sample().await.unwrap();
-        samples.request("q", 2, None).unwrap();
+        samples.request("q", 2, None, None).unwrap();
         received(&mut *samples, 2).await.unwrap();
         confirmed(&mut insert.confirmations, 1).await;
         let mut idle = transport.open_sample().await.unwrap();
-        idle.request("q", 2, None).unwrap();
+        idle.request("q", 2, None, None).unwrap();
         received(&mut *idle, 1).await.unwrap();
 
         // One reader waits, and one insert.
@@ -243,7 +243,7 @@ async fn a_blocked_table_holds_its_writers_up_and_nobody_else() {
     confirmed(&mut other.confirmations, 1).await;
     soon(transport.server_info()).await.unwrap();
     let mut samples = transport.open_sample().await.unwrap();
-    samples.request("q", 20, None).unwrap();
+    samples.request("q", 20, None, None).unwrap();
     received(&mut *samples, 20).await.unwrap();
 }
 
@@ -253,7 +253,7 @@ async fn streams_may_be_cancelled_by_the_thousand() {
     let transport = client(&server);
     for _ in 0..3000 {
         let mut samples = transport.open_sample().await.unwrap();
-        samples.request("t", 1, None).unwrap();
+        samples.request("t", 1, None, None).unwrap();
         drop(samples);
     }
     soon(transport.server_info()).await.unwrap();

@@ -20,6 +20,7 @@ fn ask(table: &str, num_samples: i64, timeout_ms: Option<i64>) -> proto::SampleS
         table: table.into(),
         num_samples,
         rate_limiter_timeout: timeout_ms.map(|milliseconds| proto::Timeout { milliseconds }),
+        stacking: None,
     }
 }
 
@@ -52,6 +53,28 @@ async fn a_request_for_nothing_is_refused() {
         stream.send(&ask("t", number, None)).await;
         let status = stream.status().await;
         assert_eq!((status.code, status.message.as_str()), (Code::InvalidArgument, text));
+    }
+}
+
+#[tokio::test]
+async fn batches_that_cannot_be_are_refused() {
+    let server = start(vec![table(config("t"))]);
+    let raw = RawClient::connect(&server).await;
+    for (batch_size, position) in [(0, 0), (3, 3), (3, u64::MAX)] {
+        let mut stream = raw.open("SampleStream").await;
+        let stacking = proto::sample_stream_request::Stacking { batch_size, position };
+        stream
+            .send(&proto::SampleStreamRequest { stacking: Some(stacking), ..ask("t", 1, None) })
+            .await;
+        let status = stream.status().await;
+        assert_eq!(status.code, Code::InvalidArgument);
+        assert_eq!(
+            status.message,
+            format!(
+                "`stacking` needs a `batch_size` of at least 1 and a `position` below it, got \
+                 {batch_size} and {position}."
+            )
+        );
     }
 }
 
@@ -125,7 +148,7 @@ async fn a_slow_reader_holds_the_sampling_up() {
     insert.sink.send(batch("t", vec![large_chunk(1, 1 << 20)])).await.unwrap();
     confirmed(&mut insert.confirmations, 1).await;
     let mut samples = transport.open_sample().await.unwrap();
-    samples.request("t", 1000, None).unwrap();
+    samples.request("t", 1000, None, None).unwrap();
     // The window of a stream and what both ends may buffer, far below the gigabyte that was asked
     // for.
     tokio::time::sleep(Duration::from_millis(300)).await;

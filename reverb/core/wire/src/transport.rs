@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use reverb_data::{Chunk, Error, NewItem, Result, Sampled};
+use reverb_data::{Chunk, Error, NewItem, Result, Sampled, Stacking};
 use tokio::sync::mpsc;
 
 use crate::generated::TableInfo;
@@ -52,8 +52,17 @@ pub trait SampleStream: Send {
     /// Asks for `num_samples` more items (at least 1) of `table`. May be called while earlier
     /// requests are answered; they are answered in order. `timeout` bounds every wait for the rate
     /// limiter; `None` waits for ever and zero makes one immediate attempt.
-    fn request(&mut self, table: &str, num_samples: usize, timeout: Option<Duration>)
-    -> Result<()>;
+    ///
+    /// With `stacking`, items of one batch that cannot be stacked are not sampled, where sampling
+    /// removes items and as far as they would be sampled in one go: `receive` fails, and they stay
+    /// in the table. Servers of dm-reverb do not know of it.
+    fn request(
+        &mut self,
+        table: &str,
+        num_samples: usize,
+        timeout: Option<Duration>,
+        stacking: Option<Stacking>,
+    ) -> Result<()>;
 
     /// The next items, at least one. `RateLimiterTimeout` if the timeout passed first.
     fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>>;

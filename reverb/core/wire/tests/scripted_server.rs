@@ -114,14 +114,14 @@ async fn soon<T>(work: impl Future<Output = T>) -> T {
 async fn sample(script: &'static [Step], count: usize) -> (Vec<Sampled>, Error) {
     let transport = GrpcTransport::new(&serve(script).await).unwrap();
     let mut stream = transport.open_sample().await.unwrap();
-    stream.request("lifo", count, None).unwrap();
+    stream.request("lifo", count, None, None).unwrap();
     let mut samples = Vec::new();
     loop {
         match soon(stream.receive()).await {
             Ok(more) => samples.extend(more),
             Err(error) => {
                 // A stream that has ended stays so, and asking it for more does no harm.
-                let _ = stream.request("lifo", 1, None);
+                let _ = stream.request("lifo", 1, None, None);
                 assert_eq!(soon(stream.receive()).await.unwrap_err(), error);
                 return (samples, error);
             }

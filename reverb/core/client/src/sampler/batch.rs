@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Stacks items into arrays: every column becomes `[B, T, ...]`, decoded straight into its place.
 
-use reverb_data::tensor::shape_text;
+use reverb_data::stacking::{different_columns, different_shapes};
 use reverb_data::trajectory::Column;
 use reverb_data::{DType, Error, Result, Sampled, Shape, Tensor, TensorData, Trajectory};
 
@@ -40,11 +40,7 @@ impl Batch {
         for (row, sampled) in samples.iter().enumerate() {
             let trajectory = &sampled.trajectory;
             if trajectory.num_columns() != columns.len() {
-                return Err(Error::invalid_argument(format!(
-                    "The items of a batch must have the same columns, but one has {} and another {}.",
-                    columns.len(),
-                    trajectory.num_columns(),
-                )));
+                return Err(different_columns(columns.len(), trajectory.num_columns()));
             }
             for (i, (buffer, column)) in columns.iter_mut().zip(trajectory.columns()).enumerate() {
                 buffer.put(i, row, trajectory, &column)?;
@@ -135,14 +131,9 @@ impl ColumnPlan {
     pub fn mismatch(&self, index: usize, trajectory: &Trajectory, column: &Column<'_>) -> Error {
         match trajectory.column_spec(column) {
             Err(error) => error,
-            Ok((dtype, shape)) => Error::invalid_argument(format!(
-                "The items of a batch must have the same shapes, but column {index} is {} {} in one and {} {} in \
-                 another. Sample such tables item by item, or store sequences of equal length.",
-                self.dtype.name(),
-                shape_text(&self.item_shape),
-                dtype.name(),
-                shape_text(&shape),
-            )),
+            Ok((dtype, shape)) => {
+                different_shapes(index, (self.dtype, &self.item_shape), (dtype, &shape))
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_data::{Error, Result, Sampled};
+use reverb_data::{Error, Result, Sampled, Stacking};
 use reverb_wire::transport::SampleStream;
 
 use crate::client::Client;
@@ -37,6 +37,8 @@ pub struct SampleCursor {
     refill_at: usize,
     requests: u64,
     timeout: Option<Duration>,
+    /// The batches that the caller makes of the items, if it stacks them.
+    stacking: Option<Stacking>,
     stream: Option<Box<dyn SampleStream>>,
     /// Whether the stream was idle before and has not answered since: it may be stale.
     unproven: bool,
@@ -62,16 +64,20 @@ impl SampleCursor {
             refill_at: 0,
             requests: 0,
             timeout,
+            stacking: None,
             stream: None,
             unproven: false,
             backoff,
         }
     }
 
-    /// Asks for the first batch to be this large: for callers who need that many at once.
+    /// Asks for all items at once, and has them sampled only if they can be stacked, as far as the
+    /// server knows how; see [`SampleStream::request`].
     #[must_use]
-    pub fn with_first_batch(mut self, batch: usize) -> Self {
-        self.batch = batch.max(1);
+    pub fn stacked(mut self) -> Self {
+        let count = usize::try_from(self.unrequested).unwrap_or(usize::MAX).max(1);
+        self.batch = count;
+        self.stacking = Some(Stacking::new(count));
         self
     }
 
@@ -126,7 +132,7 @@ impl SampleCursor {
         } else if let Some(stream) = &mut self.stream {
             let num = self.batch.min(usize::try_from(self.unrequested).unwrap_or(usize::MAX));
             // A stream that cannot take a request is found out by `fetch`.
-            if stream.request(&self.table, num, self.timeout).is_ok() {
+            if stream.request(&self.table, num, self.timeout, self.stacking).is_ok() {
                 self.requested(num);
             } else {
                 self.stream = None;
@@ -137,6 +143,7 @@ impl SampleCursor {
     fn requested(&mut self, num: usize) {
         self.unrequested -= num as u64;
         self.outstanding += num;
+        self.stacking = self.stacking.map(|stacking| stacking.after(num));
         self.requests += 1;
         if self.requests > 1 {
             self.batch = (self.batch * 2).min(MAX_BATCH.max(num));
@@ -162,6 +169,7 @@ impl SampleCursor {
                 Err(error) => {
                     // What was asked for is asked for again.
                     self.unrequested += self.outstanding as u64;
+                    self.stacking = self.stacking.map(|it| it.before(self.outstanding));
                     self.outstanding = 0;
                     self.stream = None;
                     if std::mem::take(&mut self.unproven) && error.is_transient() {

@@ -406,7 +406,7 @@ async fn fetch(
         backoff.connected();
         stream.insert(OpenStream { stream: opened, received: 0 })
     };
-    open.stream.request(&shared.table, *missing, shared.options.rate_limiter_timeout)?;
+    open.stream.request(&shared.table, *missing, shared.options.rate_limiter_timeout, None)?;
     while *missing > 0 {
         let samples = open.stream.receive().await?;
         backoff.answered();

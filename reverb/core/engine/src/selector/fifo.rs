@@ -4,7 +4,7 @@
 use rand::rngs::SmallRng;
 
 use super::insertion_order::InsertionOrder;
-use super::{Handle, Pick, Select};
+use super::{Handle, Pick, Place, Select};
 
 /// Priorities do not matter, and updates do not move an item.
 #[derive(Debug, Default)]
@@ -17,6 +17,10 @@ impl Select for Fifo {
 
     fn remove(&mut self, handle: Handle) {
         self.0.remove(handle);
+    }
+
+    fn put_back(&mut self, handle: Handle, _priority: f64, _place: Place) {
+        self.0.put_back(handle);
     }
 
     fn update(&mut self, _handle: Handle, _priority: f64) {}

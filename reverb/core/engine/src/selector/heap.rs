@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use rand::rngs::SmallRng;
 
-use super::{Handle, Pick, Select, ensure};
+use super::{Handle, Pick, Place, Select, ensure};
 
 /// An item in the heap. The smallest is chosen: by `rank`, then by `touched`.
 #[derive(Debug, Clone, Copy)]
@@ -112,6 +112,16 @@ impl Select for Heap {
         if at < self.entries.len() {
             self.settle(at);
         }
+    }
+
+    /// The number of its last touch.
+    fn place(&self, handle: Handle) -> Place {
+        self.entries[self.positions[handle as usize] as usize].touched
+    }
+
+    fn put_back(&mut self, handle: Handle, priority: f64, place: Place) {
+        self.entries.push(Entry { rank: self.sign * priority, touched: place, handle });
+        self.settle(self.entries.len() - 1);
     }
 
     fn update(&mut self, handle: Handle, priority: f64) {

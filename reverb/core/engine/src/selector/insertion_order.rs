@@ -57,4 +57,17 @@ impl InsertionOrder {
             newer => self.links[newer as usize].older = older,
         }
     }
+
+    /// Undoes the last `remove`: the link of the handle still names its neighbours.
+    pub(super) fn put_back(&mut self, handle: Handle) {
+        let Link { older, newer } = self.links[handle as usize];
+        match older {
+            NONE => self.oldest = handle,
+            older => self.links[older as usize].newer = handle,
+        }
+        match newer {
+            NONE => self.newest = handle,
+            newer => self.links[newer as usize].older = handle,
+        }
+    }
 }

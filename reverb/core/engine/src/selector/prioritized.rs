@@ -6,7 +6,7 @@ use rand::rngs::SmallRng;
 use reverb_data::{Error, Result};
 
 use super::uniform::Uniform;
-use super::{Handle, Pick, Select};
+use super::{Handle, Pick, Place, Select};
 use crate::sum_tree::{Descent, SumTree};
 
 /// Largest weight of one item, so that the weights of 2^31 items cannot add up to infinity.
@@ -72,6 +72,11 @@ impl Select for Prioritized {
     fn remove(&mut self, handle: Handle) {
         self.members.remove(handle);
         self.weights.set(handle as usize, 0.0);
+    }
+
+    fn put_back(&mut self, handle: Handle, priority: f64, place: Place) {
+        self.members.put_back(handle, priority, place);
+        self.update(handle, priority);
     }
 
     fn update(&mut self, handle: Handle, priority: f64) {

@@ -4,7 +4,7 @@
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::{Handle, Pick, Select, ensure};
+use super::{Handle, Pick, Place, Select, ensure};
 
 /// All handles without gaps, and where each of them stands.
 #[derive(Debug, Default)]
@@ -26,6 +26,18 @@ impl Select for Uniform {
         self.dense.swap_remove(position as usize);
         if let Some(&moved) = self.dense.get(position as usize) {
             self.positions[moved as usize] = position;
+        }
+    }
+
+    fn put_back(&mut self, handle: Handle, _priority: f64, _place: Place) {
+        let position = self.positions[handle as usize];
+        let last = self.dense.len() as u32;
+        if let Some(&moved) = self.dense.get(position as usize) {
+            self.positions[moved as usize] = last;
+            self.dense.push(moved);
+            self.dense[position as usize] = handle;
+        } else {
+            self.dense.push(handle);
         }
     }
 

@@ -44,6 +44,17 @@ impl Episodes {
             }
         });
     }
+
+    /// Undoes `remove`.
+    pub(super) fn put_back(&mut self, trajectory: &Trajectory) {
+        for_each_run(trajectory, |episode, chunks| {
+            let references = self.references.entry(episode).or_insert(0);
+            if *references == 0 {
+                self.num_deleted -= 1;
+            }
+            *references += chunks;
+        });
+    }
 }
 
 /// Calls with each episode and its number of chunks in a row; nearly always that is one call.

@@ -193,7 +193,7 @@ impl Pair {
         let mut batch = Batch::new(count);
         self.state.sample(&mut batch);
         let got = batch.len();
-        for sampled in batch.into_items() {
+        for sampled in batch.into_answer().unwrap() {
             assert!(self.model.can_sample(&self.config.rate_limiter));
             let choices = self.model.choices(&self.config.sampler);
             let size = self.model.items.len() as i64;
@@ -348,7 +348,7 @@ fn prioritized(exponent: f64, priorities: &[f64], seed: u64) -> TableState {
 fn sample_keys(state: &mut TableState, count: usize) -> Vec<u64> {
     let mut batch = Batch::new(count);
     state.sample(&mut batch);
-    batch.into_items().iter().map(|sampled| sampled.key).collect()
+    batch.into_answer().unwrap().iter().map(|sampled| sampled.key).collect()
 }
 
 #[test]

@@ -8,11 +8,13 @@
 //! [`super::moment`] copies a state while it goes on changing, and [`super::restore`] makes one of
 //! such a copy.
 
+mod stacked;
+
 use std::hint::black_box;
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use reverb_data::{NewItem, Sampled, StoredItem, Trajectory};
+use reverb_data::{Error, NewItem, Result, Sampled, Stacking, StoredItem, Trajectory};
 use smallvec::SmallVec;
 
 use super::TableConfig;
@@ -95,6 +97,10 @@ pub(super) struct Batch {
     wanted: usize,
     chunk_bytes: usize,
     items: Vec<Sampled>,
+    /// The batches that the reader makes of them, if those are checked.
+    stacking: Option<Stacking>,
+    /// Why the next items cannot be sampled: they do not stack.
+    refusal: Option<Error>,
     /// Whether it had to wait; the first item says so.
     pub(super) has_waited: bool,
 }
@@ -102,19 +108,48 @@ pub(super) struct Batch {
 impl Batch {
     pub(super) fn new(wanted: usize) -> Self {
         let wanted = wanted.min(MAX_SAMPLE_ITEMS);
-        Self { wanted, chunk_bytes: 0, items: Vec::new(), has_waited: false }
+        Self {
+            wanted,
+            chunk_bytes: 0,
+            items: Vec::new(),
+            stacking: None,
+            refusal: None,
+            has_waited: false,
+        }
+    }
+
+    /// Has items sampled only together with those that they are to be stacked with.
+    #[must_use]
+    pub(super) fn stacked(mut self, stacking: Option<Stacking>) -> Self {
+        self.stacking = stacking;
+        self
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.items.len() >= self.wanted || self.chunk_bytes >= MAX_SAMPLE_BYTES
+        self.items.len() >= self.wanted
+            || (self.chunk_bytes >= MAX_SAMPLE_BYTES && self.may_end_here())
+    }
+
+    /// Whether no batch of the reader's is cut.
+    fn may_end_here(&self) -> bool {
+        self.stacking.is_none_or(|stacking| stacking.after(self.items.len()).position == 0)
+    }
+
+    /// Whether it gets no more, however long it waits.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_full() || self.refusal.is_some()
     }
 
     pub(super) fn len(&self) -> usize {
         self.items.len()
     }
 
-    pub(super) fn into_items(self) -> Vec<Sampled> {
-        self.items
+    /// What was sampled; if that is nothing because items do not stack, the reason.
+    pub(super) fn into_answer(self) -> Result<Vec<Sampled>> {
+        match self.refusal {
+            Some(error) if self.items.is_empty() => Err(error),
+            _ => Ok(self.items),
+        }
     }
 }
 
@@ -193,6 +228,11 @@ impl TableState {
 
     /// Samples into `batch` while the limiter allows and until the batch is full.
     pub(super) fn sample(&mut self, batch: &mut Batch) {
+        if let Some(stacking) = batch.stacking
+            && self.max_times_sampled > 0
+        {
+            return self.sample_stacked(batch, stacking);
+        }
         // Where samples delete items, each choice depends on the one before.
         let block = if self.max_times_sampled > 0 { 1 } else { BLOCK };
         while !batch.is_full() {

@@ -3,14 +3,17 @@
 
 use std::sync::Arc;
 
-use reverb_data::{Chunk, Error, NewItem, SequenceRange, TrajectoryBuilder};
+use reverb_data::{
+    Chunk, ChunkBuilder, DType, Error, NewItem, SequenceRange, Shape, Tensor, TensorData,
+    TrajectoryBuilder,
+};
 
 use super::{Confirm, Table, TableConfig};
 use crate::rate_limiter::RateLimiterConfig;
 use crate::selector::SelectorConfig;
 
 /// A table `t`, first in, first out, that lets everything through.
-pub(super) fn config(max_size: i64) -> TableConfig {
+pub(in crate::table) fn config(max_size: i64) -> TableConfig {
     TableConfig {
         name: "t".to_owned(),
         sampler: SelectorConfig::Fifo,
@@ -40,6 +43,22 @@ pub(super) fn item(key: u64) -> NewItem {
     trajectory.end_column(false);
     let trajectory = trajectory.finish().unwrap();
     NewItem { key, table: "t".into(), priority: 1.0, times_sampled: 0, trajectory }
+}
+
+/// An item of one int64 column `[length]`.
+pub(in crate::table) fn item_of_length(key: u64, length: usize, priority: f64) -> NewItem {
+    let mut chunk = ChunkBuilder::new(false);
+    chunk.push(&Tensor {
+        dtype: DType::Int64,
+        shape: Shape::from_slice(&[length]),
+        data: TensorData::Bytes(vec![0; length * 8]),
+    });
+    let range = SequenceRange { episode_id: key % 3, ..SequenceRange::default() };
+    let mut trajectory = TrajectoryBuilder::new();
+    trajectory.slice(&chunk.finish(key, range), 0, 0, length);
+    trajectory.end_column(false);
+    let trajectory = trajectory.finish().unwrap();
+    NewItem { key, table: "t".into(), priority, times_sampled: 0, trajectory }
 }
 
 pub(super) fn insert(table: &Table, key: u64) {

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use reverb_data::{Error, NewItem, Result, Sampled, Trajectory};
+use reverb_data::{Error, NewItem, Result, Sampled, Stacking, Trajectory};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
@@ -54,7 +54,7 @@ pub(super) struct Completions {
     failed: Vec<Arc<dyn Confirm>>,
     answers: Vec<(oneshot::Sender<Answer>, Answer)>,
     /// The answer to the caller itself, which did not have to wait.
-    own: Option<Vec<Sampled>>,
+    own: Option<Answer>,
     pub(super) garbage: Vec<Trajectory>,
 }
 
@@ -73,7 +73,7 @@ impl Completions {
         }
     }
 
-    pub(super) fn take_own(&mut self) -> Option<Vec<Sampled>> {
+    pub(super) fn take_own(&mut self) -> Option<Answer> {
         self.own.take()
     }
 }
@@ -109,10 +109,14 @@ impl Turn {
         self.inserts.push_back(InsertRequest { items: items.into_iter(), applied, confirm });
     }
 
-    pub(super) fn queue_sample(&mut self, wanted: usize) -> Ticket {
+    pub(super) fn queue_sample(&mut self, wanted: usize, stacking: Option<Stacking>) -> Ticket {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        self.samples.push_back(SampleRequest { ticket, batch: Batch::new(wanted), answer: None });
+        self.samples.push_back(SampleRequest {
+            ticket,
+            batch: Batch::new(wanted).stacked(stacking),
+            answer: None,
+        });
         ticket
     }
 
@@ -184,18 +188,19 @@ impl Turn {
         let before = request.batch.len();
         state.sample(&mut request.batch);
         let progress = request.batch.len() > before;
-        if request.batch.is_full() {
+        if request.batch.is_over() {
             self.answer_first(done);
+            return true;
         }
         progress
     }
 
     fn answer_first(&mut self, done: &mut Completions) {
         let Some(request) = self.samples.pop_front() else { return };
-        let items = request.batch.into_items();
+        let answer = request.batch.into_answer();
         match request.answer {
-            Some(sender) => done.answers.push((sender, Ok(items))),
-            None => done.own = Some(items),
+            Some(sender) => done.answers.push((sender, answer)),
+            None => done.own = Some(answer),
         }
     }
 

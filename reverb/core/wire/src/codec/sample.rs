@@ -8,12 +8,12 @@ use bytes::Bytes;
 use reverb_data::proto_bytes::{
     Field, Reader, put_bytes_field, put_tag, put_varint, put_varint_field,
 };
-use reverb_data::{Chunk, Error, Result, Sampled};
+use reverb_data::{Chunk, Error, Result, Sampled, Stacking};
 
 use crate::codec::chunk::{RawChunk, Sharing, chunk_field_len, put_chunk};
 use crate::codec::item::{ItemHead, RawItem, put_item};
 use crate::codec::kept_chunks::KeptChunks;
-use crate::generated::{SampleStreamRequest, Timeout};
+use crate::generated::{SampleStreamRequest, Timeout, sample_stream_request};
 use crate::message::{Message, MessageBuilder, put_double_field, put_int_field, put_nested};
 
 /// A message is closed once its chunks exceed this many bytes.
@@ -23,7 +23,12 @@ pub const MAX_MESSAGE_CHUNK_BYTES: usize = 2 << 20;
 ///
 /// Zero means "for ever" to servers of the original, so the shortest timeout they know is sent in
 /// its place.
-pub fn request(table: &str, num_samples: usize, timeout: Option<Duration>) -> SampleStreamRequest {
+pub fn request(
+    table: &str,
+    num_samples: usize,
+    timeout: Option<Duration>,
+    stacking: Option<Stacking>,
+) -> SampleStreamRequest {
     let milliseconds = timeout.map_or(-1, |timeout| {
         i64::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX).max(1)
     });
@@ -31,7 +36,30 @@ pub fn request(table: &str, num_samples: usize, timeout: Option<Duration>) -> Sa
         table: table.to_owned(),
         num_samples: i64::try_from(num_samples).unwrap_or(i64::MAX),
         rate_limiter_timeout: Some(Timeout { milliseconds }),
+        stacking: stacking.map(|it| sample_stream_request::Stacking {
+            batch_size: it.batch_size as u64,
+            position: it.position as u64,
+        }),
     }
+}
+
+/// The batches that a request is for.
+///
+/// # Errors
+///
+/// `InvalidArgument` for numbers that cannot be.
+pub fn stacking(request: &SampleStreamRequest) -> Result<Option<Stacking>> {
+    let Some(sample_stream_request::Stacking { batch_size, position }) = request.stacking else {
+        return Ok(None);
+    };
+    if batch_size == 0 || position >= batch_size {
+        return Err(Error::invalid_argument(format!(
+            "`stacking` needs a `batch_size` of at least 1 and a `position` below it, got \
+             {batch_size} and {position}."
+        )));
+    }
+    let number = |value| usize::try_from(value).unwrap_or(usize::MAX);
+    Ok(Some(Stacking { batch_size: number(batch_size), position: number(position) }))
 }
 
 /// Cuts samples into messages: several samples in one, or a large sample over several.

@@ -294,6 +294,23 @@ pub struct SampleStreamRequest {
     /// 0, negative or absent waits for ever.
     #[prost(message, optional, tag = "3")]
     pub rate_limiter_timeout: ::core::option::Option<Timeout>,
+    /// The batches that the reader makes of the items. Where sampling removes items, those of a batch
+    /// that cannot be stacked are not sampled.
+    #[prost(message, optional, tag = "1000")]
+    pub stacking: ::core::option::Option<sample_stream_request::Stacking>,
+}
+/// Nested message and enum types in `SampleStreamRequest`.
+pub mod sample_stream_request {
+    /// Of this package, not of the original.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Stacking {
+        /// At least 1.
+        #[prost(uint64, tag = "1")]
+        pub batch_size: u64,
+        /// Of the first item in its batch; below `batch_size`.
+        #[prost(uint64, tag = "2")]
+        pub position: u64,
+    }
 }
 /// Several samples, or a part of one: a sample may be cut between chunks.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use reverb_data::{Error, ErrorKind, Result, Sampled};
+use reverb_data::{Error, ErrorKind, Result, Sampled, Stacking};
 
 use crate::codec::sample::{SampleDecoder, request};
 use crate::grpc::{Answer, Call};
@@ -65,13 +65,14 @@ impl SampleStream for GrpcSampleStream {
         table: &str,
         num_samples: usize,
         timeout: Option<Duration>,
+        stacking: Option<Stacking>,
     ) -> Result<()> {
         if num_samples == 0 {
             return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
         }
         self.outstanding = self.outstanding.saturating_add(num_samples);
         // If the stream is over, `receive` says why.
-        let _ = self.sender.send_now(Message::of(&request(table, num_samples, timeout)));
+        let _ = self.sender.send_now(Message::of(&request(table, num_samples, timeout, stacking)));
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use reverb_data::{Chunk, SequenceRange, TrajectoryBuilder};
+use reverb_data::{Chunk, SequenceRange, Stacking, TrajectoryBuilder};
 use reverb_wire::transport::{BoxFuture, InsertStream, Transport};
 use tokio::runtime::Handle;
 
@@ -151,7 +151,13 @@ struct Stream {
 }
 
 impl SampleStream for Stream {
-    fn request(&mut self, table: &str, count: usize, timeout: Option<Duration>) -> Result<()> {
+    fn request(
+        &mut self,
+        table: &str,
+        count: usize,
+        timeout: Option<Duration>,
+        _: Option<Stacking>,
+    ) -> Result<()> {
         assert_eq!(table, TABLE);
         assert!(count > 0, "a request is for at least one item");
         self.server.state.lock().requests.push((self.number, count));

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which items can be stacked into one batch: those whose columns have the same dtypes and shapes.
+
+use smallvec::SmallVec;
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::tensor::{Shape, shape_text};
+use crate::trajectory::Trajectory;
+
+/// The batches that a reader makes of the items it samples.
+///
+/// A server that removes what it samples checks the items of one batch before it counts any of
+/// them as sampled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stacking {
+    /// Items of one batch, at least 1.
+    pub batch_size: usize,
+    /// Place of the next item in its batch, below `batch_size`.
+    pub position: usize,
+}
+
+impl Stacking {
+    /// Batches of `batch_size` items, from the first item on.
+    pub fn new(batch_size: usize) -> Self {
+        Self { batch_size, position: 0 }
+    }
+
+    /// The place of the item that comes after `count` more.
+    #[must_use]
+    pub fn after(self, count: usize) -> Self {
+        Self { position: (self.position + count) % self.batch_size, ..self }
+    }
+
+    /// The place of the item that came `count` before.
+    #[must_use]
+    pub fn before(self, count: usize) -> Self {
+        let back = self.batch_size - count % self.batch_size;
+        Self { position: (self.position + back) % self.batch_size, ..self }
+    }
+
+    /// Items that the batch of the next item still lacks.
+    pub fn missing(self) -> usize {
+        self.batch_size - self.position
+    }
+}
+
+/// Dtypes and shapes of the columns of an item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout(SmallVec<[ColumnLayout; 4]>);
+
+/// Dtype and shape of one column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ColumnLayout {
+    dtype: DType,
+    /// Before squeezing, `[T, ...]`.
+    shape: Shape,
+    squeeze: bool,
+}
+
+impl Layout {
+    /// The layout of an item. Reads headers of chunks and decodes nothing.
+    ///
+    /// # Errors
+    ///
+    /// `DataLoss` if a chunk is damaged.
+    pub fn of(trajectory: &Trajectory) -> Result<Self> {
+        let columns = trajectory.columns().map(|column| {
+            let (dtype, shape) = trajectory.column_spec(&column)?;
+            Ok(ColumnLayout { dtype, shape, squeeze: column.squeeze })
+        });
+        columns.collect::<Result<_>>().map(Self)
+    }
+
+    /// Checks that an item can be in one batch with the items of this layout.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` that names the column and both shapes; `DataLoss` if a chunk is damaged.
+    pub fn check(&self, trajectory: &Trajectory) -> Result<()> {
+        let other = Self::of(trajectory)?;
+        if self.0.len() != other.0.len() {
+            return Err(different_columns(self.0.len(), other.0.len()));
+        }
+        match (0..self.0.len()).find(|&i| self.0[i] != other.0[i]) {
+            None => Ok(()),
+            Some(i) => {
+                let (one, another) = (&self.0[i], &other.0[i]);
+                Err(different_shapes(i, (one.dtype, &one.shape), (another.dtype, &another.shape)))
+            }
+        }
+    }
+}
+
+/// Two items of a batch have different numbers of columns.
+pub fn different_columns(one: usize, another: usize) -> Error {
+    Error::invalid_argument(format!(
+        "The items of a batch must have the same columns, but one has {one} and another {another}."
+    ))
+}
+
+/// A column has another dtype or shape in one item of a batch than in another.
+pub fn different_shapes(
+    column: usize,
+    one: (DType, &[usize]),
+    another: (DType, &[usize]),
+) -> Error {
+    Error::invalid_argument(format!(
+        "The items of a batch must have the same shapes, but column {column} is {} {} in one and {} {} in another. \
+         Sample such tables item by item, or store sequences of equal length.",
+        one.0.name(),
+        shape_text(one.1),
+        another.0.name(),
+        shape_text(another.1),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::{ChunkBuilder, SequenceRange};
+    use crate::tensor::{Tensor, TensorData};
+    use crate::trajectory::TrajectoryBuilder;
+
+    fn item(dtype: DType, length: usize, squeeze: bool) -> Trajectory {
+        let mut chunk = ChunkBuilder::new(false);
+        chunk.push(&Tensor {
+            dtype,
+            shape: Shape::from_slice(&[length, 2]),
+            data: TensorData::Bytes(vec![0; length * 2 * dtype.size()]),
+        });
+        let mut builder = TrajectoryBuilder::new();
+        builder.slice(&chunk.finish(1, SequenceRange::default()), 0, 0, length);
+        builder.end_column(squeeze);
+        builder.finish().unwrap()
+    }
+
+    #[test]
+    fn only_items_of_one_layout_can_be_stacked() {
+        let layout = Layout::of(&item(DType::Int32, 3, false)).unwrap();
+        assert_eq!(layout.check(&item(DType::Int32, 3, false)), Ok(()));
+        let longer = layout.check(&item(DType::Int32, 4, false)).unwrap_err();
+        assert!(
+            longer.message().contains("column 0 is int32 [3,2] in one and int32 [4,2] in another"),
+            "{longer}"
+        );
+        let floats = layout.check(&item(DType::Float32, 3, false)).unwrap_err();
+        assert!(floats.message().contains("float [3,2] in another"), "{floats}");
+        let single = Layout::of(&item(DType::Int32, 1, false)).unwrap();
+        assert!(single.check(&item(DType::Int32, 1, true)).is_err());
+    }
+
+    #[test]
+    fn positions_go_round() {
+        let stacking = Stacking::new(4).after(3);
+        assert_eq!((stacking.position, stacking.missing()), (3, 1));
+        assert_eq!(stacking.after(1), Stacking::new(4));
+        assert_eq!(stacking.after(10).position, 1);
+        assert_eq!(stacking.after(10).before(10), stacking);
+        assert_eq!(stacking.before(4), stacking);
+    }
+}

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sampling for batches from a table that removes what it samples.
+//!
+//! Items are taken one by one, because each choice depends on the one before. The first one that
+//! cannot be stacked with the others of its batch undoes that batch: its items are put back where
+//! they were, in the reverse order, and nothing was counted.
+
+use reverb_data::{Layout, Stacking};
+
+use super::{Batch, TableState};
+use crate::rate_limiter::RateLimiter;
+use crate::selector::{Handle, Pick, Place};
+use crate::table::items::Item;
+
+/// What was taken since a batch began, and how everything was before.
+struct Undo {
+    taken: Vec<Taken>,
+    limiter: RateLimiter,
+    num_unique_samples: i64,
+    num_items: usize,
+    chunk_bytes: usize,
+    num_garbage: usize,
+}
+
+/// An item that was sampled.
+struct Taken {
+    handle: Handle,
+    /// Where the selectors had it.
+    places: (Place, Place),
+}
+
+impl TableState {
+    /// Samples into `batch` while the limiter allows, until the batch is full, or up to a batch of
+    /// the reader's that cannot be stacked. The reason is noted in `batch` then.
+    pub(super) fn sample_stacked(&mut self, batch: &mut Batch, stacking: Stacking) {
+        let mut undo = self.begin_undo(batch);
+        let mut layout = None;
+        if stacking.after(batch.len()).position > 0 {
+            // What it got before an insert came in between is sampled, and the rest has to fit.
+            layout = batch.items.last().and_then(|last| Layout::of(&last.trajectory).ok());
+        }
+        while !batch.is_full() && self.limiter.can_sample(1) {
+            let Some(pick) = self.pick_one() else { return };
+            if stacking.after(batch.len()).position == 0 {
+                (undo, layout) = (self.begin_undo(batch), None);
+            }
+            let trajectory = &self.contents.items.get(pick.handle).trajectory;
+            let fits = match &layout {
+                Some(layout) => layout.check(trajectory),
+                None => Layout::of(trajectory).map(|first| layout = Some(first)),
+            };
+            if let Err(error) = fits {
+                self.undo(undo, batch);
+                batch.refusal = Some(error);
+                return;
+            }
+            undo.taken.push(Taken {
+                handle: pick.handle,
+                places: (
+                    self.contents.sampler.place(pick.handle),
+                    self.contents.remover.place(pick.handle),
+                ),
+            });
+            self.take(pick, batch);
+        }
+    }
+
+    fn pick_one(&mut self) -> Option<Pick> {
+        self.picks.clear();
+        self.contents.sampler.pick_many(&mut self.rng, 1, &mut self.picks);
+        self.picks.first().copied()
+    }
+
+    fn begin_undo(&self, batch: &Batch) -> Undo {
+        Undo {
+            taken: Vec::new(),
+            limiter: self.limiter.clone(),
+            num_unique_samples: self.contents.num_unique_samples,
+            num_items: batch.items.len(),
+            chunk_bytes: batch.chunk_bytes,
+            num_garbage: self.garbage.len(),
+        }
+    }
+
+    fn undo(&mut self, undo: Undo, batch: &mut Batch) {
+        let sampled = batch.items.drain(undo.num_items..);
+        for (taken, sampled) in undo.taken.into_iter().zip(sampled).rev() {
+            let contents = &mut self.contents;
+            let times_sampled = sampled.times_sampled - 1;
+            if contents.items.find(sampled.key).is_some() {
+                contents.items.get_mut(taken.handle).times_sampled = times_sampled;
+                continue;
+            }
+            let chunk_bytes = u32::try_from(sampled.trajectory.chunk_bytes()).unwrap_or(u32::MAX);
+            contents.chunk_bytes += u64::from(chunk_bytes);
+            contents.episodes.put_back(&sampled.trajectory);
+            let handle = contents.items.insert(Item {
+                key: sampled.key,
+                trajectory: sampled.trajectory,
+                priority: sampled.priority,
+                inserted_at_ns: sampled.inserted_at_ns,
+                times_sampled,
+                chunk_bytes,
+            });
+            // The slot that was freed last is used first.
+            debug_assert_eq!(handle, taken.handle);
+            contents.sampler.put_back(handle, sampled.priority, taken.places.0);
+            contents.remover.put_back(handle, sampled.priority, taken.places.1);
+        }
+        self.limiter = undo.limiter;
+        self.contents.num_unique_samples = undo.num_unique_samples;
+        batch.chunk_bytes = undo.chunk_bytes;
+        self.garbage.truncate(undo.num_garbage);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use reverb_data::{ErrorKind, Stacking};
+
+    use super::super::{Batch, TableState};
+    use crate::selector::{Selector, SelectorConfig};
+    use crate::table::TableConfig;
+    use crate::table::testing::{config, item_of_length};
+
+    fn queue(sampler: SelectorConfig, max_times_sampled: i32) -> TableState {
+        TableState::new(&TableConfig { sampler, max_times_sampled, ..config(100) })
+    }
+
+    /// Keys that were sampled, or the text of the refusal.
+    fn sample(state: &mut TableState, num: usize, batch_size: usize) -> Result<Vec<u64>, String> {
+        let mut batch = Batch::new(num).stacked(Some(Stacking::new(batch_size)));
+        state.sample(&mut batch);
+        match batch.into_answer() {
+            Ok(items) => Ok(items.iter().map(|item| item.key).collect()),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+                Err(error.message().to_owned())
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_that_cannot_be_stacked_is_not_sampled() {
+        let mut state = queue(SelectorConfig::Fifo, 1);
+        for (key, length) in [(1, 2), (2, 2), (3, 5)] {
+            state.insert(item_of_length(key, length, 1.0), 0);
+        }
+        let refusal = sample(&mut state, 3, 3).unwrap_err();
+        assert!(refusal.contains("column 0 is int64 [2] in one and int64 [5] in another"));
+        assert_eq!(state.keys_by_age(), [1, 2, 3]);
+        assert_eq!((state.limiter().samples(), state.limiter().deletes()), (0, 0));
+        assert_eq!(state.take_garbage().len(), 0);
+        assert_eq!(sample(&mut state, 2, 2), Ok(vec![1, 2]));
+        assert_eq!(state.keys_by_age(), [3]);
+    }
+
+    #[test]
+    fn batches_before_the_first_that_cannot_be_stacked_are_sampled() {
+        let mut state = queue(SelectorConfig::Fifo, 1);
+        for (key, length) in [(1, 2), (2, 2), (3, 5), (4, 5), (5, 6), (6, 7)] {
+            state.insert(item_of_length(key, length, 1.0), 0);
+        }
+        assert_eq!(sample(&mut state, 6, 2), Ok(vec![1, 2, 3, 4]));
+        assert!(sample(&mut state, 2, 2).is_err());
+        assert_eq!(state.keys_by_age(), [5, 6]);
+        assert_eq!(sample(&mut state, 2, 1), Ok(vec![5, 6]));
+    }
+
+    #[test]
+    fn nothing_is_checked_where_items_stay() {
+        let mut state = queue(SelectorConfig::Fifo, 0);
+        state.insert(item_of_length(1, 2, 1.0), 0);
+        assert_eq!(sample(&mut state, 3, 3), Ok(vec![1, 1, 1]));
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Insert { key: u64, length: usize, priority: f64 },
+        Sample { num: usize, batch_size: usize },
+        Update(u64, f64),
+        Delete(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let key = 0..30u64;
+        prop_oneof![
+            4 => (key.clone(), 1..3usize, 0u8..4).prop_map(|(key, length, priority)| {
+                Step::Insert { key, length, priority: f64::from(priority) }
+            }),
+            4 => (1..9usize, 1..5usize)
+                .prop_map(|(num, batch_size)| Step::Sample { num, batch_size }),
+            1 => (key.clone(), 0.0..4.0).prop_map(|(key, priority)| Step::Update(key, priority)),
+            1 => key.prop_map(Step::Delete),
+        ]
+    }
+
+    fn selector() -> impl Strategy<Value = SelectorConfig> {
+        prop_oneof![
+            Just(SelectorConfig::Fifo),
+            Just(SelectorConfig::Lifo),
+            Just(SelectorConfig::Uniform),
+            Just(SelectorConfig::Prioritized { priority_exponent: 1.0 }),
+            Just(SelectorConfig::Heap { min_heap: true }),
+            Just(SelectorConfig::Heap { min_heap: false }),
+        ]
+    }
+
+    /// What a selector knows. Where a heap has its entries is its own business, so they are sorted.
+    fn describe_selector(selector: &Selector) -> Vec<String> {
+        let text = format!("{selector:?}");
+        let known = text.split("positions").next().unwrap_or_default();
+        let mut parts: Vec<String> = known.split("Entry").map(str::to_owned).collect();
+        if matches!(selector, Selector::Heap(_)) {
+            parts.sort_unstable();
+        }
+        parts
+    }
+
+    /// All that can be told about a state.
+    fn describe(state: &TableState) -> String {
+        let numbers = format!(
+            "{:?} {:?} {} {} {} {}",
+            state.keys_by_age(),
+            state.limiter(),
+            state.num_unique_samples(),
+            state.num_episodes(),
+            state.num_deleted_episodes(),
+            state.chunk_bytes(),
+        );
+        let peeks: Vec<_> = state.keys().iter().map(|&key| state.peek(key)).collect();
+        let sampler = describe_selector(&state.contents().sampler);
+        let remover = describe_selector(&state.contents().remover);
+        format!("{numbers} {peeks:?} {sampler:?} {remover:?}")
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+        /// A state in which batches were refused is as one that was never asked for them.
+        #[test]
+        fn a_refusal_leaves_no_trace(
+            sampler in selector(),
+            remover in selector(),
+            max_times_sampled in 1..4i32,
+            max_size in 2..9i64,
+            steps in proptest::collection::vec(step(), 1..60),
+        ) {
+            let config = TableConfig { sampler, remover, max_times_sampled, ..config(max_size) };
+            let mut state = TableState::new(&config);
+            for step in steps {
+                match step {
+                    Step::Insert { key, length, priority } => {
+                        state.insert(item_of_length(key, length, priority), 0);
+                    }
+                    Step::Update(key, priority) => state.update(&[(key, priority)]),
+                    Step::Delete(key) => state.delete(key),
+                    Step::Sample { num, batch_size } => {
+                        let before = describe(&state);
+                        let sampled = sample(&mut state, num, batch_size);
+                        if sampled.is_err() {
+                            prop_assert_eq!(describe(&state), before);
+                        } else if let Ok(keys) = sampled {
+                            let whole = keys.len() / batch_size * batch_size;
+                            let is_cut = keys.len() > whole;
+                            // Only the end of the request or of the items cuts a batch.
+                            prop_assert!(!is_cut || keys.len() == num || state.len() == 0);
+                        }
+                    }
+                }
+                prop_assert!(state.len() as i64 <= max_size);
+            }
+            // The selectors agree with the items to the end.
+            let mut batch = Batch::new(state.len() * 4);
+            state.sample(&mut batch);
+            prop_assert_eq!(state.len(), 0);
+        }
+    }
+}
