@@ -193,8 +193,7 @@ def test_every_item_is_in_the_table_or_was_given(program, path):
         info = client.server_info()["queue"]
         assert info.rate_limiter_info.sample_stats.completed == given_away.total()
         there = {
-            int(np.ravel(item.data[0])[0]): item.info.times_sampled
-            for item in client.scan("queue")
+            int(np.ravel(item.data[0])[0]): item.info.times_sampled for item in client.scan("queue")
         }
         for value in range(len(lengths)):
             if value in there:

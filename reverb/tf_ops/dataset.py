@@ -63,7 +63,10 @@ class SamplerDataset(SpecifiedDataset):
             for so long, in milliseconds; 0: as soon as there is nothing to sample. -1 means never.
           max_samples: The dataset ends after as many items. -1 means never.
           batch_size: Stacks as many elements, as `.batch(batch_size)` does, which it is the same
-            as: the sampler copies every item right into its place in the batch.
+            as: the sampler copies every item right into its place in the batch. If items cannot be
+            stacked, `next` raises `tf.errors.InvalidArgumentError`. A table that removes what it
+            samples keeps them then, and the dataset ends, if it has one worker and the limiter
+            allows the whole batch at once; else they are dropped, as `tf.data` does.
           drop_remainder: Leaves out a last batch that is not full.
 
         Raises:
@@ -91,6 +94,9 @@ class SamplerDataset(SpecifiedDataset):
             tf.TensorSpec(tf.TensorShape(shape), tf.as_dtype(dtype))
             for dtype, shape in zip(tree.flatten(dtypes), tree.flatten(shapes), strict=True)
         ]
+        if not self._TIMESTEPS and not all(column.shape.is_fully_defined() for column in columns):
+            # Items may differ: a table that removes what it samples keeps what cannot be stacked.
+            options["batch_size"] = self._batch[0] or 0
         self._pipeline = SamplerPipeline(columns, self._TIMESTEPS, options)
         # What Python iterators run is a pipeline of its own, made when there is one: it knows how
         # to find the sampler that was started for it.

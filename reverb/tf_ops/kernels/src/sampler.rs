@@ -110,12 +110,18 @@ pub fn close_parked(dataset_key: i64, keep: usize) {
     }
 }
 
-/// Compares the specs with the signature of the table, if it can be had.
-async fn learn_signature(client: Arc<Client>, specs: Arc<RowSpecs>, bell: Arc<Bell>) -> Result<()> {
+/// Compares the specs with the signature of the table, if it can be had, and says whether the table removes what it
+/// samples.
+async fn learn_signature(
+    client: Arc<Client>,
+    specs: Arc<RowSpecs>,
+    bell: Arc<Bell>,
+) -> Result<bool> {
     let table = specs.table.clone();
     let lookup = async {
-        client.server_info().await?;
-        client.signatures().await
+        let info = client.server_info().await?;
+        let info = info.tables.iter().find(|info| info.name == table);
+        Ok((client.signatures().await?, info.is_some_and(|info| info.max_times_sampled > 0)))
     };
     let Ok(signatures) = tokio::time::timeout(SIGNATURE_TIMEOUT, lookup).await else {
         log::warn!(
@@ -124,9 +130,9 @@ async fn learn_signature(client: Arc<Client>, specs: Arc<RowSpecs>, bell: Arc<Be
             SIGNATURE_TIMEOUT.as_secs(),
         );
         let _ = specs.signature.set(None);
-        return Ok(());
+        return Ok(false);
     };
-    let signatures = signatures?;
+    let (signatures, removes_sampled) = signatures?;
     let signature = signatures.get(&table).cloned();
     if signature.is_none() {
         // Another of several servers may have it; otherwise the first sample says that it was not found.
@@ -138,7 +144,7 @@ async fn learn_signature(client: Arc<Client>, specs: Arc<RowSpecs>, bell: Arc<Be
     }
     let _ = specs.signature.set(signature);
     bell.ring();
-    Ok(())
+    Ok(removes_sampled)
 }
 
 impl OpenSampler {
@@ -209,6 +215,7 @@ pub(crate) fn options(
     max_samples_per_stream: i64,
     rate_limiter_timeout_ms: i64,
     max_samples: i64,
+    batch_size: i64,
 ) -> Outcome<SamplerOptions> {
     let defaults = SamplerOptions::default();
     let positive = |name: &str, value: i64| match value {
@@ -235,5 +242,6 @@ pub(crate) fn options(
         rate_limiter_timeout: u64::try_from(rate_limiter_timeout_ms)
             .ok()
             .map(Duration::from_millis),
+        batch_size: usize::try_from(batch_size).ok().filter(|&size| size > 0),
     })
 }

@@ -2,18 +2,21 @@
 //! A sampler that fetches without being asked: several workers fill one queue, so that items are there when they are
 //! wanted. What the datasets of TensorFlow stand on.
 
+mod stacked;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, ErrorKind, Result, Sampled};
+use reverb_data::{Error, ErrorKind, Result, Sampled, Stacking};
 use reverb_wire::transport::SampleStream;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::client::Client;
 use crate::retry::Backoff;
+use stacked::StackedRequests;
 
 /// From this many items in flight on, a worker asks for half of them at a time: the server works on one half while the
 /// other is used. Below, it asks for all of them once all were taken, and who counts on it finds the table as expected.
@@ -35,6 +38,9 @@ pub struct SamplerOptions {
     pub max_samples_per_stream: u64,
     /// How long the table's rate limiter may let nothing through while somebody waits; `None` for ever.
     pub rate_limiter_timeout: Option<Duration>,
+    /// Items that the consumer stacks into a batch, if their shapes may differ. With one worker, a table that removes
+    /// what it samples keeps batches that cannot be stacked.
+    pub batch_size: Option<usize>,
 }
 
 impl Default for SamplerOptions {
@@ -45,6 +51,7 @@ impl Default for SamplerOptions {
             num_workers: 1,
             max_samples_per_stream: 10_000,
             rate_limiter_timeout: None,
+            batch_size: None,
         }
     }
 }
@@ -100,14 +107,16 @@ struct State {
     unrequested: u64,
     /// Items that the consumer lacks beyond those on their way: it waits for a whole batch.
     lacking: usize,
+    /// Present where batches are checked before they are sampled.
+    stacked: Option<StackedRequests>,
     /// Whether the consumer came back empty-handed.
     is_awaited: bool,
     end: Option<End>,
 }
 
 enum Reservation {
-    /// This many items may be asked for.
-    Made(usize),
+    /// This many items may be asked for, and how the table checks them.
+    Made(usize, Option<Stacking>),
     NoRoom,
     /// All were asked for, or nobody wants more.
     NothingToDo,
@@ -117,18 +126,20 @@ enum Reservation {
 enum End {
     /// The rate limiter's timeout passed while somebody waited.
     TimedOut,
+    /// The next items cannot be stacked. The reason is reported once, after what was sampled before.
+    Refused(Option<Error>),
     Failed(Error),
     Closed,
 }
 
 impl Sampler {
-    /// Starts fetching. `before` comes first; if it fails, so does the sampler. `on_news` is called, on any thread, when
-    /// `take` may have something new to tell; it must not wait.
+    /// Starts fetching. `before` comes first, and says whether the table removes what it samples; if it fails, so does
+    /// the sampler. `on_news` is called, on any thread, when `take` may have something new to tell; it must not wait.
     pub fn start(
         client: Arc<Client>,
         table: &str,
         options: SamplerOptions,
-        before: impl Future<Output = Result<()>> + Send + 'static,
+        before: impl Future<Output = Result<bool>> + Send + 'static,
         on_news: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         let per_worker = options.max_in_flight_samples_per_worker.max(1);
@@ -138,6 +149,7 @@ impl Sampler {
             handed_out: 0,
             unrequested: options.max_samples.unwrap_or(u64::MAX),
             lacking: 0,
+            stacked: None,
             is_awaited: false,
             end: None,
         };
@@ -163,7 +175,7 @@ impl Sampler {
     ///
     /// # Errors
     ///
-    /// Why the sampler failed; from then on always.
+    /// Why the sampler failed; from then on always. Why the next batch cannot be stacked, once; then it is the end.
     pub fn take(&self, max: usize, accumulate: bool, out: &mut Vec<Sampled>) -> Result<Taken> {
         let mut state = self.shared.state.lock();
         if let Some(End::Failed(error)) = &state.end {
@@ -193,6 +205,11 @@ impl Sampler {
         state.is_awaited = if accumulate { count < max } else { count == 0 };
         if count > 0 {
             return Ok(Taken::Some);
+        }
+        if let Some(End::Refused(refusal)) = &mut state.end
+            && let Some(error) = refusal.take()
+        {
+            return Err(error);
         }
         let is_finished = state.unrequested == 0 && state.outstanding == 0;
         Ok(if is_finished || state.end.is_some() { Taken::End } else { Taken::Nothing })
@@ -255,12 +272,12 @@ impl Shared {
 
     /// Waits until there is room for a request, and says how many items to ask for; `None` when there is nothing more
     /// to do.
-    async fn reserve(&self, limit: u64) -> Option<usize> {
+    async fn reserve(&self, limit: u64) -> Option<(usize, Option<Stacking>)> {
         loop {
             let mut notified = std::pin::pin!(self.room.notified());
             notified.as_mut().enable();
             match self.try_reserve(limit) {
-                Reservation::Made(count) => return Some(count),
+                Reservation::Made(count, stacking) => return Some((count, stacking)),
                 Reservation::NothingToDo => return None,
                 Reservation::NoRoom => notified.await,
             }
@@ -276,7 +293,13 @@ impl Shared {
         // While the consumer collects a batch, all that it lacks is asked for in one go.
         let lacking = state.lacking.saturating_sub(state.outstanding + state.ready.len());
         let room = (self.capacity + state.lacking).saturating_sub(in_flight);
-        let wanted = self.request.max(lacking.min(room));
+        let mut wanted = self.request.max(lacking.min(room));
+        if let Some(stacked) = &state.stacked {
+            match stacked.count(wanted.min(room)) {
+                Some(count) => wanted = count,
+                None => return Reservation::NoRoom,
+            }
+        }
         if room < wanted && (room as u64) < state.unrequested {
             return Reservation::NoRoom;
         }
@@ -285,7 +308,8 @@ impl Shared {
         if state.unrequested != u64::MAX {
             state.unrequested -= count as u64;
         }
-        Reservation::Made(count)
+        let stacking = state.stacked.as_mut().map(|stacked| stacked.asked(count));
+        Reservation::Made(count, stacking)
     }
 
     fn received(&self, samples: Vec<Sampled>) {
@@ -305,12 +329,15 @@ impl Shared {
         if state.unrequested != u64::MAX {
             state.unrequested += count as u64;
         }
+        if let Some(stacked) = &mut state.stacked {
+            stacked.lost(count);
+        }
     }
 
     fn finish(&self, end: End) {
         let mut state = self.state.lock();
         if state.end.is_none() {
-            if !matches!(end, End::TimedOut) {
+            if matches!(end, End::Failed(_) | End::Closed) {
                 state.ready.clear();
             }
             state.end = Some(end);
@@ -326,10 +353,18 @@ impl Shared {
     }
 }
 
-async fn supervise(shared: Arc<Shared>, before: impl Future<Output = Result<()>> + Send) {
-    if let Err(error) = before.await {
-        shared.finish(End::Failed(error));
-        return;
+async fn supervise(shared: Arc<Shared>, before: impl Future<Output = Result<bool>> + Send) {
+    match before.await {
+        // Several workers share the items of a batch, so no table sees a whole one.
+        Ok(true) if shared.options.effective_workers() == 1 => {
+            let batch_size = shared.options.batch_size;
+            shared.state.lock().stacked = batch_size.map(StackedRequests::new);
+        }
+        Ok(_) => {}
+        Err(error) => {
+            shared.finish(End::Failed(error));
+            return;
+        }
     }
     let mut workers = tokio::task::JoinSet::new();
     for _ in 0..shared.options.effective_workers() {
@@ -367,13 +402,19 @@ async fn work(shared: Arc<Shared>) -> Result<()> {
             stream = None;
             continue;
         }
-        let Some(count) = shared.reserve(left).await else { return Ok(()) };
+        let Some((count, stacking)) = shared.reserve(left).await else { return Ok(()) };
         backoff.begin();
         let mut missing = count;
         while missing > 0 {
-            let fetched = fetch(&shared, &mut stream, &mut missing, &mut backoff).await;
+            let rest = stacking.map(|stacking| stacking.after(count - missing));
+            let fetched = fetch(&shared, &mut stream, &mut missing, rest, &mut backoff).await;
             let Err(error) = fetched else { continue };
             stream = None;
+            if rest.is_some() && error.kind() == ErrorKind::InvalidArgument {
+                shared.lost(missing);
+                shared.finish(End::Refused(Some(error)));
+                return Ok(());
+            }
             if error.kind() == ErrorKind::RateLimiterTimeout && !shared.is_awaited() {
                 // Nobody is waiting, so nobody is to be told; the wait begins anew.
                 tokio::time::sleep(SHORTEST_TIMEOUT.saturating_sub(timeout)).await;
@@ -397,6 +438,7 @@ async fn fetch(
     shared: &Shared,
     stream: &mut Option<OpenStream>,
     missing: &mut usize,
+    stacking: Option<Stacking>,
     backoff: &mut Backoff,
 ) -> Result<()> {
     let open = if let Some(open) = stream {
@@ -406,7 +448,8 @@ async fn fetch(
         backoff.connected();
         stream.insert(OpenStream { stream: opened, received: 0 })
     };
-    open.stream.request(&shared.table, *missing, shared.options.rate_limiter_timeout, None)?;
+    let timeout = shared.options.rate_limiter_timeout;
+    open.stream.request(&shared.table, *missing, timeout, stacking)?;
     while *missing > 0 {
         let samples = open.stream.receive().await?;
         backoff.answered();

@@ -37,6 +37,7 @@ impl Op for Create {
             "max_samples_per_stream: int = -1",
             "rate_limiter_timeout_ms: int = -1",
             "max_samples: int = -1",
+            "batch_size: int = 0",
             "park: bool = false",
         ],
     };
@@ -59,6 +60,7 @@ impl Op for Create {
                 attrs.int("max_samples_per_stream")?,
                 attrs.int("rate_limiter_timeout_ms")?,
                 attrs.int("max_samples")?,
+                attrs.int("batch_size")?,
             )?,
             park: attrs.bool("park")?,
         })

@@ -5,6 +5,7 @@ use super::*;
 
 mod endings;
 mod server;
+mod stacked;
 mod timeouts;
 
 use server::Server;

@@ -54,7 +54,8 @@ async fn items_and_the_end_are_announced() {
         told.fetch_add(1, Ordering::Relaxed);
     };
     let options = SamplerOptions { max_samples: Some(2), ..options(4, 1) };
-    let _sampler = Sampler::start(server.client(), server::TABLE, options, async { Ok(()) }, count);
+    let _sampler =
+        Sampler::start(server.client(), server::TABLE, options, async { Ok(false) }, count);
     settle().await;
     assert_eq!(news.load(Ordering::Relaxed), 0);
     server.allow(1);

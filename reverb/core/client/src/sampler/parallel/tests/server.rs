@@ -73,7 +73,7 @@ impl Server {
 
     /// Starts a sampler on it that has nothing to do before.
     pub(super) fn sampler(&self, options: SamplerOptions) -> Sampler {
-        Sampler::start(self.client(), TABLE, options, async { Ok(()) }, || {})
+        Sampler::start(self.client(), TABLE, options, async { Ok(false) }, || {})
     }
 
     pub(super) fn client(&self) -> Arc<Client> {
