@@ -43,9 +43,8 @@ _QUANTIZED_NAMES = {
     16: ("quint16", 2),
 }
 _OPAQUE_NAMES = _EXTENSION_NAMES | _QUANTIZED_NAMES
-_NUMBERS = {name: number for number, name in _NUMPY_NAMES.items()} | {
-    name: number for number, (name, _) in _OPAQUE_NAMES.items()
-}
+_OPAQUE_NUMBERS = {name: number for number, (name, _) in _OPAQUE_NAMES.items()}
+_NUMBERS = {name: number for number, name in _NUMPY_NAMES.items()} | _OPAQUE_NUMBERS
 
 
 @functools.cache
@@ -95,6 +94,7 @@ def as_dtype(value: Any) -> np.dtype[Any]:
     try:
         dtype = np.dtype(value)
     except TypeError:
-        # `torch.float32` and its like name a NumPy dtype after the last dot.
-        dtype = np.dtype(str(value).rpartition(".")[2])
+        # `torch.float32` and its like name a dtype after the last dot.
+        name = str(value).rpartition(".")[2]
+        dtype = from_number(_OPAQUE_NUMBERS[name]) if name in _OPAQUE_NUMBERS else np.dtype(name)
     return np.dtype(object) if dtype.kind in "USTO" else dtype

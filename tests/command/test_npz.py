@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from command_items import assert_same, make_item, strings, tables_of_items
+from command_items import BFLOAT16, assert_same, make_item, strings, tables_of_items
 from hypothesis import HealthCheck, given, settings
 
 
@@ -85,8 +85,8 @@ def test_rows_stand_behind_one_another_whether_lengths_differ_or_not(export_item
         assert "column_1/offsets" not in file
 
 
-def test_types_that_numpy_lacks_are_their_bits(export_items):
-    bfloat16 = np.dtype("V2", metadata={"reverb_dtype": "bfloat16"})
+@pytest.mark.parametrize("bfloat16", BFLOAT16)
+def test_types_that_numpy_lacks_are_their_bits(export_items, bfloat16):
     bits = np.array([0x3F80, 0xC000], np.uint16)
     path = export_items([make_item([bits.view(bfloat16)])], "npz")
     with np.load(path / "part-00000.npz") as file:

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from command_items import assert_same, make_item, strings, tables_of_items
+from command_items import BFLOAT16, assert_same, make_item, strings, tables_of_items
 from hypothesis import HealthCheck, given, settings
 
 REASON = "pyarrow is not installed; it comes with the extra `test`"
@@ -86,8 +86,8 @@ def test_rows_are_lists_and_inner_dimensions_lists_of_fixed_size(export_items):
     assert field.metadata[b"dtype"] == b"float32"
 
 
-def test_types_that_numpy_lacks_are_their_bits(export_items):
-    bfloat16 = np.dtype("V2", metadata={"reverb_dtype": "bfloat16"})
+@pytest.mark.parametrize("bfloat16", BFLOAT16)
+def test_types_that_numpy_lacks_are_their_bits(export_items, bfloat16):
     bits = np.array([0x3F80, 0xC000], np.uint16)
     path = export_items([make_item([bits.view(bfloat16)])], "parquet") / "part-00000.parquet"
     table = pq.read_table(path)

@@ -10,7 +10,7 @@ import struct
 
 import numpy as np
 import pytest
-from command_items import assert_same, make_item, strings, tables_of_items
+from command_items import BFLOAT16, assert_same, make_item, strings, tables_of_items
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import HealthCheck, given, settings
 
@@ -171,8 +171,8 @@ def test_the_dtype_decides_how_values_are_stored(export_items, dtype, stored_as)
     assert described["shape"] == [None]
 
 
-def test_types_that_numpy_lacks_are_their_bytes(export_items, example_class):
-    bfloat16 = np.dtype("V2", metadata={"reverb_dtype": "bfloat16"})
+@pytest.mark.parametrize("bfloat16", BFLOAT16)
+def test_types_that_numpy_lacks_are_their_bytes(export_items, example_class, bfloat16):
     path = export_items([make_item([np.array([0x3F80], np.uint16).view(bfloat16)])], "tfrecord")
     (message,) = map(example_class.FromString, records(path / "part-00000.tfrecord"))
     assert list(message.features.feature[-1].value.bytes_list.value) == [b"\x80\x3f"]

@@ -4,6 +4,7 @@
 import dataclasses
 import types
 
+import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
@@ -17,6 +18,11 @@ NUMBERS = [
         ["bool", "float16", "float32", "float64", "complex64", "complex128"]
         + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
     )
+]
+# As it is read with the package `ml_dtypes`, and without.
+BFLOAT16 = [
+    np.dtype(ml_dtypes.bfloat16),
+    np.dtype("V2", metadata={"reverb_dtype": "bfloat16"}),
 ]
 STRINGS = [b"", b"ends with zeros\0\0", "Grüße".encode(), b"\xff" * 300]
 

@@ -82,7 +82,7 @@ impl<'py> Leaf<'py> {
 
     fn from_array(array: &Bound<'py, PyUntypedArray>) -> PyResult<Self> {
         let descr = array.dtype();
-        let Some(dtype) = dtype::from_type_num(descr.num()) else {
+        let Some(dtype) = dtype::from_numpy(&descr)? else {
             return Self::from_strings(array);
         };
         if array.is_c_contiguous() && descr.is_native_byteorder() != Some(false) {
@@ -92,20 +92,14 @@ impl<'py> Leaf<'py> {
         let py = array.py();
         let kwargs = pyo3::types::PyDict::new(py);
         kwargs.set_item("order", "C")?;
-        kwargs.set_item("dtype", dtype::to_numpy(py, dtype)?)?;
+        kwargs.set_item("dtype", descr.call_method1("newbyteorder", ("=",))?)?;
         let array = numpy_function(py, &ARRAY, "array")?.call((array,), Some(&kwargs))?;
         Ok(Self::Array(dtype, array.cast_into::<PyUntypedArray>()?))
     }
 
     fn from_strings(array: &Bound<'py, PyUntypedArray>) -> PyResult<Self> {
-        let refused = || {
-            let kind = array.dtype().str().map_or_else(|_| "?".to_owned(), |text| text.to_string());
-            PyTypeError::new_err(format!(
-                "Values of NumPy dtype {kind} cannot be stored. Use numbers, booleans, str or bytes."
-            ))
-        };
         if !matches!(array.dtype().kind(), b'S' | b'U' | b'O') {
-            return Err(refused());
+            return Err(refused(array));
         }
         let list = array.call_method0("ravel")?.call_method0("tolist")?;
         let mut strings = Vec::with_capacity(array.len());
@@ -115,7 +109,7 @@ impl<'py> Leaf<'py> {
             } else if let Ok(text) = element.cast::<PyString>() {
                 strings.push(text.to_cow()?.into_owned().into_bytes());
             } else {
-                return Err(refused());
+                return Err(refused(array));
             }
         }
         Ok(Self::Strings(Shape::from_slice(array.shape()), strings))
@@ -138,6 +132,34 @@ impl<'py> Leaf<'py> {
             }
         })
     }
+}
+
+/// The error for an array that has no place in a table; it names the dtype and what could be used instead.
+fn refused(array: &Bound<'_, PyUntypedArray>) -> PyErr {
+    let descr = array.dtype();
+    let declared = dtype::declared_name(&descr).ok().flatten();
+    let known = dtype::EXTENSIONS.map(DType::name);
+    let is_extension = descr.num() >= NPY_TYPES::NPY_USERDEF as i32;
+    let name = match declared {
+        // With the right size it would have a place.
+        Some(name) if known.contains(&&*name) => format!("{name} of {} byte(s)", descr.itemsize()),
+        Some(name) => name,
+        None => {
+            let name =
+                if is_extension { descr.getattr("name") } else { Ok(descr.clone().into_any()) };
+            name.map_or_else(|_| "?".to_owned(), |name| name.to_string())
+        }
+    };
+    let hint = if is_extension {
+        format!(" Of the package ml_dtypes these can be stored: {}.", known.join(", "))
+    } else if name.starts_with('q') {
+        " Quantized types are written by TensorFlow's ops only.".to_owned()
+    } else {
+        String::new()
+    };
+    PyTypeError::new_err(format!(
+        "Values of NumPy dtype {name} cannot be stored. Use numbers, booleans, str or bytes.{hint}"
+    ))
 }
 
 /// Takes the leaves of a step apart; errors name the leaf by its number.

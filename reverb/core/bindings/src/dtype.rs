@@ -2,13 +2,79 @@
 //! Element types of NumPy and ours.
 
 use numpy::npyffi::NPY_TYPES;
-use pyo3::exceptions::PyTypeError;
+use numpy::{PyArrayDescr, PyArrayDescrMethods};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyAny;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyAny, PyDict, PyString};
 use reverb_data::DType;
 
-/// Our type for a NumPy type number, `None` where we have none (or where strings need a conversion).
-pub(crate) fn from_type_num(num: i32) -> Option<DType> {
+/// The types that the package `ml_dtypes` adds to NumPy, under the names that they have here.
+pub(crate) const EXTENSIONS: [DType; 5] =
+    [DType::BFloat16, DType::Float8E5M2, DType::Float8E4M3FN, DType::Int4, DType::UInt4];
+
+/// What `ml_dtypes` calls them, once the program has imported it.
+static EXTENSION_TYPES: PyOnceLock<Vec<(Py<PyAny>, DType)>> = PyOnceLock::new();
+
+/// Our type for the elements of an array, `None` where we have none (or where strings need a conversion).
+pub(crate) fn from_numpy(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
+    match from_type_num(descr.num()) {
+        Some(dtype) => Ok(Some(dtype)),
+        None => extension(descr),
+    }
+}
+
+/// The type of an array of `ml_dtypes`, or of the raw bytes that stand for one (see `reverb.dtypes.from_number`).
+#[cold]
+fn extension(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
+    let py = descr.py();
+    let found = if descr.num() >= NPY_TYPES::NPY_USERDEF as i32 {
+        let ty = descr.typeobj();
+        let known = extension_types(py)?.iter().find(|(known, _)| ty.is(known));
+        known.map(|(_, dtype)| *dtype)
+    } else if descr.num() == NPY_TYPES::NPY_VOID as i32 {
+        let name = declared_name(descr)?;
+        EXTENSIONS.into_iter().find(|dtype| name.as_deref() == Some(dtype.name()))
+    } else {
+        None
+    };
+    // Whoever reads the elements counts on this size.
+    Ok(found.filter(|dtype| dtype.size() == descr.itemsize()))
+}
+
+/// The name in the metadata of a dtype of raw bytes.
+pub(crate) fn declared_name(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<String>> {
+    let py = descr.py();
+    let metadata = descr.getattr(intern!(py, "metadata"))?;
+    if metadata.is_none() {
+        return Ok(None);
+    }
+    let name = metadata.call_method1(intern!(py, "get"), (intern!(py, "reverb_dtype"),))?;
+    Ok(name.cast::<PyString>().ok().map(|name| name.to_string()))
+}
+
+fn extension_types(py: Python<'_>) -> PyResult<&[(Py<PyAny>, DType)]> {
+    if let Some(types) = EXTENSION_TYPES.get(py) {
+        return Ok(types);
+    }
+    // Whoever has such an array has imported the package; nobody else shall pay for it.
+    let modules = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
+    let Some(module) = modules.get_item("ml_dtypes")? else { return Ok(&[]) };
+    let mut types = Vec::new();
+    for dtype in EXTENSIONS {
+        // An older release lacks some of them.
+        if let Some(ty) = module.getattr_opt(dtype.name())? {
+            types.push((ty.unbind(), dtype));
+        }
+    }
+    if types.is_empty() {
+        return Ok(&[]); // It is still being imported, by another thread.
+    }
+    Ok(EXTENSION_TYPES.get_or_init(py, || types))
+}
+
+/// Our type for a NumPy type number, `None` where NumPy itself has no such type.
+fn from_type_num(num: i32) -> Option<DType> {
     use NPY_TYPES as N;
     const LONG_IS_64: bool = std::mem::size_of::<std::ffi::c_long>() == 8;
     let is = |ty: NPY_TYPES| num == ty as i32;
@@ -82,13 +148,10 @@ pub(crate) fn to_type_num(dtype: DType) -> Option<NPY_TYPES> {
     })
 }
 
-/// The NumPy dtype object. Types that NumPy lacks come from `ml_dtypes`, if it is installed.
+/// The NumPy dtype object. Types that NumPy lacks are those of `ml_dtypes`, or raw bytes where that is not installed.
 pub(crate) fn to_numpy(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
-    let numpy = py.import("numpy")?;
-    if dtype == DType::String {
-        return numpy.call_method1("dtype", ("O",));
-    }
     let name = match dtype {
+        DType::String => "object",
         DType::Float32 => "float32",
         DType::Float64 => "float64",
         DType::Float16 => "float16",
@@ -100,12 +163,7 @@ pub(crate) fn to_numpy(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny
         other => other.name(),
     };
     if to_type_num(dtype).is_some() {
-        return numpy.call_method1("dtype", (name,));
+        return py.import("numpy")?.call_method1("dtype", (name,));
     }
-    let ml_dtypes = py.import("ml_dtypes").map_err(|_| {
-        PyTypeError::new_err(format!(
-            "NumPy has no dtype {name}; install the package ml_dtypes to read such columns"
-        ))
-    })?;
-    numpy.call_method1("dtype", (ml_dtypes.getattr(name)?,))
+    py.import("reverb.dtypes")?.call_method1("from_number", (dtype.number(),))
 }

@@ -131,13 +131,10 @@ impl Sampler {
             list.append(self.sample(py, &info, columns)?)?;
             return Ok(list.into_any());
         }
-        let asarray = py.import("numpy")?.getattr("asarray")?;
         for step in 0..num_steps.count {
-            // `asarray` keeps rows of rank 0 arrays, where indexing alone would give NumPy scalars.
-            let rows: PyResult<Vec<_>> = columns
-                .iter()
-                .map(|column| asarray.call1((column.get_item(step)?, column.getattr("dtype")?)))
-                .collect();
+            // The ellipsis keeps rows of rank 0 arrays, where the number alone would give NumPy scalars.
+            let rows: PyResult<Vec<_>> =
+                columns.iter().map(|column| column.get_item((step, py.Ellipsis()))).collect();
             list.append(self.sample(py, &info, rows?)?)?;
         }
         Ok(list.into_any())
