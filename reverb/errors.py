@@ -15,10 +15,12 @@ __all__ = [
     "FailedPreconditionError",
     "InternalError",
     "InvalidArgumentError",
+    "PermissionDeniedError",
     "ResourceExhaustedError",
     "ReverbError",
     "SignatureMismatchError",
     "TableNotFoundError",
+    "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",
 ]
@@ -57,6 +59,14 @@ class TableNotFoundError(ReverbError, RuntimeError, ValueError):
 
 class FailedPreconditionError(ReverbError, RuntimeError):
     """The object is in a state that does not allow the call: closed, expired, failed earlier."""
+
+
+class PermissionDeniedError(ReverbError, RuntimeError):
+    """What stands before the server, a proxy for example, does not allow the call."""
+
+
+class UnauthenticatedError(ReverbError, RuntimeError):
+    """What stands before the server, a proxy for example, does not know who calls."""
 
 
 class ResourceExhaustedError(ReverbError, IndexError):

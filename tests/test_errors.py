@@ -15,9 +15,11 @@ PARENTS = {
     "FailedPreconditionError": RuntimeError,
     "InternalError": RuntimeError,
     "InvalidArgumentError": ValueError,
+    "PermissionDeniedError": RuntimeError,
     "ResourceExhaustedError": IndexError,
     "SignatureMismatchError": ValueError,
     "TableNotFoundError": RuntimeError,
+    "UnauthenticatedError": RuntimeError,
     "UnavailableError": RuntimeError,
     "UnimplementedError": NotImplementedError,
 }

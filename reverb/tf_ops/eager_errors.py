@@ -16,6 +16,8 @@ _CLASSES = (
     (errors.TableNotFoundError, tf.errors.NotFoundError),
     (errors.DeadlineExceededError, tf.errors.DeadlineExceededError),
     (errors.FailedPreconditionError, tf.errors.FailedPreconditionError),
+    (errors.PermissionDeniedError, tf.errors.PermissionDeniedError),
+    (errors.UnauthenticatedError, tf.errors.UnauthenticatedError),
     (errors.ResourceExhaustedError, tf.errors.ResourceExhaustedError),
     (errors.UnimplementedError, tf.errors.UnimplementedError),
     (errors.UnavailableError, tf.errors.AbortedError),

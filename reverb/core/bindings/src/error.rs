@@ -14,9 +14,11 @@ mod classes {
     import_exception!(reverb.errors, FailedPreconditionError);
     import_exception!(reverb.errors, InternalError);
     import_exception!(reverb.errors, InvalidArgumentError);
+    import_exception!(reverb.errors, PermissionDeniedError);
     import_exception!(reverb.errors, ResourceExhaustedError);
     import_exception!(reverb.errors, SignatureMismatchError);
     import_exception!(reverb.errors, TableNotFoundError);
+    import_exception!(reverb.errors, UnauthenticatedError);
     import_exception!(reverb.errors, UnavailableError);
     import_exception!(reverb.errors, UnimplementedError);
 }
@@ -32,6 +34,8 @@ pub(crate) fn to_python(error: &Error) -> PyErr {
             classes::DeadlineExceededError::new_err(text)
         }
         ErrorKind::FailedPrecondition => classes::FailedPreconditionError::new_err(text),
+        ErrorKind::PermissionDenied => classes::PermissionDeniedError::new_err(text),
+        ErrorKind::Unauthenticated => classes::UnauthenticatedError::new_err(text),
         ErrorKind::ResourceExhausted => classes::ResourceExhaustedError::new_err(text),
         ErrorKind::Unimplemented => classes::UnimplementedError::new_err(text),
         ErrorKind::Unavailable => classes::UnavailableError::new_err(text),

@@ -22,6 +22,10 @@ pub enum ErrorKind {
     RateLimiterTimeout,
     /// The object is in a state that does not allow the call: closed, expired.
     FailedPrecondition,
+    /// The server, or what stands before it, does not let this caller do that.
+    PermissionDenied,
+    /// The server, or what stands before it, does not know who calls.
+    Unauthenticated,
     /// A limit of memory or size was reached.
     ResourceExhausted,
     /// Not offered here.

@@ -84,6 +84,8 @@ impl Status {
             ErrorKind::TableNotFound => Code::NotFound,
             ErrorKind::DeadlineExceeded | ErrorKind::RateLimiterTimeout => Code::DeadlineExceeded,
             ErrorKind::FailedPrecondition => Code::FailedPrecondition,
+            ErrorKind::PermissionDenied => Code::PermissionDenied,
+            ErrorKind::Unauthenticated => Code::Unauthenticated,
             ErrorKind::ResourceExhausted => Code::ResourceExhausted,
             ErrorKind::Unimplemented => Code::Unimplemented,
             ErrorKind::Unavailable => Code::Unavailable,
@@ -106,11 +108,11 @@ impl Status {
             }
             Code::DeadlineExceeded => ErrorKind::DeadlineExceeded,
             Code::NotFound => ErrorKind::TableNotFound,
-            Code::AlreadyExists
-            | Code::PermissionDenied
-            | Code::Unauthenticated
-            | Code::FailedPrecondition
-            | Code::Aborted => ErrorKind::FailedPrecondition,
+            Code::AlreadyExists | Code::FailedPrecondition | Code::Aborted => {
+                ErrorKind::FailedPrecondition
+            }
+            Code::PermissionDenied => ErrorKind::PermissionDenied,
+            Code::Unauthenticated => ErrorKind::Unauthenticated,
             Code::ResourceExhausted => ErrorKind::ResourceExhausted,
             Code::Unimplemented => ErrorKind::Unimplemented,
             Code::Unknown | Code::Internal => ErrorKind::Internal,
@@ -143,7 +145,8 @@ impl Status {
         let code = match status.as_u16() {
             404 => Code::Unimplemented,
             429 | 502..=504 => Code::Unavailable,
-            401 | 403 => Code::PermissionDenied,
+            401 => Code::Unauthenticated,
+            403 => Code::PermissionDenied,
             _ => Code::Internal,
         };
         Self { code, message: format!("The answer is no gRPC: HTTP status {status}.") }
@@ -206,6 +209,8 @@ mod tests {
             ErrorKind::TableNotFound,
             ErrorKind::DeadlineExceeded,
             ErrorKind::FailedPrecondition,
+            ErrorKind::PermissionDenied,
+            ErrorKind::Unauthenticated,
             ErrorKind::ResourceExhausted,
             ErrorKind::Unimplemented,
             ErrorKind::Unavailable,

@@ -16,6 +16,7 @@ pub(crate) enum Code {
     InvalidArgument = 3,
     DeadlineExceeded = 4,
     NotFound = 5,
+    PermissionDenied = 7,
     ResourceExhausted = 8,
     FailedPrecondition = 9,
     /// Stands for `UNAVAILABLE` too, which TensorFlow replaces by `INTERNAL` inside functions.
@@ -24,6 +25,7 @@ pub(crate) enum Code {
     Unimplemented = 12,
     Internal = 13,
     DataLoss = 15,
+    Unauthenticated = 16,
 }
 
 /// Why an op failed.
@@ -65,6 +67,8 @@ impl From<Error> for Failure {
             ErrorKind::TableNotFound => Code::NotFound,
             ErrorKind::DeadlineExceeded | ErrorKind::RateLimiterTimeout => Code::DeadlineExceeded,
             ErrorKind::FailedPrecondition => Code::FailedPrecondition,
+            ErrorKind::PermissionDenied => Code::PermissionDenied,
+            ErrorKind::Unauthenticated => Code::Unauthenticated,
             ErrorKind::ResourceExhausted => Code::ResourceExhausted,
             ErrorKind::Unimplemented => Code::Unimplemented,
             ErrorKind::Unavailable => Code::Aborted,
