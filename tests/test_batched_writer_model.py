@@ -18,8 +18,12 @@ EXAMPLES = [
     pytest.param(3000, id="thorough", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
 ]
 
+LISTS = st.lists(st.integers(-4, 3), min_size=1, max_size=5)
+
 INDICES = st.one_of(
     st.integers(-4, -1),
+    LISTS,
+    LISTS.map(np.array),
     st.builds(
         slice,
         st.one_of(st.none(), st.integers(-4, -1)),
@@ -50,7 +54,10 @@ class Singles:
             if where is not None and not where[i]:
                 continue
             try:
-                columns = [writer.history[name][index] for name, index in indices.items()]
+                columns = [
+                    writer.history[name][index.tolist() if isinstance(index, np.ndarray) else index]
+                    for name, index in indices.items()
+                ]
                 complete = all(len(column) for column in columns)
             except (ReverbError, IndexError):
                 complete = False
@@ -104,6 +111,33 @@ def test_it_does_what_single_writers_do(host, max_examples):
             singles.close()
 
     check()
+
+
+@pytest.mark.parametrize("dtype", [None, np.int8, np.int64, np.uint16, np.dtype(">i4")])
+def test_64_environments_stack_frames_as_single_writers_do(dtype):
+    """Frame stacking at the beginning of an episode repeats its first step."""
+    with testing.server([testing.table("batched"), testing.table("single")]) as client:
+        batched = client.batched_trajectory_writer(64, 4)
+        singles = Singles(client, 64, 4)
+        frames = np.arange(64 * 6).reshape(64, 6).astype(np.uint8)
+        for number in range(6):
+            step = {"x": frames[:, number]}
+            batched.append(step)
+            singles.append(step, False)
+            indices = [max(number - back, 0) for back in (2, 1, 0)]
+            if number >= 4 and dtype != np.uint16:  # The first steps have left the history.
+                indices = [at - number - 1 for at in indices]
+            index = indices if dtype is None else np.array(indices, dtype)
+            column = batched.history["x"][index]
+            stacked = frames[:, [max(number - back, 0) for back in (2, 1, 0)]]
+            assert (column.shape, len(column), column.is_squeezed) == ((64, 3), 3, False)
+            np.testing.assert_array_equal(column.numpy(), stacked)
+            priorities = [float(number)] * 64
+            where = [i % 3 != number % 3 for i in range(64)]
+            made = batched.create_items("batched", priorities, {"x": column}, where=where)
+            assert made == singles.create_items("single", priorities, {"x": indices}, where)
+        batched.flush()
+        assert all_items(client, "batched") == all_items(client, "single")
 
 
 def compare(data, client, batched, singles, batch_size, refs):

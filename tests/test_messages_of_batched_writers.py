@@ -60,6 +60,12 @@ def set_twice_in_one_row(writer):
     writer.append(ROWS)
 
 
+def numpy_after_one_episode_ended(writer):
+    writer.end_episode(where=[True, False])
+    writer.append(ROWS)
+    writer.history["a"][:].numpy()
+
+
 ROWS = {"a": np.arange(2)}
 REFUSED = "cannot be stored. Use numbers, booleans, str or bytes."
 NOPE = (
@@ -71,6 +77,10 @@ COLUMN_A = (
     "Unable to create an item in table 'signed': column a must have dtype int64 and shape [2]"
 )
 CLOSED = "The writer is closed. Create a new one to write on."
+INDEXED = (
+    "Batched columns are indexed with an int, a slice, a list of ints or an array [K] of integers, "
+    "got"
+)
 EMPTY = "trajectory must have at least one column with at least one step, all columns are empty"
 
 BATCHED_WRITER = {
@@ -151,10 +161,48 @@ BATCHED_WRITER = {
         "int64, "
         f"shape: [1]>. {SIGNED}",
     ),
-    "an index that is a list": (
-        batched(lambda w: w.history["a"][[0]], ROWS),
+    "an index that is a text": (
+        batched(lambda w: w.history["a"]["0"], ROWS),
         TypeError,
-        "Batched columns are indexed with an int or a slice, got <class 'list'>",
+        f"{INDEXED} <class 'str'>",
+    ),
+    "an index of fractions": (
+        batched(lambda w: w.history["a"][[-1, 0.5]], ROWS),
+        TypeError,
+        f"{INDEXED} <class 'float'>",
+    ),
+    "an array of fractions": (
+        batched(lambda w: w.history["a"][np.zeros(2)], ROWS),
+        TypeError,
+        f"{INDEXED} <class 'numpy.ndarray'>",
+    ),
+    "an array of indices of two dimensions": (
+        batched(lambda w: w.history["a"][np.zeros((1, 2), int)], ROWS),
+        TypeError,
+        f"{INDEXED} <class 'numpy.ndarray'>",
+    ),
+    "an item of no step": (
+        batched(lambda w: w.create_items("table", 1.0, [w.history["a"][[]]]), ROWS),
+        errors.InvalidArgumentError,
+        EMPTY,
+    ),
+    "an item of a column without steps": (
+        batched(
+            lambda w: w.create_items("table", 1.0, [w.history["a"][-1], w.history["a"][[]]]), ROWS
+        ),
+        errors.InvalidArgumentError,
+        "trajectory column 1 is empty; every column needs at least one step",
+    ),
+    "numpy of no step": (
+        batched(lambda w: w.history["a"][[]].numpy(), ROWS),
+        errors.InvalidArgumentError,
+        "The column is empty; there is nothing to stack.",
+    ),
+    "numpy of different numbers of steps": (
+        batched(numpy_after_one_episode_ended, ROWS),
+        errors.InvalidArgumentError,
+        "The environments have different numbers of the requested steps: environment 0 has 1, "
+        "environment 1 has 2. Use an index that means as many steps in each.",
     ),
     "a stride backwards": (
         batched(lambda w: w.history["a"][::-1], ROWS),

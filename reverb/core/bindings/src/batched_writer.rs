@@ -4,18 +4,20 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use numpy::{PyArray1, PyReadonlyArray1};
+use numpy::{
+    PyArray1, PyArrayDescrMethods, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods,
+};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PySlice, PyTuple};
+use pyo3::types::{PyInt, PyList, PySlice, PyTuple};
 use reverb_client::BatchedWriter as Core;
 use reverb_client::writer::batched::{BatchedColumn, BatchedValue, StepIndex};
 use reverb_data::Error;
 use smallvec::SmallVec;
 
-use crate::array::{Leaf, parse_leaves};
-use crate::column::TrajectoryColumn;
+use crate::array::{Leaf, parse_leaves, tensor_to_array};
+use crate::column::{empty_column, stack};
 use crate::error::{OrRaise, in_column};
 use crate::nest::{Known, Leaves, Structure};
 use crate::process::Local;
@@ -48,27 +50,53 @@ impl BatchedTrajectoryColumn {
     }
 
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let rows: PyResult<Vec<Bound<'py, PyAny>>> = self
-            .writer
-            .select(BatchedColumn { column: self.column, index: self.index })
-            .into_iter()
-            .enumerate()
-            .map(|(i, cells)| match cells {
-                Some(cells) => {
-                    TrajectoryColumn { cells: cells.into(), squeeze: self.is_squeezed() }.numpy(py)
-                }
-                None => Err(Error::invalid_argument(format!(
+        let rows = self.writer.select(&self.core());
+        let batch_size = rows.len();
+        let mut cells = Vec::new();
+        let mut num_steps = None;
+        for (i, row) in rows.into_iter().enumerate() {
+            let Some(row) = row else {
+                return Err(Error::invalid_argument(format!(
                     "The history of environment {i} lacks a requested step."
                 )))
-                .or_raise(),
-            })
-            .collect();
-        py.import("numpy")?.call_method1("stack", (rows?,))
+                .or_raise();
+            };
+            let expected = *num_steps.get_or_insert(row.len());
+            if row.len() != expected {
+                return Err(Error::invalid_argument(format!(
+                    "The environments have different numbers of the requested steps: environment 0 has {expected}, \
+                     environment {i} has {}. Use an index that means as many steps in each.",
+                    row.len()
+                )))
+                .or_raise();
+            }
+            cells.extend(row);
+        }
+        if cells.is_empty() {
+            return Err(empty_column()).or_raise();
+        }
+        let mut tensor = stack(&cells).or_raise()?;
+        tensor.shape[0] = batch_size;
+        if !self.is_squeezed() {
+            tensor.shape.insert(1, num_steps.unwrap_or_default());
+        }
+        tensor_to_array(py, tensor)
     }
 
     fn __len__(&self) -> usize {
-        let column = BatchedColumn { column: self.column, index: self.index };
-        self.writer.select(column).into_iter().flatten().map(|cells| cells.len()).max().unwrap_or(0)
+        self.writer
+            .select(&self.core())
+            .into_iter()
+            .flatten()
+            .map(|cells| cells.len())
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+impl BatchedTrajectoryColumn {
+    fn core(&self) -> BatchedColumn {
+        BatchedColumn { column: self.column, index: self.index.clone() }
     }
 }
 
@@ -103,16 +131,39 @@ impl BatchedColumnHistory {
                 stop: part(pyo3::intern!(py, "stop"))?,
                 step,
             }
+        } else if let Some(steps) = step_list(index)? {
+            StepIndex::Steps(steps.into())
         } else if let Ok(at) = index.cast::<PyInt>() {
             StepIndex::At(at.extract()?)
         } else {
-            return Err(PyTypeError::new_err(format!(
-                "Batched columns are indexed with an int or a slice, got {}",
-                index.get_type()
-            )));
+            return Err(bad_index(index));
         };
         Ok(BatchedTrajectoryColumn { writer: Arc::clone(&self.writer), column: self.column, index })
     }
+}
+
+/// The steps of a list of ints, or of an array of integers `[K]`; `None` for an index of another kind.
+fn step_list(index: &Bound<'_, PyAny>) -> PyResult<Option<Vec<i64>>> {
+    let array = index.cast::<PyUntypedArray>().ok();
+    let list = match array {
+        Some(array) if array.ndim() == 1 && matches!(array.dtype().kind(), b'i' | b'u') => {
+            array.call_method0(pyo3::intern!(index.py(), "tolist"))?.cast_into::<PyList>()?
+        }
+        _ => match index.cast::<PyList>() {
+            Ok(list) => list.clone(),
+            Err(_) => return Ok(None),
+        },
+    };
+    let steps: PyResult<_> =
+        list.iter().map(|at| at.cast::<PyInt>().map_err(|_| bad_index(&at))?.extract()).collect();
+    steps.map(Some)
+}
+
+fn bad_index(index: &Bound<'_, PyAny>) -> PyErr {
+    PyTypeError::new_err(format!(
+        "Batched columns are indexed with an int, a slice, a list of ints or an array [K] of integers, got {}",
+        index.get_type()
+    ))
 }
 
 /// `B` histories stepped by one call.
@@ -175,6 +226,11 @@ impl BatchedTrajectoryWriter {
 
 #[pymethods]
 impl BatchedTrajectoryWriter {
+    #[getter]
+    fn closed(&self) -> bool {
+        self.core.queue().sender().is_closed()
+    }
+
     #[getter]
     fn episode_steps<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         let steps = self.core.episode_steps().into_iter().map(|steps| steps as i64).collect();
@@ -256,10 +312,8 @@ impl BatchedTrajectoryWriter {
             )))
             .or_raise();
         }
-        let columns: Vec<BatchedColumn> = columns
-            .iter()
-            .map(|column| BatchedColumn { column: column.get().column, index: column.get().index })
-            .collect();
+        let columns: Vec<BatchedColumn> =
+            columns.iter().map(|column| column.get().core()).collect();
         let created = py
             .detach(|| self.core.create_items(table, &priorities, &columns, mask.as_deref()))
             .or_raise()?;

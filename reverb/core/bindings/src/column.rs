@@ -27,9 +27,9 @@ impl CellRef {
     }
 
     #[getter]
-    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         check_alive(std::slice::from_ref(&self.0)).or_raise()?;
-        PyTuple::new(py, self.0.spec().shape.iter())
+        PyList::new(py, self.0.spec().shape.iter())
     }
 
     #[getter]
@@ -90,6 +90,12 @@ impl TrajectoryColumn {
         self.squeeze
     }
 
+    /// The references as the original has them, for programs that look at its private attribute.
+    #[getter(_data_references)]
+    fn data_references<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.refs(py)?)
+    }
+
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let first = self.first()?;
@@ -111,8 +117,7 @@ impl TrajectoryColumn {
     /// The values, stacked unless squeezed.
     pub(crate) fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if self.cells.is_empty() {
-            return Err(Error::invalid_argument("The column is empty; there is nothing to stack."))
-                .or_raise();
+            return Err(empty_column()).or_raise();
         }
         check_alive(&self.cells).or_raise()?;
         let mut tensor = stack(&self.cells).or_raise()?;
@@ -164,13 +169,15 @@ impl TrajectoryColumn {
     }
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let cells: PyResult<Vec<_>> =
-            self.cells.iter().map(|cell| Bound::new(py, CellRef(cell.clone()))).collect();
-        PyList::new(py, cells?)?.call_method0("__iter__")
+        PyList::new(py, self.refs(py)?)?.call_method0("__iter__")
     }
 }
 
 impl TrajectoryColumn {
+    fn refs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, CellRef>>> {
+        self.cells.iter().map(|cell| Bound::new(py, CellRef(cell.clone()))).collect()
+    }
+
     fn first(&self) -> PyResult<&Cell> {
         self.cells.first().ok_or_else(|| PyIndexError::new_err("The column is empty"))
     }
@@ -184,6 +191,11 @@ impl TrajectoryColumn {
             ))
         })
     }
+}
+
+/// The error for values of a column that has none.
+pub(crate) fn empty_column() -> Error {
+    Error::invalid_argument("The column is empty; there is nothing to stack.")
 }
 
 /// Concatenates cells of one dtype and shape, `[T, ...]`.
@@ -272,15 +284,13 @@ impl ColumnHistory {
     }
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let cells: Vec<Option<Cell>> = {
-            let lane = self.writer.lane().lock();
-            (0..lane.history_len()).map(|step| lane.cell(self.column, step).cloned()).collect()
-        };
-        let refs: PyResult<Vec<Option<Bound<'py, CellRef>>>> = cells
-            .into_iter()
-            .map(|cell| cell.map(|cell| Bound::new(py, CellRef(cell))).transpose())
-            .collect();
-        PyList::new(py, refs?)?.call_method0("__iter__")
+        self.refs_from(py, |_| 0)?.call_method0("__iter__")
+    }
+
+    /// The references that are kept, for programs that look at this private attribute of the original.
+    #[getter(_data_references)]
+    fn data_references<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        self.refs_from(py, |lane| self.oldest(lane))
     }
 
     fn __str__(&self) -> String {
@@ -299,6 +309,29 @@ impl ColumnHistory {
 }
 
 impl ColumnHistory {
+    /// The oldest step whose value is kept; 0 without any.
+    fn oldest(&self, lane: &Lane) -> u64 {
+        lane.cells(self.column).next().map_or(0, |(step, _)| step)
+    }
+
+    /// References to the values of all steps from one on, `None` where a step has none or it has left the history.
+    fn refs_from<'py>(
+        &self,
+        py: Python<'py>,
+        first: impl FnOnce(&Lane) -> u64,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let cells: Vec<Option<Cell>> = {
+            let lane = self.writer.lane().lock();
+            let steps = first(&lane)..lane.history_len();
+            steps.map(|step| lane.cell(self.column, step).cloned()).collect()
+        };
+        let refs: PyResult<Vec<Option<Bound<'py, CellRef>>>> = cells
+            .into_iter()
+            .map(|cell| cell.map(|cell| Bound::new(py, CellRef(cell))).transpose())
+            .collect();
+        PyList::new(py, refs?)
+    }
+
     fn at(&self, lane: &Lane, index: i64, len: i64) -> PyResult<Cell> {
         let at = if index < 0 { index + len } else { index };
         if at < 0 || at >= len {
@@ -327,8 +360,7 @@ impl ColumnHistory {
         if start.is_none() {
             // `history[:k]` begins with the oldest step that can still be referred to, unless all is asked for.
             if indices.step > 0 && !slice.getattr(pyo3::intern!(py, "stop"))?.is_none() {
-                let oldest = lane.cells(self.column).next().map_or(0, |(step, _)| step as i64);
-                first = first.max(oldest);
+                first = first.max(self.oldest(lane) as i64);
             }
         } else if start.extract::<i64>()? < -len {
             // More steps than there are: an item of fewer steps than asked for would go unnoticed.

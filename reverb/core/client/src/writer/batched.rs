@@ -14,7 +14,7 @@ use super::trajectory::ItemQueue;
 use crate::client::{Client, Signatures};
 
 /// Which steps of a column's history an item takes, in Python's terms.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepIndex {
     /// One step, without a leading dimension. Negative counts from the end.
     At(i64),
@@ -27,10 +27,12 @@ pub enum StepIndex {
         /// Stride, at least 1.
         step: i64,
     },
+    /// Any steps in any order, repeated ones too. Negative counts from the end.
+    Steps(Arc<[i64]>),
 }
 
 /// One column of the items to create.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct BatchedColumn {
     /// The column of the history.
     pub column: usize,
@@ -93,7 +95,7 @@ impl BatchedWriter {
     }
 
     /// The cells that an index selects in every environment; `None` where one of them does not exist.
-    pub fn select(&self, column: BatchedColumn) -> Vec<Option<Vec<CellRef>>> {
+    pub fn select(&self, column: &BatchedColumn) -> Vec<Option<Vec<CellRef>>> {
         let select = |lane: &Lane| {
             let mut cells = Vec::new();
             collect(lane, column, &mut cells).then_some(cells)
@@ -176,7 +178,7 @@ impl BatchedWriter {
             let mut complete = true;
             for column in columns {
                 let first = cells.len();
-                complete &= collect(lane, *column, &mut cells);
+                complete &= collect(lane, column, &mut cells);
                 spans.push((first, cells.len(), matches!(column.index, StepIndex::At(_))));
             }
             if !complete {
@@ -233,18 +235,19 @@ fn label(lanes: &[Lane], column: usize) -> &str {
 }
 
 /// Adds the cells that an index selects; `false` if one of them does not exist.
-fn collect(lane: &Lane, column: BatchedColumn, cells: &mut Vec<CellRef>) -> bool {
+fn collect(lane: &Lane, column: &BatchedColumn, cells: &mut Vec<CellRef>) -> bool {
     let len = lane.history_len() as i64;
+    let absolute = |at: i64| if at < 0 { at + len } else { at };
     let mut push = |step: i64| {
         let cell = u64::try_from(step).ok().and_then(|step| lane.cell(column.column, step));
         cells.extend(cell.cloned());
         cell.is_some()
     };
     match column.index {
-        StepIndex::At(at) => push(if at < 0 { at + len } else { at }),
+        StepIndex::At(at) => push(absolute(at)),
+        StepIndex::Steps(ref steps) => steps.iter().all(|&at| push(absolute(at))),
         StepIndex::Range { start, stop, step } => {
             // A start before the beginning means that the history is too short, not that fewer steps are meant.
-            let absolute = |at: i64| if at < 0 { at + len } else { at };
             let start = match (start, stop) {
                 (Some(start), _) => absolute(start),
                 (None, None) => 0,

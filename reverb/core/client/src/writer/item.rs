@@ -118,7 +118,7 @@ impl PendingItem {
     }
 
     /// Name of its table.
-    pub fn table(&self) -> &str {
+    pub fn table(&self) -> &Arc<str> {
         &self.table
     }
 
