@@ -8,7 +8,7 @@ mod task;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use reverb_data::{Error, NewItem, Result};
@@ -50,8 +50,8 @@ struct State {
     queue: VecDeque<(PendingItem, usize)>,
     /// Encoded but not confirmed, by key.
     in_flight: HashMap<u64, Sent>,
-    /// Whether the task is encoding an item, which is in no list meanwhile but pending all the same.
-    encoding: bool,
+    /// Table of the item that the task is encoding, which is in no list meanwhile but pending all the same.
+    encoding: Option<Arc<str>>,
     /// To be sent again after a reconnect, before the queue.
     resend: VecDeque<(NewItem, usize)>,
     sent: u64,
@@ -63,11 +63,19 @@ struct State {
     /// Callers that wait for confirmations: nothing gathers then.
     flushing: usize,
     error: Option<Error>,
-    /// Why the last stream was lost, while there is none.
-    lost: Option<Error>,
+    /// The last stream was lost, and there is no other yet.
+    lost: Option<Lost>,
     closed: bool,
     warn_at: usize,
     address: String,
+}
+
+/// The time without a stream.
+#[derive(Debug)]
+struct Lost {
+    since: Instant,
+    /// What the last attempt to open another one failed with.
+    error: Error,
 }
 
 /// An item on its way.
@@ -240,8 +248,8 @@ impl Sender {
         let mut progress = self.progress.subscribe();
         loop {
             progress.borrow_and_update();
-            if let Some(error) = &self.state.lock().lost {
-                return error.clone();
+            if let Some(lost) = &self.state.lock().lost {
+                return lost.error.clone();
             }
             if progress.changed().await.is_err() {
                 return Error::internal("the writer's progress channel closed");
@@ -258,21 +266,38 @@ impl Sender {
     pub fn describe_wait(&self) -> String {
         let tables = self.waiting_tables().join(", ");
         let state = self.state.lock();
-        let in_flight = state.num_sent();
+        let Some(lost) = &state.lost else {
+            return format!(
+                "{} items sent to {} but not confirmed and {} items not sent yet (tables: {tables})",
+                state.num_sent(),
+                state.address,
+                state.queue.len(),
+            );
+        };
         format!(
-            "{in_flight} items sent to {} but not confirmed and {} items not sent yet (tables: {tables})",
+            "{} items that are not confirmed (tables: {tables}), and for a connection to {}, which was lost {:.1} s \
+             ago. The last attempt to connect failed: {}",
+            state.num_pending(),
             state.address,
-            state.queue.len(),
+            lost.since.elapsed().as_secs_f64(),
+            lost.error,
         )
     }
 
     /// The tables of the items that are not confirmed yet.
     pub fn waiting_tables(&self) -> Vec<String> {
         let state = self.state.lock();
-        let in_flight = state.in_flight.values().map(|sent| &*sent.item.table);
+        let in_flight = state.in_flight.values().map(|sent| &sent.item.table);
+        let resend = state.resend.iter().map(|(item, _)| &item.table);
         let queued = state.queue.iter().map(|(item, _)| item.table());
-        let tables: BTreeSet<&str> = in_flight.chain(queued).collect();
-        tables.into_iter().map(str::to_owned).collect()
+        let tables: BTreeSet<&Arc<str>> =
+            in_flight.chain(resend).chain(&state.encoding).chain(queued).collect();
+        tables.into_iter().map(|table| table.to_string()).collect()
+    }
+
+    /// Whether `close` was called.
+    pub fn is_closed(&self) -> bool {
+        self.state.lock().closed
     }
 
     /// Stops at once; what is not confirmed is abandoned.
@@ -310,14 +335,18 @@ impl Sender {
         self.work.notify_one();
     }
 
-    /// Everything that was sent but not confirmed goes back to the front, in order.
-    fn take_back(&self) {
+    /// Notes that there is no stream. Everything that was sent but not confirmed goes back to the front, in order.
+    fn lose_stream(&self, error: &Error) {
         let mut state = self.state.lock();
+        let since = state.lost.as_ref().map_or_else(Instant::now, |lost| lost.since);
+        state.lost = Some(Lost { since, error: error.clone() });
         let mut items: Vec<Sent> = state.in_flight.drain().map(|(_, sent)| sent).collect();
         items.sort_unstable_by_key(|sent| sent.order);
         for Sent { item, bytes, .. } in items.into_iter().rev() {
             state.resend.push_front((item, bytes));
         }
+        drop(state);
+        self.progress.send_replace(());
     }
 
     /// Waits until there is something to send; `false` once the writer is closed.
@@ -402,7 +431,7 @@ impl State {
 
     /// Items that were sent, or are about to be, and are not confirmed.
     fn num_sent(&self) -> usize {
-        self.in_flight.len() + self.resend.len() + usize::from(self.encoding)
+        self.in_flight.len() + self.resend.len() + usize::from(self.encoding.is_some())
     }
 
     fn num_pending(&self) -> usize {

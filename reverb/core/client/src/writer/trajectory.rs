@@ -102,6 +102,9 @@ impl ItemQueue {
     /// What a flush is waiting for, in words, with the numbers of the rate limiters if the server is quick to tell.
     async fn describe_wait(&self) -> String {
         let waiting = self.sender.describe_wait();
+        if self.sender.was_lost() {
+            return waiting;
+        }
         let tables = self.sender.waiting_tables();
         let info = async { self.client.transport()?.server_info().await };
         let limiters = match tokio::time::timeout(LIMITER_LOOKUP, info).await {
@@ -140,8 +143,11 @@ impl ItemQueue {
 }
 
 fn describe_limiters(infos: &[TableInfo], tables: &[String]) -> String {
-    let waiting = infos.iter().filter(|info| tables.contains(&info.name));
-    let texts: Vec<String> = waiting.map(describe_limiter).collect();
+    let describe = |name: &String| match infos.iter().find(|info| info.name == *name) {
+        Some(info) => describe_limiter(info),
+        None => format!("Table {name}: the server has none of that name"),
+    };
+    let texts: Vec<String> = tables.iter().map(describe).collect();
     texts.join("; ")
 }
 

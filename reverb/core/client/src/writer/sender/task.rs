@@ -48,9 +48,7 @@ pub(super) async fn run(sender: Arc<Sender>, client: Arc<Client>) {
             }
             Err(error) => error,
         };
-        sender.take_back();
-        sender.state.lock().lost = Some(error.clone());
-        sender.progress.send_replace(());
+        sender.lose_stream(&error);
         log::debug!("insert stream to {} was lost: {error}", client.address());
         if let Err(error) = backoff.pause(error).await {
             sender.fail(error);
@@ -118,14 +116,14 @@ impl Sending<'_> {
                 return Ok(None);
             }
             let Some(pending) = state.queue.pop_front() else { return Ok(None) };
-            state.encoding = true;
+            state.encoding = Some(Arc::clone(pending.0.table()));
             pending
         };
         // Encoding is outside the lock: it is the expensive part.
         let item = pending.resolve(&mut || self.keys.next_key());
         let blocks = if self.is_local { Vec::new() } else { pending.blocks().cloned().collect() };
         let mut state = sender.state.lock();
-        state.encoding = false;
+        state.encoding = None;
         let item = item?;
         if state.closed {
             return Ok(None);
