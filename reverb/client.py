@@ -341,7 +341,7 @@ class Client:
           table: Name of the table.
           batch_size: Number of items, `B`.
           unpack_as_table_signature: As in `sample`.
-          timeout_ms: As in `sample`.
+          timeout_ms: As in `sample`; 0: not at all.
 
         Returns:
           A `ReplaySample`: `info` has arrays `[B]` (key uint64, probability float64, table_size

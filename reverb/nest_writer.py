@@ -96,9 +96,11 @@ class NestWriter(Generic[_NativeWriter]):
         Args:
           block_until_num_items: How many items may still be unconfirmed on return.
           timeout_ms: How long to block, in milliseconds; `None`, 0 or less: as long as it takes.
+            Only here does 0 mean that, as it did in the original; elsewhere it is: not at all.
 
         Raises:
-          DeadlineExceededError: After `timeout_ms`; the items remain queued.
+          DeadlineExceededError: After `timeout_ms`, with what it waited for: rate limiters, or a
+            server that is gone. The items remain queued.
           InvalidArgumentError: If `block_until_num_items` is negative.
           ReverbError: If the connection failed for good.
         """

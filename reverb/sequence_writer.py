@@ -155,9 +155,9 @@ class SequenceWriter:
         exc_value: BaseException | None,
         traceback: types.TracebackType | None,
     ) -> None:
-        """Flushes and closes; after an exception in the body it only closes."""
+        """Flushes and closes; after an exception in the body, or a `close`, it only closes."""
         try:
-            if exc_type is None:
+            if exc_type is None and not self._writer.closed:
                 self.flush()
         finally:
             self.close()

@@ -121,7 +121,7 @@ class StructuredWriter:
 
         Args:
           clear_buffers: Forgets the steps. If False, patterns may reach back into this episode.
-          timeout_ms: As in `flush`.
+          timeout_ms: As in `flush`; 0: not at all.
 
         Raises:
           DeadlineExceededError: After `timeout_ms`; call again.

@@ -24,8 +24,10 @@ _NEW_ERRORS = (
     errors.FailedPreconditionError,
     errors.InternalError,
     errors.InvalidArgumentError,
+    errors.PermissionDeniedError,
     errors.ResourceExhaustedError,
     errors.TableNotFoundError,
+    errors.UnauthenticatedError,
     errors.UnavailableError,
     errors.UnimplementedError,
 )
@@ -110,9 +112,9 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
     ) -> None:
         """Flushes, unless the body gave up with a `ReverbError` such as a deadline.
 
-        The writer stays open.
+        The writer stays open. If the body closed it there is nothing left to do.
         """
-        if exc_type is None or not _skips_flush(exc_type):
+        if not self._writer.closed and (exc_type is None or not _skips_flush(exc_type)):
             self.flush()
 
     def __del__(self) -> None:
@@ -126,7 +128,9 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
 
     Made by `Client.batched_trajectory_writer`. Row `i` of every leaf belongs to environment `i`,
     which has its own history and its own episodes. Indices count from the newest step of each
-    environment, so use negative ones: `history["obs"][-3:]` is a batch of columns `[B, 3, ...]`.
+    environment, so use negative ones: `history["obs"][-3:]` is a batch of columns `[B, 3, ...]`, and
+    so is `history["obs"][[-3, -2, -1]]`. A list of ints, or an array `[K]` of integers, may have any
+    order and repeat steps.
 
     Example:
       >>> with client.batched_trajectory_writer(batch_size=2, num_keep_alive_refs=3) as writer:
@@ -170,7 +174,8 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         Args:
           table: Name of the table.
           priorities: Numbers `[B]`, or one for all; only those of chosen environments matter.
-          trajectory: Nest of indices or slices of leaves of `history`.
+          trajectory: Nest of columns, each an index, a slice or a list of indices of a leaf of
+            `history`.
           where: Booleans `[B]`, the environments to make an item of. If `None`, all whose episode
             is long enough for the steps that the columns ask for.
 
@@ -180,7 +185,8 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         Raises:
           TypeError: If a leaf of the trajectory is no column of a batched history.
           InvalidArgumentError: If an argument has another shape, if a chosen environment has fewer
-            steps than a column reaches back (the text names it), or if a priority is NaN.
+            steps than a column reaches back (the text names it), if a column is empty, or if a
+            priority is NaN.
           SignatureMismatchError: If the columns differ from the table's signature.
           TableNotFoundError: If the server has no such table and items are validated.
         """
@@ -219,9 +225,9 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         exc_value: BaseException | None,
         traceback: types.TracebackType | None,
     ) -> None:
-        """Flushes and closes; after an exception in the body it only closes."""
+        """Flushes and closes; after an exception in the body, or a `close`, it only closes."""
         try:
-            if exc_type is None:
+            if exc_type is None and not self._writer.closed:
                 self.flush()
         finally:
             self.close()

@@ -130,9 +130,13 @@ class Writer:
         exc_value: BaseException | None,
         traceback: types.TracebackType | None,
     ) -> None:
-        """Flushes and closes, also after an exception: every item is confirmed then."""
-        self.flush()
-        self.close()
+        """Flushes and closes, also after an exception: every item is confirmed then.
+
+        Does nothing if the body closed the writer.
+        """
+        if not self._closed:
+            self.flush()
+            self.close()
 
     def __del__(self) -> None:
         if not self.__dict__.get("_closed", True):

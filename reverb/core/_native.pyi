@@ -238,7 +238,7 @@ class CellRef:
     @property
     def expired(self) -> bool: ...
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> list[int]: ...
     @property
     def dtype(self) -> np.dtype[Any]: ...
     def numpy(self) -> NDArray[Any]: ...
@@ -260,6 +260,9 @@ class TrajectoryColumn:
     @property
     def is_squeezed(self) -> bool: ...
     @property
+    def _data_references(self) -> tuple[CellRef, ...]:
+        """A private attribute of the original that programs look at."""
+    @property
     def shape(self) -> tuple[int, ...]: ...
     @property
     def dtype(self) -> np.dtype[Any]: ...
@@ -275,6 +278,9 @@ class TrajectoryColumn:
 class ColumnHistory:
     """What a writer still holds of one column. A leaf for `tree` and `tf.nest`."""
 
+    @property
+    def _data_references(self) -> list[CellRef | None]:
+        """As in `TrajectoryColumn`: from the oldest value that is kept on."""
     def __len__(self) -> int: ...
     def __getitem__(self, index: int | slice | list[int]) -> TrajectoryColumn: ...
     def __iter__(self) -> Iterator[CellRef | None]: ...
@@ -283,6 +289,9 @@ class ColumnHistory:
 class TrajectoryWriter:
     """Dropping it closes it: what was not flushed is abandoned."""
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
     @property
     def episode_steps(self) -> int: ...
     def append(self, data: Any, partial_step: bool) -> bool:
@@ -336,12 +345,16 @@ class BatchedColumnHistory:
 
     def __len__(self) -> int:
         """Steps of the environment that has the most."""
-    def __getitem__(self, index: int | slice | list[int]) -> BatchedTrajectoryColumn: ...
+    def __getitem__(
+        self, index: int | slice | list[int] | NDArray[np.integer[Any]]
+    ) -> BatchedTrajectoryColumn: ...
 
 @final
 class BatchedTrajectoryWriter:
     """`B` trajectory writers stepped by one call; environment `i` owns row `i` of every leaf."""
 
+    @property
+    def closed(self) -> bool: ...
     @property
     def episode_steps(self) -> NDArray[np.int64]:
         """`[B]`"""
@@ -375,6 +388,8 @@ class BatchedTrajectoryWriter:
 class SequenceWriter:
     """Dropping it closes it: what was not flushed is abandoned. May be shared by threads."""
 
+    @property
+    def closed(self) -> bool: ...
     @property
     def episode_steps(self) -> NDArray[np.int64]:
         """`[B]`; `[1]` without a batch size."""

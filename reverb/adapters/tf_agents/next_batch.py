@@ -40,7 +40,8 @@ def sampled_eagerly(
       sequence_length: The length of the items; `None`: any.
       batch_size: How many, `B`; `None`: one, without a batch dimension.
       num_steps: Takes as many consecutive steps of each item, at random; `None`: all.
-      timeout_ms: How long the rate limiter may delay it; `None`: as long as it takes.
+      timeout_ms: How long the rate limiter may delay it; `None`: as long as it takes; 0: not at
+        all.
 
     Returns:
       A pair: data `[B, T, ...]`, and an info whose leaves are `[B, T]`.

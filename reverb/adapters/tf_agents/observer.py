@@ -70,7 +70,8 @@ class Observer(abc.ABC):
         make no item yet stay where they are.
 
         Args:
-          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes.
+          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes; 0: not at
+            all.
 
         Raises:
           DeadlineExceededError: After `timeout_ms`; the text says what it waited for, and the items

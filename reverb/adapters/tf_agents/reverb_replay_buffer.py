@@ -217,7 +217,8 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
         """Blocks until the server has all items that `add_batch` completed.
 
         Args:
-          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes.
+          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes; 0: not at
+            all.
 
         Raises:
           DeadlineExceededError: After `timeout_ms`, with what it waited for.

@@ -227,7 +227,8 @@ class ReverbAdder:
         Items that were made of it stay. Blocks until they are confirmed.
 
         Args:
-          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes.
+          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes; 0: not at
+            all.
 
         Raises:
           DeadlineExceededError: After `timeout_ms`. Nothing has changed; call again.
@@ -252,7 +253,8 @@ class ReverbAdder:
         seconds at most.
 
         Args:
-          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes.
+          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes; 0: not at
+            all.
 
         Raises:
           DeadlineExceededError: After `timeout_ms`. Items that are not confirmed are abandoned.
@@ -263,7 +265,9 @@ class ReverbAdder:
         if writer is not None:
             self._at_drop.detach()
             with contextlib.closing(writer):
-                writer.flush(0, timeout_ms=timeout_ms)
+                # A flush takes 0 for "as long as it takes".
+                limit = None if timeout_ms is None else max(1, timeout_ms)
+                writer.flush(0, timeout_ms=limit)
 
     @property
     def _writer(self) -> TrajectoryWriter:

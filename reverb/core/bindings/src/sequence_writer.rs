@@ -109,6 +109,11 @@ impl SequenceWriter {
 #[pymethods]
 impl SequenceWriter {
     #[getter]
+    fn closed(&self) -> bool {
+        self.core.queue().sender().is_closed()
+    }
+
+    #[getter]
     fn episode_steps<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         let steps = self.core.episode_steps().into_iter().map(|steps| steps as i64).collect();
         PyArray1::from_vec(py, steps)

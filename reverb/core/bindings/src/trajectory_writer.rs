@@ -139,6 +139,11 @@ pub(crate) fn label(path: &Bound<'_, PyAny>) -> PyResult<String> {
 #[pymethods]
 impl TrajectoryWriter {
     #[getter]
+    fn closed(&self) -> bool {
+        self.core.queue().sender().is_closed()
+    }
+
+    #[getter]
     fn episode_steps(&self) -> u64 {
         self.core.lane().lock().episode_steps()
     }
