@@ -128,9 +128,9 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
 
     Made by `Client.batched_trajectory_writer`. Row `i` of every leaf belongs to environment `i`,
     which has its own history and its own episodes. Indices count from the newest step of each
-    environment, so use negative ones: `history["obs"][-3:]` is a batch of columns `[B, 3, ...]`, and
-    so is `history["obs"][[-3, -2, -1]]`. A list of ints, or an array `[K]` of integers, may have any
-    order and repeat steps.
+    environment, so use negative ones: `history["obs"][-3:]` is a batch of columns `[B, 3, ...]`,
+    and so is `history["obs"][[-3, -2, -1]]`. Such a list, or an array `[K]` of integers, may have
+    any order and repeat steps.
 
     Example:
       >>> with client.batched_trajectory_writer(batch_size=2, num_keep_alive_refs=3) as writer:
@@ -213,6 +213,11 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         Args:
           where: Booleans `[B]`, the environments whose episode ends; all if `None`.
           clear_buffers: Forgets their history.
+
+        Raises:
+          InvalidArgumentError: If `where` has another shape.
+          FailedPreconditionError: If the writer is closed.
+          ReverbError: If the connection failed for good.
         """
         self._writer.end_episode(self._mask(where), clear_buffers)
 

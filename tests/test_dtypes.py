@@ -36,7 +36,7 @@ def every_dtype():
             dtype = dtypes.from_number(number)
         except KeyError:
             continue
-        if dtype != object and not dtype.metadata:
+        if dtype.kind != "O" and not dtype.metadata:
             found.append(dtype)
     return found
 
@@ -66,7 +66,7 @@ def arrays(draw, dtype, shape):
     size = int(np.prod(shape)) * dtype.itemsize
     seed = draw(st.integers(0, 2**32 - 1))
     bits = np.random.default_rng(seed).integers(0, 256, size, np.uint8)
-    if dtype == bool:
+    if dtype.kind == "b":
         bits &= 1
     array = bits.view(dtype).reshape(shape)
     layout = draw(st.sampled_from(["C", "F", "swapped", "strided", "reversed", "unaligned"]))
@@ -90,7 +90,7 @@ def bits_of(array):
     return np.array(array, array.dtype.newbyteorder("="), order="C").tobytes()
 
 
-# Writing: each writes the steps `[T, ...]` as items whose columns are these steps, in order --------
+# Writing: each writes the steps `[T, ...]` as items whose columns are these steps, in order -------
 
 
 def write_with_insert(client, steps):

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A writer's history against lists: every way to index it, what is kept, and what has expired."""
 
+import numpy as np
 import pytest
 import tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reverb import errors, testing
+import reverb
+from reverb import errors, pybind, testing
 
 COLUMNS = ("a", "b")
 
@@ -214,6 +216,30 @@ def test_columns_of_two_writers_make_one_item(serve, ended):
     second.close()
     (sample,) = client.sample("table", emit_timesteps=False)
     assert [column.tolist() for column in sample.data] == [[0, 1], 10.0]
+
+
+def test_programs_find_the_references_where_the_original_has_them(client):
+    writer = client.trajectory_writer(2)
+    for step in range(3):
+        writer.append({"x": np.full(2, step, np.float32), "y": 1 if step == 1 else None})
+    x, y = writer.history["x"], writer.history["y"]
+    for column, values in ((x[-2:], [1, 2]), (x[-1], [2]), (x[[-1, -1]], [2, 2])):
+        references = column._data_references
+        assert isinstance(references, tuple)
+        assert [ref.numpy().tolist() for ref in references] == [[v, v] for v in values]
+        assert all(isinstance(ref, pybind.WeakCellRef) for ref in references)
+        assert {(ref.expired, *ref.shape, ref.dtype) for ref in references} == {
+            (False, 2, np.dtype(np.float32))
+        }
+        assert references[0].shape == [2]
+    # From the oldest one that is kept on.
+    assert [ref.numpy()[0] for ref in x._data_references] == [1, 2]
+    assert [ref and ref.numpy() for ref in y._data_references] == [1, None]
+    again = reverb.TrajectoryColumn(x[-2:]._data_references)
+    assert again.numpy().tolist() == [[1, 1], [2, 2]]
+    writer.end_episode()
+    assert x._data_references == []
+    assert again._data_references[0].expired
 
 
 @pytest.mark.parametrize(

@@ -286,6 +286,17 @@ def test_reset_behind_a_full_queue_has_a_timeout(serve_tables):
     adder.reset(timeout_ms=10_000)
 
 
+def test_a_timeout_of_0_does_not_wait(serve_tables):
+    client = serve_tables(_full_queue())
+    for give_up in (lambda adder: adder.reset(timeout_ms=0), lambda adder: adder.close(0)):
+        adder = adders.NStepTransitionAdder(client, 1, 1.0)
+        adder.add_first(FIRST)
+        for _ in range(3):
+            adder.add(np.float32(0), MID)
+        with pytest.raises(DeadlineExceededError):
+            give_up(adder)
+
+
 def test_add_waits_while_too_many_items_are_in_flight(serve_tables, background):
     client = serve_tables(_full_queue())
     adder = adders.NStepTransitionAdder(client, 1, 1.0, max_in_flight_items=2)

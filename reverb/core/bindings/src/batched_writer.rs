@@ -339,6 +339,7 @@ impl BatchedTrajectoryWriter {
         clear_buffers: bool,
     ) -> PyResult<()> {
         self.check()?;
+        self.core.queue().sender().check().or_raise()?;
         let mask = self.check_mask(r#where)?;
         self.core.end_episode(mask.as_deref(), clear_buffers);
         Ok(())

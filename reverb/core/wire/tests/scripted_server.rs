@@ -206,6 +206,12 @@ async fn every_end_of_a_sample_stream_has_its_kind() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     let (_, error) = sample(&[Http(404)], 1).await;
     assert_eq!(error.kind(), ErrorKind::Unimplemented);
+    for denied in [&[OnlyTrailers("7", "no")], &[Http(403)]] as [&'static [Step]; 2] {
+        assert_eq!(sample(denied, 1).await.1.kind(), ErrorKind::PermissionDenied);
+    }
+    for unknown in [&[OnlyTrailers("16", "who?")], &[Http(401)]] as [&'static [Step]; 2] {
+        assert_eq!(sample(unknown, 1).await.1.kind(), ErrorKind::Unauthenticated);
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands before a server refuses calls: the class of the error says so, and nobody retries."""
+
+import pathlib
+import sys
+
+import grpc
+import numpy as np
+import pytest
+
+import reverb
+from reverb import errors
+
+sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
+
+from refusing_server import RefusingServer
+
+KINDS = {
+    grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
+    # The kinds next to them stay what they were.
+    grpc.StatusCode.FAILED_PRECONDITION: errors.FailedPreconditionError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.ResourceExhaustedError,
+}
+
+
+def trajectory(client):
+    with client.trajectory_writer(1) as writer:
+        writer.append([1])
+        writer.create_item("table", 1.0, [writer.history[0][-1:]])
+        writer.flush()
+
+
+def batched(client):
+    with client.batched_trajectory_writer(2, 1) as writer:
+        writer.append([np.arange(2)])
+        writer.create_items("table", 1.0, [writer.history[0][-1:]])
+
+
+def sequence(client):
+    with client.sequence_writer("table", 1) as writer:
+        writer.append([1])
+
+
+def structured(client):
+    pattern = reverb.structured.pattern_from_transform([0], lambda step: [step[0][-1]])
+    writer = client.structured_writer([reverb.structured.create_config(pattern, "table")])
+    writer.append([1])
+    writer.flush()
+
+
+def legacy(client):
+    writer = client.writer(1)
+    writer.append([1])
+    writer.create_item("table", 1, 1.0)
+    writer.close()
+
+
+CALLS = {
+    "server_info": lambda client: client.server_info(),
+    "reset": lambda client: client.reset("table"),
+    "mutate_priorities": lambda client: client.mutate_priorities("table", deletes=[1]),
+    "checkpoint": lambda client: client.checkpoint(),
+    "checkpoint_status": lambda client: client.checkpoint_status(),
+    "sample": lambda client: next(client.sample("table")),
+    "sample_batch": lambda client: client.sample_batch("table", 2),
+    "scan": lambda client: next(client.scan("table")),
+}
+WRITERS = {
+    "insert": lambda client: client.insert([1], {"table": 1.0}),
+    "insert_batch": lambda client: client.insert_batch([np.arange(2)], {"table": np.ones(2)}),
+    "trajectory": trajectory,
+    "batched": batched,
+    "sequence": sequence,
+    "structured": structured,
+    "legacy": legacy,
+}
+
+
+@pytest.mark.parametrize("code", KINDS, ids=lambda code: code.name)
+@pytest.mark.parametrize("call", [*CALLS.values(), *WRITERS.values()], ids=[*CALLS, *WRITERS])
+def test_a_refused_call_raises_its_class(code, call):
+    with RefusingServer(code, "ask the owner of the proxy") as address:
+        with pytest.raises(errors.ReverbError, match="ask the owner of the proxy") as caught:
+            call(reverb.Client(address, connect_timeout_s=40))
+        assert type(caught.value) is KINDS[code]
+
+
+@pytest.mark.parametrize("code", KINDS, ids=lambda code: code.name)
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_a_refused_stream_of_items_raises_its_class(code, write):
+    with RefusingServer(code, "ask the owner of the proxy", allowed=True) as address:
+        with pytest.raises(errors.ReverbError, match="ask the owner of the proxy") as caught:
+            write(reverb.Client(address, connect_timeout_s=40))
+        assert type(caught.value) is KINDS[code]
