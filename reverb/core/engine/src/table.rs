@@ -136,6 +136,15 @@ impl Table {
         })
     }
 
+    /// Takes back the items of `confirm` that still wait for the rate limiter.
+    pub fn withdraw_inserts(&self, confirm: &Arc<dyn Confirm>) {
+        // A closed table has given up what waited. The items are freed outside of the lock.
+        let withdrawn = self
+            .operate(Activity::Running, |shared| shared.turn.withdraw_inserts(confirm))
+            .unwrap_or_default();
+        drop(withdrawn);
+    }
+
     /// Waits while so many inserts are queued that writers should send no more. Returns at once
     /// when the table is closed.
     pub async fn wait_for_insert_room(&self) {

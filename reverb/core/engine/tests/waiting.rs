@@ -206,6 +206,21 @@ async fn queued_inserts_of_a_table_that_goes_away_fail() {
 }
 
 #[tokio::test]
+async fn inserts_that_wait_can_be_taken_back() {
+    let table = Table::new(queue(1)).unwrap();
+    let gone = insert(&table, (0..3).map(|key| item(key, 1.0)).collect());
+    let other = insert(&table, vec![item(3, 1.0)]);
+    let confirm: Arc<dyn Confirm> = gone.clone();
+    table.withdraw_inserts(&confirm);
+    assert_eq!(table.queued_inserts(), 1);
+    assert_eq!(keys(&table.sample(10, None).await.unwrap()), [0, 3]);
+    assert_eq!((&*gone.confirmed.lock(), &*other.confirmed.lock()), (&vec![0], &vec![3]));
+    assert!(gone.failed.lock().is_empty());
+    table.close();
+    table.withdraw_inserts(&confirm);
+}
+
+#[tokio::test]
 async fn writers_wait_while_a_tenth_of_the_size_is_queued() {
     for (max_size, room) in [(1, 1), (19, 1), (50, 5), (20_000, 1000)] {
         let rate_limiter = limiter(1.0, 1, 0.0, 1.0);

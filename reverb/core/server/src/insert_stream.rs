@@ -76,6 +76,12 @@ impl<'a> InsertStream<'a> {
         if !keys.is_empty() {
             let _ = responder.send_now(encode_confirmation(&keys));
         }
+        if self.unconfirmed > 0 && responder.is_peer_gone() {
+            // A writer that comes back sends them again. They must not be there twice.
+            for table in self.service.tables.all() {
+                table.withdraw_inserts(&self.confirm);
+            }
+        }
         result
     }
 
@@ -116,6 +122,9 @@ impl<'a> InsertStream<'a> {
         responder: &mut Responder,
         reading: &mut Reading,
     ) -> Result<Event> {
+        if self.unconfirmed > 0 {
+            responder.announce();
+        }
         let next = async {
             match reading {
                 Reading::Open => reader.next().await.map(Event::Message),

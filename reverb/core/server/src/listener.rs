@@ -3,16 +3,19 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header;
 use reverb_data::{Error, Result};
+use reverb_wire::keepalive::{Liveness, WatchedSocket};
 use reverb_wire::message::Message;
 use reverb_wire::stream::{
     CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
     SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES,
 };
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -33,10 +36,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a peer may take to say that it speaks HTTP/2. Connections that never do would use up the file descriptors.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// A peer that is silent this long is asked whether it is still there, so that one that lost power
-/// does not hold its chunks for ever.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 
 /// Opens the port: on both IP versions unless `host` says where. Port 0 takes any free one.
 ///
@@ -132,10 +131,11 @@ async fn serve_streams(
     peer: SocketAddr,
     service: &Arc<Service>,
 ) -> std::result::Result<(), h2::Error> {
-    // Both only make things better; where they cannot be had, the connection works without.
+    // It only makes things better; where it cannot be had, the connection works without.
     let _ = socket.set_nodelay(true);
-    let _ =
-        SockRef::from(&socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE_AFTER));
+    service.keepalive.set_tcp_options(&socket);
+    let liveness = Arc::new(Liveness::default());
+    let socket = WatchedSocket::new(socket, Arc::clone(&liveness));
     let handshake = h2::server::Builder::new()
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -149,6 +149,8 @@ async fn serve_streams(
     let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake);
     let Ok(Ok(connection)) = service.stop.or(handshake).await else { return Ok(()) };
     let mut connection = connection?;
+    let pings = connection.ping_pong().expect("nobody took it before");
+    let mut gone = pin!(service.keepalive.watch(pings, &liveness));
     let peer: Arc<str> = format!("client {peer}").into();
     let mut deadline = None;
     loop {
@@ -160,10 +162,16 @@ async fn serve_streams(
                 continue;
             }
             () = sleep_until(deadline), if deadline.is_some() => return Ok(()),
+            () = &mut gone => {
+                log::info!("the connection from {peer} is given up: no answer to a ping");
+                return Ok(());
+            }
         };
         let Some(stream) = accepted else { return Ok(()) };
         let (request, response) = stream?;
-        tokio::spawn(serve(Arc::clone(service), request, response, Arc::clone(&peer)));
+        liveness.meet(request.headers().get(header::USER_AGENT));
+        let call = liveness.open_call();
+        tokio::spawn(serve(Arc::clone(service), request, response, Arc::clone(&peer), call));
     }
 }
 

@@ -4,13 +4,15 @@
 use h2::server::SendResponse;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use reverb_data::{Error, Result};
+use reverb_wire::keepalive::{OpenCall, PRODUCT};
 use reverb_wire::message::Message;
 use reverb_wire::status::Status;
 use reverb_wire::stream::{ACCEPTED_COMPRESSION, MessageSender, stream_error};
 
-/// Sends messages and, once, a status. Headers go out with the first of either.
+/// Sends messages and, once, a status. Headers go out with the first of either, or before a wait.
 pub(crate) struct Responder {
     state: State,
+    call: OpenCall,
     peer: String,
 }
 
@@ -21,8 +23,23 @@ enum State {
 }
 
 impl Responder {
-    pub(crate) fn new(response: SendResponse<Message>, peer: &str) -> Self {
-        Self { state: State::Silent(response), peer: peer.to_owned() }
+    pub(crate) fn new(response: SendResponse<Message>, call: OpenCall, peer: &str) -> Self {
+        Self { state: State::Silent(response), call, peer: peer.to_owned() }
+    }
+
+    /// Whether the peer has left a ping without an answer. It will not learn what becomes of the
+    /// call.
+    pub(crate) fn is_peer_gone(&self) -> bool {
+        self.call.liveness().is_gone()
+    }
+
+    /// Lets a client of ours know whom it waits for, so that it may send pings meanwhile. To be
+    /// called before a long wait.
+    pub(crate) fn announce(&mut self) {
+        if matches!(self.state, State::Silent(_)) && self.call.liveness().is_ours() {
+            // It fails only if the stream is over, which the call notices by itself.
+            let _ = self.speaking();
+        }
     }
 
     /// Sends a message as soon as the peer has room for a part of it.
@@ -90,6 +107,8 @@ fn response_head() -> Response<()> {
     let mut head = Response::new(());
     let headers = head.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    // Tells a client of ours that it may send pings.
+    headers.insert(header::SERVER, HeaderValue::from_static(PRODUCT));
     headers.insert("grpc-accept-encoding", HeaderValue::from_static(ACCEPTED_COMPRESSION));
     head
 }

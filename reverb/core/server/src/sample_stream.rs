@@ -81,6 +81,7 @@ async fn wait_for_samples(
     samples: impl Future<Output = Result<Vec<Sampled>>>,
     responder: &mut Responder,
 ) -> Result<Vec<Sampled>> {
+    responder.announce();
     tokio::select! {
         biased;
         () = service.stop.stopped() => Err(crate::stop::stopping()),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use reverb_data::{Error, Result};
 use reverb_engine::Table;
+use reverb_wire::Keepalive;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -22,7 +23,7 @@ use crate::tables::Tables;
 /// How long `stop` waits for the port to be closed and the streams to end, at most.
 const MAX_STOP_WAIT: Duration = Duration::from_secs(5);
 
-/// Where a server listens.
+/// Where a server listens, and how it deals with its clients.
 #[derive(Debug, Clone, Default)]
 pub struct ServerOptions {
     /// Name or address; all addresses of the machine if absent.
@@ -31,6 +32,8 @@ pub struct ServerOptions {
     pub port: u16,
     /// Where and when to save the tables.
     pub checkpoints: CheckpointOptions,
+    /// When to ask clients whether they are still there.
+    pub keepalive: Keepalive,
 }
 
 /// Serves tables, over gRPC and to this process, until it is stopped or dropped.
@@ -63,7 +66,12 @@ impl Server {
     ) -> Result<Self> {
         let (stop_sender, stop) = stop::channel();
         let checkpoints = Checkpoints::new(options.checkpoints.clone(), runtime.clone());
-        let service = Arc::new(Service { tables: Tables::new(tables)?, checkpoints, stop });
+        let service = Arc::new(Service {
+            tables: Tables::new(tables)?,
+            checkpoints,
+            stop,
+            keepalive: options.keepalive,
+        });
         let listener = listener::bind(options.host.as_deref(), options.port)?;
         let (listener, port) = {
             let _runtime = runtime.enter();

@@ -14,6 +14,7 @@ use reverb_wire::generated::{
     MutatePrioritiesResponse, ResetRequest, ResetResponse, ServerInfoRequest, ServerInfoResponse,
     Uint128,
 };
+use reverb_wire::keepalive::{Keepalive, OpenCall};
 use reverb_wire::message::Message;
 use reverb_wire::status::Status;
 use reverb_wire::stream::{Compression, MessageReader};
@@ -38,6 +39,7 @@ pub(crate) struct Service {
     pub(crate) tables: Tables,
     pub(crate) checkpoints: Arc<Checkpoints>,
     pub(crate) stop: Stop,
+    pub(crate) keepalive: Keepalive,
 }
 
 impl Service {
@@ -72,8 +74,9 @@ pub(crate) async fn serve(
     request: Request<RecvStream>,
     response: SendResponse<Message>,
     peer: Arc<str>,
+    call: OpenCall,
 ) {
-    let mut responder = Responder::new(response, &peer);
+    let mut responder = Responder::new(response, call, &peer);
     let (head, body) = request.into_parts();
     if head.method != Method::POST {
         return responder.refuse(StatusCode::METHOD_NOT_ALLOWED);
@@ -153,6 +156,7 @@ async fn answer(
         "InitializeConnection" => initialize_connection(service, &mut reader, responder).await,
         "Checkpoint" => {
             let CheckpointRequest {} = read_only_message(service, &mut reader).await?;
+            responder.announce();
             let checkpoint_path = service.checkpoint().await?;
             responder.send_now(Message::of(&CheckpointResponse { checkpoint_path }))
         }

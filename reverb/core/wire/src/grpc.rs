@@ -3,12 +3,16 @@
 
 mod connection;
 mod insert;
+mod pool;
 mod sample;
 mod scan;
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
+use parking_lot::Mutex;
 use reverb_data::{Error, ErrorKind, Result};
 
 use crate::generated::reverb::{CheckpointStatusRequest, CheckpointStatusResponse};
@@ -16,7 +20,9 @@ use crate::generated::{
     CheckpointRequest, CheckpointResponse, KeyWithPriority, MutatePrioritiesRequest,
     MutatePrioritiesResponse, ResetRequest, ResetResponse, ServerInfoRequest, ServerInfoResponse,
 };
-use crate::grpc::connection::{Connection, Pool};
+use crate::grpc::connection::Connection;
+use crate::grpc::pool::Pool;
+use crate::keepalive::{Keepalive, OpenCall, PRODUCT};
 use crate::message::Message;
 use crate::status::Status;
 use crate::stream::{
@@ -33,8 +39,10 @@ use crate::{OWN_SERVICE_PATH, SERVICE_PATH};
 /// reached. All futures must be polled on a tokio runtime with I/O and time.
 pub struct GrpcTransport {
     target: String,
-    pool: Pool,
+    pool: Arc<Pool>,
     connect_timeout: Duration,
+    /// Calls that have warned that they reach one server of several. Once will do.
+    warned_of: Mutex<HashSet<String>>,
 }
 
 /// How long to look for a server that answers, unless the caller says otherwise.
@@ -48,8 +56,9 @@ impl GrpcTransport {
     pub fn new(target: &str) -> Result<Self> {
         Ok(Self {
             target: target.to_owned(),
-            pool: Pool::new(Target::parse(target)?),
+            pool: Pool::new(Target::parse(target)?, Keepalive::default()),
             connect_timeout: CONNECT_TIMEOUT,
+            warned_of: Mutex::default(),
         })
     }
 
@@ -60,39 +69,42 @@ impl GrpcTransport {
         self
     }
 
+    /// Says when the servers are asked whether they are still there. To be called before anything is
+    /// connected.
+    #[must_use]
+    pub fn with_keepalive(mut self, keepalive: Keepalive) -> Self {
+        self.pool = Pool::new(self.pool.target().clone(), keepalive);
+        self
+    }
+
     /// Sends one message and waits for the one that answers it.
     async fn unary<Response: prost::Message + Default>(
         &self,
         method: &str,
         request: &impl prost::Message,
     ) -> Result<Response> {
-        self.unary_path(&format!("{SERVICE_PATH}{method}"), request).await
+        let call = self.open(method).await?;
+        answer_of(call, method, request).await
     }
 
-    async fn unary_path<Response: prost::Message + Default>(
+    /// The same for calls that a user may expect to reach every server.
+    async fn unary_of_one<Response: prost::Message + Default>(
         &self,
         path: &str,
         request: &impl prost::Message,
     ) -> Result<Response> {
         let method = path.rsplit('/').next().unwrap_or_default();
-        let mut call = self.open_path(path).await?;
-        // If the stream is over already, the answer says why.
-        let _ = call.sender.send_last(Message::of(request));
-        let mut answer = call.answer;
-        let message = answer.next().await?;
-        let Some(message) = message else {
-            return Err(Error::internal(format!(
-                "The server at {} answered {method} without a message.",
-                answer.peer()
-            )));
-        };
-        answer.expect_end().await?;
-        Response::decode(message).map_err(|error| {
-            Error::internal(format!(
-                "The answer of the server at {} to {method} is damaged: {error}.",
-                answer.peer()
-            ))
-        })
+        let call = self.open_path(path).await?;
+        let num_servers = self.pool.num_servers();
+        if num_servers > 1 && self.warned_of.lock().insert(path.to_owned()) {
+            log::warn!(
+                "{method} reaches one server, {}, of the {num_servers} behind {}. Make a client for \
+                 each address to reach them all.",
+                call.answer.peer(),
+                self.target
+            );
+        }
+        answer_of(call, method, request).await
     }
 
     /// A connection to a server that has answered.
@@ -117,16 +129,47 @@ impl GrpcTransport {
     async fn open_path(&self, path: &str) -> Result<Call> {
         let connection = self.connection().await?;
         let request = request(&connection, path)?;
-        let peer = connection.authority;
+        let peer = connection.peer;
         let mut handle =
             connection.handle.ready().await.map_err(|error| stream_error(&error, &peer))?;
         let (response, stream) =
             handle.send_request(request, false).map_err(|error| stream_error(&error, &peer))?;
+        let open = connection.liveness.open_call();
         Ok(Call {
             sender: MessageSender::new(stream, peer.as_str()),
-            answer: Answer { state: AnswerState::Waiting(response), peer },
+            answer: Answer {
+                state: AnswerState::Waiting(response),
+                open: Some(open),
+                peer,
+                ping_timeout: self.pool.keepalive().timeout,
+            },
         })
     }
+}
+
+/// Sends the only message of a call and waits for the one that answers it.
+async fn answer_of<Response: prost::Message + Default>(
+    mut call: Call,
+    method: &str,
+    request: &impl prost::Message,
+) -> Result<Response> {
+    // If the stream is over already, the answer says why.
+    let _ = call.sender.send_last(Message::of(request));
+    let mut answer = call.answer;
+    let message = answer.next().await?;
+    let Some(message) = message else {
+        return Err(Error::internal(format!(
+            "The server at {} answered {method} without a message.",
+            answer.peer()
+        )));
+    };
+    answer.expect_end().await?;
+    Response::decode(message).map_err(|error| {
+        Error::internal(format!(
+            "The answer of the server at {} to {method} is damaged: {error}.",
+            answer.peer()
+        ))
+    })
 }
 
 fn request(connection: &Connection, path: &str) -> Result<Request<()>> {
@@ -148,10 +191,8 @@ fn request(connection: &Connection, path: &str) -> Result<Request<()>> {
     let headers = request.headers_mut();
     headers.insert(header::TE, HeaderValue::from_static("trailers"));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(
-        header::USER_AGENT,
-        HeaderValue::from_static(concat!("grpc-rust-reverb/", env!("CARGO_PKG_VERSION"))),
-    );
+    // Tells a server of ours that it may send pings.
+    headers.insert(header::USER_AGENT, HeaderValue::from_static(PRODUCT));
     headers.insert("grpc-accept-encoding", HeaderValue::from_static(ACCEPTED_COMPRESSION));
     Ok(request)
 }
@@ -165,7 +206,10 @@ struct Call {
 /// What comes back on a stream: headers, messages and, at the end, a status.
 struct Answer {
     state: AnswerState,
+    /// Until the stream has ended.
+    open: Option<OpenCall>,
     peer: String,
+    ping_timeout: Duration,
 }
 
 enum AnswerState {
@@ -186,7 +230,10 @@ impl Answer {
             match &mut self.state {
                 AnswerState::Waiting(response) => {
                     let response = response.await;
-                    self.state = self.begin(response);
+                    match self.begin(response) {
+                        Ok(reader) => self.state = AnswerState::Open(reader),
+                        Err(status) => self.end(status),
+                    }
                 }
                 AnswerState::Open(reader) => {
                     let status = match reader.next().await {
@@ -196,7 +243,7 @@ impl Answer {
                         }
                         Err(error) => Err(error),
                     };
-                    self.state = AnswerState::Ended(status.unwrap_or_else(Some));
+                    self.end(status.unwrap_or_else(Some));
                 }
                 AnswerState::Ended(error) => return error.clone().map_or(Ok(None), Err),
             }
@@ -205,7 +252,22 @@ impl Answer {
 
     /// Cancels the stream for our part; `error` is what it gives from now on.
     fn abandon(&mut self, error: Error) {
-        self.state = AnswerState::Ended(Some(error));
+        self.end(Some(error));
+    }
+
+    fn end(&mut self, mut status: Option<Error>) {
+        let open = self.open.take();
+        if open.is_some_and(|open| open.liveness().is_gone()) {
+            status = status.map(|error| match error.kind() {
+                ErrorKind::Unavailable => Error::unavailable(format!(
+                    "The server at {} did not answer a ping within {} s (keepalive_timeout_s).",
+                    self.peer,
+                    self.ping_timeout.as_secs_f64()
+                )),
+                _ => error,
+            });
+        }
+        self.state = AnswerState::Ended(status);
     }
 
     /// The status of a call that has had its message.
@@ -219,31 +281,26 @@ impl Answer {
         }
     }
 
+    /// What reads the messages, or how the stream has ended.
     fn begin(
         &self,
         response: std::result::Result<http::Response<h2::RecvStream>, h2::Error>,
-    ) -> AnswerState {
-        let response = match response {
-            Ok(response) => response,
-            Err(error) => return AnswerState::Ended(Some(stream_error(&error, &self.peer))),
-        };
+    ) -> std::result::Result<MessageReader, Option<Error>> {
+        let response = response.map_err(|error| Some(stream_error(&error, &self.peer)))?;
+        if let Some(open) = &self.open {
+            open.liveness().meet(response.headers().get(header::SERVER));
+        }
         // A call that fails at once has its status where a stream has its headers.
         if let Some(status) = Status::from_headers(response.headers()) {
-            return AnswerState::Ended(status.into_error());
+            return Err(status.into_error());
         }
         if !response.status().is_success() {
             let error = Status::from_http(response.status()).into_error();
             let place = format!("No server of ours is at {}", self.peer);
-            return AnswerState::Ended(error.map(|error| error.context(&place)));
+            return Err(error.map(|error| error.context(&place)));
         }
-        match Compression::from_headers(response.headers()) {
-            Ok(compression) => AnswerState::Open(MessageReader::new(
-                response.into_body(),
-                compression,
-                self.peer.as_str(),
-            )),
-            Err(error) => AnswerState::Ended(Some(error)),
-        }
+        let compression = Compression::from_headers(response.headers()).map_err(Some)?;
+        Ok(MessageReader::new(response.into_body(), compression, self.peer.as_str()))
     }
 }
 
@@ -295,7 +352,8 @@ impl Transport for GrpcTransport {
     fn reset<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let request = ResetRequest { table: table.to_owned() };
-            let ResetResponse {} = self.unary("Reset", &request).await?;
+            let path = format!("{SERVICE_PATH}Reset");
+            let ResetResponse {} = self.unary_of_one(&path, &request).await?;
             Ok(())
         })
     }
@@ -311,8 +369,9 @@ impl Transport for GrpcTransport {
 
     fn checkpoint(&self) -> BoxFuture<'_, Result<String>> {
         Box::pin(async {
+            let path = format!("{SERVICE_PATH}Checkpoint");
             let response: CheckpointResponse =
-                self.unary("Checkpoint", &CheckpointRequest {}).await?;
+                self.unary_of_one(&path, &CheckpointRequest {}).await?;
             Ok(response.checkpoint_path)
         })
     }
@@ -320,7 +379,7 @@ impl Transport for GrpcTransport {
     fn checkpoint_status(&self) -> BoxFuture<'_, Result<CheckpointStatusResponse>> {
         Box::pin(async {
             let path = format!("{OWN_SERVICE_PATH}CheckpointStatus");
-            let answer = self.unary_path(&path, &CheckpointStatusRequest {}).await;
+            let answer = self.unary_of_one(&path, &CheckpointStatusRequest {}).await;
             answer.map_err(|error| match error.kind() {
                 ErrorKind::Unimplemented => Error::unimplemented(format!(
                     "The server at {} does not tell about its checkpoints: it is a server of \
@@ -338,6 +397,10 @@ impl Transport for GrpcTransport {
 
     fn is_local(&self) -> bool {
         false
+    }
+
+    fn has_several_servers(&self) -> bool {
+        self.pool.num_servers() > 1
     }
 }
 

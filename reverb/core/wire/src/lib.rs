@@ -8,6 +8,7 @@ pub mod codec;
 pub mod convert;
 pub mod generated;
 pub mod grpc;
+pub mod keepalive;
 pub mod message;
 pub mod status;
 pub mod stream;
@@ -15,6 +16,7 @@ pub mod target;
 pub mod transport;
 
 pub use grpc::GrpcTransport;
+pub use keepalive::Keepalive;
 
 /// Path in front of every method of the service.
 pub const SERVICE_PATH: &str = "/deepmind.reverb.ReverbService/";

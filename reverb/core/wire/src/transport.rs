@@ -119,6 +119,11 @@ pub trait Transport: Send + Sync {
 
     /// Whether the server lives in this process.
     fn is_local(&self) -> bool;
+
+    /// Whether calls and streams take turns among several servers, as far as is known by now.
+    fn has_several_servers(&self) -> bool {
+        false
+    }
 }
 
 /// The error of a stream that the other side ended although more was expected.

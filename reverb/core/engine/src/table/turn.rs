@@ -109,6 +109,20 @@ impl Turn {
         self.inserts.push_back(InsertRequest { items: items.into_iter(), applied, confirm });
     }
 
+    /// Takes back what `confirm` would be told of. What was applied stays.
+    pub(super) fn withdraw_inserts(&mut self, confirm: &Arc<dyn Confirm>) -> Vec<NewItem> {
+        let mut withdrawn = Vec::new();
+        self.inserts.retain_mut(|request| {
+            let is_its = std::ptr::addr_eq(Arc::as_ptr(&request.confirm), Arc::as_ptr(confirm));
+            if is_its {
+                withdrawn.extend(request.items.by_ref());
+            }
+            !is_its
+        });
+        self.queued_inserts -= withdrawn.len();
+        withdrawn
+    }
+
     pub(super) fn queue_sample(&mut self, wanted: usize, stacking: Option<Stacking>) -> Ticket {
         let ticket = self.next_ticket;
         self.next_ticket += 1;

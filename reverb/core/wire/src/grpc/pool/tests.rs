@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use std::sync::atomic::AtomicBool;
+
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// What a name stands for, to be changed while a pool uses it.
+#[derive(Default)]
+struct Zone {
+    addresses: Mutex<Vec<SocketAddr>>,
+    is_down: AtomicBool,
+    look_ups: AtomicUsize,
+}
+
+impl Zone {
+    fn pool(self: &Arc<Self>, target: &str) -> Arc<Pool> {
+        let zone = Arc::clone(self);
+        let lookup = move |_| -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
+            zone.look_ups.fetch_add(1, Ordering::Relaxed);
+            let answer = match zone.is_down.load(Ordering::Relaxed) {
+                true => Err(io::Error::other("no name server")),
+                false => Ok(zone.addresses.lock().clone()),
+            };
+            Box::pin(async { answer })
+        };
+        Pool::with_lookup(Target::parse(target).unwrap(), Keepalive::default(), Box::new(lookup))
+    }
+
+    fn set(&self, hosts: &[&Host]) {
+        *self.addresses.lock() = hosts.iter().map(|host| host.address).collect();
+    }
+
+    fn look_ups(&self) -> usize {
+        self.look_ups.load(Ordering::Relaxed)
+    }
+}
+
+/// A server that answers pings and nothing else.
+struct Host {
+    address: SocketAddr,
+    connections: Arc<AtomicUsize>,
+    serving: AbortHandle,
+}
+
+impl Host {
+    async fn start(ip: &str) -> Self {
+        let listener = TcpListener::bind((ip, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&connections);
+        let serving = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((socket, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::Relaxed);
+                connections.spawn(async move {
+                    let mut connection = h2::server::handshake(socket).await.unwrap();
+                    while connection.accept().await.is_some() {}
+                });
+            }
+        });
+        Self { address, connections, serving: serving.abort_handle() }
+    }
+
+    /// Closes the port and all connections. The clock stands still until everybody has seen it.
+    async fn stop(&self) {
+        self.serving.abort();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+/// Whom the next `count` calls reach, sorted.
+async fn reached(pool: &Arc<Pool>, count: usize) -> Vec<String> {
+    let mut peers = Vec::new();
+    for _ in 0..count {
+        peers.push(pool.connection(LIMIT).await.unwrap().peer);
+    }
+    peers.sort();
+    peers
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_with_several_addresses_is_several_servers() {
+    let hosts = [Host::start("127.0.0.1").await, Host::start("127.0.0.2").await];
+    let zone = Arc::new(Zone::default());
+    zone.set(&[&hosts[0], &hosts[1], &hosts[0]]);
+    let pool = zone.pool("replay:80");
+    assert_eq!(pool.num_servers(), 1, "nobody knows better yet");
+    let peers = reached(&pool, 4).await;
+    assert_eq!(
+        peers,
+        ["replay:80 (127.0.0.1)"; 2]
+            .into_iter()
+            .chain(["replay:80 (127.0.0.2)"; 2])
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(pool.num_servers(), 2);
+    assert_eq!(zone.look_ups(), 1);
+}
+
+#[tokio::test]
+async fn localhost_is_one_server_in_both_families() {
+    let zone = Arc::new(Zone::default());
+    *zone.addresses.lock() = vec!["[::1]:80".parse().unwrap(), "127.0.0.1:80".parse().unwrap()];
+    let pool = zone.pool("localhost:80");
+    let servers = pool.servers().await.unwrap();
+    assert_eq!(servers.len(), 1);
+    assert_eq!(servers[0].addresses.len(), 2);
+    assert_eq!(servers[0].peer, "localhost:80");
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_are_looked_up_again_when_one_of_several_servers_fails() {
+    let hosts = [
+        Host::start("127.0.0.1").await,
+        Host::start("127.0.0.2").await,
+        Host::start("127.0.0.3").await,
+    ];
+    let zone = Arc::new(Zone::default());
+    zone.set(&[&hosts[0], &hosts[1]]);
+    let pool = zone.pool("replay:80");
+    reached(&pool, 2).await;
+    zone.set(&[&hosts[0], &hosts[2]]);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    reached(&pool, 4).await;
+    assert_eq!(zone.look_ups(), 1, "nothing failed");
+    hosts[1].stop().await;
+    // Its turn comes among the next two, and the call goes to the other one.
+    let peers = reached(&pool, 2).await;
+    assert_eq!(peers, ["replay:80 (127.0.0.1)"; 2]);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(zone.look_ups(), 2);
+    let peers = reached(&pool, 2).await;
+    assert_eq!(peers, ["replay:80 (127.0.0.1)", "replay:80 (127.0.0.3)"]);
+    assert_eq!(hosts[0].connections(), 1, "a server that stayed keeps its connection");
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_are_not_looked_up_more_than_once_a_second() {
+    let hosts = [Host::start("127.0.0.1").await, Host::start("127.0.0.2").await];
+    let zone = Arc::new(Zone::default());
+    zone.set(&[&hosts[0], &hosts[1]]);
+    let pool = zone.pool("replay:80");
+    reached(&pool, 2).await;
+    hosts[1].stop().await;
+    for _ in 0..100 {
+        reached(&pool, 2).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!((5..=11).contains(&zone.look_ups()), "{} in 10 s", zone.look_ups());
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_name_server_the_servers_stay_as_they_are() {
+    let hosts = [Host::start("127.0.0.1").await, Host::start("127.0.0.2").await];
+    let zone = Arc::new(Zone::default());
+    zone.set(&[&hosts[0], &hosts[1]]);
+    let pool = zone.pool("replay:80");
+    reached(&pool, 2).await;
+    zone.is_down.store(true, Ordering::Relaxed);
+    hosts[1].stop().await;
+    for _ in 0..10 {
+        assert_eq!(reached(&pool, 2).await, ["replay:80 (127.0.0.1)"; 2]);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(zone.look_ups() > 1);
+    assert_eq!(pool.num_servers(), 2);
+    hosts[0].stop().await;
+    let error = pool.connection(LIMIT).await.err().unwrap();
+    for host in ["replay:80 (127.0.0.1)", "replay:80 (127.0.0.2)"] {
+        assert!(error.message().contains(host), "{error}");
+    }
+    // The next call looks the names up before anything else.
+    let moved = Host::start("127.0.0.3").await;
+    zone.set(&[&moved]);
+    zone.is_down.store(false, Ordering::Relaxed);
+    assert_eq!(reached(&pool, 1).await, ["replay:80"]);
+    assert_eq!(pool.num_servers(), 1);
+}
+
+#[tokio::test]
+async fn a_name_that_does_not_exist_is_told() {
+    let zone = Arc::new(Zone::default());
+    let error = zone.pool("replay:80").connection(LIMIT).await.err().unwrap();
+    assert!(error.message().contains("replay:80: the name has no address"), "{error}");
+}
