@@ -25,6 +25,16 @@ __all__ = ["Client", "Writer"]
 # because a mistyped address would otherwise look like a program that hangs.
 DEFAULT_CONNECT_TIMEOUT_S = 60.0
 
+# A peer that vanished is noticed in at most their sum, and one that is frozen is given the second.
+DEFAULT_KEEPALIVE_S = 10.0
+DEFAULT_KEEPALIVE_TIMEOUT_S = 5.0
+
+_DEFAULT_OPTIONS = {
+    "connect_timeout_s": DEFAULT_CONNECT_TIMEOUT_S,
+    "keepalive_s": DEFAULT_KEEPALIVE_S,
+    "keepalive_timeout_s": DEFAULT_KEEPALIVE_TIMEOUT_S,
+}
+
 # The older writer's default chunk length, where sequences are at least as long.
 _DEFAULT_CHUNK_LENGTH = 10
 
@@ -35,8 +45,8 @@ _UNLIMITED_IN_FLIGHT_ITEMS = 1_000_000
 class Client:
     """A connection to one server, or to several behind one address.
 
-    Connects on first use. May be shared by threads; pickles as its address, so that it can be sent
-    to other processes.
+    Connects on first use. May be shared by threads; pickles as its address and options, so that it
+    can be sent to other processes.
 
     Example:
       >>> server = reverb.Server([reverb.Table.queue("queue", max_size=10)])
@@ -48,22 +58,42 @@ class Client:
     """
 
     def __init__(
-        self, server_address: str, *, connect_timeout_s: float = DEFAULT_CONNECT_TIMEOUT_S
+        self,
+        server_address: str,
+        *,
+        connect_timeout_s: float = DEFAULT_CONNECT_TIMEOUT_S,
+        keepalive_s: float | None = DEFAULT_KEEPALIVE_S,
+        keepalive_timeout_s: float = DEFAULT_KEEPALIVE_TIMEOUT_S,
     ) -> None:
         """Makes a client; does not connect yet.
 
         Args:
           server_address: `host:port`, several of them separated by commas, or a target in the
-            notation of gRPC (`dns:///name:port`, `ipv4:127.0.0.1:1,127.0.0.1:2`). With several
-            servers, every call and every stream goes to the next one in turn.
+            notation of gRPC (`dns:///name:port`, `ipv4:127.0.0.1:1,127.0.0.1:2`). A name with
+            several addresses is several servers too. With several servers, every call and every
+            stream goes to the next one in turn; names are looked up again when one of them cannot
+            be reached.
           connect_timeout_s: How long to wait for a first answer of the server, in seconds.
+          keepalive_s: Time between two pings to the server while a call is open, in seconds, from
+            0.1 to 86400; `None`: no pings. A server of dm-reverb gets none in any case: there, TCP
+            notices after about half a minute that the machine has vanished.
+          keepalive_timeout_s: A server that sends nothing for this long after a ping is taken for
+            lost: its calls are tried again, as after any lost connection. In seconds, from 0.1 to
+            86400; a server may be frozen for as long.
 
         Raises:
-          InvalidArgumentError: If the address cannot be understood.
+          InvalidArgumentError: If the address cannot be understood, or if a time is out of its
+            range.
         """
         self._server_address = server_address
-        self._connect_timeout_s = connect_timeout_s
-        self._client = native.Client(server_address, connect_timeout_s)
+        self._options = {
+            "connect_timeout_s": connect_timeout_s,
+            "keepalive_s": keepalive_s,
+            "keepalive_timeout_s": keepalive_timeout_s,
+        }
+        self._client = native.Client(
+            server_address, connect_timeout_s, keepalive_s, keepalive_timeout_s
+        )
         self._signature_cache: dict[str, Any] = {}
 
     @property
@@ -427,7 +457,8 @@ class Client:
     ) -> None:
         """Deletes items, then changes priorities of others.
 
-        Keys that the table does not hold (any more) are ignored.
+        Keys that the table does not hold (any more) are ignored. With several servers behind the
+        address, one of them is told, and it may be another one than the item's.
 
         Args:
           table: Name of the table.
@@ -445,6 +476,9 @@ class Client:
     def reset(self, table: str) -> None:
         """Removes all items of a table and sets its counters to zero.
 
+        With several servers behind the address, this reaches the table of one of them, and the
+        first time a warning in the log names it: make a client for each address to reach all.
+
         Raises:
           TableNotFoundError: If there is no such table.
           UnavailableError: If no server answers.
@@ -452,7 +486,7 @@ class Client:
         self._client.reset(table)
 
     def server_info(self, timeout: int | None = None) -> dict[str, TableInfo]:
-        """Tells about all tables of the server.
+        """Tells about all tables of the server; of one, with several behind the address.
 
         Args:
           timeout: How long to wait for the answer, in whole seconds; `None`, 0 or less: until
@@ -481,7 +515,8 @@ class Client:
 
         All tables are saved as of one moment after the call. Blocks until all of it is on disk;
         inserts and samples go on meanwhile. Ctrl-C ends the wait and not the save. Fails at once if
-        no server answers.
+        no server answers. With several servers behind the address, one of them saves, as in
+        `reset`.
 
         Raises:
           InvalidArgumentError: If the server's checkpointer has a group.
@@ -493,6 +528,8 @@ class Client:
 
     def checkpoint_status(self) -> CheckpointStatus:
         """What became of the server's checkpoints, and how far the present one is.
+
+        With several servers behind the address, one of them answers, as in `reset`.
 
         Raises:
           UnimplementedError: If the server is one of dm-reverb, which cannot tell.
@@ -522,9 +559,8 @@ class Client:
         return None if signature is None else functools.partial(_unflatten_as, table, signature)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._connect_timeout_s == DEFAULT_CONNECT_TIMEOUT_S:
-            return type(self), (self._server_address,)
-        make = functools.partial(type(self), connect_timeout_s=self._connect_timeout_s)
+        options = {name: it for name, it in self._options.items() if it != _DEFAULT_OPTIONS[name]}
+        make = functools.partial(type(self), **options) if options else type(self)
         return make, (self._server_address,)
 
     def __repr__(self) -> str:

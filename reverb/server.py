@@ -12,7 +12,7 @@ from typing import Any
 import tree
 
 from reverb import item_selectors, rate_limiters, structured_value
-from reverb.client import Client
+from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S, Client
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, UnimplementedError
 from reverb.platform.checkpointers_lib import CheckpointerBase, CheckpointerOptions
@@ -261,6 +261,8 @@ class Server:
         host: str | None = None,
         checkpoint_interval_s: float | None = None,
         checkpoint_on_stop: bool = False,
+        keepalive_s: float | None = DEFAULT_KEEPALIVE_S,
+        keepalive_timeout_s: float = DEFAULT_KEEPALIVE_TIMEOUT_S,
     ) -> None:
         """Loads the latest checkpoint if there is one, then starts serving.
 
@@ -273,11 +275,17 @@ class Server:
           checkpoint_interval_s: Saves by itself, as many seconds after it last began to. A save
             that fails is logged, and tried again after the next interval.
           checkpoint_on_stop: Whether `stop` saves first. A server that is only dropped does not.
+          keepalive_s: Time between two pings to a client while it has a call open, in seconds, from
+            0.1 to 86400; `None`: no pings. Clients of dm-reverb get none in any case: there, TCP
+            notices after about half a minute that the machine has vanished.
+          keepalive_timeout_s: A client that sends nothing for this long after a ping is taken for
+            lost: its calls end, and what waits of them at tables is withdrawn. In seconds, from 0.1
+            to 86400; a client may be frozen for as long.
 
         Raises:
           InvalidArgumentError: If there is no table, if two have the same name, if one was given to
-            a server before, if the port is out of its range or in use, or if the checkpoint has a
-            table that is not among `tables`.
+            a server before, if the port is out of its range or in use, if a time is out of its
+            range, or if the checkpoint has a table that is not among `tables`.
           DataLossError: If the checkpoint is damaged; names the file and the place.
           FailedPreconditionError: If the checkpoint cannot be read, or an item does not go with the
             settings of its table.
@@ -316,6 +324,8 @@ class Server:
             host,
             options,
             checkpoint_interval_s,
+            keepalive_s,
+            keepalive_timeout_s,
         )
 
     @property

@@ -83,6 +83,8 @@ class Server:
         host: str | None,
         checkpoints: Any,
         checkpoint_interval_s: float | None,
+        keepalive_s: float | None,
+        keepalive_timeout_s: float,
     ) -> Server:
         """Loads the latest checkpoint first. `checkpoints` looks like `CheckpointerOptions`."""
     def port(self) -> int: ...
@@ -125,7 +127,13 @@ def masked_crc32c(data: bytes) -> int:
 class Client:
     """Connects on first use; an address where no server answers for `connect_timeout_s` raises."""
 
-    def __new__(cls, server_address: str, connect_timeout_s: float) -> Client: ...
+    def __new__(
+        cls,
+        server_address: str,
+        connect_timeout_s: float,
+        keepalive_s: float | None,
+        keepalive_timeout_s: float,
+    ) -> Client: ...
     def server_info(self, timeout_s: float | None) -> list[bytes]:
         """One serialized `TableInfo` a table."""
     def mutate_priorities(

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
 from reverb.platform.checkpointers_lib import DefaultCheckpointer
 from reverb.platform.default import server_main_command_line_args
 from reverb.server import MAX_PORT, Server
@@ -21,6 +22,10 @@ from reverb.server_executable.server_life import live, say
 __all__ = ["app_run_main", "main"]
 
 _MISUSED = 2
+
+# Of both options of the keepalive, as in `Server`.
+_MIN_KEEPALIVE_S = 0.1
+_MAX_KEEPALIVE_S = 86_400
 
 # They say nothing without a directory.
 _CHECKPOINT_OPTIONS = (
@@ -124,8 +129,12 @@ def _run(text: str, source: str, options: argparse.Namespace) -> int:
 def _start(config: Any, options: argparse.Namespace) -> Server:
     tables = server_from_proto.tables_from_proto(config.tables)
     port = config.port if options.port is None else options.port
+    keepalive = {
+        "keepalive_s": options.keepalive,
+        "keepalive_timeout_s": options.keepalive_timeout,
+    }
     if options.checkpoint_dir is None:
-        return Server(tables, port, host=options.host)
+        return Server(tables, port, host=options.host, **keepalive)
     checkpointer = DefaultCheckpointer(
         options.checkpoint_dir,
         keep_latest=options.keep_checkpoints or 1,
@@ -138,6 +147,7 @@ def _start(config: Any, options: argparse.Namespace) -> Server:
         host=options.host,
         checkpoint_interval_s=options.checkpoint_interval,
         checkpoint_on_stop=options.checkpoint_on_stop,
+        **keepalive,
     )
 
 
@@ -155,6 +165,20 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     config = parser.add_mutually_exclusive_group(required=True)
     config.add_argument("--config", metavar="TEXT", help="the config itself, see below")
     config.add_argument("--config-file", metavar="PATH", type=pathlib.Path, help="a file with it")
+    add(
+        "--keepalive",
+        metavar="SECONDS",
+        type=_keepalive,
+        default=DEFAULT_KEEPALIVE_S,
+        help="ping clients that have a call open this often, 0 means never; %(default)g if not given",
+    )
+    add(
+        "--keepalive-timeout",
+        metavar="SECONDS",
+        type=_keepalive_timeout,
+        default=DEFAULT_KEEPALIVE_TIMEOUT_S,
+        help="a client that is silent this long after a ping is lost; %(default)g if not given",
+    )
     version = importlib.metadata.version("reverb-replay")
     add("--version", action="version", version=f"reverb_server of reverb-replay {version}")
 
@@ -196,6 +220,19 @@ def _seconds(text: str) -> float:
     seconds = float(text)
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"must be a finite number over 0, got {text}")
+    return seconds
+
+
+def _keepalive(text: str) -> float | None:
+    return None if float(text) == 0 else _keepalive_timeout(text)
+
+
+def _keepalive_timeout(text: str) -> float:
+    seconds = float(text)
+    if not _MIN_KEEPALIVE_S <= seconds <= _MAX_KEEPALIVE_S:
+        raise argparse.ArgumentTypeError(
+            f"must be from {_MIN_KEEPALIVE_S} to {_MAX_KEEPALIVE_S}, got {text}"
+        )
     return seconds
 
 

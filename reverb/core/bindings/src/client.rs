@@ -16,6 +16,7 @@ use reverb_client::{
     BatchedWriter, Client as Core, LegacyWriter, SampleCursor, ScanCursor, SingleStepWriters,
 };
 use reverb_data::{Error, Sampled};
+use reverb_wire::Keepalive;
 use reverb_wire::target::Target;
 
 use crate::allocator;
@@ -36,6 +37,7 @@ use crate::wait::{timeout_ms as timeout, wait};
 pub(crate) struct Client {
     address: String,
     connect_timeout: Duration,
+    keepalive: Keepalive,
     /// Remade after a fork.
     inner: Mutex<Local<Inner>>,
 }
@@ -47,8 +49,8 @@ struct Inner {
 }
 
 impl Inner {
-    fn new(address: &str, connect_timeout: Duration) -> Self {
-        let connector = Box::new(AnyConnector::new(address, connect_timeout));
+    fn new(address: &str, connect_timeout: Duration, keepalive: Keepalive) -> Self {
+        let connector = Box::new(AnyConnector::new(address, connect_timeout, keepalive));
         let core = Core::new(address, connector, connect_timeout, runtime().handle().clone());
         Self { writers: Arc::new(SingleStepWriters::new(Arc::clone(&core))), core }
     }
@@ -58,7 +60,7 @@ impl Client {
     fn inner(&self) -> Inner {
         let mut inner = self.inner.lock();
         if !inner.origin().is_here() {
-            *inner = Local::new(Inner::new(&self.address, self.connect_timeout));
+            *inner = Local::new(Inner::new(&self.address, self.connect_timeout, self.keepalive));
         }
         Inner::clone(&inner)
     }
@@ -78,17 +80,23 @@ impl Client {
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (server_address, connect_timeout_s))]
-    fn new(server_address: String, connect_timeout_s: f64) -> PyResult<Self> {
+    #[pyo3(signature = (server_address, connect_timeout_s, keepalive_s, keepalive_timeout_s))]
+    fn new(
+        server_address: String,
+        connect_timeout_s: f64,
+        keepalive_s: Option<f64>,
+        keepalive_timeout_s: f64,
+    ) -> PyResult<Self> {
         let connect_timeout = Duration::try_from_secs_f64(connect_timeout_s).map_err(|_| {
             Error::invalid_argument(format!(
                 "connect_timeout_s must be a number of seconds of at least 0, got {connect_timeout_s}"
             ))
         });
         let connect_timeout = connect_timeout.or_raise()?;
+        let keepalive = Keepalive::from_seconds(keepalive_s, keepalive_timeout_s).or_raise()?;
         Target::parse(&server_address).or_raise()?;
-        let inner = Inner::new(&server_address, connect_timeout);
-        Ok(Self { address: server_address, connect_timeout, inner: Mutex::new(Local::new(inner)) })
+        let inner = Mutex::new(Local::new(Inner::new(&server_address, connect_timeout, keepalive)));
+        Ok(Self { address: server_address, connect_timeout, keepalive, inner })
     }
 
     #[pyo3(signature = (timeout_s))]

@@ -7,8 +7,8 @@ use std::time::Duration;
 use reverb_client::Connector;
 use reverb_data::Result;
 use reverb_server::{is_loopback_target, local_transport};
-use reverb_wire::GrpcTransport;
 use reverb_wire::transport::Transport;
+use reverb_wire::{GrpcTransport, Keepalive};
 
 use crate::process::runtime;
 
@@ -17,15 +17,17 @@ pub(crate) struct AnyConnector {
     address: String,
     loopback_port: Option<u16>,
     connect_timeout: Duration,
+    keepalive: Keepalive,
     remote: OnceLock<Arc<GrpcTransport>>,
 }
 
 impl AnyConnector {
-    pub(crate) fn new(address: &str, connect_timeout: Duration) -> Self {
+    pub(crate) fn new(address: &str, connect_timeout: Duration, keepalive: Keepalive) -> Self {
         Self {
             address: address.to_owned(),
             loopback_port: is_loopback_target(address),
             connect_timeout,
+            keepalive,
             remote: OnceLock::new(),
         }
     }
@@ -41,7 +43,8 @@ impl Connector for AnyConnector {
         }
         let _entered = runtime().enter();
         let remote = GrpcTransport::new(&self.address)?;
-        let remote = Arc::new(remote.with_connect_timeout(self.connect_timeout));
+        let remote = remote.with_connect_timeout(self.connect_timeout);
+        let remote = Arc::new(remote.with_keepalive(self.keepalive));
         Ok(Arc::clone(self.remote.get_or_init(|| remote)) as Arc<dyn Transport>)
     }
 }

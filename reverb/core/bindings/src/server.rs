@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use reverb_checkpoint::{LoadOptions, Loaded};
 use reverb_engine::Table as Engine;
 use reverb_server::{CheckpointOptions, Server as Core, ServerOptions};
+use reverb_wire::Keepalive;
 
 use crate::checkpoint::blocking;
 use crate::error::OrRaise;
@@ -67,7 +68,8 @@ fn load(
 #[pymethods]
 impl Server {
     #[new]
-    #[pyo3(signature = (tables, port, host, checkpoints, checkpoint_interval_s))]
+    #[pyo3(signature = (tables, port, host, checkpoints, checkpoint_interval_s, keepalive_s, keepalive_timeout_s))]
+    #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
         tables: Vec<Py<Table>>,
@@ -75,6 +77,8 @@ impl Server {
         host: Option<String>,
         checkpoints: Checkpoints,
         checkpoint_interval_s: Option<f64>,
+        keepalive_s: Option<f64>,
+        keepalive_timeout_s: f64,
     ) -> PyResult<Self> {
         let port = u16::try_from(port).map_err(|_| {
             reverb_data::Error::invalid_argument(format!(
@@ -82,6 +86,7 @@ impl Server {
             ))
         });
         let port = port.or_raise()?;
+        let keepalive = Keepalive::from_seconds(keepalive_s, keepalive_timeout_s).or_raise()?;
         let engines: PyResult<Vec<_>> = tables.iter().map(|table| table.get().engine()).collect();
         let mut engines = engines?;
         let claims = Claims::new(&tables)?;
@@ -91,7 +96,7 @@ impl Server {
             options.restored_from = Some(loaded.path);
             engines = loaded.tables;
         }
-        let options = ServerOptions { host, port, checkpoints: options };
+        let options = ServerOptions { host, port, checkpoints: options, keepalive };
         let core = py.detach(|| {
             let started = Core::start(engines.clone(), &options, runtime().handle());
             if started.is_err() {

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use reverb_client::{Client, SingleStepWriters};
 use reverb_data::Result;
+use reverb_wire::Keepalive;
 use reverb_wire::target::Target;
 
 use crate::connector::AnyConnector;
@@ -50,7 +51,7 @@ fn client(address: &str) -> Result<Arc<SingleStepWriters>> {
         return Ok(Arc::clone(client));
     }
     Target::parse(address)?;
-    let connector = Box::new(AnyConnector::new(address, CONNECT_TIMEOUT));
+    let connector = Box::new(AnyConnector::new(address, CONNECT_TIMEOUT, Keepalive::default()));
     let client = Client::new(address, connector, CONNECT_TIMEOUT, runtime().handle().clone());
     let client = Arc::new(SingleStepWriters::new(client));
     clients.insert(address.to_owned(), (Arc::clone(&client), Instant::now()));

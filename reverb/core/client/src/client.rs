@@ -109,17 +109,17 @@ impl Client {
         .await
     }
 
-    /// Empties a table.
+    /// Empties a table of one server.
     pub async fn reset(&self, table: &str) -> Result<()> {
         self.retrying(|transport| async move { transport.reset(table).await }).await
     }
 
-    /// Saves all tables and returns the path. Fails at once if no server answers.
+    /// Makes one server save all tables; returns the path. Fails at once if no server answers.
     pub async fn checkpoint(&self) -> Result<String> {
         self.transport()?.checkpoint().await
     }
 
-    /// What became of the checkpoints of the server. Waits for a server to answer, at most `connect_timeout`.
+    /// What became of the checkpoints of one server. Waits for a server to answer, at most `connect_timeout`.
     pub async fn checkpoint_status(&self) -> Result<CheckpointStatusResponse> {
         self.retrying(|transport| async move { transport.checkpoint_status().await }).await
     }
@@ -173,10 +173,13 @@ impl Client {
 
     /// Opens a sample stream, or takes the idle one. The flag says whether it was idle: it may be stale then.
     pub async fn open_sample(&self) -> Result<(Box<dyn SampleStream>, bool)> {
-        if let Some(stream) = self.idle_sample_stream.lock().take() {
+        let transport = self.transport()?;
+        let idle = self.idle_sample_stream.lock().take();
+        // A name may stand for more servers than it did when the stream was kept.
+        if let Some(stream) = idle.filter(|_| !transport.has_several_servers()) {
             return Ok((stream, true));
         }
-        let stream = self.transport()?.open_sample().await?;
+        let stream = transport.open_sample().await?;
         Ok((stream, false))
     }
 
@@ -189,14 +192,14 @@ impl Client {
     ///
     /// With several servers every call is to go to the next one, so nothing is kept then.
     pub fn give_back(&self, stream: Box<dyn SampleStream>) {
-        if !self.may_be_several_servers() {
+        if !self.has_several_servers() {
             *self.idle_sample_stream.lock() = Some(stream);
         }
     }
 
-    /// Whether the address may mean several servers, among which calls and streams take turns.
-    pub fn may_be_several_servers(&self) -> bool {
-        self.address.contains(',') || self.address.starts_with("dns:")
+    /// Whether the address means several servers, as far as is known by now; calls and streams take turns among them.
+    pub fn has_several_servers(&self) -> bool {
+        self.transport().is_ok_and(|transport| transport.has_several_servers())
     }
 
     /// Signatures of the server's tables, fetched on first use. Waits as `server_info` does.

@@ -34,10 +34,12 @@ impl SingleStepWriters {
     /// Waits for the signatures of the server's tables the first time, and again when the server may be another one: a
     /// writer keeps what it knows, and the one that listens at the address now may have other tables.
     pub async fn take(&self) -> Result<LegacyWriter> {
-        let idle = self.idle.lock().pop().filter(|writer| !writer.queue().sender().was_lost());
+        let several = self.client.has_several_servers();
+        let idle = self.idle.lock().pop();
+        let idle = idle.filter(|writer| !several && !writer.queue().sender().was_lost());
         // In this process nobody is told that a server has gone, but asking costs nothing either. Of several servers
         // it would be the next one's turn, which is for the writer to take.
-        let may_be_another = idle.is_none() && !self.client.may_be_several_servers();
+        let may_be_another = idle.is_none() && !several;
         if may_be_another || self.client.transport()?.is_local() {
             self.client.server_info().await?;
         }
@@ -58,7 +60,7 @@ impl SingleStepWriters {
     /// turn.
     pub async fn finish(&self, writer: LegacyWriter) -> Result<()> {
         writer.flush_all().await?;
-        if self.client.may_be_several_servers() {
+        if self.client.has_several_servers() {
             return Ok(());
         }
         writer.begin_episode();
