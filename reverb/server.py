@@ -287,8 +287,9 @@ class Server:
             a server before, if the port is out of its range or in use, if a time is out of its
             range, or if the checkpoint has a table that is not among `tables`.
           DataLossError: If the checkpoint is damaged; names the file and the place.
-          FailedPreconditionError: If the checkpoint cannot be read, or an item does not go with the
-            settings of its table.
+          FailedPreconditionError: If the checkpoint cannot be read, if an item does not go with the
+            settings of its table, or if another server that is running has the checkpoint or the
+            name of the checkpointer; names directory, checkpoint and process.
         """
         tables = list(tables or ())
         if not tables:

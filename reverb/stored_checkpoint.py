@@ -71,12 +71,14 @@ class Checkpoint:
 
     Attributes:
       path: Its directory.
+      server_name: Name of the server that saved it, see `DefaultCheckpointer`; `None`: it had none.
       tables: Settings and counters of its tables as they were stored, by name. What a checkpoint
         does not tell, the number of episodes, is 0.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._stored = native.StoredCheckpoint(path)
+    def __init__(self, path: str | os.PathLike[str], server_name: str | None = None) -> None:
+        self._stored = native.StoredCheckpoint(path, server_name)
+        self.server_name = self._stored.server_name()
         self.path = os.fspath(self._stored.path())
         infos = [TableInfo.from_serialized_proto(proto) for proto in self._stored.tables()]
         self.tables = {info.name: info for info in infos}
@@ -118,14 +120,18 @@ class Checkpoint:
         return f"Checkpoint(path={self.path!r}, tables={sorted(self.tables)})"
 
 
-def read(path: str | os.PathLike[str]) -> Checkpoint:
+def read(path: str | os.PathLike[str], *, server_name: str | None = None) -> Checkpoint:
     """Opens a checkpoint, or the latest complete one in a directory of checkpoints.
+
+    Args:
+      path: A checkpoint, or a directory of them.
+      server_name: In a directory, the latest that a server of this name saved; `None`: of all.
 
     Raises:
       FailedPreconditionError: If there is none.
       DataLossError: If its tables are damaged; names the file and the place.
     """
-    return Checkpoint(path)
+    return Checkpoint(path, server_name)
 
 
 def _statistics(

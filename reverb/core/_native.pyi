@@ -98,8 +98,11 @@ class Server:
 class StoredCheckpoint:
     """A complete checkpoint on disk, or the latest one in a directory of them."""
 
-    def __new__(cls, path: str | os.PathLike[str]) -> StoredCheckpoint: ...
+    def __new__(
+        cls, path: str | os.PathLike[str], server_name: str | None
+    ) -> StoredCheckpoint: ...
     def path(self) -> pathlib.Path: ...
+    def server_name(self) -> str | None: ...
     def tables(self) -> list[bytes]:
         """One serialized `TableInfo` a table."""
     def statistics(self, progress: Callable[[int, int], Any] | None) -> list[tuple[Any, ...]]:
@@ -120,6 +123,9 @@ class StoredCheckpoint:
 
 def masked_crc32c(data: bytes) -> int:
     """The checksum of a record in TensorFlow's format."""
+
+def check_server_name(name: str) -> None:
+    """Raises `InvalidArgumentError` for a name that no server may have in its checkpoints."""
 
 # --- Clients --------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import operator
 import os
 import tempfile
 
+from reverb.core import native
 from reverb.errors import InvalidArgumentError
 
 __all__ = ["CheckpointerBase", "CheckpointerOptions", "DefaultCheckpointer", "TempDirCheckpointer"]
@@ -22,6 +23,7 @@ class CheckpointerOptions:
       fallback_checkpoint_path: A checkpoint to load if `path` holds none.
       keep_latest: Number of checkpoints that are kept.
       restore_settings: Whether tables get the stored settings.
+      name: Name of the server in `path`; `None`: it has none.
     """
 
     path: str | None
@@ -29,6 +31,7 @@ class CheckpointerOptions:
     fallback_checkpoint_path: str | None = None
     keep_latest: int = 1
     restore_settings: bool = False
+    name: str | None = None
 
 
 class CheckpointerBase(abc.ABC):
@@ -45,11 +48,14 @@ class DefaultCheckpointer(CheckpointerBase):
     A server loads the latest complete checkpoint when it starts: the one whose name is the last,
     which begins with the time. Checkpoints of dm-reverb are loaded like its own.
 
-    Several servers may save to one directory; each deletes only what it has written itself, and
-    what servers have left that are gone.
+    Several servers may save to one directory if each has a name, which stays the same when it is
+    started again: it then loads the latest checkpoint that a server of its name saved, and deletes
+    no others. A server without a name loads the latest of all. No server starts with a checkpoint
+    that another one has which is still running: the two would hold the same data.
 
     Example:
       >>> checkpointer = DefaultCheckpointer(path="/tmp/checkpoints", keep_latest=3)
+      >>> checkpointer = DefaultCheckpointer(path="/tmp/checkpoints", name="replay-0")
 
     Attributes:
       path: Directory that holds the checkpoints.
@@ -57,6 +63,7 @@ class DefaultCheckpointer(CheckpointerBase):
       fallback_checkpoint_path: A checkpoint to load if `path` holds none.
       keep_latest: Number of checkpoints that are kept.
       restore_settings: Whether tables get the stored settings.
+      name: Name of the server among those that save to `path`.
     """
 
     def __init__(
@@ -67,6 +74,7 @@ class DefaultCheckpointer(CheckpointerBase):
         *,
         keep_latest: int = 1,
         restore_settings: bool = False,
+        name: str | None = None,
     ) -> None:
         """Touches no file yet.
 
@@ -77,7 +85,8 @@ class DefaultCheckpointer(CheckpointerBase):
           fallback_checkpoint_path: A checkpoint, not a directory of them, to load if `path` holds
             none. Nothing is saved to it.
           keep_latest: Number of checkpoints that are kept, at least 1. Older ones that this package
-            wrote are deleted after a save. Other files are never touched.
+            wrote for a server of the same name are deleted after a save. Other files are never
+            touched.
           restore_settings: Whether tables get the stored selectors, sizes, limits and signatures
             when a checkpoint is loaded. Otherwise the settings given in code stay, and each that
             differs is logged.
@@ -89,11 +98,14 @@ class DefaultCheckpointer(CheckpointerBase):
             raise InvalidArgumentError("path must not be empty")
         if operator.index(keep_latest) < 1:
             raise InvalidArgumentError(f"keep_latest must be at least 1, got {keep_latest}")
+        if name is not None:
+            native.check_server_name(name)
         self.path = path
         self.group = group
         self.fallback_checkpoint_path = fallback_checkpoint_path
         self.keep_latest = operator.index(keep_latest)
         self.restore_settings = bool(restore_settings)
+        self.name = name
 
     def internal_checkpointer(self) -> CheckpointerOptions:
         """What the server hands to the engine."""
@@ -103,10 +115,12 @@ class DefaultCheckpointer(CheckpointerBase):
             self.fallback_checkpoint_path,
             self.keep_latest,
             self.restore_settings,
+            self.name,
         )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(path={self.path!r})"
+        name = "" if self.name is None else f", name={self.name!r}"
+        return f"{type(self).__name__}(path={self.path!r}{name})"
 
 
 class TempDirCheckpointer(DefaultCheckpointer):

@@ -15,6 +15,7 @@ use reverb_data::{Error, Result, Sampled};
 use crate::error::OrRaise;
 use crate::process::runtime;
 use crate::sampler::{Cursor, Sampler};
+use crate::server;
 use crate::wait::wait;
 
 /// How often progress is told to Python.
@@ -56,14 +57,19 @@ type Statistics = (String, u64, u64, u64, u64, [Option<Summary>; 4], u64);
 #[pymethods]
 impl StoredCheckpoint {
     #[new]
-    #[pyo3(signature = (path))]
-    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let stored = blocking(py, move |_| Stored::open(&path))?;
+    #[pyo3(signature = (path, server_name))]
+    fn new(py: Python<'_>, path: PathBuf, server_name: Option<&str>) -> PyResult<Self> {
+        let name = server::server_name(server_name)?;
+        let stored = blocking(py, move |_| Stored::open(&path, name.as_ref()))?;
         Ok(Self { stored: Arc::new(stored) })
     }
 
     fn path(&self) -> PathBuf {
         self.stored.path().to_owned()
+    }
+
+    fn server_name(&self) -> Option<&str> {
+        Some(self.stored.server_name()?.as_str())
     }
 
     /// The tables as serialized `TableInfo` messages.

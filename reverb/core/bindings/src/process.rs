@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pyo3::prelude::*;
+use reverb_checkpoint::leave_locks_to_parent;
 use reverb_data::{Error, Result};
 use tokio::runtime::Runtime;
 
@@ -119,6 +120,7 @@ fn finalize(py: Python<'_>) {
 fn after_fork_in_child() {
     GENERATION.fetch_add(1, Ordering::AcqRel);
     exit::forked();
+    leave_locks_to_parent();
 }
 
 /// Asks Python to tell us of forks and of its end.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use reverb_checkpoint::{LoadOptions, Loaded};
+use reverb_checkpoint::{Held, LoadOptions, Loaded, ServerName};
 use reverb_engine::Table as Engine;
 use reverb_server::{CheckpointOptions, Server as Core, ServerOptions};
 use reverb_wire::Keepalive;
@@ -36,33 +36,53 @@ pub(crate) struct Checkpoints {
     fallback: Option<PathBuf>,
     keep_latest: usize,
     restore_settings: bool,
+    name: Option<String>,
 }
 
 impl Checkpoints {
-    fn options(&self) -> CheckpointOptions {
-        CheckpointOptions {
+    fn options(&self) -> PyResult<CheckpointOptions> {
+        Ok(CheckpointOptions {
             root: self.root.clone(),
             group: self.group.clone(),
             keep_latest: self.keep_latest,
+            name: server_name(self.name.as_deref())?,
             ..CheckpointOptions::default()
-        }
+        })
     }
+}
+
+/// The name of a server as it goes into files.
+pub(crate) fn server_name(name: Option<&str>) -> PyResult<Option<ServerName>> {
+    name.map(str::parse).transpose().or_raise()
+}
+
+/// Refuses a name that no server may have.
+#[pyfunction]
+#[pyo3(signature = (name))]
+pub(crate) fn check_server_name(name: &str) -> PyResult<()> {
+    server_name(Some(name)).map(drop)
 }
 
 /// Loads the latest checkpoint, if there is one. Ctrl-C gives it up.
 fn load(
     py: Python<'_>,
     checkpoints: &Checkpoints,
+    options: &CheckpointOptions,
     tables: &[Arc<Engine>],
-) -> PyResult<Option<Loaded>> {
-    let Some(root) = checkpoints.root.clone() else { return Ok(None) };
+) -> PyResult<(Option<Loaded>, Held)> {
+    let Some(root) = checkpoints.root.clone() else { return Ok((None, Held::default())) };
     let options = LoadOptions {
         root,
         fallback: checkpoints.fallback.clone(),
+        name: options.name.clone(),
         restore_settings: checkpoints.restore_settings,
     };
     let tables = tables.to_vec();
-    blocking(py, move |progress| reverb_checkpoint::load(&tables, &options, progress))
+    blocking(py, move |progress| {
+        let mut held = Held::default();
+        let loaded = reverb_checkpoint::load(&tables, &options, progress, &mut held)?;
+        Ok((loaded, held))
+    })
 }
 
 #[pymethods]
@@ -90,9 +110,11 @@ impl Server {
         let engines: PyResult<Vec<_>> = tables.iter().map(|table| table.get().engine()).collect();
         let mut engines = engines?;
         let claims = Claims::new(&tables)?;
-        let mut options = checkpoints.options();
+        let mut options = checkpoints.options()?;
         options.interval = checkpoint_interval_s.map(Duration::from_secs_f64);
-        if let Some(loaded) = load(py, &checkpoints, &engines)? {
+        let (loaded, held) = load(py, &checkpoints, &options, &engines)?;
+        options.held = Arc::new(held.into());
+        if let Some(loaded) = loaded {
             options.restored_from = Some(loaded.path);
             engines = loaded.tables;
         }

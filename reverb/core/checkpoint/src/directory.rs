@@ -2,9 +2,9 @@
 //! The directory of checkpoints: names, what is complete, whose it is, and what may be deleted.
 //!
 //! A checkpoint is written in a directory `.partial-*` and renamed when all of it is on disk. Who
-//! writes one locks its tables file (`flock`), and keeps that lock for as long as its server runs:
-//! so everybody sees, without asking, what belongs to somebody who is alive. A lock ends with its
-//! process, however that ends.
+//! writes or loads one locks its tables file (`flock`), and keeps that lock for as long as its
+//! server runs: so everybody sees, without asking, what belongs to somebody who is alive. A lock ends
+//! with its process, however that ends. The name of a server stands in the manifest.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -15,7 +15,10 @@ use chrono::{DateTime, FixedOffset, Local, TimeDelta};
 use reverb_data::Result;
 
 use crate::failure::of_io;
-use crate::manifest::{self, Manifest};
+use crate::held::{Held, HeldCheckpoint};
+use crate::lock::{FileLock, is_locked, lock_directory};
+use crate::manifest::Manifest;
+use crate::name::ServerName;
 
 pub(crate) const TABLES: &str = "tables.tfrecord";
 pub(crate) const ITEMS: &str = "items.tfrecord";
@@ -25,40 +28,26 @@ pub(crate) const DONE: &str = "DONE";
 /// What the directory of a checkpoint is called while it is written or deleted.
 const PARTIAL: &str = ".partial-";
 
-/// A checkpoint that a server of this process wrote. Dropping it lets others delete it.
-#[derive(Debug)]
-pub struct Owned {
-    path: PathBuf,
-    tables: File,
-}
-
-impl Owned {
-    /// Its directory.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        // A forked child that is still there has the same file open; closing alone would not do.
-        let _ = self.tables.unlock();
-    }
-}
-
-/// The complete checkpoint that a server on `root` restores: the last by name, as in the original.
+/// The complete checkpoint that a server on `root` restores: the last of them, as in the original,
+/// or the last that a server of this name saved.
 ///
 /// # Errors
 ///
 /// `FailedPrecondition` if `root` is there and cannot be read.
-pub(crate) fn latest(root: &Path) -> Result<Option<PathBuf>> {
+pub(crate) fn latest(root: &Path, server: Option<&ServerName>) -> Result<Option<PathBuf>> {
     for name in names(root)?.into_iter().rev() {
         let path = root.join(name);
-        if is_complete(&path)? {
+        if is_complete(&path)? && server.is_none_or(|server| may_be_of(&path, server)) {
             return Ok(Some(path));
         }
     }
     Ok(None)
+}
+
+/// Whether a server of this name saved a checkpoint. If nobody can tell, it did: loading it fails
+/// and tells why, where passing over it would load an older one.
+fn may_be_of(path: &Path, server: &ServerName) -> bool {
+    Manifest::of(path).map_or(true, |manifest| manifest.name.as_ref() == Some(server))
 }
 
 /// Whether a directory is a complete checkpoint.
@@ -93,19 +82,13 @@ fn is_partial(name: &std::ffi::OsStr) -> bool {
     name.as_encoded_bytes().starts_with(PARTIAL.as_bytes())
 }
 
-/// A lock on `root` for moments in which others must not look. On file systems without locks it
-/// locks nothing, and two servers should not share a directory.
-fn lock_root(root: &Path) -> Option<File> {
-    let directory = File::open(root).ok()?;
-    directory.lock().ok().map(|()| directory)
-}
-
 /// A checkpoint that is being written. Dropping it deletes it.
 #[derive(Debug)]
 pub(crate) struct Partial {
     root: PathBuf,
     directory: PartialDirectory,
     tables: File,
+    lock: Option<FileLock>,
 }
 
 /// Its directory, which goes unless the checkpoint is published.
@@ -131,15 +114,16 @@ impl Partial {
     /// Makes the directory, and `root` before it.
     pub(crate) fn create(root: &Path) -> Result<Self> {
         fs::create_dir_all(root).map_err(|error| of_io("create directory", root, &error))?;
-        let _lock = lock_root(root);
+        let _lock = lock_directory(root);
         let path = new_partial(root);
         fs::create_dir(&path).map_err(|error| of_io("create directory", &path, &error))?;
         let directory = PartialDirectory { path, is_published: false };
         let tables = directory.create_file(TABLES)?;
-        if let Err(error) = tables.try_lock() {
+        let lock = FileLock::try_new(&tables);
+        let lock = lock.inspect_err(|error| {
             log::debug!("{} cannot be locked: {error}", directory.path.display());
-        }
-        Ok(Self { root: root.to_owned(), directory, tables })
+        });
+        Ok(Self { root: root.to_owned(), directory, tables, lock: lock.ok() })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -156,8 +140,8 @@ impl Partial {
     }
 
     /// Makes the checkpoint complete and gives it its name. All other files are on disk.
-    pub(crate) fn publish(self, manifest: &Manifest) -> Result<Owned> {
-        let Self { root, mut directory, tables } = self;
+    pub(crate) fn publish(self, manifest: &Manifest) -> Result<HeldCheckpoint> {
+        let Self { root, mut directory, lock, .. } = self;
         let done = directory.path.join(DONE);
         let write = || {
             fs::write(&done, manifest.to_text())?;
@@ -165,13 +149,13 @@ impl Partial {
             sync_directory(&directory.path)
         };
         write().map_err(|error| of_io("write", &done, &error))?;
-        let lock = lock_root(&root);
+        let others_wait = lock_directory(&root);
         let path = root.join(next_name(&root)?);
         fs::rename(&directory.path, &path).map_err(|error| of_io("create", &path, &error))?;
         directory.is_published = true;
-        drop(lock);
+        drop(others_wait);
         sync_directory(&root).map_err(|error| of_io("write", &root, &error))?;
-        if let Some(other) = latest(&root)?.filter(|other| *other > path) {
+        if let Some(other) = latest(&root, manifest.name.as_ref())?.filter(|other| *other > path) {
             log::warn!(
                 "checkpoint {}: {} sorts behind it, so a server that starts loads that one; move \
                  it to another directory",
@@ -179,7 +163,7 @@ impl Partial {
                 other.display()
             );
         }
-        Ok(Owned { path, tables })
+        Ok(HeldCheckpoint { path, _lock: lock })
     }
 }
 
@@ -216,25 +200,37 @@ fn name_of(time: &DateTime<FixedOffset>) -> String {
     time.format("%Y-%m-%dT%H:%M:%S%.9f%:z").to_string()
 }
 
-/// Deletes complete checkpoints of this package but for the newest `keep`, one of which is the last
-/// of `owned`, and what processes that are gone have left unfinished. Nothing else: no file that this
-/// package did not write, and nothing of servers that are running.
-pub(crate) fn prune(root: &Path, keep: usize, owned: &mut Vec<Owned>) {
-    let _lock = lock_root(root);
+/// Deletes complete checkpoints of this package and of servers of this name (without one, if there is
+/// none) but for the newest `keep`, one of which is the last of `held`, and what processes that are
+/// gone have left unfinished. Nothing else: no file that this package did not write, and nothing of
+/// servers that are running. Warns of those that may be mistaken for this one.
+pub(crate) fn prune(root: &Path, keep: usize, server: Option<&ServerName>, held: &mut Held) {
+    let _lock = lock_directory(root);
     delete_left_overs(root);
     let Ok(names) = names(root) else { return };
     let mut deletable = Vec::new();
     for name in names {
         let path = root.join(name);
-        let is_mine = owned.iter().any(|owned| owned.path == path);
-        let is_new = owned.last().is_some_and(|owned| owned.path == path);
-        if !is_new && is_ours(&path) && (is_mine || !is_in_use(&path)) {
+        let Some(manifest) = manifest_of_ours(&path) else { continue };
+        let is_of_name = manifest.name.as_ref() == server;
+        let is_mine = held.checkpoints.iter().any(|held| held.path == path);
+        let is_new = held.checkpoints.last().is_some_and(|held| held.path == path);
+        if !is_mine
+            && (is_of_name || server.is_none())
+            && is_locked(&path.join(TABLES)).is_ok_and(|it| it)
+        {
+            held.tell_of_neighbour(root, &path, &manifest);
+        } else if is_of_name
+            && !is_new
+            && has_only_our_files(&path)
+            && (is_mine || !is_in_use(&path))
+        {
             deletable.push(path);
         }
     }
     let surplus = deletable.len().saturating_sub(keep.saturating_sub(1));
     for path in &deletable[..surplus] {
-        owned.retain(|owned| owned.path != *path);
+        held.checkpoints.retain(|held| held.path != *path);
         // Under its own name it would be incomplete, and nobody's, if this is interrupted.
         let aside = new_partial(root);
         match fs::rename(path, &aside) {
@@ -257,13 +253,11 @@ fn delete_left_overs(root: &Path) {
     }
 }
 
-/// Whether a directory is a complete checkpoint that this package wrote, with nothing else in it.
-/// One that somebody has given another name is somebody's.
-fn is_ours(path: &Path) -> bool {
-    let time = path.file_name().and_then(|name| DateTime::parse_from_rfc3339(name.to_str()?).ok());
-    time.is_some()
-        && fs::read(path.join(DONE)).is_ok_and(|content| manifest::is_ours(&content))
-        && has_only_our_files(path)
+/// The manifest of a complete checkpoint that this package wrote. One that somebody has given
+/// another name is somebody's.
+fn manifest_of_ours(path: &Path) -> Option<Manifest> {
+    DateTime::parse_from_rfc3339(path.file_name()?.to_str()?).ok()?;
+    Manifest::read(path).ok()?
 }
 
 fn has_only_our_files(path: &Path) -> bool {
@@ -272,10 +266,10 @@ fn has_only_our_files(path: &Path) -> bool {
     entries.flatten().all(|entry| ours.iter().any(|name| entry.file_name() == *name))
 }
 
-/// Whether a server that is running wrote it, or somebody reads it. If that cannot be known, it is.
+/// Whether a server that is running wrote or loaded it. If that cannot be known, it is.
 fn is_in_use(path: &Path) -> bool {
-    match File::open(path.join(TABLES)) {
-        Ok(tables) => tables.try_lock().is_err(),
+    match is_locked(&path.join(TABLES)) {
+        Ok(is_locked) => is_locked,
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
@@ -295,8 +289,18 @@ fn delete_files(path: &Path) {
 mod tests {
     use super::*;
 
-    fn checkpoint(root: &Path) -> Owned {
-        Partial::create(root).unwrap().publish(&Manifest::default()).unwrap()
+    fn checkpoint(root: &Path) -> HeldCheckpoint {
+        checkpoint_of(root, None)
+    }
+
+    fn checkpoint_of(root: &Path, name: Option<&ServerName>) -> HeldCheckpoint {
+        Partial::create(root).unwrap().publish(&Manifest::new(name.cloned())).unwrap()
+    }
+
+    fn holding(checkpoints: Vec<HeldCheckpoint>) -> Held {
+        let mut held = Held::default();
+        held.checkpoints = checkpoints;
+        held
     }
 
     #[test]
@@ -315,21 +319,21 @@ mod tests {
         let at = |name: &str| root.path().join(name);
         fs::write(at("notes.txt"), "mine").unwrap();
         fs::create_dir(at("zzz")).unwrap();
-        fs::rename(checkpoint(root.path()).path(), at("best")).unwrap();
+        fs::rename(checkpoint(root.path()).path, at("best")).unwrap();
         fs::create_dir(at(".partial-nearly")).unwrap();
         fs::write(at(".partial-nearly").join("mine"), "x").unwrap();
         fs::create_dir(at("2020-01-01T00:00:00+00:00")).unwrap();
         fs::write(at("2020-01-01T00:00:00+00:00").join(DONE), "").unwrap();
-        let mut owned: Vec<_> = (0..4).map(|_| checkpoint(root.path())).collect();
-        let with_notes = owned[0].path().to_owned();
+        let mut held = holding((0..4).map(|_| checkpoint(root.path())).collect());
+        let paths: Vec<_> = held.checkpoints.iter().map(|held| held.path.clone()).collect();
+        let with_notes = paths[0].clone();
         fs::write(with_notes.join("notes"), "mine").unwrap();
-        let kept = [owned[2].path().to_owned(), owned[3].path().to_owned()];
-        prune(root.path(), 2, &mut owned);
-        assert_eq!(owned.len(), 3);
-        for path in kept.iter().chain([&with_notes]) {
+        prune(root.path(), 2, None, &mut held);
+        assert_eq!(held.checkpoints.len(), 3);
+        for path in paths[2..].iter().chain([&with_notes]) {
             assert!(is_complete(path).unwrap());
         }
-        assert_eq!(latest(root.path()).unwrap(), Some(at("best")));
+        assert_eq!(latest(root.path(), None).unwrap(), Some(at("best")));
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 3 + 5);
     }
 
@@ -338,22 +342,42 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let theirs = checkpoint(root.path());
         let writing = Partial::create(root.path()).unwrap();
-        let path = theirs.path().to_owned();
-        let mut mine = vec![checkpoint(root.path())];
-        prune(root.path(), 1, &mut mine);
+        let path = theirs.path.clone();
+        let mut mine = holding(vec![checkpoint(root.path())]);
+        prune(root.path(), 1, None, &mut mine);
         assert!(is_complete(&path).unwrap() && writing.path().exists());
         drop((theirs, writing));
-        prune(root.path(), 1, &mut mine);
-        assert!(!path.exists() && is_complete(mine[0].path()).unwrap());
+        prune(root.path(), 1, None, &mut mine);
+        assert!(!path.exists() && is_complete(&mine.checkpoints[0].path).unwrap());
+    }
+
+    #[test]
+    fn what_has_another_name_is_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let names = [None, Some("a".parse().unwrap()), Some("b".parse().unwrap())];
+        let mut latest_of = Vec::new();
+        for _ in 0..3 {
+            latest_of.clear();
+            for name in &names {
+                let mut held = holding(vec![checkpoint_of(root.path(), name.as_ref())]);
+                latest_of.push(held.checkpoints[0].path.clone());
+                prune(root.path(), 1, name.as_ref(), &mut held);
+            }
+        }
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 3);
+        for (name, path) in names.iter().zip(&latest_of).skip(1) {
+            assert_eq!(latest(root.path(), name.as_ref()).unwrap().as_ref(), Some(path));
+        }
+        assert_eq!(latest(root.path(), None).unwrap().as_ref(), latest_of.last());
     }
 
     #[test]
     fn what_is_not_finished_is_not_there() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(latest(&root.path().join("nowhere")).unwrap(), None);
+        assert_eq!(latest(&root.path().join("nowhere"), None).unwrap(), None);
         let left_over = Partial::create(root.path()).unwrap();
         fs::write(left_over.path().join(DONE), "").unwrap();
-        assert_eq!(latest(root.path()).unwrap(), None);
+        assert_eq!(latest(root.path(), None).unwrap(), None);
         let path = left_over.path().to_owned();
         drop(left_over);
         assert!(!path.exists());

@@ -11,6 +11,10 @@ use reverb_engine::{Restored, Table, TableConfig};
 
 use crate::directory::{ITEMS, is_complete, latest};
 use crate::failure::damaged;
+use crate::held::Held;
+use crate::lock::lock_directory;
+use crate::manifest::Manifest;
+use crate::name::ServerName;
 use crate::pipeline::check;
 use crate::progress::Progress;
 use crate::settings::differences;
@@ -26,6 +30,8 @@ pub struct LoadOptions {
     pub root: PathBuf,
     /// A checkpoint to load if `root` has none.
     pub fallback: Option<PathBuf>,
+    /// The name of the server: only checkpoints of that name are loaded. Without one, the last is.
+    pub name: Option<ServerName>,
     /// Whether tables get the stored settings; otherwise they keep those they were made with.
     pub restore_settings: bool,
 }
@@ -43,20 +49,26 @@ pub struct Loaded {
 
 /// Loads the latest complete checkpoint into `tables`; `None` if there is none.
 ///
-/// Everything is read and checked before any table is touched.
+/// Everything is read and checked before any table is touched. The name of the server and the
+/// checkpoint are `held` from then on, unless it is the fallback.
 ///
 /// # Errors
 ///
 /// `InvalidArgument` if the checkpoint has a table that the server lacks; `DataLoss` with the file
-/// and the place if it is damaged; `FailedPrecondition` if it cannot be read, or if a table cannot
-/// take an item; `Cancelled` if `progress` was cancelled. The tables are as they were then.
+/// and the place if it is damaged; `FailedPrecondition` if another server that runs has the name or
+/// the checkpoint, if it cannot be read, or if a table cannot take an item; `Cancelled` if `progress`
+/// was cancelled. The tables are as they were then.
 pub fn load(
     tables: &[Arc<Table>],
     options: &LoadOptions,
     progress: &Arc<Progress>,
+    held: &mut Held,
 ) -> Result<Option<Loaded>> {
     let start = Instant::now();
-    let Some(stored) = find(options)? else { return Ok(None) };
+    if let Some(name) = &options.name {
+        held.take_name(&options.root, name)?;
+    }
+    let Some(stored) = find(options, held)? else { return Ok(None) };
     log::info!("checkpoint {}: is being loaded", stored.path().display());
     let mut by_name = HashMap::new();
     for (at, table) in tables.iter().enumerate() {
@@ -100,23 +112,65 @@ pub fn load(
     Ok(Some(Loaded { path: stored.path().to_owned(), num_items, tables: all }))
 }
 
-fn find(options: &LoadOptions) -> Result<Option<Stored>> {
+fn find(options: &LoadOptions, held: &mut Held) -> Result<Option<Stored>> {
     for attempt in 1.. {
-        let found = match latest(&options.root)? {
-            Some(path) => path,
-            None => match &options.fallback {
-                Some(path) if is_complete(path)? => path.clone(),
-                _ => return Ok(None),
-            },
-        };
+        let Some(found) = take_latest(options, held)? else { break };
         match Stored::read(found.clone()) {
-            Ok(stored) => return Ok(Some(stored)),
+            Ok(stored) => {
+                tell_of_name(&stored, options);
+                return Ok(Some(stored));
+            }
             // Another server has replaced it with a newer one.
-            Err(error) if attempt < ATTEMPTS && is_gone(&found) => drop(error),
+            Err(error) if attempt < ATTEMPTS && is_gone(&found) => {
+                held.give_back_checkpoint();
+                drop(error);
+            }
             Err(error) => return Err(error),
         }
     }
-    Ok(None)
+    match &options.fallback {
+        Some(path) if is_complete(path)? => Stored::read(path.clone()).map(Some),
+        _ => {
+            tell_of_others(options)?;
+            Ok(None)
+        }
+    }
+}
+
+/// The latest checkpoint, which nobody else can take or delete from now on.
+fn take_latest(options: &LoadOptions, held: &mut Held) -> Result<Option<PathBuf>> {
+    let _lock = lock_directory(&options.root);
+    let found = latest(&options.root, options.name.as_ref())?;
+    if let Some(path) = &found {
+        held.take_checkpoint(&options.root, path)?;
+    }
+    Ok(found)
+}
+
+fn tell_of_name(stored: &Stored, options: &LoadOptions) {
+    if let (None, Some(name)) = (&options.name, stored.server_name()) {
+        log::warn!(
+            "checkpoint {}: a server named {name} saved it, and is loaded by this one, which has no \
+             name, because it is the last in its directory",
+            stored.path().display()
+        );
+    }
+}
+
+/// Tells a server that starts with nothing of checkpoints that are not its own.
+fn tell_of_others(options: &LoadOptions) -> Result<()> {
+    if let (Some(name), Some(other)) = (&options.name, latest(&options.root, None)?) {
+        let whose = Manifest::of(&other)?.name;
+        let whose = whose.map_or_else(|| "has no name".to_owned(), |it| format!("is named {it}"));
+        log::warn!(
+            "checkpoint directory {}: nothing is loaded, for there is no checkpoint of a server \
+             named {name}; the last one, {}, is of a server that {whose}. Give it as \
+             fallback_checkpoint_path to begin with it",
+            options.root.display(),
+            other.display()
+        );
+    }
+    Ok(())
 }
 
 fn about(stored: &Stored) -> String {

@@ -5,11 +5,22 @@
 //! lists the files with their sizes, and ends with a checksum of itself.
 
 use std::fmt::Write;
+use std::fs;
+use std::path::Path;
 
 use reverb_data::{Error, Result};
 
+use crate::directory::DONE;
+use crate::failure::{damaged, of_io};
+use crate::name::ServerName;
+use crate::owner::Owner;
+
 /// What every `DONE` of ours begins with.
 const WRITER: &str = "reverb-replay";
+
+/// Words of the first line.
+const NAME: &str = "name=";
+const OWNER: &str = "process=";
 
 /// One file of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,21 +31,54 @@ pub(crate) struct FileEntry {
     pub(crate) bytes: u64,
 }
 
-/// The files of a checkpoint.
+/// Whose checkpoint it is, and its files.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Manifest {
+    /// The name of the server, if it has one.
+    pub(crate) name: Option<ServerName>,
+    /// The process that wrote it.
+    pub(crate) owner: Option<Owner>,
     pub(crate) files: Vec<FileEntry>,
 }
 
 impl Manifest {
+    /// A manifest of this process, without files yet.
+    pub(crate) fn new(name: Option<ServerName>) -> Self {
+        Self { name, owner: Some(Owner::here()), files: Vec::new() }
+    }
+
+    /// Reads that of a checkpoint; an empty one if another program wrote the checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if it cannot be read, `DataLoss` if it is damaged.
+    pub(crate) fn of(checkpoint: &Path) -> Result<Self> {
+        Ok(Self::read(checkpoint)?.unwrap_or_default())
+    }
+
+    /// The same, but `None` if another program wrote the checkpoint.
+    pub(crate) fn read(checkpoint: &Path) -> Result<Option<Self>> {
+        let done = checkpoint.join(DONE);
+        let content = fs::read(&done).map_err(|error| of_io("read", &done, &error))?;
+        Self::parse(&content).map_err(|error| damaged(&done, "at byte 0", error.message()))
+    }
+
     pub(crate) fn file(&self, name: &str) -> Option<&FileEntry> {
         self.files.iter().find(|file| file.name == name)
     }
 
     pub(crate) fn to_text(&self) -> String {
-        let mut text = format!("{WRITER} {}\n", env!("CARGO_PKG_VERSION"));
+        // Readers pass over words of the first line that they do not know.
+        let mut text = format!("{WRITER} {}", env!("CARGO_PKG_VERSION"));
+        // Writing to a string cannot fail.
+        if let Some(name) = &self.name {
+            let _ = write!(text, " {NAME}{}", name.as_str());
+        }
+        if let Some(owner) = &self.owner {
+            let _ = write!(text, " {OWNER}{}", owner.to_word());
+        }
+        text.push('\n');
         for FileEntry { name, records, bytes } in &self.files {
-            // Writing to a string cannot fail.
             let _ = writeln!(text, "{name} records={records} bytes={bytes}");
         }
         let checksum = crc32c::crc32c(text.as_bytes());
@@ -51,25 +95,34 @@ impl Manifest {
         if !is_ours(content) {
             return Ok(None);
         }
-        let damaged = || Error::data_loss("its lines and its checksum do not agree.");
-        let text = std::str::from_utf8(content).map_err(|_| damaged())?;
-        let (body, last) = text.trim_end().rsplit_once('\n').ok_or_else(damaged)?;
+        let damage = || Error::data_loss("its lines and its checksum do not agree.");
+        let text = std::str::from_utf8(content).map_err(|_| damage())?;
+        let (body, last) = text.trim_end().rsplit_once('\n').ok_or_else(damage)?;
         let checksum = crc32c::crc32c(format!("{body}\n").as_bytes());
         if last != format!("crc32c={checksum:08x}") {
-            return Err(damaged());
+            return Err(damage());
         }
-        let mut files = Vec::new();
-        for line in body.lines().skip(1) {
+        let mut lines = body.lines();
+        let first = lines.next().unwrap_or_default();
+        let mut manifest = Self::default();
+        for word in first.split(' ') {
+            if let Some(name) = word.strip_prefix(NAME) {
+                manifest.name = Some(name.parse().map_err(|_| damage())?);
+            } else if let Some(owner) = word.strip_prefix(OWNER) {
+                manifest.owner = owner.parse().ok();
+            }
+        }
+        for line in lines {
             let mut words = line.split(' ');
             let name = words.next().unwrap_or_default().to_owned();
             let mut number = |key: &str| {
                 let value = words.next().and_then(|word| word.strip_prefix(key));
-                value.and_then(|value| value.parse::<u64>().ok()).ok_or_else(damaged)
+                value.and_then(|value| value.parse::<u64>().ok()).ok_or_else(damage)
             };
             let (records, bytes) = (number("records=")?, number("bytes=")?);
-            files.push(FileEntry { name, records, bytes });
+            manifest.files.push(FileEntry { name, records, bytes });
         }
-        Ok(Some(Self { files }))
+        Ok(Some(manifest))
     }
 }
 
@@ -85,9 +138,13 @@ mod tests {
     #[test]
     fn what_is_written_is_read_and_damage_is_seen() {
         let entry = |name: &str, records| FileEntry { name: name.into(), records, bytes: 99 };
-        let manifest = Manifest { files: vec![entry("a", 1), entry("b", 0)] };
+        let name = Some("learner-1.b".parse().unwrap());
+        let files = vec![entry("a", 1), entry("b", 0)];
+        let manifest = Manifest { files: files.clone(), ..Manifest::new(name) };
         let text = manifest.to_text();
         assert_eq!(Manifest::parse(text.as_bytes()), Ok(Some(manifest)));
+        let nobodys = Manifest { files, ..Manifest::default() };
+        assert_eq!(Manifest::parse(nobodys.to_text().as_bytes()), Ok(Some(nobodys)));
         assert_eq!(Manifest::parse(b""), Ok(None));
         assert_eq!(Manifest::parse(b"somebody else"), Ok(None));
         for at in WRITER.len()..text.len() - 1 {

@@ -14,9 +14,11 @@ use reverb_wire::codec::chunk::put_chunk_data;
 use reverb_wire::codec::item::{ItemHead, put_item_with_keys};
 
 use crate::chunk_set::ChunkSet;
-use crate::directory::{CHUNKS, ITEMS, Owned, Partial, TABLES, prune};
+use crate::directory::{CHUNKS, ITEMS, Partial, TABLES, prune};
 use crate::failure::of_io;
+use crate::held::Held;
 use crate::manifest::{FileEntry, Manifest};
+use crate::name::ServerName;
 use crate::pipeline::{in_order, num_threads, step_back};
 use crate::progress::Progress;
 use crate::record::put_record;
@@ -39,8 +41,11 @@ pub struct SaveOptions {
     pub root: PathBuf,
     /// Group of checkpoints; there are none, so it must be empty.
     pub group: String,
-    /// Checkpoints that are kept, the new one included; at least 1.
+    /// Checkpoints that are kept, the new one included; at least 1. Those of other names do not
+    /// count and stay.
     pub keep_latest: usize,
+    /// The name of the server; checkpoints of one without a name have none.
+    pub name: Option<ServerName>,
 }
 
 /// What was saved.
@@ -62,8 +67,8 @@ pub struct Saved {
 /// happens to them while it is written is not part of it. On Linux it lowers the priority of its
 /// thread, for good.
 ///
-/// `owned` are the checkpoints that this server wrote; the new one is added, those that were
-/// deleted are taken out.
+/// `held` is what this server has to itself; the new checkpoint is added, those that were deleted are
+/// taken out.
 ///
 /// # Errors
 ///
@@ -74,7 +79,7 @@ pub fn save(
     tables: &[Arc<Table>],
     options: &SaveOptions,
     progress: &Progress,
-    owned: &mut Vec<Owned>,
+    held: &mut Held,
 ) -> Result<Saved> {
     if !options.group.is_empty() {
         return Err(Error::invalid_argument(format!(
@@ -91,7 +96,7 @@ pub fn save(
     let snapshots = moment.copy();
     // Not before: whoever waits for a table would wait for a thread that has stepped back.
     step_back();
-    let mut manifest = Manifest::default();
+    let mut manifest = Manifest::new(options.name.clone());
     manifest.files.push(write_tables(&partial, &snapshots, progress)?);
     let mut chunks = ChunkSet::default();
     for item in snapshots.iter().flat_map(|snapshot| &snapshot.items) {
@@ -103,9 +108,9 @@ pub fn save(
     manifest.files.push(write_chunks(&partial, &chunks, progress)?);
     drop(chunks);
     let published = partial.publish(&manifest)?;
-    let path = published.path().to_owned();
-    owned.push(published);
-    prune(&options.root, options.keep_latest, owned);
+    let path = published.path.clone();
+    held.checkpoints.push(published);
+    prune(&options.root, options.keep_latest, options.name.as_ref(), held);
     let bytes = manifest.files.iter().map(|file| file.bytes).sum();
     Ok(Saved { path, num_items, bytes, locked, took: start.elapsed() })
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A complete checkpoint on disk: its tables, chunks and items, with all checksums.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use crate::directory::{CHUNKS, DONE, ITEMS, TABLES, is_complete, latest};
 use crate::failure::{damaged, of_io};
 use crate::legacy;
 use crate::manifest::Manifest;
+use crate::name::ServerName;
 use crate::pipeline::{in_order, num_threads};
 use crate::progress::Progress;
 use crate::settings;
@@ -77,30 +78,30 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Opens a checkpoint, or the latest complete one of a directory of checkpoints.
+    /// Opens a checkpoint, or the latest complete one of a directory of checkpoints: of the server
+    /// with that name, if one is given.
     ///
     /// # Errors
     ///
     /// `FailedPrecondition` if there is none; `DataLoss` if its tables are damaged.
-    pub fn open(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path, name: Option<&ServerName>) -> Result<Self> {
         if is_complete(path)? {
             return Self::read(path.to_owned());
         }
-        match latest(path)? {
-            Some(found) => Self::read(found),
-            None => Err(Error::failed_precondition(format!(
-                "There is no complete checkpoint at {}: neither it nor a directory in it has a \
-                 file {DONE}.",
-                path.display()
-            ))),
+        if let Some(found) = latest(path, name)? {
+            return Self::read(found);
         }
+        let of_name = name.map_or_else(String::new, |name| format!(" of a server named {name}"));
+        Err(Error::failed_precondition(format!(
+            "There is no complete checkpoint{of_name} at {}: neither it nor a directory in it has a \
+             file {DONE}{}.",
+            path.display(),
+            if name.is_some() { " with that name" } else { "" }
+        )))
     }
 
     pub(crate) fn read(path: PathBuf) -> Result<Self> {
-        let done = path.join(DONE);
-        let content = fs::read(&done).map_err(|error| of_io("read", &done, &error))?;
-        let manifest = Manifest::parse(&content)
-            .map_err(|error| damaged(&done, "at byte 0", error.message()))?;
+        let manifest = Manifest::read(&path)?;
         let (tables, chunks) = (open_file(&path, TABLES)?, open_file(&path, CHUNKS)?);
         let (tables, chunks) = (required(&path, TABLES, tables)?, required(&path, CHUNKS, chunks)?);
         let items = open_file(&path, ITEMS)?;
@@ -124,6 +125,11 @@ impl Stored {
     /// Its directory.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The name of the server that saved it, if it had one.
+    pub fn server_name(&self) -> Option<&ServerName> {
+        self.manifest.as_ref()?.name.as_ref()
     }
 
     /// Its tables, in the order of the file.

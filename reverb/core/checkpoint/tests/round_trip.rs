@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use reverb_checkpoint::{LoadOptions, Loaded, Progress, SaveOptions, Stored, load, save};
+use reverb_checkpoint::{Held, LoadOptions, Loaded, Progress, SaveOptions, Stored, load, save};
 use reverb_data::{
     Chunk, ChunkBuilder, DType, Error, ErrorKind, NewItem, Result, Sampled, SequenceRange, Shape,
     Tensor, TensorData, TrajectoryBuilder,
@@ -96,13 +96,18 @@ fn content(table: &Table) -> String {
 }
 
 fn save_to(root: &Path, tables: &[Arc<Table>]) -> PathBuf {
-    let options = SaveOptions { root: root.to_owned(), group: String::new(), keep_latest: 1 };
-    save(tables, &options, &Progress::default(), &mut Vec::new()).unwrap().path
+    let (progress, mut held) = (Progress::default(), Held::default());
+    save(tables, &save_options(root), &progress, &mut held).unwrap().path
+}
+
+fn save_options(root: &Path) -> SaveOptions {
+    SaveOptions { root: root.to_owned(), group: String::new(), keep_latest: 1, name: None }
 }
 
 fn load_from(root: &Path, tables: &[Arc<Table>]) -> Result<Option<Loaded>> {
-    let options = LoadOptions { root: root.to_owned(), fallback: None, restore_settings: false };
-    load(tables, &options, &Arc::default())
+    let root = root.to_owned();
+    let options = LoadOptions { root, fallback: None, name: None, restore_settings: false };
+    load(tables, &options, &Arc::default(), &mut Held::default())
 }
 
 #[test]
@@ -128,7 +133,7 @@ fn tables_come_back_as_they_were() {
     for (saved, loaded) in saved.iter().zip(&loaded) {
         assert_eq!(content(saved), content(loaded));
     }
-    let statistics = Stored::open(&path).unwrap().statistics(&Arc::default()).unwrap();
+    let statistics = Stored::open(&path, None).unwrap().statistics(&Arc::default()).unwrap();
     assert_eq!(statistics[0].num_chunks, 4998);
     assert_eq!((statistics[1].num_chunks, statistics[1].lengths.as_slice()), (1, &[2, 2, 2][..]));
 }
@@ -152,11 +157,10 @@ fn a_cancelled_save_leaves_nothing() {
     let root = tempfile::tempdir().unwrap();
     let saved = tables(10);
     insert(&saved[0], 1, &chunk(1, &[1, 2, 3]));
-    let options =
-        SaveOptions { root: root.path().to_owned(), group: String::new(), keep_latest: 1 };
     let progress = Progress::default();
     progress.cancel();
-    let error = save(&saved, &options, &progress, &mut Vec::new()).unwrap_err();
+    let error =
+        save(&saved, &save_options(root.path()), &progress, &mut Held::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
 }

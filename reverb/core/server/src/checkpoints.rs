@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use reverb_checkpoint::{Owned, Progress, SaveOptions, Saved, save};
+use reverb_checkpoint::{Held, Progress, SaveOptions, Saved, ServerName, save};
 use reverb_data::{Error, Result};
 use reverb_engine::Table;
 use reverb_wire::generated::reverb::CheckpointStatusResponse;
@@ -33,8 +33,12 @@ pub struct CheckpointOptions {
     pub keep_latest: usize,
     /// Time from the beginning of one save to the next; none without being asked if absent.
     pub interval: Option<Duration>,
+    /// The name that stands in the checkpoints, so that others of the directory are left alone.
+    pub name: Option<ServerName>,
     /// What the tables were loaded from.
     pub restored_from: Option<PathBuf>,
+    /// What the server has to itself until it stops; locked while a checkpoint is written.
+    pub held: Arc<tokio::sync::Mutex<Held>>,
 }
 
 impl Default for CheckpointOptions {
@@ -44,7 +48,9 @@ impl Default for CheckpointOptions {
             group: String::new(),
             keep_latest: 1,
             interval: None,
+            name: None,
             restored_from: None,
+            held: Arc::default(),
         }
     }
 }
@@ -53,8 +59,6 @@ impl Default for CheckpointOptions {
 pub(crate) struct Checkpoints {
     options: CheckpointOptions,
     runtime: Handle,
-    /// The checkpoints of this server that are on disk; locked while one is written.
-    owned: Arc<tokio::sync::Mutex<Vec<Owned>>>,
     state: Mutex<State>,
 }
 
@@ -84,8 +88,7 @@ impl fmt::Debug for Checkpoints {
 
 impl Checkpoints {
     pub(crate) fn new(options: CheckpointOptions, runtime: Handle) -> Arc<Self> {
-        let owned = Arc::default();
-        Arc::new(Self { options, runtime, owned, state: Mutex::default() })
+        Arc::new(Self { options, runtime, state: Mutex::default() })
     }
 
     /// Saves the tables as of a moment after this call. Waits for saves that were asked for before.
@@ -94,7 +97,7 @@ impl Checkpoints {
     pub(crate) async fn save(self: &Arc<Self>, tables: &[Arc<Table>]) -> Result<String> {
         let (this, tables) = (Arc::clone(self), tables.to_vec());
         let saving = self.runtime.spawn(async move {
-            let mut owned = Arc::clone(&this.owned).lock_owned().await;
+            let mut held = Arc::clone(&this.options.held).lock_owned().await;
             let progress = match this.begin() {
                 Ok(progress) => progress,
                 Err(error) => return this.end(Err(error)),
@@ -106,7 +109,7 @@ impl Checkpoints {
             let thread = std::thread::Builder::new().name("reverb-save".to_owned());
             let thread = thread.spawn(move || {
                 // Somebody waits, as long as the runtime lives.
-                let _ = sender.send(save(&tables, &options, &progress, &mut owned));
+                let _ = sender.send(save(&tables, &options, &progress, &mut held));
             });
             let saved = match thread {
                 Ok(_) => saved.await.unwrap_or_else(|_| Err(lost())),
@@ -147,12 +150,13 @@ impl Checkpoints {
     }
 
     /// Blocks until nothing is written any more, at most for `limit`. From then on other servers may
-    /// delete what this one wrote.
+    /// load and delete what this one wrote, and have its name.
     pub(crate) fn wait_for_end(&self, limit: Duration) {
         let start = Instant::now();
         loop {
-            if let Ok(mut owned) = self.owned.try_lock() {
-                return owned.clear();
+            if let Ok(mut held) = self.options.held.try_lock() {
+                *held = Held::default();
+                return;
             }
             if start.elapsed() >= limit {
                 return log::warn!("the server stops while a checkpoint is given up");
@@ -181,6 +185,7 @@ impl Checkpoints {
             root: root.unwrap_or_default(),
             group: self.options.group.clone(),
             keep_latest: self.options.keep_latest,
+            name: self.options.name.clone(),
         }
     }
 

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a server has to itself in a directory of checkpoints: its name, and the checkpoints that it
+//! wrote or loaded.
+//!
+//! All of it are locks, so others see without asking what belongs to a server that runs, and a
+//! server that was killed has nothing.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use reverb_data::{Error, Result};
+
+use crate::directory::TABLES;
+use crate::lock::{FileLock, lock_directory, open_to_lock};
+use crate::manifest::Manifest;
+use crate::name::ServerName;
+use crate::owner::Owner;
+
+/// What the file of a name begins with, which is locked by the server that has the name.
+const NAME_FILE: &str = ".server-";
+
+/// What a server has to itself. Dropping it lets others have it.
+#[derive(Debug, Default)]
+pub struct Held {
+    _name: Option<FileLock>,
+    /// In the order they were written; the one that was loaded comes first.
+    pub(crate) checkpoints: Vec<HeldCheckpoint>,
+    /// Servers that were told of.
+    neighbours: BTreeSet<String>,
+}
+
+/// A checkpoint that a server wrote or loaded.
+#[derive(Debug)]
+pub(crate) struct HeldCheckpoint {
+    pub(crate) path: PathBuf,
+    /// Absent on a file system without locks.
+    pub(crate) _lock: Option<FileLock>,
+}
+
+impl Held {
+    /// Takes a name for as long as the server runs.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if another server that runs has it; tells which.
+    pub(crate) fn take_name(&mut self, root: &Path, name: &ServerName) -> Result<()> {
+        let path = root.join(format!("{NAME_FILE}{}", name.as_str()));
+        match lock_name(root, &path) {
+            Ok(lock) => self._name = Some(lock),
+            Err(TryLockError::WouldBlock) => return Err(name_is_taken(root, &path, name)),
+            Err(TryLockError::Error(error)) => log::warn!(
+                "{} cannot be locked, so that a second server of the name {name} would not be \
+                 noticed: {error}",
+                path.display()
+            ),
+        }
+        Ok(())
+    }
+
+    /// Takes a checkpoint that is to be loaded. To be called while the directory is locked.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if another server that runs has it; tells which.
+    pub(crate) fn take_checkpoint(&mut self, root: &Path, path: &Path) -> Result<()> {
+        let tables = path.join(TABLES);
+        let lock = match open_to_lock(&tables).map(|file| FileLock::try_new(&file)) {
+            Ok(Ok(lock)) => Some(lock),
+            Ok(Err(TryLockError::WouldBlock)) => return Err(checkpoint_is_taken(root, path)),
+            Ok(Err(TryLockError::Error(error))) => {
+                log::info!("{} cannot be locked: {error}", tables.display());
+                None
+            }
+            // Reading it will tell why.
+            Err(_) => None,
+        };
+        self.checkpoints.push(HeldCheckpoint { path: path.to_owned(), _lock: lock });
+        Ok(())
+    }
+
+    /// Gives back the checkpoint that was taken last.
+    pub(crate) fn give_back_checkpoint(&mut self) {
+        self.checkpoints.pop();
+    }
+
+    /// Warns, once for each, of another server that runs and has a checkpoint in the directory.
+    pub(crate) fn tell_of_neighbour(&mut self, root: &Path, path: &Path, manifest: &Manifest) {
+        let who = describe(path, manifest);
+        if self.neighbours.contains(&who) {
+            return;
+        }
+        log::warn!(
+            "checkpoint directory {}: {who} uses it too, at present checkpoint {}; a server that \
+             starts loads the last checkpoint, whoever saved it. Give each server a name of its own \
+             by DefaultCheckpointer(..., name=...), or a directory of its own",
+            root.display(),
+            path.display()
+        );
+        self.neighbours.insert(who);
+    }
+}
+
+/// Creates the file of a name if need be, locks it and writes down whose it is.
+fn lock_name(root: &Path, path: &Path) -> std::result::Result<FileLock, TryLockError> {
+    fs::create_dir_all(root).map_err(TryLockError::Error)?;
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    let mut file = file.map_err(TryLockError::Error)?;
+    let _directory = lock_directory(root);
+    let lock = FileLock::try_new(&file)?;
+    if let Err(error) = write_owner(&mut file) {
+        log::debug!("{} cannot be written: {error}", path.display());
+    }
+    Ok(lock)
+}
+
+fn write_owner(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.write_all(format!("{}\n", Owner::here().to_word()).as_bytes())
+}
+
+/// The server that runs and has a checkpoint: that locked it, or else that wrote it.
+fn describe(path: &Path, manifest: &Manifest) -> String {
+    let owner = Owner::of_lock(&path.join(TABLES)).or_else(|| manifest.owner.clone());
+    let name = manifest.name.as_ref().map_or_else(String::new, |name| format!(" named {name}"));
+    format!("another server{name} that is running{}", in_parentheses(owner.as_ref()))
+}
+
+fn in_parentheses(owner: Option<&Owner>) -> String {
+    owner.map_or_else(String::new, |owner| format!(" ({owner})"))
+}
+
+fn name_is_taken(root: &Path, file: &Path, name: &ServerName) -> Error {
+    let owner = fs::read_to_string(file).ok().and_then(|text| text.parse().ok());
+    Error::failed_precondition(format!(
+        "Another server that is running{} has the name {name} in the checkpoint directory {}. Stop \
+         it, or give this server another name or another directory.",
+        in_parentheses(owner.as_ref()),
+        root.display()
+    ))
+}
+
+fn checkpoint_is_taken(root: &Path, path: &Path) -> Error {
+    let manifest = Manifest::of(path).unwrap_or_default();
+    Error::failed_precondition(format!(
+        "Checkpoint {} belongs to {}: if this server loaded it, both would hold the same data. Stop \
+         the other server, or give each server a name of its own in the directory {} by \
+         DefaultCheckpointer(..., name=...), or a directory of its own.",
+        path.display(),
+        describe(path, &manifest),
+        root.display()
+    ))
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The name by which a server knows its checkpoints from those of others.
+
+use std::fmt;
+use std::str::FromStr;
+
+use reverb_data::{Error, Result};
+
+/// Characters of a name, at most.
+const MAX_LENGTH: usize = 64;
+
+/// A name that stands in every checkpoint of a server, and in the name of a file.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServerName(String);
+
+impl ServerName {
+    /// The name as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ServerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}'", self.0)
+    }
+}
+
+impl FromStr for ServerName {
+    type Err = Error;
+
+    /// # Errors
+    ///
+    /// `InvalidArgument` unless it is short and of characters that every file system takes.
+    fn from_str(name: &str) -> Result<Self> {
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        if (1..=MAX_LENGTH).contains(&name.len()) && name.chars().all(is_allowed) {
+            return Ok(Self(name.to_owned()));
+        }
+        Err(Error::invalid_argument(format!(
+            "name must have 1 to {MAX_LENGTH} characters, each of A-Z, a-z, 0-9, '_', '-' or '.', \
+             got {name:?}"
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_into_files_and_lines() {
+        for name in ["a", "replay-0.train_2", "..", &"x".repeat(64)] {
+            assert_eq!(name.parse::<ServerName>().unwrap().as_str(), name);
+        }
+        for name in ["", "a/b", "a\\b", "a b", "a\n", "a\0", "a=b", "é", &"x".repeat(65)] {
+            let error = name.parse::<ServerName>().unwrap_err();
+            assert!(error.message().ends_with(&format!("got {name:?}")), "{error}");
+        }
+    }
+}
