@@ -57,6 +57,7 @@ def inspect(
     return {
         "kind": source.kind,
         "source": source.name,
+        "server_name": source.server_name,
         "read_at": time.time(),
         "items_unread": unread,
         "tables": {
@@ -75,7 +76,8 @@ def as_text(report: dict[str, Any]) -> str:
     """A report for people."""
     count = len(report["tables"])
     plural = "table" if count == 1 else "tables"
-    lines = [f"{report['kind']} {report['source']}, {count} {plural}"]
+    of_server = f" of server {report['server_name']}" if report["server_name"] else ""
+    lines = [f"{report['kind']} {report['source']}{of_server}, {count} {plural}"]
     if report["items_unread"]:
         lines.append(f"Items were not read: {report['items_unread']}.")
     for name, table in report["tables"].items():

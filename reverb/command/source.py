@@ -51,11 +51,13 @@ class Source(Protocol):
     Attributes:
       kind: `checkpoint` or `server`.
       name: The checkpoint's path, or the server's address.
+      server_name: Under which name a checkpoint was saved, see `DefaultCheckpointer`.
       tables: Settings and counters by table name, as of when the source was opened.
     """
 
     kind: str
     name: str
+    server_name: str | None
     tables: dict[str, TableInfo]
 
     def statistics(
@@ -85,6 +87,7 @@ class CheckpointSource:
     def __init__(self, path: pathlib.Path) -> None:
         self._checkpoint = read(path)
         self.name = str(self._checkpoint.path)
+        self.server_name = self._checkpoint.server_name
         self.tables: dict[str, TableInfo] = self._checkpoint.tables
 
     def statistics(
@@ -103,6 +106,7 @@ class ServerSource:
     """The tables of a server that runs, of this package or of dm-reverb."""
 
     kind = "server"
+    server_name = None
 
     def __init__(self, address: str, timeout_s: float) -> None:
         self.name = address

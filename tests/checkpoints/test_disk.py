@@ -53,7 +53,12 @@ SERVER = """
             pass
 
     def load():
-        with reverb.Server([testing.table(max_size=100_000)], checkpointer=checkpointer) as other:
+        # Not from the directory itself, where the checkpoint belongs to the first server.
+        path = reverb.checkpointers.read(root).path
+        copy = reverb.checkpointers.DefaultCheckpointer(
+            str(root) + "-of-another", fallback_checkpoint_path=path
+        )
+        with reverb.Server([testing.table(max_size=100_000)], checkpointer=copy) as other:
             print(other.localhost_client().server_info()["table"].current_size)
 """
 

@@ -80,7 +80,9 @@ class TestStatus:
         assert (status.latest_error, status.latest_path) == (None, path)
 
     def test_it_says_what_was_restored(self, serve, root):
-        path = serve(root).checkpoint()
+        client = serve(root)
+        path = client.checkpoint()
+        client.server.stop()
         assert serve(root).checkpoint_status().restored_from == path
 
     def test_over_the_network(self, serve, root):

@@ -9,22 +9,32 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use reverb_data::{Error, Result};
 
-use crate::directory::TABLES;
+use crate::directory::{TABLES, latest};
 use crate::lock::{FileLock, lock_directory, open_to_lock};
 use crate::manifest::Manifest;
 use crate::name::ServerName;
 use crate::owner::Owner;
+use crate::pipeline::check;
+use crate::progress::Progress;
 
 /// What the file of a name begins with, which is locked by the server that has the name.
 const NAME_FILE: &str = ".server-";
 
+/// How long a start waits for what another server has: one that is stopping, or whose start was
+/// interrupted, gives it back within a moment.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often it tries meanwhile.
+const POLL: Duration = Duration::from_millis(20);
+
 /// What a server has to itself. Dropping it lets others have it.
 #[derive(Debug, Default)]
 pub struct Held {
-    _name: Option<FileLock>,
+    name: Option<FileLock>,
     /// In the order they were written; the one that was loaded comes first.
     pub(crate) checkpoints: Vec<HeldCheckpoint>,
     /// Servers that were told of.
@@ -45,39 +55,59 @@ impl Held {
     /// # Errors
     ///
     /// `FailedPrecondition` if another server that runs has it; tells which.
-    pub(crate) fn take_name(&mut self, root: &Path, name: &ServerName) -> Result<()> {
+    pub(crate) fn take_name(
+        &mut self,
+        root: &Path,
+        name: &ServerName,
+        progress: &Progress,
+    ) -> Result<()> {
         let path = root.join(format!("{NAME_FILE}{}", name.as_str()));
-        match lock_name(root, &path) {
-            Ok(lock) => self._name = Some(lock),
-            Err(TryLockError::WouldBlock) => return Err(name_is_taken(root, &path, name)),
-            Err(TryLockError::Error(error)) => log::warn!(
-                "{} cannot be locked, so that a second server of the name {name} would not be \
-                 noticed: {error}",
-                path.display()
-            ),
-        }
+        self.name = patiently(progress, || match lock_name(root, &path) {
+            Ok(lock) => Ok(Ok(Some(lock))),
+            Err(TryLockError::WouldBlock) => Ok(Err(name_is_taken(root, &path, name))),
+            Err(TryLockError::Error(error)) => {
+                log::warn!(
+                    "{} cannot be locked, so that a second server of the name {name} would not be \
+                     noticed: {error}",
+                    path.display()
+                );
+                Ok(Ok(None))
+            }
+        })?;
         Ok(())
     }
 
-    /// Takes a checkpoint that is to be loaded. To be called while the directory is locked.
+    /// Takes the latest checkpoint in order to load it; `None` if there is none.
     ///
     /// # Errors
     ///
     /// `FailedPrecondition` if another server that runs has it; tells which.
-    pub(crate) fn take_checkpoint(&mut self, root: &Path, path: &Path) -> Result<()> {
-        let tables = path.join(TABLES);
-        let lock = match open_to_lock(&tables).map(|file| FileLock::try_new(&file)) {
-            Ok(Ok(lock)) => Some(lock),
-            Ok(Err(TryLockError::WouldBlock)) => return Err(checkpoint_is_taken(root, path)),
-            Ok(Err(TryLockError::Error(error))) => {
-                log::info!("{} cannot be locked: {error}", tables.display());
-                None
-            }
-            // Reading it will tell why.
-            Err(_) => None,
-        };
-        self.checkpoints.push(HeldCheckpoint { path: path.to_owned(), _lock: lock });
-        Ok(())
+    pub(crate) fn take_latest(
+        &mut self,
+        root: &Path,
+        name: Option<&ServerName>,
+        progress: &Progress,
+    ) -> Result<Option<PathBuf>> {
+        patiently(progress, || {
+            // So that it is not deleted before it is taken.
+            let _directory = lock_directory(root);
+            let Some(path) = latest(root, name)? else { return Ok(Ok(None)) };
+            let tables = path.join(TABLES);
+            let lock = match open_to_lock(&tables).map(|file| FileLock::try_new(&file)) {
+                Ok(Ok(lock)) => Some(lock),
+                Ok(Err(TryLockError::WouldBlock)) => {
+                    return Ok(Err(checkpoint_is_taken(root, &path)));
+                }
+                Ok(Err(TryLockError::Error(error))) => {
+                    log::info!("{} cannot be locked: {error}", tables.display());
+                    None
+                }
+                // Reading it will tell why.
+                Err(_) => None,
+            };
+            self.checkpoints.push(HeldCheckpoint { path: path.clone(), _lock: lock });
+            Ok(Ok(Some(path)))
+        })
     }
 
     /// Gives back the checkpoint that was taken last.
@@ -99,6 +129,25 @@ impl Held {
             path.display()
         );
         self.neighbours.insert(who);
+    }
+}
+
+/// Tries again for some time what another server prevents, which may be about to end. `attempt`
+/// returns an error of its own where that is not so.
+fn patiently<T>(
+    progress: &Progress,
+    mut attempt: impl FnMut() -> Result<std::result::Result<T, Error>>,
+) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        match attempt()? {
+            Ok(taken) => return Ok(taken),
+            Err(refused) if start.elapsed() >= PATIENCE => return Err(refused),
+            Err(_) => {
+                check(progress.cancelled())?;
+                std::thread::sleep(POLL);
+            }
+        }
     }
 }
 

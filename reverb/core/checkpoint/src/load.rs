@@ -12,16 +12,12 @@ use reverb_engine::{Restored, Table, TableConfig};
 use crate::directory::{ITEMS, is_complete, latest};
 use crate::failure::damaged;
 use crate::held::Held;
-use crate::lock::lock_directory;
 use crate::manifest::Manifest;
 use crate::name::ServerName;
 use crate::pipeline::check;
 use crate::progress::Progress;
 use crate::settings::differences;
-use crate::stored::{Stored, StoredTable, is_gone};
-
-/// Attempts to open a latest checkpoint, while other servers replace it.
-const ATTEMPTS: usize = 5;
+use crate::stored::{ATTEMPTS, Stored, StoredTable, is_gone};
 
 /// What to load.
 #[derive(Debug, Clone)]
@@ -66,9 +62,9 @@ pub fn load(
 ) -> Result<Option<Loaded>> {
     let start = Instant::now();
     if let Some(name) = &options.name {
-        held.take_name(&options.root, name)?;
+        held.take_name(&options.root, name, progress)?;
     }
-    let Some(stored) = find(options, held)? else { return Ok(None) };
+    let Some(stored) = find(options, progress, held)? else { return Ok(None) };
     log::info!("checkpoint {}: is being loaded", stored.path().display());
     let mut by_name = HashMap::new();
     for (at, table) in tables.iter().enumerate() {
@@ -112,15 +108,16 @@ pub fn load(
     Ok(Some(Loaded { path: stored.path().to_owned(), num_items, tables: all }))
 }
 
-fn find(options: &LoadOptions, held: &mut Held) -> Result<Option<Stored>> {
+fn find(options: &LoadOptions, progress: &Progress, held: &mut Held) -> Result<Option<Stored>> {
     for attempt in 1.. {
-        let Some(found) = take_latest(options, held)? else { break };
+        let found = held.take_latest(&options.root, options.name.as_ref(), progress)?;
+        let Some(found) = found else { break };
         match Stored::read(found.clone()) {
             Ok(stored) => {
                 tell_of_name(&stored, options);
                 return Ok(Some(stored));
             }
-            // Another server has replaced it with a newer one.
+            // Another server has replaced it with a newer one, on a file system without locks.
             Err(error) if attempt < ATTEMPTS && is_gone(&found) => {
                 held.give_back_checkpoint();
                 drop(error);
@@ -135,16 +132,6 @@ fn find(options: &LoadOptions, held: &mut Held) -> Result<Option<Stored>> {
             Ok(None)
         }
     }
-}
-
-/// The latest checkpoint, which nobody else can take or delete from now on.
-fn take_latest(options: &LoadOptions, held: &mut Held) -> Result<Option<PathBuf>> {
-    let _lock = lock_directory(&options.root);
-    let found = latest(&options.root, options.name.as_ref())?;
-    if let Some(path) = &found {
-        held.take_checkpoint(&options.root, path)?;
-    }
-    Ok(found)
 }
 
 fn tell_of_name(stored: &Stored, options: &LoadOptions) {

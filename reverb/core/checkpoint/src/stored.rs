@@ -26,6 +26,9 @@ use crate::pipeline::{in_order, num_threads};
 use crate::progress::Progress;
 use crate::settings;
 
+/// Attempts to open a latest checkpoint, while servers replace it by newer ones.
+pub(crate) const ATTEMPTS: usize = 5;
+
 /// A table as it was stored.
 #[derive(Debug, Clone)]
 pub struct StoredTable {
@@ -88,8 +91,12 @@ impl Stored {
         if is_complete(path)? {
             return Self::read(path.to_owned());
         }
-        if let Some(found) = latest(path, name)? {
-            return Self::read(found);
+        for attempt in 1.. {
+            let Some(found) = latest(path, name)? else { break };
+            match Self::read(found.clone()) {
+                Err(error) if attempt < ATTEMPTS && is_gone(&found) => drop(error),
+                read => return read,
+            }
         }
         let of_name = name.map_or_else(String::new, |name| format!(" of a server named {name}"));
         Err(Error::failed_precondition(format!(
