@@ -215,6 +215,16 @@ impl<'a> TensorView<'a> {
         }
     }
 
+    /// Whether some rows can be copied without decoding the others.
+    pub fn has_rows_in_place(&self) -> bool {
+        match &self.content {
+            Content::Packed(block) => {
+                self.delta_width().is_none() && literal::body(block).is_some()
+            }
+            Content::StringValues(_) => false,
+        }
+    }
+
     /// Copies rows `[offset, offset + length)` of fixed-size elements to `out`, which is exactly as long as they are.
     pub fn copy_rows(&self, offset: usize, length: usize, out: &mut [u8]) -> Result<()> {
         self.check_rows(offset, length)?;

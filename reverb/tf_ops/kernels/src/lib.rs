@@ -22,6 +22,7 @@ mod rows;
 mod sampler;
 mod strings;
 mod tensor;
+mod timesteps;
 mod waiting;
 mod writers;
 

@@ -53,7 +53,7 @@ impl RowSpecs {
     }
 
     /// Compares a row with what is expected.
-    fn check_row(&self, index: usize, dtype: DType, shape: &[usize]) -> Outcome<()> {
+    pub(crate) fn check_row(&self, index: usize, dtype: DType, shape: &[usize]) -> Outcome<()> {
         let signature = self.signature.get().and_then(Option::as_ref);
         let name =
             signature.and_then(|signature| signature.0.get(index)).map(|spec| spec.name.as_str());
@@ -98,7 +98,7 @@ impl RowSpecs {
         ))
     }
 
-    fn check_num_columns(&self, trajectory: &Trajectory) -> Outcome<()> {
+    pub(crate) fn check_num_columns(&self, trajectory: &Trajectory) -> Outcome<()> {
         let (expected, found) = (self.columns.len(), trajectory.num_columns());
         if expected == found {
             return Ok(());
@@ -142,7 +142,7 @@ pub(crate) struct Infos {
 }
 
 impl Infos {
-    fn with_capacity(rows: usize) -> Self {
+    pub(crate) fn with_capacity(rows: usize) -> Self {
         Self {
             keys: Vec::with_capacity(rows),
             probabilities: Vec::with_capacity(rows),
@@ -152,7 +152,8 @@ impl Infos {
         }
     }
 
-    fn push(&mut self, sampled: &Sampled, rows: usize) {
+    /// Adds as many rows of one item.
+    pub(crate) fn push(&mut self, sampled: &Sampled, rows: usize) {
         for _ in 0..rows {
             self.keys.push(sampled.key);
             self.probabilities.push(sampled.probability);
@@ -194,6 +195,11 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
+    /// Rows of `num_items` items.
+    pub(crate) fn new(infos: Infos, columns: Vec<Output>, num_items: usize) -> Self {
+        Self { infos, columns, num_items }
+    }
+
     /// No rows, in the form that the specs ask for.
     pub(crate) fn none(specs: &RowSpecs) -> Outcome<Self> {
         let columns = specs.columns.iter().map(|(dtype, shape)| {
@@ -235,91 +241,6 @@ impl Rows {
         let num_items = infos.keys.len();
         Ok(Self { infos, columns: columns.finish(num_items)?, num_items })
     }
-
-    /// Gives the steps of items one after another: columns become `[sum of T, ...]`. Ends before an item whose steps
-    /// have another shape than those of the first.
-    pub(crate) fn of_timesteps(samples: &[Sampled], specs: &RowSpecs) -> Outcome<Self> {
-        let Some(first) = samples.first() else { return Self::none(specs) };
-        let step_specs = Steps::of(&first.trajectory, specs)?;
-        for (i, (dtype, shape)) in step_specs.columns.iter().enumerate() {
-            specs.check_row(i, *dtype, shape)?;
-        }
-        let mut infos = Infos::with_capacity(samples.len());
-        let mut num_items = 0;
-        for sampled in samples {
-            let steps = Steps::of(&sampled.trajectory, specs)?;
-            if steps.columns != step_specs.columns {
-                break;
-            }
-            infos.push(sampled, steps.count);
-            num_items += 1;
-        }
-        let mut outputs = Vec::with_capacity(step_specs.columns.len());
-        for (i, (dtype, shape)) in step_specs.columns.into_iter().enumerate() {
-            let shape: Shape = std::iter::once(infos.keys.len()).chain(shape).collect();
-            outputs.push(concatenated(&samples[..num_items], i, dtype, shape)?);
-        }
-        Ok(Self { infos, columns: outputs, num_items })
-    }
-}
-
-/// One column of several items, one after another.
-fn concatenated(samples: &[Sampled], index: usize, dtype: DType, shape: Shape) -> Outcome<Output> {
-    if dtype == DType::String {
-        let mut strings = Vec::new();
-        for sampled in samples {
-            for column in sampled.trajectory.columns().skip(index).take(1) {
-                let plan = ColumnPlan::new(&sampled.trajectory, &column)?;
-                plan.append_strings(&sampled.trajectory, &column, &mut strings)?;
-            }
-        }
-        return Output::strings(shape, &strings);
-    }
-    let mut output = Output::new(dtype, shape)?;
-    let mut rest = output.bytes_mut();
-    for sampled in samples {
-        for column in sampled.trajectory.columns().skip(index).take(1) {
-            let plan = ColumnPlan::new(&sampled.trajectory, &column)?;
-            let (place, others) = rest
-                .split_at_mut_checked(plan.item_bytes)
-                .ok_or_else(|| Failure::internal("an item is longer than its steps"))?;
-            plan.write(&sampled.trajectory, &column, place)?;
-            rest = others;
-        }
-    }
-    Ok(output)
-}
-
-/// An item as steps.
-struct Steps {
-    count: usize,
-    /// Type and shape of one step of every column.
-    columns: SmallVec<[(DType, Shape); 8]>,
-}
-
-impl Steps {
-    fn of(trajectory: &Trajectory, specs: &RowSpecs) -> Outcome<Self> {
-        specs.check_num_columns(trajectory)?;
-        let mut count = None;
-        let mut columns = SmallVec::new();
-        for (i, column) in trajectory.columns().enumerate() {
-            let (dtype, mut shape) = trajectory.column_spec(&column)?;
-            let steps = shape.remove(0);
-            let expected = *count.get_or_insert(steps);
-            if steps != expected {
-                return Err(not_timesteps(&specs.table, expected, i, steps));
-            }
-            columns.push((dtype, shape));
-        }
-        Ok(Self { count: count.unwrap_or(0), columns })
-    }
-}
-
-pub(crate) fn not_timesteps(table: &str, first: usize, index: usize, steps: usize) -> Failure {
-    Failure::invalid_argument(format!(
-        "Received an item from table '{table}' that cannot be decomposed into timesteps: its first column has {first} \
-         steps and column {index} has {steps}. Read such tables with a TrajectoryDataset.",
-    ))
 }
 
 /// The columns of a batch of items in the making.

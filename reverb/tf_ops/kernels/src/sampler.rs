@@ -12,6 +12,7 @@ use reverb_data::{DType, Result, Sampled};
 use crate::failure::{Failure, Outcome};
 use crate::handles::Handles;
 use crate::rows::{RowSpecs, Rows};
+use crate::timesteps::StepQueue;
 use crate::waiting::Bell;
 
 /// How long an iterator waits for the signature of its table before it goes on without.
@@ -39,6 +40,8 @@ pub(crate) struct OpenSampler {
     bell: Arc<Bell>,
     /// Items that were taken from the sampler and wait for others to make a batch, or were too many for one.
     held: Mutex<Vec<Sampled>>,
+    /// The same, where rows are steps.
+    held_steps: Mutex<StepQueue>,
 }
 
 /// How many rows an op asks for, and in which form.
@@ -60,7 +63,8 @@ pub(crate) fn open(client: &Arc<Client>, specs: RowSpecs, options: SamplerOption
         move || bell.ring()
     };
     let sampler = Sampler::start(Arc::clone(client), &specs.table, options, before, on_news);
-    OPEN.add(Arc::new(OpenSampler { sampler, specs, bell, held: Mutex::default() }))
+    let (held, held_steps) = (Mutex::default(), Mutex::default());
+    OPEN.add(Arc::new(OpenSampler { sampler, specs, bell, held, held_steps }))
 }
 
 /// The sampler with a handle.
@@ -150,6 +154,9 @@ async fn learn_signature(
 impl OpenSampler {
     /// The next rows; none if not enough came within about `limit`.
     pub(crate) fn next(&self, wanted: Wanted, limit: Duration) -> Outcome<Rows> {
+        if self.specs.timesteps {
+            return self.next_steps(wanted, limit);
+        }
         let mut held = self.held.lock();
         let found = self.bell.wait(limit, || self.collect(wanted, &mut held).transpose());
         match found.transpose()? {
@@ -159,19 +166,27 @@ impl OpenSampler {
             }
             Some(_) => {}
         }
-        let rows = if self.specs.timesteps {
-            Rows::of_timesteps(&held, &self.specs)
-        } else {
-            Rows::of_items(&held, &self.specs, wanted.exact)
-        };
+        let rows = Rows::of_items(&held, &self.specs, wanted.exact);
         match &rows {
             Ok(rows) => drop(held.drain(..rows.num_items)),
             // What cannot be stacked is left out, so that it does not stand in the way for ever.
             Err(_) if wanted.exact => held.clear(),
-            Err(_) if !self.specs.timesteps => drop(held.remove(0)),
-            Err(_) => {}
+            Err(_) => drop(held.remove(0)),
         }
         rows
+    }
+
+    /// As `next`, where rows are steps, and what was taken may end in the middle of an item.
+    fn next_steps(&self, wanted: Wanted, limit: Duration) -> Outcome<Rows> {
+        let mut held = self.held_steps.lock();
+        let found = self.bell.wait(limit, || self.collect_steps(wanted, &mut held).transpose());
+        match found.transpose()? {
+            None => Rows::none(&self.specs),
+            Some(Taken::End) if held.is_empty() || (wanted.exact && wanted.drop_remainder) => {
+                Err(Failure::end_of_sequence())
+            }
+            Some(_) => held.take(wanted.rows, &self.specs, wanted.exact),
+        }
     }
 
     /// Checks that an op gives what the sampler was made for.
@@ -196,6 +211,30 @@ impl OpenSampler {
             Taken::Some if !wanted.exact || held.len() >= wanted.rows => Some(Taken::Some),
             Taken::Some | Taken::Nothing => None,
         })
+    }
+
+    /// As `collect`, where rows are steps.
+    fn collect_steps(&self, wanted: Wanted, held: &mut StepQueue) -> Result<Option<Taken>> {
+        let (mut items, mut lacking) = (Vec::new(), false);
+        while !held.is_ready(wanted.rows, wanted.exact) {
+            let missing = held.num_missing_items(wanted.rows);
+            let taken = self.sampler.take(missing, wanted.exact, &mut items)?;
+            lacking = wanted.exact && items.len() < missing;
+            for sampled in items.drain(..) {
+                held.push(sampled, &self.specs);
+            }
+            match taken {
+                Taken::Some => {}
+                Taken::Nothing => return Ok(None),
+                Taken::End => return Ok(Some(Taken::End)),
+            }
+        }
+        if lacking {
+            // Items were longer than those before, so that fewer are needed. If the sampler failed meanwhile, the next
+            // call tells.
+            let _ = self.sampler.take(0, true, &mut items);
+        }
+        Ok(Some(Taken::Some))
     }
 
     /// Whether the table's signature was compared; waits for it for about `limit`.

@@ -13,8 +13,8 @@ use crate::environment::client;
 use crate::failure::{Failure, Outcome};
 use crate::kernel::{Context, Definition, Op};
 use crate::pending::{self, Answer, Progress};
-use crate::rows::not_timesteps;
 use crate::tensor::Output;
+use crate::timesteps::not_timesteps;
 
 const OUTPUTS: &[&str] = &[
     "pending: int64",

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The steps of sampled items, one after another: a batch may begin and end in the middle of an item.
+
+use std::collections::VecDeque;
+
+use reverb_data::tensor::shape_text;
+use reverb_data::trajectory::{Column, Slice};
+use reverb_data::{DType, Error, Result, Sampled, Shape, Tensor, TensorData, Trajectory};
+use smallvec::SmallVec;
+
+use crate::failure::{Failure, Outcome};
+use crate::rows::{Infos, RowSpecs, Rows};
+use crate::tensor::Output;
+
+/// Items of which not all steps were given yet, in order.
+#[derive(Default)]
+pub(crate) struct StepQueue {
+    items: VecDeque<Item>,
+    /// Steps of the first item that were given.
+    given: usize,
+    /// Steps that were not.
+    left: usize,
+    /// Steps of the longest item so far.
+    longest: usize,
+    /// What is wrong with the item after the last one. No step of it can ever be given.
+    failure: Option<Failure>,
+}
+
+struct Item {
+    sampled: Sampled,
+    steps: usize,
+    /// Columns that were decoded whole because some of their steps could not be decoded without the others; by index.
+    decoded: Vec<Option<Tensor>>,
+}
+
+/// Some steps of the item at a position in the queue.
+struct Part {
+    item: usize,
+    first: usize,
+    count: usize,
+}
+
+impl StepQueue {
+    /// Adds an item. What is wrong with it is told when all steps before it were given.
+    pub(crate) fn push(&mut self, sampled: Sampled, specs: &RowSpecs) {
+        if self.failure.is_some() {
+            return;
+        }
+        match count_steps(&sampled.trajectory, specs) {
+            Ok(0) => {}
+            Ok(steps) => {
+                self.left += steps;
+                self.longest = self.longest.max(steps);
+                self.items.push_back(Item { sampled, steps, decoded: Vec::new() });
+            }
+            Err(failure) => self.failure = Some(failure),
+        }
+    }
+
+    /// Whether `take` has something to give; with `exact`, whether more items would change nothing.
+    pub(crate) fn is_ready(&self, rows: usize, exact: bool) -> bool {
+        self.failure.is_some() || self.left >= if exact { rows } else { 1 }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.left == 0
+    }
+
+    /// How many more items are certainly needed for as many rows, unless longer ones come than any so far.
+    pub(crate) fn num_missing_items(&self, rows: usize) -> usize {
+        rows.saturating_sub(self.left).div_ceil(self.longest.max(1))
+    }
+
+    /// Gives up to `rows` steps: columns become `[steps, ...]`. Steps of different shapes are not given together; with
+    /// `exact` that is an error, after which the steps are gone.
+    pub(crate) fn take(&mut self, rows: usize, specs: &RowSpecs, exact: bool) -> Outcome<Rows> {
+        if let Some(failure) = &self.failure
+            && (self.left == 0 || (exact && self.left < rows))
+        {
+            return Err(failure.clone());
+        }
+        let mut parts = self.parts(rows);
+        let Some(first) = self.items.front() else { return Rows::none(specs) };
+        let kinds = kinds(&first.sampled.trajectory)?;
+        check_kinds(&kinds, specs)?;
+        for (i, part) in parts.iter().enumerate() {
+            let item = &self.items[part.item];
+            if is_of_kinds(item, part, &kinds)? {
+                continue;
+            }
+            let others = self::kinds(&item.sampled.trajectory)?;
+            check_kinds(&others, specs)?;
+            if exact {
+                self.skip(&parts);
+                return Err(different(&kinds, &others));
+            }
+            if i == 0 {
+                return Err(mixed().into());
+            }
+            parts.truncate(i);
+            break;
+        }
+        let taken = self.copy(&parts, kinds)?;
+        self.skip(&parts);
+        Ok(taken)
+    }
+
+    /// The next steps, `rows` of them if there are as many.
+    fn parts(&self, rows: usize) -> Vec<Part> {
+        let (mut parts, mut missing, mut first) = (Vec::new(), rows, self.given);
+        for (item, Item { steps, .. }) in self.items.iter().enumerate() {
+            let count = missing.min(steps - first);
+            if count == 0 {
+                break;
+            }
+            parts.push(Part { item, first, count });
+            missing -= count;
+            first = 0;
+        }
+        parts
+    }
+
+    fn copy(&mut self, parts: &[Part], kinds: Kinds) -> Outcome<Rows> {
+        let rows = parts.iter().map(|part| part.count).sum();
+        let mut columns = kinds
+            .into_iter()
+            .map(|(dtype, shape)| StepColumn::new(dtype, shape, rows))
+            .collect::<Outcome<SmallVec<[StepColumn; 8]>>>()?;
+        let mut infos = Infos::with_capacity(rows);
+        for part in parts {
+            let Item { sampled, steps, decoded } = &mut self.items[part.item];
+            let trajectory = &sampled.trajectory;
+            if part.count < *steps {
+                decoded.resize(columns.len(), None);
+            }
+            for (i, (out, column)) in columns.iter_mut().zip(trajectory.columns()).enumerate() {
+                if part.count == *steps || is_in_place(trajectory, &column, part)? {
+                    out.put(trajectory, &column, part)?;
+                    continue;
+                }
+                if decoded[i].is_none() {
+                    decoded[i] = Some(trajectory.decode_column(&column)?);
+                }
+                out.put_decoded(decoded[i].as_ref(), part)?;
+            }
+            infos.push(sampled, part.count);
+        }
+        let columns = columns.into_iter().map(StepColumn::finish).collect::<Outcome<_>>()?;
+        Ok(Rows::new(infos, columns, parts.len()))
+    }
+
+    /// Forgets steps that were given.
+    fn skip(&mut self, parts: &[Part]) {
+        for part in parts {
+            self.left -= part.count;
+            self.given = part.first + part.count;
+            if self.given == self.items[0].steps {
+                self.items.pop_front();
+                self.given = 0;
+            }
+        }
+    }
+}
+
+/// Type and shape of one step of every column.
+type Kinds = SmallVec<[(DType, Shape); 8]>;
+
+fn kinds(trajectory: &Trajectory) -> Outcome<Kinds> {
+    let mut kinds = Kinds::new();
+    for column in trajectory.columns() {
+        let (dtype, mut shape) = trajectory.column_spec(&column)?;
+        shape.remove(0);
+        kinds.push((dtype, shape));
+    }
+    Ok(kinds)
+}
+
+fn check_kinds(kinds: &Kinds, specs: &RowSpecs) -> Outcome<()> {
+    kinds.iter().enumerate().try_for_each(|(i, (dtype, shape))| specs.check_row(i, *dtype, shape))
+}
+
+/// Compares steps of an item with what all of a batch must be, before memory is made for them.
+fn is_of_kinds(item: &Item, part: &Part, kinds: &Kinds) -> Result<bool> {
+    let trajectory = &item.sampled.trajectory;
+    for (column, (dtype, shape)) in trajectory.columns().zip(kinds) {
+        for slice in slices(&column, part) {
+            let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
+            if tensor.dtype != *dtype || tensor.row_shape() != &shape[..] {
+                return Ok(false);
+            }
+            tensor.plausible_bytes(slice.length)?;
+        }
+    }
+    Ok(true)
+}
+
+/// Whether steps can be copied without decoding others.
+fn is_in_place(trajectory: &Trajectory, column: &Column<'_>, part: &Part) -> Result<bool> {
+    for slice in slices(column, part) {
+        if !trajectory.chunks()[slice.chunk].tensor(slice.tensor)?.has_rows_in_place() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Where the steps of a part lie.
+fn slices(column: &Column<'_>, part: &Part) -> impl Iterator<Item = Slice> {
+    let (mut skipped, mut missing) = (part.first, part.count);
+    column.slices().filter_map(move |mut slice| {
+        let before = skipped.min(slice.length);
+        skipped -= before;
+        slice.offset += before;
+        slice.length = missing.min(slice.length - before);
+        missing -= slice.length;
+        (slice.length > 0).then_some(slice)
+    })
+}
+
+fn count_steps(trajectory: &Trajectory, specs: &RowSpecs) -> Outcome<usize> {
+    specs.check_num_columns(trajectory)?;
+    let mut count = None;
+    for (i, column) in trajectory.columns().enumerate() {
+        let steps = column.num_steps();
+        let expected = *count.get_or_insert(steps);
+        if steps != expected {
+            return Err(not_timesteps(&specs.table, expected, i, steps));
+        }
+    }
+    Ok(count.unwrap_or(0))
+}
+
+pub(crate) fn not_timesteps(table: &str, first: usize, index: usize, steps: usize) -> Failure {
+    Failure::invalid_argument(format!(
+        "Received an item from table '{table}' that cannot be decomposed into timesteps: its first column has {first} \
+         steps and column {index} has {steps}. Read such tables with a TrajectoryDataset.",
+    ))
+}
+
+fn different(kinds: &Kinds, others: &Kinds) -> Failure {
+    let unlike = kinds.iter().zip(others).enumerate().find(|(_, (kind, other))| kind != other);
+    let Some((i, ((dtype, shape), (other_dtype, other_shape)))) = unlike else {
+        return mixed().into();
+    };
+    Failure::invalid_argument(format!(
+        "The steps of a batch must have the same shapes, but column {i} is {} {} in one and {} {} in another. Use \
+         `padded_batch`, or store steps of equal shapes.",
+        dtype.name(),
+        shape_text(shape),
+        other_dtype.name(),
+        shape_text(other_shape),
+    ))
+}
+
+fn mixed() -> Error {
+    Error::data_loss("A column mixes chunks of different dtypes or shapes.")
+}
+
+/// One column of a batch of steps in the making.
+struct StepColumn {
+    shape: Shape,
+    place: Place,
+}
+
+enum Place {
+    /// The bytes before the second are written.
+    Bytes(Output, usize),
+    Strings(Vec<Vec<u8>>),
+}
+
+impl StepColumn {
+    /// Room for `rows` steps of a shape.
+    fn new(dtype: DType, mut shape: Shape, rows: usize) -> Outcome<Self> {
+        shape.insert(0, rows);
+        let place = match dtype {
+            DType::String => Place::Strings(Vec::new()),
+            dtype => Place::Bytes(Output::new(dtype, shape.clone())?, 0),
+        };
+        Ok(Self { shape, place })
+    }
+
+    /// Appends steps of an item.
+    fn put(&mut self, trajectory: &Trajectory, column: &Column<'_>, part: &Part) -> Outcome<()> {
+        for slice in slices(column, part) {
+            let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
+            match &mut self.place {
+                Place::Strings(strings) => {
+                    strings.extend(tensor.string_rows(slice.offset, slice.length)?);
+                }
+                Place::Bytes(output, written) => {
+                    let end = *written + tensor.row_bytes()? * slice.length;
+                    let place = output.bytes_mut().get_mut(*written..end).ok_or_else(mixed)?;
+                    tensor.copy_rows(slice.offset, slice.length, place)?;
+                    *written = end;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends steps of an item whose column was decoded.
+    fn put_decoded(&mut self, tensor: Option<&Tensor>, part: &Part) -> Outcome<()> {
+        let elements = Tensor::num_elements(&self.shape[1..]).unwrap_or(0);
+        let steps = part.first * elements..(part.first + part.count) * elements;
+        match (&mut self.place, tensor.map(|tensor| (tensor.dtype.size(), &tensor.data))) {
+            (Place::Strings(strings), Some((_, TensorData::Strings(decoded)))) => {
+                strings.extend_from_slice(decoded.get(steps).ok_or_else(mixed)?);
+            }
+            (Place::Bytes(output, written), Some((size, TensorData::Bytes(decoded)))) => {
+                let steps = decoded.get(steps.start * size..steps.end * size).ok_or_else(mixed)?;
+                let end = *written + steps.len();
+                let place = output.bytes_mut().get_mut(*written..end).ok_or_else(mixed)?;
+                place.copy_from_slice(steps);
+                *written = end;
+            }
+            _ => return Err(mixed().into()),
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Outcome<Output> {
+        match self.place {
+            Place::Bytes(output, _) => Ok(output),
+            Place::Strings(strings) => Output::strings(self.shape, &strings),
+        }
+    }
+}
