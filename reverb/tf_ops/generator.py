@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf  # pyright: ignore[reportMissingImports]
 
+from reverb.tf_ops.graph_function import traced
+
 __all__ = ["generator_dataset"]
 
 
@@ -22,29 +24,22 @@ def generator_dataset(
 
     Args:
       arguments: Tensors, given to `start`.
-      start: Called once for each iterator; returns its state, one tensor.
+      start: Called once for each iterator; returns its state, a tensor like the first argument.
       take: Gets the state, returns the tensors of the next element; ends the dataset by an
         `OutOfRangeError`.
       stop: Gets the state when the iterator ends or is dropped; returns some tensor.
       specs: Specs of the tensors of an element.
     """
-    traced_start = _trace(start, arguments)
-    state = traced_start.outputs
+    argument_specs = [tf.TensorSpec(argument.shape, argument.dtype) for argument in arguments]
+    state_specs = argument_specs[:1]
     variant = tf.raw_ops.GeneratorDataset(
         init_func_other_args=list(arguments),
         next_func_other_args=[],
         finalize_func_other_args=[],
-        init_func=traced_start,
-        next_func=_trace(take, state),
-        finalize_func=_trace(stop, state),
+        init_func=traced(start, argument_specs),
+        next_func=traced(take, state_specs),
+        finalize_func=traced(stop, state_specs),
         output_types=[spec.dtype for spec in specs],
         output_shapes=[spec.shape for spec in specs],
     )
     return tf.data.experimental.from_variant(variant, tuple(specs))
-
-
-def _trace(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """The graph of a function, which must not capture tensors."""
-    graph_only = tf.autograph.experimental.do_not_convert(function)
-    specs = [tf.TensorSpec(argument.shape, argument.dtype) for argument in arguments]
-    return tf.function(graph_only).get_concrete_function(*specs)

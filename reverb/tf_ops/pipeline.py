@@ -10,6 +10,7 @@ import tensorflow as tf  # pyright: ignore[reportMissingImports]
 from reverb.replay_sample import SampleInfo
 from reverb.tf_ops import ops
 from reverb.tf_ops.polling import polling_dataset
+from reverb.tf_ops.transformations import filtered, flat_mapped, unbatched
 
 __all__ = ["SamplerPipeline", "SpecifiedDataset", "on_cpu", "rows_of"]
 
@@ -111,15 +112,14 @@ class SamplerPipeline:
                 tensor.set_shape(spec.shape)
             return tensors
 
-        @tf.autograph.experimental.do_not_convert
         def poll(*source: Any) -> Any:
             return polling_dataset(self.create(*source), take, specs)
 
         # Inside a function, so that every iterator makes a sampler of its own.
         source = (server_address, table, np.int64(key))
-        batches = tf.data.Dataset.from_tensors(source).flat_map(poll)
+        batches = flat_mapped(tf.data.Dataset.from_tensors(source), poll, specs)
         # Batches without rows say that nothing came for a while.
-        flat = rows_of(batches, self._specs) if batch_size is None else batches.filter(_has_rows)
+        flat = rows_of(batches, self._specs) if batch_size is None else filtered(batches, _has_rows)
         return flat.with_options(_without_sharding())
 
     def specs(self, leading: list[int | None]) -> list[Any]:
@@ -143,8 +143,8 @@ def rows_of(batches: Any, specs: list[Any]) -> Any:
     """
     if any(_may_be_empty(spec) for spec in specs):
         # TensorFlow's `unbatch`, which is faster, crashes the process at a tensor without values.
-        return batches.flat_map(_slices)
-    return batches.unbatch()
+        return flat_mapped(batches, _slices, specs)
+    return unbatched(batches, specs)
 
 
 def on_cpu() -> Any:
@@ -152,12 +152,10 @@ def on_cpu() -> Any:
     return tf.device("CPU:0")
 
 
-@tf.autograph.experimental.do_not_convert
 def _slices(*columns: Any) -> Any:
     return tf.data.Dataset.from_tensor_slices(columns)
 
 
-@tf.autograph.experimental.do_not_convert
 def _has_rows(key: Any, *_: Any) -> Any:
     return tf.shape(key)[0] > 0
 

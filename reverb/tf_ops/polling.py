@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf  # pyright: ignore[reportMissingImports]
 
+from reverb.tf_ops.graph_function import traced
+
 __all__ = ["polling_dataset"]
 
 
@@ -23,12 +25,10 @@ def polling_dataset(owner: Any, take: Callable[[Any], Sequence[Any]], specs: Seq
         `OutOfRangeError`. Traced once; must not capture tensors.
       specs: Specs of the tensors of an element.
     """
-    graph_only = tf.autograph.experimental.do_not_convert(take)
-    traced = tf.function(graph_only).get_concrete_function(tf.TensorSpec([], tf.int64))
     variant = tf.raw_ops.MapDataset(
         input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.from_tensors(owner).repeat()),
         other_arguments=[],
-        f=traced,
+        f=traced(take, [tf.TensorSpec([], tf.int64)]),
         output_types=[spec.dtype for spec in specs],
         output_shapes=[spec.shape for spec in specs],
         use_inter_op_parallelism=False,

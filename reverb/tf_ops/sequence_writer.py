@@ -12,8 +12,9 @@ from reverb.errors import InvalidArgumentError, SignatureMismatchError
 from reverb.sequence_writer import SequenceWriter, column_label
 from reverb.tf_ops import ops
 from reverb.tf_ops.eager_errors import as_tensorflow_errors
+from reverb.tf_ops.graph_function import is_eager_program
 from reverb.tf_ops.pipeline import on_cpu
-from reverb.tf_ops.waiting import finish
+from reverb.tf_ops.waiting import finish, finish_in_graph
 
 __all__ = ["TFSequenceWriter"]
 
@@ -54,7 +55,6 @@ class TFSequenceWriter:
         self._name = name
         # Labels, dtypes and shapes of the first graph; those of a step that was written count more.
         self._columns: list[tuple[str, Any, Any]] | None = None
-        self._order = _eager_order(writer, self._handle)
 
     @property
     def writer(self) -> SequenceWriter:
@@ -113,18 +113,16 @@ class TFSequenceWriter:
             labels=labels,
         )
         pending.set_shape([])
-        done = tf.cond(
-            tf.equal(pending, 0), lambda: tf.identity(pending), lambda: _wait_until_done(pending)
-        )
+        wait = _shared_wait if is_eager_program() else _wait_until_done
+        (done,) = finish_in_graph([pending], wait)
         with tf.control_dependencies([done]):
             num_items = tf.identity(num_items)
         num_items.set_shape([])
         return num_items
 
     def _order_in_graph(self) -> Any:
-        if self._order is not None and tf.inside_function():
-            return self._order
-        return _order_resource(self._handle)
+        order = _eager_order(self._writer, self._handle) if tf.inside_function() else None
+        return _order_resource(self._handle) if order is None else order
 
     def _check_columns(self, labels: list[str], tensors: list[Any]) -> None:
         """Compares a step with those before, as far as a graph tells; remembers the first one."""
@@ -177,11 +175,14 @@ class TFSequenceWriter:
             )
 
 
-# A function of its own, because making its graph takes longer than that of an append.
-@tf.function(input_signature=[tf.TensorSpec([], tf.int64)], autograph=False)
-def _wait_until_done(call: Any) -> Any:
-    (done,) = finish([call], lambda handle: [ops.reverb_replay_resume(handle)], [])
-    return done
+def _wait_until_done(call: Any) -> list[Any]:
+    return list(finish([call], lambda handle: [ops.reverb_replay_resume(handle)], []))
+
+
+# Made once, because making its graph takes longer than that of an append.
+_shared_wait = tf.function(
+    _wait_until_done, input_signature=[tf.TensorSpec([], tf.int64)], autograph=False
+)
 
 
 def _order_resource(handle: int) -> Any:

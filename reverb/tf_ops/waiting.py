@@ -13,8 +13,10 @@ import tensorflow as tf  # pyright: ignore[reportMissingImports]
 
 from reverb.tf_ops import ops
 from reverb.tf_ops.generator import generator_dataset
+from reverb.tf_ops.graph_function import is_eager_program, traced
+from reverb.tf_ops.transformations import filtered
 
-__all__ = ["finish"]
+__all__ = ["finish", "finish_in_graph"]
 
 _Outputs = Sequence[Any]
 _Resume = Callable[[Any], _Outputs]
@@ -35,11 +37,37 @@ def finish(outputs: _Outputs, resume: _Resume, result_specs: Sequence[Any]) -> _
         return _finish_eagerly(outputs, resume)
     specs = [tf.TensorSpec([], tf.int64), *result_specs]
     _set_shapes(outputs, specs)
-    return tf.cond(
-        tf.equal(outputs[0], 0),
-        lambda: [tf.identity(output) for output in outputs],
-        lambda: _finish_in_graph(outputs[0], resume, specs),
+    return finish_in_graph(outputs, lambda handle: _wait_in_graph(handle, resume, specs))
+
+
+def finish_in_graph(outputs: _Outputs, wait: Callable[[Any], _Outputs]) -> _Outputs:
+    """Adds ops that wait for a call if it is not done yet.
+
+    Args:
+      outputs: What the first op returned: the handle, then the results.
+      wait: Gets the handle, returns the outputs once the call is done; captures no tensors.
+
+    Returns:
+      The outputs.
+    """
+    is_done = tf.equal(outputs[0], 0)
+    if is_eager_program():
+        return tf.cond(
+            is_done,
+            lambda: [tf.identity(output) for output in outputs],
+            lambda: wait(outputs[0]),
+        )
+    specs = [tf.TensorSpec(output.shape, output.dtype) for output in outputs]
+    # What `tf.cond` adds, without the eager context.
+    finished = tf.raw_ops.If(
+        cond=is_done,
+        input=outputs,
+        Tout=[output.dtype for output in outputs],
+        then_branch=traced(lambda *outputs: outputs, specs),
+        else_branch=traced(lambda handle, *_: wait(handle), specs),
     )
+    _set_shapes(finished, specs)
+    return finished
 
 
 def _finish_eagerly(outputs: _Outputs, resume: _Resume) -> _Outputs:
@@ -53,7 +81,7 @@ def _finish_eagerly(outputs: _Outputs, resume: _Resume) -> _Outputs:
     return outputs
 
 
-def _finish_in_graph(handle: Any, resume: _Resume, specs: Sequence[Any]) -> _Outputs:
+def _wait_in_graph(handle: Any, resume: _Resume, specs: Sequence[Any]) -> _Outputs:
     """Waits without a thread of the pool that runs the ops of all functions.
 
     That pool has as many threads as the machine has cores, so that a few waiting ops, or loops of
@@ -66,12 +94,11 @@ def _finish_in_graph(handle: Any, resume: _Resume, specs: Sequence[Any]) -> _Out
         _set_shapes(outputs, specs)
         return outputs
 
-    @tf.autograph.experimental.do_not_convert
     def is_done(pending: Any, *_: Any) -> Any:
         return tf.equal(pending, 0)
 
     moments = generator_dataset([handle], tf.identity, take, ops.reverb_replay_abandon, specs)
-    return list(moments.filter(is_done).take(1).get_single_element())
+    return list(filtered(moments, is_done).take(1).get_single_element())
 
 
 def _set_shapes(outputs: _Outputs, specs: Sequence[Any]) -> None:

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions for ops that call one, such as those of `tf.data`.
+
+`tf.function` registers what it traces with TensorFlow's eager context, and so starts it. From then
+on a program cannot set its virtual devices any more. In a program without eager execution nothing
+else starts it; there a function is written into the graph alone.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf  # pyright: ignore[reportMissingImports]
+
+__all__ = ["is_eager_program", "traced"]
+
+
+def is_eager_program() -> bool:
+    """Whether Python outside of all functions and graphs executes eagerly."""
+    return tf.compat.v1.executing_eagerly_outside_functions()
+
+
+def traced(function: Callable[..., Any], specs: Sequence[Any]) -> Any:
+    """The graph of a function, as ops of `tf.raw_ops` take one.
+
+    Args:
+      function: Gets tensors, returns a tensor or several; must not capture tensors.
+      specs: Specs of its arguments.
+    """
+    graph_only = tf.autograph.experimental.do_not_convert(function)
+    if is_eager_program():
+        # TensorFlow makes names of its own that it then warns of.
+        named = (
+            tf.TensorSpec(spec.shape, spec.dtype, f"argument_{i}") for i, spec in enumerate(specs)
+        )
+        return tf.function(graph_only).get_concrete_function(*named)
+    return _defined(graph_only, specs)
+
+
+def _defined(function: Callable[..., Any], specs: Sequence[Any]) -> str:
+    """Adds the definition of a function to the current graph; returns its name."""
+    with tf.Graph().as_default() as body:
+        arguments = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
+        results = tf.nest.flatten(function(*arguments))
+    library = body.as_graph_def().library  # Of functions that this one calls.
+    definition = _definition(body, arguments, results)
+    # Functions of one graph with the same name must be the same.
+    digest = hashlib.sha256(definition.SerializeToString(deterministic=True)).hexdigest()
+    definition.signature.name = f"reverb_{digest[:16]}"
+    library.function.append(definition)
+    versions = tf.compat.v1.GraphDef().versions
+    versions.producer = tf.version.GRAPH_DEF_VERSION
+    tf.graph_util.import_graph_def(
+        tf.compat.v1.GraphDef(library=library, versions=versions), name=""
+    )
+    return definition.signature.name
+
+
+def _definition(body: Any, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
+    """A graph as a `FunctionDef` without a name."""
+    definition = tf.compat.v1.GraphDef().library.function.add()
+    signature = definition.signature
+    names = {}  # What the nodes of a definition call the tensors of a graph.
+    for i, argument in enumerate(arguments):
+        names[argument.name] = f"argument_{i}"
+        signature.input_arg.add(name=f"argument_{i}", type=argument.dtype.as_datatype_enum)
+    given = {argument.op.name for argument in arguments}
+    for op in body.get_operations():
+        if op.name in given:
+            continue
+        names |= zip((tensor.name for tensor in op.outputs), _output_names(op), strict=True)
+        node = definition.node_def.add()
+        node.CopyFrom(op.node_def)
+        del node.input[:]
+        node.input.extend(names[tensor.name] for tensor in op.inputs)
+        node.input.extend(f"^{before.name}" for before in op.control_inputs)
+        signature.is_stateful |= op.op_def.is_stateful
+    for i, result in enumerate(results):
+        signature.output_arg.add(name=f"result_{i}", type=result.dtype.as_datatype_enum)
+        definition.ret[f"result_{i}"] = names[result.name]
+    return definition
+
+
+def _output_names(op: Any) -> list[str]:
+    """`node:output:index` for each output, where lists are one output of several tensors."""
+    names = []
+    for output in op.op_def.output_arg:
+        count = 1
+        if output.number_attr:
+            count = op.get_attr(output.number_attr)
+        elif output.type_list_attr:
+            count = len(op.get_attr(output.type_list_attr))
+        names.extend(f"{op.name}:{output.name}:{i}" for i in range(count))
+    return names

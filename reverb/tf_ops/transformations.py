@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`flat_map`, `filter`, `unbatch`: without starting the eager context in a program of graphs.
+
+Otherwise they are those of `tf.data.Dataset`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf  # pyright: ignore[reportMissingImports]
+
+from reverb.tf_ops.graph_function import traced
+
+__all__ = ["filtered", "flat_mapped", "unbatched"]
+
+
+def flat_mapped(dataset: Any, make: Callable[..., Any], specs: Sequence[Any]) -> Any:
+    """The elements of the datasets that a function makes of elements, one dataset after another.
+
+    Args:
+      dataset: Its elements are tuples of tensors, or one tensor.
+      make: Gets the tensors of an element, returns a dataset; must not capture tensors.
+      specs: Specs of the tensors of an element of the new datasets.
+    """
+
+    def variant(*element: Any) -> Any:
+        return tf.data.experimental.to_variant(make(*element))
+
+    mapped = tf.raw_ops.FlatMapDataset(
+        input_dataset=tf.data.experimental.to_variant(dataset),
+        other_arguments=[],
+        f=traced(variant, tf.nest.flatten(dataset.element_spec)),
+        output_types=[spec.dtype for spec in specs],
+        output_shapes=[spec.shape for spec in specs],
+    )
+    return tf.data.experimental.from_variant(mapped, tuple(specs))
+
+
+def filtered(dataset: Any, is_kept: Callable[..., Any]) -> Any:
+    """The elements of which a function says so.
+
+    Args:
+      dataset: Its elements are tuples of tensors.
+      is_kept: Gets the tensors of an element, returns a scalar bool; must not capture tensors.
+    """
+    specs = tf.nest.flatten(dataset.element_spec)
+    kept = tf.raw_ops.FilterDataset(
+        input_dataset=tf.data.experimental.to_variant(dataset),
+        other_arguments=[],
+        predicate=traced(is_kept, specs),
+        output_types=[spec.dtype for spec in specs],
+        output_shapes=[spec.shape for spec in specs],
+    )
+    return tf.data.experimental.from_variant(kept, dataset.element_spec)
+
+
+def unbatched(dataset: Any, specs: Sequence[Any]) -> Any:
+    """The rows of the elements, each as an element.
+
+    Args:
+      dataset: Its elements are tuples of tensors whose first dimension counts the rows.
+      specs: Specs of the tensors of a row.
+    """
+    rows = tf.raw_ops.UnbatchDataset(
+        input_dataset=tf.data.experimental.to_variant(dataset),
+        output_types=[spec.dtype for spec in specs],
+        output_shapes=[spec.shape for spec in specs],
+    )
+    return tf.data.experimental.from_variant(rows, tuple(specs))
