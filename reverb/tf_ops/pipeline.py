@@ -22,6 +22,8 @@ _MAX_BYTES = 1 << 20
 # What an unknown dimension, usually time, is taken for when the size of a row is estimated.
 _TYPICAL_DIMENSION = 16
 
+_NOT_UNBATCHED = {"float8_e5m2", "float8_e4m3fn", "int4", "uint4"}
+
 
 class SpecifiedDataset(tf.compat.v1.data.Dataset):
     """A dataset whose flat elements are given another structure, or more precise shapes."""
@@ -141,8 +143,9 @@ def rows_of(batches: Any, specs: list[Any]) -> Any:
       batches: Dataset of flat elements whose tensors have the rows as their first dimension.
       specs: Specs of a row.
     """
-    if any(_may_be_empty(spec) for spec in specs):
-        # TensorFlow's `unbatch`, which is faster, crashes the process at a tensor without values.
+    # TensorFlow's `unbatch`, which is faster, crashes the process at a tensor without values, and
+    # knows not all dtypes.
+    if any(_may_be_empty(spec) or spec.dtype.name in _NOT_UNBATCHED for spec in specs):
         return flat_mapped(batches, _slices, specs)
     return unbatched(batches, specs)
 

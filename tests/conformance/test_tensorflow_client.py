@@ -5,8 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import ml_dtypes
+import numpy as np
 import pytest
 from workers import Worker, WorkerError
+
+import reverb
 
 pytestmark = [
     pytest.mark.conformance,
@@ -32,6 +36,32 @@ def test_insert_and_sample(server: str, caller: Worker, serve: Callable[..., str
     )
     samples = caller.call("tf_sample", address=address, count=2)
     assert samples == [[[1.0, -1.0], [1], ["value 1"]], [[2.0, -2.0], [2], ["value 2"]]]
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e5m2", "float8_e4m3fn", "int4", "uint4"])
+def test_types_that_numpy_lacks(
+    name: str, server: str, caller: Worker, serve: Callable[..., str]
+) -> None:
+    address = serve(server)
+    client = reverb.Client(address)
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    # All bytes there are, as both halves of a wider number.
+    first = np.arange(256, dtype=np.uint8).repeat(dtype.itemsize).view(dtype)
+    second = np.arange(256 * dtype.itemsize).astype(np.uint8).view(dtype)
+
+    with client.trajectory_writer(2) as writer:
+        writer.append([first])
+        writer.append([second])
+        writer.create_item("table", 1.0, [writer.history[0][:]])
+    bits = [name, first.tobytes().hex()], [name, (first.tobytes() + second.tobytes()).hex()]
+    assert caller.call("tf_sample_bits", address=address, dtype=name, length=256) == [*bits]
+
+    client.reset("table")
+    caller.call("tf_insert_bits", address=address, dtype=name, bits=second.tobytes().hex())
+    (sample,) = client.sample("table", emit_timesteps=False)
+    (batch,) = client.sample_batch("table", 2).data
+    assert (sample.data[0].dtype, batch.dtype) == (dtype, dtype)
+    assert 2 * sample.data[0].tobytes() == batch.tobytes() == 2 * second.tobytes()
 
 
 def test_update_priorities(server: str, caller: Worker, serve: Callable[..., str]) -> None:

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,6 +21,7 @@ from reverb import testing
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "hostile" / "support"))
 
 from programs import Program
+from refusing_server import RefusingServer
 
 # From dropping an iterator, or from a signal, to its effect; next to nothing unless the machine is
 # busy.
@@ -41,6 +43,32 @@ def test_an_unknown_table_is_not_found(serve, ints, batch_size):
     for it in (dataset, dataset.map(lambda sample: sample), dataset.prefetch(1)):
         with pytest.raises(tf.errors.NotFoundError, match=r"nope.*other"):
             next(iter(it))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (grpc.StatusCode.PERMISSION_DENIED, tf.errors.PermissionDeniedError),
+        (grpc.StatusCode.UNAUTHENTICATED, tf.errors.UnauthenticatedError),
+    ],
+)
+def test_a_server_that_refuses_is_no_missing_one(ints, code, kind):
+    with RefusingServer(code, "ask the owner") as address:
+        client = reverb.Client(address)
+        dataset = ints(client, "table")
+        tf_client = reverb.TFClient(address)
+        keys, priorities = tf.constant([1], tf.uint64), tf.constant([1.0], tf.float64)
+        calls = [
+            lambda: next(iter(dataset)),
+            lambda: next(iter(dataset.prefetch(1))),
+            lambda: tf_client.sample("table", [tf.int64]),
+            lambda: tf_client.insert([tf.constant(1)], ["table"], np.ones(1)),
+            lambda: tf_client.update_priorities("table", keys, priorities),
+            tf.function(lambda: tf_client.sample("table", [tf.int64]).data),
+        ]
+        for call in calls:
+            with pytest.raises(kind, match="ask the owner"):
+                call()
 
 
 def test_an_error_repeats_itself(serve, ints):

@@ -308,6 +308,35 @@ def tf_sample(address: str, count: int) -> list[Any]:
 
 
 @_call
+def tf_insert_bits(address: str, dtype: str, bits: str) -> None:
+    """Inserts a vector of a type that NumPy lacks, given by its bytes."""
+    import tensorflow as tf
+
+    values = np.frombuffer(bytes.fromhex(bits), tf.as_dtype(dtype).as_numpy_dtype)
+    reverb.TFClient(address).insert(
+        [tf.constant(values)], tf.constant([TABLE]), tf.constant([1.0], tf.float64)
+    )
+
+
+@_call
+def tf_sample_bits(address: str, dtype: str, length: int) -> list[list[Any]]:
+    """Samples such a vector by the client's op and by a dataset; returns dtypes and bytes."""
+    import tensorflow as tf
+
+    (row,) = reverb.TFClient(address).sample(TABLE, [tf.as_dtype(dtype)]).data
+    dataset = reverb.TrajectoryDataset(
+        address,
+        TABLE,
+        dtypes=[tf.as_dtype(dtype)],
+        shapes=[tf.TensorShape([None, length])],
+        max_in_flight_samples_per_worker=1,
+        max_samples=1,
+    )
+    (sample,) = dataset
+    return [[x.dtype.name, x.numpy().tobytes().hex()] for x in (row, sample.data[0])]
+
+
+@_call
 def tf_update_priorities(
     address: str, table: str, keys: list[int], priorities: list[float]
 ) -> None:
