@@ -358,6 +358,9 @@ class Server:
     def wait(self) -> None:
         """Blocks until the server is stopped.
 
+        Other signals than that of Ctrl-C are left to the program: SIGTERM and SIGHUP end it without
+        a save, unless it handles them. The command `reverb_server` does.
+
         Raises:
           KeyboardInterrupt: On Ctrl-C.
         """

@@ -18,7 +18,8 @@ STOPPED = 0
 FAILED = 1
 INTERRUPTED = 128 + signal.SIGINT
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# SIGHUP comes when a terminal is closed; not every system has it.
+_SIGNALS = tuple(it for it in signal.Signals if it.name in ("SIGTERM", "SIGINT", "SIGHUP"))
 
 
 def live(start: Callable[[], Server], table_names: list[str], host: str | None) -> int:
@@ -51,7 +52,7 @@ def live(start: Callable[[], Server], table_names: list[str], host: str | None) 
         say(f"stopped, but: {error}")
         return FAILED
     say("stopped")
-    return STOPPED if received == signal.SIGTERM else INTERRUPTED
+    return INTERRUPTED if received == signal.SIGINT else STOPPED
 
 
 def say(text: str) -> None:
@@ -77,7 +78,10 @@ def _announce(text: str) -> None:
 
 
 class _Signals:
-    """Waits for SIGTERM or SIGINT, whichever comes first; leaving it lets a second one kill.
+    """Waits for the first of the signals that stop a server; leaving it lets a second one kill.
+
+    But not a SIGHUP: when a terminal is closed, its shell and the system send one each, and the
+    second would come in the middle of the last save.
 
     The handlers do nothing: the interpreter writes the number of each signal to a pipe, so none is
     lost, and no code is interrupted at a place where it cannot be.
@@ -97,9 +101,10 @@ class _Signals:
         exc_value: BaseException | None,
         traceback: types.TracebackType | None,
     ) -> None:
-        """Gives the signals back to the system."""
+        """Gives the signals back to the system, which ends the process by them."""
         for number in _SIGNALS:
-            self._handle(number, signal.SIG_DFL)
+            is_hangup = number.name == "SIGHUP"
+            self._handle(number, signal.SIG_IGN if is_hangup else signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         os.close(self._reader)
         os.close(self._writer)
@@ -112,7 +117,8 @@ class _Signals:
                 return signal.Signals(number)
 
     def _handle(self, number: signal.Signals, handler: Any) -> None:
-        # A shell starts background jobs with SIGINT ignored, so that Ctrl-C is for the others.
+        # A shell starts background jobs with SIGINT ignored, so that Ctrl-C is for the others, and
+        # nohup ignores SIGHUP, so that the job outlives the terminal.
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
 

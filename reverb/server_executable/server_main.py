@@ -70,16 +70,18 @@ config:
   }
 
 signals:
-  SIGTERM or Ctrl-C stops the server: it saves its tables if --checkpoint-on-stop says so, calls
-  that wait end with an error, and the port is closed. A second signal ends the process at once,
-  and so does the first one before the server is ready.
+  SIGTERM, Ctrl-C or SIGHUP, which comes when its terminal is closed, stops the server: it saves
+  its tables if --checkpoint-on-stop says so, calls that wait end with an error, and the port is
+  closed. A second SIGTERM or Ctrl-C ends the process at once, and so does the first signal before
+  the server is ready. What was ignored from the beginning, as under nohup, stays ignored.
 
 environment:
   REVERB_LOG=info tells of every checkpoint that is saved, not only of those that fail.
 
 exit codes:
-  0    stopped by SIGTERM
-  1    failed while it started or stopped: the port is taken, a checkpoint is damaged
+  0    stopped by SIGTERM or SIGHUP
+  1    failed while it started or stopped: the port is taken, a checkpoint is damaged or belongs
+       to another server that is running
   2    the command line or the config cannot be used; standard error tells lines and fields
   130  stopped by Ctrl-C
 """

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of `reverb_server` when its terminal is closed."""
+
+import contextlib
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import reverb
+
+sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
+
+from programs import DEADLINE_S, Program
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no SIGHUP")
+
+CONFIG = """
+tables: {
+  table_name: "t"
+  sampler: { fifo: true }
+  remover: { fifo: true }
+  max_size: 20
+  rate_limiter: { min_size_to_sample: 1 samples_per_insert: 1 min_diff: -1e300 max_diff: 1e300 }
+}
+"""
+COMMAND = """
+from reverb.server_executable import server_main
+server_main.app_run_main()
+"""
+# A stop that takes as long as the test wants.
+SLOW_STOP = """
+import sys
+from reverb.server import Server
+
+def stop(self, stop=Server.stop):
+    print("stopping", flush=True)
+    sys.stdin.readline()
+    stop(self)
+    print("saved", flush=True)
+
+Server.stop = stop
+"""
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A directory for checkpoints; it does not exist yet."""
+    return tmp_path / "checkpoints"
+
+
+@contextlib.contextmanager
+def running(root, source=COMMAND):
+    """A server in a process of its own that saves when it stops, and a client of it."""
+    options = [f"--config={CONFIG}", "--host=127.0.0.1", f"--checkpoint-dir={root}"]
+    with Program(source, *options, "--checkpoint-on-stop") as program:
+        yield program, client_of(program.line())
+
+
+def client_of(ready):
+    port = re.search(r" is ready on port (\d+) of ", ready)[1]
+    return reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
+
+
+def num_saved(root):
+    return reverb.checkpointers.read(root).statistics()["t"].num_items
+
+
+def test_a_hangup_saves_and_stops_like_sigterm(root):
+    with running(root) as (program, client):
+        client.insert([7], {"t": 1.0})
+        program.signal(signal.SIGHUP)
+        assert program.ended() == 0
+        assert program.errors == "reverb_server: stopping after SIGHUP\nreverb_server: stopped\n"
+    assert num_saved(root) == 1
+
+
+@pytest.mark.parametrize("first", [signal.SIGHUP, signal.SIGTERM])
+def test_another_hangup_does_not_end_the_save(root, first):
+    """The system and the shell send one each when a terminal is closed."""
+    with running(root, SLOW_STOP + COMMAND) as (program, client):
+        client.insert([7], {"t": 1.0})
+        program.signal(first)
+        assert program.line() == "stopping"
+        program.signal(signal.SIGHUP)
+        program.signal(signal.SIGHUP)
+        program.tell()
+        assert program.line() == "saved"
+        assert program.ended() == 0
+    assert num_saved(root) == 1
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_other_signals_after_a_hangup_end_it_at_once(root, second):
+    with running(root, SLOW_STOP + COMMAND) as (program, _):
+        program.signal(signal.SIGHUP)
+        assert program.line() == "stopping"
+        program.signal(second)
+        assert program.ended() == -second
+    assert not root.exists()
+
+
+def test_a_server_under_nohup_outlives_the_terminal(root):
+    if shutil.which("nohup") is None:
+        pytest.skip("needs nohup")
+    options = [f"--config={CONFIG}", "--host=127.0.0.1"]
+    command = ["nohup", sys.executable, "-u", "-c", COMMAND, *options]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        try:
+            client = client_of(process.stdout.readline())
+            process.send_signal(signal.SIGHUP)
+            client.insert([7], {"t": 1.0})
+            assert client.server_info()["t"].current_size == 1
+            process.terminate()
+            # Nor does one that comes while it stops.
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(DEADLINE_S) == 0
+        finally:
+            process.kill()
+
+
+# Starts the server on a terminal of its own, which it closes when it is told to.
+TERMINAL = """
+import os
+import pty
+import sys
+
+pid, terminal = pty.fork()
+if not pid:
+    os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
+text = b""
+while b"tables t" not in text:
+    text += os.read(terminal, 1000)
+print(text.decode().strip())
+sys.stdin.readline()
+os.close(terminal)
+_, status = os.waitpid(pid, 0)
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_closing_the_terminal_saves(root):
+    """Nothing can be written any more, and every line of the end tries to."""
+    options = [f"--config={CONFIG}", f"--checkpoint-dir={root}", "--checkpoint-on-stop"]
+    with Program(TERMINAL, COMMAND, *options, REVERB_LOG="info") as program:
+        client = client_of(program.line())
+        client.insert([7], {"t": 1.0})
+        program.tell()
+        assert program.line() == "0"
+    assert num_saved(root) == 1
+
+
+def test_a_hangup_while_it_starts_ends_it():
+    source = """
+import time
+from reverb.server_executable import server_main
+def start(*_, **__):
+    print("starting", flush=True)
+    time.sleep(1000)
+server_main.Server = start
+"""
+    with Program(source + COMMAND, f"--config={CONFIG}") as program:
+        assert program.line() == "starting"
+        program.signal(signal.SIGHUP)
+        assert program.ended() == -signal.SIGHUP
+
+
+def test_a_program_that_waits_for_its_server_keeps_its_signals():
+    source = """
+    import signal
+    import reverb
+    from reverb import testing
+
+    before = [signal.getsignal(number) for number in signal.valid_signals()]
+    server = reverb.Server([testing.table()])
+    assert [signal.getsignal(number) for number in signal.valid_signals()] == before
+    print("waiting")
+    server.wait()
+    """
+    with Program(source) as program:
+        assert program.line() == "waiting"
+        program.signal(signal.SIGHUP)
+        assert program.ended() == -signal.SIGHUP
