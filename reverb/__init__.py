@@ -11,6 +11,7 @@ from typing import Any as _Any
 
 from reverb import cc as cc
 from reverb import item_selectors as selectors
+from reverb import libpybind as libpybind
 from reverb import pybind as pybind
 from reverb import rate_limiters as rate_limiters
 from reverb import specs as specs
@@ -33,9 +34,6 @@ if _TYPE_CHECKING:
     from reverb.trajectory_dataset import TrajectoryDataset as TrajectoryDataset
 
 __version__ = "0.1.0"
-
-# Another old name of the compiled module.
-libpybind = pybind
 
 __all__ = [
     "BatchedTrajectoryWriter",

@@ -1,10 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Old name of the compiled module, for programs that name its classes in annotations."""
+"""Old name of the compiled module, for programs that name its classes in annotations.
+
+What they call on objects of these classes is in the public classes: their methods have names of
+their own here.
+"""
+
+import operator as _operator
+from typing import SupportsFloat as _SupportsFloat
+from typing import SupportsIndex as _SupportsIndex
 
 from reverb.core import native as _native
 from reverb.core import protos as _protos
 from reverb.item_selectors import from_options as _from_options
+from reverb.platform.checkpointers_lib import CheckpointerOptions as _CheckpointerOptions
 
+__all__ = [
+    "AutoTunedChunkerOptions",
+    "Checkpointer",
+    "ChunkerOptions",
+    "Client",
+    "ConstantChunkerOptions",
+    "FifoSelector",
+    "HeapSelector",
+    "ItemSelector",
+    "LifoSelector",
+    "PrioritizedSelector",
+    "RateLimiter",
+    "Sampler",
+    "Server",
+    "StructuredWriter",
+    "Table",
+    "TableExtension",
+    "TrajectoryWriter",
+    "UniformSelector",
+    "WeakCellRef",
+    "Writer",
+    "create_default_checkpointer",
+    "selector_from_proto",
+]
+
+Checkpointer = _CheckpointerOptions
 Client = _native.Client
 FifoSelector = _native.FifoSelector
 HeapSelector = _native.HeapSelector
@@ -25,3 +60,81 @@ Writer = _native.Writer
 def selector_from_proto(options: bytes) -> _native.ItemSelector:
     """A new selector of the kind that a serialized `KeyDistributionOptions` describes."""
     return _from_options(_protos.KeyDistributionOptions.FromString(options))
+
+
+def create_default_checkpointer(
+    name: str, group: str, fallback_checkpoint_path: str | None, /
+) -> Checkpointer:
+    """What `DefaultCheckpointer(name, group, fallback_checkpoint_path)` hands to a server.
+
+    Args:
+      name: Directory that holds the checkpoints.
+      group: Must be empty for saving.
+      fallback_checkpoint_path: A checkpoint to load if there is none; empty or `None`: no other.
+    """
+    return Checkpointer(name, group, fallback_checkpoint_path or None)
+
+
+class TableExtension:
+    """The base of what the original's tables can be extended by; nothing is one here."""
+
+    def __init__(self) -> None:
+        raise TypeError("reverb.pybind.TableExtension cannot be built by programs")
+
+
+class ChunkerOptions:
+    """The base of the two kinds of lengths of chunks, which can be built, compared and named.
+
+    Writers take none of them: `TrajectoryWriter.configure` takes the lengths themselves.
+    """
+
+    def __init__(self) -> None:
+        raise TypeError("reverb.pybind.ChunkerOptions cannot be built; its subclasses can")
+
+
+class ConstantChunkerOptions(ChunkerOptions):
+    """Chunks of one length. Equal to others of the same two numbers."""
+
+    def __init__(
+        self, max_chunk_length: _SupportsIndex, num_keep_alive_refs: _SupportsIndex
+    ) -> None:
+        self.max_chunk_length = _operator.index(max_chunk_length)
+        self.num_keep_alive_refs = _operator.index(num_keep_alive_refs)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ConstantChunkerOptions):
+            return NotImplemented
+        return vars(self) == vars(other)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __repr__(self) -> str:
+        return (
+            f"ConstantChunkerOptions(max_chunk_length={self.max_chunk_length}, "
+            f"num_keep_alive_refs={self.num_keep_alive_refs})"
+        )
+
+
+class AutoTunedChunkerOptions(ChunkerOptions):
+    """Chunks whose length the writer chooses. Equal to others of the same `num_keep_alive_refs`."""
+
+    def __init__(
+        self, num_keep_alive_refs: _SupportsIndex, throughput_weight: _SupportsFloat
+    ) -> None:
+        if isinstance(throughput_weight, str):
+            raise TypeError(f"throughput_weight must be a number, got {throughput_weight!r}")
+        self.num_keep_alive_refs = _operator.index(num_keep_alive_refs)
+        self.throughput_weight = float(throughput_weight)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AutoTunedChunkerOptions):
+            return NotImplemented
+        return self.num_keep_alive_refs == other.num_keep_alive_refs
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __repr__(self) -> str:
+        return (
+            f"AutoTunedChunkerOptions(num_keep_alive_refs={self.num_keep_alive_refs}, "
+            f"throughput_weight={self.throughput_weight})"
+        )

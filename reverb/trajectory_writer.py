@@ -14,6 +14,8 @@ from reverb.nest_writer import NestWriter, deadline
 __all__ = ["BatchedTrajectoryWriter", "TrajectoryColumn", "TrajectoryWriter"]
 
 TrajectoryColumn = native.TrajectoryColumn
+# Under this name programs ask whether something is a column of `history`.
+_ColumnHistory = native.ColumnHistory
 
 # The original had two classes of its own, `ReverbError` and `DeadlineExceededError`. After them it
 # skipped the flush at the end of a `with` block; after its other errors, which were builtins and

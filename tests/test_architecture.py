@@ -54,6 +54,7 @@ LAYERS = [
         "reverb_types",
         "stored_checkpoint",
         "pybind",
+        "libpybind",
         "cc",
         "platform",
     },

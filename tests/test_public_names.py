@@ -28,7 +28,7 @@ MODULE_ALIASES = {
     "rate_limiters": "reverb.rate_limiters",
     "structured": "reverb.structured_writer",
     "checkpointers": "reverb.platform.default.checkpointers",
-    "libpybind": "reverb.pybind",
+    "libpybind": "reverb.libpybind",
 }
 SUBMODULES = [
     "cc",
@@ -63,10 +63,12 @@ MEMBERS = {
     "reverb.platform.default.checkpointers": (
         "CheckpointerBase DefaultCheckpointer TempDirCheckpointer default_checkpointer"
     ),
+    "reverb.cc": "patterns_pb2 schema_pb2",
     "reverb.pybind": (
         "ItemSelector FifoSelector LifoSelector UniformSelector PrioritizedSelector HeapSelector "
         "RateLimiter Table Writer Sampler Client Server WeakCellRef TrajectoryWriter "
-        "StructuredWriter selector_from_proto"
+        "StructuredWriter selector_from_proto Checkpointer TableExtension ChunkerOptions "
+        "ConstantChunkerOptions AutoTunedChunkerOptions create_default_checkpointer"
     ),
 }
 SIGNATURES = {

@@ -10,7 +10,7 @@ is a `TypeError`. Timeouts of `None` mean "no limit", of `0` "one attempt, do no
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, final, overload
+from typing import Any, ClassVar, final, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -232,6 +232,7 @@ class Client:
 
 @final
 class Sampler(Iterator[Any]):
+    NUM_INFO_TENSORS: ClassVar[int]
     def __iter__(self) -> Sampler: ...
     def __next__(self) -> Any: ...
 

@@ -13,7 +13,7 @@ from reverb.errors import InvalidArgumentError
 __all__ = ["CheckpointerBase", "CheckpointerOptions", "DefaultCheckpointer", "TempDirCheckpointer"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class CheckpointerOptions:
     """What the engine needs to know to save and to load.
 
@@ -32,6 +32,11 @@ class CheckpointerOptions:
     keep_latest: int = 1
     restore_settings: bool = False
     name: str | None = None
+
+    def __repr__(self) -> str:
+        """As the original's, which programs print, and the name if there is one."""
+        name = "" if self.name is None else f", name={self.name}"
+        return f"TFRecordCheckpointer(root_dir={self.path or ''}, group={self.group}{name})"
 
 
 class CheckpointerBase(abc.ABC):

@@ -230,6 +230,10 @@ fn timesteps(trajectory: &Trajectory) -> reverb_data::Result<Timesteps> {
 
 #[pymethods]
 impl Sampler {
+    /// Fields of `SampleInfo`; programs for dm-reverb tell columns of data from them by it.
+    #[classattr]
+    const NUM_INFO_TENSORS: usize = 5;
+
     fn __iter__(this: Py<Self>) -> Py<Self> {
         this
     }
