@@ -208,6 +208,9 @@ def leaves(monkeypatch, capsys, *arguments):
         (["--config", "", "-checkpoint_on_stop"], "--checkpoint-on-stop needs --checkpoint-dir"),
         (["--config", "", "--keep-checkpoints=2"], "--keep-checkpoints needs --checkpoint-dir"),
         (["--config", "", "--restore-settings"], "--restore-settings needs --checkpoint-dir"),
+        (["--config", "", "--checkpoint-name=a"], "--checkpoint-name needs --checkpoint-dir"),
+        (["--config", "", "--checkpoint-name", "a/b"], "--checkpoint-name: must have 1 to 64 char"),
+        (["--config", "", "--checkpoint-name="], "--checkpoint-name: must have 1 to 64 char"),
     ],
 )
 def test_a_bad_command_line_is_refused(monkeypatch, capsys, arguments, complaint):

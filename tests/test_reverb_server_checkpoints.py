@@ -131,3 +131,27 @@ def test_a_last_save_that_fails_is_a_failure_of_the_stop(root, saved):
         assert program.ended() == 1
         assert "reverb_server: stopped, but: " in program.errors
         assert str(root) in program.errors
+
+
+def test_servers_with_names_share_a_directory(root):
+    for life in range(2):
+        with (
+            running(root, "--checkpoint-name=a", "--checkpoint-on-stop") as (a, client_of_a),
+            running(root, "--checkpoint_name", "b", "--checkpoint-on-stop") as (b, client_of_b),
+        ):
+            for client, value in ((client_of_a, 1), (client_of_b, 2)):
+                items = [int(sample.data[0].item()) for sample in client.scan("t")]
+                assert items == [value] * life
+                client.insert(value, {"t": 1.0})
+            stop(b)
+            stop(a)
+    assert len(complete_checkpoints(root)) == 2
+
+
+def test_a_second_server_on_a_directory_cannot_start(root):
+    with running(root) as (first, client):
+        path = client.checkpoint()
+        with Program(COMMAND, f"--config={CONFIG}", "--checkpoint-dir", root) as program:
+            assert program.ended() == 1
+            assert program.errors.startswith(f"reverb_server: cannot start: Checkpoint {path} ")
+            assert f"process {first.pid} on " in program.errors

@@ -84,7 +84,8 @@ class DefaultCheckpointer(CheckpointerBase):
         """Touches no file yet.
 
         Args:
-          path: Directory that holds the checkpoints. It is made by the first save.
+          path: Directory that holds the checkpoints. It is made by the first save, or by the start of
+            a server that has a name.
           group: Kept for callers of the original. There are no groups: saving fails unless it is
             empty.
           fallback_checkpoint_path: A checkpoint, not a directory of them, to load if `path` holds
@@ -95,9 +96,14 @@ class DefaultCheckpointer(CheckpointerBase):
           restore_settings: Whether tables get the stored selectors, sizes, limits and signatures
             when a checkpoint is loaded. Otherwise the settings given in code stay, and each that
             differs is logged.
+          name: Name of the server, which it keeps when it is started again: 1 to 64 characters of
+            A-Z, a-z, 0-9, `_`, `-`, `.`. Only checkpoints that a server of this name saved are
+            loaded, else the fallback; that there are others is logged. `None`: the latest one is
+            loaded, whoever saved it.
 
         Raises:
-          InvalidArgumentError: If `path` is empty or `keep_latest` is below 1.
+          InvalidArgumentError: If `path` is empty, `keep_latest` is below 1, or `name` has another
+            length or other characters.
         """
         if not os.fspath(path):
             raise InvalidArgumentError("path must not be empty")

@@ -102,7 +102,7 @@ class TestNames:
 
     def test_only_checkpoints_of_the_same_name_are_deleted(self, serve, root, insert):
         kept = {}
-        for life in range(3):
+        for _life in range(3):
             for name in (None, "a", "b"):
                 # One without a name loads what is there, which is the last of all.
                 client = serve(root, name=name, keep_latest=2)
@@ -456,6 +456,7 @@ def test_servers_that_save_start_and_die_in_any_order(root, seed, steps):
                 model.end(number)
         stored = [reverb.checkpointers.read(path.parent) for path in sorted(root.glob("*/DONE"))]
         assert [
-            (it.server_name, [sample.data[0].item() for sample in it.scan("table")]) for it in stored
+            (it.server_name, [sample.data[0].item() for sample in it.scan("table")])
+            for it in stored
         ] == [(it.name, it.values) for it in model.saved]
     assert min(counts[kind] for kind in ("refused", "started", "save", "stop", "kill")) > 0, counts
