@@ -368,3 +368,28 @@ def test_both_refuse_the_same(
         with pytest.raises(WorkerError) as caught:
             start_at(package, tmp_path, [{}])
         assert parent in caught.value.types
+
+
+def test_checkpoints_of_a_server_with_a_name(
+    start_at: StartAt, worker_of: Callable[[str, str], Worker], tmp_path: pathlib.Path
+) -> None:
+    """dm-reverb loads them; what it saves has no name, so it is loaded without one or as asked."""
+    client = worker_of("ours", "client")
+
+    def num_items(address: str) -> int:
+        return len(client.call("drain", address=address, table=TABLE))
+
+    _, address = start_at("ours", tmp_path, [{}], name="a")
+    client.call("insert", address=address, values=[1], priorities={TABLE: 1.0})
+    client.call("checkpoint", address=address)
+    peer, address = start_at("peer", tmp_path, [{}])
+    client.call("insert", address=address, values=[2], priorities={TABLE: 1.0})
+    path = client.call("checkpoint", address=address)
+    assert num_items(address) == 2
+    peer.call("stop_server")
+    _, address = start_at("ours", tmp_path, [{}], name="a")
+    assert num_items(address) == 0
+    _, address = start_at("ours", tmp_path, [{}], name="a", fallback_checkpoint_path=path)
+    assert num_items(address) == 2
+    _, address = start_at("ours", tmp_path, [{}])
+    assert num_items(address) == 2
