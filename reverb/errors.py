@@ -36,6 +36,10 @@ class ReverbError(Exception):
 
     samples: Sequence[Any] = ()
 
+    # As it would be without this line, but TensorFlow looks: an error that is raised while it makes
+    # the graph of a `tf.function` keeps its class only then.
+    __init__ = Exception.__init__
+
 
 class DeadlineExceededError(ReverbError, RuntimeError):
     """A timeout passed, of a call or of a rate limiter; the text says what it waited for."""

@@ -64,7 +64,7 @@ class TFClient:
         Blocks while the table's rate limiter allows no sample.
 
         Args:
-          table: Name of the table.
+          table: Name of the table, a string, or a tensor of one.
           data_dtypes: Nest of the dtypes of the item's columns.
           name: Of the ops.
 
@@ -74,7 +74,8 @@ class TFClient:
 
         Raises:
           tf.errors.InvalidArgumentError: If number or dtypes of the columns are others, or if they
-            differ in length.
+            differ in length; or if `table` is not one string.
+          tf.errors.InternalError: In a graph, instead, if dtypes of the columns are others.
           tf.errors.NotFoundError: If there is no such table.
         """
         dtypes = [tf.as_dtype(dtype) for dtype in tree.flatten(data_dtypes)]
@@ -85,7 +86,10 @@ class TFClient:
         ]
         with self._name_scope(name, "sample"), on_cpu():
             first = ops.reverb_replay_sample(
-                self._text(self._server_address), self._text(table), Toutput_list=dtypes
+                self._text(self._server_address),
+                self._text(table),
+                Toutput_list=dtypes,
+                in_graph=not tf.executing_eagerly(),
             )
 
             def resume(handle: Any) -> list[Any]:
@@ -149,7 +153,7 @@ class TFClient:
         Blocks until the server has answered.
 
         Args:
-          table: Name of the table.
+          table: Name of the table, a string, or a tensor of one.
           keys: uint64 `[N]`, as in `SampleInfo.key`.
           priorities: float64 `[N]`.
           name: Of the ops.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`TFClient`, eagerly, in functions, in sessions and under a strategy."""
 
+import re
 import threading
 
 import numpy as np
@@ -160,10 +161,55 @@ def test_priorities_and_keys_must_fit(tf_client, run):
 def test_dtypes_that_differ_are_refused(client, tf_client, run):
     for _ in range(2):
         client.insert([np.int64(1)], {"table": 1.0})
-    with pytest.raises(tf.errors.InvalidArgumentError, match="int64"):
+    # In a graph TensorFlow calls it an internal error, of the original too.
+    with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.InternalError)) as error:
         run(lambda: tf_client.sample("table", [tf.float32]))
+    assert "column 0 holds int64, got float" in str(error.value)
+    is_eager = bool(run(lambda: tf.constant(tf.executing_eagerly())))
+    expected = tf.errors.InvalidArgumentError if is_eager else tf.errors.InternalError
+    assert type(error.value) is expected
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"1|2"):
         run(lambda: tf_client.sample("table", [tf.int64, tf.int64]))
+
+
+ONE_STRING = {
+    "scalar": lambda: tf.constant("table"),
+    "vector": lambda: tf.constant(["table"]),
+    "matrix": lambda: tf.constant([["table"]]),
+    "list": lambda: ["table"],
+    "array": lambda: np.array(["table"]),
+    "bytes": lambda: b"table",
+}
+
+
+@pytest.mark.parametrize("name", ONE_STRING)
+def test_the_name_of_a_table_may_be_a_tensor(client, tf_client, run, name):
+    table = ONE_STRING[name]
+    run(lambda: tf_client.insert([tf.constant(3)], tf.reshape(table(), [1]), doubles(1.0)))
+    key = next(client.scan("table")).info.key
+    run(lambda: tf_client.update_priorities(table(), tf.constant([key], tf.uint64), doubles(5.0)))
+    info, data = run(lambda: tf_client.sample(table(), [tf.int32]))
+    assert (float(info.priority), int(data[0])) == (5.0, 3)
+
+
+@pytest.mark.parametrize("names", [[], ["table", "full"], [["table", "full"]]])
+def test_several_names_of_tables_are_refused(tf_client, run, names):
+    shape = str(list(np.shape(names))).replace(" ", "")
+    text = re.escape(f"table must be one string, got dtype string and shape {shape}")
+    with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+        run(lambda: tf_client.sample(tf.constant(names, tf.string), [tf.int64]).data)
+    keys = np.uint64([1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+        run(
+            lambda: tf_client.update_priorities(
+                tf.constant(names, tf.string), tf.constant(keys), doubles(1.0)
+            )
+        )
+
+
+def test_errors_of_arguments_keep_their_class_in_a_function(tf_client, run):
+    with pytest.raises(errors.InvalidArgumentError, match="tables must be a string tensor"):
+        run(lambda: tf_client.insert([tf.constant(1)], tf.constant("table"), doubles(1.0)))
 
 
 def test_data_that_differ_from_the_signature_are_refused(serve, run):

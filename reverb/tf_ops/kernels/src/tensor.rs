@@ -86,6 +86,18 @@ impl Input {
         }
     }
 
+    /// The value of a tensor of one string, whatever its rank.
+    pub(crate) fn one_text(&self, what: &str) -> Outcome<String> {
+        match (self.dtype, &self.strings()[..]) {
+            (DType::String, [text]) => Ok(String::from_utf8_lossy(text).into_owned()),
+            _ => Err(Failure::invalid_argument(format!(
+                "{what} must be one string, got dtype {} and shape {}",
+                self.dtype.name(),
+                shape_text(&self.shape),
+            ))),
+        }
+    }
+
     /// The value of a scalar `int64`.
     pub(crate) fn int(&self) -> Outcome<i64> {
         match (self.dtype, self.shape(), <[u8; 8]>::try_from(self.bytes())) {

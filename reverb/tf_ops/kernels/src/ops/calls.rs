@@ -118,7 +118,7 @@ impl Op for UpdatePriorities {
 
     fn compute(&self, context: &mut Context) -> Outcome<()> {
         let writers = client(&context.input(0)?.text()?)?;
-        let table = context.input(1)?.text()?;
+        let table = context.input(1)?.one_text("table")?;
         let (keys, priorities) = (context.input(2)?, context.input(3)?);
         let keys = keys.vector("keys", DType::UInt64)?.map(u64::from_ne_bytes).collect::<Vec<_>>();
         let priorities = priorities.vector("priorities", DType::Float64)?.map(f64::from_ne_bytes);

@@ -10,7 +10,7 @@ use reverb_data::{DType, Error, Sampled, Shape, Signature};
 
 use crate::attrs::Attrs;
 use crate::environment::client;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Code, Failure, Outcome};
 use crate::kernel::{Context, Definition, Op};
 use crate::pending::{self, Answer, Progress};
 use crate::tensor::Output;
@@ -29,6 +29,8 @@ const OUTPUTS: &[&str] = &[
 /// Samples an item and gives its first step, or the handle of the call that waits for one.
 pub(super) struct Sample {
     outputs: Outputs,
+    /// With which code a dtype other than expected fails.
+    wrong_dtype: Code,
     wait: Duration,
 }
 
@@ -37,20 +39,23 @@ impl Op for Sample {
         name: "ReverbReplaySample",
         inputs: &["server_address: string", "table: string"],
         outputs: OUTPUTS,
-        attrs: &["Toutput_list: list(type) >= 0", "wait_ms: int = 20"],
+        attrs: &["Toutput_list: list(type) >= 0", "wait_ms: int = 20", "in_graph: bool = false"],
     };
 
     fn create(attrs: &Attrs) -> Outcome<Self> {
-        Ok(Self { outputs: Outputs::create(attrs)?, wait: super::wait(attrs)? })
+        // In the original TensorFlow itself notices, and calls it an internal error in graphs only.
+        let wrong_dtype =
+            if attrs.bool("in_graph")? { Code::Internal } else { Code::InvalidArgument };
+        Ok(Self { outputs: Outputs::create(attrs)?, wrong_dtype, wait: super::wait(attrs)? })
     }
 
     fn compute(&self, context: &mut Context) -> Outcome<()> {
         let writers = client(&context.input(0)?.text()?)?;
         let client = Arc::clone(writers.client());
-        let table = context.input(1)?.text()?;
+        let table = context.input(1)?.one_text("table")?;
         let runtime = client.runtime().clone();
-        let dtypes = self.outputs.dtypes.clone();
-        let call = Box::pin(async move { sample(client, &table, &dtypes).await });
+        let (dtypes, wrong_dtype) = (self.outputs.dtypes.clone(), self.wrong_dtype);
+        let call = Box::pin(async move { sample(client, &table, &dtypes, wrong_dtype).await });
         self.outputs.set(context, pending::start(&runtime, call, self.wait)?)
     }
 }
@@ -79,7 +84,12 @@ impl Op for Resume {
     }
 }
 
-async fn sample(client: Arc<Client>, table: &str, dtypes: &[DType]) -> Outcome<Answer> {
+async fn sample(
+    client: Arc<Client>,
+    table: &str,
+    dtypes: &[DType],
+    wrong_dtype: Code,
+) -> Outcome<Answer> {
     let signatures = client.signatures().await?;
     let mut cursor = SampleCursor::new(Arc::clone(&client), table, 1, None);
     let sampled = cursor.next().await?;
@@ -87,7 +97,7 @@ async fn sample(client: Arc<Client>, table: &str, dtypes: &[DType]) -> Outcome<A
     let sampled = sampled.ok_or_else(|| Failure::internal("the server sent no sample"))?;
     let check = |signatures: &Signatures| {
         let signature = signatures.get(table).and_then(Option::as_deref);
-        check(&sampled, table, dtypes, signature)
+        check(&sampled, table, dtypes, wrong_dtype, signature)
     };
     if check(&signatures).is_err() {
         // Perhaps they are those of a server that was at this address before.
@@ -102,6 +112,7 @@ fn check(
     sampled: &Sampled,
     table: &str,
     dtypes: &[DType],
+    wrong_dtype: Code,
     signature: Option<&Signature>,
 ) -> Outcome<()> {
     let trajectory = &sampled.trajectory;
@@ -122,11 +133,12 @@ fn check(
             return Err(not_timesteps(table, first, i, shape[0]));
         }
         if dtype != dtypes[i] {
-            return Err(Failure::invalid_argument(format!(
+            let text = format!(
                 "data_dtypes must have the dtypes of table '{table}': column {i} holds {}, got {}",
                 dtype.name(),
                 dtypes[i].name(),
-            )));
+            );
+            return Err(Failure::new(wrong_dtype, text));
         }
     }
     let Some(signature) = signature else { return Ok(()) };
