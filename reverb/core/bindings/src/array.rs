@@ -135,6 +135,7 @@ impl<'py> Leaf<'py> {
 }
 
 /// The error for an array that has no place in a table; it names the dtype and what could be used instead.
+#[cold]
 fn refused(array: &Bound<'_, PyUntypedArray>) -> PyErr {
     let descr = array.dtype();
     let declared = dtype::declared_name(&descr).ok().flatten();

@@ -17,6 +17,7 @@ pub(crate) const EXTENSIONS: [DType; 5] =
 static EXTENSION_TYPES: PyOnceLock<Vec<(Py<PyAny>, DType)>> = PyOnceLock::new();
 
 /// Our type for the elements of an array, `None` where we have none (or where strings need a conversion).
+#[inline]
 pub(crate) fn from_numpy(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
     match from_type_num(descr.num()) {
         Some(dtype) => Ok(Some(dtype)),
@@ -26,6 +27,7 @@ pub(crate) fn from_numpy(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DTy
 
 /// The type of an array of `ml_dtypes`, or of the raw bytes that stand for one (see `reverb.dtypes.from_number`).
 #[cold]
+#[inline(never)]
 fn extension(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
     let py = descr.py();
     let found = if descr.num() >= NPY_TYPES::NPY_USERDEF as i32 {
