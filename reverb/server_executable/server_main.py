@@ -176,7 +176,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="SECONDS",
         type=_keepalive,
         default=DEFAULT_KEEPALIVE_S,
-        help="ping clients that have a call open this often, 0 means never; %(default)g if not given",
+        help="ping clients that have a call open this often; 0: never; default: %(default)g",
     )
     add(
         "--keepalive-timeout",
