@@ -176,7 +176,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="SECONDS",
         type=_keepalive,
         default=DEFAULT_KEEPALIVE_S,
-        help="ping clients that have a call open this often; 0: never; default: %(default)g",
+        help="ping clients with an open call this often, 0: never; %(default)g if not given",
     )
     add(
         "--keepalive-timeout",
