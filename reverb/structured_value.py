@@ -31,7 +31,15 @@ _VALUE_FIELDS = {
     22: "uint32_val",
     23: "uint64_val",
 }
-_BITS_FIELDS = {14: "half_val", 19: "half_val"}
+# Fields that hold the bits of values, and the integers that have as many.
+_BITS_FIELDS = {
+    14: ("half_val", np.uint16),
+    19: ("half_val", np.uint16),
+    24: ("float8_val", np.uint8),
+    25: ("float8_val", np.uint8),
+    29: ("int_val", np.int8),
+    30: ("int_val", np.uint8),
+}
 _PAIR_FIELDS = {8: "scomplex_val", 18: "dcomplex_val"}
 
 
@@ -156,7 +164,8 @@ def _decode_tensor(message: Any) -> np.ndarray:
 def _decode_values(message: Any, dtype: np.dtype[Any]) -> np.ndarray:
     number = message.dtype
     if number in _BITS_FIELDS:
-        return np.asarray(getattr(message, _BITS_FIELDS[number]), np.uint16).view(dtype)
+        field, bits = _BITS_FIELDS[number]
+        return np.array(list(getattr(message, field)), np.int64).astype(bits).view(dtype)
     if number in _PAIR_FIELDS:
         pairs = np.asarray(getattr(message, _PAIR_FIELDS[number]), np.float64).reshape(-1, 2)
         return (pairs[:, 0] + 1j * pairs[:, 1]).astype(dtype)

@@ -8,6 +8,7 @@ import sys
 import types
 
 import dm_env.specs
+import ml_dtypes
 import numpy as np
 import pytest
 import tree
@@ -247,6 +248,11 @@ class TestStructuredValue:
         ("number", "field", "values", "expected"),
         [
             (19, "half_val", [0x3C00], np.float16(1)),
+            (14, "half_val", [0xBF80], ml_dtypes.bfloat16(-1)),
+            (24, "float8_val", b"\x3c", ml_dtypes.float8_e5m2(1)),
+            (25, "float8_val", b"\xb8", ml_dtypes.float8_e4m3fn(-1)),
+            (29, "int_val", [-8], ml_dtypes.int4(-8)),
+            (30, "int_val", [15], ml_dtypes.uint4(15)),
             (8, "scomplex_val", [1.0, 2.0], np.complex64(1 + 2j)),
             (6, "int_val", [-3], np.int8(-3)),
             (10, "bool_val", [True], np.bool_(True)),
@@ -258,8 +264,9 @@ class TestStructuredValue:
         message = protos.StructuredValue()
         spec = message.bounded_tensor_spec_value
         spec.dtype = spec.minimum.dtype = spec.maximum.dtype = number
-        getattr(spec.minimum, field).extend(values)
-        getattr(spec.maximum, field).extend(values)
+        bound = type(spec.minimum)(**{field: values})
+        spec.minimum.MergeFrom(bound)
+        spec.maximum.MergeFrom(bound)
         decoded = structured_value.decode(message)
         assert decoded.minimum == expected
         assert decoded.minimum.dtype == expected.dtype
