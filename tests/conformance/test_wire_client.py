@@ -221,6 +221,8 @@ def test_c8_confirmations_in_any_order(client: str, server: ScriptedServer, call
         (Code.NOT_FOUND, "RuntimeError"),
         (Code.DATA_LOSS, "RuntimeError"),
         (Code.FAILED_PRECONDITION, "RuntimeError"),
+        (Code.PERMISSION_DENIED, "RuntimeError"),
+        (Code.UNAUTHENTICATED, "RuntimeError"),
     ],
     ids=lambda value: getattr(value, "name", None),
 )

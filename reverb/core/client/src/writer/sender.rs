@@ -292,7 +292,7 @@ impl Sender {
         let queued = state.queue.iter().map(|(item, _)| item.table());
         let tables: BTreeSet<&Arc<str>> =
             in_flight.chain(resend).chain(&state.encoding).chain(queued).collect();
-        tables.into_iter().map(|table| table.to_string()).collect()
+        tables.into_iter().map(ToString::to_string).collect()
     }
 
     /// Whether `close` was called.
