@@ -106,7 +106,7 @@ class ServerSource:
     """The tables of a server that runs, of this package or of dm-reverb."""
 
     kind = "server"
-    server_name = None
+    server_name: str | None = None
 
     def __init__(self, address: str, timeout_s: float) -> None:
         self.name = address

@@ -105,11 +105,17 @@ impl Checkpoints {
             let logging = tokio::spawn(log_progress(Arc::clone(&progress)));
             let options = this.save_options();
             let (sender, saved) = oneshot::channel();
+            let checkpoints = Arc::clone(&this);
             // A thread of its own, because it lowers its priority for good.
             let thread = std::thread::Builder::new().name("reverb-save".to_owned());
             let thread = thread.spawn(move || {
+                let saved = save(&tables, &options, &progress, &mut held);
+                // The server may have stopped without waiting any longer.
+                if checkpoints.state.lock().is_stopped {
+                    *held = Held::default();
+                }
                 // Somebody waits, as long as the runtime lives.
-                let _ = sender.send(save(&tables, &options, &progress, &mut held));
+                let _ = sender.send(saved);
             });
             let saved = match thread {
                 Ok(_) => saved.await.unwrap_or_else(|_| Err(lost())),
