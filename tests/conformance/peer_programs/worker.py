@@ -1,36 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that does what it is told, with whichever `reverb` its interpreter imports.
-
-Requests and answers are JSON objects, one per line: `{"call": NAME, "arguments": {...}}` on the
-standard input, `{"result": ...}` or `{"error": {...}}` on the standard output.
-"""
+"""A process that does what it is told, with whichever `reverb` its interpreter imports."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from arrays import encode
+from calls import answer_calls, offer
 from scenarios import SCENARIOS, TABLE
 from specs import build_table, describe
 
 import reverb
 
 _state: dict[str, Any] = {}
-_calls: dict[str, Callable[..., Any]] = {}
 
 
-def _call(function: Callable[..., Any]) -> Callable[..., Any]:
-    _calls[function.__name__] = function
-    return function
-
-
-@_call
+@offer
 def start_server(
     tables: list[dict[str, Any]],
     port: int | None = None,
@@ -44,7 +31,7 @@ def start_server(
     return _state["server"].port
 
 
-@_call
+@offer
 def stop_server() -> None:
     """Stops the server of this process if there is one."""
     if "server" in _state:
@@ -52,7 +39,7 @@ def stop_server() -> None:
         _state.pop("tables")
 
 
-@_call
+@offer
 def table_counts(table: int = 0) -> dict[str, int]:
     """Returns the counters of a table of the server of this process."""
     info = _state["tables"][table].info
@@ -63,19 +50,19 @@ def table_counts(table: int = 0) -> dict[str, int]:
     }
 
 
-@_call
+@offer
 def write(address: str, scenario: str) -> None:
     """Writes a scenario."""
     SCENARIOS[scenario].write(reverb.Client(address))
 
 
-@_call
+@offer
 def checkpoint(address: str) -> str:
     """Makes a server save; returns the path."""
     return reverb.Client(address).checkpoint()
 
 
-@_call
+@offer
 def drain(address: str, table: str) -> list[dict[str, Any]]:
     """Samples a table until it is empty, and deletes each item; returns info and columns."""
     client = reverb.Client(address)
@@ -88,7 +75,7 @@ def drain(address: str, table: str) -> list[dict[str, Any]]:
     return drained
 
 
-@_call
+@offer
 def peek(address: str, table: str, count: int) -> list[dict[str, Any]]:
     """Samples a table and leaves the items there; returns info and columns."""
     return [
@@ -97,7 +84,7 @@ def peek(address: str, table: str, count: int) -> list[dict[str, Any]]:
     ]
 
 
-@_call
+@offer
 def read(address: str, count: int, how: str, scenario: str | None = None) -> list[dict[str, Any]]:
     """Reads `count` items and returns info and columns of each."""
     steps = {
@@ -210,14 +197,14 @@ def _info(info: Any) -> dict[str, Any]:
     }
 
 
-@_call
+@offer
 def sample_batch(address: str, batch_size: int) -> list[dict[str, Any]]:
     """Returns the columns `[B, T, ...]` of `Client.sample_batch`, which only one package has."""
     batch = reverb.Client(address).sample_batch(TABLE, batch_size)
     return [encode(column) for column in batch.data]
 
 
-@_call
+@offer
 def sample_nested(address: str) -> list[Any]:
     """Samples one item in the structure of the table's signature; returns its paths and values."""
     import tree
@@ -228,7 +215,7 @@ def sample_nested(address: str) -> list[Any]:
     return [[[*map(str, path)], encode(leaf)] for path, leaf in tree.flatten_with_path(sample.data)]
 
 
-@_call
+@offer
 def insert(address: str, values: list[int], priorities: dict[str, float]) -> None:
     """Inserts one item per value."""
     client = reverb.Client(address)
@@ -236,20 +223,20 @@ def insert(address: str, values: list[int], priorities: dict[str, float]) -> Non
         client.insert([np.asarray(value, np.int64)], priorities)
 
 
-@_call
+@offer
 def mutate(address: str, table: str, updates: list[list[float]], deletes: list[int]) -> None:
     """Changes priorities and deletes items."""
     client = reverb.Client(address)
     client.mutate_priorities(table, updates={int(k): p for k, p in updates}, deletes=deletes)
 
 
-@_call
+@offer
 def reset(address: str, table: str) -> None:
     """Empties a table."""
     reverb.Client(address).reset(table)
 
 
-@_call
+@offer
 def server_info(address: str, timeout: int | None = None) -> dict[str, Any]:
     """Returns what the server says about its tables, except how busy their workers were."""
     infos = reverb.Client(address).server_info(timeout)
@@ -273,7 +260,7 @@ def server_info(address: str, timeout: int | None = None) -> dict[str, Any]:
     }
 
 
-@_call
+@offer
 def tf_insert(address: str, values: list[int], tables: list[str], priorities: list[float]) -> None:
     """Inserts through the TensorFlow op: bfloat16 and strings beside integers."""
     import tensorflow as tf
@@ -288,7 +275,7 @@ def tf_insert(address: str, values: list[int], tables: list[str], priorities: li
         client.insert(data, tf.constant(tables), tf.constant(priorities, tf.float64))
 
 
-@_call
+@offer
 def tf_sample(address: str, count: int) -> list[Any]:
     """Samples what `tf_insert` wrote."""
     import tensorflow as tf
@@ -307,7 +294,7 @@ def tf_sample(address: str, count: int) -> list[Any]:
     return samples
 
 
-@_call
+@offer
 def tf_insert_bits(address: str, dtype: str, bits: str) -> None:
     """Inserts a vector of a type that NumPy lacks, given by its bytes."""
     import tensorflow as tf
@@ -318,7 +305,7 @@ def tf_insert_bits(address: str, dtype: str, bits: str) -> None:
     )
 
 
-@_call
+@offer
 def tf_sample_bits(address: str, dtype: str, length: int) -> list[list[Any]]:
     """Samples such a vector by the client's op and by a dataset; returns dtypes and bytes."""
     import tensorflow as tf
@@ -336,7 +323,7 @@ def tf_sample_bits(address: str, dtype: str, length: int) -> list[list[Any]]:
     return [[x.dtype.name, x.numpy().tobytes().hex()] for x in (row, sample.data[0])]
 
 
-@_call
+@offer
 def tf_update_priorities(
     address: str, table: str, keys: list[int], priorities: list[float]
 ) -> None:
@@ -348,7 +335,7 @@ def tf_update_priorities(
     )
 
 
-@_call
+@offer
 def open_dataset(address: str, **arguments: Any) -> None:
     """Opens an iterator over what `insert` wrote, to be read step by step."""
     import tensorflow as tf
@@ -359,14 +346,14 @@ def open_dataset(address: str, **arguments: Any) -> None:
     _state["iterator"] = (int(element.data[0][0]) for element in dataset)
 
 
-@_call
+@offer
 def open_samples(address: str, count: int) -> None:
     """Opens a generator over what `insert` wrote, to be read step by step."""
     samples = reverb.Client(address).sample(TABLE, count)
     _state["iterator"] = (int(steps[0].data[0]) for steps in samples)
 
 
-@_call
+@offer
 def take(count: int | None = None) -> list[int]:
     """Returns the next values of what was opened, or all the rest."""
     if count is None:
@@ -374,20 +361,20 @@ def take(count: int | None = None) -> list[int]:
     return [next(_state["iterator"]) for _ in range(count)]
 
 
-@_call
+@offer
 def open_writer(address: str, validate_items: bool = True) -> None:
     """Opens a trajectory writer, to be used step by step."""
     client = reverb.Client(address)
     _state["writer"] = client.trajectory_writer(5, validate_items=validate_items)
 
 
-@_call
+@offer
 def configure_writer(max_chunk_length: int) -> None:
     """Sets the chunk length of the writer's only column."""
     _state["writer"].configure((0,), num_keep_alive_refs=5, max_chunk_length=max_chunk_length)
 
 
-@_call
+@offer
 def write_values(values: list[int]) -> None:
     """Appends one step per value and creates an item of each."""
     writer = _state["writer"]
@@ -396,7 +383,7 @@ def write_values(values: list[int]) -> None:
         writer.create_item(TABLE, 1.0, [writer.history[0][-1:]])
 
 
-@_call
+@offer
 def write_selection(values: list[int], selection: list[int]) -> None:
     """Appends one step per value and creates one item of chosen ones."""
     writer = _state["writer"]
@@ -405,43 +392,17 @@ def write_selection(values: list[int], selection: list[int]) -> None:
     writer.create_item(TABLE, 1.0, [writer.history[0][selection]])
 
 
-@_call
+@offer
 def flush_writer(timeout_ms: int | None = None) -> None:
     """Waits until the server has everything."""
     _state["writer"].flush(timeout_ms=timeout_ms)
 
 
-@_call
+@offer
 def close_writer() -> None:
     """Closes the writer."""
     _state.pop("writer").close()
 
 
-def _answer(line: str) -> dict[str, Any]:
-    request = json.loads(line)
-    try:
-        return {"result": _calls[request["call"]](**request["arguments"])}
-    except BaseException as error:
-        return {
-            "error": {
-                "types": [cls.__name__ for cls in type(error).__mro__],
-                "message": str(error),
-                "traceback": traceback.format_exc(),
-            }
-        }
-
-
-def main() -> None:
-    """Answers requests until the input ends."""
-    # Native libraries print to the standard output as they like; answers go to a copy of it.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    for line in sys.stdin:
-        answers.write(json.dumps(_answer(line)) + "\n")
-        answers.flush()
-    # The peer's destructors may wait for servers that are gone; nothing is left to be saved.
-    os._exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    answer_calls()

@@ -30,6 +30,14 @@ class WorkerError(Exception):
         self.message = message
 
 
+class WorkerHungError(AssertionError):
+    """A call did not end in time; the process was ended."""
+
+
+class WorkerEndedError(AssertionError):
+    """The process ended instead of answering."""
+
+
 class Worker:
     """A process with one of the packages.
 
@@ -37,19 +45,19 @@ class Worker:
       package: `ours` or `peer`.
     """
 
-    def __init__(self, package: str, python: str) -> None:
+    def __init__(self, package: str, python: str, program: pathlib.Path = _PROGRAM) -> None:
         self.package = package
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the process
         self._process = subprocess.Popen(
-            [python, str(_PROGRAM)],
+            [python, str(program)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
             env=environment,
-            cwd=_PROGRAM.parent,
+            cwd=program.parent,
         )
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -76,10 +84,11 @@ class Worker:
         try:
             line = self._answers.get(timeout=seconds)
         except queue.Empty:
+            tail = self._tail()
             self.kill()
-            raise AssertionError(f"no answer after {seconds} s\n{self._tail()}") from None
+            raise WorkerHungError(f"no answer after {seconds} s\n{tail}") from None
         if not line:
-            raise AssertionError(f"the {self.package} process ended\n{self._tail()}")
+            raise WorkerEndedError(f"the {self.package} process ended\n{self._tail()}")
         answer = json.loads(line)
         if "error" in answer:
             error = answer["error"]

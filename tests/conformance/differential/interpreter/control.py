@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps that change or describe tables: priorities, deletes, resets, infos, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from values import describe_specs
+from world import SKIPPED, World
+
+_INFO_FIELDS = (
+    "name",
+    "max_size",
+    "max_times_sampled",
+    "current_size",
+    "num_episodes",
+    "num_deleted_episodes",
+    "num_unique_samples",
+)
+_INFO_MESSAGES = ("sampler_options", "remover_options", "rate_limiter_info")
+
+
+def _info(world: World, step: dict[str, Any]) -> Any:
+    infos = world.client.server_info(step.get("timeout"))
+    return {
+        name: {
+            **{field: getattr(info, field) for field in _INFO_FIELDS},
+            **{message: str(getattr(info, message)) for message in _INFO_MESSAGES},
+            "signature": info.signature and describe_specs(info.signature),
+        }
+        for name, info in infos.items()
+        if name not in world.unsettled
+    }
+
+
+def _mutate(world: World, step: dict[str, Any]) -> Any:
+    if step["table"] in world.unsettled:
+        return SKIPPED
+    keys = _keys(world, step["table"], step["updates"])
+    updates = None if keys is None else dict(zip(keys, step["priorities"], strict=False))
+    deletes = _keys(world, step["table"], step["deletes"])
+    return world.client.mutate_priorities(step["table"], updates=updates, deletes=deletes)
+
+
+def _keys(world: World, table: str, ordinals: list[int] | None) -> list[int] | None:
+    """Returns the keys of items by their number; an item that was never seen has none."""
+    if ordinals is None:
+        return None
+    seen = world.keys.get(table, [])
+    return [seen[ordinal] if ordinal < len(seen) else 10_000 + ordinal for ordinal in ordinals]
+
+
+def _reset(world: World, step: dict[str, Any]) -> Any:
+    return world.client.reset(step["table"])
+
+
+def _can(world: World, step: dict[str, Any]) -> Any:
+    if step["table"] in world.unsettled:
+        return SKIPPED
+    index = list(world.tables).index(step["table"])
+    return world.servers.can(0, index, step["what"], step["count"])
+
+
+def _checkpoint(world: World, step: dict[str, Any]) -> Any:
+    world.client.checkpoint()
+
+
+def _restart(world: World, step: dict[str, Any]) -> Any:
+    world.restart()
+
+
+CONTROL: dict[str, Callable[[World, dict[str, Any]], Any]] = {
+    "info": _info,
+    "mutate": _mutate,
+    "reset": _reset,
+    "can": _can,
+    "checkpoint": _checkpoint,
+    "restart": _restart,
+}

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a running program has: servers, a client, and the items that it has seen."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from servers import LocalServers, RemoteServers
+
+import reverb
+
+# What a step answers that would have blocked, or whose result no document promises.
+SKIPPED = "skipped"
+
+
+class World:
+    """The state of one run of one program.
+
+    Attributes:
+      schema: The nest that every step has.
+      tables: The tables' settings by name.
+      client: Of the server, or of all servers.
+      keys: For each table the keys of its items in the order in which they were seen first.
+      unsettled: Tables of which an unknown number of items was sampled in advance.
+    """
+
+    def __init__(self, program: dict[str, Any]) -> None:
+        self.schema = program["schema"]
+        self.tables = {table["name"]: table for table in program["tables"]}
+        self.keys: dict[str, list[int]] = {name: [] for name in self.tables}
+        self.unsettled: set[str] = set()
+        self.servers = LocalServers() if program["place"] == "in_process" else RemoteServers()
+        self._folder = tempfile.TemporaryDirectory()
+        specs = [_with_signature(table, self.schema) for table in program["tables"]]
+        self._specs = specs
+        self.port = self.servers.start(0, specs, None, self._folder.name)
+        self.address = f"localhost:{self.port}"
+        self.client = reverb.Client(self.address)
+
+    def restart(self) -> None:
+        """Stops the server and starts it again, at its port, with what it saved last."""
+        self.servers.stop(0)
+        self.servers.start(0, self._specs, self.port, self._folder.name)
+
+    def close(self) -> None:
+        """Ends the servers."""
+        self.servers.stop_all()
+        self._folder.cleanup()
+
+    def key(self, table: str, key: int) -> int:
+        """Returns a number for a key that both packages give the same item."""
+        keys = self.keys.setdefault(table, [])
+        if key not in keys:
+            keys.append(key)
+        return keys.index(key)
+
+    def may_insert(self, table: str, count: int) -> bool:
+        """Whether `count` inserts pass without waiting."""
+        info = self.client.server_info(5).get(table)
+        if info is None or count == 0:
+            return True
+        limiter = info.rate_limiter_info
+        if info.current_size + count <= limiter.min_size_to_sample:
+            return True
+        inserts = limiter.insert_stats.completed + count
+        samples = limiter.sample_stats.completed
+        return inserts * limiter.samples_per_insert - samples <= limiter.max_diff
+
+    def may_sample(self, table: str, count: int) -> bool:
+        """Whether `count` samples pass without waiting, whatever they remove."""
+        if table in self.unsettled:
+            return False
+        info = self.client.server_info(5).get(table)
+        if info is None:
+            return True
+        limiter = info.rate_limiter_info
+        removed = count - 1 if info.max_times_sampled > 0 else 0
+        if info.current_size - removed < max(1, limiter.min_size_to_sample):
+            return False
+        inserts = limiter.insert_stats.completed * limiter.samples_per_insert
+        return inserts - limiter.sample_stats.completed - count >= limiter.min_diff
+
+
+def attempt(function: Callable[[], Any]) -> dict[str, Any]:
+    """Returns `{"result": ...}`, or `{"raised": [classes]}` from the most special one up."""
+    try:
+        return {"result": function()}
+    except Exception as error:
+        return {"raised": raised(error), "text": str(error)[-300:]}
+
+
+def raised(error: Exception) -> list[str]:
+    """Returns the class of an exception and its base classes."""
+    classes = type(error).__mro__
+    return [_class_name(cls) for cls in classes[: classes.index(Exception) + 1]]
+
+
+def _class_name(cls: type) -> str:
+    package = cls.__module__.split(".")[0]
+    return cls.__name__ if package in ("builtins", "reverb") else f"{package}.{cls.__name__}"
+
+
+def _with_signature(table: dict[str, Any], schema: Any) -> dict[str, Any]:
+    leading = table["signature"]
+    return {**table, "signature": leading and [schema, leading]}

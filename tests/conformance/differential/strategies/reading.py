@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps that sample: `Client.sample` and datasets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from strategies.schemas import has_empty_leaf
+
+
+@st.composite
+def samples(draw: st.DrawFn, tables: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns a `Client.sample`."""
+    return {
+        "do": "sample",
+        "table": draw(st.sampled_from(tables))["name"],
+        "count": draw(st.integers(1, 5)),
+        "emit_timesteps": draw(st.booleans()),
+        "unpack": draw(st.booleans()),
+    }
+
+
+@st.composite
+def _options(draw: st.DrawFn) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "max_in_flight_samples_per_worker": draw(st.sampled_from([1, 2, 3, 10])),
+        "max_samples": draw(st.integers(1, 6)),
+    }
+    if draw(st.booleans()):
+        options["rate_limiter_timeout_ms"] = 150
+    if draw(st.booleans()):
+        options["max_samples_per_stream"] = draw(st.sampled_from([1, 2, 5]))
+    return options
+
+
+@st.composite
+def _pipelines(draw: st.DrawFn, schema: Any) -> list[list[Any]]:
+    # TensorFlow's `unbatch` divides by the size of a leaf, and crashes if that is zero.
+    may_unbatch = not has_empty_leaf(schema)
+    stages: list[list[Any]] = []
+    batched = 0
+    for _ in range(draw(st.integers(0, 3))):
+        names = ["batch", "batch", "take", "prefetch", "skip"] + ["unbatch"] * (
+            batched if may_unbatch else 0
+        )
+        name = draw(st.sampled_from(names))
+        if name == "batch":
+            stages.append([name, draw(st.integers(1, 4)), draw(st.booleans())])
+            batched += 1
+        elif name == "unbatch":
+            stages.append([name])
+            batched -= 1
+        else:
+            stages.append([name, draw(st.integers(1, 4))])
+    return stages
+
+
+@st.composite
+def datasets(draw: st.DrawFn, tables: list[dict[str, Any]], schema: Any) -> dict[str, Any]:
+    """Returns a pipeline over a `TrajectoryDataset` or a `TimestepDataset`."""
+    kind = draw(st.sampled_from(["TimestepDataset", "TrajectoryDataset"]))
+    table = draw(st.sampled_from(tables))
+    likely = "none" if kind == "TimestepDataset" else "open"
+    specs = [likely] * 3 + ["signature" if table["signature"] == likely else likely]
+    return {
+        "do": "dataset",
+        "kind": kind,
+        "table": table["name"],
+        "mode": draw(st.sampled_from(["eager", "function", "session"])),
+        "specs": draw(
+            st.one_of(*[st.sampled_from(specs)] * 6, st.sampled_from(["signature", "rank", "open"]))
+        ),
+        "options": draw(_options()),
+        "sources": 1,
+        "interleave": draw(st.sampled_from([None, None, None, {"cycle_length": 1}])),
+        "pipeline": draw(_pipelines(schema)),
+    }
