@@ -34,7 +34,9 @@ BUILD_DONE := $(VENV)/.build-done
 DOCS_DONE := $(VENV)/.docs-tools-done
 PEER_DONE := $(PEER)/.setup-done
 WHEEL_DONE := dist/.wheel-done
-TF_SETUPS := $(patsubst %,.venvs/tf-%/.setup-done,$(sort $(TF) $(NOTEBOOK_TF)))
+# dm-reverb 0.14 was built for this one; its datasets are compared with ours there.
+PEER_TF := 2.15
+TF_SETUPS := $(patsubst %,.venvs/tf-%/.setup-done,$(sort $(TF) $(NOTEBOOK_TF) $(PEER_TF)))
 TF_WHEELS := $(TF_SETUPS:.setup-done=.wheel-done)
 # TF-Agents and Acme beside a TensorFlow; tests/integrations/requirements/ has a file of pins for each.
 INTEGRATION_ENVS := tf-agents-2.15 tf-agents-2.21 acme-2.15 acme-2.21
@@ -69,7 +71,7 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 	--ignore-disjoint-bases
 
 .PHONY: help setup build release test test-all test-tf check fix proto bench demo demo-numpy demo-acme \
-	demo-quick notebooks notebooks-quick test-integrations docs wheel clean conformance rust-tests \
+	demo-quick notebooks notebooks-quick test-integrations docs wheel clean conformance differential rust-tests \
 	environments
 
 help: ## print this list
@@ -159,8 +161,15 @@ docs: build $(DOCS_DONE) ## write the reference of both languages to docs/build/
 wheel: $(WHEEL_DONE) ## build the wheel into dist/ and check what it holds
 	$(PYTEST) --noconftest -m 'not slow' tests/test_wheel.py
 
-conformance: build $(PEER_DONE) ## compare with the released dm-reverb 0.14, both ways
-	REVERB_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python $(PYTEST) tests -m conformance
+CONFORMANCE_PYTHONS := REVERB_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python \
+	REVERB_OURS_TF_PYTHON=$(CURDIR)/.venvs/tf-$(PEER_TF)/bin/python
+conformance: build $(PEER_DONE) .venvs/tf-$(PEER_TF)/.wheel-done ## compare with the released dm-reverb 0.14, both ways
+	$(CONFORMANCE_PYTHONS) $(PYTEST) tests -m conformance
+
+PROGRAMS := 2000
+differential: build $(PEER_DONE) .venvs/tf-$(PEER_TF)/.wheel-done ## run random programs on both (an hour; PROGRAMS=200 SEED=1)
+	$(CONFORMANCE_PYTHONS) $(PY) tests/conformance/differential/differential.py \
+		--programs $(PROGRAMS) $(if $(SEED),--seed $(SEED))
 
 clean: ## remove everything that make made, environments included
 	rm -rf target $(VENV) .venvs dist docs/build demo_output benchmarks/results \

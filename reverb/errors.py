@@ -40,6 +40,10 @@ class ReverbError(Exception):
     # the graph of a `tf.function` keeps its class only then.
     __init__ = Exception.__init__
 
+    # In a `tf.function`, TensorFlow raises an error once more with a longer text. It keeps the
+    # class of those errors only that have this initialiser; others become an error of its own.
+    __init__ = Exception.__init__
+
 
 class DeadlineExceededError(ReverbError, RuntimeError):
     """A timeout passed, of a call or of a rate limiter; the text says what it waited for."""

@@ -165,6 +165,20 @@ def test_a_table_without_signature_says_so(family, start, error_says):
     )
 
 
+def test_in_a_function_errors_keep_their_class(family, start):
+    """TensorFlow raises them once more with a longer text, and knows few classes that it can."""
+    address = f"localhost:{start(testing.table('b'), testing.table('a')).port}"
+
+    @tf.function
+    def read(table):
+        return family.from_table_signature(address, table, 1)
+
+    with pytest.raises(errors.InvalidArgumentError, match="Table a at .* does not have a sig"):
+        read("a")
+    with pytest.raises(errors.TableNotFoundError, match="does not contain any table named c"):
+        read("c")
+
+
 def test_a_signature_is_waited_for_as_long_as_told(family):
     with pytest.raises(reverb.DeadlineExceededError):
         family.from_table_signature("localhost:1", "table", 1, get_signature_timeout_secs=1)

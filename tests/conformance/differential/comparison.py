@@ -46,9 +46,8 @@ def _difference(theirs: Any, ours: Any) -> str:
         if (state in theirs) != (state in ours):
             names = [_first(outcome) for outcome in (theirs, ours)]
             return f"{names[0]} is {names[1]}"
-    if "raised" in theirs:
-        if not same_class(theirs["raised"], ours["raised"]):
-            return f"{theirs['raised'][0]} is {ours['raised'][0]}"
+    if "raised" in theirs and not same_class(theirs["raised"], ours["raised"]):
+        return f"{theirs['raised'][0]} is {ours['raised'][0]}"
     a, b = theirs.get("result"), ours.get("result")
     if isinstance(a, dict) and isinstance(b, dict) and ("elements" in a or "parts" in a):
         return _difference_of_elements(a, b)

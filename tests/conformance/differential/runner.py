@@ -28,12 +28,14 @@ class Counts:
     Attributes:
       programs: Programs that both packages ran to the end.
       discarded: Programs that were not compared, by why.
-      steps: Steps that gave a result, raised or were skipped, by kind.
+      features: For each feature how many steps that use it are `done`, `raised` or `skipped`.
     """
 
     programs: int = 0
     discarded: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    steps: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    features: dict[str, collections.Counter[str]] = dataclasses.field(
+        default_factory=lambda: collections.defaultdict(collections.Counter)
+    )
 
 
 class Runner:
@@ -102,11 +104,11 @@ class Runner:
         inner = result if isinstance(result, dict) and "raised" in result else outcome
         ending = next((state for state in ("skipped", "raised") if state in inner), "done")
         for feature in features(step):
-            self.counts.steps[f"{feature}: {ending}"] += 1
+            self.counts.features[feature][ending] += 1
         parts = result["parts"] if isinstance(result, dict) and "parts" in result else []
         for call, part in zip(step.get("body", []), parts, strict=False):
             ending = "raised" if "raised" in part else "done"
-            self.counts.steps[f"{name} {call[0]}: {ending}"] += 1
+            self.counts.features[f"{name}: {call[0]}"][ending] += 1
 
 
 def features(step: dict[str, Any]) -> list[str]:

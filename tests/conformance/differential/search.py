@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets hypothesis write programs until two packages differ, and makes what differs small."""
+"""Writes random programs, and makes one on which two packages differ small."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import random
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
@@ -13,53 +16,62 @@ from runner import Discarded, Runner
 from strategies import programs
 
 # Making a program smaller ends after this long, with the smallest one so far.
-_SHRINK_SECONDS = 120
+_SHRINK_SECONDS = 60
+# What a program is made of; a long one needs a few thousand bytes.
+_RANDOM_BYTES = 16_384
 
 
-class _DiffersError(Exception):
-    """Makes hypothesis look for a smaller program of the same kind."""
+def random_program(seed: int, number: int) -> dict[str, Any]:
+    """Returns program `number` of a seed."""
+    made: list[dict[str, Any]] = []
 
-
-def search(
-    runner: Runner, count: int, seed: int, known: set[str], discarded: list[Any] | None = None
-) -> tuple[dict[str, Any], Difference] | None:
-    """Runs `count` random programs, fewer if one differs in a way that is not `known`.
-
-    Returns:
-      The smallest program found that differs so, and how.
-    """
-    found: list[tuple[dict[str, Any], Difference]] = []
-    deadline: list[float] = []
-
-    @hypothesis.seed(seed)
-    @hypothesis.settings(
-        max_examples=count,
-        deadline=None,
-        database=None,
-        phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
-        suppress_health_check=list(hypothesis.HealthCheck),
-        verbosity=hypothesis.Verbosity.quiet,
-        report_multiple_bugs=False,
-    )
+    # Hypothesis' own search tries many variants of few programs, which finds less than as many
+    # different ones: each is made of random bytes of its own.
+    @hypothesis.settings(database=None, suppress_health_check=list(hypothesis.HealthCheck))
     @hypothesis.given(programs())
-    def run(program: dict[str, Any]) -> None:
-        if deadline and time.monotonic() > deadline[0]:
-            return
-        try:
-            difference = runner.run(program)
-        except Discarded as reason:
-            if discarded is not None:
-                discarded.append((str(reason), program))
-            return
-        if difference is None or difference.kind in known:
-            return
-        if found and difference.kind != found[0][1].kind:
-            return
-        found.append((program, difference))
-        deadline[:] = deadline or [time.monotonic() + _SHRINK_SECONDS]
-        raise _DiffersError
+    def test(program: dict[str, Any]) -> None:
+        made.append(program)
 
-    # Out of time, hypothesis misses the failure when it runs the smallest program once more.
-    with contextlib.suppress(_DiffersError, hypothesis.errors.Flaky):
-        run()
-    return found[-1] if found else None
+    test.hypothesis.fuzz_one_input(random.Random(f"{seed} {number}").randbytes(_RANDOM_BYTES))
+    return made[0]
+
+
+def shrink(
+    runner: Runner, program: dict[str, Any], difference: Difference
+) -> tuple[dict[str, Any], Difference]:
+    """Returns the smallest program found that differs in the same way.
+
+    Steps, calls of writers and stages of pipelines are left out as long as it does. Nothing else
+    changes: other values could be such that the original's defects show.
+    """
+    deadline = time.monotonic() + _SHRINK_SECONDS
+    shorter = True
+    while shorter:
+        shorter = False
+        for candidate in _without_one_part(program, difference.step):
+            if time.monotonic() > deadline:
+                return program, difference
+            with contextlib.suppress(Discarded):
+                found = runner.run(candidate)
+                if found is not None and found.kind == difference.kind:
+                    program, difference = candidate, found
+                    shorter = True
+                    break
+    return program, difference
+
+
+def _without_one_part(program: dict[str, Any], last: int) -> Iterator[dict[str, Any]]:
+    if last + 1 < len(program["steps"]):
+        yield {**program, "steps": program["steps"][: last + 1]}
+        return
+    for number in reversed(range(last)):
+        candidate = copy.deepcopy(program)
+        del candidate["steps"][number]
+        yield candidate
+    for number, step in enumerate(program["steps"]):
+        for part in ("pipeline", "body", "configs"):
+            for position in reversed(range(len(step.get(part, [])))):
+                candidate = copy.deepcopy(program)
+                del candidate["steps"][number][part][position]
+                if candidate["steps"][number][part] or part != "configs":
+                    yield candidate

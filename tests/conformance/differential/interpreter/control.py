@@ -52,7 +52,8 @@ def _keys(world: World, table: str, ordinals: list[int] | None) -> list[int] | N
 
 
 def _reset(world: World, step: dict[str, Any]) -> Any:
-    return world.client.reset(step["table"])
+    world.client.reset(step["table"])
+    world.unsettled.discard(step["table"])
 
 
 def _can(world: World, step: dict[str, Any]) -> Any:

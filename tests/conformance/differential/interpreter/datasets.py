@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,10 @@ def _dataset(world: World, step: dict[str, Any]) -> Any:
         _MODES[step["mode"]](build, seen)
     except Exception as error:
         seen["raised"], seen["text"] = raised(error), str(error)[-300:]
-    if "raised" in seen or any(stage[0] in ("take", "skip") for stage in step["pipeline"]):
+        del error
+        # In the server's process, an iterator that outlives the server hangs in the original.
+        gc.collect()
+    if "raised" in seen or any(stage[0] == "take" for stage in step["pipeline"]):
         # The sampler may have fetched more than was taken.
         world.unsettled.add(table)
     seen["elements"] = [_element(world, step, element) for element in seen["elements"]]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
+
 from strategies.tables import priorities
 
 _ordinals = st.lists(st.integers(0, 3), max_size=3)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
+
 from strategies.control import controls
 from strategies.reading import datasets, samples
 from strategies.schemas import schemas
@@ -20,19 +21,27 @@ def programs(draw: st.DrawFn) -> dict[str, Any]:
     names = ["t0", "t1"][: draw(st.integers(1, 2))]
     made = [draw(tables(name)) for name in names]
     schema = draw(schemas)
-    write = st.one_of(
-        inserts(names, schema),
-        legacy_writers(names, schema),
-        trajectory_writers(names, schema),
-        trajectory_writers(names, schema),
-        structured_writers(names, schema),
-    )
-    read = st.one_of(samples(made), datasets(made, schema), datasets(made, schema))
-    first = draw(st.lists(write, min_size=1, max_size=4))
-    more = draw(st.lists(st.one_of(read, read, write, controls(names)), min_size=2, max_size=7))
+    # Items of one length can be batched; most programs have no others.
+    length = draw(st.sampled_from([None, 2, 2, 3, 4, 1]))
+    makers = {
+        "insert": inserts(names, schema),
+        "write": legacy_writers(names, schema, length),
+        "trajectory": trajectory_writers(names, schema, length),
+        "structured": structured_writers(names, schema, length),
+        "sample": samples(made),
+        "dataset": datasets(made, schema),
+        "control": controls(names),
+    }
+
+    def steps(kinds: list[str], least: int, most: int) -> list[dict[str, Any]]:
+        kinds_drawn = draw(st.lists(st.sampled_from(kinds), min_size=least, max_size=most))
+        return [draw(makers[kind]) for kind in kinds_drawn]
+
+    writers = ["trajectory", "write", "trajectory", "structured", "insert"]
+    more = ["dataset"] * 6 + ["sample"] * 2 + ["control"] * 3 + writers
     return {
-        "place": draw(st.sampled_from(["in_process", "remote"])),
+        "place": draw(st.sampled_from(["in_process", "remote", "remote"])),
         "schema": schema,
         "tables": made,
-        "steps": first + more,
+        "steps": steps(writers, 2, 4) + steps(more, 2, 7),
     }

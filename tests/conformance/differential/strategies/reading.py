@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
+
 from strategies.schemas import has_empty_leaf
 
 
@@ -27,7 +28,7 @@ def _options(draw: st.DrawFn) -> dict[str, Any]:
         "max_in_flight_samples_per_worker": draw(st.sampled_from([1, 2, 3, 10])),
         "max_samples": draw(st.integers(1, 6)),
     }
-    if draw(st.booleans()):
+    if draw(st.integers(0, 3)):
         options["rate_limiter_timeout_ms"] = 150
     if draw(st.booleans()):
         options["max_samples_per_stream"] = draw(st.sampled_from([1, 2, 5]))
@@ -59,18 +60,19 @@ def _pipelines(draw: st.DrawFn, schema: Any) -> list[list[Any]]:
 @st.composite
 def datasets(draw: st.DrawFn, tables: list[dict[str, Any]], schema: Any) -> dict[str, Any]:
     """Returns a pipeline over a `TrajectoryDataset` or a `TimestepDataset`."""
-    kind = draw(st.sampled_from(["TimestepDataset", "TrajectoryDataset"]))
     table = draw(st.sampled_from(tables))
+    kinds = {"none": "TimestepDataset", "open": "TrajectoryDataset"}
+    # Any kind can read a table without a signature; with one, all but one kind fails.
+    fitting = [kinds[table["signature"]]] * 4 if table["signature"] else []
+    kind = draw(st.sampled_from(fitting + list(kinds.values())))
     likely = "none" if kind == "TimestepDataset" else "open"
-    specs = [likely] * 3 + ["signature" if table["signature"] == likely else likely]
+    specs = [likely] * 9 + ["signature"] * (9 if table["signature"] else 1) + ["rank", "open"]
     return {
         "do": "dataset",
         "kind": kind,
         "table": table["name"],
         "mode": draw(st.sampled_from(["eager", "function", "session"])),
-        "specs": draw(
-            st.one_of(*[st.sampled_from(specs)] * 6, st.sampled_from(["signature", "rank", "open"]))
-        ),
+        "specs": draw(st.sampled_from(specs)),
         "options": draw(_options()),
         "sources": 1,
         "interleave": draw(st.sampled_from([None, None, None, {"cycle_length": 1}])),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
+
 from strategies.schemas import count_leaves
 from strategies.tables import priorities
 from strategies.writing import rarely, wrongs
@@ -42,7 +43,9 @@ def _conditions(draw: st.DrawFn, leaves: int) -> list[Any]:
 
 
 @st.composite
-def configs(draw: st.DrawFn, names: list[str], schema: Any, *, strides: bool) -> dict[str, Any]:
+def configs(
+    draw: st.DrawFn, names: list[str], schema: Any, length: int | None, *, strides: bool
+) -> dict[str, Any]:
     """Returns one config; `strides`: whether its pattern may leave steps out."""
     leaves = count_leaves(schema)
     key = _keys(strides=strides)
@@ -51,21 +54,23 @@ def configs(draw: st.DrawFn, names: list[str], schema: Any, *, strides: bool) ->
     weight = st.tuples(st.sampled_from([0.9, 0.5]), leaf).map(list)
     return {
         "table": draw(st.sampled_from(names)),
-        "pattern": draw(st.one_of(key, key, some)),
+        "pattern": draw(st.one_of(key, key, some)) if length is None else ["slice", -length, None],
         "conditions": draw(st.lists(_conditions(leaves), max_size=2)),
         "priority": draw(st.one_of(st.none(), priorities, rarely(weight))),
     }
 
 
 @st.composite
-def structured_writers(draw: st.DrawFn, names: list[str], schema: Any) -> dict[str, Any]:
+def structured_writers(
+    draw: st.DrawFn, names: list[str], schema: Any, length: int | None
+) -> dict[str, Any]:
     """Returns the life of a `Client.structured_writer`."""
     leaves = count_leaves(schema)
     amount = draw(st.integers(1, 2))
     # Beyond ten items the original tunes its chunks, and stores gaps as runs then (D-04).
     calls = draw(st.integers(2, 9))
     strides = amount * calls < 9
-    chosen = [draw(configs(names, schema, strides=strides)) for _ in range(amount)]
+    chosen = [draw(configs(names, schema, length, strides=strides)) for _ in range(amount)]
     body: list[list[Any]] = []
     for _ in range(calls):
         name = draw(st.sampled_from(["append"] * 6 + ["flush", "end_episode", "partial"]))

@@ -16,7 +16,7 @@ _selectors = st.sampled_from(["Fifo", "Lifo", "MaxHeap", "MinHeap"])
 @st.composite
 def _limiters(draw: st.DrawFn) -> list[Any]:
     kinds = ["SampleToInsertRatio", "Queue", "Stack", "RateLimiter"]
-    kind = draw(st.sampled_from(["MinSize"] * 4 + kinds))
+    kind = draw(st.sampled_from(["MinSize"] * 6 + kinds))
     if kind == "MinSize":
         return [kind, draw(st.sampled_from([1, 1, 2, 3]))]
     if kind in ("Queue", "Stack"):
@@ -36,7 +36,7 @@ def tables(draw: st.DrawFn, name: str) -> dict[str, Any]:
     table: dict[str, Any] = {
         "name": name,
         "make": make,
-        "signature": draw(st.sampled_from([None, "none", "open"])),
+        "signature": draw(st.sampled_from([None, None, None, "none", "open"])),
     }
     if make != "Table":
         return {**table, "max_size": draw(st.integers(2, 12))}
@@ -44,7 +44,7 @@ def tables(draw: st.DrawFn, name: str) -> dict[str, Any]:
         **table,
         "sampler": draw(_selectors),
         "remover": draw(_selectors),
-        "max_size": draw(st.sampled_from([1000, 3, 2, 5])),
+        "max_size": draw(st.sampled_from([1000, 1000, 3, 2, 5])),
         "max_times_sampled": draw(st.sampled_from([0, 0, 1, 2, 3, -1])),
         "limiter": draw(_limiters()),
     }

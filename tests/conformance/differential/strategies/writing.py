@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
+
 from strategies.schemas import count_leaves
 from strategies.tables import priorities
 
@@ -40,13 +41,15 @@ def inserts(draw: st.DrawFn, names: list[str], schema: Any) -> dict[str, Any]:
 
 
 @st.composite
-def legacy_writers(draw: st.DrawFn, names: list[str], schema: Any) -> dict[str, Any]:
+def legacy_writers(
+    draw: st.DrawFn, names: list[str], schema: Any, length: int | None
+) -> dict[str, Any]:
     """Returns the life of a `Client.writer`.
 
     Its steps are as the schema says: another dtype or shape is noticed with the step here, and when
     a chunk is full there.
     """
-    longest = draw(st.integers(1, 6))
+    longest = draw(st.integers(length or 1, 6))
     options = {
         "max_sequence_length": longest,
         "chunk_length": draw(st.one_of(st.none(), st.integers(1, longest))),
@@ -54,11 +57,11 @@ def legacy_writers(draw: st.DrawFn, names: list[str], schema: Any) -> dict[str, 
     }
     if draw(st.booleans()):
         options["max_in_flight_items"] = draw(st.sampled_from([1, 2, None]))
-    body: list[list[Any]] = []
+    body: list[list[Any]] = [["append_sequence", draw(_numbers), length or 1]]
     # An item over steps that a short chunk dropped is a defect that is not copied (D-13).
-    steps = 0
-    for _ in range(draw(st.integers(2, 8))):
-        name = draw(st.sampled_from(["append"] * 4 + ["create_item"] * 4 + ["sequence", "flush"]))
+    steps = length or 1
+    for _ in range(draw(st.integers(1, 9))):
+        name = draw(st.sampled_from(["append"] * 3 + ["create_item"] * 4 + ["sequence", "flush"]))
         if name == "flush":
             body.append(["flush"])
             steps = 0
@@ -67,8 +70,9 @@ def legacy_writers(draw: st.DrawFn, names: list[str], schema: Any) -> dict[str, 
             body.append(["append_sequence", draw(_numbers), count])
             steps += count
         elif name == "create_item" and steps:
-            length = draw(st.integers(1, min(steps, longest)))
-            body.append([name, draw(st.sampled_from(names)), length, draw(priorities)])
+            most = min(steps, longest)
+            taken = draw(st.integers(1, most)) if length is None else min(length, most)
+            body.append([name, draw(st.sampled_from(names)), taken, draw(priorities)])
         else:
             body.append(["append", draw(_numbers)])
             steps += 1
@@ -84,16 +88,20 @@ def indices(draw: st.DrawFn, *, contiguous: bool, length: int) -> list[Any]:
     if kind == "int":
         return ["int", -start]
     if kind == "list":
-        return ["list", draw(st.lists(st.integers(-start, -1), min_size=1, max_size=4))]
+        # The original fails at a step that is referenced twice, whatever the chunk length (D-04).
+        positions = st.integers(-start, -1)
+        return ["list", draw(st.lists(positions, min_size=1, max_size=4, unique=True))]
     if kind == "range" and start > 1:
         return ["slice", -start, -draw(st.integers(1, start - 1))]
     return ["slice", -start, None, *([2] if kind == "stride" else [])]
 
 
 @st.composite
-def trajectory_writers(draw: st.DrawFn, names: list[str], schema: Any) -> dict[str, Any]:
+def trajectory_writers(
+    draw: st.DrawFn, names: list[str], schema: Any, length: int | None
+) -> dict[str, Any]:
     """Returns the life of a `Client.trajectory_writer`."""
-    kept = draw(st.integers(1, 6))
+    kept = draw(st.integers(length or 1, 6))
     count = count_leaves(schema)
     # All columns alike: a column's own number of references is a defect of the original (D-20).
     chunks = draw(st.one_of(st.none(), st.integers(1, kept)))
@@ -101,22 +109,20 @@ def trajectory_writers(draw: st.DrawFn, names: list[str], schema: Any) -> dict[s
     configure = [] if chunks is None else [[leaf, options] for leaf in range(count)]
     # In longer chunks the original stores gaps as runs (D-04), and failed appends stay (D-18).
     short = chunks in (None, 1)
-    body: list[list[Any]] = []
-    steps = 0
-    for _ in range(draw(st.integers(2, 9))):
+    steps = length or draw(st.integers(1, 3))
+    body: list[list[Any]] = [["append", draw(_numbers), {}] for _ in range(steps)]
+    for _ in range(draw(st.integers(1, 9))):
         name = draw(
             st.sampled_from(
-                ["append"] * 6 + ["create_item"] * 6 + ["partial", "flush", "end_episode", "look"]
+                ["append"] * 5 + ["create_item"] * 7 + ["partial", "flush", "end_episode", "look"]
             )
         )
         index = indices(contiguous=not short, length=min(kept, steps))
         leaf = st.integers(0, count - 1)
         if name == "create_item" and steps:
-            columns = draw(
-                st.one_of(
-                    index, index, index, st.lists(st.tuples(leaf, index), min_size=1, max_size=3)
-                )
-            )
+            mixed = st.lists(st.tuples(leaf, index).map(list), min_size=1, max_size=3)
+            whole = index if length is None else st.just(["slice", -length, None])
+            columns = draw(st.one_of(*[whole] * 7, mixed))
             body.append([name, draw(st.sampled_from(names)), draw(priorities), columns])
         elif name == "look" and steps:
             body.append([name, draw(leaf), draw(index)])
