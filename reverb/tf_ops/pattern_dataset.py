@@ -63,7 +63,7 @@ class PatternDataset(tf.data.Dataset):
             `is_end_of_episode` returns something else.
         """
         signature = infer_signature(configs, input_dataset.element_spec)
-        native.Client(_NOBODY, 1.0).structured_writer(
+        native.Client(_NOBODY, 1.0, None, 1.0).structured_writer(
             [config.SerializeToString() for config in configs]
         )
         _append_buffer_conditions(configs)

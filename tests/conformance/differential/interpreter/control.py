@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mistakes import MISTAKES
 from values import describe_specs
 from world import SKIPPED, World
 
@@ -37,18 +38,10 @@ def _info(world: World, step: dict[str, Any]) -> Any:
 def _mutate(world: World, step: dict[str, Any]) -> Any:
     if step["table"] in world.unsettled:
         return SKIPPED
-    keys = _keys(world, step["table"], step["updates"])
+    keys = world.keys_of(step["table"], step["updates"])
     updates = None if keys is None else dict(zip(keys, step["priorities"], strict=False))
-    deletes = _keys(world, step["table"], step["deletes"])
+    deletes = world.keys_of(step["table"], step["deletes"])
     return world.client.mutate_priorities(step["table"], updates=updates, deletes=deletes)
-
-
-def _keys(world: World, table: str, ordinals: list[int] | None) -> list[int] | None:
-    """Returns the keys of items by their number; an item that was never seen has none."""
-    if ordinals is None:
-        return None
-    seen = world.keys.get(table, [])
-    return [seen[ordinal] if ordinal < len(seen) else 10_000 + ordinal for ordinal in ordinals]
 
 
 def _reset(world: World, step: dict[str, Any]) -> Any:
@@ -71,6 +64,10 @@ def _restart(world: World, step: dict[str, Any]) -> Any:
     world.restart()
 
 
+def _mistake(world: World, step: dict[str, Any]) -> Any:
+    MISTAKES[step["what"]](world.client)
+
+
 CONTROL: dict[str, Callable[[World, dict[str, Any]], Any]] = {
     "info": _info,
     "mutate": _mutate,
@@ -78,4 +75,5 @@ CONTROL: dict[str, Callable[[World, dict[str, Any]], Any]] = {
     "can": _can,
     "checkpoint": _checkpoint,
     "restart": _restart,
+    "mistake": _mistake,
 }

@@ -10,15 +10,19 @@ import imports  # noqa: F401
 from calls import answer_calls, offer
 from control import CONTROL
 from datasets import DATASETS
+from patterns import PATTERNS
 from reading import READING
 from servers import RemoteServers
+from tensors import TENSORS
 from world import SKIPPED, World, attempt
 from writing import WRITING
 
 _STEPS: dict[str, Callable[[World, dict[str, Any]], Any]] = {
     **CONTROL,
     **DATASETS,
+    **PATTERNS,
     **READING,
+    **TENSORS,
     **WRITING,
 }
 

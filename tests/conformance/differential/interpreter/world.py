@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -33,16 +34,24 @@ class World:
         self.unsettled: set[str] = set()
         self.servers = LocalServers() if program["place"] == "in_process" else RemoteServers()
         self._folder = tempfile.TemporaryDirectory()
-        specs = [_with_signature(table, self.schema) for table in program["tables"]]
-        self._specs = specs
-        self.port = self.servers.start(0, specs, None, self._folder.name)
-        self.address = f"localhost:{self.port}"
-        self.client = reverb.Client(self.address)
+        self._specs = [_with_signature(table, self.schema) for table in program["tables"]]
+        self._start()
 
     def restart(self) -> None:
-        """Stops the server and starts it again, at its port, with what it saved last."""
+        """Stops the server and starts one with what it saved last.
+
+        It gets another port: how long clients wait before they try an old one again is not
+        promised.
+        """
+        # An iterator that outlives the server in its process hangs in the original.
+        gc.collect()
         self.servers.stop(0)
-        self.servers.start(0, self._specs, self.port, self._folder.name)
+        self._start()
+
+    def _start(self) -> None:
+        port = self.servers.start(0, self._specs, None, self._folder.name)
+        self.address = f"localhost:{port}"
+        self.client = reverb.Client(self.address)
 
     def close(self) -> None:
         """Ends the servers."""
@@ -55,6 +64,13 @@ class World:
         if key not in keys:
             keys.append(key)
         return keys.index(key)
+
+    def keys_of(self, table: str, numbers: list[int] | None) -> list[int] | None:
+        """Returns the keys of items by their number; one that was never seen has none."""
+        if numbers is None:
+            return None
+        seen = self.keys.get(table, [])
+        return [seen[number] if number < len(seen) else 10_000 + number for number in numbers]
 
     def may_insert(self, table: str, count: int) -> bool:
         """Whether `count` inserts pass without waiting."""

@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from strategies.control import controls
-from strategies.reading import datasets, samples
+from strategies.reading import backpressures, datasets, samples, tf_samples
 from strategies.schemas import schemas
-from strategies.structured import structured_writers
+from strategies.structured import pattern_datasets, structured_writers
 from strategies.tables import tables
-from strategies.writing import inserts, legacy_writers, trajectory_writers
+from strategies.writing import inserts, legacy_writers, tf_inserts, trajectory_writers
 
 
 @st.composite
@@ -31,14 +31,19 @@ def programs(draw: st.DrawFn) -> dict[str, Any]:
         "sample": samples(made),
         "dataset": datasets(made, schema),
         "control": controls(names),
+        "tf_insert": tf_inserts(names),
+        "tf_sample": tf_samples(made),
+        "pattern": pattern_datasets(schema, length),
+        "backpressure": backpressures(made),
     }
 
     def steps(kinds: list[str], least: int, most: int) -> list[dict[str, Any]]:
         kinds_drawn = draw(st.lists(st.sampled_from(kinds), min_size=least, max_size=most))
         return [draw(makers[kind]) for kind in kinds_drawn]
 
-    writers = ["trajectory", "write", "trajectory", "structured", "insert"]
-    more = ["dataset"] * 6 + ["sample"] * 2 + ["control"] * 3 + writers
+    writers = ["trajectory", "write", "trajectory", "structured", "insert", "tf_insert"]
+    more = ["dataset"] * 6 + ["sample"] * 2 + ["control"] * 5 + writers
+    more += ["tf_sample", "pattern", "backpressure"]
     return {
         "place": draw(st.sampled_from(["in_process", "remote", "remote"])),
         "schema": schema,

@@ -16,9 +16,33 @@ def samples(draw: st.DrawFn, tables: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "do": "sample",
         "table": draw(st.sampled_from(tables))["name"],
-        "count": draw(st.integers(1, 5)),
+        "count": draw(st.integers(1, 3)),
         "emit_timesteps": draw(st.booleans()),
         "unpack": draw(st.booleans()),
+    }
+
+
+@st.composite
+def tf_samples(draw: st.DrawFn, tables: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns a `TFClient.sample`, seldom with a wrong dtype."""
+    return {
+        "do": "tf_sample",
+        "table": draw(st.sampled_from(tables))["name"],
+        "mode": draw(st.sampled_from(["eager", "function", "session"])),
+        "wrong": draw(st.integers(0, 7)) == 7,
+    }
+
+
+@st.composite
+def backpressures(draw: st.DrawFn, tables: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns a writer that is held back by a queue; other tables give another order."""
+    queues = [table["name"] for table in tables if table["make"] == "queue"]
+    if not queues:
+        return draw(samples(tables))
+    return {
+        "do": "backpressure",
+        "table": draw(st.sampled_from(queues)),
+        "count": draw(st.sampled_from([3, 6, 15, 45])),
     }
 
 
@@ -42,7 +66,7 @@ def _pipelines(draw: st.DrawFn, schema: Any) -> list[list[Any]]:
     stages: list[list[Any]] = []
     batched = 0
     for _ in range(draw(st.integers(0, 3))):
-        names = ["batch", "batch", "take", "prefetch", "skip"] + ["unbatch"] * (
+        names = ["batch", "batch", "batch", "prefetch", "skip", "take"] + ["unbatch"] * (
             batched if may_unbatch else 0
         )
         name = draw(st.sampled_from(names))

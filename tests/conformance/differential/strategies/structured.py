@@ -88,3 +88,26 @@ def structured_writers(
             wrong = draw(rarely(wrongs(schema)))
             body.append(["append", draw(_numbers), {"wrong": wrong} if wrong else {}])
     return {"do": "write_structured", "configs": chosen, "body": body}
+
+
+@st.composite
+def pattern_datasets(draw: st.DrawFn, schema: Any, length: int | None) -> dict[str, Any]:
+    """Returns a `PatternDataset`.
+
+    It has one config, or two of the same pattern: the original leaks the length of a pattern into
+    later configs (D-17). Nor has it strides, whose shape 0.14 infers wrongly.
+    """
+    one = draw(configs(["t"], schema, length, strides=False))
+    two = {**one, "conditions": draw(st.lists(_conditions(count_leaves(schema)), max_size=1))}
+    numbers = draw(st.lists(_numbers, min_size=1, max_size=9))
+    return {
+        "do": "pattern_dataset",
+        "configs": draw(st.sampled_from([[one], [one], [one, two]])),
+        "numbers": numbers,
+        "ends": draw(st.lists(st.sampled_from(numbers), max_size=2)),
+        "respect": draw(st.booleans()),
+        "with_info": draw(st.booleans()),
+        "pipeline": draw(
+            st.sampled_from([[], [], [["batch", 2]], [["take", 3], ["batch", 2, True]]])
+        ),
+    }

@@ -39,7 +39,7 @@ def tables(draw: st.DrawFn, name: str) -> dict[str, Any]:
         "signature": draw(st.sampled_from([None, None, None, "none", "open"])),
     }
     if make != "Table":
-        return {**table, "max_size": draw(st.integers(2, 12))}
+        return {**table, "max_size": draw(st.sampled_from([2, 5, 12, 40]))}
     return {
         **table,
         "sampler": draw(_selectors),

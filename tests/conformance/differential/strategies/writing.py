@@ -41,6 +41,19 @@ def inserts(draw: st.DrawFn, names: list[str], schema: Any) -> dict[str, Any]:
 
 
 @st.composite
+def tf_inserts(draw: st.DrawFn, names: list[str]) -> dict[str, Any]:
+    """Returns a `TFClient.insert` into one or more tables."""
+    chosen = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2))
+    return {
+        "do": "tf_insert",
+        "number": draw(_numbers),
+        "mode": draw(st.sampled_from(["eager", "function", "session"])),
+        "tables": chosen,
+        "priorities": [draw(priorities) for _ in chosen],
+    }
+
+
+@st.composite
 def legacy_writers(
     draw: st.DrawFn, names: list[str], schema: Any, length: int | None
 ) -> dict[str, Any]:
