@@ -84,8 +84,8 @@ class DefaultCheckpointer(CheckpointerBase):
         """Touches no file yet.
 
         Args:
-          path: Directory that holds the checkpoints. It is made by the first save, or when a server
-            that has a name starts.
+          path: Directory that holds the checkpoints. It is made by the first save, or by the start
+            of a server that has a name.
           group: Kept for callers of the original. There are no groups: saving fails unless it is
             empty.
           fallback_checkpoint_path: A checkpoint, not a directory of them, to load if `path` holds

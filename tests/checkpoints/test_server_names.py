@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several servers on one directory: what each loads, what is refused, and what is deleted."""
 
-import collections
-import contextlib
-import dataclasses
 import os
 import pathlib
-import random
 import shutil
 import signal
 import socket
@@ -15,71 +11,12 @@ import subprocess
 import format
 import numpy as np
 import pytest
-from programs import Program
+from server_process import process, refused
 
 import reverb
 import reverb.command
 from reverb import testing
 from reverb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
-
-# Servers in a process of its own, one after another. Every line is a command, and is answered.
-SERVER = """
-    import sys
-
-    import reverb
-    from reverb import testing
-
-    root, name, keep_latest = sys.argv[1:]
-    checkpointer = reverb.checkpointers.DefaultCheckpointer(
-        root, keep_latest=int(keep_latest), name=name or None
-    )
-    server = client = None
-    for line in sys.stdin:
-        command, *arguments = line.split()
-        if command == "start":
-            try:
-                server = reverb.Server(
-                    [testing.table(max_size=10**6)], checkpointer=checkpointer, host="127.0.0.1"
-                )
-                client = server.localhost_client()
-                print(*[sample.data[0].item() for sample in client.scan("table")])
-            except reverb.ReverbError as error:
-                print(type(error).__name__, error)
-        elif command == "insert":
-            client.insert(int(arguments[0]), {"table": 1.0})
-        elif command == "save":
-            print(client.checkpoint())
-        elif command == "fork":
-            import os, time
-            child = os.fork()
-            if not child:
-                os.close(1), os.close(2)
-                time.sleep(100)
-            print(child)
-        elif command == "stop":
-            server.stop()
-            print("stopped")
-"""
-
-
-@contextlib.contextmanager
-def process(root, name=None, keep_latest=1, **environment):
-    with Program(SERVER, root, name or "", keep_latest, **environment) as program:
-
-        def ask(*words):
-            program.tell(" ".join(map(str, words)))
-            return program.line()
-
-        program.ask = ask
-        yield program
-
-
-def refused(program, *parts):
-    answer = program.ask("start")
-    assert answer.startswith("FailedPreconditionError "), answer
-    for part in parts:
-        assert str(part) in answer
-    return answer
 
 
 def refused_here(serve, root, **options):
@@ -358,105 +295,3 @@ def test_a_file_system_without_locks_is_told_and_used(root, no_locks):
         path = first.ask("save")
         assert second.ask("start") == "1"
         assert f"{path}/tables.tfrecord cannot be locked" in second.errors
-
-
-@dataclasses.dataclass(eq=False)
-class Saved:
-    """A checkpoint as the model has it."""
-
-    name: str | None
-    values: list
-    holder: int | None
-
-
-class Model:
-    """What servers on one directory hold, load and delete; each has a number and perhaps a name."""
-
-    def __init__(self, names, keep_latest):
-        self.names = names
-        self.keep_latest = keep_latest
-        self.saved = []
-        self.running = {}
-
-    def start(self, number):
-        """The values that it loads; `None` if it is refused."""
-        name = self.names[number]
-        if name is not None and name in [self.names[other] for other in self.running]:
-            return None
-        found = [it for it in self.saved if name in (None, it.name)]
-        if found and found[-1].holder is not None:
-            return None
-        if found:
-            found[-1].holder = number
-        self.running[number] = list(found[-1].values) if found else []
-        return self.running[number]
-
-    def save(self, number):
-        name = self.names[number]
-        new = Saved(name, list(self.running[number]), number)
-        old = [it for it in self.saved if it.name == name and it.holder in (None, number)]
-        surplus = old[: max(0, len(old) - (self.keep_latest - 1))]
-        self.saved = [it for it in self.saved if it not in surplus] + [new]
-
-    def end(self, number):
-        del self.running[number]
-        for it in self.saved:
-            if it.holder == number:
-                it.holder = None
-
-
-@pytest.mark.parametrize(
-    ("seed", "steps"),
-    [
-        pytest.param(0, 40),
-        pytest.param(1, 40),
-        *(
-            pytest.param(seed, 150, marks=[pytest.mark.slow, pytest.mark.timeout(600)])
-            for seed in range(2, 8)
-        ),
-    ],
-)
-def test_servers_that_save_start_and_die_in_any_order(root, seed, steps):
-    """Random programs against a model: nobody loads what another one has."""
-    chance = random.Random(seed)
-    model = Model(["a", "a", "b", None, None], keep_latest=1 + seed % 2)
-    counts = collections.Counter()
-    with contextlib.ExitStack() as stack:
-        programs = {}
-        for value in range(steps):
-            number = chance.randrange(len(model.names))
-            if number not in programs:
-                started = process(root, model.names[number], model.keep_latest)
-                programs[number] = stack.enter_context(started)
-            program = programs[number]
-            if number not in model.running:
-                expected = model.start(number)
-                if expected is None:
-                    refused(program, root, "process ")
-                    counts["refused"] += 1
-                else:
-                    assert program.ask("start") == " ".join(map(str, expected))
-                    counts["started"] += 1
-                continue
-            kind = chance.choice(["insert", "save", "save", "stop", "kill"])
-            counts[kind] += 1
-            if kind == "insert":
-                program.tell(f"insert {value}")
-                model.running[number].append(value)
-            elif kind == "save":
-                program.ask("save")
-                model.save(number)
-                assert len(list(root.glob("*/DONE"))) == len(model.saved)
-            elif kind == "stop":
-                program.ask("stop")
-                model.end(number)
-            else:
-                program.kill()
-                del programs[number]
-                model.end(number)
-        stored = [reverb.checkpointers.read(path.parent) for path in sorted(root.glob("*/DONE"))]
-        assert [
-            (it.server_name, [sample.data[0].item() for sample in it.scan("table")])
-            for it in stored
-        ] == [(it.name, it.values) for it in model.saved]
-    assert min(counts[kind] for kind in ("refused", "started", "save", "stop", "kill")) > 0, counts
