@@ -52,7 +52,7 @@ pub(crate) fn declared_name(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<
         return Ok(None);
     }
     let name = metadata.call_method1(intern!(py, "get"), (intern!(py, "reverb_dtype"),))?;
-    Ok(name.cast::<PyString>().ok().map(|name| name.to_string()))
+    Ok(name.cast::<PyString>().ok().map(ToString::to_string))
 }
 
 fn extension_types(py: Python<'_>) -> PyResult<&[(Py<PyAny>, DType)]> {
