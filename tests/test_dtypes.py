@@ -94,8 +94,9 @@ def bits_of(array):
 
 
 def write_with_insert(client, steps):
-    for step in steps:
-        client.insert({"x": np.asarray(step, steps.dtype)}, {"table": 1.0})
+    # The ellipsis keeps arrays: `ml_dtypes` makes wrong arrays of scalars in another byte order.
+    for i in range(len(steps)):
+        client.insert({"x": steps[i, ...]}, {"table": 1.0})
 
 
 def write_with_insert_batch(client, steps):
