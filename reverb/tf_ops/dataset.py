@@ -62,11 +62,12 @@ class SamplerDataset(SpecifiedDataset):
           rate_limiter_timeout_ms: The dataset ends when the table's rate limiter allowed no sample
             for so long, in milliseconds; 0: as soon as there is nothing to sample. -1 means never.
           max_samples: The dataset ends after as many items. -1 means never.
-          batch_size: Stacks as many elements, as `.batch(batch_size)` does, which it is the same
-            as: the sampler copies every item right into its place in the batch. If items cannot be
-            stacked, `next` raises `tf.errors.InvalidArgumentError`. A table that removes what it
-            samples keeps them then, and the dataset ends, if it has one worker and the limiter
-            allows the whole batch at once; else they are dropped, as `tf.data` does.
+          batch_size: Stacks as many elements (items, or steps of a `TimestepDataset`), as
+            `.batch(batch_size)` does, which it is the same as: the sampler copies every element
+            right into its place in the batch. If items cannot be stacked, `next` raises
+            `tf.errors.InvalidArgumentError`. A table that removes what it samples keeps them then,
+            and the dataset ends, if it has one worker and the limiter allows the whole batch at
+            once; else they are dropped, as `tf.data` does.
           drop_remainder: Leaves out a last batch that is not full.
 
         Raises:
@@ -180,7 +181,7 @@ class SamplerDataset(SpecifiedDataset):
         """Stacks elements, as `tf.data.Dataset.batch` does.
 
         In the common case, a number and nothing that asks for several threads, the sampler copies
-        every item right into its place in the batch. The elements are the same.
+        every element right into its place in the batch. The batches are the same.
 
         Args:
           batch_size: Number of elements in a batch, `B`.

@@ -12,7 +12,8 @@ class TimestepDataset(SamplerDataset):
     As `TrajectoryDataset`, but for what an element is: one step of an item, `[...]`. All steps of
     an item come before those of the next one, each with the item's `info`; nothing marks the end of
     an item. The columns of an item must have the same length, else `next` raises
-    `tf.errors.InvalidArgumentError`. `max_samples` counts items.
+    `tf.errors.InvalidArgumentError`. `max_samples` counts items, `batch_size` and `.batch(n)` count
+    steps: a batch takes up where the one before ended, also in the middle of an item.
 
     Example:
       >>> dataset = reverb.TimestepDataset(

@@ -150,3 +150,108 @@ def test_batches_fill_behind_a_closed_limiter(serve, ints, fill, values):
     assert values(dataset) == [0, 1, 2]
     fill(client, 3)
     assert values(ints(client, rate_limiter_timeout_ms=200).batch(2, drop_remainder=True)) == [0, 1]
+
+
+@pytest.fixture
+def steps():
+    """Writes items of numbers, and makes a dataset of their steps."""
+
+    def make(client, *items, **options):
+        with client.trajectory_writer(16) as writer:
+            for item in items:
+                for value in item:
+                    writer.append([np.int64(value)])
+                writer.create_item("table", 1.0, [writer.history[0][-len(item) :]])
+                writer.end_episode()
+        options = {"max_in_flight_samples_per_worker": 1} | options
+        shapes = [tf.TensorShape([])]
+        return reverb.TimestepDataset(client.server_address, "table", [tf.int64], shapes, **options)
+
+    return make
+
+
+def test_batches_of_steps_go_on_in_the_middle_of_an_item(serve, steps, values):
+    client = serve(testing.table(max_times_sampled=1))
+    dataset = steps(client, [0, 1, 2], [3], [4, 5, 6, 7, 8], max_samples=3)
+    assert [values([batch]) for batch in dataset.batch(2)] == [[0, 1], [2, 3], [4, 5], [6, 7], [8]]
+
+
+def test_the_last_batch_of_steps_is_given_when_the_limiter_closes(serve, steps, values):
+    client = serve(testing.table(max_times_sampled=1))
+    dataset = steps(client, [0, 1, 2], [3, 4], rate_limiter_timeout_ms=100)
+    assert [values([batch]) for batch in dataset.batch(4)] == [[0, 1, 2, 3], [4]]
+    dataset = steps(client, [0, 1, 2], [3, 4], rate_limiter_timeout_ms=100)
+    batches = dataset.batch(4, drop_remainder=True)
+    assert [values([batch]) for batch in batches] == [[0, 1, 2, 3]]
+
+
+def test_a_batch_of_steps_waits_for_its_last_item(serve, steps, background, values):
+    client = serve(testing.table(max_times_sampled=1))
+    iterator = iter(steps(client, [0, 1, 2]).batch(5))
+    call = background(next, iterator)
+    steps(client, [3, 4, 5])
+    assert values([call.result()]) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_batches_of_steps_take_no_more_items_than_they_need(
+    start, connect, steps, until, in_flight
+):
+    table = testing.table(max_times_sampled=1)
+    client = connect(start(table))
+    dataset = steps(client, *[range(10)] * 12, max_in_flight_samples_per_worker=in_flight)
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False  # It would make the next batch.
+    iterator = iter(dataset.batch(25).with_options(options))
+    assert len(next(iterator).info.key) == 25
+    # Three for the batch, and those in flight.
+    until(lambda: table.info.current_size <= 12 - 3 - 1)
+    assert table.info.current_size >= 12 - 3 - in_flight
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_steps_before_an_item_that_has_none_are_given(serve, values, batch_size):
+    client = serve(testing.table(max_times_sampled=1))
+    with client.trajectory_writer(2) as writer:
+        for value in range(2):
+            writer.append([np.int64(value)] * 2)
+        left, right = writer.history
+        writer.create_item("table", 1.0, [left[-2:], right[-2:]])
+        writer.create_item("table", 1.0, [left[-2:], right[-1:]])
+        writer.flush()
+    dataset = reverb.TimestepDataset(
+        client.server_address, "table", [tf.int64] * 2, [tf.TensorShape([])] * 2, 100,
+        batch_size=batch_size,
+    )  # fmt: skip
+    iterator = iter(dataset)
+    assert values(next(iterator) for _ in range(1 if batch_size else 2)) == [0, 1]
+    for _ in range(2):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="decomposed into timesteps"):
+            next(iterator)
+
+
+def test_steps_of_different_shapes_make_no_batch(serve):
+    client = serve(testing.table(max_times_sampled=1))
+    for length in (1, 1, 2, 1, 3, 3):
+        client.insert([np.zeros(length, np.int64)], {"table": 1.0})
+    dataset = reverb.TimestepDataset(
+        client.server_address, "table", [tf.int64], [tf.TensorShape([None])], 1, max_samples=6
+    )
+    iterator = iter(dataset.batch(2))
+    assert next(iterator).data[0].shape == (2, 1)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="column 0 is int64") as error:
+        next(iterator)
+    assert "[2] in one" in str(error.value)
+    assert "[1] in another" in str(error.value)
+    assert next(iterator).data[0].shape == (2, 3)
+
+
+def test_a_signature_gives_batches_of_steps(serve):
+    client = serve(testing.table(signature=[tf.TensorSpec([3], tf.int64)], max_times_sampled=1))
+    for value in range(5):
+        client.insert([np.full(3, value)], {"table": 1.0})
+    dataset = reverb.TimestepDataset.from_table_signature(
+        client.server_address, "table", 1, max_samples=5, batch_size=2, drop_remainder=True
+    )
+    assert dataset.element_spec.data == (tf.TensorSpec([2, 3], tf.int64),)
+    assert [batch.data[0][:, 0].numpy().tolist() for batch in dataset] == [[0, 1], [2, 3]]

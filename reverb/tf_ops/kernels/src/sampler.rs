@@ -18,6 +18,10 @@ use crate::waiting::Bell;
 /// How long an iterator waits for the signature of its table before it goes on without.
 const SIGNATURE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Steps for each row that an op asks for, at the most, where the number need not be exact. Many items are longer than
+/// one step, and a call costs as much for one of them as for a few.
+const MAX_STEPS_PER_ROW: usize = 16;
+
 static OPEN: Handles<OpenSampler> = Handles::new("sampler");
 
 /// Samplers that were started for the iterators of a dataset before those asked for them, by the key of the dataset.
@@ -52,6 +56,13 @@ pub(crate) struct Wanted {
     pub(crate) exact: bool,
     /// Whether fewer are worth nothing at the end.
     pub(crate) drop_remainder: bool,
+}
+
+impl Wanted {
+    /// How many steps a call gives at the most.
+    fn steps(self) -> usize {
+        if self.exact { self.rows } else { self.rows.saturating_mul(MAX_STEPS_PER_ROW) }
+    }
 }
 
 /// Starts a sampler and returns its handle.
@@ -185,7 +196,7 @@ impl OpenSampler {
             Some(Taken::End) if held.is_empty() || (wanted.exact && wanted.drop_remainder) => {
                 Err(Failure::end_of_sequence())
             }
-            Some(_) => held.take(wanted.rows, &self.specs, wanted.exact),
+            Some(_) => held.take(wanted.steps(), &self.specs, wanted.exact),
         }
     }
 
@@ -217,7 +228,7 @@ impl OpenSampler {
     fn collect_steps(&self, wanted: Wanted, held: &mut StepQueue) -> Result<Option<Taken>> {
         let (mut items, mut lacking) = (Vec::new(), false);
         while !held.is_ready(wanted.rows, wanted.exact) {
-            let missing = held.num_missing_items(wanted.rows);
+            let missing = held.num_missing_items(wanted.steps()).min(wanted.rows);
             let taken = self.sampler.take(missing, wanted.exact, &mut items)?;
             lacking = wanted.exact && items.len() < missing;
             for sampled in items.drain(..) {

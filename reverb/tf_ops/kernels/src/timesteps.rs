@@ -66,9 +66,13 @@ impl StepQueue {
         self.left == 0
     }
 
-    /// How many more items are certainly needed for as many rows, unless longer ones come than any so far.
+    /// How many more items are needed for as many rows, unless longer ones come than any so far. What is asked for and
+    /// not needed is lost to others if the table is a queue.
     pub(crate) fn num_missing_items(&self, rows: usize) -> usize {
-        rows.saturating_sub(self.left).div_ceil(self.longest.max(1))
+        match self.longest {
+            0 => 1,
+            longest => rows.saturating_sub(self.left).div_ceil(longest),
+        }
     }
 
     /// Gives up to `rows` steps: columns become `[steps, ...]`. Steps of different shapes are not given together; with
