@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::{config, insert, insert_all, item, limiter, min_size, queue};
 use reverb_data::{ErrorKind, Sampled};
-use reverb_engine::{Table, TableConfig};
+use reverb_engine::{Confirm, Table, TableConfig};
 use tokio::time::Instant;
 
 const NO_WAIT: Option<Duration> = Some(Duration::ZERO);

@@ -169,7 +169,11 @@ pub struct RawStream {
 
 impl RawClient {
     pub async fn connect(server: &Server) -> Self {
-        let socket = TcpStream::connect(("127.0.0.1", server.port())).await.unwrap();
+        Self::connect_to(server.port()).await
+    }
+
+    pub async fn connect_to(port: u16) -> Self {
+        let socket = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         let (handle, connection) =
             h2::client::Builder::new().handshake::<_, Message>(socket).await.unwrap();
         tokio::spawn(connection);
