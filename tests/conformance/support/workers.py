@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import queue
+import signal
 import subprocess
 import tempfile
 import threading
@@ -102,6 +103,10 @@ class Worker:
         except queue.Empty:
             return True
         raise AssertionError(f"the call ended already: {line}")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to the process, for example SIGSTOP."""
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """Ends the process as a crash would."""

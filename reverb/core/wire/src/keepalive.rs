@@ -36,8 +36,9 @@ const TCP_PROBE_INTERVAL: Duration = Duration::from_secs(5);
 const TCP_PROBES: u32 = 4;
 
 /// What is sent and not acknowledged for this long ends a connection. Linux applies it to probes as
-/// well, in place of their number, and to a peer that acknowledges but has no room for more.
-const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
+/// well, in place of their number, and to a peer that acknowledges but has no room for more. It is
+/// compared when a probe is due, so it is a little less than what all probes take.
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(28);
 
 /// The time to answer is counted in so many parts, see `Keepalive::is_answered`.
 const PARTS: u32 = 5;

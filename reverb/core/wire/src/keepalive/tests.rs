@@ -48,8 +48,8 @@ async fn tcp_notices_a_peer_that_is_gone_in_half_a_minute() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     for (keepalive, user_timeout_s) in [
-        (Keepalive::default(), 30),
-        (Keepalive { interval: None, ..Keepalive::default() }, 30),
+        (Keepalive::default(), 28),
+        (Keepalive { interval: None, ..Keepalive::default() }, 28),
         (Keepalive::from_seconds(Some(60.0), 20.0).unwrap(), 80),
     ] {
         keepalive.set_tcp_options(&socket);

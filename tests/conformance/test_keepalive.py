@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Long waits, frozen peers and vanished ones, where one end is dm-reverb.
+
+gRPC's own library closes a connection on which it gets a second ping within minutes, so a wait of
+two minutes shows that ours sends none.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from workers import Worker
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.parametrize(
+        ("client", "server"),
+        [
+            pytest.param("ours", "ours"),
+            pytest.param("ours", "peer", marks=pytest.mark.conformance),
+            pytest.param("peer", "ours", marks=pytest.mark.conformance),
+        ],
+    ),
+]
+
+# Longer than gRPC's strikes take: it allows a ping every five minutes, and two beyond that.
+_WAIT_SECONDS = 120
+
+
+def test_a_sampler_that_waits_for_two_minutes_gets_its_item(
+    serve, start_worker, worker_of, client: str, server: str
+) -> None:
+    address = serve(server, {"max_times_sampled": 1})
+    sampling: Worker = start_worker(client)
+    sampling.call("open_samples", address=address, count=2)
+    sampling.submit("take", count=2)
+    assert sampling.busy(_WAIT_SECONDS)
+    worker_of("ours", "client").call(
+        "insert", address=address, values=[1, 2], priorities={"table": 1.0}
+    )
+    assert sampling.result() == [1, 2]
+
+
+def test_a_server_that_is_frozen_for_four_seconds_loses_nothing(
+    serve, start_worker, worker_of, client: str, server: str
+) -> None:
+    address = serve(server, {"max_times_sampled": 1})
+    frozen: Worker = worker_of(server, "server")
+    peer: Worker = start_worker(client)
+    sampling: Worker = start_worker(client)
+    sampling.call("open_samples", address=address, count=200)
+    peer.call("open_writer", address=address)
+    peer.call("write_values", values=list(range(100)))
+    peer.call("flush_writer")
+    sampling.submit("take", count=200)
+    # A ping goes every ten seconds, so one of these meets one where pings go at all.
+    for begin in range(100, 200, 25):
+        frozen.signal(signal.SIGSTOP)
+        peer.call("write_values", values=list(range(begin, begin + 25)))
+        assert sampling.busy(4)
+        frozen.signal(signal.SIGCONT)
+        peer.call("flush_writer")
+    assert sorted(sampling.result()) == list(range(200))
