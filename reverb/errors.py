@@ -36,10 +36,6 @@ class ReverbError(Exception):
 
     samples: Sequence[Any] = ()
 
-    # As it would be without this line, but TensorFlow looks: an error that is raised while it makes
-    # the graph of a `tf.function` keeps its class only then.
-    __init__ = Exception.__init__
-
     # In a `tf.function`, TensorFlow raises an error once more with a longer text. It keeps the
     # class of those errors only that have this initialiser; others become an error of its own.
     __init__ = Exception.__init__

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
+from reverb.core import native
+from reverb.errors import InvalidArgumentError
 from reverb.platform.checkpointers_lib import DefaultCheckpointer
 from reverb.platform.default import server_main_command_line_args
 from reverb.server import MAX_PORT, Server
@@ -30,6 +32,7 @@ _MAX_KEEPALIVE_S = 86_400
 # They say nothing without a directory.
 _CHECKPOINT_OPTIONS = (
     "checkpoint_interval",
+    "checkpoint_name",
     "checkpoint_on_stop",
     "keep_checkpoints",
     "restore_settings",
@@ -67,16 +70,18 @@ config:
   }
 
 signals:
-  SIGTERM or Ctrl-C stops the server: it saves its tables if --checkpoint-on-stop says so, calls
-  that wait end with an error, and the port is closed. A second signal ends the process at once,
-  and so does the first one before the server is ready.
+  SIGTERM, Ctrl-C or SIGHUP, which comes when its terminal is closed, stops the server: it saves
+  its tables if --checkpoint-on-stop says so, calls that wait end with an error, and the port is
+  closed. A second SIGTERM or Ctrl-C ends the process at once, and so does the first signal before
+  the server is ready. What was ignored from the beginning, as under nohup, stays ignored.
 
 environment:
   REVERB_LOG=info tells of every checkpoint that is saved, not only of those that fail.
 
 exit codes:
-  0    stopped by SIGTERM
-  1    failed while it started or stopped: the port is taken, a checkpoint is damaged
+  0    stopped by SIGTERM or SIGHUP
+  1    failed while it started or stopped: the port is taken, a checkpoint is damaged or belongs
+       to another server that is running
   2    the command line or the config cannot be used; standard error tells lines and fields
   130  stopped by Ctrl-C
 """
@@ -139,6 +144,7 @@ def _start(config: Any, options: argparse.Namespace) -> Server:
         options.checkpoint_dir,
         keep_latest=options.keep_checkpoints or 1,
         restore_settings=options.restore_settings,
+        name=options.checkpoint_name,
     )
     return Server(
         tables,
@@ -170,7 +176,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="SECONDS",
         type=_keepalive,
         default=DEFAULT_KEEPALIVE_S,
-        help="ping clients with an open call this often; 0: never; %(default)g if not given",
+        help="ping clients with an open call this often, 0: never; %(default)g if not given",
     )
     add(
         "--keepalive-timeout",
@@ -184,6 +190,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
     add = parser.add_argument_group("checkpoints").add_argument
     add("--checkpoint-dir", metavar="PATH", help="load the latest from there, save there")
+    add(
+        "--checkpoint-name",
+        metavar="NAME",
+        type=_name,
+        help="name of this server, where several save to one directory: load only its own",
+    )
     add("--checkpoint-interval", metavar="SECONDS", type=_seconds, help="save this often")
     add("--checkpoint-on-stop", action="store_true", help="save before stopping")
     add("--keep-checkpoints", metavar="N", type=_count, help="keep the last N; 1 if not given")
@@ -214,6 +226,14 @@ def _port(text: str) -> int:
     if not 0 <= port <= MAX_PORT:
         raise argparse.ArgumentTypeError(f"must be from 0 to {MAX_PORT}, got {port}")
     return port
+
+
+def _name(text: str) -> str:
+    try:
+        native.check_server_name(text)
+    except InvalidArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("name ")) from None
+    return text
 
 
 def _seconds(text: str) -> float:

@@ -173,7 +173,7 @@ def test_in_a_function_errors_keep_their_class(family, start):
     def read(table):
         return family.from_table_signature(address, table, 1)
 
-    with pytest.raises(errors.InvalidArgumentError, match="Table a at .* does not have a sig"):
+    with pytest.raises(errors.InvalidArgumentError, match=r"Table a at .* does not have a sig"):
         read("a")
     with pytest.raises(errors.TableNotFoundError, match="does not contain any table named c"):
         read("c")
