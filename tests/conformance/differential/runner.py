@@ -10,7 +10,7 @@ import pathlib
 from typing import Any
 
 from comparison import Difference, first_difference
-from workers import Worker, WorkerEndedError, WorkerHungError
+from workers import Worker, WorkerEndedError, WorkerError, WorkerHungError
 
 _INTERPRETER = pathlib.Path(__file__).parent / "interpreter" / "run.py"
 _PROGRAM_SECONDS = 12
@@ -94,6 +94,9 @@ class Runner:
             return "hung"
         except WorkerEndedError:
             return "crashed"
+        except WorkerError as error:
+            # The servers did not start or stop.
+            return f"failed with {error.types[0]}"
         finally:
             with contextlib.suppress(ValueError):
                 if not worker.alive:
@@ -119,5 +122,5 @@ def features(step: dict[str, Any]) -> list[str]:
         found = [f"{step['kind']} {step['mode']}", f"specs {step['specs']}"]
         found += [f"{step['kind']} {stage[0]}" for stage in step["pipeline"]]
         found += [f"dataset {option}" for option in step["options"]]
-        found += ["interleave"] if step["interleave"] else []
+        found += [f"interleave of {step['sources']}"] if step["interleave"] else []
     return found

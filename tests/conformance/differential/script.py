@@ -24,7 +24,10 @@ def describe(program: dict[str, Any], difference: Difference) -> str:
 
 
 def _script(program: dict[str, Any]) -> list[str]:
-    lines = [f"  # servers: {program['place']}", f"  step = {_nest(program['schema'])}"]
+    lines = [
+        f"  # {program['servers']} servers, {program['place']}",
+        f"  step = {_nest(program['schema'])}",
+    ]
     for table in program["tables"]:
         options = ", ".join(f"{key}={value!r}" for key, value in table.items() if key != "make")
         lines.append(f"  reverb.{table['make']}({options})")

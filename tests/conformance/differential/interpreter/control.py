@@ -53,7 +53,7 @@ def _can(world: World, step: dict[str, Any]) -> Any:
     if step["table"] in world.unsettled:
         return SKIPPED
     index = list(world.tables).index(step["table"])
-    return world.servers.can(0, index, step["what"], step["count"])
+    return world.servers.can(world.server, index, step["what"], step["count"])
 
 
 def _checkpoint(world: World, step: dict[str, Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tree
 from arrays import encode
-from values import describe_specs, specs
+from values import describe_specs, encode_nest, specs
 from world import SKIPPED, World, raised
 
 import reverb
@@ -20,11 +21,10 @@ import reverb
 
 def _dataset(world: World, step: dict[str, Any]) -> Any:
     table, options = step["table"], step["options"]
-    count = options.get("max_samples", -1)
     if table in world.unsettled:
         return SKIPPED
     waits = options.get("rate_limiter_timeout_ms", -1) == -1
-    if waits and count > 0 and not world.may_sample(table, count * step["sources"]):
+    if waits and not _may_sample(world, step):
         return SKIPPED
     build = functools.partial(_pipeline, world, step)
     seen: dict[str, Any] = {"elements": [], "spec": None}
@@ -38,30 +38,59 @@ def _dataset(world: World, step: dict[str, Any]) -> Any:
     if "raised" in seen or any(stage[0] == "take" for stage in step["pipeline"]):
         # The sampler may have fetched more than was taken.
         world.unsettled.add(table)
-    seen["elements"] = [_element(world, step, element) for element in seen["elements"]]
+    if not step["unordered"]:
+        seen["elements"] = [_element(world, table, element) for element in seen["elements"]]
+    else:
+        # What came before an error depends on the workers.
+        seen["elements"] = [] if "raised" in seen else _items(seen["elements"])
     return seen
+
+
+def _may_sample(world: World, step: dict[str, Any]) -> bool:
+    count = step["options"].get("max_samples", 1)
+    if step["interleave"] and step["sources"] == "servers":
+        return all(world.may_sample(step["table"], count, client) for client in world.clients)
+    return world.may_sample(step["table"], count * (step["sources"] if step["interleave"] else 1))
+
+
+def _items(elements: list[Any]) -> list[Any]:
+    """Returns elements grouped by item and sorted, without the items' numbers.
+
+    Several workers give items in any order, and the steps of one item in theirs.
+    """
+    items: dict[tuple[int, int], list[Any]] = {}
+    for element in elements:
+        info = element.info._replace(key=np.uint64(0))
+        encoded = encode_nest(element._replace(info=info))
+        items.setdefault((int(element.info.key), int(info.times_sampled)), []).append(encoded)
+    return sorted(items.values(), key=json.dumps)
 
 
 def _pipeline(world: World, step: dict[str, Any]) -> Any:
     source = functools.partial(_source, world, step)
-    if step["interleave"]:
-        dataset = tf.data.Dataset.range(step["sources"]).interleave(
-            lambda _: source(), **step["interleave"]
+    options = step["interleave"]
+    if not options:
+        dataset = source(world.address)
+    elif step["sources"] == "servers":
+        addresses = tf.data.Dataset.from_tensor_slices(
+            [client.server_address for client in world.clients]
         )
+        dataset = addresses.interleave(source, **options)
     else:
-        dataset = source()
+        numbers = tf.data.Dataset.range(step["sources"])
+        dataset = numbers.interleave(lambda _: source(world.address), **options)
     for name, *arguments in step["pipeline"]:
         dataset = getattr(dataset, name)(*arguments)
     return dataset
 
 
-def _source(world: World, step: dict[str, Any]) -> Any:
+def _source(world: World, step: dict[str, Any], address: Any) -> Any:
     kind = getattr(reverb, step["kind"])
     if step["specs"] == "signature":
         return kind.from_table_signature(world.address, step["table"], **step["options"])
     nest = specs(world.schema, step["specs"])
     return kind(
-        world.address,
+        address,
         step["table"],
         dtypes=tree.map_structure(lambda spec: spec.dtype, nest),
         shapes=tree.map_structure(lambda spec: spec.shape, nest),
@@ -113,9 +142,9 @@ def _session(build: Callable[[], Any], seen: dict[str, Any]) -> None:
 _MODES = {"eager": _eager, "function": _function, "session": _session}
 
 
-def _element(world: World, step: dict[str, Any], element: Any) -> Any:
+def _element(world: World, table: str, element: Any) -> Any:
     return [
-        [[*map(str, path)], _leaf(world, step["table"], path, leaf)]
+        [[*map(str, path)], _leaf(world, table, path, leaf)]
         for path, leaf in tree.flatten_with_path(element)
     ]
 

@@ -62,14 +62,15 @@ def _backpressure(world: World, step: dict[str, Any]) -> Any:
     for number in range(count):
         writer.append(step_of(world.schema, number))
         writer.create_item(table, 1.0, tree.map_structure(lambda h: h[-1:], writer.history))
-    seen = [attempt(lambda n=n: writer.flush(n, timeout_ms=200)) for n in (count, 0)]
+    parts = [attempt(lambda n=n: writer.flush(n, timeout_ms=200)) for n in (count, 0)]
     samples = world.client.sample(table, info.current_size + count, emit_timesteps=False)
     # How many items were in the table depends on the writer's thread.
-    seen += [
+    sampled = [
         [world.key(table, sample.info.key), sample.info.priority, encode_nest(sample.data)]
         for sample in samples
     ]
-    return [*seen, attempt(lambda: writer.flush(timeout_ms=8000)), attempt(writer.close)]
+    parts += [attempt(lambda: writer.flush(timeout_ms=8000)), attempt(writer.close)]
+    return {"parts": parts, "sampled": sampled}
 
 
 READING: dict[str, Callable[[World, dict[str, Any]], Any]] = {

@@ -44,6 +44,7 @@ def warm_up() -> None:
 
 
 def _run(world: World, step: dict[str, Any]) -> dict[str, Any]:
+    world.server = step.get("server", 0)
     outcome = attempt(lambda: _STEPS[step["do"]](world, step))
     return {"skipped": True} if outcome.get("result") == SKIPPED else outcome
 

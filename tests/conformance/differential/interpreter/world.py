@@ -21,10 +21,11 @@ class World:
 
     Attributes:
       schema: The nest that every step has.
-      tables: The tables' settings by name.
-      client: Of the server, or of all servers.
+      tables: The tables' settings by name; every server has them all.
       keys: For each table the keys of its items in the order in which they were seen first.
       unsettled: Tables of which an unknown number of items was sampled in advance.
+      clients: One of each server.
+      server: The number of the server that a step is about.
     """
 
     def __init__(self, program: dict[str, Any]) -> None:
@@ -32,10 +33,23 @@ class World:
         self.tables = {table["name"]: table for table in program["tables"]}
         self.keys: dict[str, list[int]] = {name: [] for name in self.tables}
         self.unsettled: set[str] = set()
+        self.server = 0
         self.servers = LocalServers() if program["place"] == "in_process" else RemoteServers()
-        self._folder = tempfile.TemporaryDirectory()
         self._specs = [_with_signature(table, self.schema) for table in program["tables"]]
-        self._start()
+        self._folders = [tempfile.TemporaryDirectory() for _ in range(program["servers"])]
+        self.clients: list[reverb.Client] = [None] * program["servers"]
+        for self.server in reversed(range(program["servers"])):
+            self._start()
+
+    @property
+    def client(self) -> reverb.Client:
+        """A client of the server that the step is about."""
+        return self.clients[self.server]
+
+    @property
+    def address(self) -> str:
+        """The address of the server that the step is about."""
+        return self.client.server_address
 
     def restart(self) -> None:
         """Stops the server and starts one with what it saved last.
@@ -45,18 +59,19 @@ class World:
         """
         # An iterator that outlives the server in its process hangs in the original.
         gc.collect()
-        self.servers.stop(0)
+        self.servers.stop(self.server)
         self._start()
 
     def _start(self) -> None:
-        port = self.servers.start(0, self._specs, None, self._folder.name)
-        self.address = f"localhost:{port}"
-        self.client = reverb.Client(self.address)
+        folder = self._folders[self.server].name
+        port = self.servers.start(self.server, self._specs, None, folder)
+        self.clients[self.server] = reverb.Client(f"localhost:{port}")
 
     def close(self) -> None:
         """Ends the servers."""
         self.servers.stop_all()
-        self._folder.cleanup()
+        for folder in self._folders:
+            folder.cleanup()
 
     def key(self, table: str, key: int) -> int:
         """Returns a number for a key that both packages give the same item."""
@@ -84,11 +99,11 @@ class World:
         samples = limiter.sample_stats.completed
         return inserts * limiter.samples_per_insert - samples <= limiter.max_diff
 
-    def may_sample(self, table: str, count: int) -> bool:
+    def may_sample(self, table: str, count: int, client: reverb.Client | None = None) -> bool:
         """Whether `count` samples pass without waiting, whatever they remove."""
         if table in self.unsettled:
             return False
-        info = self.client.server_info(5).get(table)
+        info = (client or self.client).server_info(5).get(table)
         if info is None:
             return True
         limiter = info.rate_limiter_info

@@ -21,6 +21,7 @@ def programs(draw: st.DrawFn) -> dict[str, Any]:
     names = ["t0", "t1"][: draw(st.integers(1, 2))]
     made = [draw(tables(name)) for name in names]
     schema = draw(schemas)
+    servers = draw(st.sampled_from([1, 1, 1, 2]))
     # Items of one length can be batched; most programs have no others.
     length = draw(st.sampled_from([None, 2, 2, 3, 4, 1]))
     makers = {
@@ -39,13 +40,15 @@ def programs(draw: st.DrawFn) -> dict[str, Any]:
 
     def steps(kinds: list[str], least: int, most: int) -> list[dict[str, Any]]:
         kinds_drawn = draw(st.lists(st.sampled_from(kinds), min_size=least, max_size=most))
-        return [draw(makers[kind]) for kind in kinds_drawn]
+        made_steps = [draw(makers[kind]) for kind in kinds_drawn]
+        return [{**step, "server": draw(st.integers(0, servers - 1))} for step in made_steps]
 
     writers = ["trajectory", "write", "trajectory", "structured", "insert", "tf_insert"]
     more = ["dataset"] * 6 + ["sample"] * 2 + ["control"] * 5 + writers
     more += ["tf_sample", "pattern", "backpressure"]
     return {
         "place": draw(st.sampled_from(["in_process", "remote", "remote"])),
+        "servers": servers,
         "schema": schema,
         "tables": made,
         "steps": steps(writers, 2, 4) + steps(more, 2, 7),

@@ -91,14 +91,24 @@ def datasets(draw: st.DrawFn, tables: list[dict[str, Any]], schema: Any) -> dict
     kind = draw(st.sampled_from(fitting + list(kinds.values())))
     likely = "none" if kind == "TimestepDataset" else "open"
     specs = [likely] * 9 + ["signature"] * (9 if table["signature"] else 1) + ["rank", "open"]
+    options = draw(_options())
+    way = draw(st.sampled_from(["one"] * 6 + ["interleave", "servers", "workers", "many"]))
+    interleave = {"cycle_length": draw(st.integers(1, 2)), "block_length": draw(st.integers(1, 2))}
+    if way == "workers":
+        options["num_workers_per_iterator"] = draw(st.sampled_from([2, 3]))
+    if way == "many":
+        interleave["num_parallel_calls"] = 2
+    # Several workers or samplers of one table give its items in any order.
+    unordered = way in ("workers", "many")
     return {
         "do": "dataset",
         "kind": kind,
         "table": table["name"],
         "mode": draw(st.sampled_from(["eager", "function", "session"])),
-        "specs": draw(st.sampled_from(specs)),
-        "options": draw(_options()),
-        "sources": 1,
-        "interleave": draw(st.sampled_from([None, None, None, {"cycle_length": 1}])),
-        "pipeline": draw(_pipelines(schema)),
+        "specs": likely if way == "servers" else draw(st.sampled_from(specs)),
+        "options": options,
+        "interleave": interleave if way not in ("one", "workers") else None,
+        "sources": {"servers": "servers", "many": 2}.get(way, 1),
+        "unordered": unordered,
+        "pipeline": [["prefetch", 2]] if unordered else draw(_pipelines(schema)),
     }

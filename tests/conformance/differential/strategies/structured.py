@@ -85,7 +85,7 @@ def structured_writers(
             body.append(["append", number, {"omit": [late], "partial_step": True}])
             body.append(["append", number, {"omit": early}])
         else:
-            wrong = draw(rarely(wrongs(schema)))
+            wrong = draw(rarely(wrongs()))
             body.append(["append", draw(_numbers), {"wrong": wrong} if wrong else {}])
     return {"do": "write_structured", "configs": chosen, "body": body}
 
