@@ -255,3 +255,19 @@ def test_a_signature_gives_batches_of_steps(serve):
     )
     assert dataset.element_spec.data == (tf.TensorSpec([2, 3], tf.int64),)
     assert [batch.data[0][:, 0].numpy().tolist() for batch in dataset] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("family", [reverb.TrajectoryDataset, reverb.TimestepDataset])
+def test_items_of_a_dropped_remainder_are_compared_too(family):
+    with testing.server([testing.table(max_times_sampled=1)]) as client:
+        client.insert([np.zeros(3, np.int64)], {"table": 1.0})
+        dataset = family(
+            client.server_address,
+            "table",
+            dtypes=[tf.int64],
+            shapes=[tf.TensorShape([7])],
+            max_in_flight_samples_per_worker=4,
+            max_samples=1,
+        )
+        with pytest.raises(tf.errors.InvalidArgumentError, match="incompatible tensor"):
+            next(iter(dataset.batch(4, drop_remainder=True)))

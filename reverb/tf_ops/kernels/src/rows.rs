@@ -52,6 +52,16 @@ impl RowSpecs {
         Ok(())
     }
 
+    /// Compares an item with what is expected.
+    pub(crate) fn check_item(&self, trajectory: &Trajectory) -> Outcome<()> {
+        self.check_num_columns(trajectory)?;
+        for (i, column) in trajectory.columns().enumerate() {
+            let (dtype, shape) = trajectory.column_spec(&column)?;
+            self.check_row(i, dtype, &shape[usize::from(column.squeeze)..])?;
+        }
+        Ok(())
+    }
+
     /// Compares a row with what is expected.
     pub(crate) fn check_row(&self, index: usize, dtype: DType, shape: &[usize]) -> Outcome<()> {
         let signature = self.signature.get().and_then(Option::as_ref);

@@ -173,6 +173,9 @@ impl OpenSampler {
         match found.transpose()? {
             None => return Rows::none(&self.specs),
             Some(Taken::End) if held.is_empty() || (wanted.exact && wanted.drop_remainder) => {
+                // What nobody gets is compared all the same, as items are before they are stacked.
+                let last = std::mem::take(&mut *held);
+                last.iter().try_for_each(|item| self.specs.check_item(&item.trajectory))?;
                 return Err(Failure::end_of_sequence());
             }
             Some(_) => {}
@@ -194,6 +197,8 @@ impl OpenSampler {
         match found.transpose()? {
             None => Rows::none(&self.specs),
             Some(Taken::End) if held.is_empty() || (wanted.exact && wanted.drop_remainder) => {
+                let last = std::mem::take(&mut *held);
+                last.check(&self.specs)?;
                 Err(Failure::end_of_sequence())
             }
             Some(_) => held.take(wanted.steps(), &self.specs, wanted.exact),

@@ -66,6 +66,14 @@ impl StepQueue {
         self.left == 0
     }
 
+    /// Compares the steps that nobody gets with what is expected.
+    pub(crate) fn check(&self, specs: &RowSpecs) -> Outcome<()> {
+        for item in &self.items {
+            check_kinds(&kinds(&item.sampled.trajectory)?, specs)?;
+        }
+        Ok(())
+    }
+
     /// How many more items are needed for as many rows, unless longer ones come than any so far. What is asked for and
     /// not needed is lost to others if the table is a queue.
     pub(crate) fn num_missing_items(&self, rows: usize) -> usize {
