@@ -61,6 +61,15 @@ def has_empty_leaf(schema: Any) -> bool:
     return any(0 in shape for _, shape in _leaves_of(schema))
 
 
+def has_list(schema: Any) -> bool:
+    """Whether a part of the nest is a list."""
+    ((kind, content),) = schema.items()
+    if kind == "leaf":
+        return False
+    parts = content.values() if isinstance(content, dict) else content
+    return kind == "list" or any(map(has_list, parts))
+
+
 def _leaves_of(schema: Any) -> list[Any]:
     ((kind, content),) = schema.items()
     if kind == "leaf":
