@@ -50,12 +50,11 @@ async fn serve_request(
         // A batch of the reader's is taken in one go, so that it is checked as a whole.
         let wanted = batch.max(stacking.map_or(0, Stacking::missing)).min(remaining);
         // The timeout is for each batch: what has been sent does not shorten the wait for the rest.
-        let samples = match table.try_sample_stacked(wanted, stacking) {
-            Some(samples) => samples,
-            None => {
-                let samples = table.sample_stacked(wanted, timeout, stacking);
-                wait_for_samples(service, samples, responder).await?
-            }
+        let samples = if let Some(samples) = table.try_sample_stacked(wanted, stacking) {
+            samples
+        } else {
+            let samples = table.sample_stacked(wanted, timeout, stacking);
+            wait_for_samples(service, samples, responder).await?
         };
         remaining = remaining.saturating_sub(samples.len());
         stacking = stacking.map(|stacking| stacking.after(samples.len()));

@@ -140,7 +140,7 @@ async fn both_ends_ping_while_a_call_waits_for_its_first_answer() {
     tokio::time::sleep(LONG / 3).await;
     assert_eq!(line.pings(), (1, 0));
     let mut stream = client.open_sample().await.unwrap();
-    stream.request("t", 1, None).unwrap();
+    stream.request("t", 1, None, None).unwrap();
     let sampling = tokio::spawn(async move { stream.receive().await.is_ok() });
     eventually(|| line.pings().0 >= 4 && line.pings().1 >= 3).await;
     sampling.abort();
@@ -157,7 +157,7 @@ async fn a_first_call_learns_who_the_server_is_while_it_waits() {
     let line = Line::to(&server).await;
     let client = line.client(QUICK);
     let mut sample = client.open_sample().await.unwrap();
-    sample.request("t", 1, None).unwrap();
+    sample.request("t", 1, None, None).unwrap();
     let sampling = tokio::spawn(async move { sample.receive().await.is_ok() });
     eventually(|| line.pings().0 >= 3).await;
     assert_eq!(line.pings().1, 0, "this server sends none");
@@ -206,7 +206,7 @@ async fn both_ends_notice_when_the_network_is_gone() {
     let line = Line::to(&server).await;
     let client = line.client(QUICK);
     let mut sample = client.open_sample().await.unwrap();
-    sample.request("t", 1, None).unwrap();
+    sample.request("t", 1, None, None).unwrap();
     let mut insert = client.open_insert().await.unwrap();
     let chunks = (1..=3).map(|key| chunk(key, &[1])).collect();
     insert.sink.send(batch("q", chunks)).await.unwrap();
@@ -233,7 +233,7 @@ async fn without_pings_both_ends_wait() {
     let server = start_with(&[Arc::clone(&table)], NEVER);
     let line = Line::to(&server).await;
     let mut sample = line.client(NEVER).open_sample().await.unwrap();
-    sample.request("t", 1, None).unwrap();
+    sample.request("t", 1, None, None).unwrap();
     eventually(|| table.info().waiting_samples == 1).await;
     line.cut();
     assert!(tokio::time::timeout(LONG, sample.receive()).await.is_err());

@@ -9,12 +9,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
-use reverb_data::{Chunk, DType, ErrorKind, NewItem, Sampled, SequenceRange, TrajectoryBuilder};
+use reverb_data::{
+    Chunk, DType, ErrorKind, NewItem, Sampled, SequenceRange, Stacking, TrajectoryBuilder,
+};
 use reverb_wire::codec::chunk::{RawChunk, Sharing, put_chunk_data};
 use reverb_wire::codec::insert::{
     InsertRequest, decode_confirmation, encode_confirmation, encode_request,
 };
-use reverb_wire::codec::sample::{MAX_MESSAGE_CHUNK_BYTES, SampleDecoder, SampleEncoder, request};
+use reverb_wire::codec::sample::{
+    MAX_MESSAGE_CHUNK_BYTES, SampleDecoder, SampleEncoder, request, stacking,
+};
 use reverb_wire::convert::signature::flatten_signature;
 use reverb_wire::generated as proto;
 use reverb_wire::message::{Message, body_of};
@@ -120,7 +124,7 @@ fn a_captured_sample_is_read_and_written() {
 
 #[test]
 fn requests_and_confirmations_are_those_of_the_original() {
-    let written = body_of(Message::of(&request("lifo", 1, None)));
+    let written = body_of(Message::of(&request("lifo", 1, None, None)));
     assert_eq!(written, capture!("sample_req"));
     let bytes = capture!("insert_resp_multi");
     let keys = decode_confirmation(&bytes).unwrap();
@@ -128,6 +132,18 @@ fn requests_and_confirmations_are_those_of_the_original() {
     assert_eq!(body_of(encode_confirmation(&keys)), bytes);
     let unpacked = [0x08, 5, 0x08, 6];
     assert_eq!(decode_confirmation(&unpacked).unwrap(), [5, 6]);
+}
+
+#[test]
+fn what_the_original_lacks_has_numbers_that_it_skips() {
+    let plain = body_of(Message::of(&request("lifo", 1, None, None)));
+    let stacked = request("lifo", 1, None, Some(Stacking { batch_size: 5, position: 2 }));
+    let written = body_of(Message::of(&stacked));
+    // Field 1000, a message.
+    let mut expected = plain.to_vec();
+    expected.extend([0xc2, 0x3e, 4, 0x08, 5, 0x10, 2]);
+    assert_eq!(written, expected);
+    assert_eq!(stacking(&stacked), Ok(Some(Stacking { batch_size: 5, position: 2 })));
 }
 
 #[test]
@@ -139,7 +155,7 @@ fn a_zero_timeout_does_not_become_for_ever() {
         (Some(Duration::from_secs(3)), 3000),
         (Some(Duration::MAX), i64::MAX),
     ] {
-        let sent = request("t", 1, timeout).rate_limiter_timeout.unwrap().milliseconds;
+        let sent = request("t", 1, timeout, None).rate_limiter_timeout.unwrap().milliseconds;
         assert_eq!(sent, milliseconds, "{timeout:?}");
     }
 }

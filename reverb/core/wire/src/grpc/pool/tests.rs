@@ -22,9 +22,10 @@ impl Zone {
         let zone = Arc::clone(self);
         let lookup = move |_| -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
             zone.look_ups.fetch_add(1, Ordering::Relaxed);
-            let answer = match zone.is_down.load(Ordering::Relaxed) {
-                true => Err(io::Error::other("no name server")),
-                false => Ok(zone.addresses.lock().clone()),
+            let answer = if zone.is_down.load(Ordering::Relaxed) {
+                Err(io::Error::other("no name server"))
+            } else {
+                Ok(zone.addresses.lock().clone())
             };
             Box::pin(async { answer })
         };
