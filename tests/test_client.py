@@ -56,12 +56,16 @@ class TestObject:
         assert made.server_address == "localhost:1234"
         assert repr(made) == "Client, server_address=localhost:1234"
 
-    @pytest.mark.parametrize("timeout", [60.0, 3.0])
-    def test_pickle_keeps_address_and_timeout(self, timeout):
-        made = reverb.Client("localhost:1234", connect_timeout_s=timeout)
+    @pytest.mark.parametrize(
+        "options",
+        [{}, {"connect_timeout_s": 3.0}, {"keepalive_s": 7.0, "keepalive_timeout_s": 2.0}],
+    )
+    def test_pickle_keeps_address_and_options(self, options):
+        made = reverb.Client("localhost:1234", **options)
         copy = pickle.loads(pickle.dumps(made))
         assert copy.server_address == "localhost:1234"
-        assert copy._connect_timeout_s == timeout
+        assert copy._options == made._options
+        assert copy._options.items() >= options.items()
 
     def test_a_pickled_client_works(self, client):
         assert set(pickle.loads(pickle.dumps(client)).server_info()) == set(client.server_info())
