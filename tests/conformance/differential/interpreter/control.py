@@ -24,6 +24,8 @@ _INFO_MESSAGES = ("sampler_options", "remover_options", "rate_limiter_info")
 
 def _info(world: World, step: dict[str, Any]) -> Any:
     infos = world.client.server_info(step.get("timeout"))
+    for table in world.raced & infos.keys():
+        infos[table].num_deleted_episodes = None
     return {
         name: {
             **{field: getattr(info, field) for field in _INFO_FIELDS},

@@ -69,6 +69,7 @@ def _backpressure(world: World, step: dict[str, Any]) -> Any:
         [world.key(table, sample.info.key), sample.info.priority, encode_nest(sample.data)]
         for sample in samples
     ]
+    world.raced.add(table)
     parts += [attempt(lambda: writer.flush(timeout_ms=8000)), attempt(writer.close)]
     return {"parts": parts, "sampled": sampled}
 

@@ -24,6 +24,8 @@ class World:
       tables: The tables' settings by name; every server has them all.
       keys: For each table the keys of its items in the order in which they were seen first.
       unsettled: Tables of which an unknown number of items was sampled in advance.
+      raced: Tables that were sampled while a writer wrote: how often they ran out of an episode's
+        items depends on both threads.
       clients: One of each server.
       server: The number of the server that a step is about.
     """
@@ -33,6 +35,7 @@ class World:
         self.tables = {table["name"]: table for table in program["tables"]}
         self.keys: dict[str, list[int]] = {name: [] for name in self.tables}
         self.unsettled: set[str] = set()
+        self.raced: set[str] = set()
         self.server = 0
         self.servers = LocalServers() if program["place"] == "in_process" else RemoteServers()
         self._specs = [_with_signature(table, self.schema) for table in program["tables"]]
