@@ -271,3 +271,22 @@ def test_items_of_a_dropped_remainder_are_compared_too(family):
         )
         with pytest.raises(tf.errors.InvalidArgumentError, match="incompatible tensor"):
             next(iter(dataset.batch(4, drop_remainder=True)))
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+def test_steps_before_a_wrong_item_are_given(family, batch_size):
+    with testing.server([testing.table(max_times_sampled=1)]) as client:
+        for value in (np.int64(1), np.int64(2), np.int32(3)):
+            client.insert([value], {"table": 1.0})
+        dataset = family(
+            client.server_address,
+            "table",
+            dtypes=[tf.int64],
+            shapes=[tf.TensorShape(None)],
+            max_in_flight_samples_per_worker=4,
+            max_samples=3,
+        )
+        elements = iter(dataset if batch_size is None else dataset.batch(batch_size))
+        assert [int(tf.squeeze(next(elements).data[0])) for _ in range(2)] == [1, 2]
+        with pytest.raises(tf.errors.InvalidArgumentError, match="incompatible tensor"):
+            next(elements)

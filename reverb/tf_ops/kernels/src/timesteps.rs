@@ -100,17 +100,18 @@ impl StepQueue {
             if is_of_kinds(item, part, &kinds)? {
                 continue;
             }
+            if i > 0 && !exact {
+                // What is wrong with it is told when all steps before it were given.
+                parts.truncate(i);
+                break;
+            }
             let others = self::kinds(&item.sampled.trajectory)?;
             check_kinds(&others, specs)?;
             if exact {
                 self.skip(&parts);
                 return Err(different(&kinds, &others));
             }
-            if i == 0 {
-                return Err(mixed().into());
-            }
-            parts.truncate(i);
-            break;
+            return Err(mixed().into());
         }
         let taken = self.copy(&parts, kinds)?;
         self.skip(&parts);
