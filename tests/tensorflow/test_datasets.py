@@ -82,6 +82,17 @@ def test_steps_of_an_item_come_in_a_row(client):
     assert [step.info.priority for step in steps] == [1, 1, 2, 2, 3, 3]
 
 
+def test_what_does_not_fit_is_told_after_the_steps_before_it(client, ints, values):
+    """Also where the steps of several items are fetched in one go."""
+    for value in (np.int64(1), np.int64(2), np.int32(3)):
+        client.insert([value], {"table": 1.0})
+    dataset = ints(client, family=reverb.TimestepDataset, max_in_flight_samples_per_worker=10)
+    steps = iter(dataset)
+    assert values([next(steps), next(steps)]) == [1, 2]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Received incompatible tensor"):
+        next(steps)
+
+
 def test_what_cannot_be_taken_apart_into_steps_is_refused(client):
     with client.trajectory_writer(2) as writer:
         for step in range(2):

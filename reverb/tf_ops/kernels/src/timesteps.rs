@@ -97,7 +97,8 @@ impl StepQueue {
         check_kinds(&kinds, specs)?;
         for (i, part) in parts.iter().enumerate() {
             let item = &self.items[part.item];
-            if is_of_kinds(item, part, &kinds)? {
+            let fits = is_of_kinds(item, part, &kinds);
+            if matches!(fits, Ok(true)) {
                 continue;
             }
             if i > 0 && !exact {
@@ -105,6 +106,7 @@ impl StepQueue {
                 parts.truncate(i);
                 break;
             }
+            fits?;
             let others = self::kinds(&item.sampled.trajectory)?;
             check_kinds(&others, specs)?;
             if exact {

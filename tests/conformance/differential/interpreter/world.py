@@ -92,6 +92,8 @@ class World:
 
     def may_insert(self, table: str, count: int) -> bool:
         """Whether `count` inserts pass without waiting."""
+        if table in self.unsettled:
+            return False
         info = self.client.server_info(5).get(table)
         if info is None or count == 0:
             return True
