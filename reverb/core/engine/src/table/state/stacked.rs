@@ -211,7 +211,8 @@ mod tests {
     fn describe_selector(selector: &Selector) -> Vec<String> {
         let text = format!("{selector:?}");
         let known = text.split("positions").next().unwrap_or_default();
-        let mut parts: Vec<String> = known.split("Entry").map(str::to_owned).collect();
+        let parts = known.split("Entry").map(|part| part.trim_end_matches([',', ' ', ']']));
+        let mut parts: Vec<String> = parts.map(str::to_owned).collect();
         if matches!(selector, Selector::Heap(_)) {
             parts.sort_unstable();
         }
