@@ -34,7 +34,8 @@ SERVER = """
     import reverb
 
     options = {"keepalive_s": float(sys.argv[1]), "keepalive_timeout_s": float(sys.argv[2])}
-    tables = [reverb.Table.queue("queue", 10_000), reverb.Table.stack("stack", 10_000)]
+    tables = [reverb.Table.queue(name, 10_000) for name in ("queue", "other")]
+    tables.append(reverb.Table.stack("stack", 10_000))
     server = reverb.Server(tables, **options)
     print(server.port)
     server.wait()
@@ -122,7 +123,7 @@ def test_a_server_that_stays_frozen_is_noticed_by_all_who_wait(background):
         writer = client.trajectory_writer(1)
         add(writer, 1, "stack")
         writer.flush()
-        waiting = background(patient.sample_batch, "queue", 1)
+        waiting = background(patient.sample_batch, "other", 1)
         calls = [
             background(client.sample_batch, "queue", 1),
             background(lambda: next(client.sample("queue", 1))),
@@ -135,7 +136,7 @@ def test_a_server_that_stays_frozen_is_noticed_by_all_who_wait(background):
                 with pytest.raises(UnavailableError, match=address):
                     call.result()
             assert waiting.running
-        reverb.Client(address).insert([0], {"queue": 1.0})
+        reverb.Client(address).insert([0], {"other": 1.0})
         assert waiting.result().data == [0]
 
 

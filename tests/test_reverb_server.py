@@ -197,6 +197,12 @@ def leaves(monkeypatch, capsys, *arguments):
         (["--config", "", "--config-file", "x"], "not allowed with argument --config"),
         (["--config", "", "--port", "70000"], "--port: must be from 0 to 65535, got 70000"),
         (["--config", "", "--port", "x"], "argument --port: "),
+        (
+            ["--config", "", "--keepalive", "0.05"],
+            "--keepalive: must be from 0.1 to 86400, got 0.05",
+        ),
+        (["--config", "", "--keepalive_timeout=0"], "must be from 0.1 to 86400, got 0"),
+        (["--config", "", "--keepalive-timeout", "x"], "argument --keepalive-timeout: "),
         (["--config", "", "--nothing"], "unrecognized arguments: --nothing"),
         (["--config", "", "--checkpoint-interval", "0"], "must be a finite number over 0, got 0"),
         (["--config", "", "--checkpoint_interval=inf"], "must be a finite number over 0, got inf"),
@@ -248,3 +254,10 @@ def test_programs_of_absl_start_it_by_its_main():
         assert set(client.server_info()) == {"my_table"}
         program.signal(signal.SIGTERM)
         assert program.ended() == 0
+
+
+def test_pings_are_options_of_the_command():
+    for options in (["--keepalive", "0"], ["--keepalive", "0.5", "--keepalive-timeout", "60"]):
+        with running("--port", "0", *options) as (program, client):
+            assert client.server_info()
+            assert program.errors == ""

@@ -68,6 +68,27 @@ def test_a_call_is_about_one_of_them(client, tables):
     assert {client.server_info()["queue"].current_size for _ in range(2)} == {0, 2}
 
 
+def test_a_log_line_says_which_one_was_reached(client, tables, capfd):
+    for _ in range(2):
+        client.reset("queue")
+    client.checkpoint_status()
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 2, "once for each kind of call"
+    for method, line in zip(("Reset", "CheckpointStatus"), lines, strict=True):
+        assert line.startswith(f"reverb warn: {method} reaches one server, 127.0.0.1:")
+        assert line.endswith(
+            f", of the 2 behind {client.server_address}. Make a client for each address to "
+            "reach them all."
+        )
+
+
+def test_a_log_line_is_not_for_one_server(start, capfd):
+    client = reverb.Client(f"127.1:{start().port}")
+    client.reset("table")
+    client.checkpoint_status()
+    assert capfd.readouterr().err == ""
+
+
 def test_a_copy_knows_all_of_them(client, tables):
     copy = pickle.loads(pickle.dumps(client))
     assert copy.server_address == client.server_address
