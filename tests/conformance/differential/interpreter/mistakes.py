@@ -116,7 +116,6 @@ MISTAKES: dict[str, Callable[[Any], Any]] = {
     "structured nothing": lambda c: c.structured_writer([]),
     "table no name": lambda c: _table(name=""),
     "table no size": lambda c: _table(max_size=0),
-    "table huge": lambda c: _table(max_size=2**40),
     "table signature": lambda c: _table(signature=[object()]),
     "table limiter": lambda c: _table(rate_limiter=1),
     "server no tables": lambda c: reverb.Server([]),

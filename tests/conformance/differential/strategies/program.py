@@ -30,7 +30,7 @@ def programs(draw: st.DrawFn) -> dict[str, Any]:
         "trajectory": trajectory_writers(names, schema, length),
         "structured": structured_writers(names, schema, length),
         "sample": samples(made),
-        "dataset": datasets(made, schema),
+        "dataset": datasets(made, schema, uneven=length is None),
         "control": controls(names),
         "tf_insert": tf_inserts(names),
         "tf_sample": tf_samples(made),

@@ -64,7 +64,7 @@ def _options(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
-def _pipelines(draw: st.DrawFn, schema: Any) -> list[list[Any]]:
+def _pipelines(draw: st.DrawFn, schema: Any, *, uneven: bool) -> list[list[Any]]:
     # TensorFlow's `unbatch` divides by the size of a leaf, and crashes if that is zero.
     may_unbatch = not has_empty_leaf(schema)
     stages: list[list[Any]] = []
@@ -75,7 +75,10 @@ def _pipelines(draw: st.DrawFn, schema: Any) -> list[list[Any]]:
         )
         name = draw(st.sampled_from(names))
         if name == "batch":
-            stages.append([name, draw(st.integers(1, 4)), draw(st.booleans())])
+            # Items that cannot be stacked are an error here as soon as they are there, and in the
+            # original when they are stacked, which it does not do with a dropped remainder.
+            drop = False if uneven else draw(st.booleans())
+            stages.append([name, draw(st.integers(1, 4)), drop])
             batched += 1
         elif name == "unbatch":
             stages.append([name])
@@ -86,7 +89,9 @@ def _pipelines(draw: st.DrawFn, schema: Any) -> list[list[Any]]:
 
 
 @st.composite
-def datasets(draw: st.DrawFn, tables: list[dict[str, Any]], schema: Any) -> dict[str, Any]:
+def datasets(
+    draw: st.DrawFn, tables: list[dict[str, Any]], schema: Any, *, uneven: bool
+) -> dict[str, Any]:
     """Returns a pipeline over a `TrajectoryDataset` or a `TimestepDataset`."""
     table = draw(st.sampled_from(tables))
     kinds = {"none": "TimestepDataset", "open": "TrajectoryDataset"}
@@ -114,5 +119,5 @@ def datasets(draw: st.DrawFn, tables: list[dict[str, Any]], schema: Any) -> dict
         "interleave": interleave if way not in ("one", "workers") else None,
         "sources": {"servers": "servers", "many": 2}.get(way, 1),
         "unordered": unordered,
-        "pipeline": [["prefetch", 2]] if unordered else draw(_pipelines(schema)),
+        "pipeline": [["prefetch", 2]] if unordered else draw(_pipelines(schema, uneven=uneven)),
     }
