@@ -29,7 +29,8 @@ DEFAULT_CONNECT_TIMEOUT_S = 60.0
 DEFAULT_KEEPALIVE_S = 10.0
 DEFAULT_KEEPALIVE_TIMEOUT_S = 5.0
 
-_DEFAULT_OPTIONS = {
+# Arguments of the native client, for whoever takes no options.
+DEFAULT_OPTIONS = {
     "connect_timeout_s": DEFAULT_CONNECT_TIMEOUT_S,
     "keepalive_s": DEFAULT_KEEPALIVE_S,
     "keepalive_timeout_s": DEFAULT_KEEPALIVE_TIMEOUT_S,
@@ -559,7 +560,7 @@ class Client:
         return None if signature is None else functools.partial(_unflatten_as, table, signature)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {name: it for name, it in self._options.items() if it != _DEFAULT_OPTIONS[name]}
+        options = {name: it for name, it in self._options.items() if it != DEFAULT_OPTIONS[name]}
         make = functools.partial(type(self), **options) if options else type(self)
         return make, (self._server_address,)
 

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf  # pyright: ignore[reportMissingImports]
 import tree
 
+from reverb.client import DEFAULT_OPTIONS
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError
 from reverb.replay_sample import ReplaySample, SampleInfo
@@ -63,7 +64,7 @@ class PatternDataset(tf.data.Dataset):
             `is_end_of_episode` returns something else.
         """
         signature = infer_signature(configs, input_dataset.element_spec)
-        native.Client(_NOBODY, 1.0, None, 1.0).structured_writer(
+        native.Client(_NOBODY, **DEFAULT_OPTIONS).structured_writer(
             [config.SerializeToString() for config in configs]
         )
         _append_buffer_conditions(configs)

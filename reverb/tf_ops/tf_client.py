@@ -7,11 +7,7 @@ from typing import Any
 import tensorflow as tf  # pyright: ignore[reportMissingImports]
 import tree
 
-from reverb.client import (
-    DEFAULT_CONNECT_TIMEOUT_S,
-    DEFAULT_KEEPALIVE_S,
-    DEFAULT_KEEPALIVE_TIMEOUT_S,
-)
+from reverb.client import DEFAULT_OPTIONS
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
 from reverb.replay_sample import ReplaySample, SampleInfo
@@ -53,12 +49,7 @@ class TFClient:
         self._server_address = server_address
         self._shared_name = shared_name
         self._name = name
-        self._client = native.Client(
-            server_address,
-            DEFAULT_CONNECT_TIMEOUT_S,
-            DEFAULT_KEEPALIVE_S,
-            DEFAULT_KEEPALIVE_TIMEOUT_S,
-        )
+        self._client = native.Client(server_address, **DEFAULT_OPTIONS)
         # Eagerly, a string costs as much as the whole call each time it becomes a tensor.
         self._tensors: dict[str, Any] = {}
 

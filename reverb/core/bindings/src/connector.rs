@@ -47,4 +47,9 @@ impl Connector for AnyConnector {
         let remote = Arc::new(remote.with_keepalive(self.keepalive));
         Ok(Arc::clone(self.remote.get_or_init(|| remote)) as Arc<dyn Transport>)
     }
+
+    /// A server of this process is one, and what was never reached is not known to be more.
+    fn has_several_servers(&self) -> bool {
+        self.remote.get().is_some_and(|remote| remote.has_several_servers())
+    }
 }

@@ -23,6 +23,12 @@ use crate::sampler::cursor::SampleCursor;
 pub trait Connector: Send + Sync {
     /// The transport to use now.
     fn transport(&self) -> Result<Arc<dyn Transport>>;
+
+    /// Whether it leads to several servers, as far as is known by now. Asked before every call, so
+    /// it makes no transport where that costs something.
+    fn has_several_servers(&self) -> bool {
+        self.transport().is_ok_and(|transport| transport.has_several_servers())
+    }
 }
 
 /// Signatures of a server's tables; a table without one maps to `None`.
@@ -173,13 +179,12 @@ impl Client {
 
     /// Opens a sample stream, or takes the idle one. The flag says whether it was idle: it may be stale then.
     pub async fn open_sample(&self) -> Result<(Box<dyn SampleStream>, bool)> {
-        let transport = self.transport()?;
         let idle = self.idle_sample_stream.lock().take();
         // A name may stand for more servers than it did when the stream was kept.
-        if let Some(stream) = idle.filter(|_| !transport.has_several_servers()) {
+        if let Some(stream) = idle.filter(|_| !self.has_several_servers()) {
             return Ok((stream, true));
         }
-        let stream = transport.open_sample().await?;
+        let stream = self.transport()?.open_sample().await?;
         Ok((stream, false))
     }
 
@@ -199,7 +204,7 @@ impl Client {
 
     /// Whether the address means several servers, as far as is known by now; calls and streams take turns among them.
     pub fn has_several_servers(&self) -> bool {
-        self.transport().is_ok_and(|transport| transport.has_several_servers())
+        self.connector.has_several_servers()
     }
 
     /// Signatures of the server's tables, fetched on first use. Waits as `server_info` does.

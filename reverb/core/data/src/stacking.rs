@@ -29,14 +29,16 @@ impl Stacking {
     /// The place of the item that comes after `count` more.
     #[must_use]
     pub fn after(self, count: usize) -> Self {
-        Self { position: (self.position + count) % self.batch_size, ..self }
+        // What a peer says can be so large that a sum would overflow.
+        let (count, missing) = (count % self.batch_size, self.missing());
+        let position = if count < missing { self.position + count } else { count - missing };
+        Self { position, ..self }
     }
 
     /// The place of the item that came `count` before.
     #[must_use]
     pub fn before(self, count: usize) -> Self {
-        let back = self.batch_size - count % self.batch_size;
-        Self { position: (self.position + back) % self.batch_size, ..self }
+        self.after(self.batch_size - count % self.batch_size)
     }
 
     /// Items that the batch of the next item still lacks.
@@ -182,5 +184,8 @@ mod tests {
         assert_eq!(stacking.after(10).position, 1);
         assert_eq!(stacking.after(10).before(10), stacking);
         assert_eq!(stacking.before(4), stacking);
+        let huge = Stacking { batch_size: usize::MAX, position: usize::MAX - 1 };
+        assert_eq!(huge.after(usize::MAX - 1).position, usize::MAX - 2);
+        assert_eq!(huge.after(1), Stacking::new(usize::MAX));
     }
 }
