@@ -7,15 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from packages import PAIRS_WITH_OURS
 from workers import Worker, WorkerError
 
 Serve = Callable[..., str]
 WorkerOf = Callable[[str, str], Worker]
 
 _PAIRS = [
-    pytest.param("ours", "ours"),
-    pytest.param("ours", "peer", marks=pytest.mark.conformance),
-    pytest.param("peer", "ours", marks=pytest.mark.conformance),
+    *PAIRS_WITH_OURS,
     pytest.param("peer", "peer", marks=pytest.mark.conformance),
 ]
 both_ways = pytest.mark.parametrize(("client", "server"), _PAIRS)

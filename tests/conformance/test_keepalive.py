@@ -10,19 +10,13 @@ import signal
 
 import pytest
 from line import Line
+from packages import PAIRS_WITH_OURS
 from workers import Worker
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),
-    pytest.mark.parametrize(
-        ("client", "server"),
-        [
-            pytest.param("ours", "ours"),
-            pytest.param("ours", "peer", marks=pytest.mark.conformance),
-            pytest.param("peer", "ours", marks=pytest.mark.conformance),
-        ],
-    ),
+    pytest.mark.parametrize(("client", "server"), PAIRS_WITH_OURS),
 ]
 
 # It allows a ping every five minutes, and two beyond that: pings every 10 s would end connections

@@ -7,19 +7,13 @@ import socket
 from collections.abc import Callable
 
 import pytest
+from packages import PAIRS_WITH_OURS
 from workers import Worker
 
 # The peer's channels wait up to 30 s before they try again.
 pytestmark = [
     pytest.mark.timeout(180),
-    pytest.mark.parametrize(
-        ("client", "server"),
-        [
-            pytest.param("ours", "ours"),
-            pytest.param("ours", "peer", marks=pytest.mark.conformance),
-            pytest.param("peer", "ours", marks=pytest.mark.conformance),
-        ],
-    ),
+    pytest.mark.parametrize(("client", "server"), PAIRS_WITH_OURS),
 ]
 
 _RESUME_SECONDS = 60

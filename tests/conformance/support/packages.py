@@ -15,3 +15,10 @@ PACKAGES = [
     "ours",
     pytest.param("peer", marks=pytest.mark.conformance),
 ]
+
+# Of a client and a server, at least one of which is this package's.
+PAIRS_WITH_OURS = [
+    pytest.param("ours", "ours"),
+    pytest.param("ours", "peer", marks=pytest.mark.conformance),
+    pytest.param("peer", "ours", marks=pytest.mark.conformance),
+]
