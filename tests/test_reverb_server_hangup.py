@@ -16,22 +16,10 @@ import reverb
 sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
 
 from programs import DEADLINE_S, Program
+from server_command import COMMAND, CONFIG
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no SIGHUP")
 
-CONFIG = """
-tables: {
-  table_name: "t"
-  sampler: { fifo: true }
-  remover: { fifo: true }
-  max_size: 20
-  rate_limiter: { min_size_to_sample: 1 samples_per_insert: 1 min_diff: -1e300 max_diff: 1e300 }
-}
-"""
-COMMAND = """
-from reverb.server_executable import server_main
-server_main.app_run_main()
-"""
 # A stop that takes as long as the test wants.
 SLOW_STOP = """
 import sys
