@@ -290,8 +290,8 @@ def test_a_file_system_without_locks_is_told_and_used(root, no_locks):
         process(root, "a", **no_locks) as second,
     ):
         assert first.ask("start") == ""
-        assert "cannot be locked, so that a second server of the name 'a'" in first.errors
+        first.wait_for_error("cannot be locked, so that a second server of the name 'a'")
         first.tell("insert 1")
         path = first.ask("save")
         assert second.ask("start") == "1"
-        assert f"{path}/tables.tfrecord cannot be locked" in second.errors
+        second.wait_for_error(f"{path}/tables.tfrecord cannot be locked")

@@ -11,6 +11,18 @@ import tree
 
 import reverb
 
+# What `TableInfo` says, but for the signature and how busy a table's worker was.
+INFO_FIELDS = (
+    "name",
+    "max_size",
+    "max_times_sampled",
+    "current_size",
+    "num_episodes",
+    "num_deleted_episodes",
+    "num_unique_samples",
+)
+INFO_MESSAGES = ("sampler_options", "remover_options", "rate_limiter_info")
+
 
 def build_table(spec: dict[str, Any]) -> Any:
     """Returns the `reverb.Table` of a JSON object; see `tables` of the tests."""

@@ -10,7 +10,7 @@ import numpy as np
 from arrays import encode
 from calls import answer_calls, offer
 from scenarios import SCENARIOS, TABLE
-from specs import build_table, describe
+from specs import INFO_FIELDS, INFO_MESSAGES, build_table, describe
 
 import reverb
 
@@ -240,20 +240,13 @@ def reset(address: str, table: str) -> None:
 def server_info(address: str, timeout: int | None = None) -> dict[str, Any]:
     """Returns what the server says about its tables, except how busy their workers were."""
     infos = reverb.Client(address).server_info(timeout)
-    fields = (
-        "name",
-        "max_size",
-        "max_times_sampled",
-        "current_size",
-        "num_episodes",
-        "num_deleted_episodes",
-        "num_unique_samples",
-    )
-    messages = ("sampler_options", "remover_options", "rate_limiter_info")
     return {
         name: {
-            **{field: getattr(info, field) for field in fields},
-            **{message: getattr(info, message).SerializeToString().hex() for message in messages},
+            **{field: getattr(info, field) for field in INFO_FIELDS},
+            **{
+                message: getattr(info, message).SerializeToString().hex()
+                for message in INFO_MESSAGES
+            },
             "signature": describe(info.signature),
         }
         for name, info in infos.items()

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from typing import Any
 
 # How long a test waits for what must happen. Never reached unless something is broken.
@@ -72,6 +73,13 @@ class Program:
     def errors(self) -> str:
         """What it has printed to standard error so far."""
         return "".join(self._errors)
+
+    def wait_for_error(self, text: str, timeout_s: float = DEADLINE_S) -> None:
+        """Waits until `text` stands in `errors`: a pipe of its own, which can lag behind `line`."""
+        deadline = time.monotonic() + timeout_s
+        while text not in self.errors:
+            assert time.monotonic() < deadline, f"{text!r} did not come: {self.errors}"
+            time.sleep(0.01)
 
     def line(self, timeout_s: float = DEADLINE_S) -> str:
         """Returns the next line that it prints."""

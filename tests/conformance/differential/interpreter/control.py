@@ -7,19 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mistakes import MISTAKES
+from specs import INFO_FIELDS, INFO_MESSAGES
 from values import describe_specs
 from world import SKIPPED, World
-
-_INFO_FIELDS = (
-    "name",
-    "max_size",
-    "max_times_sampled",
-    "current_size",
-    "num_episodes",
-    "num_deleted_episodes",
-    "num_unique_samples",
-)
-_INFO_MESSAGES = ("sampler_options", "remover_options", "rate_limiter_info")
 
 
 def _info(world: World, step: dict[str, Any]) -> Any:
@@ -28,8 +18,8 @@ def _info(world: World, step: dict[str, Any]) -> Any:
         infos[table].num_deleted_episodes = None
     return {
         name: {
-            **{field: getattr(info, field) for field in _INFO_FIELDS},
-            **{message: str(getattr(info, message)) for message in _INFO_MESSAGES},
+            **{field: getattr(info, field) for field in INFO_FIELDS},
+            **{message: str(getattr(info, message)) for message in INFO_MESSAGES},
             "signature": info.signature and describe_specs(info.signature),
         }
         for name, info in infos.items()
