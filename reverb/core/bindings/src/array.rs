@@ -173,6 +173,14 @@ pub(crate) fn parse_leaves<'a, 'py>(
         .map(|(i, leaf)| Leaf::new(leaf).map_err(|error| in_column(leaf.py(), i, error)))
 }
 
+/// The values of leaves none of which may be absent.
+pub(crate) fn all_values<'a>(leaves: &'a mut [Leaf<'_>]) -> PyResult<Vec<CellValue<'a>>> {
+    let values: Option<Vec<CellValue<'_>>> = leaves.iter_mut().map(Leaf::value).collect();
+    values.ok_or_else(|| {
+        PyTypeError::new_err("None cannot be stored; every step needs a value for every leaf")
+    })
+}
+
 /// The elements of a C-contiguous array. Whoever holds the slice holds the GIL, so that no other thread writes to it.
 fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>, dtype: DType) -> &'a [u8] {
     let len = array.len() * dtype.size();

@@ -11,12 +11,11 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PySlice, PyTuple};
-use reverb_client::BatchedWriter as Core;
-use reverb_client::writer::batched::{BatchedColumn, BatchedValue, StepIndex};
+use reverb_client::{BatchedColumn, BatchedValue, BatchedWriter as Core, StepIndex};
 use reverb_data::Error;
 use smallvec::SmallVec;
 
-use crate::array::{Leaf, parse_leaves, tensor_to_array};
+use crate::array::{Leaf, tensor_to_array};
 use crate::column::{empty_column, stack};
 use crate::error::{OrRaise, in_column};
 use crate::nest::{Known, Leaves, Structure};
@@ -194,7 +193,7 @@ impl BatchedTrajectoryWriter {
         leaves: &[Bound<'_, PyAny>],
         partial_step: bool,
     ) -> PyResult<()> {
-        self.core.queue().sender().check().or_raise()?;
+        self.core.queue().check().or_raise()?;
         let mut parsed: SmallVec<[Leaf<'_>; 8]> = SmallVec::with_capacity(leaves.len());
         for (leaf, &column) in leaves.iter().zip(columns) {
             let in_column = |error| in_column(leaf.py(), self.core.label(column), error);
@@ -228,7 +227,7 @@ impl BatchedTrajectoryWriter {
 impl BatchedTrajectoryWriter {
     #[getter]
     fn closed(&self) -> bool {
-        self.core.queue().sender().is_closed()
+        self.core.queue().is_closed()
     }
 
     #[getter]
@@ -317,7 +316,7 @@ impl BatchedTrajectoryWriter {
         let created = py
             .detach(|| self.core.create_items(table, &priorities, &columns, mask.as_deref()))
             .or_raise()?;
-        throttle(py, self.core.queue().sender())?;
+        throttle(py, self.core.queue())?;
         Ok(created)
     }
 
@@ -339,7 +338,7 @@ impl BatchedTrajectoryWriter {
         clear_buffers: bool,
     ) -> PyResult<()> {
         self.check()?;
-        self.core.queue().sender().check().or_raise()?;
+        self.core.queue().check().or_raise()?;
         let mask = self.check_mask(r#where)?;
         self.core.end_episode(mask.as_deref(), clear_buffers);
         Ok(())
@@ -365,47 +364,4 @@ impl BatchedTrajectoryWriter {
             self.core.close();
         }
     }
-}
-
-/// Appends row after row of leaves `[B, ...]`, with one item a row and table.
-pub(crate) fn insert_rows(
-    py: Python<'_>,
-    writer: &reverb_client::LegacyWriter,
-    leaves: &[Bound<'_, PyAny>],
-    tables: &[(String, Vec<f64>)],
-) -> PyResult<()> {
-    let parsed: PyResult<SmallVec<[Leaf<'_>; 8]>> = parse_leaves(leaves).collect();
-    let mut parsed = parsed?;
-    let values: Option<Vec<BatchedValue<'_>>> = parsed
-        .iter_mut()
-        .enumerate()
-        .map(|(column, leaf)| Some(BatchedValue { column, value: leaf.value()? }))
-        .collect();
-    let values = values
-        .ok_or_else(|| PyTypeError::new_err("None cannot be stored; every leaf needs a value"))?;
-    let batch_size = tables.first().map_or(0, |(_, priorities)| priorities.len());
-    for value in &values {
-        if value.value.shape().first() != Some(&batch_size) {
-            return Err(Error::invalid_argument(format!(
-                "leaf {} must have a first dimension of {batch_size}, one row per priority, got shape {}",
-                value.column,
-                reverb_data::tensor::shape_text(value.value.shape())
-            )))
-            .or_raise();
-        }
-    }
-    // The arrays belong to the caller, who is blocked meanwhile; no copy is needed.
-    let _ = py;
-    for row in 0..batch_size {
-        let cells = values.iter().map(|value| value.value.row(row, batch_size)).collect();
-        writer.append(cells).or_raise()?;
-        if row == 0 {
-            // What is wrong with a table is said before anything is inserted.
-            tables.iter().try_for_each(|(table, _)| writer.check(table, 1)).or_raise()?;
-        }
-        for (table, priorities) in tables {
-            writer.create_item(table, 1, priorities[row]).or_raise()?;
-        }
-    }
-    Ok(())
 }

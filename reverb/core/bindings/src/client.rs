@@ -10,21 +10,20 @@ use prost::Message;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use reverb_client::writer::legacy::LegacyOptions;
-use reverb_client::writer::sequence::{SequenceOptions, Window};
 use reverb_client::{
-    BatchedWriter, Client as Core, LegacyWriter, SampleCursor, ScanCursor, SingleStepWriters,
+    BatchedWriter, Client as Core, LegacyOptions, LegacyWriter, SampleCursor, ScanCursor,
+    SequenceOptions, Window,
 };
 use reverb_data::{Error, Sampled};
 use reverb_wire::Keepalive;
 use reverb_wire::target::Target;
 
 use crate::allocator;
-use crate::array::{tensor_to_array, vector_to_array};
+use crate::array::{all_values, parse_leaves, tensor_to_array, vector_to_array};
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::connector::AnyConnector;
 use crate::error::OrRaise;
-use crate::legacy_writer::{Writer, append_step};
+use crate::legacy_writer::Writer;
 use crate::process::{Local, runtime};
 use crate::sampler::{Cursor, Sampler, flat_sample};
 use crate::sequence_writer::SequenceWriter;
@@ -39,30 +38,16 @@ pub(crate) struct Client {
     connect_timeout: Duration,
     keepalive: Keepalive,
     /// Remade after a fork.
-    inner: Mutex<Local<Inner>>,
-}
-
-#[derive(Clone)]
-struct Inner {
-    core: Arc<Core>,
-    writers: Arc<SingleStepWriters>,
-}
-
-impl Inner {
-    fn new(address: &str, connect_timeout: Duration, keepalive: Keepalive) -> Self {
-        let connector = Box::new(AnyConnector::new(address, connect_timeout, keepalive));
-        let core = Core::new(address, connector, connect_timeout, runtime().handle().clone());
-        Self { writers: Arc::new(SingleStepWriters::new(Arc::clone(&core))), core }
-    }
+    core: Mutex<Local<Arc<Core>>>,
 }
 
 impl Client {
-    fn inner(&self) -> Inner {
-        let mut inner = self.inner.lock();
-        if !inner.origin().is_here() {
-            *inner = Local::new(Inner::new(&self.address, self.connect_timeout, self.keepalive));
+    fn core(&self) -> Arc<Core> {
+        let mut core = self.core.lock();
+        if !core.origin().is_here() {
+            *core = Local::new(new_core(&self.address, self.connect_timeout, self.keepalive));
         }
-        Inner::clone(&inner)
+        Arc::clone(&core)
     }
 
     fn new_sequence_writer(
@@ -70,7 +55,7 @@ impl Client {
         py: Python<'_>,
         options: SequenceOptions,
     ) -> PyResult<SequenceWriter> {
-        let core = self.inner().core;
+        let core = self.core();
         let signatures = wait(py, core.signatures())?;
         let writer = reverb_client::SequenceWriter::new(&core, options, signatures);
         Ok(SequenceWriter::new(writer.or_raise()?))
@@ -95,8 +80,8 @@ impl Client {
         let connect_timeout = connect_timeout.or_raise()?;
         let keepalive = Keepalive::from_seconds(keepalive_s, keepalive_timeout_s).or_raise()?;
         Target::parse(&server_address).or_raise()?;
-        let inner = Mutex::new(Local::new(Inner::new(&server_address, connect_timeout, keepalive)));
-        Ok(Self { address: server_address, connect_timeout, keepalive, inner })
+        let core = Mutex::new(Local::new(new_core(&server_address, connect_timeout, keepalive)));
+        Ok(Self { address: server_address, connect_timeout, keepalive, core })
     }
 
     #[pyo3(signature = (timeout_s))]
@@ -105,19 +90,9 @@ impl Client {
         py: Python<'py>,
         timeout_s: Option<f64>,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let core = self.inner().core;
+        let core = self.core();
         let limit = timeout_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
-        let info = wait(py, async {
-            let Some(limit) = limit else { return core.server_info().await };
-            match tokio::time::timeout(limit, core.server_info()).await {
-                Ok(info) => info,
-                Err(_) => Err(Error::deadline_exceeded(
-                    "server_info",
-                    limit,
-                    &format!("a server to answer at {}", core.address()),
-                )),
-            }
-        })?;
+        let info = wait(py, core.server_info(limit))?;
         Ok(info.tables.iter().map(|table| PyBytes::new(py, &table.encode_to_vec())).collect())
     }
 
@@ -136,7 +111,7 @@ impl Client {
                 deletes.try_iter()?.map(|key| parse_key(&key?)).collect::<PyResult<Vec<u64>>>()?
             }
         };
-        let core = self.inner().core;
+        let core = self.core();
         wait(py, core.mutate_priorities(table, updates, deletes))
     }
 
@@ -158,13 +133,13 @@ impl Client {
             .or_raise();
         }
         let updates = keys.iter().copied().zip(priorities.iter().copied()).collect();
-        let core = self.inner().core;
+        let core = self.core();
         wait(py, core.mutate_priorities(table, updates, Vec::new()))
     }
 
     #[pyo3(signature = (table))]
     fn reset(&self, py: Python<'_>, table: &str) -> PyResult<()> {
-        let core = self.inner().core;
+        let core = self.core();
         wait(py, core.reset(table))?;
         // In this process, it was this thread that freed the items.
         py.detach(allocator::give_back);
@@ -172,12 +147,12 @@ impl Client {
     }
 
     fn checkpoint(&self, py: Python<'_>) -> PyResult<String> {
-        let core = self.inner().core;
+        let core = self.core();
         wait(py, core.checkpoint())
     }
 
     fn checkpoint_status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let core = self.inner().core;
+        let core = self.core();
         let status = wait(py, core.checkpoint_status())?;
         Ok(PyBytes::new(py, &status.encode_to_vec()))
     }
@@ -193,18 +168,10 @@ impl Client {
             .iter()
             .map(|(table, priority)| Ok((table.extract()?, priority.extract()?)))
             .collect::<PyResult<_>>()?;
-        let writers = self.inner().writers;
-        let writer = wait(py, writers.take())?;
-        append_step(&writer, &leaves)?;
-        // What is wrong with one table is said before anything is inserted into another.
-        for (table, priority) in &priorities {
-            check_priority(table, *priority).or_raise()?;
-            writer.check(table, 1).or_raise()?;
-        }
-        for (table, priority) in &priorities {
-            writer.create_item(table, 1, *priority).or_raise()?;
-        }
-        wait(py, writers.finish(writer))
+        let insertion = wait(py, self.core().start_insert())?;
+        let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
+        insertion.add(all_values(&mut parsed)?, &priorities).or_raise()?;
+        wait(py, insertion.finish())
     }
 
     #[pyo3(signature = (leaves, priorities))]
@@ -219,16 +186,10 @@ impl Client {
             let priorities: PyReadonlyArray1<'_, f64> = priorities.extract()?;
             tables.push((table.extract()?, priorities.as_array().to_vec()));
         }
-        for (table, priorities) in &tables {
-            priorities
-                .iter()
-                .try_for_each(|priority| check_priority(table, *priority))
-                .or_raise()?;
-        }
-        let writers = self.inner().writers;
-        let writer = wait(py, writers.take())?;
-        crate::batched_writer::insert_rows(py, &writer, &leaves, &tables)?;
-        wait(py, writers.finish(writer))
+        let insertion = wait(py, self.core().start_insert())?;
+        let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
+        insertion.add_batch(&all_values(&mut parsed)?, &tables).or_raise()?;
+        wait(py, insertion.finish())
     }
 
     #[pyo3(signature = (max_sequence_length, chunk_length, delta_encoded, max_in_flight_items))]
@@ -240,7 +201,7 @@ impl Client {
         delta_encoded: bool,
         max_in_flight_items: usize,
     ) -> PyResult<Writer> {
-        let core = self.inner().core;
+        let core = self.core();
         let options =
             LegacyOptions { max_sequence_length, chunk_length, delta_encoded, max_in_flight_items };
         let signatures = wait(py, core.signatures())?;
@@ -255,7 +216,7 @@ impl Client {
         validate_items: bool,
         batch_size: Option<usize>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let core = self.inner().core;
+        let core = self.core();
         let signatures = if validate_items { Some(wait(py, core.signatures())?) } else { None };
         match batch_size {
             None => {
@@ -299,7 +260,7 @@ impl Client {
 
     #[pyo3(signature = (configs))]
     fn structured_writer(&self, configs: Vec<Vec<u8>>) -> PyResult<StructuredWriter> {
-        let core = self.inner().core;
+        let core = self.core();
         Ok(StructuredWriter::new(reverb_client::StructuredWriter::new(&core, &configs).or_raise()?))
     }
 
@@ -315,7 +276,7 @@ impl Client {
         sample_type: Py<PyAny>,
         unflatten: Option<Py<PyAny>>,
     ) -> Sampler {
-        let cursor = SampleCursor::new(self.inner().core, table, max_samples, timeout(timeout_ms));
+        let cursor = SampleCursor::new(&self.core(), table, max_samples, timeout(timeout_ms));
         Sampler::new(Cursor::Sample(cursor), emit_timesteps, info_type, sample_type, unflatten)
     }
 
@@ -328,7 +289,7 @@ impl Client {
         sample_type: Py<PyAny>,
         unflatten: Option<Py<PyAny>>,
     ) -> Sampler {
-        let cursor = Cursor::Scan(ScanCursor::new(self.inner().core, table));
+        let cursor = Cursor::Scan(ScanCursor::new(&self.core(), table));
         Sampler::new(cursor, false, info_type, sample_type, unflatten)
             .with_inserted_at(with_inserted_at)
     }
@@ -351,7 +312,7 @@ impl Client {
         ),
         Vec<Bound<'py, PyAny>>,
     )> {
-        let core = self.inner().core;
+        let core = self.core();
         let mut taken = Vec::new();
         let batch = core.sample_batch(table, batch_size, timeout(timeout_ms), &mut taken);
         let batch = wait(py, batch).map_err(|error| with_samples(py, error, &taken))?;
@@ -368,6 +329,11 @@ impl Client {
     }
 }
 
+fn new_core(address: &str, connect_timeout: Duration, keepalive: Keepalive) -> Arc<Core> {
+    let connector = Box::new(AnyConnector::new(address, connect_timeout, keepalive));
+    Arc::new(Core::new(address, connector, connect_timeout, runtime().handle().clone()))
+}
+
 /// Hangs what was sampled before a failure on its exception, flat: nobody else has it any more.
 fn with_samples(py: Python<'_>, error: PyErr, taken: &[Sampled]) -> PyErr {
     // What cannot be decoded is left out.
@@ -377,15 +343,6 @@ fn with_samples(py: Python<'_>, error: PyErr, taken: &[Sampled]) -> PyErr {
         Ok(()) => error,
         Err(another) => another,
     }
-}
-
-fn check_priority(table: &str, priority: f64) -> reverb_data::Result<()> {
-    if priority.is_nan() {
-        return Err(Error::invalid_argument(format!(
-            "priority must not be NaN, got NaN for table {table}"
-        )));
-    }
-    Ok(())
 }
 
 fn parse_key(key: &Bound<'_, PyAny>) -> PyResult<u64> {

@@ -2,10 +2,10 @@
 //! The legacy writer as Python sees it.
 
 use pyo3::prelude::*;
-use reverb_client::{CellValue, LegacyWriter};
+use reverb_client::LegacyWriter;
 use reverb_data::Error;
 
-use crate::array::{Leaf, parse_leaves};
+use crate::array::{all_values, parse_leaves};
 use crate::error::OrRaise;
 use crate::exit;
 use crate::process::Local;
@@ -28,16 +28,9 @@ impl Writer {
 }
 
 /// Appends the leaves of one step; says whether a chunk was completed.
-pub(crate) fn append_step(core: &LegacyWriter, leaves: &[Bound<'_, PyAny>]) -> PyResult<bool> {
-    let parsed: PyResult<Vec<Leaf<'_>>> = parse_leaves(leaves).collect();
-    let mut parsed = parsed?;
-    let cells: Option<Vec<CellValue<'_>>> = parsed.iter_mut().map(Leaf::value).collect();
-    let cells = cells.ok_or_else(|| {
-        pyo3::exceptions::PyTypeError::new_err(
-            "None cannot be stored; every step needs a value for every leaf",
-        )
-    })?;
-    core.append(cells).or_raise()
+fn append_step(core: &LegacyWriter, leaves: &[Bound<'_, PyAny>]) -> PyResult<bool> {
+    let mut parsed = parse_leaves(leaves).collect::<PyResult<Vec<_>>>()?;
+    core.append(all_values(&mut parsed)?).or_raise()
 }
 
 #[pymethods]
@@ -105,7 +98,7 @@ impl Writer {
             wait(py, self.core.wait_for_item_room())?;
         }
         self.core.create_item(table, num_timesteps, priority).or_raise()?;
-        throttle(py, self.core.queue().sender())
+        throttle(py, self.core.queue())
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
@@ -123,7 +116,7 @@ impl Writer {
             // Mostly it is the collector who closes now, and cannot tell anybody.
             log::warn!(
                 "a writer was closed with {} unconfirmed items, because the interpreter is exiting",
-                self.core.queue().sender().num_pending()
+                self.core.queue().num_pending()
             );
             return Ok(());
         }

@@ -9,7 +9,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat};
 use reverb_client::SequenceWriter as Core;
-use reverb_client::writer::sequence::{PerRow, Step};
+use reverb_client::{PerRow, Step};
 use smallvec::SmallVec;
 
 use crate::array::Leaf;
@@ -78,7 +78,7 @@ impl SequenceWriter {
         is_last: &Bound<'_, PyAny>,
         priorities: &Bound<'_, PyAny>,
     ) -> PyResult<usize> {
-        self.core.queue().sender().check().or_raise()?;
+        self.core.queue().check().or_raise()?;
         let label = |i: usize| match labels {
             Some(labels) => labels[i].clone(),
             None => self.core.columns().swap_remove(i).label,
@@ -101,7 +101,7 @@ impl SequenceWriter {
         let step =
             Step { labels, values, is_last: is_last.per_row()?, priorities: priorities.per_row()? };
         let created = self.core.append(step).or_raise()?;
-        throttle(py, self.core.queue().sender())?;
+        throttle(py, self.core.queue())?;
         Ok(created)
     }
 }
@@ -110,7 +110,7 @@ impl SequenceWriter {
 impl SequenceWriter {
     #[getter]
     fn closed(&self) -> bool {
-        self.core.queue().sender().is_closed()
+        self.core.queue().is_closed()
     }
 
     #[getter]

@@ -53,7 +53,7 @@ impl StructuredWriter {
         let mut parsed = parsed?;
         let cells = parsed.iter_mut().map(Leaf::value).collect();
         self.core.append(cells, partial_step).or_raise()?;
-        throttle(py, self.core.queue().sender())
+        throttle(py, self.core.queue())
     }
 
     #[pyo3(signature = (block_until_num_items, timeout_ms))]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use reverb_client::{Client, SingleStepWriters};
+use reverb_client::Client;
 use reverb_data::Result;
 use reverb_wire::Keepalive;
 use reverb_wire::target::Target;
@@ -24,7 +24,7 @@ const FORGET_AFTER: Duration = Duration::from_secs(60);
 static CLIENTS: Mutex<Option<Local<Clients>>> = Mutex::new(None);
 
 #[derive(Default)]
-struct Clients(Mutex<HashMap<String, (Arc<SingleStepWriters>, Instant)>>);
+struct Clients(Mutex<HashMap<String, (Arc<Client>, Instant)>>);
 
 /// The address of the function that registers the ops, for `reverb.tf_ops` to hand to the library that TensorFlow loads.
 #[pyfunction]
@@ -40,7 +40,7 @@ pub(crate) fn close_parked_samplers(py: Python<'_>, dataset_key: i64, keep: usiz
     py.detach(|| reverb_tf::close_parked(dataset_key, keep));
 }
 
-fn client(address: &str) -> Result<Arc<SingleStepWriters>> {
+fn client(address: &str) -> Result<Arc<Client>> {
     let mut clients = CLIENTS.lock();
     if clients.as_ref().is_none_or(|clients| !clients.origin().is_here()) {
         *clients = Some(Local::new(Clients::default()));
@@ -53,7 +53,7 @@ fn client(address: &str) -> Result<Arc<SingleStepWriters>> {
     Target::parse(address)?;
     let connector = Box::new(AnyConnector::new(address, CONNECT_TIMEOUT, Keepalive::default()));
     let client = Client::new(address, connector, CONNECT_TIMEOUT, runtime().handle().clone());
-    let client = Arc::new(SingleStepWriters::new(client));
+    let client = Arc::new(client);
     clients.insert(address.to_owned(), (Arc::clone(&client), Instant::now()));
     Ok(client)
 }
@@ -68,7 +68,7 @@ pub(crate) fn tidy_up() {
     };
     let forgotten: Vec<_> = {
         let mut clients = clients.0.lock();
-        let is_idle = |(client, used): &mut (Arc<SingleStepWriters>, Instant)| {
+        let is_idle = |(client, used): &mut (Arc<Client>, Instant)| {
             used.elapsed() > FORGET_AFTER && Arc::strong_count(client) == 1
         };
         clients.extract_if(|_, entry| is_idle(entry)).collect()

@@ -84,7 +84,7 @@ impl TrajectoryWriter {
         leaves: &[Bound<'_, PyAny>],
         partial_step: bool,
     ) -> PyResult<()> {
-        self.core.queue().sender().check().or_raise()?;
+        self.core.queue().check().or_raise()?;
         let mut parsed: SmallVec<[Leaf<'_>; 8]> = SmallVec::with_capacity(leaves.len());
         for (leaf, &column) in leaves.iter().zip(columns) {
             let in_column = |error| {
@@ -103,7 +103,7 @@ impl TrajectoryWriter {
         self.check_unset(columns, leaves)?;
         let completed = self.core.lane().lock().append(&mut cells, partial_step).or_raise()?;
         if completed {
-            self.core.queue().sender().blocks_completed();
+            self.core.queue().blocks_completed();
         }
         Ok(())
     }
@@ -127,7 +127,7 @@ impl TrajectoryWriter {
             columns.push(ColumnRefs { cells: &column.cells, squeeze: column.squeeze });
         }
         self.core.queue().create_item(table, priority, &columns).or_raise()?;
-        throttle(py, self.core.queue().sender())
+        throttle(py, self.core.queue())
     }
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn label(path: &Bound<'_, PyAny>) -> PyResult<String> {
 impl TrajectoryWriter {
     #[getter]
     fn closed(&self) -> bool {
-        self.core.queue().sender().is_closed()
+        self.core.queue().is_closed()
     }
 
     #[getter]

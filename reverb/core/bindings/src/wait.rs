@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use reverb_client::writer::sender::Sender;
+use reverb_client::ItemQueue;
 use reverb_data::Result;
 
 use crate::error::OrRaise;
@@ -50,8 +50,8 @@ where
 }
 
 /// Slows a writer down that is faster than its connection.
-pub(crate) fn throttle(py: Python<'_>, sender: &Sender) -> PyResult<()> {
-    if sender.is_crowded() { wait(py, sender.throttle()) } else { Ok(()) }
+pub(crate) fn throttle(py: Python<'_>, queue: &ItemQueue) -> PyResult<()> {
+    if queue.is_over_limit() { wait(py, queue.throttle()) } else { Ok(()) }
 }
 
 /// A timeout in milliseconds as Python gives it: `None` and negative mean no limit.

@@ -1,26 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Asking a server: clients, the writers that stream steps in, and the readers that fetch samples.
+//! Clients of a server: calls, writers that stream steps in, readers that fetch samples.
 //!
-//! Knows a server only through `reverb_wire::transport::Transport`, wherever it runs.
+//! The crate knows a server only as a `reverb_wire::transport::Transport`, wherever it runs.
 
 #![forbid(unsafe_code)]
 
-pub mod client;
-pub mod retry;
-pub mod sampler;
-pub mod structured;
-pub mod writer;
+mod client;
+mod retry;
+mod sampler;
+mod session;
+mod structured;
+mod writer;
 
-pub use client::{Client, Connector};
+pub use client::Client;
 pub use sampler::batch::{Batch, BatchColumn, ColumnPlan};
 pub use sampler::cursor::SampleCursor;
-pub use sampler::parallel::{Sampler, SamplerOptions, Taken};
+pub use sampler::parallel::{Sampler, SamplerOptions, TakeOutcome};
 pub use sampler::scan::ScanCursor;
-pub use structured::{PatternEngine, StructuredWriter};
-pub use writer::batched::BatchedWriter;
+pub use session::{Connector, Signatures};
+pub use structured::config::Configs;
+pub use structured::engine::{PatternEngine, PatternItem};
+pub use structured::writer::StructuredWriter;
+pub use writer::batched::{BatchedColumn, BatchedValue, BatchedWriter, StepIndex};
 pub use writer::cell::{CellRef, CellValue};
+pub use writer::insertion::Insertion;
+pub use writer::item::ColumnRefs;
+pub use writer::item_queue::ItemQueue;
 pub use writer::lane::{ColumnOptions, Lane};
-pub use writer::legacy::LegacyWriter;
-pub use writer::sequence::SequenceWriter;
-pub use writer::single_steps::SingleStepWriters;
-pub use writer::trajectory::{ColumnRefs, TrajectoryWriter};
+pub use writer::legacy::{LegacyOptions, LegacyWriter};
+pub use writer::sequence::{PerRow, SequenceOptions, SequenceWriter, Step, Window};
+pub use writer::trajectory::TrajectoryWriter;

@@ -16,7 +16,7 @@ const REMIND_EVERY: Duration = Duration::from_secs(10);
 
 /// Pauses between attempts to reach a server, doubling from 1 ms to 1 s, until nothing answered for too long.
 #[derive(Debug)]
-pub struct Backoff {
+pub(crate) struct Backoff {
     address: String,
     give_up_after: Duration,
     pause: Duration,
@@ -30,7 +30,7 @@ pub struct Backoff {
 
 impl Backoff {
     /// A fresh series of attempts to reach `address`.
-    pub fn new(address: &str, give_up_after: Duration) -> Self {
+    pub(crate) fn new(address: &str, give_up_after: Duration) -> Self {
         let now = Instant::now();
         Self {
             address: address.to_owned(),
@@ -44,17 +44,17 @@ impl Backoff {
     }
 
     /// An attempt begins; the time before it was nobody's fault.
-    pub fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.attempt_began = Instant::now();
     }
 
     /// A stream was opened. Whether it is of any use, its life will tell.
-    pub fn connected(&mut self) {
+    pub(crate) fn connected(&mut self) {
         self.connected_at = Some(Instant::now());
     }
 
     /// The server did something for us: the clock that gives up stands still.
-    pub fn answered(&mut self) {
+    pub(crate) fn answered(&mut self) {
         self.silent_since = None;
         self.pause = MIN_PAUSE;
         self.begin();
@@ -66,7 +66,7 @@ impl Backoff {
     ///
     /// `error` itself if another attempt is of no use; `Unavailable` that names the address if no server answered
     /// for too long.
-    pub async fn pause(&mut self, error: Error) -> Result<(), Error> {
+    pub(crate) async fn pause(&mut self, error: Error) -> Result<(), Error> {
         if !error.is_transient() {
             return Err(error);
         }

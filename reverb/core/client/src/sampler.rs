@@ -2,7 +2,7 @@
 //! Readers: `cursor` fetches items when they are asked for, `parallel` in advance and with several workers; `scan` reads
 //! a whole table once; `batch` stacks items into arrays.
 
-pub mod batch;
-pub mod cursor;
-pub mod parallel;
-pub mod scan;
+pub(crate) mod batch;
+pub(crate) mod cursor;
+pub(crate) mod parallel;
+pub(crate) mod scan;

@@ -6,16 +6,12 @@
 //! `priority` (how important); `number` remembers the values that conditions and priorities look at. `engine` applies
 //! all of it to a history, step by step, and knows no server; `writer` sends what the engine finds.
 
-pub mod condition;
-pub mod config;
-pub mod engine;
+pub(crate) mod condition;
+pub(crate) mod config;
+pub(crate) mod engine;
 mod number;
-pub mod pattern;
-pub mod priority;
+pub(crate) mod pattern;
+pub(crate) mod priority;
 #[cfg(test)]
 mod testing;
-pub mod writer;
-
-pub use config::{Config, Configs};
-pub use engine::{PatternEngine, PatternItem};
-pub use writer::StructuredWriter;
+pub(crate) mod writer;

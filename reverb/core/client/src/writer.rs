@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writers: steps become cells of blocks, blocks become chunks, items refer to them, a sender streams both.
+//! Writers: steps become cells of blocks, blocks become chunks, items refer to them.
 //!
-//! `cell` is where a value lives, `lane` is the history of one environment, `item` what a caller asks to be stored,
-//! `sender` the background task that encodes and sends. `trajectory`, `batched`, `sequence` and `legacy` are the
-//! faces.
+//! `cell` is where a value lives, `lane` the history of one environment, `item` what a caller wants
+//! stored. `item_queue` checks items, and `send_queue` encodes and streams them in the background.
+//! `trajectory`, `batched`, `sequence`, `legacy` and `insertion` are the writers.
 
-pub mod batched;
-pub mod cell;
-pub mod item;
-pub mod lane;
-pub mod legacy;
-pub mod sender;
-pub mod sequence;
-pub mod single_steps;
+pub(crate) mod batched;
+pub(crate) mod cell;
+pub(crate) mod insertion;
+pub(crate) mod item;
+pub(crate) mod item_queue;
+pub(crate) mod lane;
+pub(crate) mod legacy;
+pub(crate) mod send_queue;
+pub(crate) mod sequence;
 #[cfg(test)]
 pub(crate) mod testing;
-pub mod trajectory;
+pub(crate) mod trajectory;

@@ -3,15 +3,15 @@
 
 use std::sync::{Arc, OnceLock};
 
-use reverb_client::SingleStepWriters;
+use reverb_client::Client;
 use reverb_data::Result;
 
 use crate::failure::{Failure, Outcome};
 
 /// Handed over by whoever links this crate, before ops are registered.
 pub struct Environment {
-    /// The process's client of an address, with its writers.
-    pub client: fn(&str) -> Result<Arc<SingleStepWriters>>,
+    /// The process's client of an address.
+    pub client: fn(&str) -> Result<Arc<Client>>,
 }
 
 static ENVIRONMENT: OnceLock<Environment> = OnceLock::new();
@@ -21,8 +21,8 @@ pub fn install(environment: Environment) {
     let _ = ENVIRONMENT.set(environment);
 }
 
-/// The process's client of an address, with its writers.
-pub(crate) fn client(address: &str) -> Outcome<Arc<SingleStepWriters>> {
+/// The process's client of an address.
+pub(crate) fn client(address: &str) -> Outcome<Arc<Client>> {
     let environment =
         ENVIRONMENT.get().ok_or_else(|| Failure::internal("reverb was not set up"))?;
     Ok((environment.client)(address)?)

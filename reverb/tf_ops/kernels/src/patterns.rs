@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use reverb_client::structured::config::Configs;
-use reverb_client::structured::engine::PatternItem;
+use reverb_client::Configs;
+use reverb_client::PatternItem;
 use reverb_client::{CellValue, PatternEngine};
 use reverb_data::{DType, Error, Result, Tensor, TensorData};
 

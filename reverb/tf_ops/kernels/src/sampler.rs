@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_client::{Client, Sampler, SamplerOptions, Taken};
+use reverb_client::{Client, Sampler, SamplerOptions, TakeOutcome};
 use reverb_data::{DType, Result, Sampled};
 
 use crate::failure::{Failure, Outcome};
@@ -69,11 +69,11 @@ impl Wanted {
 pub(crate) fn open(client: &Arc<Client>, specs: RowSpecs, options: SamplerOptions) -> i64 {
     let (specs, bell) = (Arc::new(specs), Arc::new(Bell::default()));
     let before = learn_signature(Arc::clone(client), Arc::clone(&specs), Arc::clone(&bell));
-    let on_news = {
+    let on_ready = {
         let bell = Arc::clone(&bell);
         move || bell.ring()
     };
-    let sampler = Sampler::start(Arc::clone(client), &specs.table, options, before, on_news);
+    let sampler = Sampler::start(client, &specs.table, options, before, on_ready);
     let (held, held_steps) = (Mutex::default(), Mutex::default());
     OPEN.add(Arc::new(OpenSampler { sampler, specs, bell, held, held_steps }))
 }
@@ -134,7 +134,7 @@ async fn learn_signature(
 ) -> Result<bool> {
     let table = specs.table.clone();
     let lookup = async {
-        let info = client.server_info().await?;
+        let info = client.server_info(None).await?;
         let info = info.tables.iter().find(|info| info.name == table);
         Ok((client.signatures().await?, info.is_some_and(|info| info.max_times_sampled > 0)))
     };
@@ -172,7 +172,9 @@ impl OpenSampler {
         let found = self.bell.wait(limit, || self.collect(wanted, &mut held).transpose());
         match found.transpose()? {
             None => return Rows::none(&self.specs),
-            Some(Taken::End) if held.is_empty() || (wanted.exact && wanted.drop_remainder) => {
+            Some(TakeOutcome::End)
+                if held.is_empty() || (wanted.exact && wanted.drop_remainder) =>
+            {
                 // What nobody gets is compared all the same, as items are before they are stacked.
                 let last = std::mem::take(&mut *held);
                 last.iter().try_for_each(|item| self.specs.check_item(&item.trajectory))?;
@@ -196,7 +198,9 @@ impl OpenSampler {
         let found = self.bell.wait(limit, || self.collect_steps(wanted, &mut held).transpose());
         match found.transpose()? {
             None => Rows::none(&self.specs),
-            Some(Taken::End) if held.is_empty() || (wanted.exact && wanted.drop_remainder) => {
+            Some(TakeOutcome::End)
+                if held.is_empty() || (wanted.exact && wanted.drop_remainder) =>
+            {
                 let last = std::mem::take(&mut *held);
                 last.check(&self.specs)?;
                 Err(Failure::end_of_sequence())
@@ -216,21 +220,23 @@ impl OpenSampler {
     }
 
     /// Takes items from the sampler; `None` if there are not enough yet.
-    fn collect(&self, wanted: Wanted, held: &mut Vec<Sampled>) -> Result<Option<Taken>> {
+    fn collect(&self, wanted: Wanted, held: &mut Vec<Sampled>) -> Result<Option<TakeOutcome>> {
         if !held.is_empty() && (!wanted.exact || held.len() >= wanted.rows) {
-            return Ok(Some(Taken::Some));
+            return Ok(Some(TakeOutcome::Some));
         }
         let missing = wanted.rows - held.len();
         let taken = self.sampler.take(missing, wanted.exact, held)?;
         Ok(match taken {
-            Taken::End => Some(Taken::End),
-            Taken::Some if !wanted.exact || held.len() >= wanted.rows => Some(Taken::Some),
-            Taken::Some | Taken::Nothing => None,
+            TakeOutcome::End => Some(TakeOutcome::End),
+            TakeOutcome::Some if !wanted.exact || held.len() >= wanted.rows => {
+                Some(TakeOutcome::Some)
+            }
+            TakeOutcome::Some | TakeOutcome::Nothing => None,
         })
     }
 
     /// As `collect`, where rows are steps.
-    fn collect_steps(&self, wanted: Wanted, held: &mut StepQueue) -> Result<Option<Taken>> {
+    fn collect_steps(&self, wanted: Wanted, held: &mut StepQueue) -> Result<Option<TakeOutcome>> {
         let (mut items, mut lacking) = (Vec::new(), false);
         while !held.is_ready(wanted.rows, wanted.exact) {
             let missing = held.num_missing_items(wanted.steps()).min(wanted.rows);
@@ -240,9 +246,9 @@ impl OpenSampler {
                 held.push(sampled, &self.specs);
             }
             match taken {
-                Taken::Some => {}
-                Taken::Nothing => return Ok(None),
-                Taken::End => return Ok(Some(Taken::End)),
+                TakeOutcome::Some => {}
+                TakeOutcome::Nothing => return Ok(None),
+                TakeOutcome::End => return Ok(Some(TakeOutcome::End)),
             }
         }
         if lacking {
@@ -250,7 +256,7 @@ impl OpenSampler {
             // call tells.
             let _ = self.sampler.take(0, true, &mut items);
         }
-        Ok(Some(Taken::Some))
+        Ok(Some(TakeOutcome::Some))
     }
 
     /// Whether the table's signature was compared; waits for it for about `limit`.

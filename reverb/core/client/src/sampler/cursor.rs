@@ -14,6 +14,7 @@ use reverb_wire::transport::SampleStream;
 
 use crate::client::Client;
 use crate::retry::Backoff;
+use crate::session::Session;
 
 /// Items asked for at once at the most.
 const MAX_BATCH: usize = 256;
@@ -24,7 +25,7 @@ const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 /// Fetches a fixed number of items of one table.
 pub struct SampleCursor {
-    client: Arc<Client>,
+    session: Arc<Session>,
     table: String,
     /// Items not yet asked for.
     unrequested: u64,
@@ -41,21 +42,16 @@ pub struct SampleCursor {
     stacking: Option<Stacking>,
     stream: Option<Box<dyn SampleStream>>,
     /// Whether the stream was idle before and has not answered since: it may be stale.
-    unproven: bool,
+    may_be_stale: bool,
     backoff: Backoff,
 }
 
 impl SampleCursor {
     /// A cursor over `num_samples` items; nothing is asked for yet. `timeout` bounds every wait for the rate limiter.
-    pub fn new(
-        client: Arc<Client>,
-        table: &str,
-        num_samples: u64,
-        timeout: Option<Duration>,
-    ) -> Self {
-        let backoff = Backoff::new(client.address(), client.connect_timeout());
+    pub fn new(client: &Client, table: &str, num_samples: u64, timeout: Option<Duration>) -> Self {
+        let backoff = Backoff::new(client.address(), client.session().connect_timeout());
         Self {
-            client,
+            session: Arc::clone(client.session()),
             table: table.to_owned(),
             unrequested: num_samples,
             outstanding: 0,
@@ -66,7 +62,7 @@ impl SampleCursor {
             timeout,
             stacking: None,
             stream: None,
-            unproven: false,
+            may_be_stale: false,
             backoff,
         }
     }
@@ -116,14 +112,9 @@ impl SampleCursor {
         self.release();
     }
 
-    /// Whether a call of `next` may have to wait.
-    pub fn may_wait(&self) -> bool {
-        self.ready.is_empty()
-    }
-
     /// What `next` is waiting for, in words.
     pub fn describe_wait(&self) -> String {
-        format!("items of table '{}' at {}", self.table, self.client.address())
+        format!("items of table '{}' at {}", self.table, self.session.address())
     }
 
     fn prefetch(&mut self) {
@@ -156,7 +147,7 @@ impl SampleCursor {
         while self.ready.is_empty() {
             match self.fetch_once().await {
                 Ok(samples) => {
-                    self.unproven = false;
+                    self.may_be_stale = false;
                     self.backoff.answered();
                     self.outstanding = self.outstanding.saturating_sub(samples.len());
                     let bytes: usize = samples.iter().map(|s| s.trajectory.chunk_bytes()).sum();
@@ -172,7 +163,7 @@ impl SampleCursor {
                     self.stacking = self.stacking.map(|it| it.before(self.outstanding));
                     self.outstanding = 0;
                     self.stream = None;
-                    if std::mem::take(&mut self.unproven) && error.is_transient() {
+                    if std::mem::take(&mut self.may_be_stale) && error.is_transient() {
                         continue;
                     }
                     self.backoff.pause(error).await?;
@@ -184,9 +175,9 @@ impl SampleCursor {
 
     async fn fetch_once(&mut self) -> Result<Vec<Sampled>> {
         if self.stream.is_none() {
-            let (stream, was_idle) = self.client.open_sample().await?;
+            let (stream, was_idle) = self.session.open_sample().await?;
             self.stream = Some(stream);
-            self.unproven = was_idle;
+            self.may_be_stale = was_idle;
             self.backoff.connected();
         }
         if self.outstanding == 0 {
@@ -202,7 +193,7 @@ impl SampleCursor {
         if self.outstanding == 0
             && let Some(stream) = self.stream.take()
         {
-            self.client.give_back(stream);
+            self.session.give_back(stream);
         }
     }
 }

@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 
 use crate::client::Client;
 use crate::retry::Backoff;
+use crate::session::Session;
 use stacked::StackedRequests;
 
 /// From this many items in flight on, a worker asks for half of them at a time: the server works on one half while the
@@ -68,7 +69,7 @@ impl SamplerOptions {
 
 /// What `Sampler::take` found.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum TakeOutcome {
     /// Items.
     Some,
     /// Nothing yet.
@@ -84,7 +85,7 @@ pub struct Sampler {
 }
 
 struct Shared {
-    client: Arc<Client>,
+    session: Arc<Session>,
     table: String,
     options: SamplerOptions,
     /// Items that may be on their way or waiting to be taken.
@@ -94,7 +95,7 @@ struct Shared {
     state: Mutex<State>,
     /// Workers wait for room here.
     room: Notify,
-    on_news: Box<dyn Fn() + Send + Sync>,
+    on_ready: Box<dyn Fn() + Send + Sync>,
 }
 
 struct State {
@@ -134,13 +135,13 @@ enum End {
 
 impl Sampler {
     /// Starts fetching. `before` comes first, and says whether the table removes what it samples; if it fails, so does
-    /// the sampler. `on_news` is called, on any thread, when `take` may have something new to tell; it must not wait.
+    /// the sampler. `on_ready` is called, on any thread, when `take` may have something new to tell; it must not wait.
     pub fn start(
-        client: Arc<Client>,
+        client: &Client,
         table: &str,
         options: SamplerOptions,
         before: impl Future<Output = Result<bool>> + Send + 'static,
-        on_news: impl Fn() + Send + Sync + 'static,
+        on_ready: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         let per_worker = options.max_in_flight_samples_per_worker.max(1);
         let state = State {
@@ -155,14 +156,14 @@ impl Sampler {
         };
         let runtime = client.runtime().clone();
         let shared = Arc::new(Shared {
-            client,
+            session: Arc::clone(client.session()),
             table: table.to_owned(),
             capacity: per_worker.saturating_mul(options.effective_workers()),
             request: if per_worker < MIN_OVERLAP { per_worker } else { per_worker / 2 },
             options,
             state: Mutex::new(state),
             room: Notify::new(),
-            on_news: Box::new(on_news),
+            on_ready: Box::new(on_ready),
         });
         let supervisor = runtime.spawn(supervise(Arc::clone(&shared), before)).abort_handle();
         Self { shared, supervisor }
@@ -176,7 +177,12 @@ impl Sampler {
     /// # Errors
     ///
     /// Why the sampler failed; from then on always. Why the next batch cannot be stacked, once; then it is the end.
-    pub fn take(&self, max: usize, accumulate: bool, out: &mut Vec<Sampled>) -> Result<Taken> {
+    pub fn take(
+        &self,
+        max: usize,
+        accumulate: bool,
+        out: &mut Vec<Sampled>,
+    ) -> Result<TakeOutcome> {
         let mut state = self.shared.state.lock();
         if let Some(End::Failed(error)) = &state.end {
             return Err(error.clone());
@@ -204,7 +210,7 @@ impl Sampler {
         }
         state.is_awaited = if accumulate { count < max } else { count == 0 };
         if count > 0 {
-            return Ok(Taken::Some);
+            return Ok(TakeOutcome::Some);
         }
         if let Some(End::Refused(refusal)) = &mut state.end
             && let Some(error) = refusal.take()
@@ -212,15 +218,7 @@ impl Sampler {
             return Err(error);
         }
         let is_finished = state.unrequested == 0 && state.outstanding == 0;
-        Ok(if is_finished || state.end.is_some() { Taken::End } else { Taken::Nothing })
-    }
-
-    /// Whether `take` would find something new.
-    pub fn has_news(&self) -> bool {
-        let state = self.shared.state.lock();
-        !state.ready.is_empty()
-            || state.end.is_some()
-            || (state.unrequested == 0 && state.outstanding == 0)
+        Ok(if is_finished || state.end.is_some() { TakeOutcome::End } else { TakeOutcome::Nothing })
     }
 
     /// Why the sampler failed, if it did.
@@ -319,7 +317,7 @@ impl Shared {
             state.ready.extend(samples);
         }
         drop(state);
-        (self.on_news)();
+        (self.on_ready)();
     }
 
     /// Gives back what was asked for and will not come.
@@ -344,7 +342,7 @@ impl Shared {
         }
         drop(state);
         self.room.notify_waiters();
-        (self.on_news)();
+        (self.on_ready)();
     }
 
     fn is_awaited(&self) -> bool {
@@ -387,12 +385,12 @@ async fn supervise(shared: Arc<Shared>, before: impl Future<Output = Result<bool
         }
     }
     // All items were fetched, and perhaps nobody knew.
-    (shared.on_news)();
+    (shared.on_ready)();
 }
 
 /// Fetches until nothing is left to ask for.
 async fn work(shared: Arc<Shared>) -> Result<()> {
-    let mut backoff = Backoff::new(shared.client.address(), shared.client.connect_timeout());
+    let mut backoff = Backoff::new(shared.session.address(), shared.session.connect_timeout());
     let mut stream: Option<OpenStream> = None;
     let timeout = shared.options.rate_limiter_timeout.unwrap_or(Duration::MAX);
     loop {
@@ -444,7 +442,7 @@ async fn fetch(
     let open = if let Some(open) = stream {
         open
     } else {
-        let opened = shared.client.transport()?.open_sample().await?;
+        let opened = shared.session.transport()?.open_sample().await?;
         backoff.connected();
         stream.insert(OpenStream { stream: opened, received: 0 })
     };

@@ -12,10 +12,11 @@ use reverb_wire::transport::ScanStream;
 
 use crate::client::Client;
 use crate::retry::Backoff;
+use crate::session::Session;
 
 /// Reads the items of one table.
 pub struct ScanCursor {
-    client: Arc<Client>,
+    session: Arc<Session>,
     table: String,
     ready: VecDeque<Sampled>,
     stream: Option<Box<dyn ScanStream>>,
@@ -28,10 +29,10 @@ pub struct ScanCursor {
 
 impl ScanCursor {
     /// A cursor over `table`; nothing is asked for yet.
-    pub fn new(client: Arc<Client>, table: &str) -> Self {
-        let backoff = Backoff::new(client.address(), client.connect_timeout());
+    pub fn new(client: &Client, table: &str) -> Self {
+        let backoff = Backoff::new(client.address(), client.session().connect_timeout());
         Self {
-            client,
+            session: Arc::clone(client.session()),
             table: table.to_owned(),
             ready: VecDeque::new(),
             stream: None,
@@ -86,7 +87,7 @@ impl ScanCursor {
     async fn receive(&mut self) -> Result<Vec<Sampled>> {
         let stream = match &mut self.stream {
             Some(stream) => stream,
-            None => self.stream.insert(self.client.open_scan(&self.table).await?),
+            None => self.stream.insert(self.session.open_scan(&self.table).await?),
         };
         stream.receive().await
     }

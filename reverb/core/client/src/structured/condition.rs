@@ -8,7 +8,7 @@ use super::config::Checked;
 
 /// What a condition looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Left {
+pub(crate) enum Left {
     /// Index of the current step in its episode.
     StepIndex,
     /// Steps since the pattern was last applied, the current one included.
@@ -38,7 +38,7 @@ enum Comparison {
 
 /// One condition; a pattern is applied only when all of its conditions hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Condition {
+pub(crate) struct Condition {
     left: Left,
     comparison: Comparison,
     inverse: bool,

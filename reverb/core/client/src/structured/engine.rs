@@ -26,7 +26,7 @@ pub struct PatternItem<'a> {
 }
 
 /// Takes the items as they are found. An error stops the search; the pattern counts as not applied.
-pub type TakeItem<'f> = &'f mut dyn FnMut(&PatternItem<'_>) -> Result<()>;
+pub(crate) type TakeItem<'f> = &'f mut dyn FnMut(&PatternItem<'_>) -> Result<()>;
 
 /// The history of one environment and the patterns that make items of it.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use crate::writer::cell::CellSpec;
 
 /// The priority of the items of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Priority {
+pub(crate) enum Priority {
     /// The same for all.
     Constant(f64),
     /// `weight * max|e| + (1 - weight) * mean|e|` over the errors `e` that the item refers to.

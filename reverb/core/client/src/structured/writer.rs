@@ -12,8 +12,8 @@ use super::config::Configs;
 use super::engine::{PatternEngine, PatternItem};
 use crate::client::Client;
 use crate::writer::cell::CellValue;
-use crate::writer::sender::Sender;
-use crate::writer::trajectory::ItemQueue;
+use crate::writer::item_queue::ItemQueue;
+use crate::writer::send_queue::SendQueue;
 
 /// How long the items of a dropped writer may take to be confirmed before they are abandoned.
 const DROP_FLUSH_TIME: Duration = Duration::from_secs(5);
@@ -34,11 +34,11 @@ impl StructuredWriter {
     /// # Errors
     ///
     /// `InvalidArgument` if there is no config, or that says which one is invalid and why.
-    pub fn new(client: &Arc<Client>, configs: &[Vec<u8>]) -> Result<Self> {
+    pub fn new(client: &Client, configs: &[Vec<u8>]) -> Result<Self> {
         let engine = PatternEngine::new(Configs::decode(configs)?);
         Ok(Self {
             engine: Mutex::new(engine),
-            queue: ItemQueue::new(client, None),
+            queue: ItemQueue::new(client.session(), None),
             runtime: client.runtime().clone(),
         })
     }
@@ -61,7 +61,7 @@ impl StructuredWriter {
     ///
     /// Those of [`PatternEngine::append`], and those that ended the stream to the server for good.
     pub fn append(&self, cells: Vec<Option<CellValue<'_>>>, partial_step: bool) -> Result<()> {
-        self.queue.sender().check()?;
+        self.queue.send_queue().check()?;
         self.engine.lock().append(cells, partial_step, &mut |item| self.create(item))
     }
 
@@ -77,7 +77,7 @@ impl StructuredWriter {
     /// Creates the items that the end of the episode makes complete, waits until all are confirmed, and begins a new
     /// episode. If that fails or takes longer than `timeout` the episode goes on.
     pub async fn end_episode(&self, clear_buffers: bool, timeout: Option<Duration>) -> Result<()> {
-        self.queue.sender().check()?;
+        self.queue.send_queue().check()?;
         self.engine.lock().apply_at_end(&mut |item| self.create(item))?;
         self.queue.flush_for("end_episode", 0, timeout).await?;
         self.engine.lock().end_episode(clear_buffers);
@@ -91,7 +91,7 @@ impl StructuredWriter {
 
     /// Stops at once; what is not confirmed is abandoned.
     pub fn close(&self) {
-        self.queue.sender().close();
+        self.queue.send_queue().close();
     }
 
     fn create(&self, item: &PatternItem<'_>) -> Result<()> {
@@ -101,28 +101,28 @@ impl StructuredWriter {
 
 impl Drop for StructuredWriter {
     fn drop(&mut self) {
-        let sender = Arc::clone(self.queue.sender());
-        if sender.check().is_err() || sender.num_pending() == 0 {
-            sender.close();
+        let queue = Arc::clone(self.queue.send_queue());
+        if queue.check().is_err() || queue.num_pending() == 0 {
+            queue.close();
             return;
         }
-        self.runtime.spawn(flush_and_close(sender, DROP_FLUSH_TIME));
+        self.runtime.spawn(flush_and_close(queue, DROP_FLUSH_TIME));
     }
 }
 
 /// Sends what a dropped writer left behind, and gives up after `limit`.
-async fn flush_and_close(sender: Arc<Sender>, limit: Duration) {
-    sender.freeze_blocks(0);
-    let flushed = tokio::time::timeout(limit, sender.wait_until_pending(0)).await;
+async fn flush_and_close(queue: Arc<SendQueue>, limit: Duration) {
+    queue.freeze_blocks(0);
+    let flushed = tokio::time::timeout(limit, queue.wait_until_pending(0)).await;
     if !matches!(flushed, Ok(Ok(()))) {
         log::warn!(
             "A structured writer was dropped and {} of its items could not be delivered. Call flush() before the \
              writer goes away. Unfinished: {}.",
-            sender.num_pending(),
-            sender.describe_wait(),
+            queue.num_pending(),
+            queue.describe_wait(),
         );
     }
-    sender.close();
+    queue.close();
 }
 
 #[cfg(test)]

@@ -9,9 +9,10 @@ use reverb_data::{Error, Result};
 
 use super::cell::{CellRef, CellValue};
 use super::item::ColumnRefs;
+use super::item_queue::ItemQueue;
 use super::lane::{ColumnOptions, Lane};
-use super::trajectory::ItemQueue;
-use crate::client::{Client, Signatures};
+use crate::client::Client;
+use crate::session::Signatures;
 
 /// Which steps of a column's history an item takes, in Python's terms.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,13 +60,13 @@ pub struct BatchedWriter {
 impl BatchedWriter {
     /// A writer for `batch_size` environments that keeps the last `num_keep_alive_refs` values of each column of each.
     pub fn new(
-        client: &Arc<Client>,
+        client: &Client,
         batch_size: usize,
         num_keep_alive_refs: usize,
         signatures: Option<Arc<Signatures>>,
     ) -> Self {
         let lanes = (0..batch_size).map(|_| Lane::new(num_keep_alive_refs)).collect();
-        Self { lanes: Mutex::new(lanes), queue: ItemQueue::new(client, signatures) }
+        Self { lanes: Mutex::new(lanes), queue: ItemQueue::new(client.session(), signatures) }
     }
 
     /// The items on their way.
@@ -199,7 +200,7 @@ impl BatchedWriter {
         }
         // All or none: the caller could not tell which of them were created before an error.
         let created = items.len();
-        self.queue.sender().push_all(items)?;
+        self.queue.send_queue().push_all(items)?;
         Ok(created)
     }
 
@@ -220,7 +221,7 @@ impl BatchedWriter {
 
     /// Stops at once; what is not confirmed is abandoned.
     pub fn close(&self) {
-        self.queue.sender().close();
+        self.queue.send_queue().close();
     }
 }
 

@@ -2,7 +2,7 @@
 //! Cells and the blocks they are collected in.
 //!
 //! A block is a chunk in the making. While it is open, cells are appended to plain buffers, one per column; once it is
-//! frozen nothing changes any more; closing encodes it. Encoding happens in the sender's task, outside the lock, so
+//! frozen nothing changes any more; closing encodes it. Encoding happens in the task of the send queue, outside the lock, so
 //! that `append` never waits for compression.
 
 use std::sync::Arc;

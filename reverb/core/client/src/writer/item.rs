@@ -34,7 +34,7 @@ struct ItemColumn {
 
 /// An item in a writer's queue. Keeps its blocks in memory.
 #[derive(Debug)]
-pub struct PendingItem {
+pub(crate) struct PendingItem {
     key: u64,
     table: Arc<str>,
     priority: f64,
@@ -48,7 +48,7 @@ impl PendingItem {
     ///
     /// `InvalidArgument` for a NaN priority, no columns, an empty column, an expired cell, cells of different dtype or
     /// shape in one column, or a squeezed column that has not exactly one cell.
-    pub fn new(
+    pub(crate) fn new(
         key: u64,
         table: Arc<str>,
         priority: f64,
@@ -71,7 +71,12 @@ impl PendingItem {
     }
 
     /// An item over all that a lane holds, which is at least one step of every column.
-    pub fn over_history(key: u64, table: Arc<str>, priority: f64, lane: &Lane) -> Result<Self> {
+    pub(crate) fn over_history(
+        key: u64,
+        table: Arc<str>,
+        priority: f64,
+        lane: &Lane,
+    ) -> Result<Self> {
         let column = |i| ItemColumn::new(i, lane.cells(i).map(|(_, cell)| cell), false);
         let columns: Result<_> = (0..lane.num_columns()).map(column).collect();
         Ok(Self { key, table, priority, columns: columns? })
@@ -79,12 +84,12 @@ impl PendingItem {
 
     /// An item over the same cells.
     #[must_use]
-    pub fn for_table(&self, key: u64, table: Arc<str>) -> Self {
+    pub(crate) fn for_table(&self, key: u64, table: Arc<str>) -> Self {
         Self { key, table, priority: self.priority, columns: self.columns.clone() }
     }
 
     /// Checks the item against its table's signature.
-    pub fn check_signature(&self, signature: &Signature) -> Result<()> {
+    pub(crate) fn check_signature(&self, signature: &Signature) -> Result<()> {
         let matches = |(spec, column): (&reverb_data::TensorSpec, &ItemColumn)| {
             let cell = column.runs[0].first.spec();
             spec.dtype == cell.dtype
@@ -111,38 +116,38 @@ impl PendingItem {
     }
 
     /// Bytes of the cells that no item before this one has referred to.
-    pub fn new_bytes(&self) -> usize {
+    pub(crate) fn new_bytes(&self) -> usize {
         let fresh = |run: &&Run| run.first.block.note_queued(usize::from(run.first.position));
         let bytes = |run: &Run| run.first.spec().num_bytes() * run.length as usize;
         self.runs().filter(fresh).map(bytes).sum()
     }
 
     /// Name of its table.
-    pub fn table(&self) -> &Arc<str> {
+    pub(crate) fn table(&self) -> &Arc<str> {
         &self.table
     }
 
     /// Notes on every column that items refer to it, so that columns nobody refers to are not sent along.
-    pub fn mark_referenced(&self) {
+    pub(crate) fn mark_referenced(&self) {
         for column in &self.columns {
             column.runs[0].first.mark_referenced();
         }
     }
 
     /// Whether all its chunks may be encoded now.
-    pub fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.runs().all(|run| run.first.block.is_ready())
     }
 
     /// Ends the blocks it refers to, so that it becomes ready.
-    pub fn freeze(&self) {
+    pub(crate) fn freeze(&self) {
         self.runs().for_each(|run| {
             run.first.block.freeze();
         });
     }
 
     /// Encodes what is not encoded yet and gives the item as it is sent.
-    pub fn resolve(&self, next_key: &mut dyn FnMut() -> u64) -> Result<NewItem> {
+    pub(crate) fn resolve(&self, next_key: &mut dyn FnMut() -> u64) -> Result<NewItem> {
         let mut builder = TrajectoryBuilder::new();
         for column in &self.columns {
             for run in &column.runs {
@@ -162,7 +167,7 @@ impl PendingItem {
     }
 
     /// The distinct blocks, roughly: a block may come more than once.
-    pub fn blocks(&self) -> impl Iterator<Item = &Arc<super::cell::Block>> {
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = &Arc<super::cell::Block>> {
         self.runs().map(|run| &run.first.block)
     }
 

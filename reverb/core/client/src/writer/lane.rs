@@ -162,12 +162,6 @@ impl Lane {
         self.columns[column].options.num_keep_alive_refs
     }
 
-    /// The largest number of values that any column keeps.
-    pub fn max_num_keep_alive_refs(&self) -> usize {
-        let columns = self.columns.iter().map(|column| column.options.num_keep_alive_refs);
-        columns.max().unwrap_or(0).max(self.defaults.num_keep_alive_refs)
-    }
-
     /// Appends `(column, value)` pairs as a step, or a part of one. Each column at most once.
     ///
     /// All values are checked before any is stored. Says whether a block of a fixed length became complete, so that
@@ -263,7 +257,7 @@ impl Lane {
                 (Block::new([member], episode_id, gated, false), 0)
             });
             let mut index = 0;
-            // The sender may have ended the block meanwhile; then a new one is begun.
+            // The send task may have ended the block meanwhile; then a new one is begun.
             if !block.append(step, std::iter::once((0, &mut *value)), |_, i| index = i) {
                 *current = None;
                 continue;

@@ -9,8 +9,9 @@ use reverb_data::{DType, Error, KeyGenerator, Result};
 
 use super::cell::{Block, CellRef, CellSpec, CellValue};
 use super::item::ColumnRefs;
-use super::trajectory::ItemQueue;
-use crate::client::{Client, Signatures};
+use super::item_queue::ItemQueue;
+use crate::client::Client;
+use crate::session::{Session, Signatures};
 
 /// Settings of a legacy writer, checked by the caller.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +48,15 @@ struct State {
 
 impl LegacyWriter {
     /// A writer of one episode.
-    pub fn new(client: &Arc<Client>, options: LegacyOptions, signatures: Arc<Signatures>) -> Self {
+    pub fn new(client: &Client, options: LegacyOptions, signatures: Arc<Signatures>) -> Self {
+        Self::in_session(client.session(), options, signatures)
+    }
+
+    pub(crate) fn in_session(
+        session: &Arc<Session>,
+        options: LegacyOptions,
+        signatures: Arc<Signatures>,
+    ) -> Self {
         let state = State {
             episode_id: KeyGenerator::new().next_key(),
             steps: 0,
@@ -55,7 +64,7 @@ impl LegacyWriter {
             block: None,
             closed: false,
         };
-        Self { state: Mutex::new(state), queue: ItemQueue::new(client, None), signatures, options }
+        Self { state: Mutex::new(state), queue: ItemQueue::new(session, None), signatures, options }
     }
 
     /// The items on their way.
@@ -88,7 +97,7 @@ impl LegacyWriter {
     pub fn append(&self, mut cells: Vec<CellValue<'_>>) -> Result<bool> {
         let completed = self.store(&mut cells)?;
         if completed {
-            self.queue.sender().blocks_completed();
+            self.queue.send_queue().blocks_completed();
         }
         Ok(completed)
     }
@@ -105,7 +114,7 @@ impl LegacyWriter {
 
     /// Whether `wait_for_item_room` would return at once.
     pub fn has_item_room(&self) -> bool {
-        self.queue.sender().num_sendable() < self.options.max_in_flight_items
+        self.queue.send_queue().num_sendable() < self.options.max_in_flight_items
     }
 
     fn store(&self, cells: &mut [CellValue<'_>]) -> Result<bool> {
@@ -229,16 +238,16 @@ impl LegacyWriter {
     }
 
     async fn wait_for_room(&self, limit: usize) -> Result<()> {
-        if self.queue.sender().num_sendable() < limit {
-            return self.queue.sender().check();
+        if self.queue.send_queue().num_sendable() < limit {
+            return self.queue.send_queue().check();
         }
-        self.queue.sender().wait_for_room(limit).await
+        self.queue.send_queue().wait_for_room(limit).await
     }
 
     /// Writes waiting items, without waiting for their confirmation; if there are none, waits until all are confirmed.
     pub async fn flush(&self) -> Result<()> {
         self.state.lock().check_open()?;
-        if self.queue.sender().has_unready() {
+        if self.queue.send_queue().has_unready() {
             self.end_chunk();
             self.settle().await
         } else {
@@ -250,7 +259,7 @@ impl LegacyWriter {
         if let Some((block, _)) = self.state.lock().block.take() {
             block.freeze();
         }
-        self.queue.sender().blocks_completed();
+        self.queue.send_queue().blocks_completed();
     }
 
     /// Writes what waits, waits for all confirmations, and ends the stream.
@@ -267,16 +276,16 @@ impl LegacyWriter {
             state.closed = true;
         }
         self.end_chunk();
-        let sender = self.queue.sender();
+        let queue = self.queue.send_queue();
         let result = tokio::select! {
             biased;
             result = self.queue.flush(0, None) => result,
-            error = sender.stream_lost(), if !retry_on_unavailable => {
-                log::warn!("the writer was closed with {} unconfirmed items: {error}", sender.num_pending());
+            error = queue.stream_lost(), if !retry_on_unavailable => {
+                log::warn!("the writer was closed with {} unconfirmed items: {error}", queue.num_pending());
                 Ok(())
             }
         };
-        sender.close();
+        queue.close();
         result
     }
 
@@ -309,6 +318,6 @@ impl State {
 
 impl Drop for LegacyWriter {
     fn drop(&mut self) {
-        self.queue.sender().close();
+        self.queue.send_queue().close();
     }
 }

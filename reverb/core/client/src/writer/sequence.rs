@@ -11,12 +11,13 @@ use reverb_data::{Error, Result};
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
-pub use self::columns::Column;
+pub(crate) use self::columns::Column;
 use super::cell::CellValue;
 use super::item::PendingItem;
+use super::item_queue::ItemQueue;
 use super::lane::Lane;
-use super::trajectory::ItemQueue;
-use crate::client::{Client, Signatures};
+use crate::client::Client;
+use crate::session::Signatures;
 
 /// Which steps become an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,14 +108,14 @@ impl SequenceWriter {
     ///
     /// `TableNotFound` if the server lacks one of the tables.
     pub fn new(
-        client: &Arc<Client>,
+        client: &Client,
         options: SequenceOptions,
         signatures: Arc<Signatures>,
     ) -> Result<Self> {
         let SequenceOptions { tables, window, batch_size } = options;
-        let queue = ItemQueue::new(client, None);
+        let queue = ItemQueue::new(client.session(), None);
         if let Some(unknown) = tables.iter().find(|table| !signatures.contains_key(*table)) {
-            queue.sender().close();
+            queue.send_queue().close();
             return Err(queue.unknown_table(unknown, &signatures));
         }
         let keep = match window {
@@ -165,7 +166,7 @@ impl SequenceWriter {
     }
 
     /// Appends a step and creates the items that are complete with it; gives their number. Never waits, but see
-    /// `Sender::is_crowded`.
+    /// `ItemQueue::is_over_limit`.
     ///
     /// # Errors
     ///
@@ -174,7 +175,7 @@ impl SequenceWriter {
     /// server for good.
     pub fn append(&self, step: Step<'_>) -> Result<usize> {
         let mut state = self.state.lock();
-        self.queue.sender().check()?;
+        self.queue.send_queue().check()?;
         let first = self.check(&state, &step)?;
         if let Some(columns) = first {
             state.begin(columns);
@@ -182,7 +183,7 @@ impl SequenceWriter {
         let (items, too_long) = self.store(&mut state, step)?;
         let created = items.len();
         // Still under the lock, so that the items of several threads go in the order of their steps.
-        self.queue.sender().push_all(items)?;
+        self.queue.send_queue().push_all(items)?;
         drop(state);
         match self.window {
             Window::Episode { max_length, drop_long: false } if !too_long.is_empty() => {
@@ -199,7 +200,7 @@ impl SequenceWriter {
     /// `InvalidArgument` if the selection is not one value for each row; what closed the writer.
     pub fn end_episode(&self, selected: PerRow<'_, bool>) -> Result<()> {
         let mut state = self.state.lock();
-        self.queue.sender().check()?;
+        self.queue.send_queue().check()?;
         selected.check_len("where", state.rows.len())?;
         for (i, row) in state.rows.iter_mut().enumerate() {
             if selected.get(i) {
@@ -216,7 +217,7 @@ impl SequenceWriter {
 
     /// Stops at once; what is not confirmed is abandoned.
     pub fn close(&self) {
-        self.queue.sender().close();
+        self.queue.send_queue().close();
     }
 
     /// Checks a step, all of it; gives the columns if it is the first.

@@ -13,7 +13,8 @@ use reverb_wire::transport::{
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
-use crate::client::{Client, Connector, Signatures};
+use crate::client::Client;
+use crate::session::{Connector, Signatures};
 
 /// An item as a server would store it: table, priority, the bytes of its columns.
 pub(crate) type Stored = (String, f64, Vec<Vec<u8>>);
@@ -34,7 +35,7 @@ impl FakeServer {
         Self { confirms, refuses: None, stored, arrivals }
     }
 
-    pub(crate) fn client(&self) -> Arc<Client> {
+    pub(crate) fn client(&self) -> Client {
         let timeout = Duration::from_secs(10);
         Client::new("fake:1", Box::new(self.clone()), timeout, Handle::current())
     }

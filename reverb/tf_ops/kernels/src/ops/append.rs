@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reverb_client::SequenceWriter;
-use reverb_client::writer::sequence::{PerRow, Step};
+use reverb_client::{PerRow, Step};
 use reverb_data::tensor::shape_text;
 
 use crate::attrs::Attrs;
@@ -70,12 +70,12 @@ impl Op for Append {
 impl Append {
     /// Waits while the writer outruns its connection; gives the handle of a wait that is not over.
     fn throttle(&self, writer: Arc<SequenceWriter>) -> Outcome<i64> {
-        if !writer.queue().sender().is_crowded() {
+        if !writer.queue().is_over_limit() {
             return Ok(0);
         }
         let runtime = writer.runtime().clone();
         let call = Box::pin(async move {
-            writer.queue().sender().throttle().await?;
+            writer.queue().throttle().await?;
             Ok(Answer::Done)
         });
         Ok(pending::start(&runtime, call, self.wait)?.handle())

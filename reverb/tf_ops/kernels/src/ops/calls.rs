@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_client::{CellValue, SingleStepWriters};
+use reverb_client::Client;
 use reverb_data::{DType, Error};
 
 use crate::attrs::Attrs;
@@ -37,7 +37,7 @@ impl Op for Insert {
     }
 
     fn compute(&self, context: &mut Context) -> Outcome<()> {
-        let writers = client(&context.input(0)?.text()?)?;
+        let client = client(&context.input(0)?.text()?)?;
         let tables = context.input(1)?;
         if tables.dtype() != DType::String || tables.shape().len() != 1 {
             return Err(Failure::invalid_argument("tables must be a tensor of strings of rank 1"));
@@ -59,34 +59,23 @@ impl Op for Insert {
         }
         let data =
             (3..context.num_inputs()).map(|i| context.input(i)).collect::<Outcome<Vec<_>>>()?;
-        let runtime = writers.client().runtime().clone();
+        let runtime = client.runtime().clone();
         let items: Vec<(String, f64)> = tables.into_iter().zip(priorities).collect();
-        let call = Box::pin(insert(writers, items, data));
+        let call = Box::pin(insert(client, items, data));
         let progress = pending::start(&runtime, call, self.wait)?;
         context.set_output(0, Output::int(progress.handle())?)
     }
 }
 
 async fn insert(
-    writers: Arc<SingleStepWriters>,
+    client: Arc<Client>,
     items: Vec<(String, f64)>,
     data: Vec<Input>,
 ) -> Outcome<Answer> {
-    let writer = writers.take().await?;
-    writer.append(data.iter().map(Input::cell).collect::<Vec<CellValue<'_>>>())?;
+    let insertion = client.start_insert().await?;
+    insertion.add(data.iter().map(Input::cell).collect(), &items).map_err(as_invalid_table)?;
     drop(data);
-    // What is wrong with one table is said before anything is inserted into another.
-    for (table, priority) in &items {
-        if priority.is_nan() {
-            let text = format!("priorities must not be NaN, got NaN for table {table}");
-            return Err(Failure::invalid_argument(text));
-        }
-        writer.check(table, 1).map_err(as_invalid_table)?;
-    }
-    for (table, priority) in &items {
-        writer.create_item(table, 1, *priority).map_err(as_invalid_table)?;
-    }
-    writers.finish(writer).await.map_err(as_invalid_table)?;
+    insertion.finish().await.map_err(as_invalid_table)?;
     Ok(Answer::Done)
 }
 
@@ -117,7 +106,7 @@ impl Op for UpdatePriorities {
     }
 
     fn compute(&self, context: &mut Context) -> Outcome<()> {
-        let writers = client(&context.input(0)?.text()?)?;
+        let client = client(&context.input(0)?.text()?)?;
         let table = context.input(1)?.one_text("table")?;
         let (keys, priorities) = (context.input(2)?, context.input(3)?);
         let keys = keys.vector("keys", DType::UInt64)?.map(u64::from_ne_bytes).collect::<Vec<_>>();
@@ -130,7 +119,6 @@ impl Op for UpdatePriorities {
                 priorities.len()
             )));
         }
-        let client = Arc::clone(writers.client());
         let runtime = client.runtime().clone();
         let updates = keys.into_iter().zip(priorities).collect();
         let call = Box::pin(async move {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Patterns over the steps of a dataset.
 
-use reverb_client::structured::config::Configs;
+use reverb_client::Configs;
 use reverb_data::DType;
 
 use crate::attrs::Attrs;

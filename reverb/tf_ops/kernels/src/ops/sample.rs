@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_client::client::Signatures;
+use reverb_client::Signatures;
 use reverb_client::{Client, SampleCursor};
 use reverb_data::{DType, Error, Sampled, Shape, Signature};
 
@@ -50,8 +50,7 @@ impl Op for Sample {
     }
 
     fn compute(&self, context: &mut Context) -> Outcome<()> {
-        let writers = client(&context.input(0)?.text()?)?;
-        let client = Arc::clone(writers.client());
+        let client = client(&context.input(0)?.text()?)?;
         let table = context.input(1)?.one_text("table")?;
         let runtime = client.runtime().clone();
         let (dtypes, wrong_dtype) = (self.outputs.dtypes.clone(), self.wrong_dtype);
@@ -91,7 +90,7 @@ async fn sample(
     wrong_dtype: Code,
 ) -> Outcome<Answer> {
     let signatures = client.signatures().await?;
-    let mut cursor = SampleCursor::new(Arc::clone(&client), table, 1, None);
+    let mut cursor = SampleCursor::new(&client, table, 1, None);
     let sampled = cursor.next().await?;
     cursor.finish();
     let sampled = sampled.ok_or_else(|| Failure::internal("the server sent no sample"))?;
@@ -101,7 +100,7 @@ async fn sample(
     };
     if check(&signatures).is_err() {
         // Perhaps they are those of a server that was at this address before.
-        client.server_info().await?;
+        client.server_info(None).await?;
         check(&*client.signatures().await?)?;
     }
     Ok(Answer::Sampled(Box::new(sampled)))

@@ -74,14 +74,14 @@ impl Op for Create {
         {
             return context.set_output(0, owner(handle)?);
         }
-        let writers = client(&context.input(0)?.text()?)?;
+        let client = client(&context.input(0)?.text()?)?;
         let specs = RowSpecs {
             table: context.input(1)?.text()?,
             columns: self.columns.clone(),
             timesteps: self.timesteps,
             signature: OnceLock::new(),
         };
-        let handle = sampler::open(writers.client(), specs, self.options.clone());
+        let handle = sampler::open(&client, specs, self.options.clone());
         if self.park {
             sampler::park(dataset_key, handle);
             return context.set_output(0, Output::int(handle)?);

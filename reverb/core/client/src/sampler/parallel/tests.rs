@@ -27,7 +27,7 @@ async fn settle() {
 }
 
 /// Takes what is there, at most `max`, as somebody who works on items one by one.
-fn take(sampler: &Sampler, max: usize) -> (Taken, Vec<u64>) {
+fn take(sampler: &Sampler, max: usize) -> (TakeOutcome, Vec<u64>) {
     let mut out = Vec::new();
     let taken = sampler.take(max, false, &mut out).unwrap();
     (taken, out.iter().map(|sample| sample.key).collect())
@@ -37,7 +37,7 @@ fn take(sampler: &Sampler, max: usize) -> (Taken, Vec<u64>) {
 async fn take_one(sampler: &Sampler) -> u64 {
     settle().await;
     let (taken, keys) = take(sampler, 1);
-    assert_eq!((taken, keys.len()), (Taken::Some, 1));
+    assert_eq!((taken, keys.len()), (TakeOutcome::Some, 1));
     keys[0]
 }
 
@@ -46,15 +46,15 @@ async fn take_all(sampler: &Sampler) -> Vec<u64> {
     let mut all = Vec::new();
     loop {
         match take(sampler, 64) {
-            (Taken::End, _) => return all,
-            (Taken::Nothing, _) => settle().await,
-            (Taken::Some, keys) => all.extend(keys),
+            (TakeOutcome::End, _) => return all,
+            (TakeOutcome::Nothing, _) => settle().await,
+            (TakeOutcome::Some, keys) => all.extend(keys),
         }
     }
 }
 
 /// Collects for a batch that lacks `missing` items.
-fn collect(sampler: &Sampler, missing: usize) -> (Taken, usize) {
+fn collect(sampler: &Sampler, missing: usize) -> (TakeOutcome, usize) {
     let mut out = Vec::new();
     let taken = sampler.take(missing, true, &mut out).unwrap();
     (taken, out.len())
@@ -94,13 +94,13 @@ mod in_flight {
         let sampler = server.sampler(options(4, 1));
         settle().await;
         // The last one of a request is given alone, for the next request leaves with it.
-        assert_eq!(take(&sampler, 64), (Taken::Some, vec![0, 1, 2]));
+        assert_eq!(take(&sampler, 64), (TakeOutcome::Some, vec![0, 1, 2]));
         settle().await;
         assert_eq!(server.requested(), 4);
-        assert_eq!(take(&sampler, 64), (Taken::Some, vec![3]));
+        assert_eq!(take(&sampler, 64), (TakeOutcome::Some, vec![3]));
         settle().await;
         assert_eq!(server.requests(), [(0, 4), (0, 4)]);
-        assert_eq!(take(&sampler, 64), (Taken::Some, vec![4, 5, 6]));
+        assert_eq!(take(&sampler, 64), (TakeOutcome::Some, vec![4, 5, 6]));
     }
 
     #[tokio::test(start_paused = true)]
@@ -140,7 +140,7 @@ mod max_samples {
             keys.sort_unstable();
             assert_eq!(keys, (0..max_samples).collect::<Vec<_>>());
             assert_eq!(server.requested() as u64, max_samples);
-            assert_eq!(take(&sampler, 1), (Taken::End, vec![]), "the end stays");
+            assert_eq!(take(&sampler, 1), (TakeOutcome::End, vec![]), "the end stays");
         }
     }
 
@@ -219,10 +219,10 @@ mod lost_streams {
             server.refuse(Error::unavailable("not there yet"));
         }
         let sampler = server.sampler(options(1, 1));
-        assert_eq!(take(&sampler, 1).0, Taken::Nothing);
+        assert_eq!(take(&sampler, 1).0, TakeOutcome::Nothing);
         // Pauses double: 1 + 2 + 4 + ... + 128 ms.
         tokio::time::sleep(Duration::from_millis(300)).await;
-        assert_eq!(take(&sampler, 1), (Taken::Some, vec![0]));
+        assert_eq!(take(&sampler, 1), (TakeOutcome::Some, vec![0]));
     }
 }
 
@@ -234,14 +234,14 @@ mod batches {
         let server = Server::open();
         let sampler = server.sampler(options(4, 1));
         settle().await;
-        assert_eq!(collect(&sampler, 32), (Taken::Some, 4));
+        assert_eq!(collect(&sampler, 32), (TakeOutcome::Some, 4));
         settle().await;
         // Beyond the batch, as many as ever are in flight.
         assert_eq!(server.requests(), [(0, 4), (0, 28), (0, 4)]);
-        assert_eq!(collect(&sampler, 28), (Taken::Some, 28));
+        assert_eq!(collect(&sampler, 28), (TakeOutcome::Some, 28));
         settle().await;
         assert_eq!(server.requested(), 36, "they are there for the next batch");
-        assert_eq!(collect(&sampler, 32), (Taken::Some, 4));
+        assert_eq!(collect(&sampler, 32), (TakeOutcome::Some, 4));
         settle().await;
         assert_eq!(server.requests()[3..], [(0, 28), (0, 4)]);
     }
@@ -251,7 +251,7 @@ mod batches {
         let server = Server::allowing(12);
         let sampler = server.sampler(options(4, 3));
         settle().await;
-        assert_eq!(collect(&sampler, 64), (Taken::Some, 12));
+        assert_eq!(collect(&sampler, 64), (TakeOutcome::Some, 12));
         settle().await;
         let mut counts: Vec<_> = server.requests()[3..].iter().map(|(_, count)| *count).collect();
         counts.sort_unstable();
@@ -266,7 +266,7 @@ mod batches {
         loop {
             settle().await;
             match collect(&sampler, 32) {
-                (Taken::End, _) => break,
+                (TakeOutcome::End, _) => break,
                 (_, count) => sizes.push(count),
             }
         }

@@ -118,20 +118,20 @@ async fn dropping_a_blocked_writer_does_not_wait() {
     let writer = server.writer(&[config("t", vec![at(0, -1)], vec![])]);
     append(&writer, 0).unwrap();
     server.wait_for(1).await;
-    let sender = Arc::clone(writer.queue.sender());
+    let queue = Arc::clone(writer.queue.send_queue());
     let dropped = Instant::now();
     drop(writer);
     assert!(dropped.elapsed() < Duration::from_secs(1));
-    assert_eq!(sender.num_pending(), 1, "it is still being tried");
-    flush_and_close(Arc::clone(&sender), Duration::from_millis(20)).await;
-    assert_eq!(sender.num_pending(), 0, "and given up after a while");
-    assert_eq!(sender.check().unwrap_err().kind(), ErrorKind::FailedPrecondition);
+    assert_eq!(queue.num_pending(), 1, "it is still being tried");
+    flush_and_close(Arc::clone(&queue), Duration::from_millis(20)).await;
+    assert_eq!(queue.num_pending(), 0, "and given up after a while");
+    assert_eq!(queue.check().unwrap_err().kind(), ErrorKind::FailedPrecondition);
 }
 
 #[tokio::test]
 async fn an_idle_writer_ends_its_task_when_it_is_dropped() {
     let writer = FakeServer::new(true).writer(&[config("t", vec![at(0, -1)], vec![])]);
-    let sender = Arc::clone(writer.queue.sender());
+    let queue = Arc::clone(writer.queue.send_queue());
     drop(writer);
-    assert_eq!(sender.check().unwrap_err().kind(), ErrorKind::FailedPrecondition);
+    assert_eq!(queue.check().unwrap_err().kind(), ErrorKind::FailedPrecondition);
 }

@@ -38,7 +38,7 @@ async fn what_comes_before_must_succeed() {
     let count = move || {
         told.fetch_add(1, Ordering::Relaxed);
     };
-    let sampler = Sampler::start(server.client(), server::TABLE, options(4, 2), mismatch, count);
+    let sampler = Sampler::start(&server.client(), server::TABLE, options(4, 2), mismatch, count);
     settle().await;
     assert_eq!(kind(&sampler), ErrorKind::InvalidArgument);
     assert_eq!(server.streams(), (0, 0));
@@ -55,7 +55,7 @@ async fn items_and_the_end_are_announced() {
     };
     let options = SamplerOptions { max_samples: Some(2), ..options(4, 1) };
     let _sampler =
-        Sampler::start(server.client(), server::TABLE, options, async { Ok(false) }, count);
+        Sampler::start(&server.client(), server::TABLE, options, async { Ok(false) }, count);
     settle().await;
     assert_eq!(news.load(Ordering::Relaxed), 0);
     server.allow(1);
@@ -73,7 +73,7 @@ async fn closing_ends_the_workers() {
     settle().await;
     assert_eq!(server.streams(), (3, 0));
     sampler.close();
-    assert_eq!(take(&sampler, 1), (Taken::End, vec![]), "what was fetched is dropped");
+    assert_eq!(take(&sampler, 1), (TakeOutcome::End, vec![]), "what was fetched is dropped");
     settle().await;
     assert_eq!(server.streams(), (3, 3));
     let requested = server.requested();

@@ -8,7 +8,7 @@ use reverb_wire::transport::{BoxFuture, InsertStream, Transport};
 use tokio::runtime::Handle;
 
 use super::super::*;
-use crate::client::Connector;
+use crate::session::Connector;
 use crate::writer::testing::{unexpected, unexpected_calls};
 
 pub(super) const TABLE: &str = "table";
@@ -73,10 +73,10 @@ impl Server {
 
     /// Starts a sampler on it that has nothing to do before.
     pub(super) fn sampler(&self, options: SamplerOptions) -> Sampler {
-        Sampler::start(self.client(), TABLE, options, async { Ok(false) }, || {})
+        Sampler::start(&self.client(), TABLE, options, async { Ok(false) }, || {})
     }
 
-    pub(super) fn client(&self) -> Arc<Client> {
+    pub(super) fn client(&self) -> Client {
         let timeout = Duration::from_secs(10);
         Client::new("scripted:1", Box::new(self.clone()), timeout, Handle::current())
     }

@@ -6,7 +6,7 @@ use super::*;
 fn sampler(server: &Server, in_flight: usize, removes_sampled: bool) -> Sampler {
     let options = SamplerOptions { batch_size: Some(4), ..options(in_flight, 1) };
     let before = async move { Ok(removes_sampled) };
-    Sampler::start(server.client(), server::TABLE, options, before, || {})
+    Sampler::start(&server.client(), server::TABLE, options, before, || {})
 }
 
 /// What happens when the next item of a batch is wanted, at most `missing`.
@@ -57,10 +57,9 @@ async fn a_refusal_comes_after_what_was_sampled_and_is_the_end() {
     settle().await;
     assert_eq!(collect_or_fail(&sampler, 4), Ok(vec![0, 1, 2, 3]));
     settle().await;
-    assert!(sampler.has_news());
     assert_eq!(collect_or_fail(&sampler, 4), Err("cannot be stacked".to_owned()));
     let asked = server.requests();
-    assert_eq!(collect(&sampler, 4), (Taken::End, 0));
+    assert_eq!(collect(&sampler, 4), (TakeOutcome::End, 0));
     settle().await;
     assert_eq!(server.requests(), asked);
 }

@@ -28,22 +28,22 @@ async fn it_ends_the_sampler_while_somebody_waits() {
         assert_eq!(take_one(&sampler).await, key);
     }
     tokio::time::sleep(TIMEOUT * 2).await;
-    assert_eq!(take(&sampler, 1), (Taken::Nothing, vec![]), "nobody had waited before");
+    assert_eq!(take(&sampler, 1), (TakeOutcome::Nothing, vec![]), "nobody had waited before");
     tokio::time::sleep(TIMEOUT * 2).await;
-    assert_eq!(take(&sampler, 1), (Taken::End, vec![]));
+    assert_eq!(take(&sampler, 1), (TakeOutcome::End, vec![]));
     assert!(sampler.failure().is_none(), "an end is no failure");
     server.allow(10);
     settle().await;
-    assert_eq!(take(&sampler, 1), (Taken::End, vec![]), "the end stays");
+    assert_eq!(take(&sampler, 1), (TakeOutcome::End, vec![]), "the end stays");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_first_worker_that_times_out_ends_all() {
     let server = Server::allowing(0);
     let sampler = server.sampler(timing_out(4, 3));
-    assert_eq!(take(&sampler, 1).0, Taken::Nothing);
+    assert_eq!(take(&sampler, 1).0, TakeOutcome::Nothing);
     tokio::time::sleep(TIMEOUT + MILLISECOND).await;
-    assert_eq!(take(&sampler, 1).0, Taken::End);
+    assert_eq!(take(&sampler, 1).0, TakeOutcome::End);
     assert_eq!(server.streams(), (3, 3));
 }
 
@@ -51,12 +51,12 @@ async fn the_first_worker_that_times_out_ends_all() {
 async fn each_batch_of_items_begins_the_wait_anew() {
     let server = Server::allowing(0);
     let sampler = server.sampler(timing_out(4, 1));
-    assert_eq!(take(&sampler, 1).0, Taken::Nothing);
+    assert_eq!(take(&sampler, 1).0, TakeOutcome::Nothing);
     for key in 0..3 {
         tokio::time::sleep(TIMEOUT * 3 / 4).await;
         server.allow(1);
         assert_eq!(take_one(&sampler).await, key);
-        assert_eq!(take(&sampler, 1).0, Taken::Nothing);
+        assert_eq!(take(&sampler, 1).0, TakeOutcome::Nothing);
     }
 }
 
@@ -65,11 +65,11 @@ async fn what_came_before_it_is_still_given_to_a_batch() {
     let server = Server::allowing(5);
     let sampler = server.sampler(timing_out(4, 1));
     settle().await;
-    assert_eq!(collect(&sampler, 8), (Taken::Some, 4));
+    assert_eq!(collect(&sampler, 8), (TakeOutcome::Some, 4));
     settle().await;
-    assert_eq!(collect(&sampler, 4), (Taken::Some, 1));
+    assert_eq!(collect(&sampler, 4), (TakeOutcome::Some, 1));
     tokio::time::sleep(TIMEOUT * 2).await;
-    assert_eq!(collect(&sampler, 3), (Taken::End, 0));
+    assert_eq!(collect(&sampler, 3), (TakeOutcome::End, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,7 +80,7 @@ async fn zero_is_one_attempt_for_each_who_asks_and_few_for_nobody() {
     tokio::time::sleep(TIMEOUT).await;
     let attempts = server.requests().len();
     assert!((2..=30).contains(&attempts), "{attempts} attempts in 100 ms that nobody wanted");
-    assert_eq!(take(&sampler, 1).0, Taken::Nothing);
+    assert_eq!(take(&sampler, 1).0, TakeOutcome::Nothing);
     tokio::time::sleep(SHORTEST_TIMEOUT + MILLISECOND).await;
-    assert_eq!(take(&sampler, 1).0, Taken::End);
+    assert_eq!(take(&sampler, 1).0, TakeOutcome::End);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The queue of a writer: what waits to be sent, what is on its way, and who waits for it.
 //!
-//! The background task that empties it is in `task`.
+//! The background task that empties it is in `send_task`.
 
-mod task;
+mod send_task;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, watch};
 
 use super::item::PendingItem;
-use crate::client::Client;
+use crate::session::Session;
 
 /// While something is on its way, up to this many items gather before they are sent.
 const GATHER_ITEMS: usize = 64;
@@ -32,7 +32,7 @@ const WARN_PENDING_ITEMS: usize = 100_000;
 
 /// The queue of one writer and the task that empties it.
 #[derive(Debug)]
-pub struct Sender {
+pub(crate) struct SendQueue {
     state: Mutex<State>,
     /// Wakes the task.
     work: Notify,
@@ -41,7 +41,7 @@ pub struct Sender {
     /// Bumped whenever items were confirmed or the writer failed.
     progress: watch::Sender<()>,
     /// More than `MAX_WAITING_BYTES` wait, and they are moving.
-    crowded: AtomicBool,
+    over_limit: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -98,32 +98,32 @@ enum Task {
     Gathering,
 }
 
-impl Sender {
-    /// Starts the task. It ends when the sender is closed.
-    pub fn start(client: Arc<Client>) -> Arc<Self> {
-        let sender = Arc::new(Self {
+impl SendQueue {
+    /// Starts the task. It ends when the queue is closed.
+    pub(crate) fn start(session: Arc<Session>) -> Arc<Self> {
+        let queue = Arc::new(Self {
             state: Mutex::new(State {
                 warn_at: WARN_PENDING_ITEMS,
-                address: client.address().to_owned(),
+                address: session.address().to_owned(),
                 ..State::default()
             }),
             work: Notify::new(),
             closing: Notify::new(),
             progress: watch::Sender::new(()),
-            crowded: AtomicBool::new(false),
+            over_limit: AtomicBool::new(false),
         });
-        let runtime = client.runtime().clone();
-        runtime.spawn(task::run(Arc::clone(&sender), client));
-        sender
+        let runtime = session.runtime().clone();
+        runtime.spawn(send_task::run(Arc::clone(&queue), session));
+        queue
     }
 
-    /// Queues an item. Never waits; but see `is_crowded`.
-    pub fn push(&self, item: PendingItem) -> Result<()> {
+    /// Queues an item. Never waits; but see `is_over_limit`.
+    pub(crate) fn push(&self, item: PendingItem) -> Result<()> {
         self.push_all([item])
     }
 
-    /// Queues items, all or none. Never waits; but see `is_crowded`.
-    pub fn push_all(&self, items: impl IntoIterator<Item = PendingItem>) -> Result<()> {
+    /// Queues items, all or none. Never waits; but see `is_over_limit`.
+    pub(crate) fn push_all(&self, items: impl IntoIterator<Item = PendingItem>) -> Result<()> {
         let items = items.into_iter().map(|item| {
             item.mark_referenced();
             let bytes = item.new_bytes();
@@ -136,7 +136,7 @@ impl Sender {
         state.waiting_bytes += items.iter().map(|(_, bytes)| bytes).sum::<usize>();
         state.queue.extend(items);
         if state.waiting_bytes > MAX_WAITING_BYTES && !state.stalled {
-            self.crowded.store(true, Ordering::Relaxed);
+            self.over_limit.store(true, Ordering::Relaxed);
         }
         state.warn_of_many();
         let wake = match state.task {
@@ -152,12 +152,12 @@ impl Sender {
     }
 
     /// Whether so much is on its way that the caller should call `throttle` before it goes on.
-    pub fn is_crowded(&self) -> bool {
-        self.crowded.load(Ordering::Relaxed)
+    pub(crate) fn is_over_limit(&self) -> bool {
+        self.over_limit.load(Ordering::Relaxed)
     }
 
     /// Waits while much is on its way and moving. Returns at once behind a table that takes nothing at the moment.
-    pub async fn throttle(&self) -> Result<()> {
+    pub(crate) async fn throttle(&self) -> Result<()> {
         let mut progress = self.progress.subscribe();
         loop {
             progress.borrow_and_update();
@@ -165,7 +165,7 @@ impl Sender {
                 let state = self.state.lock();
                 state.check()?;
                 if state.waiting_bytes <= MAX_WAITING_BYTES / 2 || state.stalled {
-                    self.crowded.store(false, Ordering::Relaxed);
+                    self.over_limit.store(false, Ordering::Relaxed);
                     return Ok(());
                 }
             }
@@ -176,34 +176,34 @@ impl Sender {
     }
 
     /// Tells the task that waiting items may have become ready.
-    pub fn blocks_completed(&self) {
+    pub(crate) fn blocks_completed(&self) {
         self.work.notify_one();
     }
 
     /// The error that ended the stream for good, or that the writer is closed.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.state.lock().check()
     }
 
     /// Items that are not confirmed yet.
-    pub fn num_pending(&self) -> usize {
+    pub(crate) fn num_pending(&self) -> usize {
         self.state.lock().num_pending()
     }
 
     /// Items that could be sent, or were sent, and are not confirmed yet.
-    pub fn num_sendable(&self) -> usize {
+    pub(crate) fn num_sendable(&self) -> usize {
         let state = self.state.lock();
         let ready = state.num_ready();
         state.num_sent() + ready
     }
 
     /// Whether any item waits for its blocks to be completed.
-    pub fn has_unready(&self) -> bool {
+    pub(crate) fn has_unready(&self) -> bool {
         self.state.lock().queue.iter().any(|(item, _)| !item.is_ready())
     }
 
     /// Completes the blocks of all queued items but the last `except`.
-    pub fn freeze_blocks(&self, except: usize) {
+    pub(crate) fn freeze_blocks(&self, except: usize) {
         let state = self.state.lock();
         let count = state.queue.len().saturating_sub(except);
         state.queue.iter().take(count).for_each(|(item, _)| item.freeze());
@@ -212,12 +212,12 @@ impl Sender {
     }
 
     /// Waits until at most `max_pending` items are unconfirmed.
-    pub async fn wait_until_pending(&self, max_pending: usize) -> Result<()> {
+    pub(crate) async fn wait_until_pending(&self, max_pending: usize) -> Result<()> {
         self.wait_until(|state| state.num_pending() <= max_pending).await
     }
 
     /// Waits until fewer than `limit` sendable items are unconfirmed.
-    pub async fn wait_for_room(&self, limit: usize) -> Result<()> {
+    pub(crate) async fn wait_for_room(&self, limit: usize) -> Result<()> {
         self.wait_until(|state| {
             let ready = state.num_ready();
             state.num_sent() + ready < limit
@@ -244,7 +244,7 @@ impl Sender {
     }
 
     /// Waits until an attempt to reach the server fails; gives that error.
-    pub async fn stream_lost(&self) -> Error {
+    pub(crate) async fn stream_lost(&self) -> Error {
         let mut progress = self.progress.subscribe();
         loop {
             progress.borrow_and_update();
@@ -258,12 +258,12 @@ impl Sender {
     }
 
     /// Whether the last stream was lost, and there is no other yet.
-    pub fn was_lost(&self) -> bool {
+    pub(crate) fn was_lost(&self) -> bool {
         self.state.lock().lost.is_some()
     }
 
     /// What a flush is waiting for, in words.
-    pub fn describe_wait(&self) -> String {
+    pub(crate) fn describe_wait(&self) -> String {
         let tables = self.waiting_tables().join(", ");
         let state = self.state.lock();
         let Some(lost) = &state.lost else {
@@ -285,7 +285,7 @@ impl Sender {
     }
 
     /// The tables of the items that are not confirmed yet.
-    pub fn waiting_tables(&self) -> Vec<String> {
+    pub(crate) fn waiting_tables(&self) -> Vec<String> {
         let state = self.state.lock();
         let in_flight = state.in_flight.values().map(|sent| &sent.item.table);
         let resend = state.resend.iter().map(|(item, _)| &item.table);
@@ -296,12 +296,12 @@ impl Sender {
     }
 
     /// Whether `close` was called.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.state.lock().closed
     }
 
     /// Stops at once; what is not confirmed is abandoned.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let (queue, in_flight);
         {
             let mut state = self.state.lock();
@@ -440,13 +440,13 @@ impl State {
 }
 
 /// Counts a caller that waits, as long as it does.
-struct Flushing<'a>(&'a Sender);
+struct Flushing<'a>(&'a SendQueue);
 
 impl<'a> Flushing<'a> {
-    fn begin(sender: &'a Sender) -> Self {
-        sender.state.lock().flushing += 1;
-        sender.work.notify_one();
-        Self(sender)
+    fn begin(queue: &'a SendQueue) -> Self {
+        queue.state.lock().flushing += 1;
+        queue.work.notify_one();
+        Self(queue)
     }
 }
 

@@ -11,9 +11,9 @@ use std::sync::{Arc, Weak};
 use reverb_data::{KeyGenerator, NewItem, Result};
 use reverb_wire::transport::{Confirmations, InsertBatch, InsertSink};
 
-use super::Sender;
-use crate::client::Client;
+use super::SendQueue;
 use crate::retry::Backoff;
+use crate::session::Session;
 use crate::writer::cell::Block;
 
 /// A message is ended when its chunks take this much, to keep the memory of both sides bounded.
@@ -21,25 +21,25 @@ const MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 /// Items in one message at the most.
 const MESSAGE_ITEMS: usize = 1024;
 /// The task: connects when there is something to send, and again when the stream is lost.
-pub(super) async fn run(sender: Arc<Sender>, client: Arc<Client>) {
+pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
     let mut keys = KeyGenerator::new();
-    let mut backoff = Backoff::new(client.address(), client.connect_timeout());
-    while sender.wait_for_work().await {
+    let mut backoff = Backoff::new(session.address(), session.connect_timeout());
+    while queue.wait_for_work().await {
         backoff.begin();
-        let error = match client.open_insert().await {
+        let error = match session.open_insert().await {
             Ok((stream, is_local)) => {
                 backoff.connected();
-                sender.state.lock().lost = None;
-                let mut sending = Sending {
+                queue.state.lock().lost = None;
+                let mut task = SendTask {
                     sink: stream.sink,
                     is_local,
                     streamed: HashMap::new(),
                     keys: &mut keys,
                 };
                 let ended = tokio::select! {
-                    ended = receive(&sender, stream.confirmations, || backoff.answered()) => ended,
-                    ended = sending.send_all(&sender) => ended,
-                    () = sender.closing.notified() => return,
+                    ended = receive(&queue, stream.confirmations, || backoff.answered()) => ended,
+                    ended = task.send_all(&queue) => ended,
+                    () = queue.closing.notified() => return,
                 };
                 match ended {
                     Ok(()) => return,
@@ -48,29 +48,29 @@ pub(super) async fn run(sender: Arc<Sender>, client: Arc<Client>) {
             }
             Err(error) => error,
         };
-        sender.lose_stream(&error);
-        log::debug!("insert stream to {} was lost: {error}", client.address());
+        queue.lose_stream(&error);
+        log::debug!("insert stream to {} was lost: {error}", session.address());
         if let Err(error) = backoff.pause(error).await {
-            sender.fail(error);
+            queue.fail(error);
             return;
         }
     }
 }
 
 async fn receive(
-    sender: &Sender,
+    queue: &SendQueue,
     mut confirmations: Confirmations,
     mut answered: impl FnMut(),
 ) -> Result<()> {
     while let Some(keys) = confirmations.recv().await {
-        sender.confirm(&keys?);
+        queue.confirm(&keys?);
         answered();
     }
-    Err(reverb_wire::transport::stream_ended(&sender.state.lock().address))
+    Err(reverb_wire::transport::stream_ended(&queue.state.lock().address))
 }
 
 /// One stream's worth of sending.
-struct Sending<'k> {
+struct SendTask<'k> {
     sink: Box<dyn InsertSink>,
     /// Items carry their chunks themselves; there is nothing to keep on the other side.
     is_local: bool,
@@ -79,18 +79,18 @@ struct Sending<'k> {
     keys: &'k mut KeyGenerator,
 }
 
-impl Sending<'_> {
+impl SendTask<'_> {
     /// Sends until the writer is closed (`Ok`) or the stream fails.
-    async fn send_all(&mut self, sender: &Sender) -> Result<()> {
+    async fn send_all(&mut self, queue: &SendQueue) -> Result<()> {
         loop {
-            if !sender.wait_for_work().await {
+            if !queue.wait_for_work().await {
                 return Ok(());
             }
-            sender.gather().await;
+            queue.gather().await;
             let mut batch = InsertBatch::default();
             let mut bytes = 0;
             while batch.items.len() < MESSAGE_ITEMS && bytes < MESSAGE_BYTES {
-                let Some((item, blocks)) = self.next_item(sender)? else { break };
+                let Some((item, blocks)) = self.next_item(queue)? else { break };
                 bytes += self.add(&mut batch, item, &blocks);
             }
             if batch.items.is_empty() {
@@ -105,9 +105,9 @@ impl Sending<'_> {
     }
 
     /// Takes the next item that can be sent, encodes it and counts it as on its way.
-    fn next_item(&mut self, sender: &Sender) -> Result<Option<(NewItem, Vec<Arc<Block>>)>> {
+    fn next_item(&mut self, queue: &SendQueue) -> Result<Option<(NewItem, Vec<Arc<Block>>)>> {
         let (pending, bytes) = {
-            let mut state = sender.state.lock();
+            let mut state = queue.state.lock();
             if let Some((item, bytes)) = state.resend.pop_front() {
                 state.register(item.clone(), bytes);
                 return Ok(Some((item, Vec::new())));
@@ -122,7 +122,7 @@ impl Sending<'_> {
         // Encoding is outside the lock: it is the expensive part.
         let item = pending.resolve(&mut || self.keys.next_key());
         let blocks = if self.is_local { Vec::new() } else { pending.blocks().cloned().collect() };
-        let mut state = sender.state.lock();
+        let mut state = queue.state.lock();
         state.encoding = None;
         let item = item?;
         if state.closed {

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a client and its readers and writers share: the way to a server, and what is known of it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use reverb_data::{Error, Result, Signature};
+use reverb_wire::convert::signature::flatten_signature;
+use reverb_wire::transport::{InsertStream, SampleStream, ScanStream, ServerInfo, Transport};
+use tokio::runtime::Handle;
+
+use crate::retry::Backoff;
+
+/// Finds the way to a server at the moment it is needed: a server may have started in this process meanwhile.
+pub trait Connector: Send + Sync {
+    /// The transport to use now.
+    fn transport(&self) -> Result<Arc<dyn Transport>>;
+
+    /// Whether it leads to several servers, as far as is known by now. Asked before every call, so
+    /// it makes no transport where that costs something.
+    fn has_several_servers(&self) -> bool {
+        self.transport().is_ok_and(|transport| transport.has_several_servers())
+    }
+}
+
+/// Signatures of a server's tables; a table without one maps to `None`.
+pub type Signatures = HashMap<String, Option<Arc<Signature>>>;
+
+/// The way to the servers of one address. Safe to share between threads.
+pub(crate) struct Session {
+    address: String,
+    connector: Box<dyn Connector>,
+    connect_timeout: Duration,
+    runtime: Handle,
+    signatures: Mutex<Option<CachedSignatures>>,
+    /// A sample stream that is open and has nothing outstanding.
+    idle_sample_stream: Mutex<Option<Box<dyn SampleStream>>>,
+}
+
+struct CachedSignatures {
+    tables_state_id: (u64, u64),
+    tables: Arc<Signatures>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// A session; nothing is connected yet. `connect_timeout` bounds how long any call waits while
+    /// no server answers.
+    pub(crate) fn new(
+        address: &str,
+        connector: Box<dyn Connector>,
+        connect_timeout: Duration,
+        runtime: Handle,
+    ) -> Self {
+        Self {
+            address: address.to_owned(),
+            connector,
+            connect_timeout,
+            runtime,
+            signatures: Mutex::new(None),
+            idle_sample_stream: Mutex::new(None),
+        }
+    }
+
+    /// The address as it was given.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// How long a call waits while no server answers.
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
+    /// Where the client's tasks run.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// The way to the server, as of now.
+    pub(crate) fn transport(&self) -> Result<Arc<dyn Transport>> {
+        self.connector.transport()
+    }
+
+    /// Describes all tables. Waits for a server to answer, at most `connect_timeout`; refreshes the signature cache.
+    pub(crate) async fn server_info(&self) -> Result<ServerInfo> {
+        let info = self.retrying(|transport| async move { transport.server_info().await }).await?;
+        self.remember_signatures(&info)?;
+        Ok(info)
+    }
+
+    /// Opens an insert stream once, without retries. Also says whether the server lives in this process.
+    pub(crate) async fn open_insert(&self) -> Result<(InsertStream, bool)> {
+        let transport = self.transport()?;
+        Ok((transport.open_insert().await?, transport.is_local()))
+    }
+
+    /// Opens a sample stream, or takes the idle one. The flag says whether it was idle: it may be stale then.
+    pub(crate) async fn open_sample(&self) -> Result<(Box<dyn SampleStream>, bool)> {
+        let idle = self.idle_sample_stream.lock().take();
+        // A name may stand for more servers than it did when the stream was kept.
+        if let Some(stream) = idle.filter(|_| !self.has_several_servers()) {
+            return Ok((stream, true));
+        }
+        let stream = self.transport()?.open_sample().await?;
+        Ok((stream, false))
+    }
+
+    /// Opens a scan of a table once, without retries.
+    pub(crate) async fn open_scan(&self, table: &str) -> Result<Box<dyn ScanStream>> {
+        self.transport()?.open_scan(table).await
+    }
+
+    /// Gives a stream back on which nothing is outstanding.
+    ///
+    /// With several servers every call is to go to the next one, so nothing is kept then.
+    pub(crate) fn give_back(&self, stream: Box<dyn SampleStream>) {
+        if !self.has_several_servers() {
+            *self.idle_sample_stream.lock() = Some(stream);
+        }
+    }
+
+    /// Whether the address means several servers, as far as is known by now; calls and streams take turns among them.
+    pub(crate) fn has_several_servers(&self) -> bool {
+        self.connector.has_several_servers()
+    }
+
+    /// Signatures of the server's tables, fetched on first use. Waits as `server_info` does.
+    pub(crate) async fn signatures(&self) -> Result<Arc<Signatures>> {
+        if let Some(cached) = &*self.signatures.lock() {
+            return Ok(Arc::clone(&cached.tables));
+        }
+        self.server_info().await?;
+        let cached = self.signatures.lock();
+        let cached =
+            cached.as_ref().ok_or_else(|| Error::internal("signatures were not cached"))?;
+        Ok(Arc::clone(&cached.tables))
+    }
+
+    /// Whether `signatures` are what this client knows of the server now.
+    pub(crate) fn is_current(&self, signatures: &Arc<Signatures>) -> bool {
+        let cached = self.signatures.lock();
+        cached.as_ref().is_some_and(|cached| Arc::ptr_eq(&cached.tables, signatures))
+    }
+
+    fn remember_signatures(&self, info: &ServerInfo) -> Result<()> {
+        let mut cached = self.signatures.lock();
+        if cached.as_ref().is_some_and(|cached| cached.tables_state_id == info.tables_state_id) {
+            return Ok(());
+        }
+        let mut tables = Signatures::new();
+        for table in &info.tables {
+            let signature = match &table.signature {
+                None => None,
+                Some(value) => Some(Arc::new(flatten_signature(value)?)),
+            };
+            tables.insert(table.name.clone(), signature);
+        }
+        *cached = Some(CachedSignatures {
+            tables_state_id: info.tables_state_id,
+            tables: Arc::new(tables),
+        });
+        Ok(())
+    }
+
+    /// Repeats a call while the server cannot be reached.
+    pub(crate) async fn retrying<T, F>(&self, call: impl Fn(Arc<dyn Transport>) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let mut backoff = Backoff::new(&self.address, self.connect_timeout);
+        loop {
+            let result = match self.transport() {
+                Ok(transport) => call(transport).await,
+                Err(error) => Err(error),
+            };
+            match result {
+                Ok(value) => return Ok(value),
+                Err(error) => backoff.pause(error).await?,
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What all writers share: items are checked, named, and queued to be sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use reverb_data::{Error, ErrorKind, KeyGenerator, Result};
+use reverb_wire::generated::deepmind::reverb::{RateLimiterCallStats, TableInfo};
+
+use super::item::{ColumnRefs, PendingItem};
+use super::send_queue::SendQueue;
+use crate::session::{Session, Signatures};
+
+/// How long a deadline's error may wait for the numbers of the rate limiters that it tells.
+const LIMITER_LOOKUP: Duration = Duration::from_millis(100);
+
+/// The items of one writer that are not confirmed, and the signatures they are checked against.
+#[derive(Debug)]
+pub struct ItemQueue {
+    send_queue: Arc<SendQueue>,
+    keys: Mutex<KeyGenerator>,
+    signatures: Option<Arc<Signatures>>,
+    session: Arc<Session>,
+    /// The tables used so far: their names are shared by all items.
+    tables: Mutex<Vec<Arc<str>>>,
+}
+
+impl ItemQueue {
+    /// A queue; with `signatures` every item is checked against its table's.
+    pub(crate) fn new(session: &Arc<Session>, signatures: Option<Arc<Signatures>>) -> Self {
+        Self {
+            send_queue: SendQueue::start(Arc::clone(session)),
+            keys: Mutex::default(),
+            signatures,
+            session: Arc::clone(session),
+            tables: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn send_queue(&self) -> &Arc<SendQueue> {
+        &self.send_queue
+    }
+
+    /// Returns the error that ended the stream for good, or that the writer is closed.
+    pub fn check(&self) -> Result<()> {
+        self.send_queue.check()
+    }
+
+    /// Whether so much is in flight that the caller should call `throttle` before it goes on.
+    pub fn is_over_limit(&self) -> bool {
+        self.send_queue.is_over_limit()
+    }
+
+    /// Waits while much is in flight and moving. Returns at once behind a table that takes nothing
+    /// at the moment.
+    pub async fn throttle(&self) -> Result<()> {
+        self.send_queue.throttle().await
+    }
+
+    /// Wakes the send task: waiting items may have become ready.
+    pub fn blocks_completed(&self) {
+        self.send_queue.blocks_completed();
+    }
+
+    /// Number of items that are not confirmed yet.
+    pub fn num_pending(&self) -> usize {
+        self.send_queue.num_pending()
+    }
+
+    /// Whether the writer was closed.
+    pub fn is_closed(&self) -> bool {
+        self.send_queue.is_closed()
+    }
+
+    /// Queues an item. Never waits.
+    pub fn create_item(
+        &self,
+        table: &str,
+        priority: f64,
+        columns: &[ColumnRefs<'_>],
+    ) -> Result<()> {
+        self.send_queue.push(self.prepare(table, priority, columns)?)
+    }
+
+    /// An item that was checked and is not queued yet.
+    pub(crate) fn prepare(
+        &self,
+        table: &str,
+        priority: f64,
+        columns: &[ColumnRefs<'_>],
+    ) -> Result<PendingItem> {
+        let table = self.table_name(table);
+        let item = PendingItem::new(self.next_key(), Arc::clone(&table), priority, columns)?;
+        self.send_queue.check()?;
+        if let Some(signatures) = &self.signatures {
+            match signatures.get(&*table) {
+                None => return Err(self.unknown_table(&table, signatures)),
+                Some(Some(signature)) => item.check_signature(signature)?,
+                Some(None) => {}
+            }
+        }
+        Ok(item)
+    }
+
+    /// Waits until at most `max_pending` items are unconfirmed, after completing the chunks of all but that many.
+    pub async fn flush(&self, max_pending: usize, timeout: Option<Duration>) -> Result<()> {
+        self.flush_for("flush", max_pending, timeout).await
+    }
+
+    /// As `flush`, for a call that errors are to name.
+    pub(crate) async fn flush_for(
+        &self,
+        operation: &str,
+        max_pending: usize,
+        timeout: Option<Duration>,
+    ) -> Result<()> {
+        self.send_queue.check()?;
+        self.send_queue.freeze_blocks(max_pending);
+        let done = self.send_queue.wait_until_pending(max_pending);
+        let Some(timeout) = timeout else { return done.await };
+        match tokio::time::timeout(timeout, done).await {
+            Ok(result) => result,
+            Err(_) => {
+                Err(Error::deadline_exceeded(operation, timeout, &self.describe_wait().await))
+            }
+        }
+    }
+
+    /// What a flush is waiting for, in words, with the numbers of the rate limiters if the server is quick to tell.
+    async fn describe_wait(&self) -> String {
+        let waiting = self.send_queue.describe_wait();
+        if self.send_queue.was_lost() {
+            return waiting;
+        }
+        let tables = self.send_queue.waiting_tables();
+        let info = async { self.session.transport()?.server_info().await };
+        let limiters = match tokio::time::timeout(LIMITER_LOOKUP, info).await {
+            Ok(Ok(info)) => describe_limiters(&info.tables, &tables),
+            _ => "The server does not tell their numbers at the moment".to_owned(),
+        };
+        format!("{waiting}. A table confirms an item once its rate limiter lets it in. {limiters}")
+    }
+
+    /// The key of the next item.
+    pub(super) fn next_key(&self) -> u64 {
+        self.keys.lock().next_key()
+    }
+
+    fn table_name(&self, name: &str) -> Arc<str> {
+        let mut tables = self.tables.lock();
+        if let Some(known) = tables.iter().find(|known| ***known == *name) {
+            return Arc::clone(known);
+        }
+        tables.push(Arc::from(name));
+        Arc::clone(&tables[tables.len() - 1])
+    }
+
+    pub(super) fn unknown_table(&self, table: &str, signatures: &Signatures) -> Error {
+        let mut known: Vec<&str> = signatures.keys().map(String::as_str).collect();
+        known.sort_unstable();
+        Error::new(
+            ErrorKind::TableNotFound,
+            format!(
+                "Unable to create an item in table '{table}': the server at {} has no table of that name. Its tables are: {}.",
+                self.session.address(),
+                known.join(", "),
+            ),
+        )
+    }
+}
+
+fn describe_limiters(infos: &[TableInfo], tables: &[String]) -> String {
+    let describe = |name: &String| match infos.iter().find(|info| info.name == *name) {
+        Some(info) => describe_limiter(info),
+        None => format!("Table {name}: the server has none of that name"),
+    };
+    let texts: Vec<String> = tables.iter().map(describe).collect();
+    texts.join("; ")
+}
+
+fn describe_limiter(info: &TableInfo) -> String {
+    let limiter = info.rate_limiter_info.unwrap_or_default();
+    let completed = |stats: Option<RateLimiterCallStats>| stats.unwrap_or_default().completed;
+    let bound = |number: f64| {
+        if number.abs() >= f64::MAX { "none".to_owned() } else { number.to_string() }
+    };
+    format!(
+        "Table {}: {} item(s), max_size {}, min_size_to_sample {}, {} insert(s), {} sample(s), samples_per_insert {}, \
+         min_diff {}, max_diff {}",
+        info.name,
+        info.current_size,
+        info.max_size,
+        limiter.min_size_to_sample,
+        completed(limiter.insert_stats),
+        completed(limiter.sample_stats),
+        limiter.samples_per_insert,
+        bound(limiter.min_diff),
+        bound(limiter.max_diff),
+    )
+}
