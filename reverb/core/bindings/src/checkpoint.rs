@@ -9,8 +9,9 @@ use std::time::Duration;
 use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use reverb_checkpoint::{ItemCursor, Progress, Stored, TableStatistics, masked_crc, settings};
+use reverb_checkpoint::{ItemCursor, Progress, Stored, TableStatistics, masked_crc};
 use reverb_data::{Error, Result, Sampled};
+use reverb_wire::convert::table_info::from_checkpoint;
 
 use crate::error::OrRaise;
 use crate::process::runtime;
@@ -76,7 +77,7 @@ impl StoredCheckpoint {
     fn tables<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
         let tables = self.stored.tables().iter();
         tables
-            .map(|table| settings::table_info(table.message()).encode_to_vec())
+            .map(|table| from_checkpoint(table.message()).encode_to_vec())
             .map(|info| PyBytes::new(py, &info))
             .collect()
     }

@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use reverb_data::Error;
-use reverb_engine::{RateLimiterConfig, SelectorConfig, Table as Engine, TableConfig};
-
-use reverb_checkpoint::settings::signature_of;
+use reverb_data::{Error, RateLimiterConfig, SelectorConfig, TableConfig};
+use reverb_engine::Table as Engine;
+use reverb_wire::convert::table_config::to_signature;
+use reverb_wire::convert::table_info::from_table_info;
 use reverb_wire::generated::tensorflow::StructuredValue;
 
 use crate::error::OrRaise;
@@ -247,7 +247,7 @@ impl Table {
                         "signature is no StructuredValue message: {error}"
                     ))
                 });
-                Some(signature_of(&value.or_raise()?).or_raise()?)
+                Some(to_signature(&value.or_raise()?).or_raise()?)
             }
         };
         let config = TableConfig {
@@ -281,7 +281,7 @@ impl Table {
     }
 
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let info = reverb_server::info::table_info(&self.engine()?.info());
+        let info = from_table_info(&self.engine()?.info());
         Ok(PyBytes::new(py, &info.encode_to_vec()))
     }
 

@@ -25,7 +25,7 @@ mod pipeline;
 mod progress;
 mod record;
 mod save;
-pub mod settings;
+mod settings;
 mod statistics;
 mod stored;
 mod zlib;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hashbrown::HashMap;
-use reverb_data::{Error, Result};
-use reverb_engine::{Restored, Table, TableConfig};
+use reverb_data::{Error, Result, TableConfig};
+use reverb_engine::{Restored, Table};
 
 use crate::directory::{ITEMS, is_complete, latest};
 use crate::failure::damaged;

@@ -10,8 +10,7 @@ use bytes::Bytes;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use prost::Message;
-use reverb_data::{Chunk, Error, Result, StoredItem, TensorMemo};
-use reverb_engine::{Counters, TableConfig};
+use reverb_data::{Chunk, Counters, Error, Result, StoredItem, TableConfig, TensorMemo};
 use reverb_wire::codec::chunk::{RawChunk, Sharing};
 use reverb_wire::codec::item::RawItem;
 use reverb_wire::generated::PriorityTableCheckpoint;
@@ -52,7 +51,7 @@ impl StoredTable {
     ///
     /// `FailedPrecondition` if no table can have these settings.
     pub fn config(&self) -> Result<TableConfig> {
-        settings::config_of(&self.message).map_err(|error| {
+        settings::to_config(&self.message).map_err(|error| {
             let text = format!("The stored settings of table {}: {error}", self.name());
             Error::failed_precondition(text)
         })
@@ -60,7 +59,7 @@ impl StoredTable {
 
     /// What it had counted.
     pub fn counters(&self) -> Counters {
-        settings::counters_of(&self.message)
+        settings::to_counters(&self.message)
     }
 }
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use reverb_checkpoint::{Held, LoadOptions, Loaded, Progress, SaveOptions, Stored, load, save};
 use reverb_data::{
-    Chunk, ChunkBuilder, DType, Error, ErrorKind, NewItem, Result, Sampled, SequenceRange, Shape,
-    Tensor, TensorData, TrajectoryBuilder,
+    Chunk, ChunkBuilder, DType, Error, ErrorKind, NewItem, RateLimiterConfig, Result, Sampled,
+    SelectorConfig, SequenceRange, Shape, TableConfig, Tensor, TensorData, TrajectoryBuilder,
 };
-use reverb_engine::{Confirm, RateLimiterConfig, SelectorConfig, Table, TableConfig};
+use reverb_engine::{Confirm, Table};
 
 fn config(name: &str, max_size: i64) -> TableConfig {
     TableConfig {

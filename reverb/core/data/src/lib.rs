@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is stored: errors, data types, tensors, chunks and the trajectories that refer to them.
+//! The values that all crates share: errors, tensors, chunks, trajectories, and what a table is.
 //!
 //! This crate does no I/O, waits for nothing and takes no locks. Everything in it is a value.
 
@@ -16,6 +16,8 @@ mod literal;
 pub mod proto_bytes;
 pub mod signature;
 pub mod stacking;
+mod table_config;
+mod table_info;
 pub mod tensor;
 mod tensor_memo;
 pub mod trajectory;
@@ -27,6 +29,8 @@ pub use item::{NewItem, Sampled, StoredItem};
 pub use key::KeyGenerator;
 pub use signature::{Signature, TensorSpec};
 pub use stacking::{Layout, Stacking};
+pub use table_config::{RateLimiterConfig, SelectorConfig, TableConfig, TableSignature};
+pub use table_info::{Counters, TableInfo, WorkerTime};
 pub use tensor::{Shape, Tensor, TensorData};
 pub use tensor_memo::TensorMemo;
 pub use trajectory::{Trajectory, TrajectoryBuilder};

@@ -14,8 +14,11 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use reverb_data::{Chunk, Error, NewItem, SequenceRange, TrajectoryBuilder};
-use reverb_engine::{Confirm, RateLimiterConfig, SelectorConfig, Table, TableConfig};
+use reverb_data::{
+    Chunk, Error, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange, TableConfig,
+    TrajectoryBuilder,
+};
+use reverb_engine::{Confirm, Table};
 
 const BATCH: usize = 256;
 const ROUNDS: usize = 400;

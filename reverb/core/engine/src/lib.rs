@@ -17,10 +17,4 @@ mod selector;
 mod sum_tree;
 mod table;
 
-pub use rate_limiter::RateLimiterConfig;
-pub use selector::SelectorConfig;
-pub use table::info::{TableInfo, WorkerTime};
-pub use table::{
-    Confirm, Counters, MAX_SAMPLE_BYTES, Moment, Restored, Scan, Table, TableConfig,
-    TableSignature, TableSnapshot,
-};
+pub use table::{Confirm, MAX_SAMPLE_BYTES, Moment, Restored, Scan, Table, TableSnapshot};

@@ -3,52 +3,7 @@
 
 use std::fmt;
 
-use reverb_data::{Error, Result};
-
-/// The four numbers of a rate limiter.
-///
-/// With `I` inserts, `S` samples and `D` deletes so far, a table holds `I - D` items, and the
-/// cursor `I * samples_per_insert - S` must stay between `min_diff` and `max_diff`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RateLimiterConfig {
-    /// Samples that each insert pays for.
-    pub samples_per_insert: f64,
-    /// No sample before the table holds this many items.
-    pub min_size_to_sample: i64,
-    /// Samples wait when the cursor would fall below this.
-    pub min_diff: f64,
-    /// Inserts wait when the cursor would rise above this.
-    pub max_diff: f64,
-}
-
-impl RateLimiterConfig {
-    /// Checks the four numbers.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` that names the argument, its value and its limit.
-    pub fn validate(&self) -> Result<()> {
-        let Self { samples_per_insert, min_size_to_sample, min_diff, max_diff } = *self;
-        if !(samples_per_insert > 0.0 && samples_per_insert.is_finite()) {
-            return Err(Error::invalid_argument(format!(
-                "samples_per_insert must be finite and greater than 0, got {samples_per_insert}."
-            )));
-        }
-        if min_size_to_sample < 1 {
-            return Err(Error::invalid_argument(format!(
-                "min_size_to_sample must be at least 1, got {min_size_to_sample}."
-            )));
-        }
-        for (argument, value) in [("min_diff", min_diff), ("max_diff", max_diff)] {
-            if value.is_nan() {
-                return Err(Error::invalid_argument(format!(
-                    "{argument} must be a number, got NaN."
-                )));
-            }
-        }
-        Ok(())
-    }
-}
+use reverb_data::RateLimiterConfig;
 
 /// The counters of one table and the inequalities over them. It decides, it never waits.
 #[derive(Debug, Clone)]

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Selectors: which item a table samples next, and which one it removes when it is full.
 //!
-//! A selector works over handles, the small numbers under which a table keeps its items. To add
-//! one, copy `fifo.rs`, name it in [`SelectorConfig`] and in [`Selector`], and follow the compiler.
+//! A selector works over handles, the small numbers under which a table keeps its items.
+//! `CONTRIBUTING.md` has the recipe for adding one.
 
 use rand::rngs::SmallRng;
-use reverb_data::{Error, Result};
+use reverb_data::{Error, Result, SelectorConfig};
 
 mod fifo;
 mod heap;
@@ -23,67 +23,23 @@ use uniform::Uniform;
 /// Where a table keeps an item. Handles of removed items are used again.
 pub(crate) type Handle = u32;
 
-/// Which selector, with its parameters.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum SelectorConfig {
-    /// The item that was inserted first.
-    Fifo,
-    /// The item that was inserted last.
-    Lifo,
-    /// Every item alike.
-    Uniform,
-    /// Items in proportion to `priority ^ priority_exponent`; priority 0 weighs nothing.
-    Prioritized {
-        /// The exponent; 0 makes all items with a priority above 0 alike.
-        priority_exponent: f64,
-    },
-    /// The item of highest priority, or of lowest; ties go to the one inserted or updated first.
-    Heap {
-        /// Whether the lowest priority is chosen.
-        min_heap: bool,
-    },
-}
-
-impl SelectorConfig {
-    /// Whether the choice follows from the items alone.
-    pub fn is_deterministic(&self) -> bool {
-        match self {
-            Self::Fifo | Self::Lifo | Self::Heap { .. } => true,
-            Self::Uniform | Self::Prioritized { .. } => false,
-        }
+/// Checks a priority before anything is changed by it.
+///
+/// # Errors
+///
+/// `InvalidArgument` for NaN with every selector, and for what has no weight with `Prioritized`.
+pub(crate) fn check_priority(config: &SelectorConfig, priority: f64) -> Result<()> {
+    if priority.is_nan() {
+        return Err(Error::invalid_argument("Priority must not be NaN."));
     }
-
-    /// Checks the parameters.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` that names the argument, its value and its limit.
-    pub fn validate(&self) -> Result<()> {
-        match *self {
-            Self::Prioritized { priority_exponent } if !priority_exponent.is_finite() => {
-                Err(Error::invalid_argument(format!(
-                    "priority_exponent must be finite, got {priority_exponent}."
-                )))
-            }
-            _ => Ok(()),
+    match *config {
+        SelectorConfig::Prioritized { priority_exponent } => {
+            prioritized::check_priority(priority, priority_exponent)
         }
-    }
-
-    /// Checks a priority before anything is changed by it.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` for NaN with every selector, and for what has no weight with `Prioritized`.
-    pub fn check_priority(&self, priority: f64) -> Result<()> {
-        if priority.is_nan() {
-            return Err(Error::invalid_argument("Priority must not be NaN."));
-        }
-        match *self {
-            Self::Prioritized { priority_exponent } => {
-                prioritized::check_priority(priority, priority_exponent)
-            }
-            _ => Ok(()),
-        }
+        SelectorConfig::Fifo
+        | SelectorConfig::Lifo
+        | SelectorConfig::Uniform
+        | SelectorConfig::Heap { .. } => Ok(()),
     }
 }
 
@@ -105,7 +61,7 @@ impl Pick {
 /// What a selector has to know of an item that was removed, to put it back. Means nothing to others.
 pub(crate) type Place = u64;
 
-/// What every selector can do. Priorities were checked with [`SelectorConfig::check_priority`].
+/// What every selector can do. Priorities were checked with [`check_priority`].
 trait Select {
     /// Adds an item that is not there yet.
     fn insert(&mut self, handle: Handle, priority: f64);

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use reverb_data::{Error, NewItem, Result, Sampled, Stacking};
+use reverb_data::{Error, NewItem, Result, Sampled, Stacking, TableConfig, TableInfo};
 use tokio::sync::{Notify, oneshot};
 
+use crate::selector;
+
 mod clock;
-mod config;
 mod episodes;
-pub(crate) mod info;
 mod items;
 #[cfg(test)]
 mod model_tests;
@@ -25,13 +25,11 @@ mod testing;
 mod turn;
 
 use clock::{Activity, Clock};
-pub use config::{TableConfig, TableSignature};
-use info::TableInfo;
 pub use moment::{Moment, TableSnapshot};
 pub use restore::Restored;
 pub use scan::Scan;
+pub use state::MAX_SAMPLE_BYTES;
 use state::TableState;
-pub use state::{Counters, MAX_SAMPLE_BYTES};
 use turn::{Answer, Completions, Ticket, Turn};
 
 /// Most inserts that may be queued before writers are asked to wait.
@@ -442,9 +440,8 @@ impl Drop for Waiting<'_> {
 /// Checks a priority with both selectors of a table.
 fn check_priority(config: &TableConfig, key: u64, priority: f64) -> Result<()> {
     let TableConfig { name, sampler, remover, .. } = config;
-    sampler
-        .check_priority(priority)
-        .and_then(|()| remover.check_priority(priority))
+    selector::check_priority(sampler, priority)
+        .and_then(|()| selector::check_priority(remover, priority))
         .map_err(|error| error.context(&format!("Item {key} of table {name}")))
 }
 

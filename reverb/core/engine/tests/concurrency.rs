@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{Log, config, item, limiter, queue};
-use reverb_engine::{Confirm, SelectorConfig, Table, TableConfig};
+use reverb_data::{SelectorConfig, TableConfig};
+use reverb_engine::{Confirm, Table};
 
 const WRITERS: u64 = 6;
 const READERS: u64 = 4;

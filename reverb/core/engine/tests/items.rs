@@ -8,10 +8,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::{Log, chunk, config, insert, insert_all, item, item_of, queue, sample_one};
-use reverb_data::{ErrorKind, NewItem};
-use reverb_engine::{
-    Confirm, MAX_SAMPLE_BYTES, RateLimiterConfig, SelectorConfig, Table, TableConfig,
-};
+use reverb_data::{ErrorKind, NewItem, RateLimiterConfig, SelectorConfig, TableConfig};
+use reverb_engine::{Confirm, MAX_SAMPLE_BYTES, Table};
 
 const PRIORITIZED: SelectorConfig = SelectorConfig::Prioritized { priority_exponent: 2.0 };
 

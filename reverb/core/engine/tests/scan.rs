@@ -7,8 +7,8 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{chunk, config, insert, insert_all, item, item_of, queue};
-use reverb_data::ErrorKind;
-use reverb_engine::{MAX_SAMPLE_BYTES, Scan, Table, TableConfig};
+use reverb_data::{ErrorKind, TableConfig};
+use reverb_engine::{MAX_SAMPLE_BYTES, Scan, Table};
 
 fn rest(table: &Table, scan: &mut Scan) -> Vec<u64> {
     let mut keys = Vec::new();
@@ -59,7 +59,7 @@ fn nothing_is_counted_and_no_limiter_is_asked() {
         assert_eq!((item.priority, item.rate_limited), (1.0, false));
     }
     let after = table.info();
-    assert_eq!(reverb_engine::TableInfo { worker_time: before.worker_time, ..after }, before);
+    assert_eq!(reverb_data::TableInfo { worker_time: before.worker_time, ..after }, before);
 }
 
 #[test]

@@ -5,7 +5,8 @@
 mod common;
 
 use common::{config, insert, insert_all, item, item_of, limiter, min_size, queue, sample_one};
-use reverb_engine::{SelectorConfig, Table, TableConfig};
+use reverb_data::{SelectorConfig, TableConfig};
+use reverb_engine::Table;
 
 const MAX_HEAP: SelectorConfig = SelectorConfig::Heap { min_heap: false };
 const MIN_HEAP: SelectorConfig = SelectorConfig::Heap { min_heap: true };

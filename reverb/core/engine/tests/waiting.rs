@@ -11,8 +11,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use common::{config, insert, insert_all, item, limiter, min_size, queue};
-use reverb_data::{ErrorKind, Sampled};
-use reverb_engine::{Confirm, Table, TableConfig};
+use reverb_data::{ErrorKind, Sampled, TableConfig};
+use reverb_engine::{Confirm, Table};
 use tokio::time::Instant;
 
 const NO_WAIT: Option<Duration> = Some(Duration::ZERO);

@@ -9,9 +9,12 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use reverb_data::{Chunk, ChunkBuilder, DType, NewItem, SequenceRange, Shape, Tensor, TensorData};
+use reverb_data::{
+    Chunk, ChunkBuilder, DType, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange, Shape,
+    TableConfig, Tensor, TensorData,
+};
 use reverb_data::{KeyGenerator, TrajectoryBuilder};
-use reverb_engine::{RateLimiterConfig, SelectorConfig, Table, TableConfig};
+use reverb_engine::Table;
 use reverb_server::{Server, ServerOptions, local_transport};
 use reverb_wire::GrpcTransport;
 use reverb_wire::transport::{InsertBatch, Transport};

@@ -4,7 +4,8 @@
 
 use std::error::Error;
 
-use reverb_engine::{RateLimiterConfig, SelectorConfig, Table, TableConfig};
+use reverb_data::{RateLimiterConfig, SelectorConfig, TableConfig};
+use reverb_engine::Table;
 use reverb_server::{Server, ServerOptions};
 use tokio::runtime::Runtime;
 

@@ -5,7 +5,6 @@
 
 mod checkpoints;
 mod health;
-pub mod info;
 mod insert_stream;
 mod listener;
 pub mod local;

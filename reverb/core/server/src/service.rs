@@ -8,6 +8,7 @@ use h2::RecvStream;
 use h2::server::SendResponse;
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use reverb_data::{Error, Result};
+use reverb_wire::convert::table_info::from_table_info;
 use reverb_wire::generated::reverb::CheckpointStatusRequest;
 use reverb_wire::generated::{
     CheckpointRequest, CheckpointResponse, InitializeConnectionResponse, MutatePrioritiesRequest,
@@ -24,7 +25,7 @@ use reverb_wire::{
 
 use crate::checkpoints::Checkpoints;
 use crate::health;
-use crate::info::table_info;
+
 use crate::insert_stream::InsertStream;
 use crate::reflection;
 use crate::responder::Responder;
@@ -64,7 +65,7 @@ impl Service {
     }
 
     pub(crate) fn info(&self) -> Vec<reverb_wire::generated::TableInfo> {
-        self.tables.all().iter().map(|table| table_info(&table.info())).collect()
+        self.tables.all().iter().map(|table| from_table_info(&table.info())).collect()
     }
 }
 

@@ -8,8 +8,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_data::{ErrorKind, TensorData};
-use reverb_engine::{RateLimiterConfig, SelectorConfig, TableConfig};
+use reverb_data::{ErrorKind, RateLimiterConfig, SelectorConfig, TableConfig, TensorData};
 use reverb_server::{Server, local_transport};
 use reverb_wire::transport::{InsertBatch, Transport};
 use support::*;

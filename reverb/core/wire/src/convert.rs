@@ -2,3 +2,5 @@
 //! Between generated messages and the types of the core.
 
 pub mod signature;
+pub mod table_config;
+pub mod table_info;

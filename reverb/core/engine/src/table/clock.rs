@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::info::WorkerTime;
+use reverb_data::WorkerTime;
 
 /// What a table does, or what it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

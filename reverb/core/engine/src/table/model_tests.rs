@@ -2,12 +2,12 @@
 //! Random operations on a table's state, compared with a model that is as simple as can be.
 
 use proptest::prelude::*;
-use reverb_data::{Chunk, NewItem, SequenceRange, TrajectoryBuilder};
+use reverb_data::{
+    Chunk, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange, TableConfig,
+    TrajectoryBuilder,
+};
 
-use super::TableConfig;
 use super::state::{Batch, TableState};
-use crate::rate_limiter::RateLimiterConfig;
-use crate::selector::SelectorConfig;
 
 const CHUNK_BYTES: usize = 10;
 

@@ -10,10 +10,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use reverb_data::{Error, Result, StoredItem};
+use reverb_data::{Error, Result, StoredItem, TableInfo};
 
 use super::Table;
-use super::info::TableInfo;
 use super::items::Item;
 use super::state::{Contents, TableState};
 use crate::selector::Handle;
@@ -231,7 +230,7 @@ mod tests {
     use super::super::state::Batch;
     use super::super::testing::{config, insert, item, table};
     use super::*;
-    use crate::selector::SelectorConfig;
+    use reverb_data::SelectorConfig;
 
     fn keys(items: &[StoredItem]) -> Vec<u64> {
         items.iter().map(|item| item.key).collect()
@@ -336,7 +335,7 @@ mod tests {
             earlier in proptest::collection::vec(step(), 0..60),
             later in proptest::collection::vec(step(), 0..60),
         ) {
-            let config = super::super::TableConfig {
+            let config = reverb_data::TableConfig {
                 sampler: SelectorConfig::Uniform,
                 max_times_sampled: 3,
                 ..config(20)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A table made of stored items.
 
-use reverb_data::{Error, Result, StoredItem};
+use reverb_data::{Counters, Error, Result, StoredItem, TableConfig};
 
-use super::state::{Counters, TableState};
-use super::{Table, TableConfig, check_priority};
+use super::state::TableState;
+use super::{Table, check_priority};
 
 /// Deleted items that are freed together.
 const MAX_GARBAGE: usize = 1024;

@@ -14,10 +14,11 @@ use std::hint::black_box;
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use reverb_data::{Error, NewItem, Result, Sampled, Stacking, StoredItem, Trajectory};
+use reverb_data::{
+    Counters, Error, NewItem, Result, Sampled, Stacking, StoredItem, TableConfig, Trajectory,
+};
 use smallvec::SmallVec;
 
-use super::TableConfig;
 use super::episodes::Episodes;
 use super::items::{Item, Items};
 use super::moment::Before;
@@ -49,21 +50,6 @@ pub(super) struct TableState {
     newest_ns: i64,
     /// While a moment of the past is copied: what has changed since.
     before: Option<Box<Before>>,
-}
-
-/// What a table has counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counters {
-    /// Inserts that its limiter counted.
-    pub inserts: i64,
-    /// Samples that its limiter counted.
-    pub samples: i64,
-    /// Items removed, for whatever reason.
-    pub deletes: i64,
-    /// How often an episode lost its last item.
-    pub deleted_episodes: i64,
-    /// Items that were sampled at least once.
-    pub unique_samples: i64,
 }
 
 /// What a reset throws away.

@@ -4,13 +4,11 @@
 use std::sync::Arc;
 
 use reverb_data::{
-    Chunk, ChunkBuilder, DType, Error, NewItem, SequenceRange, Shape, Tensor, TensorData,
-    TrajectoryBuilder,
+    Chunk, ChunkBuilder, DType, Error, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange,
+    Shape, TableConfig, Tensor, TensorData, TrajectoryBuilder,
 };
 
-use super::{Confirm, Table, TableConfig};
-use crate::rate_limiter::RateLimiterConfig;
-use crate::selector::SelectorConfig;
+use super::{Confirm, Table};
 
 /// A table `t`, first in, first out, that lets everything through.
 pub(in crate::table) fn config(max_size: i64) -> TableConfig {

@@ -5,8 +5,11 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use reverb_data::{Chunk, Error, NewItem, SequenceRange, Trajectory, TrajectoryBuilder};
-use reverb_engine::{Confirm, RateLimiterConfig, SelectorConfig, Table, TableConfig};
+use reverb_data::{
+    Chunk, Error, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange, TableConfig,
+    Trajectory, TrajectoryBuilder,
+};
+use reverb_engine::{Confirm, Table};
 
 pub(crate) const UNLIMITED: f64 = f64::MAX;
 

@@ -16,10 +16,10 @@ use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use http::{HeaderMap, Method, Request, Version};
 use reverb_data::{
-    Chunk, ChunkBuilder, DType, NewItem, Result, Sampled, SequenceRange, Shape, Tensor, TensorData,
-    TrajectoryBuilder,
+    Chunk, ChunkBuilder, DType, NewItem, RateLimiterConfig, Result, Sampled, SelectorConfig,
+    SequenceRange, Shape, TableConfig, Tensor, TensorData, TrajectoryBuilder,
 };
-use reverb_engine::{RateLimiterConfig, SelectorConfig, Table, TableConfig};
+use reverb_engine::Table;
 use reverb_server::{Server, ServerOptions};
 use reverb_wire::codec::insert::decode_confirmation;
 use reverb_wire::message::Message;

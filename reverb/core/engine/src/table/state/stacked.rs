@@ -117,11 +117,10 @@ impl TableState {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use reverb_data::{ErrorKind, Stacking};
+    use reverb_data::{ErrorKind, SelectorConfig, Stacking, TableConfig};
 
     use super::super::{Batch, TableState};
-    use crate::selector::{Selector, SelectorConfig};
-    use crate::table::TableConfig;
+    use crate::selector::Selector;
     use crate::table::testing::{config, item_of_length};
 
     fn queue(sampler: SelectorConfig, max_times_sampled: i32) -> TableState {

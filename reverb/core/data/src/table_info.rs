@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a table tells about itself.
+//! The state of a table in numbers.
 
-use super::TableConfig;
+use crate::TableConfig;
 
 /// A table at one instant.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,4 +48,19 @@ pub struct WorkerTime {
     pub waiting_for_sampling_ms: i64,
     /// Samples waited.
     pub waiting_for_inserts_ms: i64,
+}
+
+/// What a table has counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Inserts that its limiter counted.
+    pub inserts: i64,
+    /// Samples that its limiter counted.
+    pub samples: i64,
+    /// Items removed, for whatever reason.
+    pub deletes: i64,
+    /// How often an episode lost its last item.
+    pub deleted_episodes: i64,
+    /// Items that were sampled at least once.
+    pub unique_samples: i64,
 }

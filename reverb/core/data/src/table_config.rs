@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The settings of a table, with their limits.
+
+use bytes::Bytes;
+
+use crate::{Error, Result, Signature};
+
+/// Largest `max_size`: sizes are 32 bits wide in the protocol.
+const MAX_MAX_SIZE: i64 = i32::MAX as i64;
+
+/// What a table is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableConfig {
+    /// Its name; not empty.
+    pub name: String,
+    /// Chooses items to sample.
+    pub sampler: SelectorConfig,
+    /// Chooses the item to remove when there is one too many.
+    pub remover: SelectorConfig,
+    /// Most items in it.
+    pub max_size: i64,
+    /// Samples after which an item is removed; no limit below 1.
+    pub max_times_sampled: i32,
+    /// Keeps inserts and samples in step.
+    pub rate_limiter: RateLimiterConfig,
+    /// What its items look like. Told to clients, which check their items; not checked here.
+    pub signature: Option<TableSignature>,
+    /// Makes random choices repeatable; seeded by the operating system if absent.
+    pub seed: Option<u64>,
+}
+
+impl TableConfig {
+    /// Checks every argument.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` that names the argument, its value and its limit.
+    pub fn validate(&self) -> Result<()> {
+        if self.name.is_empty() {
+            return Err(Error::invalid_argument("name of a table must not be empty."));
+        }
+        let check = || {
+            if !(1..=MAX_MAX_SIZE).contains(&self.max_size) {
+                return Err(Error::invalid_argument(format!(
+                    "max_size must be at least 1 and at most {MAX_MAX_SIZE}, got {}.",
+                    self.max_size
+                )));
+            }
+            self.sampler.validate()?;
+            self.remover.validate()?;
+            self.rate_limiter.validate()
+        };
+        check().map_err(|error| error.context(&format!("Table {}", self.name)))
+    }
+}
+
+/// What a table's items look like.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableSignature {
+    /// The columns in flat order.
+    pub flat: Signature,
+    /// The nest of specs, a serialized `tensorflow.StructuredValue`; never looked into here.
+    pub encoded: Bytes,
+}
+
+/// Which selector, with its parameters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum SelectorConfig {
+    /// The item that was inserted first.
+    Fifo,
+    /// The item that was inserted last.
+    Lifo,
+    /// Every item alike.
+    Uniform,
+    /// Items in proportion to `priority ^ priority_exponent`; priority 0 weighs nothing.
+    Prioritized {
+        /// The exponent; 0 makes all items with a priority above 0 alike.
+        priority_exponent: f64,
+    },
+    /// The item of highest priority, or of lowest; ties go to the one inserted or updated first.
+    Heap {
+        /// Whether the lowest priority is chosen.
+        min_heap: bool,
+    },
+}
+
+impl SelectorConfig {
+    /// Whether the choice follows from the items alone.
+    pub fn is_deterministic(&self) -> bool {
+        match self {
+            Self::Fifo | Self::Lifo | Self::Heap { .. } => true,
+            Self::Uniform | Self::Prioritized { .. } => false,
+        }
+    }
+
+    /// Checks the parameters.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` that names the argument, its value and its limit.
+    pub fn validate(&self) -> Result<()> {
+        match *self {
+            Self::Prioritized { priority_exponent } if !priority_exponent.is_finite() => {
+                Err(Error::invalid_argument(format!(
+                    "priority_exponent must be finite, got {priority_exponent}."
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The four numbers of a rate limiter.
+///
+/// With `I` inserts, `S` samples and `D` deletes so far, a table holds `I - D` items, and the
+/// cursor `I * samples_per_insert - S` must stay between `min_diff` and `max_diff`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RateLimiterConfig {
+    /// Samples that each insert pays for.
+    pub samples_per_insert: f64,
+    /// No sample before the table holds this many items.
+    pub min_size_to_sample: i64,
+    /// Samples wait when the cursor would fall below this.
+    pub min_diff: f64,
+    /// Inserts wait when the cursor would rise above this.
+    pub max_diff: f64,
+}
+
+impl RateLimiterConfig {
+    /// Checks the four numbers.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` that names the argument, its value and its limit.
+    pub fn validate(&self) -> Result<()> {
+        let Self { samples_per_insert, min_size_to_sample, min_diff, max_diff } = *self;
+        if !(samples_per_insert > 0.0 && samples_per_insert.is_finite()) {
+            return Err(Error::invalid_argument(format!(
+                "samples_per_insert must be finite and greater than 0, got {samples_per_insert}."
+            )));
+        }
+        if min_size_to_sample < 1 {
+            return Err(Error::invalid_argument(format!(
+                "min_size_to_sample must be at least 1, got {min_size_to_sample}."
+            )));
+        }
+        for (argument, value) in [("min_diff", min_diff), ("max_diff", max_diff)] {
+            if value.is_nan() {
+                return Err(Error::invalid_argument(format!(
+                    "{argument} must be a number, got NaN."
+                )));
+            }
+        }
+        Ok(())
+    }
+}

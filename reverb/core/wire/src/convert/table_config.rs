@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The settings of a table as messages name them, and back.
+
+use prost::Message;
+use reverb_data::{Result, SelectorConfig, TableSignature};
+
+use super::signature::flatten_signature;
+use crate::generated::KeyDistributionOptions;
+use crate::generated::key_distribution_options::{Distribution, Heap, Prioritized};
+use crate::generated::tensorflow::StructuredValue;
+
+/// A selector as the protocol names it.
+pub fn from_selector(config: SelectorConfig) -> KeyDistributionOptions {
+    let distribution = match config {
+        SelectorConfig::Fifo => Distribution::Fifo(true),
+        SelectorConfig::Lifo => Distribution::Lifo(true),
+        SelectorConfig::Uniform => Distribution::Uniform(true),
+        SelectorConfig::Prioritized { priority_exponent } => {
+            Distribution::Prioritized(Prioritized { priority_exponent })
+        }
+        SelectorConfig::Heap { min_heap } => Distribution::Heap(Heap { min_heap }),
+    };
+    KeyDistributionOptions {
+        is_deterministic: config.is_deterministic(),
+        distribution: Some(distribution),
+    }
+}
+
+/// The message behind a signature.
+pub fn from_signature(signature: &TableSignature) -> Option<StructuredValue> {
+    // Who gave the table its signature has checked it; one that cannot be read is none.
+    StructuredValue::decode(signature.encoded.as_ref()).ok()
+}
+
+/// A signature of a message.
+///
+/// # Errors
+///
+/// `InvalidArgument` if it holds anything but specs.
+pub fn to_signature(message: &StructuredValue) -> Result<TableSignature> {
+    let flat = flatten_signature(message)?;
+    Ok(TableSignature { flat, encoded: message.encode_to_vec().into() })
+}
+
+/// The selector that a message names, or `None` if it names none.
+pub fn to_selector(options: Option<&KeyDistributionOptions>) -> Option<SelectorConfig> {
+    // Every variant is named, so that the compiler leads whoever adds one here.
+    match options?.distribution.as_ref()? {
+        Distribution::Fifo(is_set) => is_set.then_some(SelectorConfig::Fifo),
+        Distribution::Lifo(is_set) => is_set.then_some(SelectorConfig::Lifo),
+        Distribution::Uniform(is_set) => is_set.then_some(SelectorConfig::Uniform),
+        Distribution::Prioritized(Prioritized { priority_exponent }) => {
+            Some(SelectorConfig::Prioritized { priority_exponent: *priority_exponent })
+        }
+        Distribution::Heap(Heap { min_heap }) => Some(SelectorConfig::Heap { min_heap: *min_heap }),
+    }
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tables as messages describe them.
+
+use reverb_data::{RateLimiterConfig, TableInfo, WorkerTime};
+
+use super::table_config::{from_selector, from_signature};
+use crate::generated as proto;
+
+/// The message about a table. Parts with only default values are present all the same: clients look
+/// for them.
+pub fn from_table_info(info: &TableInfo) -> proto::TableInfo {
+    let config = &info.config;
+    proto::TableInfo {
+        sampler_options: Some(from_selector(config.sampler)),
+        remover_options: Some(from_selector(config.remover)),
+        max_size: config.max_size,
+        max_times_sampled: config.max_times_sampled,
+        rate_limiter_info: Some(rate_limiter(
+            &config.rate_limiter,
+            info.num_inserts,
+            info.num_samples,
+        )),
+        signature: config.signature.as_ref().and_then(from_signature),
+        current_size: info.current_size,
+        name: config.name.clone(),
+        num_episodes: info.num_episodes,
+        num_deleted_episodes: info.num_deleted_episodes,
+        num_unique_samples: info.num_unique_samples,
+        table_worker_time: Some(worker_time(info.worker_time)),
+    }
+}
+
+/// A stored table as a server describes one: what a checkpoint does not have is 0.
+pub fn from_checkpoint(message: &proto::PriorityTableCheckpoint) -> proto::TableInfo {
+    let limiter = message.rate_limiter.unwrap_or_default();
+    let stats = |completed| Some(proto::RateLimiterCallStats { completed });
+    proto::TableInfo {
+        name: message.table_name.clone(),
+        sampler_options: message.sampler,
+        remover_options: message.remover,
+        max_size: message.max_size,
+        current_size: limiter.insert_count - limiter.delete_count,
+        rate_limiter_info: Some(proto::RateLimiterInfo {
+            samples_per_insert: limiter.samples_per_insert,
+            min_diff: limiter.min_diff,
+            max_diff: limiter.max_diff,
+            min_size_to_sample: limiter.min_size_to_sample,
+            insert_stats: stats(limiter.insert_count),
+            sample_stats: stats(limiter.sample_count),
+        }),
+        signature: message.signature.clone(),
+        max_times_sampled: message.max_times_sampled,
+        num_deleted_episodes: message.num_deleted_episodes,
+        num_unique_samples: message.num_unique_samples,
+        ..proto::TableInfo::default()
+    }
+}
+
+fn rate_limiter(config: &RateLimiterConfig, inserts: i64, samples: i64) -> proto::RateLimiterInfo {
+    proto::RateLimiterInfo {
+        samples_per_insert: config.samples_per_insert,
+        min_diff: config.min_diff,
+        max_diff: config.max_diff,
+        min_size_to_sample: config.min_size_to_sample,
+        insert_stats: Some(proto::RateLimiterCallStats { completed: inserts }),
+        sample_stats: Some(proto::RateLimiterCallStats { completed: samples }),
+    }
+}
+
+fn worker_time(time: WorkerTime) -> proto::TableWorkerTime {
+    proto::TableWorkerTime {
+        running_ms: time.running_ms,
+        sampling_ms: time.sampling_ms,
+        inserting_ms: time.inserting_ms,
+        sleeping_ms: time.sleeping_ms,
+        waiting_for_sampling_ms: time.waiting_for_sampling_ms,
+        waiting_for_inserts_ms: time.waiting_for_inserts_ms,
+    }
+}
