@@ -5,8 +5,6 @@
 
 #![allow(unsafe_code)]
 
-use std::time::Duration;
-
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -16,23 +14,10 @@ const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 /// and over; at the default of 10 ms most of its time went to clearing fresh pages.
 const PURGE_DELAY_MS: std::ffi::c_long = 1000;
 
-/// Seldom enough not to matter to who uses the memory again at once.
-const GIVE_BACK_EVERY: Duration = Duration::from_secs(5);
-
-/// Gives free memory back to the system from time to time, for as long as the process lives.
+/// Returns free memory to the system, except pages that belong to another thread's heap.
 ///
-/// The allocator does that by itself only while it is busy, and in part: after a table was emptied, nothing may happen
-/// for hours.
-pub(crate) async fn give_back_from_time_to_time() {
-    loop {
-        tokio::time::sleep(GIVE_BACK_EVERY).await;
-        crate::tensorflow::tidy_up();
-        give_back();
-    }
-}
-
-/// Gives free memory back to the system, except pages that another thread filled and looks after.
-pub(crate) fn give_back() {
+/// The allocator purges by itself only while it is busy, and only in part.
+pub(crate) fn purge() {
     // SAFETY: may be called at any time, by any thread.
     unsafe { libmimalloc_sys::mi_collect(true) };
 }

@@ -283,7 +283,7 @@ impl BatchedTrajectoryWriter {
 
     #[pyo3(signature = (data, columns))]
     fn remember_structure(&self, data: &Bound<'_, PyAny>, columns: Vec<usize>) -> PyResult<()> {
-        if let Some(structure) = Structure::of(data, &|_| true)?
+        if let Some(structure) = Structure::from_nest(data, &|_| true)?
             && structure.num_leaves() == columns.len()
         {
             self.state.lock().steps.remember(structure, columns);

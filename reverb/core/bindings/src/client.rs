@@ -142,7 +142,7 @@ impl Client {
         let core = self.core();
         wait(py, core.reset(table))?;
         // In this process, it was this thread that freed the items.
-        py.detach(allocator::give_back);
+        py.detach(allocator::purge);
         Ok(())
     }
 

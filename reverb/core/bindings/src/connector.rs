@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use reverb_client::Connector;
 use reverb_data::Result;
-use reverb_server::{is_loopback_target, local_transport};
+use reverb_server::local_transport;
+use reverb_wire::target::loopback_port;
 use reverb_wire::transport::Transport;
 use reverb_wire::{GrpcTransport, Keepalive};
 
@@ -25,7 +26,7 @@ impl AnyConnector {
     pub(crate) fn new(address: &str, connect_timeout: Duration, keepalive: Keepalive) -> Self {
         Self {
             address: address.to_owned(),
-            loopback_port: is_loopback_target(address),
+            loopback_port: loopback_port(address),
             connect_timeout,
             keepalive,
             remote: OnceLock::new(),

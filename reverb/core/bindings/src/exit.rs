@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What becomes of waiting threads when the interpreter ends.
+//! Shutdown: how blocked threads end when the interpreter exits.
 //!
-//! First it joins all threads but daemons: those that wait in vain give up then. Later it is taken down while daemons
-//! still run: those that wait never come back.
+//! The interpreter first joins all threads but daemons: blocked calls give up then. Later it is
+//! finalized while daemons still run: a daemon that is blocked here never returns to Python
+//! (<https://github.com/python/cpython/issues/87135>: a thread that takes the GIL then crashes or hangs).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,28 +16,28 @@ use reverb_data::Error;
 
 use crate::error::OrRaise;
 
-/// Waits give up when none of them got on for this long.
+/// Blocked calls give up when none of them made progress for this long.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A wait that began only then has at least this long.
+/// A call that began during the shutdown blocks at least this long.
 const LEAST_PATIENCE: Duration = Duration::from_millis(300);
 
-/// How long the end of the process waits for daemon threads to get out of the way, at most.
+/// How long the finalization waits for daemon threads to park, at most.
 const PARKING_TIME: Duration = Duration::from_millis(500);
 
 /// Whether the interpreter joins its threads, or has done so.
-static NEAR: AtomicBool = AtomicBool::new(false);
+static SHUTTING_DOWN: AtomicBool = AtomicBool::new(false);
 /// Whether waits have given up: later ones are short.
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
-/// Whether the interpreter is being taken down.
-static HERE: AtomicBool = AtomicBool::new(false);
+/// Whether the interpreter is being finalized.
+static FINALIZING: AtomicBool = AtomicBool::new(false);
 /// Threads inside `wait` that may want the GIL.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 static STATE: Mutex<State> =
     Mutex::new(State { finalizer: None, progress: None, blocked: BTreeSet::new() });
 
 struct State {
-    /// The thread that takes the interpreter down.
+    /// The thread that finalizes the interpreter.
     finalizer: Option<ThreadId>,
     /// When a thread that the interpreter joins last got what it waited for.
     progress: Option<Instant>,
@@ -44,22 +45,23 @@ struct State {
     blocked: BTreeSet<u64>,
 }
 
-/// The interpreter begins to join its threads.
-pub(crate) fn comes_near() {
+/// Starts the shutdown: the interpreter begins to join its threads.
+pub(crate) fn begin_shutdown() {
     STATE.lock().progress = Some(Instant::now());
-    NEAR.store(true, Ordering::Release);
+    SHUTTING_DOWN.store(true, Ordering::Release);
 }
 
-/// Whether it does so, or did.
-pub(crate) fn is_near() -> bool {
-    NEAR.load(Ordering::Acquire)
+/// Whether the interpreter joins its threads, or has done so.
+pub(crate) fn is_shutting_down() -> bool {
+    SHUTTING_DOWN.load(Ordering::Acquire)
 }
 
-/// The interpreter is taken down now, by this thread. Returns when no other is on its way to take the GIL: older
-/// versions of Python end such a thread with its Rust frames still on the stack.
-pub(crate) fn is_here() {
+/// Starts the finalization, which this thread runs. Blocks for at most [`PARKING_TIME`], until no
+/// other thread is about to take the GIL: older versions of Python end such a thread with its Rust
+/// frames still on the stack.
+pub(crate) fn finalize() {
     STATE.lock().finalizer = Some(std::thread::current().id());
-    HERE.store(true, Ordering::Release);
+    FINALIZING.store(true, Ordering::Release);
     let deadline = Instant::now() + PARKING_TIME;
     while WAITING.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
@@ -80,10 +82,10 @@ impl Waiting {
         Self
     }
 
-    /// Never returns once the interpreter is taken down, except to the thread that does it.
+    /// Never returns once the interpreter is being finalized, except to the thread that does it.
     #[expect(clippy::unused_self, reason = "only a thread that is counted as waiting may park")]
     pub(crate) fn park_at_the_end(&self) {
-        if !HERE.load(Ordering::Acquire) || is_alone() {
+        if !FINALIZING.load(Ordering::Acquire) || is_finalizer_thread() {
             return;
         }
         WAITING.fetch_sub(1, Ordering::AcqRel);
@@ -101,16 +103,17 @@ impl Drop for Waiting {
 
 /// This thread got what it waited for.
 pub(crate) fn progressed(py: Python<'_>) -> PyResult<()> {
-    if is_near() && !is_daemon(py)? {
+    if is_shutting_down() && !is_daemon(py)? {
         STATE.lock().progress = Some(Instant::now());
     }
     Ok(())
 }
 
-/// How much longer a wait goes on once the main thread has ended.
+/// How long a call stays blocked after the main thread has ended.
 ///
-/// Threads that work on are left alone, as Python does it. Only when every thread that the interpreter joins waits
-/// here, and nothing comes for any of them, they give up: the program would never end otherwise.
+/// Threads that still work are left alone, as in Python. Calls give up only when every thread that
+/// the interpreter joins is blocked here and none makes progress: the program would never end
+/// otherwise.
 pub(crate) struct Patience {
     thread: u64,
     began: Instant,
@@ -118,7 +121,7 @@ pub(crate) struct Patience {
 
 impl Patience {
     pub(crate) fn new(py: Python<'_>) -> PyResult<Self> {
-        if is_alone() {
+        if is_finalizer_thread() {
             return Ok(Self { thread: 0, began: Instant::now() });
         }
         let thread = py.import("threading")?.call_method0("get_ident")?.extract()?;
@@ -153,14 +156,15 @@ impl Drop for Patience {
     }
 }
 
-/// Whether this is the thread that takes the interpreter down. Python's modules may be gone by then.
-fn is_alone() -> bool {
-    HERE.load(Ordering::Acquire) && STATE.lock().finalizer == Some(std::thread::current().id())
+/// Whether this thread finalizes the interpreter. Python's modules may be gone by then.
+fn is_finalizer_thread() -> bool {
+    FINALIZING.load(Ordering::Acquire)
+        && STATE.lock().finalizer == Some(std::thread::current().id())
 }
 
 /// Whether the interpreter ends without this thread.
 fn is_daemon(py: Python<'_>) -> PyResult<bool> {
-    if is_alone() {
+    if is_finalizer_thread() {
         return Ok(false);
     }
     py.import("threading")?.call_method0("current_thread")?.getattr("daemon")?.extract()
@@ -168,7 +172,7 @@ fn is_daemon(py: Python<'_>) -> PyResult<bool> {
 
 /// Whether every thread that the interpreter joins is inside `wait`.
 fn are_all_blocked(py: Python<'_>) -> PyResult<bool> {
-    if is_alone() {
+    if is_finalizer_thread() {
         return Ok(true);
     }
     let threading = py.import("threading")?;

@@ -112,7 +112,7 @@ impl Writer {
             return Ok(());
         }
         let closed = wait(py, self.core.close(retry_on_unavailable));
-        if exit::is_near() && closed.is_err() {
+        if exit::is_shutting_down() && closed.is_err() {
             // Mostly it is the collector who closes now, and cannot tell anybody.
             log::warn!(
                 "a writer was closed with {} unconfirmed items, because the interpreter is exiting",

@@ -29,7 +29,7 @@ impl Structure {
     /// The structure of a nest, or `None` if it has containers that only dm-tree knows.
     ///
     /// `is_leaf` says of everything that is no container whether it may be a leaf.
-    pub(crate) fn of(
+    pub(crate) fn from_nest(
         value: &Bound<'_, PyAny>,
         is_leaf: &dyn Fn(&Bound<'_, PyAny>) -> bool,
     ) -> PyResult<Option<Self>> {
@@ -37,7 +37,7 @@ impl Structure {
             let mut entries = Vec::with_capacity(dict.len());
             for (key, value) in dict {
                 let Ok(key) = key.cast_exact::<PyString>() else { return Ok(None) };
-                let Some(child) = Self::of(&value, is_leaf)? else { return Ok(None) };
+                let Some(child) = Self::from_nest(&value, is_leaf)? else { return Ok(None) };
                 entries.push((key.to_string(), key.clone().unbind(), child));
             }
             // Python sorts strings by code point, which is the order of their UTF-8 bytes.
@@ -67,7 +67,7 @@ impl Structure {
     ) -> PyResult<Option<Vec<Self>>> {
         let mut children = Vec::new();
         for value in values {
-            let Some(child) = Self::of(&value, is_leaf)? else { return Ok(None) };
+            let Some(child) = Self::from_nest(&value, is_leaf)? else { return Ok(None) };
             children.push(child);
         }
         Ok(Some(children))

@@ -4,13 +4,14 @@
 use std::ops::Deref;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use reverb_checkpoint::leave_locks_to_parent;
 use reverb_data::{Error, Result};
 use tokio::runtime::Runtime;
 
-use crate::{allocator, exit};
+use crate::{allocator, exit, tensorflow};
 
 /// Counts forks: objects remember in which process they were made.
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
@@ -31,9 +32,22 @@ pub(crate) fn runtime() -> &'static Runtime {
             .thread_name("reverb")
             .build()
             .expect("the system gives us threads");
-        runtime.spawn(allocator::give_back_from_time_to_time());
+        runtime.spawn(keep_house());
         runtime
     })
+}
+
+/// Interval of the housekeeping. Long enough that memory which is about to be used again is left.
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What has to be done now and then although no call asks for it, in this order.
+const HOUSEKEEPING: [fn(); 2] = [tensorflow::evict_idle_clients, allocator::purge];
+
+async fn keep_house() {
+    loop {
+        tokio::time::sleep(HOUSEKEEPING_INTERVAL).await;
+        HOUSEKEEPING.iter().for_each(|task| task());
+    }
 }
 
 /// In which process an object was made.
@@ -105,14 +119,14 @@ impl<T> Drop for Local<T> {
 #[pyfunction]
 #[pyo3(name = "_shut_down")]
 pub(crate) fn shut_down() {
-    exit::comes_near();
+    exit::begin_shutdown();
 }
 
 /// Keeps daemon threads away from the interpreter while it is taken down.
 #[pyfunction]
 #[pyo3(name = "_finalize")]
 fn finalize(py: Python<'_>) {
-    py.detach(exit::is_here);
+    py.detach(exit::finalize);
 }
 
 #[pyfunction]

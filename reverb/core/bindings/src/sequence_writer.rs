@@ -159,7 +159,7 @@ impl SequenceWriter {
 
     #[pyo3(signature = (data))]
     fn remember_structure(&self, data: &Bound<'_, PyAny>) -> PyResult<()> {
-        if let Some(structure) = Structure::of(data, &|_| true)?
+        if let Some(structure) = Structure::from_nest(data, &|_| true)?
             && structure.num_leaves() == self.core.columns().len()
         {
             self.steps.lock().remember(structure, ());

@@ -25,7 +25,7 @@ pub(crate) struct ItemSelector {
 }
 
 impl ItemSelector {
-    fn of(config: SelectorConfig) -> Self {
+    fn new(config: SelectorConfig) -> Self {
         Self { config, taken: AtomicBool::new(false) }
     }
 
@@ -59,7 +59,7 @@ macro_rules! selector_without_arguments {
         impl $name {
             #[new]
             fn new() -> PyClassInitializer<Self> {
-                PyClassInitializer::from(ItemSelector::of($config)).add_subclass(Self)
+                PyClassInitializer::from(ItemSelector::new($config)).add_subclass(Self)
             }
         }
     };
@@ -92,7 +92,7 @@ impl PrioritizedSelector {
     fn new(priority_exponent: f64) -> PyResult<PyClassInitializer<Self>> {
         let config = SelectorConfig::Prioritized { priority_exponent };
         config.validate().or_raise()?;
-        Ok(PyClassInitializer::from(ItemSelector::of(config)).add_subclass(Self))
+        Ok(PyClassInitializer::from(ItemSelector::new(config)).add_subclass(Self))
     }
 }
 
@@ -105,7 +105,7 @@ impl HeapSelector {
     #[new]
     #[pyo3(signature = (min_heap))]
     fn new(min_heap: bool) -> PyClassInitializer<Self> {
-        PyClassInitializer::from(ItemSelector::of(SelectorConfig::Heap { min_heap }))
+        PyClassInitializer::from(ItemSelector::new(SelectorConfig::Heap { min_heap }))
             .add_subclass(Self)
     }
 }

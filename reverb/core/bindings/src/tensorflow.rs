@@ -58,8 +58,8 @@ fn client(address: &str) -> Result<Arc<Client>> {
     Ok(client)
 }
 
-/// Forgets what was not used for a while. To be called now and then.
-pub(crate) fn tidy_up() {
+/// Drops the clients that no op used for a while, and their connections.
+pub(crate) fn evict_idle_clients() {
     reverb_tf::give_back();
     // Somebody may have held the lock when this process was forked off another.
     let Some(clients) = CLIENTS.try_lock() else { return };

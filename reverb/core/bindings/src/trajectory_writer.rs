@@ -207,7 +207,7 @@ impl TrajectoryWriter {
 
     #[pyo3(signature = (data, columns))]
     fn remember_structure(&self, data: &Bound<'_, PyAny>, columns: Vec<usize>) -> PyResult<()> {
-        if let Some(structure) = Structure::of(data, &|_| true)?
+        if let Some(structure) = Structure::from_nest(data, &|_| true)?
             && structure.num_leaves() == columns.len()
         {
             self.state.lock().steps.remember(structure, columns);
@@ -229,7 +229,9 @@ impl TrajectoryWriter {
         } else {
             let is_column =
                 |value: &Bound<'_, PyAny>| value.is_exact_instance_of::<TrajectoryColumn>();
-            let Some(structure) = Structure::of(trajectory, &is_column)? else { return Ok(false) };
+            let Some(structure) = Structure::from_nest(trajectory, &is_column)? else {
+                return Ok(false);
+            };
             let mut leaves = Leaves::new();
             structure.flatten(trajectory, &mut leaves)?;
             self.state.lock().trajectories.remember(structure, ());

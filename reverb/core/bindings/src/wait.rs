@@ -39,7 +39,7 @@ where
             return result.or_raise();
         }
         py.check_signals()?;
-        if exit::is_near() {
+        if exit::is_shutting_down() {
             let more = match patience.take() {
                 Some(patience) => patience,
                 None => Patience::new(py)?,

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use flate2::{Decompress, FlushDecompress, Status};
 use reverb_data::Result;
 
-use crate::failure::{damaged, of_io};
+use crate::failure::{damaged, from_io};
 use crate::progress::Progress;
 use crate::record::{FOOTER_BYTES, HEADER_BYTES, masked_crc, parse_header, record_bytes};
 
@@ -194,7 +194,7 @@ impl Encoding {
     /// Finds out from a file that has at least one record.
     pub(crate) fn of_file(path: &Path, file: &File) -> Result<Self> {
         let mut header = [0; HEADER_BYTES];
-        let read = read_at(file, &mut header, 0).map_err(|error| of_io("read", path, &error))?;
+        let read = read_at(file, &mut header, 0).map_err(|error| from_io("read", path, &error))?;
         // A header whose checksum agrees is no accident, whatever else its bytes could mean.
         let is_record = read == HEADER_BYTES && parse_header(&header).is_some();
         Ok(if is_record { Self::Plain } else { Self::Zlib })
@@ -244,7 +244,7 @@ impl Input {
             match read_at(&self.file, &mut self.buffer, self.file_offset) {
                 Ok(filled) => break filled,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(of_io("read", &self.path, &error)),
+                Err(error) => return Err(from_io("read", &self.path, &error)),
             }
         };
         self.progress.add_bytes(self.filled as u64);
@@ -270,7 +270,7 @@ impl Input {
         if status == Status::StreamEnd {
             let end = self.file_offset + self.used as u64;
             let rest = read_at(&self.file, &mut [0], end);
-            if rest.map_err(|error| of_io("read", &self.path, &error))? > 0 {
+            if rest.map_err(|error| from_io("read", &self.path, &error))? > 0 {
                 let what = "bytes follow the end of the compressed stream.";
                 return Err(damaged(&self.path, &at(self.used), what));
             }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, FixedOffset, Local, TimeDelta};
 use reverb_data::Result;
 
-use crate::failure::of_io;
+use crate::failure::from_io;
 use crate::held::{Held, HeldCheckpoint};
 use crate::lock::{FileLock, is_locked, lock_directory};
 use crate::manifest::Manifest;
@@ -47,7 +47,7 @@ pub(crate) fn latest(root: &Path, server: Option<&ServerName>) -> Result<Option<
 /// Whether a server of this name saved a checkpoint. If nobody can tell, it did: loading it fails
 /// and tells why, where passing over it would load an older one.
 fn may_be_of(path: &Path, server: &ServerName) -> bool {
-    Manifest::of(path).map_or(true, |manifest| manifest.name.as_ref() == Some(server))
+    Manifest::read_or_empty(path).map_or(true, |manifest| manifest.name.as_ref() == Some(server))
 }
 
 /// Whether a directory is a complete checkpoint.
@@ -59,7 +59,7 @@ pub(crate) fn is_complete(path: &Path) -> Result<bool> {
     match path.join(DONE).try_exists() {
         // A plain file has nothing in it.
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(false),
-        found => found.map_err(|error| of_io("look into", path, &error)),
+        found => found.map_err(|error| from_io("look into", path, &error)),
     }
 }
 
@@ -68,11 +68,11 @@ fn names(root: &Path) -> Result<Vec<OsString>> {
     let entries = match fs::read_dir(root) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(of_io("list", root, &error)),
+        Err(error) => return Err(from_io("list", root, &error)),
     };
     let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
     let mut names: Vec<_> =
-        names.collect::<io::Result<_>>().map_err(|error| of_io("list", root, &error))?;
+        names.collect::<io::Result<_>>().map_err(|error| from_io("list", root, &error))?;
     names.retain(|name| !is_partial(name));
     names.sort_by(|a, b| a.as_encoded_bytes().cmp(b.as_encoded_bytes()));
     Ok(names)
@@ -101,7 +101,7 @@ struct PartialDirectory {
 impl PartialDirectory {
     fn create_file(&self, name: &str) -> Result<File> {
         let path = self.path.join(name);
-        File::create_new(&path).map_err(|error| of_io("create", &path, &error))
+        File::create_new(&path).map_err(|error| from_io("create", &path, &error))
     }
 }
 
@@ -113,10 +113,10 @@ fn new_partial(root: &Path) -> PathBuf {
 impl Partial {
     /// Makes the directory, and `root` before it.
     pub(crate) fn create(root: &Path) -> Result<Self> {
-        fs::create_dir_all(root).map_err(|error| of_io("create directory", root, &error))?;
+        fs::create_dir_all(root).map_err(|error| from_io("create directory", root, &error))?;
         let _lock = lock_directory(root);
         let path = new_partial(root);
-        fs::create_dir(&path).map_err(|error| of_io("create directory", &path, &error))?;
+        fs::create_dir(&path).map_err(|error| from_io("create directory", &path, &error))?;
         let directory = PartialDirectory { path, is_published: false };
         let tables = directory.create_file(TABLES)?;
         let lock = FileLock::try_new(&tables);
@@ -148,13 +148,13 @@ impl Partial {
             File::open(&done)?.sync_all()?;
             sync_directory(&directory.path)
         };
-        write().map_err(|error| of_io("write", &done, &error))?;
+        write().map_err(|error| from_io("write", &done, &error))?;
         let others_wait = lock_directory(&root);
         let path = root.join(next_name(&root)?);
-        fs::rename(&directory.path, &path).map_err(|error| of_io("create", &path, &error))?;
+        fs::rename(&directory.path, &path).map_err(|error| from_io("create", &path, &error))?;
         directory.is_published = true;
         drop(others_wait);
-        sync_directory(&root).map_err(|error| of_io("write", &root, &error))?;
+        sync_directory(&root).map_err(|error| from_io("write", &root, &error))?;
         if let Some(other) = latest(&root, manifest.name.as_ref())?.filter(|other| *other > path) {
             log::warn!(
                 "checkpoint {}: {} sorts behind it, so a server that starts loads that one; move \
@@ -183,20 +183,20 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 
 /// The present time as a name that sorts behind every checkpoint there is.
 fn next_name(root: &Path) -> Result<String> {
-    let now = name_of(&Local::now().fixed_offset());
+    let now = to_name(&Local::now().fixed_offset());
     let last = names(root)?.into_iter().rev().find_map(|name| {
         let time = DateTime::parse_from_rfc3339(name.to_str()?).ok()?;
         Some((name.to_str()?.to_owned(), time))
     });
     match last {
         // The clock was set back, or the offset from UTC has changed.
-        Some((name, time)) if name >= now => Ok(name_of(&(time + TimeDelta::nanoseconds(1)))),
+        Some((name, time)) if name >= now => Ok(to_name(&(time + TimeDelta::nanoseconds(1)))),
         _ => Ok(now),
     }
 }
 
 /// RFC 3339 in local time, like the original's names.
-fn name_of(time: &DateTime<FixedOffset>) -> String {
+fn to_name(time: &DateTime<FixedOffset>) -> String {
     time.format("%Y-%m-%dT%H:%M:%S%.9f%:z").to_string()
 }
 

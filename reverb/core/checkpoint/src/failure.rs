@@ -7,7 +7,7 @@ use std::path::Path;
 use reverb_data::{Error, ErrorKind};
 
 /// What the system says about a path.
-pub(crate) fn of_io(what: &str, path: &Path, error: &io::Error) -> Error {
+pub(crate) fn from_io(what: &str, path: &Path, error: &io::Error) -> Error {
     let (kind, advice) = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             (ErrorKind::ResourceExhausted, " Free some space, or choose another directory.")

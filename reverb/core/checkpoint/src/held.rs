@@ -191,7 +191,7 @@ fn name_is_taken(root: &Path, file: &Path, name: &ServerName) -> Error {
 }
 
 fn checkpoint_is_taken(root: &Path, path: &Path) -> Error {
-    let manifest = Manifest::of(path).unwrap_or_default();
+    let manifest = Manifest::read_or_empty(path).unwrap_or_default();
     Error::failed_precondition(format!(
         "Checkpoint {} belongs to {}: if this server loaded it, both would hold the same data. Stop \
          the other server, or give each server a name of its own in the directory {} by \

@@ -147,7 +147,7 @@ fn tell_of_name(stored: &Stored, options: &LoadOptions) {
 /// Tells a server that starts with nothing of checkpoints that are not its own.
 fn tell_of_others(options: &LoadOptions) -> Result<()> {
     if let (Some(name), Some(other)) = (&options.name, latest(&options.root, None)?) {
-        let whose = Manifest::of(&other)?.name;
+        let whose = Manifest::read_or_empty(&other)?.name;
         let whose = whose.map_or_else(|| "has no name".to_owned(), |it| format!("is named {it}"));
         log::warn!(
             "checkpoint directory {}: nothing is loaded, for there is no checkpoint of a server \

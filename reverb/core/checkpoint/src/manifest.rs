@@ -11,7 +11,7 @@ use std::path::Path;
 use reverb_data::{Error, Result};
 
 use crate::directory::DONE;
-use crate::failure::{damaged, of_io};
+use crate::failure::{damaged, from_io};
 use crate::name::ServerName;
 use crate::owner::Owner;
 
@@ -47,19 +47,19 @@ impl Manifest {
         Self { name, owner: Some(Owner::here()), files: Vec::new() }
     }
 
-    /// Reads that of a checkpoint; an empty one if another program wrote the checkpoint.
+    /// Reads the manifest of a checkpoint; an empty one if another program wrote the checkpoint.
     ///
     /// # Errors
     ///
     /// `FailedPrecondition` if it cannot be read, `DataLoss` if it is damaged.
-    pub(crate) fn of(checkpoint: &Path) -> Result<Self> {
+    pub(crate) fn read_or_empty(checkpoint: &Path) -> Result<Self> {
         Ok(Self::read(checkpoint)?.unwrap_or_default())
     }
 
     /// The same, but `None` if another program wrote the checkpoint.
     pub(crate) fn read(checkpoint: &Path) -> Result<Option<Self>> {
         let done = checkpoint.join(DONE);
-        let content = fs::read(&done).map_err(|error| of_io("read", &done, &error))?;
+        let content = fs::read(&done).map_err(|error| from_io("read", &done, &error))?;
         Self::parse(&content).map_err(|error| damaged(&done, "at byte 0", error.message()))
     }
 

@@ -137,7 +137,7 @@ pub(crate) fn check(cancel: &AtomicBool) -> Result<()> {
 }
 
 /// Lets threads that answer callers go first; for this thread, and for good.
-pub(crate) fn step_back() {
+pub(crate) fn lower_priority() {
     // Elsewhere the same calls would be about the whole process.
     #[cfg(target_os = "linux")]
     {

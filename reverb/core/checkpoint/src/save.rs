@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use reverb_data::{Error, Result, StoredItem};
-use reverb_engine::{Moment, Table, TableSnapshot};
+use reverb_engine::{SnapshotCut, Table, TableSnapshot};
 use reverb_wire::codec::chunk::put_chunk_data;
 use reverb_wire::codec::item::{ItemHead, put_item_with_keys};
 
 use crate::chunk_set::ChunkSet;
 use crate::directory::{CHUNKS, ITEMS, Partial, TABLES, prune};
-use crate::failure::of_io;
+use crate::failure::from_io;
 use crate::held::Held;
 use crate::manifest::{FileEntry, Manifest};
 use crate::name::ServerName;
-use crate::pipeline::{in_order, num_threads, step_back};
+use crate::pipeline::{in_order, lower_priority, num_threads};
 use crate::progress::Progress;
 use crate::record::put_record;
 use crate::settings;
@@ -89,13 +89,13 @@ pub fn save(
     }
     let start = Instant::now();
     let partial = Partial::create(&options.root)?;
-    let moment = Moment::begin(tables)?;
+    let moment = SnapshotCut::begin(tables)?;
     let locked = moment.locked();
     let num_items = moment.num_items();
     progress.expect_items(num_items);
     let snapshots = moment.copy();
     // Not before: whoever waits for a table would wait for a thread that has stepped back.
-    step_back();
+    lower_priority();
     let mut manifest = Manifest::new(options.name.clone());
     manifest.files.push(write_tables(&partial, &snapshots, progress)?);
     let mut chunks = ChunkSet::default();
@@ -164,7 +164,7 @@ fn write_items(
 
 /// What a thread that compresses works with: a compressor, and a buffer for records.
 fn begin_thread() -> (Compressor, Vec<u8>) {
-    step_back();
+    lower_priority();
     (Compressor::new(), Vec::new())
 }
 
@@ -242,13 +242,13 @@ impl<'a> RecordFile<'a> {
     fn finish(mut self, records: u64) -> Result<FileEntry> {
         let trailer = self.checksum.trailer();
         self.write_bytes(&trailer)?;
-        self.file.sync_all().map_err(|error| of_io("write", &self.path, &error))?;
+        self.file.sync_all().map_err(|error| from_io("write", &self.path, &error))?;
         Ok(FileEntry { name: self.name.to_owned(), records, bytes: self.bytes })
     }
 
     fn write_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         let mut file = self.file;
-        file.write_all(bytes).map_err(|error| of_io("write", &self.path, &error))?;
+        file.write_all(bytes).map_err(|error| from_io("write", &self.path, &error))?;
         self.bytes += bytes.len() as u64;
         self.progress.add_bytes(bytes.len() as u64);
         Ok(())

@@ -11,7 +11,7 @@ use reverb_wire::generated::PrioritizedItem;
 
 use crate::blocks::Block;
 use crate::progress::Progress;
-use crate::stored::{Stored, chunk_of};
+use crate::stored::{Stored, to_chunk};
 
 /// Numbers about the items of a table; empty where there are no items.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -62,7 +62,7 @@ impl Stored {
         self.for_each_chunk(
             progress,
             |record, block| {
-                let chunk = chunk_of(record, block)?;
+                let chunk = to_chunk(record, block)?;
                 let tensors = chunk.tensors().map_while(Result::ok);
                 let decoded = tensors.map(|tensor| tensor.uncompressed_bytes() as u64).sum();
                 Ok(ChunkSize { key: chunk.key(), encoded: chunk.data().len() as u64, decoded })
@@ -91,7 +91,7 @@ impl Stored {
             }
         };
         for (table, message) in self.messages_in_tables() {
-            count(entry_of(table, message)?);
+            count(to_entry(table, message)?);
         }
         let parse = |block: &Block| self.entries_of(block);
         self.for_each_item_block(progress, parse, |entry| {
@@ -106,14 +106,14 @@ impl Stored {
             let record = record?;
             let entry = RawItem::parse(record.data)
                 .and_then(|raw| self.position_of(raw.table))
-                .and_then(|table| entry_of(table, record.data));
+                .and_then(|table| to_entry(table, record.data));
             entry.map_err(|error| record.damaged(error.message()))
         });
         entries.collect()
     }
 }
 
-fn entry_of(table: usize, message: &[u8]) -> Result<Entry> {
+fn to_entry(table: usize, message: &[u8]) -> Result<Entry> {
     let raw = RawItem::parse(message)?;
     let (mut chunks, mut lengths) = (Vec::new(), Vec::<u32>::new());
     raw.for_each_slice(|column, key, length| {

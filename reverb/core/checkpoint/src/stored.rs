@@ -17,7 +17,7 @@ use reverb_wire::generated::PriorityTableCheckpoint;
 
 use crate::blocks::{Block, Blocks, Encoding, Record};
 use crate::directory::{CHUNKS, DONE, ITEMS, TABLES, is_complete, latest};
-use crate::failure::{damaged, of_io};
+use crate::failure::{damaged, from_io};
 use crate::legacy;
 use crate::manifest::Manifest;
 use crate::name::ServerName;
@@ -240,7 +240,7 @@ impl Stored {
         let expected = expected.map_or(0, |it| it.records.min(1 << 22) as usize);
         let mut chunks = ChunkMap::with_capacity(expected);
         let mut num_lost = 0;
-        self.for_each_chunk(progress, chunk_of, |chunk| {
+        self.for_each_chunk(progress, to_chunk, |chunk| {
             match chunks.entry(chunk.key()) {
                 Entry::Vacant(entry) => drop(entry.insert(chunk)),
                 Entry::Occupied(entry) if entry.get().data() != chunk.data() => num_lost += 1,
@@ -278,7 +278,7 @@ impl Stored {
         let items = self.messages_in_tables().map(|(table, message)| {
             let name = self.tables[table].name();
             let item = RawItem::parse(message);
-            let item = item.and_then(|raw| item_of(&raw, message, chunks, name, &mut memo));
+            let item = item.and_then(|raw| to_item(&raw, message, chunks, name, &mut memo));
             let item = item.map_err(|error| {
                 damaged(&self.path.join(TABLES), &format!("in table {name}"), error.message())
             });
@@ -309,7 +309,7 @@ impl Stored {
             let record = record?;
             let item = RawItem::parse(record.data).and_then(|raw| {
                 let table = self.position_of(raw.table)?;
-                Ok((table, item_of(&raw, record.data, chunks, raw.table, &mut memo)?))
+                Ok((table, to_item(&raw, record.data, chunks, raw.table, &mut memo)?))
             });
             item.map_err(|error| record.damaged(error.message()))
         });
@@ -342,7 +342,7 @@ fn for_each_block<T: Send>(
 }
 
 /// Reads an item and checks what it refers to.
-fn item_of(
+fn to_item(
     raw: &RawItem<'_>,
     message: &[u8],
     chunks: &ChunkMap,
@@ -373,7 +373,7 @@ fn item_of(
 }
 
 /// Reads a chunk.
-pub(crate) fn chunk_of(record: &Record<'_>, block: &Block) -> Result<Chunk> {
+pub(crate) fn to_chunk(record: &Record<'_>, block: &Block) -> Result<Chunk> {
     let parse = || {
         let raw = RawChunk::parse(record.data)?;
         if !raw.has_deprecated_data {
@@ -390,7 +390,7 @@ fn open_file(directory: &Path, name: &str) -> Result<Option<Arc<File>>> {
     match File::open(&path) {
         Ok(file) => Ok(Some(Arc::new(file))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(of_io("read", &path, &error)),
+        Err(error) => Err(from_io("read", &path, &error)),
     }
 }
 

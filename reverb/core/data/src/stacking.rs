@@ -66,7 +66,7 @@ impl Layout {
     /// # Errors
     ///
     /// `DataLoss` if a chunk is damaged.
-    pub fn of(trajectory: &Trajectory) -> Result<Self> {
+    pub fn from_trajectory(trajectory: &Trajectory) -> Result<Self> {
         let columns = trajectory.columns().map(|column| {
             let (dtype, shape) = trajectory.column_spec(&column)?;
             Ok(ColumnLayout { dtype, shape, squeeze: column.squeeze })
@@ -83,7 +83,7 @@ impl Layout {
         if self.fits(trajectory)? {
             return Ok(());
         }
-        let other = Self::of(trajectory)?;
+        let other = Self::from_trajectory(trajectory)?;
         if self.0.len() != other.0.len() {
             return Err(different_columns(self.0.len(), other.0.len()));
         }
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn only_items_of_one_layout_can_be_stacked() {
-        let layout = Layout::of(&item(DType::Int32, 3, false)).unwrap();
+        let layout = Layout::from_trajectory(&item(DType::Int32, 3, false)).unwrap();
         assert_eq!(layout.check(&item(DType::Int32, 3, false)), Ok(()));
         let longer = layout.check(&item(DType::Int32, 4, false)).unwrap_err();
         assert!(
@@ -172,7 +172,7 @@ mod tests {
         );
         let floats = layout.check(&item(DType::Float32, 3, false)).unwrap_err();
         assert!(floats.message().contains("float [3,2] in another"), "{floats}");
-        let single = Layout::of(&item(DType::Int32, 1, false)).unwrap();
+        let single = Layout::from_trajectory(&item(DType::Int32, 1, false)).unwrap();
         assert!(single.check(&item(DType::Int32, 1, true)).is_err());
     }
 

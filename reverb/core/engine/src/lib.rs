@@ -17,4 +17,4 @@ mod selector;
 mod sum_tree;
 mod table;
 
-pub use table::{Confirm, MAX_SAMPLE_BYTES, Moment, Restored, Scan, Table, TableSnapshot};
+pub use table::{Confirm, MAX_SAMPLE_BYTES, Restored, Scan, SnapshotCut, Table, TableSnapshot};

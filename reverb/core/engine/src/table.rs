@@ -16,21 +16,21 @@ mod episodes;
 mod items;
 #[cfg(test)]
 mod model_tests;
-mod moment;
 mod restore;
 mod scan;
+mod snapshot;
 mod state;
 #[cfg(test)]
 mod testing;
-mod turn;
+mod wait_queues;
 
 use clock::{Activity, Clock};
-pub use moment::{Moment, TableSnapshot};
 pub use restore::Restored;
 pub use scan::Scan;
+pub use snapshot::{SnapshotCut, TableSnapshot};
 pub use state::MAX_SAMPLE_BYTES;
 use state::TableState;
-use turn::{Answer, Completions, Ticket, Turn};
+use wait_queues::{Answer, Completions, RequestId, WaitQueues};
 
 /// Most inserts that may be queued before writers are asked to wait.
 const MAX_QUEUED_INSERTS: i64 = 1000;
@@ -60,7 +60,7 @@ pub struct Table {
 
 struct Shared {
     state: TableState,
-    turn: Turn,
+    turn: WaitQueues,
     clock: Clock,
     closed: bool,
 }
@@ -97,7 +97,7 @@ impl Table {
         let insert_room = (config.max_size / 10).clamp(1, MAX_QUEUED_INSERTS) as usize;
         let shared = Shared {
             state: TableState::new(&config),
-            turn: Turn::default(),
+            turn: WaitQueues::default(),
             clock: Clock::new(Instant::now()),
             closed: false,
         };
@@ -135,12 +135,12 @@ impl Table {
     }
 
     /// Takes back the items of `confirm` that still wait for the rate limiter.
-    pub fn withdraw_inserts(&self, confirm: &Arc<dyn Confirm>) {
+    pub fn cancel_inserts(&self, confirm: &Arc<dyn Confirm>) {
         // A closed table has given up what waited. The items are freed outside of the lock.
-        let withdrawn = self
-            .operate(Activity::Running, |shared| shared.turn.withdraw_inserts(confirm))
+        let cancelled = self
+            .operate(Activity::Running, |shared| shared.turn.cancel_inserts(confirm))
             .unwrap_or_default();
-        drop(withdrawn);
+        drop(cancelled);
     }
 
     /// Waits while so many inserts are queued that writers should send no more. Returns at once
@@ -196,15 +196,13 @@ impl Table {
         let mut waiting = match self.attempt(num, stacking, timeout != Some(Duration::ZERO))? {
             Attempt::Answered(answer) => return answer,
             Attempt::Refused => return Err(self.rate_limiter_timeout()),
-            Attempt::Waiting { ticket, answer } => {
-                Waiting { table: self, ticket, answer, is_over: false }
-            }
+            Attempt::Waiting { id, answer } => Waiting { table: self, id, answer, is_over: false },
         };
         let Some(timeout) = timeout else { return waiting.answer().await };
         if let Ok(answer) = tokio::time::timeout(timeout, waiting.answer()).await {
             return answer;
         }
-        if waiting.withdraw() {
+        if waiting.cancel() {
             return Err(self.rate_limiter_timeout());
         }
         // Answered at the last moment; the answer is on its way.
@@ -325,15 +323,15 @@ impl Table {
         self.operate_and(
             Activity::Sampling,
             |shared| shared.turn.queue_sample(num, stacking),
-            |shared, done, ticket| {
+            |shared, done, id| {
                 if let Some(answer) = done.take_own() {
                     return Attempt::Answered(answer);
                 }
                 if !may_wait {
-                    shared.turn.withdraw(ticket);
+                    shared.turn.cancel(id);
                     return Attempt::Refused;
                 }
-                Attempt::Waiting { ticket, answer: shared.turn.wait(ticket) }
+                Attempt::Waiting { id, answer: shared.turn.wait(id) }
             },
         )
     }
@@ -356,13 +354,13 @@ impl Table {
             let mut guard = self.shared.lock();
             let shared = &mut *guard;
             if shared.closed {
-                return Err(turn::closed(self.name()));
+                return Err(wait_queues::closed(self.name()));
             }
             shared.clock.change(activity, Instant::now());
             let queued = shared.turn.queued_inserts();
             let worked = work(shared);
             let now_ns = if shared.turn.queued_inserts() > 0 { wall_clock_ns() } else { 0 };
-            shared.turn.pump(&mut shared.state, now_ns, &mut done);
+            shared.turn.serve(&mut shared.state, now_ns, &mut done);
             result = finish(shared, &mut done, worked);
             gained_room =
                 queued >= self.insert_room && shared.turn.queued_inserts() < self.insert_room;
@@ -397,14 +395,14 @@ impl fmt::Debug for Table {
 /// How far a sample request got at once.
 enum Attempt {
     Answered(Answer),
-    Waiting { ticket: Ticket, answer: oneshot::Receiver<Answer> },
+    Waiting { id: RequestId, answer: oneshot::Receiver<Answer> },
     Refused,
 }
 
 /// A place in the queue, given up when dropped.
 struct Waiting<'a> {
     table: &'a Table,
-    ticket: Ticket,
+    id: RequestId,
     answer: oneshot::Receiver<Answer>,
     is_over: bool,
 }
@@ -417,22 +415,22 @@ impl Waiting<'_> {
     }
 
     /// False if the request was answered before.
-    fn withdraw(&mut self) -> bool {
+    fn cancel(&mut self) -> bool {
         self.is_over = true;
         let mut shared = self.table.shared.lock();
-        let withdrawn = shared.turn.withdraw(self.ticket);
-        if withdrawn {
+        let cancelled = shared.turn.cancel(self.id);
+        if cancelled {
             let waits_for = shared.turn.waits_for();
             shared.clock.change(waits_for, Instant::now());
         }
-        withdrawn
+        cancelled
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            self.withdraw();
+            self.cancel();
         }
     }
 }

@@ -211,13 +211,13 @@ async fn inserts_that_wait_can_be_taken_back() {
     let gone = insert(&table, (0..3).map(|key| item(key, 1.0)).collect());
     let other = insert(&table, vec![item(3, 1.0)]);
     let confirm: Arc<dyn Confirm> = gone.clone();
-    table.withdraw_inserts(&confirm);
+    table.cancel_inserts(&confirm);
     assert_eq!(table.queued_inserts(), 1);
     assert_eq!(keys(&table.sample(10, None).await.unwrap()), [0, 3]);
     assert_eq!((&*gone.confirmed.lock(), &*other.confirmed.lock()), (&vec![0], &vec![3]));
     assert!(gone.failed.lock().is_empty());
     table.close();
-    table.withdraw_inserts(&confirm);
+    table.cancel_inserts(&confirm);
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use reverb_wire::stream::MessageReader;
 
 use crate::reflection;
 use crate::responder::Responder;
-use crate::service::{Service, read_only_message};
+use crate::service::{Service, read_single_message};
 use crate::stop;
 
 /// Answers a call of the health service, to its status.
@@ -24,7 +24,7 @@ pub(crate) async fn answer(
 ) -> Result<Status> {
     match method {
         "Check" => {
-            let request: HealthCheckRequest = read_only_message(service, &mut reader).await?;
+            let request: HealthCheckRequest = read_single_message(service, &mut reader).await?;
             if !is_known(&request.service) {
                 return Ok(unknown(&request.service));
             }
@@ -32,7 +32,7 @@ pub(crate) async fn answer(
             Ok(Status::ok())
         }
         "Watch" => {
-            let request: HealthCheckRequest = read_only_message(service, &mut reader).await?;
+            let request: HealthCheckRequest = read_single_message(service, &mut reader).await?;
             Err(watch(service, &request.service, responder).await)
         }
         _ => Err(Error::unimplemented("")),
@@ -73,5 +73,5 @@ fn unknown(service: &str) -> Status {
 }
 
 fn message(status: ServingStatus) -> Message {
-    Message::of(&HealthCheckResponse { status: status.into() })
+    Message::encode(&HealthCheckResponse { status: status.into() })
 }

@@ -79,7 +79,7 @@ impl<'a> InsertStream<'a> {
         if self.unconfirmed > 0 && responder.is_peer_gone() {
             // A writer that comes back sends them again. They must not be there twice.
             for table in self.service.tables.all() {
-                table.withdraw_inserts(&self.confirm);
+                table.cancel_inserts(&self.confirm);
             }
         }
         result

@@ -18,5 +18,5 @@ mod stop;
 mod tables;
 
 pub use checkpoints::CheckpointOptions;
-pub use local::{is_loopback_target, local_transport};
+pub use local::local_transport;
 pub use server::{Server, ServerOptions};

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use reverb_data::{Error, Result, Sampled, Stacking};
 use reverb_engine::{Confirm, Table};
 use reverb_wire::generated::reverb::CheckpointStatusResponse;
-use reverb_wire::target::{Place, loopback_port};
+use reverb_wire::target::HostPort;
 use reverb_wire::transport::{
     BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, ScanStream, ServerInfo,
     Transport,
@@ -42,7 +42,7 @@ struct Registered {
 
 /// Makes a server known, if it is reached by a loopback address.
 pub(crate) fn register(port: u16, host: Option<&str>, service: &Arc<Service>) {
-    let is_reached = host.is_none_or(|host| Place { host: host.to_owned(), port }.is_loopback());
+    let is_reached = host.is_none_or(|host| HostPort { host: host.to_owned(), port }.is_loopback());
     if is_reached {
         let service = Arc::downgrade(service);
         registry().lock().insert(port, Registered { service, process: std::process::id() });
@@ -67,11 +67,6 @@ pub fn local_transport(port: u16) -> Option<Arc<dyn Transport>> {
     };
     (!service.stop.is_stopped())
         .then(|| Arc::new(LocalTransport::new(&service, port)) as Arc<dyn Transport>)
-}
-
-/// The port, if `target` may mean a server of this process: one place, at a loopback address.
-pub fn is_loopback_target(target: &str) -> Option<u16> {
-    loopback_port(target)
 }
 
 /// The service of a server that clients do not keep alive: they may outlive it by far, and its tables can be large.

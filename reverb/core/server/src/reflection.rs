@@ -44,7 +44,7 @@ pub(crate) async fn run(
             message_response: Some(DIRECTORY.answer(request.message_request.as_ref())),
             original_request: Some(request),
         };
-        service.stop.or(responder.send(Message::of(&response))).await??;
+        service.stop.or(responder.send(Message::encode(&response))).await??;
     }
     Ok(())
 }

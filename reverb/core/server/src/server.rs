@@ -92,7 +92,7 @@ impl Server {
             }
         });
         if let Some(interval) = options.checkpoints.interval {
-            runtime.spawn(save_from_time_to_time(Arc::clone(&service), interval));
+            runtime.spawn(save_periodically(Arc::clone(&service), interval));
         }
         local::register(port, options.host.as_deref(), &service);
         Ok(Self { service, port, stop: stop_sender, done })
@@ -156,7 +156,7 @@ impl Drop for Server {
 }
 
 /// Saves when `interval` has passed since the last time it began to, until the server stops.
-async fn save_from_time_to_time(service: Arc<Service>, interval: Duration) {
+async fn save_periodically(service: Arc<Service>, interval: Duration) {
     let mut clock = tokio::time::interval(interval);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // The first tick comes at once.

@@ -135,31 +135,32 @@ async fn answer(
         "InsertStream" => InsertStream::new(service).run(reader, responder).await,
         "SampleStream" => sample_stream::run(service, reader, responder).await,
         "MutatePriorities" => {
-            let request: MutatePrioritiesRequest = read_only_message(service, &mut reader).await?;
+            let request: MutatePrioritiesRequest =
+                read_single_message(service, &mut reader).await?;
             let updates: Vec<(u64, f64)> =
                 request.updates.iter().map(|update| (update.key, update.priority)).collect();
             service.mutate(&request.table, &updates, &request.delete_keys)?;
-            responder.send_now(Message::of(&MutatePrioritiesResponse {}))
+            responder.send_now(Message::encode(&MutatePrioritiesResponse {}))
         }
         "Reset" => {
-            let request: ResetRequest = read_only_message(service, &mut reader).await?;
+            let request: ResetRequest = read_single_message(service, &mut reader).await?;
             service.reset(&request.table)?;
-            responder.send_now(Message::of(&ResetResponse {}))
+            responder.send_now(Message::encode(&ResetResponse {}))
         }
         "ServerInfo" => {
-            let ServerInfoRequest {} = read_only_message(service, &mut reader).await?;
+            let ServerInfoRequest {} = read_single_message(service, &mut reader).await?;
             let (high, low) = service.tables.state_id();
-            responder.send_now(Message::of(&ServerInfoResponse {
+            responder.send_now(Message::encode(&ServerInfoResponse {
                 tables_state_id: Some(Uint128 { high, low }),
                 table_info: service.info(),
             }))
         }
         "InitializeConnection" => initialize_connection(service, &mut reader, responder).await,
         "Checkpoint" => {
-            let CheckpointRequest {} = read_only_message(service, &mut reader).await?;
+            let CheckpointRequest {} = read_single_message(service, &mut reader).await?;
             responder.announce();
             let checkpoint_path = service.checkpoint().await?;
-            responder.send_now(Message::of(&CheckpointResponse { checkpoint_path }))
+            responder.send_now(Message::encode(&CheckpointResponse { checkpoint_path }))
         }
         _ => Err(Error::unimplemented("")),
     }
@@ -170,8 +171,8 @@ async fn answer_status(
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
-    let CheckpointStatusRequest {} = read_only_message(service, &mut reader).await?;
-    responder.send_now(Message::of(&service.checkpoints.status()))
+    let CheckpointStatusRequest {} = read_single_message(service, &mut reader).await?;
+    responder.send_now(Message::encode(&service.checkpoints.status()))
 }
 
 /// The original hands a pointer to clients of its own process here. An empty answer sends them to
@@ -182,13 +183,13 @@ async fn initialize_connection(
     responder: &mut Responder,
 ) -> Result<()> {
     if service.stop.or(reader.next()).await??.is_some() {
-        responder.send_now(Message::of(&InitializeConnectionResponse::default()))?;
+        responder.send_now(Message::encode(&InitializeConnectionResponse::default()))?;
     }
     Ok(())
 }
 
 /// The message of a call that has exactly one.
-pub(crate) async fn read_only_message<M: prost::Message + Default>(
+pub(crate) async fn read_single_message<M: prost::Message + Default>(
     service: &Service,
     reader: &mut MessageReader,
 ) -> Result<M> {

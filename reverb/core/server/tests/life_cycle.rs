@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reverb_data::ErrorKind;
-use reverb_server::{Server, ServerOptions, is_loopback_target, local_transport};
+use reverb_server::{Server, ServerOptions, local_transport};
 use reverb_wire::GrpcTransport;
 use reverb_wire::status::Code;
+use reverb_wire::target::loopback_port;
 use reverb_wire::transport::{InsertBatch, Transport};
 use support::*;
 use tokio::runtime::Handle;
@@ -262,9 +263,9 @@ async fn streams_may_be_cancelled_by_the_thousand() {
 #[tokio::test]
 async fn only_a_loopback_address_can_mean_a_server_of_this_process() {
     let server = start(vec![table(config("t"))]);
-    let port = is_loopback_target(&format!("localhost:{}", server.port())).unwrap();
+    let port = loopback_port(&format!("localhost:{}", server.port())).unwrap();
     assert!(local_transport(port).unwrap().is_local());
-    assert_eq!(is_loopback_target("example.com:80"), None);
+    assert_eq!(loopback_port("example.com:80"), None);
     drop(server);
     assert!(local_transport(port).is_none());
 }

@@ -154,7 +154,7 @@ async fn answer_of<Response: prost::Message + Default>(
     request: &impl prost::Message,
 ) -> Result<Response> {
     // If the stream is over already, the answer says why.
-    let _ = call.sender.send_last(Message::of(request));
+    let _ = call.sender.send_last(Message::encode(request));
     let mut answer = call.answer;
     let message = answer.next().await?;
     let Some(message) = message else {

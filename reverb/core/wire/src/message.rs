@@ -41,7 +41,7 @@ impl Segment {
 
 impl Message {
     /// The encoding of a generated message.
-    pub fn of(message: &impl prost::Message) -> Self {
+    pub fn encode(message: &impl prost::Message) -> Self {
         let mut builder = MessageBuilder::with_capacity(message.encoded_len());
         message.encode_raw(builder.out());
         builder.finish()
@@ -154,7 +154,7 @@ impl MessageBuilder {
 }
 
 /// The message as one buffer without its frame header, for tests and for calls without a network.
-pub fn body_of(mut message: Message) -> Bytes {
+pub fn body_bytes(mut message: Message) -> Bytes {
     message.advance(FRAME_HEADER_BYTES);
     let length = message.remaining();
     message.copy_to_bytes(length)

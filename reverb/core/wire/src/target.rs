@@ -7,19 +7,19 @@ use reverb_data::{Error, Result};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// In the order given; at least one.
-    pub places: Vec<Place>,
+    pub places: Vec<HostPort>,
 }
 
 /// A host name or an IP address, and a port.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct HostPort {
     /// Without brackets.
     pub host: String,
     /// Never 0.
     pub port: u16,
 }
 
-impl Place {
+impl HostPort {
     /// As it is written in a URI.
     pub fn authority(&self) -> String {
         if self.host.contains(':') {
@@ -70,7 +70,7 @@ fn without_scheme(text: &str) -> &str {
     text
 }
 
-fn parse_place(place: &str, text: &str) -> Result<Place> {
+fn parse_place(place: &str, text: &str) -> Result<HostPort> {
     let malformed = |what: &str| {
         Error::invalid_argument(format!(
             "Server address {text:?} {what}; write host:port, for example localhost:8000."
@@ -95,7 +95,7 @@ fn parse_place(place: &str, text: &str) -> Result<Place> {
     }
     let port = port.parse().ok().filter(|&port| port != 0);
     let port = port.ok_or_else(|| malformed("has no port between 1 and 65535"))?;
-    Ok(Place { host: host.to_owned(), port })
+    Ok(HostPort { host: host.to_owned(), port })
 }
 
 /// The port, if `target` is one place and a server in this process may be meant by it.
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     fn places(text: &str) -> Vec<String> {
-        Target::parse(text).unwrap().places.iter().map(Place::authority).collect()
+        Target::parse(text).unwrap().places.iter().map(HostPort::authority).collect()
     }
 
     #[test]

@@ -21,7 +21,7 @@ use reverb_wire::codec::sample::{
 };
 use reverb_wire::convert::signature::flatten_signature;
 use reverb_wire::generated as proto;
-use reverb_wire::message::{Message, body_of};
+use reverb_wire::message::{Message, body_bytes};
 use reverb_wire::transport::InsertBatch;
 
 macro_rules! capture {
@@ -89,7 +89,7 @@ fn captured_insert_requests_are_written_as_they_were_read() {
         }
         let mut expected = proto::InsertStreamRequest::decode(bytes).unwrap();
         expected.chunks.iter_mut().for_each(without_sizes);
-        let written = body_of(encode_request(&batch));
+        let written = body_bytes(encode_request(&batch));
         assert_eq!(proto::InsertStreamRequest::decode(written).unwrap(), expected);
     }
 }
@@ -116,7 +116,7 @@ fn a_captured_sample_is_read_and_written() {
 
     let mut encoder = SampleEncoder::new();
     encoder.push("lifo", sample, |_| panic!("this is no large sample"));
-    let written = body_of(encoder.finish().unwrap());
+    let written = body_bytes(encoder.finish().unwrap());
     let mut expected = proto::SampleStreamResponse::decode(bytes).unwrap();
     expected.entries[0].data.iter_mut().for_each(without_sizes);
     assert_eq!(proto::SampleStreamResponse::decode(written).unwrap(), expected);
@@ -124,21 +124,21 @@ fn a_captured_sample_is_read_and_written() {
 
 #[test]
 fn requests_and_confirmations_are_those_of_the_original() {
-    let written = body_of(Message::of(&request("lifo", 1, None, None)));
+    let written = body_bytes(Message::encode(&request("lifo", 1, None, None)));
     assert_eq!(written, capture!("sample_req"));
     let bytes = capture!("insert_resp_multi");
     let keys = decode_confirmation(&bytes).unwrap();
     assert!(keys.len() > 1);
-    assert_eq!(body_of(encode_confirmation(&keys)), bytes);
+    assert_eq!(body_bytes(encode_confirmation(&keys)), bytes);
     let unpacked = [0x08, 5, 0x08, 6];
     assert_eq!(decode_confirmation(&unpacked).unwrap(), [5, 6]);
 }
 
 #[test]
 fn what_the_original_lacks_has_numbers_that_it_skips() {
-    let plain = body_of(Message::of(&request("lifo", 1, None, None)));
+    let plain = body_bytes(Message::encode(&request("lifo", 1, None, None)));
     let stacked = request("lifo", 1, None, Some(Stacking { batch_size: 5, position: 2 }));
-    let written = body_of(Message::of(&stacked));
+    let written = body_bytes(Message::encode(&stacked));
     // Field 1000, a message.
     let mut expected = plain.to_vec();
     expected.extend([0xc2, 0x3e, 4, 0x08, 5, 0x10, 2]);
@@ -233,7 +233,7 @@ fn large_samples_are_cut_where_the_original_cuts_them() {
     let layout: Vec<Vec<(usize, bool, bool)>> = messages
         .into_iter()
         .map(|message| {
-            let message = proto::SampleStreamResponse::decode(body_of(message)).unwrap();
+            let message = proto::SampleStreamResponse::decode(body_bytes(message)).unwrap();
             let entries = message.entries.iter();
             entries.map(|it| (it.data.len(), it.info.is_some(), it.end_of_sequence)).collect()
         })
@@ -266,7 +266,7 @@ fn entry(info: Option<&Sampled>, data: &[&Chunk], end: bool) -> proto::SampleStr
     let info = info.map(|sample| {
         let mut encoder = SampleEncoder::new();
         encoder.push("t", sample, |_| {});
-        let message = body_of(encoder.finish().unwrap());
+        let message = body_bytes(encoder.finish().unwrap());
         proto::SampleStreamResponse::decode(message).unwrap().entries[0].info.clone().unwrap()
     });
     let data = data.iter().map(|chunk| proto::ChunkData {
@@ -346,7 +346,7 @@ fn a_reader_that_keeps_at_least_what_its_writer_counts_on_finds_every_chunk() {
             encoder.push("t", sample, |message| messages.push(message));
         }
         messages.extend(encoder.finish());
-        let messages: Vec<Bytes> = messages.into_iter().map(body_of).collect();
+        let messages: Vec<Bytes> = messages.into_iter().map(body_bytes).collect();
         lengths.push(messages.iter().map(Bytes::len).sum::<usize>());
         for message in &messages {
             decoder.push(message, &mut samples).unwrap();

@@ -13,7 +13,7 @@ use reverb_wire::codec::chunk::Sharing;
 use reverb_wire::codec::insert::{InsertRequest, decode_confirmation, encode_request};
 use reverb_wire::codec::sample::SampleDecoder;
 use reverb_wire::generated as proto;
-use reverb_wire::message::body_of;
+use reverb_wire::message::body_bytes;
 use reverb_wire::transport::InsertBatch;
 
 /// What a server and then a reader do with an insert request.
@@ -84,7 +84,7 @@ proptest! {
 
     #[test]
     fn what_we_write_the_generated_code_reads(batch in any_batch()) {
-        let message = proto::InsertStreamRequest::decode(body_of(encode_request(&batch))).unwrap();
+        let message = proto::InsertStreamRequest::decode(body_bytes(encode_request(&batch))).unwrap();
         prop_assert_eq!(&message.keep_chunk_keys, &batch.keep_chunk_keys);
         prop_assert_eq!(message.chunks.len(), batch.chunks.len());
         for (read, chunk) in message.chunks.iter().zip(&batch.chunks) {

@@ -118,7 +118,7 @@ impl Status {
     }
 
     /// A status that says what went wrong.
-    pub(crate) fn of(failure: &Failure) -> Self {
+    pub(crate) fn from_failure(failure: &Failure) -> Self {
         let status = Self::new();
         // A text with a zero byte in it ends there.
         let text = failure.message.split('\0').next().unwrap_or_default();

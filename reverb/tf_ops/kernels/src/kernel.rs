@@ -82,7 +82,7 @@ extern "C" fn create<T: Op>(construction: Opaque) -> Opaque {
     match created.unwrap_or_else(|panic| Err(bug(&*panic))) {
         Ok(op) => Box::into_raw(Box::new(op)).cast(),
         Err(failure) => {
-            let status = Status::of(&failure);
+            let status = Status::from_failure(&failure);
             // SAFETY: TensorFlow passes a construction that lives during the call.
             unsafe { (api().TF_OpKernelConstruction_Failure)(construction, status.raw()) };
             std::ptr::null_mut()
@@ -99,7 +99,7 @@ extern "C" fn compute<T: Op>(kernel: Opaque, context: Opaque) {
         op.compute(&mut Context { raw: context })
     }));
     if let Err(failure) = computed.unwrap_or_else(|panic| Err(bug(&*panic))) {
-        let status = Status::of(&failure);
+        let status = Status::from_failure(&failure);
         // SAFETY: TensorFlow passes a context that lives during the call.
         unsafe { (api().TF_OpKernelContext_Failure)(context, status.raw()) };
     }

@@ -197,7 +197,7 @@ impl PatternEngine {
         let step = self.lane.history_len() - 1;
         for (column, value) in row {
             let Some(watched) = &mut self.watched[*column] else { continue };
-            let number = Number::of(value);
+            let number = Number::from_value(value);
             if let Some(number) = number {
                 watched.numbers.push(step, number);
             }

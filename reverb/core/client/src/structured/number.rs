@@ -20,7 +20,7 @@ pub(super) enum Number {
 
 impl Number {
     /// The value; `None` if there is not exactly one element, or it is of another type.
-    pub(super) fn of(value: &CellValue<'_>) -> Option<Self> {
+    pub(super) fn from_value(value: &CellValue<'_>) -> Option<Self> {
         let CellValue::Bytes { dtype, shape, bytes } = value else { return None };
         if Tensor::num_elements(shape) != Some(1) {
             return None;
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     fn number(dtype: DType, shape: &[usize], bytes: &[u8]) -> Option<Number> {
-        Number::of(&CellValue::Bytes { dtype, shape, bytes })
+        Number::from_value(&CellValue::Bytes { dtype, shape, bytes })
     }
 
     #[test]
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(number(DType::Int8, &[0], &[]), None, "no element");
         assert_eq!(number(DType::Float16, &[], &[0, 0]), None);
         let text = CellValue::Strings { shape: &[], strings: vec![b"1".to_vec()] };
-        assert_eq!(Number::of(&text), None);
+        assert_eq!(Number::from_value(&text), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use reverb_data::{Result, Sampled};
 
 use super::state::TableState;
-use super::{MAX_SAMPLE_BYTES, Table, turn};
+use super::{MAX_SAMPLE_BYTES, Table, wait_queues};
 use crate::selector::Handle;
 
 /// Slots that are noted under one lock.
@@ -77,7 +77,7 @@ impl Table {
     fn look<T>(&self, read: impl FnOnce(&TableState) -> T) -> Result<T> {
         let shared = self.shared.lock();
         if shared.closed {
-            return Err(turn::closed(self.name()));
+            return Err(wait_queues::closed(self.name()));
         }
         Ok(read(&shared.state))
     }

@@ -5,7 +5,7 @@
 //! same result. Time is told by the caller. [`super::turn`] decides who comes next, and
 //! [`super::Table`] makes callers wait.
 //!
-//! [`super::moment`] copies a state while it goes on changing, and [`super::restore`] makes one of
+//! [`super::snapshot`] copies a state while it goes on changing, and [`super::restore`] makes one of
 //! such a copy.
 
 mod stacked;
@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 
 use super::episodes::Episodes;
 use super::items::{Item, Items};
-use super::moment::Before;
+use super::snapshot::BeforeImages;
 use crate::rate_limiter::RateLimiter;
 use crate::selector::{Handle, Pick, Selector};
 
@@ -49,7 +49,7 @@ pub(super) struct TableState {
     /// When the newest item was inserted, of all there ever were.
     newest_ns: i64,
     /// While a moment of the past is copied: what has changed since.
-    before: Option<Box<Before>>,
+    before_images: Option<Box<BeforeImages>>,
 }
 
 /// What a reset throws away.
@@ -160,7 +160,7 @@ impl TableState {
             garbage: Vec::new(),
             picks: Vec::new(),
             newest_ns: i64::MIN,
-            before: None,
+            before_images: None,
         }
     }
 
@@ -264,7 +264,7 @@ impl TableState {
             }));
             for &(handle, priority) in &found {
                 let item = contents.items.get_mut(handle);
-                note(&mut self.before, handle, item);
+                record(&mut self.before_images, handle, item);
                 item.priority = priority;
             }
             contents.sampler.update_many(&found);
@@ -276,8 +276,8 @@ impl TableState {
     pub(super) fn reset(&mut self, config: &TableConfig) -> Option<Contents> {
         self.limiter.reset();
         let contents = std::mem::replace(&mut self.contents, Contents::new(config));
-        match &mut self.before {
-            Some(before) => before.note_reset(contents),
+        match &mut self.before_images {
+            Some(before) => before.record_reset(contents),
             None => Some(contents),
         }
     }
@@ -288,8 +288,8 @@ impl TableState {
     }
 
     /// Where changes are noted, or an end of that.
-    pub(super) fn before_mut(&mut self) -> &mut Option<Box<Before>> {
-        &mut self.before
+    pub(super) fn before_images_mut(&mut self) -> &mut Option<Box<BeforeImages>> {
+        &mut self.before_images
     }
 
     /// Makes the counters of the limiter agree with the number of items.
@@ -354,7 +354,7 @@ impl TableState {
     fn take(&mut self, pick: Pick, batch: &mut Batch) {
         let table_size = self.contents.items.len() as i64;
         let item = self.contents.items.get_mut(pick.handle);
-        note(&mut self.before, pick.handle, item);
+        record(&mut self.before_images, pick.handle, item);
         if item.times_sampled == 0 {
             self.contents.num_unique_samples += 1;
         }
@@ -381,7 +381,7 @@ impl TableState {
     fn update_at(&mut self, handle: Handle, priority: f64) {
         let contents = &mut self.contents;
         let item = contents.items.get_mut(handle);
-        note(&mut self.before, handle, item);
+        record(&mut self.before_images, handle, item);
         item.priority = priority;
         contents.sampler.update(handle, priority);
         contents.remover.update(handle, priority);
@@ -390,7 +390,7 @@ impl TableState {
     fn delete_at(&mut self, handle: Handle) {
         let contents = &mut self.contents;
         let item = contents.items.remove(handle);
-        note(&mut self.before, handle, &item);
+        record(&mut self.before_images, handle, &item);
         contents.sampler.remove(handle);
         contents.remover.remove(handle);
         contents.episodes.remove(&item.trajectory);
@@ -401,9 +401,9 @@ impl TableState {
 }
 
 /// Notes an item that is about to change or was just removed, if a moment is being copied.
-fn note(before: &mut Option<Box<Before>>, handle: Handle, item: &Item) {
+fn record(before: &mut Option<Box<BeforeImages>>, handle: Handle, item: &Item) {
     if let Some(before) = before {
-        before.note(handle, item);
+        before.record(handle, item);
     }
 }
 

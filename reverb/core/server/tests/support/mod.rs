@@ -213,7 +213,7 @@ impl RawClient {
 
 impl RawStream {
     pub async fn send(&mut self, message: &impl prost::Message) {
-        self.sender.send(Message::of(message)).await.unwrap();
+        self.sender.send(Message::encode(message)).await.unwrap();
     }
 
     /// The next message, or the status.

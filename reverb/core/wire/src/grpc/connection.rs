@@ -18,7 +18,7 @@ use crate::stream::{
     CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
     SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES,
 };
-use crate::target::Place;
+use crate::target::HostPort;
 
 /// How long a server that could not be reached is passed over while there are others.
 const PASS_OVER: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ struct Link {
 }
 
 pub(super) struct Server {
-    pub(super) place: Place,
+    pub(super) place: HostPort,
     /// Several only if they are the same machine: the loopback addresses of both families.
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) peer: String,
@@ -61,7 +61,7 @@ struct State {
 
 impl Server {
     /// A server with at least one address. Nothing is connected yet.
-    pub(super) fn new(place: &Place, addresses: Vec<SocketAddr>, peer: String) -> Self {
+    pub(super) fn new(place: &HostPort, addresses: Vec<SocketAddr>, peer: String) -> Self {
         Self {
             place: place.clone(),
             addresses,

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::grpc::connection::{Connection, Server};
 use crate::keepalive::Keepalive;
-use crate::target::{Place, Target};
+use crate::target::{HostPort, Target};
 use crate::transport::BoxFuture;
 
 /// How long to wait for a host that does not answer at all. One that refuses says so at once.
@@ -24,7 +24,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK_UP_EVERY: Duration = Duration::from_secs(1);
 
 /// Finds the addresses of a place.
-type Lookup = dyn Fn(Place) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
+type Lookup = dyn Fn(HostPort) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
 
 /// All servers of a target.
 pub(super) struct Pool {
@@ -46,7 +46,7 @@ struct Names {
 
 impl Pool {
     pub(super) fn new(target: Target, keepalive: Keepalive) -> Arc<Self> {
-        let lookup = |place: Place| -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
+        let lookup = |place: HostPort| -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
             Box::pin(async move {
                 let host = (place.host.as_str(), place.port);
                 Ok(tokio::net::lookup_host(host).await?.collect())
@@ -176,7 +176,7 @@ impl Pool {
     }
 
     /// The addresses behind a name, those of a server together.
-    async fn addresses(&self, place: &Place) -> io::Result<Vec<Vec<SocketAddr>>> {
+    async fn addresses(&self, place: &HostPort) -> io::Result<Vec<Vec<SocketAddr>>> {
         let mut addresses = (self.lookup)(place.clone()).await?;
         let mut seen = HashSet::new();
         addresses.retain(|address| seen.insert(*address));
@@ -195,7 +195,7 @@ impl Pool {
 
 /// What a server is called in errors: as the user wrote it, with its address if others share the
 /// name.
-fn peer(place: &Place, addresses: &[SocketAddr], servers_of_place: usize) -> String {
+fn peer(place: &HostPort, addresses: &[SocketAddr], servers_of_place: usize) -> String {
     match addresses {
         [address] if servers_of_place > 1 => format!("{} ({})", place.authority(), address.ip()),
         _ => place.authority(),

@@ -72,7 +72,8 @@ impl SampleStream for GrpcSampleStream {
         }
         self.outstanding = self.outstanding.saturating_add(num_samples);
         // If the stream is over, `receive` says why.
-        let _ = self.sender.send_now(Message::of(&request(table, num_samples, timeout, stacking)));
+        let _ =
+            self.sender.send_now(Message::encode(&request(table, num_samples, timeout, stacking)));
         Ok(())
     }
 

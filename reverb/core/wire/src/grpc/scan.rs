@@ -24,7 +24,7 @@ impl GrpcScanStream {
         let request =
             ScanRequest { table: table.to_owned(), kept_chunk_bytes: KEPT_CHUNK_BYTES as i64 };
         // If the stream is over already, the answer says why.
-        let _ = sender.send_last(Message::of(&request));
+        let _ = sender.send_last(Message::encode(&request));
         Self { answer, decoder: SampleDecoder::new().with_kept_chunks(KEPT_CHUNK_BYTES) }
     }
 

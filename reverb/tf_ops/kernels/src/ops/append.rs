@@ -96,7 +96,7 @@ impl<T: Copy> Rows<T> {
         }
     }
 
-    fn of(name: &str, input: &Input, values: Vec<T>) -> Outcome<Self> {
+    fn from_input(name: &str, input: &Input, values: Vec<T>) -> Outcome<Self> {
         match (input.shape(), values.first()) {
             ([], Some(value)) => Ok(Self::All(*value)),
             ([_], _) => Ok(Self::Each(values)),
@@ -110,14 +110,14 @@ impl<T: Copy> Rows<T> {
 
 impl Rows<bool> {
     fn flags(input: &Input) -> Outcome<Self> {
-        Self::of("is_last", input, input.bytes().iter().map(|&flag| flag != 0).collect())
+        Self::from_input("is_last", input, input.bytes().iter().map(|&flag| flag != 0).collect())
     }
 }
 
 impl Rows<f64> {
     fn numbers(input: &Input) -> Outcome<Self> {
         let (numbers, _) = input.bytes().as_chunks::<8>();
-        Self::of(
+        Self::from_input(
             "priorities",
             input,
             numbers.iter().map(|&bytes| f64::from_ne_bytes(bytes)).collect(),

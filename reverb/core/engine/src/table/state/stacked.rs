@@ -37,7 +37,8 @@ impl TableState {
         let mut layout = None;
         if stacking.after(batch.len()).position > 0 {
             // What it got before an insert came in between is sampled, and the rest has to fit.
-            layout = batch.items.last().and_then(|last| Layout::of(&last.trajectory).ok());
+            layout =
+                batch.items.last().and_then(|last| Layout::from_trajectory(&last.trajectory).ok());
         }
         while !batch.is_full() && self.limiter.can_sample(1) {
             let Some(pick) = self.pick_one() else { return };
@@ -47,7 +48,7 @@ impl TableState {
             let trajectory = &self.contents.items.get(pick.handle).trajectory;
             let fits = match &layout {
                 Some(layout) => layout.check(trajectory),
-                None => Layout::of(trajectory).map(|first| layout = Some(first)),
+                None => Layout::from_trajectory(trajectory).map(|first| layout = Some(first)),
             };
             if let Err(error) = fits {
                 self.undo(undo, batch);

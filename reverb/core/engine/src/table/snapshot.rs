@@ -25,7 +25,7 @@ const FIRST_CHANGES: usize = 4096;
 
 /// Items of a table as they were at a moment, as far as they have changed since.
 #[derive(Debug)]
-pub(super) struct Before {
+pub(super) struct BeforeImages {
     /// When the newest item was inserted that takes part.
     newest_ns: i64,
     /// Slots there were.
@@ -39,7 +39,7 @@ pub(super) struct Before {
     reset: Option<Contents>,
 }
 
-impl Before {
+impl BeforeImages {
     /// Memory for some `num_slots` slots. Nothing takes part yet.
     fn prepare(num_slots: usize) -> Box<Self> {
         let noted = Vec::with_capacity(num_slots.div_ceil(64));
@@ -55,15 +55,15 @@ impl Before {
     }
 
     /// Notes an item that is about to change or was just removed.
-    pub(super) fn note(&mut self, handle: Handle, item: &Item) {
-        if self.takes_part(handle, item) {
+    pub(super) fn record(&mut self, handle: Handle, item: &Item) {
+        if self.is_part_of_snapshot(handle, item) {
             self.noted[handle as usize / 64] |= 1 << (handle % 64);
             self.changed.push(item.to_stored());
         }
     }
 
     /// Keeps what a reset throws away, unless it is not needed any more.
-    pub(super) fn note_reset(&mut self, contents: Contents) -> Option<Contents> {
+    pub(super) fn record_reset(&mut self, contents: Contents) -> Option<Contents> {
         if self.reset.is_some() || self.copied >= self.num_slots {
             return Some(contents);
         }
@@ -72,7 +72,7 @@ impl Before {
     }
 
     /// Whether an item was there at the moment, is as it was then, and was not copied.
-    fn takes_part(&self, handle: Handle, item: &Item) -> bool {
+    fn is_part_of_snapshot(&self, handle: Handle, item: &Item) -> bool {
         let slot = handle as usize;
         item.inserted_at_ns <= self.newest_ns
             && slot >= self.copied
@@ -93,7 +93,7 @@ impl Before {
     fn copy(&mut self, contents: &Contents, num_slots: usize, items: &mut Vec<StoredItem>) {
         let end = self.num_slots.min(self.copied + num_slots);
         let slots = contents.items.in_slots(self.copied..end);
-        let there = slots.filter(|(handle, item)| self.takes_part(*handle, item));
+        let there = slots.filter(|(handle, item)| self.is_part_of_snapshot(*handle, item));
         items.extend(there.map(|(_, item)| item.to_stored()));
         self.copied = end;
     }
@@ -110,13 +110,13 @@ pub struct TableSnapshot {
 
 /// A moment of several tables that is being copied. Dropping it gives up.
 #[derive(Debug)]
-pub struct Moment {
+pub struct SnapshotCut {
     /// What was noted of each table, and the table until it is copied.
     tables: Vec<(TableInfo, Arc<Table>)>,
     locked: Duration,
 }
 
-impl Moment {
+impl SnapshotCut {
     /// Notes the present moment of `tables`, which are all different.
     ///
     /// A table that is closed can be copied like any other.
@@ -127,16 +127,18 @@ impl Moment {
     pub fn begin(tables: &[Arc<Table>]) -> Result<Self> {
         let prepare = |table: &Arc<Table>| {
             let num_slots = table.shared.lock().state.items().num_slots();
-            (table.config().clone(), Before::prepare(num_slots + COPIED_SLOTS))
+            (table.config().clone(), BeforeImages::prepare(num_slots + COPIED_SLOTS))
         };
         // Memory first: a system may take its time to give it.
         let mut prepared: Vec<_> = tables.iter().map(prepare).collect();
         let mut moment = Self { tables: Vec::with_capacity(tables.len()), locked: Duration::ZERO };
         let mut all = Vec::with_capacity(tables.len());
-        step_aside();
+        yield_core();
         all.extend(tables.iter().map(|table| table.shared.lock()));
         let start = Instant::now();
-        if let Some(at) = all.iter_mut().position(|shared| shared.state.before_mut().is_some()) {
+        if let Some(at) =
+            all.iter_mut().position(|shared| shared.state.before_images_mut().is_some())
+        {
             return Err(Error::failed_precondition(format!(
                 "Table {} is being copied already.",
                 tables[at].name()
@@ -146,7 +148,7 @@ impl Moment {
         for ((table, shared), (config, mut before)) in tables.iter().zip(&mut all).zip(prepared) {
             let info = shared.info(config);
             before.begin(&shared.state);
-            *shared.state.before_mut() = Some(before);
+            *shared.state.before_images_mut() = Some(before);
             moment.tables.push((info, Arc::clone(table)));
         }
         moment.locked = start.elapsed();
@@ -180,10 +182,10 @@ impl Moment {
     }
 }
 
-impl Drop for Moment {
+impl Drop for SnapshotCut {
     fn drop(&mut self) {
         for (_, table) in &self.tables {
-            let before = table.shared.lock().state.before_mut().take();
+            let before = table.shared.lock().state.before_images_mut().take();
             drop(before);
         }
     }
@@ -191,7 +193,7 @@ impl Drop for Moment {
 
 /// Lets others have this core, without a lock. A thread that copies all the time loses its core in
 /// any case, and without this it would nearly always be with a lock that others wait for.
-fn step_aside() {
+fn yield_core() {
     std::thread::yield_now();
 }
 
@@ -199,7 +201,7 @@ fn step_aside() {
 fn copy_items(table: &Table, size: usize) -> Vec<StoredItem> {
     let mut items = Vec::with_capacity(size);
     let before = loop {
-        step_aside();
+        yield_core();
         let mut shared = table.shared.lock();
         if let Some(before) = copy_some(&mut shared.state, COPIED_SLOTS, &mut items) {
             break before;
@@ -213,13 +215,13 @@ fn copy_some(
     state: &mut TableState,
     num_slots: usize,
     items: &mut Vec<StoredItem>,
-) -> Option<Box<Before>> {
-    let mut before = state.before_mut().take().expect("the moment is not over");
+) -> Option<Box<BeforeImages>> {
+    let mut before = state.before_images_mut().take().expect("the moment is not over");
     if before.reset.is_some() || before.copied >= before.num_slots {
         return Some(before);
     }
     before.copy(state.contents(), num_slots, items);
-    *state.before_mut() = Some(before);
+    *state.before_images_mut() = Some(before);
     None
 }
 
@@ -240,7 +242,7 @@ mod tests {
     fn what_changes_while_it_is_copied_is_kept_as_it_was() {
         let table = table(5000);
         (0..4000).for_each(|key| insert(&table, key));
-        let moment = Moment::begin(std::slice::from_ref(&table)).unwrap();
+        let moment = SnapshotCut::begin(std::slice::from_ref(&table)).unwrap();
         assert_eq!(moment.num_items(), 4000);
         // In slots that are copied in the beginning, in the middle and at the end.
         table.mutate(&[(1, 50.0), (2000, 51.0), (3999, 52.0)], &[2, 2001, 3998]).unwrap();
@@ -253,7 +255,7 @@ mod tests {
         assert!(snapshot.items.iter().all(|item| item.priority.to_bits() == 1f64.to_bits()));
         assert_eq!(snapshot.info.num_inserts, 4000);
         assert_eq!(snapshot.info.num_deletes, 0);
-        let later = Moment::begin(&[table]).unwrap().copy().pop().unwrap();
+        let later = SnapshotCut::begin(&[table]).unwrap().copy().pop().unwrap();
         assert_eq!(later.items.len(), 4006);
         assert!(later.items[1].priority > 59.0);
     }
@@ -262,7 +264,7 @@ mod tests {
     fn a_table_that_is_reset_or_closed_meanwhile_is_copied_all_the_same() {
         let table = table(5000);
         (0..3000).for_each(|key| insert(&table, key));
-        let moment = Moment::begin(std::slice::from_ref(&table)).unwrap();
+        let moment = SnapshotCut::begin(std::slice::from_ref(&table)).unwrap();
         table.mutate(&[(7, 9.0)], &[8]).unwrap();
         table.reset();
         (0..10).for_each(|key| insert(&table, key));
@@ -277,11 +279,11 @@ mod tests {
     fn a_moment_that_is_given_up_leaves_no_trace() {
         let table = table(10);
         insert(&table, 1);
-        let moment = Moment::begin(std::slice::from_ref(&table)).unwrap();
-        let second = Moment::begin(std::slice::from_ref(&table)).unwrap_err();
+        let moment = SnapshotCut::begin(std::slice::from_ref(&table)).unwrap();
+        let second = SnapshotCut::begin(std::slice::from_ref(&table)).unwrap_err();
         assert_eq!(second.message(), "Table t is being copied already.");
         drop(moment);
-        assert_eq!(Moment::begin(&[table]).unwrap().copy()[0].items.len(), 1);
+        assert_eq!(SnapshotCut::begin(&[table]).unwrap().copy()[0].items.len(), 1);
     }
 
     #[derive(Debug, Clone)]
@@ -345,9 +347,9 @@ mod tests {
                 apply(&mut state, step);
             }
             let expected = all(&state);
-            let mut before = Before::prepare(3);
+            let mut before = BeforeImages::prepare(3);
             before.begin(&state);
-            *state.before_mut() = Some(before);
+            *state.before_images_mut() = Some(before);
             let (mut items, mut finished) = (Vec::new(), None);
             for step in &later {
                 apply(&mut state, step);

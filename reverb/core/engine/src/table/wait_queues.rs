@@ -16,7 +16,7 @@ use super::state::{Batch, TableState};
 pub(super) type Answer = Result<Vec<Sampled>>;
 
 /// Names a sample request. Later requests have larger numbers.
-pub(super) type Ticket = u64;
+pub(super) type RequestId = u64;
 
 /// Whom to tell of which keys.
 type Confirmation = (Arc<dyn Confirm>, Vec<u64>);
@@ -31,7 +31,7 @@ struct InsertRequest {
 
 /// A request for samples. While it waits its batch is empty: whatever it gets, it is answered with.
 struct SampleRequest {
-    ticket: Ticket,
+    id: RequestId,
     batch: Batch,
     /// Absent until its caller really has to wait.
     answer: Option<oneshot::Sender<Answer>>,
@@ -39,11 +39,11 @@ struct SampleRequest {
 
 /// The two queues of a table. Each is served in order, and neither blocks the other.
 #[derive(Default)]
-pub(super) struct Turn {
+pub(super) struct WaitQueues {
     inserts: VecDeque<InsertRequest>,
     queued_inserts: usize,
     samples: VecDeque<SampleRequest>,
-    next_ticket: Ticket,
+    next_id: RequestId,
 }
 
 /// What is left to do after the table was unlocked.
@@ -83,7 +83,7 @@ pub(super) fn closed(table: &str) -> Error {
     Error::cancelled(format!("RateLimiter has been cancelled: table {table} is closed."))
 }
 
-impl Turn {
+impl WaitQueues {
     pub(super) fn queued_inserts(&self) -> usize {
         self.queued_inserts
     }
@@ -110,34 +110,34 @@ impl Turn {
     }
 
     /// Takes back what `confirm` would be told of. What was applied stays.
-    pub(super) fn withdraw_inserts(&mut self, confirm: &Arc<dyn Confirm>) -> Vec<NewItem> {
-        let mut withdrawn = Vec::new();
+    pub(super) fn cancel_inserts(&mut self, confirm: &Arc<dyn Confirm>) -> Vec<NewItem> {
+        let mut cancelled = Vec::new();
         self.inserts.retain_mut(|request| {
             let is_its = std::ptr::addr_eq(Arc::as_ptr(&request.confirm), Arc::as_ptr(confirm));
             if is_its {
-                withdrawn.extend(request.items.by_ref());
+                cancelled.extend(request.items.by_ref());
             }
             !is_its
         });
-        self.queued_inserts -= withdrawn.len();
-        withdrawn
+        self.queued_inserts -= cancelled.len();
+        cancelled
     }
 
-    pub(super) fn queue_sample(&mut self, wanted: usize, stacking: Option<Stacking>) -> Ticket {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
+    pub(super) fn queue_sample(&mut self, wanted: usize, stacking: Option<Stacking>) -> RequestId {
+        let id = self.next_id;
+        self.next_id += 1;
         self.samples.push_back(SampleRequest {
-            ticket,
+            id,
             batch: Batch::new(wanted).stacked(stacking),
             answer: None,
         });
-        ticket
+        id
     }
 
     /// Lets the caller of a request wait for its answer.
-    pub(super) fn wait(&mut self, ticket: Ticket) -> oneshot::Receiver<Answer> {
+    pub(super) fn wait(&mut self, id: RequestId) -> oneshot::Receiver<Answer> {
         let (sender, receiver) = oneshot::channel();
-        if let Some(at) = self.position(ticket) {
+        if let Some(at) = self.position(id) {
             let request = &mut self.samples[at];
             request.batch.has_waited = true;
             request.answer = Some(sender);
@@ -146,13 +146,13 @@ impl Turn {
     }
 
     /// Takes a sample request back; false if it is answered already.
-    pub(super) fn withdraw(&mut self, ticket: Ticket) -> bool {
-        self.position(ticket).is_some_and(|at| self.samples.remove(at).is_some())
+    pub(super) fn cancel(&mut self, id: RequestId) -> bool {
+        self.position(id).is_some_and(|at| self.samples.remove(at).is_some())
     }
 
     /// Serves whoever can be served: one insert and one whole sample request in turn, until neither
     /// gets on. A sample request that got some items by then is answered with those.
-    pub(super) fn pump(&mut self, state: &mut TableState, now_ns: i64, done: &mut Completions) {
+    pub(super) fn serve(&mut self, state: &mut TableState, now_ns: i64, done: &mut Completions) {
         loop {
             let inserted = self.insert_one(state, now_ns, done);
             let sampled = self.sample_one(state, done);
@@ -218,7 +218,7 @@ impl Turn {
         }
     }
 
-    fn position(&self, ticket: Ticket) -> Option<usize> {
-        self.samples.binary_search_by_key(&ticket, |request| request.ticket).ok()
+    fn position(&self, id: RequestId) -> Option<usize> {
+        self.samples.binary_search_by_key(&id, |request| request.id).ok()
     }
 }
