@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The memory allocator of the module.
 //!
-//! Small cells, items and chunks come and go by the million; the system's allocator spends more on them than they hold.
+//! Small cells, items and chunks come and go by the million; the system's allocator spends more on
+//! them than they hold.
 
 #![allow(unsafe_code)]
 
@@ -10,8 +11,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// `mi_option_purge_delay` of mimalloc's `mimalloc.h`, which the crate does not name.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
-/// Freed memory is kept this long before it goes back to the system. A stream of large chunks uses the same memory over
-/// and over; at the default of 10 ms most of its time went to clearing fresh pages.
+/// Freed memory is kept this long before it goes back to the system. A stream of large chunks uses
+/// the same memory over and over; at the default of 10 ms most of its time went to clearing fresh
+/// pages.
 const PURGE_DELAY_MS: std::ffi::c_long = 1000;
 
 /// Returns free memory to the system, except pages that belong to another thread's heap.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! NumPy arrays and our tensors, without a copy where that is possible. The only `unsafe` of the package but for
-//! TensorFlow's C interface.
+//! NumPy arrays and our tensors, without a copy where that is possible. The only `unsafe` of the
+//! package but for TensorFlow's C interface.
 
 #![allow(unsafe_code)]
 
@@ -134,7 +134,8 @@ impl<'py> Leaf<'py> {
     }
 }
 
-/// The error for an array that has no place in a table; it names the dtype and what could be used instead.
+/// The error for an array that has no place in a table; it names the dtype and what could be used
+/// instead.
 #[cold]
 fn refused(array: &Bound<'_, PyUntypedArray>) -> PyErr {
     let descr = array.dtype();
@@ -181,13 +182,15 @@ pub(crate) fn all_values<'a>(leaves: &'a mut [Leaf<'_>]) -> PyResult<Vec<CellVal
     })
 }
 
-/// The elements of a C-contiguous array. Whoever holds the slice holds the GIL, so that no other thread writes to it.
+/// The elements of a C-contiguous array. Whoever holds the slice holds the GIL, so that no other
+/// thread writes to it.
 fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>, dtype: DType) -> &'a [u8] {
     let len = array.len() * dtype.size();
     if len == 0 {
         return &[];
     }
-    // SAFETY: the array is C-contiguous with `len` bytes from `data` on, and lives as long as the borrow of `array`.
+    // SAFETY: the array is C-contiguous with `len` bytes from `data` on, and lives as long as the
+    // borrow of `array`.
     unsafe { std::slice::from_raw_parts((*array.as_array_ptr()).fields.data.cast::<u8>(), len) }
 }
 
@@ -203,8 +206,9 @@ fn new_array<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let mut dims: smallvec::SmallVec<[npy_intp; 8]> =
         shape.iter().map(|&dim| dim as npy_intp).collect();
-    // SAFETY: `dims` holds `shape.len()` sizes; without data NumPy allocates the array itself. The type's elements are
-    // plain numbers, so any bytes are valid values. The result is a new reference or null with an exception set.
+    // SAFETY: `dims` holds `shape.len()` sizes; without data NumPy allocates the array itself. The
+    // type's elements are plain numbers, so any bytes are valid values. The result is a new
+    // reference or null with an exception set.
     let array = unsafe {
         let descr = PY_ARRAY_API.PyArray_DescrFromType(py, num as i32);
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
@@ -222,8 +226,8 @@ fn new_array<'py>(
     };
     if num_bytes > 0 {
         let untyped = array.cast::<PyUntypedArray>()?;
-        // SAFETY: NumPy allocated `num_bytes` bytes; they are zeroed first, so that `fill` sees initialised memory
-        // even if it only reads; nobody else has a reference to the array.
+        // SAFETY: NumPy allocated `num_bytes` bytes; they are zeroed first, so that `fill` sees
+        // initialised memory even if it only reads; nobody else has a reference to the array.
         let bytes = unsafe {
             let data = (*untyped.as_array_ptr()).fields.data.cast::<u8>();
             if num_bytes < LARGE_BYTES {
@@ -271,9 +275,10 @@ fn bytes_to_array<'py>(
         shape.iter().map(|&dim| dim as npy_intp).collect();
     let memory = Bound::new(py, Memory(bytes))?;
     let data = memory.get().0.as_ptr().cast_mut();
-    // SAFETY: `data` points to as many bytes as the shape takes (a tensor's invariant), in memory that `memory` owns,
-    // which becomes the array's base and so outlives it. Nothing else ever touches that memory again, so that the
-    // array may be writeable. `SetBaseObject` takes over the reference to `memory`.
+    // SAFETY: `data` points to as many bytes as the shape takes (a tensor's invariant), in memory
+    // that `memory` owns, which becomes the array's base and so outlives it. Nothing else ever
+    // touches that memory again, so that the array may be writeable. `SetBaseObject` takes over the
+    // reference to `memory`.
     unsafe {
         let descr = PY_ARRAY_API.PyArray_DescrFromType(py, num as i32);
         let flags = npyffi::NPY_ARRAY_WRITEABLE;

@@ -141,7 +141,8 @@ impl BatchedColumnHistory {
     }
 }
 
-/// The steps of a list of ints, or of an array of integers `[K]`; `None` for an index of another kind.
+/// The steps of a list of ints, or of an array of integers `[K]`; `None` for an index of another
+/// kind.
 fn step_list(index: &Bound<'_, PyAny>) -> PyResult<Option<Vec<i64>>> {
     let array = index.cast::<PyUntypedArray>().ok();
     let list = match array {

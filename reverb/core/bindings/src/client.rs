@@ -15,8 +15,8 @@ use reverb_client::{
     SequenceOptions, Window,
 };
 use reverb_data::{Error, Sampled};
-use reverb_wire::Keepalive;
-use reverb_wire::target::Target;
+use reverb_rpc::Keepalive;
+use reverb_rpc::target::Target;
 
 use crate::allocator;
 use crate::array::{all_values, parse_leaves, tensor_to_array, vector_to_array};

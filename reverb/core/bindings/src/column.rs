@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a program sees of a writer's history: histories of columns, trajectory columns, single cells.
+//! What a program sees of a writer's history: histories of columns, trajectory columns, single
+//! cells.
 
 use std::sync::Arc;
 
@@ -225,7 +226,8 @@ pub(crate) fn stack(cells: &[Cell]) -> reverb_data::Result<Tensor> {
     Ok(Tensor { dtype, shape, data })
 }
 
-/// An index that is a Python int and nothing else; NumPy's integers are refused as the original does.
+/// An index that is a Python int and nothing else; NumPy's integers are refused as the original
+/// does.
 fn plain_int(index: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     match index.cast::<PyInt>() {
         Ok(int) => int.extract().map(Some),
@@ -287,7 +289,8 @@ impl ColumnHistory {
         self.refs_from(py, |_| 0)?.call_method0("__iter__")
     }
 
-    /// The references that are kept, for programs that look at this private attribute of the original.
+    /// The references that are kept, for programs that look at this private attribute of the
+    /// original.
     #[getter(_data_references)]
     fn data_references<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.refs_from(py, |lane| self.oldest(lane))
@@ -314,7 +317,8 @@ impl ColumnHistory {
         lane.cells(self.column).next().map_or(0, |(step, _)| step)
     }
 
-    /// References to the values of all steps from one on, `None` where a step has none or it has left the history.
+    /// References to the values of all steps from one on, `None` where a step has none or it has
+    /// left the history.
     fn refs_from<'py>(
         &self,
         py: Python<'py>,
@@ -358,7 +362,8 @@ impl ColumnHistory {
         let start = slice.getattr(pyo3::intern!(py, "start"))?;
         let mut first = indices.start as i64;
         if start.is_none() {
-            // `history[:k]` begins with the oldest step that can still be referred to, unless all is asked for.
+            // `history[:k]` begins with the oldest step that can still be referred to, unless all
+            // is asked for.
             if indices.step > 0 && !slice.getattr(pyo3::intern!(py, "stop"))?.is_none() {
                 first = first.max(self.oldest(lane) as i64);
             }

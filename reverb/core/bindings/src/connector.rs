@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use reverb_client::Connector;
 use reverb_data::Result;
+use reverb_rpc::Keepalive;
+use reverb_rpc::target::loopback_port;
 use reverb_server::local_transport;
-use reverb_wire::target::loopback_port;
+use reverb_wire::GrpcTransport;
 use reverb_wire::transport::Transport;
-use reverb_wire::{GrpcTransport, Keepalive};
 
 use crate::process::runtime;
 
-/// Looks at every use whether a server of this process listens at the address: it may have started meanwhile.
+/// Looks at every use whether a server of this process listens at the address: it may have started
+/// meanwhile.
 pub(crate) struct AnyConnector {
     address: String,
     loopback_port: Option<u16>,

@@ -16,7 +16,8 @@ pub(crate) const EXTENSIONS: [DType; 5] =
 /// What `ml_dtypes` calls them, once the program has imported it.
 static EXTENSION_TYPES: PyOnceLock<Vec<(Py<PyAny>, DType)>> = PyOnceLock::new();
 
-/// Our type for the elements of an array, `None` where we have none (or where strings need a conversion).
+/// Our type for the elements of an array, `None` where we have none (or where strings need a
+/// conversion).
 #[inline]
 pub(crate) fn from_numpy(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
     match from_type_num(descr.num()) {
@@ -25,7 +26,8 @@ pub(crate) fn from_numpy(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DTy
     }
 }
 
-/// The type of an array of `ml_dtypes`, or of the raw bytes that stand for one (see `reverb.dtypes.from_number`).
+/// The type of an array of `ml_dtypes`, or of the raw bytes that stand for one (see
+/// `reverb.dtypes.from_number`).
 #[cold]
 #[inline(never)]
 fn extension(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
@@ -150,7 +152,8 @@ pub(crate) fn to_type_num(dtype: DType) -> Option<NPY_TYPES> {
     })
 }
 
-/// The NumPy dtype object. Types that NumPy lacks are those of `ml_dtypes`, or raw bytes where that is not installed.
+/// The NumPy dtype object. Types that NumPy lacks are those of `ml_dtypes`, or raw bytes where that
+/// is not installed.
 pub(crate) fn to_numpy(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
     let name = match dtype {
         DType::String => "object",

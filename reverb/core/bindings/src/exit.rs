@@ -3,7 +3,8 @@
 //!
 //! The interpreter first joins all threads but daemons: blocked calls give up then. Later it is
 //! finalized while daemons still run: a daemon that is blocked here never returns to Python
-//! (<https://github.com/python/cpython/issues/87135>: a thread that takes the GIL then crashes or hangs).
+//! (<https://github.com/python/cpython/issues/87135>: a thread that takes the GIL then crashes or
+//! hangs).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

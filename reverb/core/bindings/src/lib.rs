@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The compiled module `reverb.core._native`: glue between Python and the core, without opinions.
 //!
-//! A method here parses its arguments, waits without the GIL, and converts the result. `unsafe` lives in `array` and `allocator`.
+//! A method here parses its arguments, waits without the GIL, and converts the result. `unsafe`
+//! lives in `array` and `allocator`.
 
 #![allow(
     clippy::needless_pass_by_value,

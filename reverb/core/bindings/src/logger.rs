@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Log lines go to standard error: the core's threads never take the GIL, so Python's logging is out of reach.
+//! Log lines go to standard error: the core's threads never take the GIL, so Python's logging is
+//! out of reach.
 
 use std::io::Write;
 
@@ -8,7 +9,8 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 /// Names the lowest level that is shown: error, warn (default), info, debug.
 const LEVEL_VARIABLE: &str = "REVERB_LOG";
 
-/// Where lines come from that are shown: the crates of the core, and this one, which is named after its module.
+/// Where lines come from that are shown: the crates of the core, and this one, which is named after
+/// its module.
 const OUR_TARGETS: [&str; 2] = ["reverb", "_native"];
 
 struct StandardError;

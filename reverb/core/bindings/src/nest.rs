@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Nests of dicts, lists and tuples that were seen before, flattened again without Python.
 //!
-//! The order is that of dm-tree: dicts by sorted key, tuples (named ones too) and lists by position. Only exact dicts
-//! and lists and tuple types are recognised; whatever else there is, dm-tree looks at it on the Python side.
+//! The order is that of dm-tree: dicts by sorted key, tuples (named ones too) and lists by
+//! position. Only exact dicts and lists and tuple types are recognised; whatever else there is,
+//! dm-tree looks at it on the Python side.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
@@ -51,7 +52,8 @@ impl Structure {
         }
         if let Ok(tuple) = value.cast::<PyTuple>() {
             let ty = value.get_type();
-            // A tuple subclass with fields is a named tuple; another one may be flattened in its own way.
+            // A tuple subclass with fields is a named tuple; another one may be flattened in its
+            // own way.
             if !value.is_exact_instance_of::<PyTuple>() && !ty.hasattr("_fields")? {
                 return Ok(None);
             }

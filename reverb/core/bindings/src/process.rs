@@ -19,8 +19,8 @@ static GENERATION: AtomicUsize = AtomicUsize::new(0);
 /// Forks of forks that each have a runtime of their own.
 const MAX_GENERATIONS: usize = 64;
 
-/// One for each generation, because a lock that somebody held while the process forked stays locked in the child.
-/// Never dropped: the threads end with the process.
+/// One for each generation, because a lock that somebody held while the process forked stays locked
+/// in the child. Never dropped: the threads end with the process.
 static RUNTIMES: [OnceLock<Runtime>; MAX_GENERATIONS] =
     [const { OnceLock::new() }; MAX_GENERATIONS];
 
@@ -79,8 +79,8 @@ impl Origin {
 
 /// A value that belongs to threads of the process that made it.
 ///
-/// A forked child has a picture of it, with locks that may be held by threads that do not exist there: it is not even
-/// dropped on that side.
+/// A forked child has a picture of it, with locks that may be held by threads that do not exist
+/// there: it is not even dropped on that side.
 #[derive(Debug)]
 pub(crate) struct Local<T> {
     /// `None` only while it is being dropped.
@@ -146,8 +146,9 @@ pub(crate) fn register_hooks(module: &Bound<'_, PyModule>) -> PyResult<()> {
         kwargs.set_item("after_in_child", wrap_pyfunction!(after_fork_in_child, module)?)?;
         register.call((), Some(&kwargs))?;
     }
-    // Before the interpreter joins its threads; `atexit` would come after that, too late for a thread that waits.
-    // The last to register is called first, and executors join their threads in the same way: they come after us.
+    // Before the interpreter joins its threads; `atexit` would come after that, too late for a
+    // thread that waits. The last to register is called first, and executors join their threads in
+    // the same way: they come after us.
     py.import("concurrent.futures.thread")?;
     let atexit = py.import("atexit")?;
     let stop = wrap_pyfunction!(shut_down, module)?;

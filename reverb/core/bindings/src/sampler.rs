@@ -132,7 +132,8 @@ impl Sampler {
             return Ok(list.into_any());
         }
         for step in 0..num_steps.count {
-            // The ellipsis keeps rows of rank 0 arrays, where the number alone would give NumPy scalars.
+            // The ellipsis keeps rows of rank 0 arrays, where the number alone would give NumPy
+            // scalars.
             let rows: PyResult<Vec<_>> =
                 columns.iter().map(|column| column.get_item((step, py.Ellipsis()))).collect();
             list.append(self.sample(py, &info, rows?)?)?;
@@ -190,7 +191,8 @@ struct Timesteps {
     specs: SmallVec<[(DType, Shape); 8]>,
 }
 
-/// Steps of an item that hold no bytes cost a writer nothing; as timesteps, each costs a reader a Python object.
+/// Steps of an item that hold no bytes cost a writer nothing; as timesteps, each costs a reader a
+/// Python object.
 const MAX_EMPTY_STEPS: usize = 1 << 20;
 
 /// The number of timesteps of an item, if all its columns have the same.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The sequence writer as Python sees it: one native call for a step of all environments, and its items.
+//! The sequence writer as Python sees it: one native call for a step of all environments, and its
+//! items.
 
 use std::sync::{Arc, OnceLock};
 

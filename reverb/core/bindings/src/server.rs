@@ -8,8 +8,8 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use reverb_checkpoint::{Held, LoadOptions, Loaded, ServerName};
 use reverb_engine::Table as Engine;
+use reverb_rpc::Keepalive;
 use reverb_server::{CheckpointOptions, Server as Core, ServerOptions};
-use reverb_wire::Keepalive;
 
 use crate::checkpoint::blocking;
 use crate::error::OrRaise;

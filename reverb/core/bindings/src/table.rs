@@ -172,7 +172,8 @@ impl RateLimiter {
 pub(crate) struct Table {
     /// Another one after a checkpoint was restored with its settings.
     engine: Mutex<Arc<Engine>>,
-    /// Set by the server that takes the table, for good: a table that was closed cannot be opened again.
+    /// Set by the server that takes the table, for good: a table that was closed cannot be opened
+    /// again.
     served: AtomicBool,
     origin: Origin,
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What TensorFlow's ops get from this module: the address of the function that registers them, and clients.
+//! What TensorFlow's ops get from this module: the address of the function that registers them, and
+//! clients.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,8 +10,8 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use reverb_client::Client;
 use reverb_data::Result;
-use reverb_wire::Keepalive;
-use reverb_wire::target::Target;
+use reverb_rpc::Keepalive;
+use reverb_rpc::target::Target;
 
 use crate::connector::AnyConnector;
 use crate::process::{Local, runtime};
@@ -26,14 +27,16 @@ static CLIENTS: Mutex<Option<Local<Clients>>> = Mutex::new(None);
 #[derive(Default)]
 struct Clients(Mutex<HashMap<String, (Arc<Client>, Instant)>>);
 
-/// The address of the function that registers the ops, for `reverb.tf_ops` to hand to the library that TensorFlow loads.
+/// The address of the function that registers the ops, for `reverb.tf_ops` to hand to the library
+/// that TensorFlow loads.
 #[pyfunction]
 pub(crate) fn tensorflow_register_address() -> usize {
     reverb_tf::install(reverb_tf::Environment { client });
     reverb_tf::register_address()
 }
 
-/// Closes samplers that a dataset has started for iterators, beyond the number of those that are left.
+/// Closes samplers that a dataset has started for iterators, beyond the number of those that are
+/// left.
 #[pyfunction]
 #[pyo3(signature = (dataset_key, keep))]
 pub(crate) fn close_parked_samplers(py: Python<'_>, dataset_key: i64, keep: usize) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The one way a call from Python waits: without the GIL, answering Ctrl-C, ended by the interpreter's exit.
+//! The one way a call from Python waits: without the GIL, answering Ctrl-C, ended by the
+//! interpreter's exit.
 
 use std::pin::pin;
 use std::time::Duration;

@@ -129,7 +129,8 @@ impl Blocks {
     ///
     /// # Errors
     ///
-    /// `DataLoss` if the stream or the length of a record is damaged, or if the file ends too early.
+    /// `DataLoss` if the stream or the length of a record is damaged, or if the file ends too
+    /// early.
     pub(crate) fn next(&mut self) -> Result<Option<Block>> {
         let mut bytes = std::mem::take(&mut self.carry);
         // Where the first record ends that is not known to be complete, and how many are.

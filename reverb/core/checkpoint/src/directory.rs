@@ -3,8 +3,8 @@
 //!
 //! A checkpoint is written in a directory `.partial-*` and renamed when all of it is on disk. Who
 //! writes or loads one locks its tables file (`flock`), and keeps that lock for as long as its
-//! server runs: so everybody sees, without asking, what belongs to somebody who is alive. A lock ends
-//! with its process, however that ends. The name of a server stands in the manifest.
+//! server runs: so everybody sees, without asking, what belongs to somebody who is alive. A lock
+//! ends with its process, however that ends. The name of a server stands in the manifest.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -200,10 +200,10 @@ fn to_name(time: &DateTime<FixedOffset>) -> String {
     time.format("%Y-%m-%dT%H:%M:%S%.9f%:z").to_string()
 }
 
-/// Deletes complete checkpoints of this package and of servers of this name (without one, if there is
-/// none) but for the newest `keep`, one of which is the last of `held`, and what processes that are
-/// gone have left unfinished. Nothing else: no file that this package did not write, and nothing of
-/// servers that are running. Warns of those that may be mistaken for this one.
+/// Deletes complete checkpoints of this package and of servers of this name (without one, if there
+/// is none) but for the newest `keep`, one of which is the last of `held`, and what processes that
+/// are gone have left unfinished. Nothing else: no file that this package did not write, and
+/// nothing of servers that are running. Warns of those that may be mistaken for this one.
 pub(crate) fn prune(root: &Path, keep: usize, server: Option<&ServerName>, held: &mut Held) {
     let _lock = lock_directory(root);
     delete_left_overs(root);

@@ -32,8 +32,8 @@ pub(crate) fn payload_of_chunk(message: &[u8], has_payload: bool) -> Result<Vec<
 ///
 /// # Errors
 ///
-/// `DataLoss` if it also refers to some in the new way, or if the chunks do not have the steps; and what `find`
-/// returns.
+/// `DataLoss` if it also refers to some in the new way, or if the chunks do not have the steps; and
+/// what `find` returns.
 pub(crate) fn trajectory_of_item<'c>(
     message: &[u8],
     mut find: impl FnMut(u64) -> Result<&'c Chunk>,

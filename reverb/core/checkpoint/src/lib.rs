@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Checkpoints: all tables of a server as of one moment, in a directory.
 //!
-//! The files are those of dm-reverb, so that each can read the other's. [`save()`] copies a moment of
-//! running tables and writes it aside; a checkpoint appears under its name when all of it is on
+//! The files are those of dm-reverb, so that each can read the other's. [`save()`] copies a moment
+//! of running tables and writes it aside; a checkpoint appears under its name when all of it is on
 //! disk. [`load()`] reads one with all its checksums before any table is touched; [`Stored`] reads
 //! one without tables.
 

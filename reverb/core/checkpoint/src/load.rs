@@ -52,8 +52,8 @@ pub struct Loaded {
 ///
 /// `InvalidArgument` if the checkpoint has a table that the server lacks; `DataLoss` with the file
 /// and the place if it is damaged; `FailedPrecondition` if another server that runs has the name or
-/// the checkpoint, if it cannot be read, or if a table cannot take an item; `Cancelled` if `progress`
-/// was cancelled. The tables are as they were then.
+/// the checkpoint, if it cannot be read, or if a table cannot take an item; `Cancelled` if
+/// `progress` was cancelled. The tables are as they were then.
 pub fn load(
     tables: &[Arc<Table>],
     options: &LoadOptions,
@@ -164,7 +164,8 @@ fn about(stored: &Stored) -> String {
     format!("Checkpoint {}", stored.path().display())
 }
 
-/// The counters of a table tell how many items it had: where nothing else does, it has to have them.
+/// The counters of a table tell how many items it had: where nothing else does, it has to have
+/// them.
 fn check_count(stored: &Stored, table: &StoredTable, restored: &Restored) -> Result<()> {
     let counters = table.counters();
     let counted = counters.inserts - counters.deletes;

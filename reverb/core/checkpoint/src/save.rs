@@ -67,8 +67,8 @@ pub struct Saved {
 /// happens to them while it is written is not part of it. On Linux it lowers the priority of its
 /// thread, for good.
 ///
-/// `held` is what this server has to itself; the new checkpoint is added, those that were deleted are
-/// taken out.
+/// `held` is what this server has to itself; the new checkpoint is added, those that were deleted
+/// are taken out.
 ///
 /// # Errors
 ///

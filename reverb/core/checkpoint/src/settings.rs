@@ -73,7 +73,8 @@ pub(crate) fn to_counters(message: &proto::PriorityTableCheckpoint) -> Counters 
     }
 }
 
-/// The settings in which a stored table differs from one in code: name, stored value, value in code.
+/// The settings in which a stored table differs from one in code: name, stored value, value in
+/// code.
 pub(crate) fn differences(
     stored: &proto::PriorityTableCheckpoint,
     code: &TableConfig,

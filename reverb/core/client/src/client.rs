@@ -106,24 +106,26 @@ impl Client {
         self.session.transport()?.checkpoint().await
     }
 
-    /// What became of the checkpoints of one server. Waits for a server to answer, at most `connect_timeout`.
+    /// What became of the checkpoints of one server. Waits for a server to answer, at most
+    /// `connect_timeout`.
     pub async fn checkpoint_status(&self) -> Result<CheckpointStatusResponse> {
         self.session.retrying(|transport| async move { transport.checkpoint_status().await }).await
     }
 
-    /// Samples `batch_size` items and stacks them. Waits for the table's rate limiter, each time `timeout` at most.
+    /// Samples `batch_size` items and stacks them. Waits for the table's rate limiter, each time
+    /// `timeout` at most.
     ///
-    /// If the timeout passes after some items were sampled, those are the batch. Where sampling removes items, those
-    /// that the limiter allows in one go are sampled only if they can be stacked, unless the server is one of
-    /// dm-reverb.
+    /// If the timeout passes after some items were sampled, those are the batch. Where sampling
+    /// removes items, those that the limiter allows in one go are sampled only if they can be
+    /// stacked, unless the server is one of dm-reverb.
     ///
-    /// `taken` gets the items as they come: after an error it has what was sampled, and so it has when the future is
-    /// dropped. After a success it is empty.
+    /// `taken` gets the items as they come: after an error it has what was sampled, and so it has
+    /// when the future is dropped. After a success it is empty.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for items that cannot be stacked, `RateLimiterTimeout` if no item was sampled in time,
-    /// `TableNotFound`, `Unavailable`, and `DataLoss` for damaged chunks.
+    /// `InvalidArgument` for items that cannot be stacked, `RateLimiterTimeout` if no item was
+    /// sampled in time, `TableNotFound`, `Unavailable`, and `DataLoss` for damaged chunks.
     pub async fn sample_batch(
         &self,
         table: &str,

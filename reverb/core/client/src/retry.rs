@@ -9,12 +9,14 @@ use reverb_data::Error;
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// Longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// A stream that lasted this long counts as a success, even if nothing came on it: a limiter may have let nobody in.
+/// A stream that lasted this long counts as a success, even if nothing came on it: a limiter may
+/// have let nobody in.
 const STABLE_AFTER: Duration = Duration::from_secs(2);
 /// A line in the log tells every so often that a call is still waiting for its server.
 const REMIND_EVERY: Duration = Duration::from_secs(10);
 
-/// Pauses between attempts to reach a server, doubling from 1 ms to 1 s, until nothing answered for too long.
+/// Pauses between attempts to reach a server, doubling from 1 ms to 1 s, until nothing answered for
+/// too long.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     address: String,
@@ -64,8 +66,8 @@ impl Backoff {
     ///
     /// # Errors
     ///
-    /// `error` itself if another attempt is of no use; `Unavailable` that names the address if no server answered
-    /// for too long.
+    /// `error` itself if another attempt is of no use; `Unavailable` that names the address if no
+    /// server answered for too long.
     pub(crate) async fn pause(&mut self, error: Error) -> Result<(), Error> {
         if !error.is_transient() {
             return Err(error);

@@ -14,7 +14,8 @@ use tokio::runtime::Handle;
 
 use crate::retry::Backoff;
 
-/// Finds the way to a server at the moment it is needed: a server may have started in this process meanwhile.
+/// Finds the way to a server at the moment it is needed: a server may have started in this process
+/// meanwhile.
 pub trait Connector: Send + Sync {
     /// The transport to use now.
     fn transport(&self) -> Result<Arc<dyn Transport>>;
@@ -90,20 +91,23 @@ impl Session {
         self.connector.transport()
     }
 
-    /// Describes all tables. Waits for a server to answer, at most `connect_timeout`; refreshes the signature cache.
+    /// Describes all tables. Waits for a server to answer, at most `connect_timeout`; refreshes the
+    /// signature cache.
     pub(crate) async fn server_info(&self) -> Result<ServerInfo> {
         let info = self.retrying(|transport| async move { transport.server_info().await }).await?;
         self.remember_signatures(&info)?;
         Ok(info)
     }
 
-    /// Opens an insert stream once, without retries. Also says whether the server lives in this process.
+    /// Opens an insert stream once, without retries. Also says whether the server lives in this
+    /// process.
     pub(crate) async fn open_insert(&self) -> Result<(InsertStream, bool)> {
         let transport = self.transport()?;
         Ok((transport.open_insert().await?, transport.is_local()))
     }
 
-    /// Opens a sample stream, or takes the idle one. The flag says whether it was idle: it may be stale then.
+    /// Opens a sample stream, or takes the idle one. The flag says whether it was idle: it may be
+    /// stale then.
     pub(crate) async fn open_sample(&self) -> Result<(Box<dyn SampleStream>, bool)> {
         let idle = self.idle_sample_stream.lock().take();
         // A name may stand for more servers than it did when the stream was kept.
@@ -128,7 +132,8 @@ impl Session {
         }
     }
 
-    /// Whether the address means several servers, as far as is known by now; calls and streams take turns among them.
+    /// Whether the address means several servers, as far as is known by now; calls and streams take
+    /// turns among them.
     pub(crate) fn has_several_servers(&self) -> bool {
         self.connector.has_several_servers()
     }

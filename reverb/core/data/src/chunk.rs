@@ -26,7 +26,8 @@ pub struct SequenceRange {
 
 /// An encoded, immutable run of steps. Cloning shares it.
 ///
-/// One allocation holds the header and a small payload; a large payload stays in the buffer it arrived in.
+/// One allocation holds the header and a small payload; a large payload stays in the buffer it
+/// arrived in.
 #[derive(Clone)]
 pub struct Chunk(ThinArc<Header, u8>);
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tensors as they are stored and sent: a `TensorProto` whose content is one raw snappy block.
 //!
-//! The format knows no "uncompressed" marker, but a snappy block may consist of one literal, which is the raw bytes
-//! behind a header of at most ten bytes. We write that where compression does not pay, every reader of the format
-//! understands it, and we recognise it and slice rows out without decompressing.
+//! The format knows no "uncompressed" marker, but a snappy block may consist of one literal, which
+//! is the raw bytes behind a header of at most ten bytes. We write that where compression does not
+//! pay, every reader of the format understands it, and we recognise it and slice rows out without
+//! decompressing.
 
 use std::cell::RefCell;
 
@@ -17,7 +18,8 @@ use crate::{delta, literal};
 
 /// Below this many bytes compression is not even tried: the header costs what it could save.
 const MIN_COMPRESSIBLE_BYTES: usize = 128;
-/// Blocks above this size are judged by a few samples of `TRIAL_BYTES` before all of it is compressed.
+/// Blocks above this size are judged by a few samples of `TRIAL_BYTES` before all of it is
+/// compressed.
 const TRIAL_THRESHOLD_BYTES: usize = 64 * 1024;
 const TRIAL_BYTES: usize = 4 * 1024;
 /// Compression pays if it takes off at least one byte in this many.
@@ -44,7 +46,8 @@ const MAX_KEPT_SCRATCH_BYTES: usize = 4 * 1024 * 1024;
 
 /// Appends a tensor of fixed-size elements as one `tensors` field of a `ChunkData.Data` message.
 ///
-/// `bytes` are the stacked rows; with `delta` they are delta encoded first, if the rule of the format applies to them.
+/// `bytes` are the stacked rows; with `delta` they are delta encoded first, if the rule of the
+/// format applies to them.
 pub fn put_tensor(out: &mut Vec<u8>, dtype: DType, shape: &[usize], bytes: &[u8], delta: bool) {
     debug_assert_eq!(Tensor::num_bytes(dtype, shape), Some(bytes.len()));
     if delta && let Some(encoded) = delta::encode(dtype, shape, bytes) {
@@ -225,7 +228,8 @@ impl<'a> TensorView<'a> {
         }
     }
 
-    /// Copies rows `[offset, offset + length)` of fixed-size elements to `out`, which is exactly as long as they are.
+    /// Copies rows `[offset, offset + length)` of fixed-size elements to `out`, which is exactly as
+    /// long as they are.
     pub fn copy_rows(&self, offset: usize, length: usize, out: &mut [u8]) -> Result<()> {
         self.check_rows(offset, length)?;
         let row_bytes = self.row_bytes()?;
@@ -333,7 +337,8 @@ impl<'a> TensorView<'a> {
             .ok_or_else(|| damaged("its content is shorter or longer than its shape says"))
     }
 
-    /// Bytes of the whole tensor in memory as the original counts them: strings take 24 bytes and their length.
+    /// Bytes of the whole tensor in memory as the original counts them: strings take 24 bytes and
+    /// their length.
     pub fn uncompressed_bytes(&self) -> usize {
         if self.dtype == DType::String {
             return self.strings().map_or(0, |all| all.iter().map(|s| 24 + s.len()).sum());

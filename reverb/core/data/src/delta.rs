@@ -3,7 +3,8 @@
 
 use crate::dtype::DType;
 
-/// `out[0] = in[0]; out[i] = in[i] - in[i-1]` along the steps, wrapping; `None` if the rule does not apply.
+/// `out[0] = in[0]; out[i] = in[i] - in[i-1]` along the steps, wrapping; `None` if the rule does
+/// not apply.
 pub(crate) fn encode(dtype: DType, shape: &[usize], bytes: &[u8]) -> Option<Vec<u8>> {
     let width = dtype.delta_width().filter(|_| shape.len() >= 2)?;
     let row = bytes.len().checked_div(shape[0])?;

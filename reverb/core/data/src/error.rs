@@ -7,7 +7,8 @@ use std::time::Duration;
 /// What the core returns everywhere.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong, as a caller may act on it. One match each turns it into a gRPC code and a Python class.
+/// What went wrong, as a caller may act on it. One match each turns it into a gRPC code and a
+/// Python class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// A value that no state of the system could accept.

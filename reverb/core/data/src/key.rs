@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys of items, chunks and episodes: independent uniform random numbers, drawn without coordination.
+//! Keys of items, chunks and episodes: independent uniform random numbers, drawn without
+//! coordination.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

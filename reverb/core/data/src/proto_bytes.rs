@@ -39,6 +39,56 @@ pub fn put_bytes_field(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
+/// Appends a nested message whose length is not known beforehand.
+pub fn put_nested(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>)) {
+    put_tag(out, field, 2);
+    let at = out.len();
+    // Most nested messages are short: one byte of length, widened afterwards where it does not do.
+    out.push(0);
+    write(out);
+    let length = out.len() - at - 1;
+    if length < 0x80 {
+        out[at] = length as u8;
+        return;
+    }
+    let width = varint_len(length as u64);
+    let end = out.len();
+    out.resize(end + width - 1, 0);
+    out.copy_within(at + 1..end, at + width);
+    let mut rest = length;
+    for byte in &mut out[at..at + width] {
+        *byte = rest as u8 | 0x80;
+        rest >>= 7;
+    }
+    out[at + width - 1] &= 0x7f;
+}
+
+/// Appends a double unless it is zero.
+pub fn put_double_field(out: &mut Vec<u8>, field: u32, value: f64) {
+    if value.to_bits() != 0 {
+        put_tag(out, field, 1);
+        out.extend_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// Appends an `int32` or `int64` unless it is zero. Negative numbers take ten bytes, as protobuf
+/// has it.
+pub fn put_int_field(out: &mut Vec<u8>, field: u32, value: i64) {
+    put_varint_field(out, field, value as u64);
+}
+
+/// Appends a list of integers in packed form, unless it is empty.
+pub fn put_packed_field(out: &mut Vec<u8>, field: u32, values: &[u64]) {
+    if values.is_empty() {
+        return;
+    }
+    put_tag(out, field, 2);
+    put_varint(out, values.iter().map(|&value| varint_len(value) as u64).sum());
+    for &value in values {
+        put_varint(out, value);
+    }
+}
+
 /// One field of a message, as it stands in the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field<'a> {
@@ -159,5 +209,19 @@ mod tests {
         );
         assert!(Reader::new(&[0xff; 11]).field().is_err());
         assert!(Reader::new(&[0x00, 0x00]).field().is_err());
+    }
+
+    #[test]
+    fn nested_lengths_of_any_width_are_right() {
+        for length in [0usize, 1, 127, 128, 129, 16383, 16384, 3_000_000] {
+            let mut out = vec![9];
+            put_nested(&mut out, 4, |out| out.extend((0..length).map(|i| i as u8)));
+            out.push(9);
+            let mut expected = vec![9];
+            let body: Vec<u8> = (0..length).map(|i| i as u8).collect();
+            put_bytes_field(&mut expected, 4, &body);
+            expected.push(9);
+            assert!(out == expected, "length {length}");
+        }
     }
 }

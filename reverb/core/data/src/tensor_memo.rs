@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::tensor::Shape;
 use crate::trajectory::Slice;
 
-/// Tensors that are remembered: those of some writers whose items follow each other in turn. All are
-/// looked at for every slice, so there are not many.
+/// Tensors that are remembered: those of some writers whose items follow each other in turn. All
+/// are looked at for every slice, so there are not many.
 const REMEMBERED: usize = 32;
 
 /// What slices are checked against. Chunks stay alive while it is in use.

@@ -13,11 +13,12 @@ use crate::proto_bytes::{Reader, put_varint};
 use crate::tensor::{Shape, Tensor, TensorData};
 use crate::tensor_memo::TensorMemo;
 
-/// The columns of an item. Cloning shares it; the chunks live as long as any trajectory refers to them.
+/// The columns of an item. Cloning shares it; the chunks live as long as any trajectory refers to
+/// them.
 ///
 /// Layout: the chunks, each once, in the order of first reference, and a byte string of varints:
-/// per column `number of slices << 1 | squeeze`, then per slice `chunk ordinal, tensor, offset, length`.
-/// A stored item of a few columns takes a few dozen bytes that way.
+/// per column `number of slices << 1 | squeeze`, then per slice `chunk ordinal, tensor, offset,
+/// length`. A stored item of a few columns takes a few dozen bytes that way.
 #[derive(Clone)]
 pub struct Trajectory(ThinArc<Header, u8>);
 
@@ -243,7 +244,8 @@ impl fmt::Debug for Trajectory {
     }
 }
 
-/// Collects columns and slices. A slice that continues the one before is merged with it; nothing else ever is.
+/// Collects columns and slices. A slice that continues the one before is merged with it; nothing
+/// else ever is.
 #[derive(Debug, Default)]
 pub struct TrajectoryBuilder {
     chunks: Vec<Chunk>,

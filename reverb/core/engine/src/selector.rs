@@ -58,7 +58,8 @@ impl Pick {
     }
 }
 
-/// What a selector has to know of an item that was removed, to put it back. Means nothing to others.
+/// What a selector has to know of an item that was removed, to put it back. Means nothing to
+/// others.
 pub(crate) type Place = u64;
 
 /// What every selector can do. Priorities were checked with [`check_priority`].

@@ -122,7 +122,8 @@ impl Table {
     /// # Errors
     ///
     /// `InvalidArgument` for a priority that a selector of this table cannot take; no item of the
-    /// call is inserted then. `Cancelled` if the table is closed. `confirm` is not called for either.
+    /// call is inserted then. `Cancelled` if the table is closed. `confirm` is not called for
+    /// either.
     pub fn insert(&self, items: Vec<NewItem>, confirm: &Arc<dyn Confirm>) -> Result<()> {
         for item in &items {
             check_priority(&self.config, item.key, item.priority)?;

@@ -14,7 +14,7 @@ use reverb_wire::generated::reverb::CheckpointStatusResponse;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::stop::stopping;
+use reverb_rpc::server::stopping;
 
 /// How often progress is logged.
 const LOG_EVERY: Duration = Duration::from_secs(10);
@@ -155,8 +155,8 @@ impl Checkpoints {
         state.progress.cancel();
     }
 
-    /// Blocks until nothing is written any more, at most for `limit`. From then on other servers may
-    /// load and delete what this one wrote, and have its name.
+    /// Blocks until nothing is written any more, at most for `limit`. From then on other servers
+    /// may load and delete what this one wrote, and have its name.
     pub(crate) fn wait_for_end(&self, limit: Duration) {
         let start = Instant::now();
         loop {

@@ -4,56 +4,49 @@
 //! A server opens its port when its tables are ready, so it is either serving or about to end.
 
 use reverb_data::{Error, Result};
+use reverb_rpc::Message;
+use reverb_rpc::frames::MessageReader;
+use reverb_rpc::server::{Responder, read_single_message, stopping};
+use reverb_rpc::status::{Code, Status};
 use reverb_wire::generated::grpc::health::health_check_response::ServingStatus;
 use reverb_wire::generated::grpc::health::{HealthCheckRequest, HealthCheckResponse};
-use reverb_wire::message::Message;
-use reverb_wire::status::{Code, Status};
-use reverb_wire::stream::MessageReader;
 
 use crate::reflection;
-use crate::responder::Responder;
-use crate::service::{Service, read_single_message};
-use crate::stop;
+use crate::service::Service;
 
-/// Answers a call of the health service, to its status.
-pub(crate) async fn answer(
+/// Answers `Check`, to its status.
+pub(crate) async fn check(
     service: &Service,
-    method: &str,
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<Status> {
-    match method {
-        "Check" => {
-            let request: HealthCheckRequest = read_single_message(service, &mut reader).await?;
-            if !is_known(&request.service) {
-                return Ok(unknown(&request.service));
-            }
-            responder.send_now(message(ServingStatus::Serving))?;
-            Ok(Status::ok())
-        }
-        "Watch" => {
-            let request: HealthCheckRequest = read_single_message(service, &mut reader).await?;
-            Err(watch(service, &request.service, responder).await)
-        }
-        _ => Err(Error::unimplemented("")),
+    let request: HealthCheckRequest = read_single_message(&service.stop, &mut reader).await?;
+    if !is_known(&request.service) {
+        return Ok(unknown(&request.service));
     }
+    responder.send_now(message(ServingStatus::Serving))?;
+    Ok(Status::ok())
 }
 
-/// Tells the state now and when it changes, until the server stops or nobody listens any more.
-async fn watch(service: &Service, name: &str, responder: &mut Responder) -> Error {
-    let is_known = is_known(name);
+/// Answers `Watch`: sends the state now and when it changes, until the server stops or the caller
+/// has gone.
+pub(crate) async fn watch(
+    service: &Service,
+    mut reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<Status> {
+    let request: HealthCheckRequest = read_single_message(&service.stop, &mut reader).await?;
+    let is_known = is_known(&request.service);
     let now = if is_known { ServingStatus::Serving } else { ServingStatus::ServiceUnknown };
-    if let Err(error) = responder.send_now(message(now)) {
-        return error;
-    }
+    responder.send_now(message(now))?;
     tokio::select! {
         () = service.stop.stopped() => {
-            if is_known && let Err(error) = responder.send_now(message(ServingStatus::NotServing)) {
-                return error;
+            if is_known {
+                responder.send_now(message(ServingStatus::NotServing))?;
             }
-            stop::stopping()
+            Err(stopping())
         }
-        () = responder.closed() => Error::cancelled("The caller cancelled the stream."),
+        () = responder.closed() => Err(Error::cancelled("The caller cancelled the stream.")),
     }
 }
 

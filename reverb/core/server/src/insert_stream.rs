@@ -10,13 +10,13 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use reverb_data::{Chunk, Error, NewItem, Result};
 use reverb_engine::{Confirm, Table};
+use reverb_rpc::frames::MessageReader;
+use reverb_rpc::server::{Responder, stopping};
 use reverb_wire::codec::chunk::Sharing;
 use reverb_wire::codec::insert::{InsertRequest, encode_confirmation};
 use reverb_wire::codec::item::RawItem;
-use reverb_wire::stream::MessageReader;
 use tokio::sync::Notify;
 
-use crate::responder::Responder;
 use crate::service::Service;
 
 /// One writer's stream.
@@ -142,7 +142,7 @@ impl<'a> InsertStream<'a> {
         };
         tokio::select! {
             biased;
-            () = self.service.stop.stopped() => Err(crate::stop::stopping()),
+            () = self.service.stop.stopped() => Err(stopping()),
             () = self.inbox.news.notified() => Ok(Event::Confirmed),
             event = next => event,
         }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use reverb_data::{Error, Result, Sampled, Stacking};
 use reverb_engine::{Confirm, Table};
+use reverb_rpc::target::HostPort;
 use reverb_wire::generated::reverb::CheckpointStatusResponse;
-use reverb_wire::target::HostPort;
 use reverb_wire::transport::{
     BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, ScanStream, ServerInfo,
     Transport,
@@ -19,12 +19,13 @@ use reverb_wire::transport::{
 use tokio::sync::mpsc;
 
 use crate::service::Service;
-use crate::stop::stopping;
+use reverb_rpc::server::stopping;
 
 /// Samples that are taken from a table in one go; bounds how long its lock is held.
 const MAX_BATCH: usize = 4096;
 
-/// A lock that somebody holds while the process forks stays locked in the child, so the two use different ones.
+/// A lock that somebody holds while the process forks stays locked in the child, so the two use
+/// different ones.
 const REGISTRIES: usize = 64;
 
 /// The servers of this process by port.
@@ -69,7 +70,8 @@ pub fn local_transport(port: u16) -> Option<Arc<dyn Transport>> {
         .then(|| Arc::new(LocalTransport::new(&service, port)) as Arc<dyn Transport>)
 }
 
-/// The service of a server that clients do not keep alive: they may outlive it by far, and its tables can be large.
+/// The service of a server that clients do not keep alive: they may outlive it by far, and its
+/// tables can be large.
 #[derive(Clone)]
 struct LocalService(Weak<Service>);
 

@@ -10,6 +10,10 @@ use hashbrown::HashMap;
 use prost::Message as _;
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet};
 use reverb_data::Result;
+use reverb_rpc::Message;
+use reverb_rpc::frames::MessageReader;
+use reverb_rpc::server::{Responder, decode};
+use reverb_rpc::status::Code;
 use reverb_wire::DESCRIPTORS;
 use reverb_wire::generated::grpc::reflection::server_reflection_request::MessageRequest;
 use reverb_wire::generated::grpc::reflection::server_reflection_response::MessageResponse;
@@ -17,12 +21,8 @@ use reverb_wire::generated::grpc::reflection::{
     ErrorResponse, FileDescriptorResponse, ListServiceResponse, ServerReflectionRequest,
     ServerReflectionResponse, ServiceResponse,
 };
-use reverb_wire::message::Message;
-use reverb_wire::status::Code;
-use reverb_wire::stream::MessageReader;
 
-use crate::responder::Responder;
-use crate::service::{Service, decode};
+use crate::service::Service;
 
 static DIRECTORY: LazyLock<Directory> = LazyLock::new(Directory::new);
 

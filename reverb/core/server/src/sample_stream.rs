@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use reverb_data::{Error, Result, Sampled, Stacking};
+use reverb_rpc::frames::MessageReader;
+use reverb_rpc::server::{Responder, decode, stopping};
 use reverb_wire::codec::sample::{SampleEncoder, stacking};
 use reverb_wire::generated::SampleStreamRequest;
-use reverb_wire::stream::MessageReader;
 
-use crate::responder::Responder;
-use crate::service::{Service, decode};
+use crate::service::Service;
 
 /// Samples that are taken from a table in one go at first; twice as many after every batch that
 /// came in full.
@@ -83,7 +83,7 @@ async fn wait_for_samples(
     responder.announce();
     tokio::select! {
         biased;
-        () = service.stop.stopped() => Err(crate::stop::stopping()),
+        () = service.stop.stopped() => Err(stopping()),
         () = responder.closed() => Err(Error::cancelled("The reader cancelled the stream.")),
         samples = samples => samples,
     }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use reverb_data::{Error, Result};
 use reverb_engine::{Scan, Table};
+use reverb_rpc::frames::MessageReader;
+use reverb_rpc::server::{Responder, read_single_message};
 use reverb_wire::codec::sample::SampleEncoder;
 use reverb_wire::generated::reverb::ScanRequest;
-use reverb_wire::stream::MessageReader;
 
-use crate::responder::Responder;
-use crate::service::{Service, read_single_message};
+use crate::service::Service;
 
 /// Chunks that are held for a reader that keeps more: those of items that were deleted meanwhile
 /// would be nowhere else.
@@ -22,7 +22,7 @@ pub(crate) async fn run(
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
-    let request: ScanRequest = read_single_message(service, &mut reader).await?;
+    let request: ScanRequest = read_single_message(&service.stop, &mut reader).await?;
     let (name, table) = service.tables.get(&request.table)?;
     let mut scan = service.stop.or(begin(table)).await??;
     let kept = usize::try_from(request.kept_chunk_bytes).unwrap_or(0);

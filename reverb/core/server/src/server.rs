@@ -7,18 +7,17 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use reverb_data::{Error, Result};
 use reverb_engine::Table;
-use reverb_wire::Keepalive;
+use reverb_rpc::Keepalive;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use crate::checkpoints::{CheckpointOptions, Checkpoints};
-use crate::listener;
 use crate::local;
 use crate::service::Service;
-use crate::stop::{self, StopSender};
 use crate::tables::Tables;
+use reverb_rpc::server::{self as rpc, StopSender, stop_signal};
 
 /// How long `stop` waits for the port to be closed and the streams to end, at most.
 const MAX_STOP_WAIT: Duration = Duration::from_secs(5);
@@ -64,15 +63,10 @@ impl Server {
         options: &ServerOptions,
         runtime: &Handle,
     ) -> Result<Self> {
-        let (stop_sender, stop) = stop::channel();
+        let (stop_sender, stop) = stop_signal();
         let checkpoints = Checkpoints::new(options.checkpoints.clone(), runtime.clone());
-        let service = Arc::new(Service {
-            tables: Tables::new(tables)?,
-            checkpoints,
-            stop,
-            keepalive: options.keepalive,
-        });
-        let listener = listener::bind(options.host.as_deref(), options.port)?;
+        let service = Arc::new(Service { tables: Tables::new(tables)?, checkpoints, stop });
+        let listener = rpc::bind(options.host.as_deref(), options.port)?;
         let (listener, port) = {
             let _runtime = runtime.enter();
             let listener = TcpListener::from_std(listener).map_err(|error| listening(&error))?;
@@ -86,8 +80,9 @@ impl Server {
         });
         runtime.spawn({
             let (service, done) = (Arc::clone(&service), DoneGuard(Arc::clone(&done)));
+            let (stop, keepalive) = (service.stop.clone(), options.keepalive);
             async move {
-                listener::run(listener, service).await;
+                rpc::serve(listener, service, stop, keepalive).await;
                 drop(done);
             }
         });

@@ -7,6 +7,7 @@ mod support;
 
 use http::HeaderMap;
 use prost::Message as _;
+use reverb_rpc::status::{Code, Status};
 use reverb_server::Server;
 use reverb_wire::generated::grpc::health::{HealthCheckRequest, HealthCheckResponse};
 use reverb_wire::generated::grpc::reflection::server_reflection_request::MessageRequest;
@@ -14,8 +15,7 @@ use reverb_wire::generated::grpc::reflection::server_reflection_response::Messag
 use reverb_wire::generated::grpc::reflection::{
     ExtensionRequest, ServerReflectionRequest, ServerReflectionResponse,
 };
-use reverb_wire::status::{Code, Status};
-use reverb_wire::{HEALTH_PATH, OLD_REFLECTION_PATH, REFLECTION_PATH};
+use reverb_wire::methods;
 use support::*;
 
 const SERVING: i32 = 1;
@@ -24,7 +24,8 @@ const SERVICE_UNKNOWN: i32 = 3;
 
 /// A call of the health service with its one request.
 async fn ask(raw: &RawClient, method: &str, service: &str) -> RawStream {
-    let mut stream = raw.open_path(&format!("{HEALTH_PATH}{method}"), HeaderMap::new()).await;
+    let mut stream =
+        raw.open_path(&format!("/grpc.health.v1.Health/{method}"), HeaderMap::new()).await;
     stream.send(&HealthCheckRequest { service: service.into() }).await;
     stream.sender.finish();
     stream
@@ -93,9 +94,8 @@ async fn a_watch_that_nobody_reads_does_not_hold_the_server_up() {
 async fn reflect(server: &Server, requests: &[MessageRequest]) -> Vec<ServerReflectionResponse> {
     let raw = RawClient::connect(server).await;
     let mut answers: Vec<Vec<ServerReflectionResponse>> = Vec::new();
-    for path in [REFLECTION_PATH, OLD_REFLECTION_PATH] {
-        let path = format!("{path}ServerReflectionInfo");
-        let mut stream = raw.open_path(&path, HeaderMap::new()).await;
+    for path in [methods::REFLECTION, methods::OLD_REFLECTION] {
+        let mut stream = raw.open_path(path, HeaderMap::new()).await;
         let mut responses = Vec::new();
         for request in requests {
             let request = ServerReflectionRequest {

@@ -9,9 +9,9 @@ use std::io::Write;
 use std::sync::Arc;
 
 use http::HeaderMap;
+use reverb_rpc::message::Message;
+use reverb_rpc::status::Code;
 use reverb_wire::generated as proto;
-use reverb_wire::message::Message;
-use reverb_wire::status::Code;
 use support::*;
 
 fn insert(

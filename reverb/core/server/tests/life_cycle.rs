@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reverb_data::ErrorKind;
+use reverb_rpc::status::Code;
+use reverb_rpc::target::loopback_port;
 use reverb_server::{Server, ServerOptions, local_transport};
 use reverb_wire::GrpcTransport;
-use reverb_wire::status::Code;
-use reverb_wire::target::loopback_port;
 use reverb_wire::transport::{InsertBatch, Transport};
 use support::*;
 use tokio::runtime::Handle;

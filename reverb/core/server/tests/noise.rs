@@ -9,9 +9,8 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{Method, Request, Version};
 use reverb_data::KeyGenerator;
+use reverb_rpc::status::{Code, Status};
 use reverb_server::Server;
-use reverb_wire::SERVICE_PATH;
-use reverb_wire::status::{Code, Status};
 use reverb_wire::transport::Transport;
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -28,7 +27,8 @@ fn post(method: &str) -> Request<()> {
     let mut request = Request::new(());
     *request.method_mut() = Method::POST;
     *request.version_mut() = Version::HTTP_2;
-    *request.uri_mut() = format!("http://test{SERVICE_PATH}{method}").parse().unwrap();
+    *request.uri_mut() =
+        format!("http://test/deepmind.reverb.ReverbService/{method}").parse().unwrap();
     request.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
     request
 }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use prost::Message as _;
 use reverb_data::error::RATE_LIMITER_TIMEOUT;
+use reverb_rpc::status::Code;
 use reverb_wire::generated as proto;
-use reverb_wire::status::Code;
 use reverb_wire::transport::Transport;
 use support::*;
 

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use prost::Message as _;
 use reverb_data::{Chunk, ErrorKind, Result, Sampled};
 use reverb_engine::Table;
+use reverb_rpc::status::Code;
 use reverb_server::{Server, local_transport};
 use reverb_wire::generated as proto;
-use reverb_wire::status::Code;
 use reverb_wire::transport::{InsertBatch, ScanStream, Transport};
 use support::*;
 

@@ -12,6 +12,7 @@ use prost::Message as _;
 use reverb_data::{
     Chunk, DType, ErrorKind, NewItem, Sampled, SequenceRange, Stacking, TrajectoryBuilder,
 };
+use reverb_rpc::message::{Message, body_bytes};
 use reverb_wire::codec::chunk::{RawChunk, Sharing, put_chunk_data};
 use reverb_wire::codec::insert::{
     InsertRequest, decode_confirmation, encode_confirmation, encode_request,
@@ -21,7 +22,6 @@ use reverb_wire::codec::sample::{
 };
 use reverb_wire::convert::signature::flatten_signature;
 use reverb_wire::generated as proto;
-use reverb_wire::message::{Message, body_bytes};
 use reverb_wire::transport::InsertBatch;
 
 macro_rules! capture {

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message as _;
 use reverb_data::{Chunk, Error, ErrorKind, NewItem, SequenceRange, TrajectoryBuilder};
+use reverb_rpc::message::body_bytes;
 use reverb_wire::codec::chunk::Sharing;
 use reverb_wire::codec::insert::{InsertRequest, decode_confirmation, encode_request};
 use reverb_wire::codec::sample::SampleDecoder;
 use reverb_wire::generated as proto;
-use reverb_wire::message::body_bytes;
 use reverb_wire::transport::InsertBatch;
 
 /// What a server and then a reader do with an insert request.

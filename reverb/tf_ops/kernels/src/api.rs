@@ -35,7 +35,8 @@ const LIBRARY: &CStr = c"libtensorflow_framework.so.2";
 
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions, named as in TensorFlow's headers `tf_status.h`, `tf_tensor.h`, `ops.h` and `kernels.h`.
+        /// The functions, named as in TensorFlow's headers `tf_status.h`, `tf_tensor.h`, `ops.h`
+        /// and `kernels.h`.
         #[allow(non_snake_case)]
         pub(crate) struct Api { $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)* }
 
@@ -48,12 +49,14 @@ macro_rules! functions {
             unsafe fn find(library: *mut c_void) -> Result<Self, String> {
                 Ok(Self { $($name: {
                     let name = concat!(stringify!($name), "\0");
-                    // SAFETY: the name ends with a zero byte and the caller vouches for the library.
+                    // SAFETY: the name ends with a zero byte and the caller vouches for the
+                    // library.
                     let found = unsafe { dlsym(library, name.as_ptr().cast()) };
                     if found.is_null() {
                         return Err(format!("this TensorFlow has no function {}", stringify!($name)));
                     }
-                    // SAFETY: TensorFlow declares the function so; the C API does not change within version 2.
+                    // SAFETY: TensorFlow declares the function so; the C API does not change within
+                    // version 2.
                     unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) $(-> $result)?>(found) }
                 },)* })
             }
@@ -157,8 +160,9 @@ pub fn register_address() -> usize {
     register as *const () as usize
 }
 
-/// Registers all ops in the TensorFlow of this process. Returns 0, 1 if that was done before, and -1 with a text in
-/// `error` (at most `capacity` bytes, the ending zero byte included) if it is not possible.
+/// Registers all ops in the TensorFlow of this process. Returns 0, 1 if that was done before, and
+/// -1 with a text in `error` (at most `capacity` bytes, the ending zero byte included) if it is not
+/// possible.
 extern "C" fn register(error: *mut c_char, capacity: usize) -> c_int {
     let registered = std::panic::catch_unwind(register_once)
         .unwrap_or_else(|_| Err("a bug of reverb, please report it".to_owned()));
@@ -168,7 +172,8 @@ extern "C" fn register(error: *mut c_char, capacity: usize) -> c_int {
         Err(text) => {
             if capacity > 0 && !error.is_null() {
                 let length = text.len().min(capacity - 1);
-                // SAFETY: the caller's memory holds `capacity` bytes, of which `length + 1` are written.
+                // SAFETY: the caller's memory holds `capacity` bytes, of which `length + 1` are
+                // written.
                 unsafe {
                     std::ptr::copy_nonoverlapping(text.as_ptr(), error.cast(), length);
                     error.add(length).write(0);

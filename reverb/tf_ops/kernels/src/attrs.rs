@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The attributes of an op, read from its `NodeDef`: the C API cannot tell lists of shapes otherwise.
+//! The attributes of an op, read from its `NodeDef`: the C API cannot tell lists of shapes
+//! otherwise.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +22,8 @@ impl Attrs {
     /// Reads them from a `TF_OpKernelConstruction`.
     pub(crate) fn read(construction: Opaque) -> Outcome<Self> {
         let status = Status::new();
-        // SAFETY: TensorFlow passes a construction that lives during the call, and the buffer is freed once.
+        // SAFETY: TensorFlow passes a construction that lives during the call, and the buffer is
+        // freed once.
         let attrs = unsafe {
             let buffer = (api().TF_OpKernelConstruction_GetNodeDef)(construction, status.raw());
             status.check()?;

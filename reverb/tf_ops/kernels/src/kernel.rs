@@ -20,7 +20,8 @@ pub(crate) struct Definition {
     pub(crate) attrs: &'static [&'static str],
 }
 
-/// An op. One value is made for each place in a graph, and for each set of attributes in eager code.
+/// An op. One value is made for each place in a graph, and for each set of attributes in eager
+/// code.
 pub(crate) trait Op: Sized + Send + Sync + 'static {
     /// Its interface.
     const DEFINITION: Definition;
@@ -38,8 +39,8 @@ pub(crate) fn register<T: Op>() -> Outcome<()> {
     let name = c_string(definition.name);
     let status = Status::new();
     let api = api();
-    // SAFETY: all texts end with a zero byte and outlive the calls, which copy them; `TF_RegisterOpDefinition` frees
-    // the first builder and `TF_RegisterKernelBuilder` the second.
+    // SAFETY: all texts end with a zero byte and outlive the calls, which copy them;
+    // `TF_RegisterOpDefinition` frees the first builder and `TF_RegisterKernelBuilder` the second.
     unsafe {
         let builder = (api.TF_NewOpDefinitionBuilder)(name.as_ptr());
         for text in definition.inputs {
@@ -71,7 +72,8 @@ fn c_string(text: &str) -> CString {
     CString::new(text).expect("definitions hold no zero bytes")
 }
 
-/// The shapes of outputs depend on attributes that a shape function cannot read; the Python side sets them.
+/// The shapes of outputs depend on attributes that a shape function cannot read; the Python side
+/// sets them.
 extern "C" fn unknown_shapes(context: Opaque, status: Opaque) {
     // SAFETY: TensorFlow passes a context and a status that live during the call.
     unsafe { (api().TF_ShapeInferenceContextSetUnknownShape)(context, status) };
@@ -92,8 +94,8 @@ extern "C" fn create<T: Op>(construction: Opaque) -> Opaque {
 
 extern "C" fn compute<T: Op>(kernel: Opaque, context: Opaque) {
     let computed = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: `create` made the kernel, and TensorFlow deletes it only after the last call. It is null if that
-        // failed, and then there is no call.
+        // SAFETY: `create` made the kernel, and TensorFlow deletes it only after the last call. It
+        // is null if that failed, and then there is no call.
         let op = unsafe { kernel.cast::<T>().as_ref() };
         let op = op.ok_or_else(|| Failure::internal("the op was not created"))?;
         op.compute(&mut Context { raw: context })
@@ -150,7 +152,8 @@ impl Context {
     pub(crate) fn set_output(&mut self, index: usize, output: Output) -> Outcome<()> {
         let status = Status::new();
         let tensor = output.into_tensor()?;
-        // SAFETY: the context lives, and TensorFlow holds a reference of its own to the tensor from now on.
+        // SAFETY: the context lives, and TensorFlow holds a reference of its own to the tensor from
+        // now on.
         unsafe {
             (api().TF_SetOutput)(self.raw, index as c_int, tensor, status.raw());
             (api().TF_DeleteTensor)(tensor);
@@ -162,7 +165,8 @@ impl Context {
     pub(crate) fn forward(&mut self, input: usize, output: usize) -> Outcome<()> {
         let input = self.input(input)?;
         let status = Status::new();
-        // SAFETY: context and tensor live, and TensorFlow holds a reference of its own to the tensor from now on.
+        // SAFETY: context and tensor live, and TensorFlow holds a reference of its own to the
+        // tensor from now on.
         unsafe { (api().TF_SetOutput)(self.raw, output as c_int, input.raw(), status.raw()) };
         status.check()
     }

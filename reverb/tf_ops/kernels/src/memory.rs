@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory for output tensors: aligned as TensorFlow wants it, and used again.
 //!
-//! TensorFlow takes memory over without a copy only where it is aligned to 64 bytes. A batch may be many megabytes;
-//! memory that is fresh from the system costs more in page faults than the batch takes to be written.
+//! TensorFlow takes memory over without a copy only where it is aligned to 64 bytes. A batch may be
+//! many megabytes; memory that is fresh from the system costs more in page faults than the batch
+//! takes to be written.
 
 #![allow(unsafe_code)]
 
@@ -91,8 +92,8 @@ fn allocate(capacity: usize) -> Option<NonNull<u8>> {
     NonNull::new(unsafe { alloc_zeroed(layout(capacity)) })
 }
 
-/// Memory straight from the system, in huge pages where it has them: touching a hundred megabytes for the first time
-/// takes a tenth of the time that it does page by page.
+/// Memory straight from the system, in huge pages where it has them: touching a hundred megabytes
+/// for the first time takes a tenth of the time that it does page by page.
 #[cfg(target_os = "linux")]
 mod pages {
     use std::ffi::{c_int, c_void};
@@ -161,7 +162,8 @@ fn layout(capacity: usize) -> Layout {
         .expect("tensors are smaller than half the address space")
 }
 
-/// Large pieces are a little larger than asked for, so that they fit batches of about the same size.
+/// Large pieces are a little larger than asked for, so that they fit batches of about the same
+/// size.
 fn capacity_for(length: usize) -> usize {
     let step = (length.next_power_of_two() / 16).max(ALIGNMENT);
     length.max(1).next_multiple_of(step)

@@ -28,8 +28,8 @@ struct State {
 /// The columns of an item, each `[T, ...]`, or `[...]` if it is squeezed.
 type Item = Vec<Tensor>;
 
-/// Checks configurations, and makes each wait until the history is long enough for it and for those before it, as the
-/// original's datasets do.
+/// Checks configurations, and makes each wait until the history is long enough for it and for those
+/// before it, as the original's datasets do.
 pub(crate) fn parse_configs(serialized: &[Vec<u8>]) -> Outcome<Configs> {
     let mut configs = Configs::decode(serialized)?;
     let mut longest = 0;
@@ -57,7 +57,8 @@ pub(crate) fn close(handle: i64) {
 }
 
 impl Patterns {
-    /// Appends a step; returns how many items wait then. `clear_after_episode` says what its end means for the history.
+    /// Appends a step; returns how many items wait then. `clear_after_episode` says what its end
+    /// means for the history.
     pub(crate) fn append(
         &self,
         step: Vec<CellValue<'_>>,

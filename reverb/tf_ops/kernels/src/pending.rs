@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Calls to a server that may take longer than an op may wait.
 //!
-//! A call is driven by the thread of the op for a short while, which is all that most need. What then is not done goes
-//! on in the background, under a handle with which the caller comes back for the result.
+//! A call is driven by the thread of the op for a short while, which is all that most need. What
+//! then is not done goes on in the background, under a handle with which the caller comes back for
+//! the result.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sampled items become the outputs of an op: stacked, decoded straight into the memory that TensorFlow takes over.
+//! Sampled items become the outputs of an op: stacked, decoded straight into the memory that
+//! TensorFlow takes over.
 
 use std::sync::{Arc, OnceLock};
 
@@ -233,8 +234,8 @@ impl Rows {
         Ok(())
     }
 
-    /// Stacks whole items: columns become `[B, T, ...]`. Ends before an item of another shape than the first; with
-    /// `exact` that is an error.
+    /// Stacks whole items: columns become `[B, T, ...]`. Ends before an item of another shape than
+    /// the first; with `exact` that is an error.
     pub(crate) fn of_items(samples: &[Sampled], specs: &RowSpecs, exact: bool) -> Outcome<Self> {
         let Some(first) = samples.first() else { return Self::none(specs) };
         let mut columns = Columns::new(&first.trajectory, specs, samples.len())?;

@@ -18,13 +18,14 @@ use crate::waiting::Bell;
 /// How long an iterator waits for the signature of its table before it goes on without.
 const SIGNATURE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Steps for each row that an op asks for, at the most, where the number need not be exact. Many items are longer than
-/// one step, and a call costs as much for one of them as for a few.
+/// Steps for each row that an op asks for, at the most, where the number need not be exact. Many
+/// items are longer than one step, and a call costs as much for one of them as for a few.
 const MAX_STEPS_PER_ROW: usize = 16;
 
 static OPEN: Handles<OpenSampler> = Handles::new("sampler");
 
-/// Samplers that were started for the iterators of a dataset before those asked for them, by the key of the dataset.
+/// Samplers that were started for the iterators of a dataset before those asked for them, by the
+/// key of the dataset.
 static STARTED: Mutex<Option<HashMap<i64, Started>>> = Mutex::new(None);
 
 /// Handles of samplers of one dataset.
@@ -42,7 +43,8 @@ pub(crate) struct OpenSampler {
     specs: Arc<RowSpecs>,
     /// Rings when the sampler has something new to tell.
     bell: Arc<Bell>,
-    /// Items that were taken from the sampler and wait for others to make a batch, or were too many for one.
+    /// Items that were taken from the sampler and wait for others to make a batch, or were too many
+    /// for one.
     held: Mutex<Vec<Sampled>>,
     /// The same, where rows are steps.
     held_steps: Mutex<StepQueue>,
@@ -105,8 +107,9 @@ pub(crate) fn take_parked(dataset_key: i64) -> Option<i64> {
     Some(handle)
 }
 
-/// Closes samplers that were started for a dataset of which `keep` iterators are left: those that were not taken, as far
-/// as they are too many, and all if there is no iterator. TensorFlow may take seconds to drop what it had.
+/// Closes samplers that were started for a dataset of which `keep` iterators are left: those that
+/// were not taken, as far as they are too many, and all if there is no iterator. TensorFlow may
+/// take seconds to drop what it had.
 pub fn close_parked(dataset_key: i64, keep: usize) {
     let mut closing = Vec::new();
     if let Some(all) = STARTED.lock().as_mut()
@@ -125,8 +128,8 @@ pub fn close_parked(dataset_key: i64, keep: usize) {
     }
 }
 
-/// Compares the specs with the signature of the table, if it can be had, and says whether the table removes what it
-/// samples.
+/// Compares the specs with the signature of the table, if it can be had, and says whether the table
+/// removes what it samples.
 async fn learn_signature(
     client: Arc<Client>,
     specs: Arc<RowSpecs>,
@@ -150,7 +153,8 @@ async fn learn_signature(
     let (signatures, removes_sampled) = signatures?;
     let signature = signatures.get(&table).cloned();
     if signature.is_none() {
-        // Another of several servers may have it; otherwise the first sample says that it was not found.
+        // Another of several servers may have it; otherwise the first sample says that it was not
+        // found.
         log::warn!("The server at {} has no table '{table}'.", client.address());
     }
     let signature = signature.flatten();
@@ -252,8 +256,8 @@ impl OpenSampler {
             }
         }
         if lacking {
-            // Items were longer than those before, so that fewer are needed. If the sampler failed meanwhile, the next
-            // call tells.
+            // Items were longer than those before, so that fewer are needed. If the sampler failed
+            // meanwhile, the next call tells.
             let _ = self.sampler.take(0, true, &mut items);
         }
         Ok(Some(TakeOutcome::Some))

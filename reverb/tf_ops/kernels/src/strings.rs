@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Strings as TensorFlow lays them out (`TF_TString` of `ctstring_internal.h`).
 //!
-//! A string takes 24 bytes. The two lowest bits of the first byte tell its kind: 0 `SMALL`, at most 22 bytes in place;
-//! 1 `LARGE`, on the heap of the C library; 2 `OFFSET`, behind it in the same memory; 3 `VIEW`, anywhere. All are read;
-//! only the first two are written, because TensorFlow copies the others without what they point to.
+//! A string takes 24 bytes. The two lowest bits of the first byte tell its kind: 0 `SMALL`, at most
+//! 22 bytes in place; 1 `LARGE`, on the heap of the C library; 2 `OFFSET`, behind it in the same
+//! memory; 3 `VIEW`, anywhere. All are read; only the first two are written, because TensorFlow
+//! copies the others without what they point to.
 
 #![allow(unsafe_code)]
 

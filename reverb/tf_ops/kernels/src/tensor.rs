@@ -59,8 +59,8 @@ impl Input {
 
     /// The elements as they lie in memory.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory belongs to the tensor, which lives as long as `self`. Its length is 0 without elements,
-        // and then the address may be null.
+        // SAFETY: the memory belongs to the tensor, which lives as long as `self`. Its length is 0
+        // without elements, and then the address may be null.
         unsafe {
             let length = (api().TF_TensorByteSize)(self.raw);
             let start = (api().TF_TensorData)(self.raw).cast::<u8>();
@@ -320,8 +320,8 @@ impl Output {
         let (number, length) = (self.dtype.number(), self.contents.length);
         let start = self.contents.bytes_mut().as_mut_ptr();
         let contents = Box::into_raw(Box::new(self.contents));
-        // SAFETY: the memory lives until TensorFlow calls the deallocator, which it does once, with `contents`; also
-        // if it copies the data at once.
+        // SAFETY: the memory lives until TensorFlow calls the deallocator, which it does once, with
+        // `contents`; also if it copies the data at once.
         let tensor = unsafe {
             (api().TF_NewTensor)(
                 number,

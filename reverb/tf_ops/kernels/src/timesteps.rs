@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The steps of sampled items, one after another: a batch may begin and end in the middle of an item.
+//! The steps of sampled items, one after another: a batch may begin and end in the middle of an
+//! item.
 
 use std::collections::VecDeque;
 
@@ -29,7 +30,8 @@ pub(crate) struct StepQueue {
 struct Item {
     sampled: Sampled,
     steps: usize,
-    /// Columns that were decoded whole because some of their steps could not be decoded without the others; by index.
+    /// Columns that were decoded whole because some of their steps could not be decoded without the
+    /// others; by index.
     decoded: Vec<Option<Tensor>>,
 }
 
@@ -74,8 +76,8 @@ impl StepQueue {
         Ok(())
     }
 
-    /// How many more items are needed for as many rows, unless longer ones come than any so far. What is asked for and
-    /// not needed is lost to others if the table is a queue.
+    /// How many more items are needed for as many rows, unless longer ones come than any so far.
+    /// What is asked for and not needed is lost to others if the table is a queue.
     pub(crate) fn num_missing_items(&self, rows: usize) -> usize {
         match self.longest {
             0 => 1,
@@ -83,8 +85,8 @@ impl StepQueue {
         }
     }
 
-    /// Gives up to `rows` steps: columns become `[steps, ...]`. Steps of different shapes are not given together; with
-    /// `exact` that is an error, after which the steps are gone.
+    /// Gives up to `rows` steps: columns become `[steps, ...]`. Steps of different shapes are not
+    /// given together; with `exact` that is an error, after which the steps are gone.
     pub(crate) fn take(&mut self, rows: usize, specs: &RowSpecs, exact: bool) -> Outcome<Rows> {
         if let Some(failure) = &self.failure
             && (self.left == 0 || (exact && self.left < rows))

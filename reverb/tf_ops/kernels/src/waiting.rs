@@ -20,7 +20,8 @@ impl Bell {
         self.rang.notify_all();
     }
 
-    /// Calls `attempt`, and again whenever the bell rings, until it gives something, at most for about `limit`.
+    /// Calls `attempt`, and again whenever the bell rings, until it gives something, at most for
+    /// about `limit`.
     pub(crate) fn wait<T>(
         &self,
         limit: Duration,

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The library that `tf.load_op_library` opens. Its constructor calls the register function of the native module.
+//! The library that `tf.load_op_library` opens. Its constructor calls the register function of the
+//! native module.
 //!
-//! TensorFlow makes Python wrappers for the ops that register *while* it opens a library. The kernels live in the
-//! native module, which is loaded long before; this second library gives them their moment. The two are not linked:
-//! `reverb.tf_ops` hands over the address of the register function in an environment variable.
+//! TensorFlow makes Python wrappers for the ops that register *while* it opens a library. The
+//! kernels live in the native module, which is loaded long before; this second library gives them
+//! their moment. The two are not linked: `reverb.tf_ops` hands over the address of the register
+//! function in an environment variable.
 
-// The profile `shim` aborts on a panic, and so needs nothing of the standard library, which would make the file fifty
-// times as large. Other profiles, those of lints and tests, unwind, and cannot do without it.
+// The profile `shim` aborts on a panic, and so needs nothing of the standard library, which would
+// make the file fifty times as large. Other profiles, those of lints and tests, unwind, and cannot
+// do without it.
 #![cfg_attr(panic = "abort", no_std)]
 #![allow(unsafe_code)]
 
@@ -17,8 +20,8 @@ const VARIABLE: &CStr = c"REVERB_REPLAY_REGISTER";
 
 /// Registers ops and kernels with the TensorFlow that is being told to load this library.
 ///
-/// Returns 0 when it did, 1 when it had done so before, and a negative number when it could not; then `error` holds a
-/// text of less than `capacity` bytes, ended by a zero.
+/// Returns 0 when it did, 1 when it had done so before, and a negative number when it could not;
+/// then `error` holds a text of less than `capacity` bytes, ended by a zero.
 type Register = extern "C" fn(error: *mut c_char, capacity: usize) -> c_int;
 
 /// Run by the loader, with TensorFlow waiting for the ops.
@@ -47,7 +50,8 @@ extern "C" fn construct() {
 
 /// Finds the function that the environment names. `None` when it names none.
 fn register_function() -> Option<Register> {
-    // SAFETY: the name ends with a zero. Nobody changes the environment meanwhile: `reverb.tf_ops` holds a lock.
+    // SAFETY: the name ends with a zero. Nobody changes the environment meanwhile: `reverb.tf_ops`
+    // holds a lock.
     let value = unsafe { getenv(VARIABLE.as_ptr()) };
     if value.is_null() {
         return None;
@@ -55,11 +59,13 @@ fn register_function() -> Option<Register> {
     // SAFETY: what `getenv` returns is a string that ends with a zero.
     let digits = unsafe { core::slice::from_raw_parts(value.cast::<u8>(), strlen(value)) };
     let address = parse_address(digits)?;
-    // SAFETY: whoever sets the variable vouches for the address; only `reverb.tf_ops` does, for the time of the load.
+    // SAFETY: whoever sets the variable vouches for the address; only `reverb.tf_ops` does, for the
+    // time of the load.
     Some(unsafe { core::mem::transmute::<*const c_void, Register>(address as *const c_void) })
 }
 
-/// Reads hexadecimal digits with or without `0x`. `None` for anything else, for zero, and for more than an address.
+/// Reads hexadecimal digits with or without `0x`. `None` for anything else, for zero, and for more
+/// than an address.
 fn parse_address(digits: &[u8]) -> Option<usize> {
     let mut address = 0_usize;
     for &digit in digits.strip_prefix(b"0x").unwrap_or(digits) {

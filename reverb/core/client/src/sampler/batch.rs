@@ -30,7 +30,8 @@ impl Batch {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` that names the column and both shapes where they differ; `DataLoss` for damaged chunks.
+    /// `InvalidArgument` that names the column and both shapes where they differ; `DataLoss` for
+    /// damaged chunks.
     pub fn assemble(samples: &[Sampled]) -> Result<Self> {
         let Some(first) = samples.first() else { return Ok(Self::default()) };
         let mut columns = Vec::with_capacity(first.trajectory.num_columns());
@@ -92,8 +93,8 @@ impl ColumnPlan {
         shape
     }
 
-    /// Writes the elements of one item's column, which are `item_bytes` long. Says whether the item has the planned
-    /// shape; if not, nothing is written.
+    /// Writes the elements of one item's column, which are `item_bytes` long. Says whether the item
+    /// has the planned shape; if not, nothing is written.
     pub fn write(
         &self,
         trajectory: &Trajectory,
@@ -110,7 +111,8 @@ impl ColumnPlan {
         Ok(true)
     }
 
-    /// Appends the strings of one item's column. Says whether the item has the planned shape; if not, nothing is done.
+    /// Appends the strings of one item's column. Says whether the item has the planned shape; if
+    /// not, nothing is done.
     pub fn append_strings(
         &self,
         trajectory: &Trajectory,
@@ -142,7 +144,8 @@ impl ColumnPlan {
         Ok(dtype == self.dtype && shape == self.item_shape && column.squeeze == self.squeeze)
     }
 
-    /// The common case, with one look at the chunk: one slice of fixed-size elements. Says whether it applied.
+    /// The common case, with one look at the chunk: one slice of fixed-size elements. Says whether
+    /// it applied.
     fn write_single_slice(
         &self,
         trajectory: &Trajectory,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Items of a table, one after another, fetched in batches that grow.
 //!
-//! The first request asks for one item, the next for one, then for 2, 4, ... up to [`MAX_BATCH`], and never for more
-//! than the caller wants in all. A caller who takes a few items sees hardly any prefetch, one who takes thousands pays
-//! for a round trip per hundreds. The next request leaves when the last item of a small batch is taken, or half of a large one.
+//! The first request asks for one item, the next for one, then for 2, 4, ... up to [`MAX_BATCH`],
+//! and never for more than the caller wants in all. A caller who takes a few items sees hardly any
+//! prefetch, one who takes thousands pays for a round trip per hundreds. The next request leaves
+//! when the last item of a small batch is taken, or half of a large one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use crate::session::Session;
 
 /// Items asked for at once at the most.
 const MAX_BATCH: usize = 256;
-/// From this size of a batch on, the next one is fetched while half of this one is still to be taken.
+/// From this size of a batch on, the next one is fetched while half of this one is still to be
+/// taken.
 const MIN_OVERLAP: usize = 16;
 /// A batch stops growing when its chunks would take more than this.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
@@ -33,8 +35,8 @@ pub struct SampleCursor {
     outstanding: usize,
     ready: VecDeque<Sampled>,
     batch: usize,
-    /// The next request leaves when this few items are left: none while batches are small, half a batch later on, so
-    /// that the server fetches while the caller works.
+    /// The next request leaves when this few items are left: none while batches are small, half a
+    /// batch later on, so that the server fetches while the caller works.
     refill_at: usize,
     requests: u64,
     timeout: Option<Duration>,
@@ -47,7 +49,8 @@ pub struct SampleCursor {
 }
 
 impl SampleCursor {
-    /// A cursor over `num_samples` items; nothing is asked for yet. `timeout` bounds every wait for the rate limiter.
+    /// A cursor over `num_samples` items; nothing is asked for yet. `timeout` bounds every wait for
+    /// the rate limiter.
     pub fn new(client: &Client, table: &str, num_samples: u64, timeout: Option<Duration>) -> Self {
         let backoff = Backoff::new(client.address(), client.session().connect_timeout());
         Self {
@@ -86,7 +89,8 @@ impl SampleCursor {
         Some(sampled)
     }
 
-    /// The next item, or `None` after the last. Waits for the table's rate limiter and for the server.
+    /// The next item, or `None` after the last. Waits for the table's rate limiter and for the
+    /// server.
     pub async fn next(&mut self) -> Result<Option<Sampled>> {
         loop {
             if let Some(sampled) = self.take_ready() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A sampler that fetches without being asked: several workers fill one queue, so that items are there when they are
-//! wanted. What the datasets of TensorFlow stand on.
+//! A sampler that fetches without being asked: several workers fill one queue, so that items are
+//! there when they are wanted. What the datasets of TensorFlow stand on.
 
 mod stacked;
 
@@ -19,8 +19,9 @@ use crate::retry::Backoff;
 use crate::session::Session;
 use stacked::StackedRequests;
 
-/// From this many items in flight on, a worker asks for half of them at a time: the server works on one half while the
-/// other is used. Below, it asks for all of them once all were taken, and who counts on it finds the table as expected.
+/// From this many items in flight on, a worker asks for half of them at a time: the server works on
+/// one half while the other is used. Below, it asks for all of them once all were taken, and who
+/// counts on it finds the table as expected.
 const MIN_OVERLAP: usize = 32;
 
 /// A shorter timeout is tried again this seldom while nobody waits for its outcome.
@@ -37,10 +38,11 @@ pub struct SamplerOptions {
     pub num_workers: usize,
     /// After this many items a worker opens a new stream, perhaps to another server. At least 1.
     pub max_samples_per_stream: u64,
-    /// How long the table's rate limiter may let nothing through while somebody waits; `None` for ever.
+    /// How long the table's rate limiter may let nothing through while somebody waits; `None` for
+    /// ever.
     pub rate_limiter_timeout: Option<Duration>,
-    /// Items that the consumer stacks into a batch, if their shapes may differ. With one worker, a table that removes
-    /// what it samples keeps batches that cannot be stacked.
+    /// Items that the consumer stacks into a batch, if their shapes may differ. With one worker, a
+    /// table that removes what it samples keeps batches that cannot be stacked.
     pub batch_size: Option<usize>,
 }
 
@@ -127,15 +129,17 @@ enum Reservation {
 enum End {
     /// The rate limiter's timeout passed while somebody waited.
     TimedOut,
-    /// The next items cannot be stacked. The reason is reported once, after what was sampled before.
+    /// The next items cannot be stacked. The reason is reported once, after what was sampled
+    /// before.
     Refused(Option<Error>),
     Failed(Error),
     Closed,
 }
 
 impl Sampler {
-    /// Starts fetching. `before` comes first, and says whether the table removes what it samples; if it fails, so does
-    /// the sampler. `on_ready` is called, on any thread, when `take` may have something new to tell; it must not wait.
+    /// Starts fetching. `before` comes first, and says whether the table removes what it samples;
+    /// if it fails, so does the sampler. `on_ready` is called, on any thread, when `take` may have
+    /// something new to tell; it must not wait.
     pub fn start(
         client: &Client,
         table: &str,
@@ -171,12 +175,13 @@ impl Sampler {
 
     /// Takes up to `max` items that are here. Never waits.
     ///
-    /// With `accumulate` the caller collects `max` items for one batch: what is still missing is asked for at once.
-    /// Otherwise items count as in flight until the caller comes for more.
+    /// With `accumulate` the caller collects `max` items for one batch: what is still missing is
+    /// asked for at once. Otherwise items count as in flight until the caller comes for more.
     ///
     /// # Errors
     ///
-    /// Why the sampler failed; from then on always. Why the next batch cannot be stacked, once; then it is the end.
+    /// Why the sampler failed; from then on always. Why the next batch cannot be stacked, once;
+    /// then it is the end.
     pub fn take(
         &self,
         max: usize,
@@ -249,7 +254,8 @@ impl Shared {
 
     /// Whether a caller who comes for more is done with what it got before.
     ///
-    /// It always is; but where few items are in flight, the next request leaves only when all items of one are used.
+    /// It always is; but where few items are in flight, the next request leaves only when all items
+    /// of one are used.
     fn is_used_up(&self, state: &State) -> bool {
         let per_worker = self.per_worker();
         per_worker >= MIN_OVERLAP || state.handed_out >= per_worker || state.ready.is_empty()
@@ -257,8 +263,8 @@ impl Shared {
 
     /// How many items a caller may get at once who works on them one by one.
     ///
-    /// Where few are in flight, the last one of a request is given alone: the next request leaves when that one is
-    /// taken, and not when those before it are.
+    /// Where few are in flight, the last one of a request is given alone: the next request leaves
+    /// when that one is taken, and not when those before it are.
     fn hand_out(&self, state: &State, max: usize) -> usize {
         let per_worker = self.per_worker();
         if per_worker >= MIN_OVERLAP {
@@ -268,8 +274,8 @@ impl Shared {
         max.min((left - 1).max(1))
     }
 
-    /// Waits until there is room for a request, and says how many items to ask for; `None` when there is nothing more
-    /// to do.
+    /// Waits until there is room for a request, and says how many items to ask for; `None` when
+    /// there is nothing more to do.
     async fn reserve(&self, limit: u64) -> Option<(usize, Option<Stacking>)> {
         loop {
             let mut notified = std::pin::pin!(self.room.notified());

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! All items of a table, once, in the order of insertion.
 //!
-//! The server sends as far ahead as the stream has room, so there is nothing to ask for. A scan that has given items
-//! cannot be begun anew when its connection is lost: nobody knows what the table held at the beginning.
+//! The server sends as far ahead as the stream has room, so there is nothing to ask for. A scan
+//! that has given items cannot be begun anew when its connection is lost: nobody knows what the
+//! table held at the beginning.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -47,7 +48,8 @@ impl ScanCursor {
         self.ready.pop_front()
     }
 
-    /// The next item, or `None` after the last. Waits for the server. Nothing is lost if the future is dropped.
+    /// The next item, or `None` after the last. Waits for the server. Nothing is lost if the future
+    /// is dropped.
     ///
     /// # Errors
     ///

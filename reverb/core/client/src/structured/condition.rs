@@ -54,7 +54,8 @@ pub(super) struct Moment {
 }
 
 impl Condition {
-    /// Translates a condition; `column_of` gives the column of a leaf. The error says what is wrong with it.
+    /// Translates a condition; `column_of` gives the column of a leaf. The error says what is wrong
+    /// with it.
     pub(super) fn new(proto: &Proto, column_of: impl Fn(usize) -> usize) -> Checked<Self> {
         let left = match proto.left {
             None => {
@@ -114,7 +115,8 @@ impl Condition {
         }
     }
 
-    /// Whether it holds. `data` gives the value of a column; without one the condition is false, inverted or not.
+    /// Whether it holds. `data` gives the value of a column; without one the condition is false,
+    /// inverted or not.
     pub(super) fn holds(&self, moment: &Moment, data: impl Fn(usize) -> Option<i32>) -> bool {
         let left = match self.left {
             Left::StepIndex => moment.step_index as i64,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a caller declares: patterns with their table, conditions and priority, checked before anything is written.
+//! What a caller declares: patterns with their table, conditions and priority, checked before
+//! anything is written.
 
 use std::collections::BTreeSet;
 
@@ -53,7 +54,8 @@ impl Config {
 pub struct Configs {
     /// In the order in which items are created at a step.
     pub configs: Vec<Config>,
-    /// The leaves of a step that patterns or conditions read, ascending. A column is a position in this list.
+    /// The leaves of a step that patterns or conditions read, ascending. A column is a position in
+    /// this list.
     pub(super) leaves: Vec<usize>,
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Patterns applied to a history, step by step. Knows no server: what becomes of the items is the caller's business.
+//! Patterns applied to a history, step by step. Knows no server: what becomes of the items is the
+//! caller's business.
 
 use reverb_data::{Error, Result};
 use smallvec::SmallVec;
@@ -101,15 +102,17 @@ impl PatternEngine {
         self.lane.step_is_open()
     }
 
-    /// Appends the values of a step, or of a part of one, and gives the items that are complete now to `take`.
+    /// Appends the values of a step, or of a part of one, and gives the items that are complete now
+    /// to `take`.
     ///
     /// `cells[i]` is the value of leaf `i`. Leaves that nothing reads are dropped.
     ///
     /// # Errors
     ///
-    /// As long as nothing is stored: `InvalidArgument` if the number of leaves changed, `SignatureMismatch` if a value
-    /// has another dtype or shape than the first of its leaf, `FailedPrecondition` if a leaf has a value in the open
-    /// step already. After that: `InvalidArgument` for errors that a priority cannot be made of, and those of `take`.
+    /// As long as nothing is stored: `InvalidArgument` if the number of leaves changed,
+    /// `SignatureMismatch` if a value has another dtype or shape than the first of its leaf,
+    /// `FailedPrecondition` if a leaf has a value in the open step already. After that:
+    /// `InvalidArgument` for errors that a priority cannot be made of, and those of `take`.
     pub fn append(
         &mut self,
         mut cells: Vec<Option<CellValue<'_>>>,
@@ -138,8 +141,8 @@ impl PatternEngine {
         self.apply(false, take)
     }
 
-    /// Gives the items that the end of the episode at the current step makes complete. To be called before
-    /// `end_episode`; a repeated call finds nothing new.
+    /// Gives the items that the end of the episode at the current step makes complete. To be called
+    /// before `end_episode`; a repeated call finds nothing new.
     ///
     /// # Errors
     ///
@@ -148,8 +151,8 @@ impl PatternEngine {
         self.apply(true, take)
     }
 
-    /// Begins a new episode, closing an open step. With `clear_buffers` the history is emptied; without, patterns may
-    /// reach back into the episode that ended.
+    /// Begins a new episode, closing an open step. With `clear_buffers` the history is emptied;
+    /// without, patterns may reach back into the episode that ended.
     pub fn end_episode(&mut self, clear_buffers: bool) {
         self.lane.end_episode(clear_buffers);
         if clear_buffers {
@@ -307,7 +310,8 @@ impl Rule {
 }
 
 impl Watched {
-    /// What to note of a column: nothing, the newest value, or as many values as patterns reach back.
+    /// What to note of a column: nothing, the newest value, or as many values as patterns reach
+    /// back.
     fn new(column: usize, configs: &[Config], history: usize) -> Option<Self> {
         let mut conditions = configs.iter().flat_map(|config| &config.conditions);
         let by_condition = conditions.any(|c: &Condition| c.data_column() == Some(column));

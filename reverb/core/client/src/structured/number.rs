@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Values that conditions and priorities look at, noted as they are appended.
 //!
-//! A cell could be read back, but by then its block may be compressed, and a priority looks at many cells a step.
+//! A cell could be read back, but by then its block may be compressed, and a priority looks at many
+//! cells a step.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node of a pattern: which cells of one column an item takes, counted back from the current step.
+//! A node of a pattern: which cells of one column an item takes, counted back from the current
+//! step.
 
 use reverb_wire::generated::PatternNode;
 use reverb_wire::generated::pattern_node::{StartOrNone, StepOrNone, StopOrNone};
@@ -11,7 +12,8 @@ use super::config::Checked;
 pub struct Node {
     /// The column: position among the leaves that are read at all.
     pub column: usize,
-    /// The first cell is this many steps before the end of the history; the current step is 1 before it.
+    /// The first cell is this many steps before the end of the history; the current step is 1
+    /// before it.
     from_end: u64,
     /// The end of the slice is this many steps before the end of the history.
     stop_from_end: u64,
@@ -52,7 +54,8 @@ impl Node {
         self.from_end
     }
 
-    /// The steps of a history of `history_len` steps, oldest first; `None` if it does not reach back far enough.
+    /// The steps of a history of `history_len` steps, oldest first; `None` if it does not reach
+    /// back far enough.
     pub fn steps(&self, history_len: u64) -> Option<impl Iterator<Item = u64> + use<>> {
         let first = history_len.checked_sub(self.from_end)?;
         let end = history_len - self.stop_from_end;

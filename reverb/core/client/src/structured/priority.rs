@@ -38,7 +38,8 @@ impl Priority {
     }
 }
 
-/// `weight * max|e| + (1 - weight) * mean|e|`, for at least one error. A NaN among them makes it NaN.
+/// `weight * max|e| + (1 - weight) * mean|e|`, for at least one error. A NaN among them makes it
+/// NaN.
 pub(super) fn td_error(weight: f64, errors: impl IntoIterator<Item = f64>) -> f64 {
     let (mut max, mut sum, mut count) = (0.0f64, 0.0, 0u32);
     for error in errors {

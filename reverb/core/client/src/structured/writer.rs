@@ -20,7 +20,8 @@ const DROP_FLUSH_TIME: Duration = Duration::from_secs(5);
 
 /// Writes steps of one environment; patterns make items of them.
 ///
-/// Dropping it does not wait: what is not confirmed yet is sent in the background, for a few seconds at the most.
+/// Dropping it does not wait: what is not confirmed yet is sent in the background, for a few
+/// seconds at the most.
 #[derive(Debug)]
 pub struct StructuredWriter {
     engine: Mutex<PatternEngine>,
@@ -29,7 +30,8 @@ pub struct StructuredWriter {
 }
 
 impl StructuredWriter {
-    /// A writer for serialized `StructuredWriterConfig` messages. The server is not contacted before the first item.
+    /// A writer for serialized `StructuredWriterConfig` messages. The server is not contacted
+    /// before the first item.
     ///
     /// # Errors
     ///
@@ -65,17 +67,19 @@ impl StructuredWriter {
         self.engine.lock().append(cells, partial_step, &mut |item| self.create(item))
     }
 
-    /// Waits until at most `max_pending` items are unconfirmed. A `timeout` of zero does not wait at all.
+    /// Waits until at most `max_pending` items are unconfirmed. A `timeout` of zero does not wait
+    /// at all.
     ///
     /// # Errors
     ///
-    /// `DeadlineExceeded` that says what it waited for; the error that ended the stream to the server for good.
+    /// `DeadlineExceeded` that says what it waited for; the error that ended the stream to the
+    /// server for good.
     pub async fn flush(&self, max_pending: usize, timeout: Option<Duration>) -> Result<()> {
         self.queue.flush(max_pending, timeout).await
     }
 
-    /// Creates the items that the end of the episode makes complete, waits until all are confirmed, and begins a new
-    /// episode. If that fails or takes longer than `timeout` the episode goes on.
+    /// Creates the items that the end of the episode makes complete, waits until all are confirmed,
+    /// and begins a new episode. If that fails or takes longer than `timeout` the episode goes on.
     pub async fn end_episode(&self, clear_buffers: bool, timeout: Option<Duration>) -> Result<()> {
         self.queue.send_queue().check()?;
         self.engine.lock().apply_at_end(&mut |item| self.create(item))?;

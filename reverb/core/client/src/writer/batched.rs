@@ -58,7 +58,8 @@ pub struct BatchedWriter {
 }
 
 impl BatchedWriter {
-    /// A writer for `batch_size` environments that keeps the last `num_keep_alive_refs` values of each column of each.
+    /// A writer for `batch_size` environments that keeps the last `num_keep_alive_refs` values of
+    /// each column of each.
     pub fn new(
         client: &Client,
         batch_size: usize,
@@ -95,7 +96,8 @@ impl BatchedWriter {
         self.lanes.lock().iter_mut().try_for_each(|lane| lane.configure(column, options))
     }
 
-    /// The cells that an index selects in every environment; `None` where one of them does not exist.
+    /// The cells that an index selects in every environment; `None` where one of them does not
+    /// exist.
     pub fn select(&self, column: &BatchedColumn) -> Vec<Option<Vec<CellRef>>> {
         let select = |lane: &Lane| {
             let mut cells = Vec::new();
@@ -118,7 +120,8 @@ impl BatchedWriter {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if a value's first dimension is not the number of environments; the errors of `Lane::append`.
+    /// `InvalidArgument` if a value's first dimension is not the number of environments; the errors
+    /// of `Lane::append`.
     pub fn append(&self, values: &[BatchedValue<'_>], partial_step: bool) -> Result<()> {
         let mut lanes = self.lanes.lock();
         let batch_size = lanes.len();
@@ -131,7 +134,8 @@ impl BatchedWriter {
                 )));
             }
         }
-        // All environments are looked at before any gets its row: episodes end one by one, and so do open steps.
+        // All environments are looked at before any gets its row: episodes end one by one, and so
+        // do open steps.
         for (i, lane) in lanes.iter().enumerate() {
             let is_set = |value: &&BatchedValue<'_>| lane.is_set_in_open_step(value.column);
             if let Some(value) = values.iter().find(is_set) {
@@ -153,8 +157,8 @@ impl BatchedWriter {
 
     /// Creates one item per selected environment. Never waits.
     ///
-    /// Without `selected`, environments whose episode is too short for the wanted steps get none. Gives the number of
-    /// items.
+    /// Without `selected`, environments whose episode is too short for the wanted steps get none.
+    /// Gives the number of items.
     ///
     /// # Errors
     ///
@@ -204,7 +208,8 @@ impl BatchedWriter {
         Ok(created)
     }
 
-    /// Ends the episode of the selected environments, and empties their histories if asked to. Never waits.
+    /// Ends the episode of the selected environments, and empties their histories if asked to.
+    /// Never waits.
     pub fn end_episode(&self, selected: Option<&[bool]>, clear_buffers: bool) {
         let mut lanes = self.lanes.lock();
         for (i, lane) in lanes.iter_mut().enumerate() {
@@ -248,11 +253,13 @@ fn collect(lane: &Lane, column: &BatchedColumn, cells: &mut Vec<CellRef>) -> boo
         StepIndex::At(at) => push(absolute(at)),
         StepIndex::Steps(ref steps) => steps.iter().all(|&at| push(absolute(at))),
         StepIndex::Range { start, stop, step } => {
-            // A start before the beginning means that the history is too short, not that fewer steps are meant.
+            // A start before the beginning means that the history is too short, not that fewer
+            // steps are meant.
             let start = match (start, stop) {
                 (Some(start), _) => absolute(start),
                 (None, None) => 0,
-                // `history[:k]` begins with the oldest step that is kept, as in the writer of one environment.
+                // `history[:k]` begins with the oldest step that is kept, as in the writer of one
+                // environment.
                 (None, Some(_)) => {
                     lane.cells(column.column).next().map_or(0, |(step, _)| step as i64)
                 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Cells and the blocks they are collected in.
 //!
-//! A block is a chunk in the making. While it is open, cells are appended to plain buffers, one per column; once it is
-//! frozen nothing changes any more; closing encodes it. Encoding happens in the task of the send queue, outside the lock, so
-//! that `append` never waits for compression.
+//! A block is a chunk in the making. While it is open, cells are appended to plain buffers, one per
+//! column; once it is frozen nothing changes any more; closing encodes it. Encoding happens in the
+//! task of the send queue, outside the lock, so that `append` never waits for compression.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -190,7 +190,8 @@ impl Block {
 
     /// Appends cells `(position of the column, value)` of one step; the values fit the specs.
     ///
-    /// Tells `placed` the index of each in its column. Says false, and does nothing, if the block is not open any more.
+    /// Tells `placed` the index of each in its column. Says false, and does nothing, if the block
+    /// is not open any more.
     pub fn append<'c, 'v: 'c>(
         &self,
         step: i32,
@@ -230,7 +231,8 @@ impl Block {
         !self.gated || !matches!(&*self.state.lock(), State::Open(_))
     }
 
-    /// The chunk of a column and the position of its tensor in it; encodes the block if that was not done yet.
+    /// The chunk of a column and the position of its tensor in it; encodes the block if that was
+    /// not done yet.
     pub fn chunk_of(&self, position: usize, next_key: &mut dyn FnMut() -> u64) -> (Chunk, usize) {
         let buffers = {
             let mut state = self.state.lock();
@@ -268,8 +270,8 @@ impl Block {
         }
     }
 
-    /// Columns with cells at the same steps share a chunk, unless only one of them is ever referred to by items: a
-    /// chunk travels as a whole.
+    /// Columns with cells at the same steps share a chunk, unless only one of them is ever referred
+    /// to by items: a chunk travels as a whole.
     fn encode(&self, buffers: &[TensorBuffer], next_key: &mut dyn FnMut() -> u64) -> Closed {
         let mut places: SmallVec<[(u16, u16); 4]> =
             SmallVec::from_elem((u16::MAX, 0), buffers.len());

@@ -46,8 +46,8 @@ impl PendingItem {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for a NaN priority, no columns, an empty column, an expired cell, cells of different dtype or
-    /// shape in one column, or a squeezed column that has not exactly one cell.
+    /// `InvalidArgument` for a NaN priority, no columns, an empty column, an expired cell, cells of
+    /// different dtype or shape in one column, or a squeezed column that has not exactly one cell.
     pub(crate) fn new(
         key: u64,
         table: Arc<str>,
@@ -127,7 +127,8 @@ impl PendingItem {
         &self.table
     }
 
-    /// Notes on every column that items refer to it, so that columns nobody refers to are not sent along.
+    /// Notes on every column that items refer to it, so that columns nobody refers to are not sent
+    /// along.
     pub(crate) fn mark_referenced(&self) {
         for column in &self.columns {
             column.runs[0].first.mark_referenced();

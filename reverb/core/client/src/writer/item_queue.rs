@@ -103,7 +103,8 @@ impl ItemQueue {
         Ok(item)
     }
 
-    /// Waits until at most `max_pending` items are unconfirmed, after completing the chunks of all but that many.
+    /// Waits until at most `max_pending` items are unconfirmed, after completing the chunks of all
+    /// but that many.
     pub async fn flush(&self, max_pending: usize, timeout: Option<Duration>) -> Result<()> {
         self.flush_for("flush", max_pending, timeout).await
     }
@@ -127,7 +128,8 @@ impl ItemQueue {
         }
     }
 
-    /// What a flush is waiting for, in words, with the numbers of the rate limiters if the server is quick to tell.
+    /// What a flush is waiting for, in words, with the numbers of the rate limiters if the server
+    /// is quick to tell.
     async fn describe_wait(&self) -> String {
         let waiting = self.send_queue.describe_wait();
         if self.send_queue.was_lost() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The history of one environment: its columns, the steps it may still refer to, the blocks that are being filled.
+//! The history of one environment: its columns, the steps it may still refer to, the blocks that
+//! are being filled.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,10 +12,11 @@ use smallvec::SmallVec;
 
 use super::cell::{Block, CellRef, CellSpec, CellValue};
 
-/// Columns with cells up to this size are collected in one block: a chunk of its own would cost more than the data.
+/// Columns with cells up to this size are collected in one block: a chunk of its own would cost
+/// more than the data.
 const MAX_GROUPED_CELL_BYTES: usize = 256;
-/// An automatic block ends when it holds about this much: a reader fetches and decodes a chunk as a whole, so longer
-/// chunks save headers but cost every sample.
+/// An automatic block ends when it holds about this much: a reader fetches and decodes a chunk as a
+/// whole, so longer chunks save headers but cost every sample.
 const MAX_BLOCK_BYTES: usize = 4096;
 
 /// How a column is kept and chunked.
@@ -74,7 +76,8 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// An empty history whose columns keep `num_keep_alive_refs` values unless configured otherwise.
+    /// An empty history whose columns keep `num_keep_alive_refs` values unless configured
+    /// otherwise.
     pub fn new(num_keep_alive_refs: usize) -> Self {
         let mut keys = KeyGenerator::new();
         let episode_id = keys.next_key();
@@ -137,7 +140,8 @@ impl Lane {
         self.history_steps + u64::from(self.open.is_some())
     }
 
-    /// The value of a column at a step of the history; `None` if it has none there or it has expired.
+    /// The value of a column at a step of the history; `None` if it has none there or it has
+    /// expired.
     pub fn cell(&self, column: usize, step: u64) -> Option<&CellRef> {
         let history = &self.columns[column].history;
         let &(front, _) = history.front()?;
@@ -152,7 +156,8 @@ impl Lane {
         }
     }
 
-    /// The values of a column that can still be referred to, oldest first, with their steps of the history.
+    /// The values of a column that can still be referred to, oldest first, with their steps of the
+    /// history.
     pub fn cells(&self, column: usize) -> impl ExactSizeIterator<Item = (u64, &CellRef)> + Clone {
         self.columns[column].history.iter().map(|(step, cell)| (*step, cell))
     }
@@ -164,8 +169,8 @@ impl Lane {
 
     /// Appends `(column, value)` pairs as a step, or a part of one. Each column at most once.
     ///
-    /// All values are checked before any is stored. Says whether a block of a fixed length became complete, so that
-    /// waiting items may go.
+    /// All values are checked before any is stored. Says whether a block of a fixed length became
+    /// complete, so that waiting items may go.
     pub fn append(
         &mut self,
         cells: &mut [(usize, CellValue<'_>)],

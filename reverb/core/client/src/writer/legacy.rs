@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The writer of the first versions: whole steps, one chunk for all columns, items over the last steps.
+//! The writer of the first versions: whole steps, one chunk for all columns, items over the last
+//! steps.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -93,7 +94,8 @@ impl LegacyWriter {
         self.state.lock().closed
     }
 
-    /// Appends one step. Never waits; says whether that completed a chunk, and then `settle` is to be called.
+    /// Appends one step. Never waits; says whether that completed a chunk, and then `settle` is to
+    /// be called.
     pub fn append(&self, mut cells: Vec<CellValue<'_>>) -> Result<bool> {
         let completed = self.store(&mut cells)?;
         if completed {
@@ -244,7 +246,8 @@ impl LegacyWriter {
         self.queue.send_queue().wait_for_room(limit).await
     }
 
-    /// Writes waiting items, without waiting for their confirmation; if there are none, waits until all are confirmed.
+    /// Writes waiting items, without waiting for their confirmation; if there are none, waits until
+    /// all are confirmed.
     pub async fn flush(&self) -> Result<()> {
         self.state.lock().check_open()?;
         if self.queue.send_queue().has_unready() {
@@ -264,7 +267,8 @@ impl LegacyWriter {
 
     /// Writes what waits, waits for all confirmations, and ends the stream.
     ///
-    /// Without `retry_on_unavailable` an unreachable server is logged, and the writer counts as closed.
+    /// Without `retry_on_unavailable` an unreachable server is logged, and the writer counts as
+    /// closed.
     pub async fn close(&self, retry_on_unavailable: bool) -> Result<()> {
         {
             let mut state = self.state.lock();

@@ -20,12 +20,14 @@ use crate::session::Session;
 
 /// While something is on its way, up to this many items gather before they are sent.
 const GATHER_ITEMS: usize = 64;
-/// ... but never longer than this, so that an item for a free table does not wait behind a blocked one.
+/// ... but never longer than this, so that an item for a free table does not wait behind a blocked
+/// one.
 const GATHER_TIME: Duration = Duration::from_millis(1);
-/// A writer that is faster than its connection is slowed down when this much waits: memory that is filled and drained
-/// only once costs more than sending it.
+/// A writer that is faster than its connection is slowed down when this much waits: memory that is
+/// filled and drained only once costs more than sending it.
 const MAX_WAITING_BYTES: usize = 32 * 1024 * 1024;
-/// ... but only while confirmations come: behind a closed rate limiter it is the program's business when to wait.
+/// ... but only while confirmations come: behind a closed rate limiter it is the program's business
+/// when to wait.
 const STALLED_AFTER: Duration = Duration::from_millis(20);
 /// From this many unconfirmed items on a warning is logged, once per doubling.
 const WARN_PENDING_ITEMS: usize = 100_000;
@@ -50,7 +52,8 @@ struct State {
     queue: VecDeque<(PendingItem, usize)>,
     /// Encoded but not confirmed, by key.
     in_flight: HashMap<u64, Sent>,
-    /// Table of the item that the task is encoding, which is in no list meanwhile but pending all the same.
+    /// Table of the item that the task is encoding, which is in no list meanwhile but pending all
+    /// the same.
     encoding: Option<Arc<str>>,
     /// To be sent again after a reconnect, before the queue.
     resend: VecDeque<(NewItem, usize)>,
@@ -156,7 +159,8 @@ impl SendQueue {
         self.over_limit.load(Ordering::Relaxed)
     }
 
-    /// Waits while much is on its way and moving. Returns at once behind a table that takes nothing at the moment.
+    /// Waits while much is on its way and moving. Returns at once behind a table that takes nothing
+    /// at the moment.
     pub(crate) async fn throttle(&self) -> Result<()> {
         let mut progress = self.progress.subscribe();
         loop {
@@ -335,7 +339,8 @@ impl SendQueue {
         self.work.notify_one();
     }
 
-    /// Notes that there is no stream. Everything that was sent but not confirmed goes back to the front, in order.
+    /// Notes that there is no stream. Everything that was sent but not confirmed goes back to the
+    /// front, in order.
     fn lose_stream(&self, error: &Error) {
         let mut state = self.state.lock();
         let since = state.lost.as_ref().map_or_else(Instant::now, |lost| lost.since);

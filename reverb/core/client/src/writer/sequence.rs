@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A writer that makes an item of every window of steps by itself, for one environment or for several in one call.
+//! A writer that makes an item of every window of steps by itself, for one environment or for
+//! several in one call.
 
 mod columns;
 
@@ -22,7 +23,8 @@ use crate::session::Signatures;
 /// Which steps become an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Window {
-    /// The newest `length` steps: when an episode has so many, and after every `stride` steps from then on.
+    /// The newest `length` steps: when an episode has so many, and after every `stride` steps from
+    /// then on.
     Sliding {
         /// Steps of an item, at least 1.
         length: usize,
@@ -165,14 +167,14 @@ impl SequenceWriter {
         self.state.lock().num_dropped_episodes
     }
 
-    /// Appends a step and creates the items that are complete with it; gives their number. Never waits, but see
-    /// `ItemQueue::is_over_limit`.
+    /// Appends a step and creates the items that are complete with it; gives their number. Never
+    /// waits, but see `ItemQueue::is_over_limit`.
     ///
     /// # Errors
     ///
-    /// Those of a step that does not fit, and `InvalidArgument` for a priority that is NaN; then nothing was appended.
-    /// `InvalidArgument` if an episode got too long; then the other rows were appended. What ended the stream to the
-    /// server for good.
+    /// Those of a step that does not fit, and `InvalidArgument` for a priority that is NaN; then
+    /// nothing was appended. `InvalidArgument` if an episode got too long; then the other rows were
+    /// appended. What ended the stream to the server for good.
     pub fn append(&self, step: Step<'_>) -> Result<usize> {
         let mut state = self.state.lock();
         self.queue.send_queue().check()?;
@@ -182,7 +184,8 @@ impl SequenceWriter {
         }
         let (items, too_long) = self.store(&mut state, step)?;
         let created = items.len();
-        // Still under the lock, so that the items of several threads go in the order of their steps.
+        // Still under the lock, so that the items of several threads go in the order of their
+        // steps.
         self.queue.send_queue().push_all(items)?;
         drop(state);
         match self.window {
@@ -272,7 +275,8 @@ impl SequenceWriter {
         Ok(())
     }
 
-    /// Stores a step that fits; gives the items that are complete, and the rows whose episode is too long now.
+    /// Stores a step that fits; gives the items that are complete, and the rows whose episode is
+    /// too long now.
     fn store(&self, state: &mut State, step: Step<'_>) -> Result<(Vec<PendingItem>, Vec<usize>)> {
         let (mut items, mut too_long) = (Vec::new(), Vec::new());
         let (mut single, batch) = match self.batch_size {

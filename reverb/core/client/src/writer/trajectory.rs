@@ -42,8 +42,8 @@ impl TrajectoryWriter {
         &self.queue
     }
 
-    /// Waits until all items are confirmed, then begins a new episode. If that fails or takes longer than `timeout`
-    /// nothing changes.
+    /// Waits until all items are confirmed, then begins a new episode. If that fails or takes
+    /// longer than `timeout` nothing changes.
     pub async fn end_episode(&self, clear_buffers: bool, timeout: Option<Duration>) -> Result<()> {
         self.queue.flush_for("end_episode", 0, timeout).await?;
         self.lane.lock().end_episode(clear_buffers);

@@ -5,8 +5,8 @@
 //! same result. Time is told by the caller. [`super::turn`] decides who comes next, and
 //! [`super::Table`] makes callers wait.
 //!
-//! [`super::snapshot`] copies a state while it goes on changing, and [`super::restore`] makes one of
-//! such a copy.
+//! [`super::snapshot`] copies a state while it goes on changing, and [`super::restore`] makes one
+//! of such a copy.
 
 mod stacked;
 
@@ -252,7 +252,8 @@ impl TableState {
         }
     }
 
-    /// Gives the items with these keys new priorities, which were checked. Unknown keys are ignored.
+    /// Gives the items with these keys new priorities, which were checked. Unknown keys are
+    /// ignored.
     pub(super) fn update(&mut self, updates: &[(u64, f64)]) {
         let contents = &mut self.contents;
         let mut found: SmallVec<[(Handle, f64); BLOCK]> = SmallVec::new();

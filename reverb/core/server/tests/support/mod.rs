@@ -20,13 +20,13 @@ use reverb_data::{
     SequenceRange, Shape, TableConfig, Tensor, TensorData, TrajectoryBuilder,
 };
 use reverb_engine::Table;
+use reverb_rpc::frames::{Compression, MessageReader, MessageSender};
+use reverb_rpc::message::Message;
+use reverb_rpc::status::Status;
 use reverb_server::{Server, ServerOptions};
 use reverb_wire::codec::insert::decode_confirmation;
-use reverb_wire::message::Message;
-use reverb_wire::status::Status;
-use reverb_wire::stream::{Compression, MessageReader, MessageSender};
 use reverb_wire::transport::{Confirmations, InsertBatch, SampleStream};
-use reverb_wire::{GrpcTransport, OWN_SERVICE_PATH, SERVICE_PATH, generated as proto};
+use reverb_wire::{GrpcTransport, generated as proto};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
@@ -186,11 +186,11 @@ impl RawClient {
 
     /// A method that the original does not have.
     pub async fn open_own(&self, method: &str) -> RawStream {
-        self.open_path(&format!("{OWN_SERVICE_PATH}{method}"), HeaderMap::new()).await
+        self.open_path(&format!("/reverb.ReplayService/{method}"), HeaderMap::new()).await
     }
 
     pub async fn open_with(&self, method: &str, headers: HeaderMap) -> RawStream {
-        self.open_path(&format!("{SERVICE_PATH}{method}"), headers).await
+        self.open_path(&format!("/deepmind.reverb.ReverbService/{method}"), headers).await
     }
 
     /// A method of any service.

@@ -4,11 +4,12 @@
 
 use bytes::Bytes;
 use reverb_data::proto_bytes::{
-    Field, Reader, put_bytes_field, put_tag, put_varint, put_varint_field, varint_len,
+    Field, Reader, put_bytes_field, put_int_field, put_nested, put_tag, put_varint,
+    put_varint_field, varint_len,
 };
 use reverb_data::{Chunk, Error, Result, SequenceRange};
 
-use crate::message::{MessageBuilder, put_int_field, put_nested};
+use reverb_rpc::message::MessageBuilder;
 
 /// A chunk as it stands in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +116,10 @@ pub(crate) fn put_chunk(builder: &mut MessageBuilder, field: u32, chunk: &Chunk)
     out.extend_from_slice(header.bytes());
     put_tag(out, 5, 2);
     put_varint(out, data_bytes as u64);
-    builder.put_payload(chunk);
+    match chunk.shared_data() {
+        Some(data) => builder.put_shared(data),
+        None => builder.out().extend_from_slice(chunk.data()),
+    }
     put_varint_field(builder.out(), 6, tensors);
 }
 

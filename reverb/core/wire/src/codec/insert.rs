@@ -2,13 +2,13 @@
 //! `InsertStreamRequest` and `InsertStreamResponse`.
 
 use bytes::Bytes;
-use reverb_data::proto_bytes::{Field, Reader};
+use reverb_data::proto_bytes::{Field, Reader, put_nested, put_packed_field};
 use reverb_data::{Error, Result};
 
 use crate::codec::chunk::{RawChunk, put_chunk};
 use crate::codec::item::{ItemHead, RawItem, put_item};
-use crate::message::{Message, MessageBuilder, put_nested, put_packed_field};
 use crate::transport::InsertBatch;
+use reverb_rpc::message::{Message, MessageBuilder};
 
 /// The message for a batch.
 pub fn encode_request(batch: &InsertBatch) -> Message {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `PrioritizedItem`: an item whose columns refer to chunks by key.
 
-use reverb_data::proto_bytes::{Field, Reader, put_bytes_field, put_varint_field};
+use reverb_data::proto_bytes::{
+    Field, Reader, put_bytes_field, put_double_field, put_int_field, put_nested, put_varint_field,
+};
 use reverb_data::{Chunk, Error, Result, Trajectory, TrajectoryBuilder};
-
-use crate::message::{put_double_field, put_int_field, put_nested};
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
@@ -21,7 +21,8 @@ pub struct RawItem<'a> {
     pub times_sampled: i32,
     /// Wall time of its insertion, nanoseconds since 1970; 0 if it is not given.
     pub inserted_at_ns: i64,
-    /// Whether it refers to chunks in the way of early checkpoints, which `trajectory` does not read.
+    /// Whether it refers to chunks in the way of early checkpoints, which `trajectory` does not
+    /// read.
     pub has_deprecated_references: bool,
     message: &'a [u8],
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reverb_data::proto_bytes::{
-    Field, Reader, put_bytes_field, put_tag, put_varint, put_varint_field,
+    Field, Reader, put_bytes_field, put_double_field, put_int_field, put_nested, put_tag,
+    put_varint, put_varint_field,
 };
 use reverb_data::{Chunk, Error, Result, Sampled, Stacking};
 
@@ -14,7 +15,7 @@ use crate::codec::chunk::{RawChunk, Sharing, chunk_field_len, put_chunk};
 use crate::codec::item::{ItemHead, RawItem, put_item};
 use crate::codec::kept_chunks::KeptChunks;
 use crate::generated::{SampleStreamRequest, Timeout, sample_stream_request};
-use crate::message::{Message, MessageBuilder, put_double_field, put_int_field, put_nested};
+use reverb_rpc::message::{Message, MessageBuilder};
 
 /// A message is closed once its chunks exceed this many bytes.
 pub const MAX_MESSAGE_CHUNK_BYTES: usize = 2 << 20;

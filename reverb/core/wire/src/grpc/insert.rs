@@ -5,15 +5,15 @@ use reverb_data::{Error, ErrorKind, Result};
 use tokio::sync::{mpsc, watch};
 
 use crate::codec::insert::{decode_confirmation, encode_request};
-use crate::grpc::{Answer, Call};
-use crate::stream::MessageSender;
 use crate::transport::{BoxFuture, InsertBatch, InsertSink, InsertStream, stream_ended};
+use reverb_rpc::client::{Call, Reply};
+use reverb_rpc::frames::MessageSender;
 
 /// Makes a stream of an opened call. A task of its own reads the confirmations.
 pub(super) fn stream(call: Call) -> InsertStream {
     let (confirmations, receiver) = mpsc::unbounded_channel();
     let (ended, end) = watch::channel(None);
-    tokio::spawn(read_confirmations(call.answer, confirmations, ended));
+    tokio::spawn(read_confirmations(call.reply, confirmations, ended));
     InsertStream {
         sink: Box::new(GrpcInsertSink { sender: call.sender, end }),
         confirmations: receiver,
@@ -23,13 +23,13 @@ pub(super) fn stream(call: Call) -> InsertStream {
 /// Drops its half of the stream, and with it cancels the call, when nobody wants confirmations any
 /// more.
 async fn read_confirmations(
-    mut answer: Answer,
+    mut reply: Reply,
     confirmations: mpsc::UnboundedSender<Result<Vec<u64>>>,
     ended: watch::Sender<Option<Error>>,
 ) {
     loop {
         let keys = tokio::select! {
-            message = answer.next() => message,
+            message = reply.next() => message,
             () = confirmations.closed() => return,
         };
         let keys =
@@ -41,7 +41,7 @@ async fn read_confirmations(
                 }
             }
             Ok(None) => {
-                ended.send_replace(Some(stream_ended(answer.peer())));
+                ended.send_replace(Some(stream_ended(reply.peer())));
                 return;
             }
             Err(error) => {

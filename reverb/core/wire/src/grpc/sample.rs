@@ -6,14 +6,14 @@ use std::time::Duration;
 use reverb_data::{Error, ErrorKind, Result, Sampled, Stacking};
 
 use crate::codec::sample::{SampleDecoder, request};
-use crate::grpc::{Answer, Call};
-use crate::message::Message;
-use crate::stream::MessageSender;
 use crate::transport::{BoxFuture, SampleStream, stream_ended};
+use reverb_rpc::client::{Call, Reply};
+use reverb_rpc::frames::MessageSender;
+use reverb_rpc::message::Message;
 
 pub(super) struct GrpcSampleStream {
     sender: MessageSender,
-    answer: Answer,
+    reply: Reply,
     decoder: SampleDecoder,
     /// Samples that were asked for and have not come.
     outstanding: usize,
@@ -21,8 +21,8 @@ pub(super) struct GrpcSampleStream {
 
 impl GrpcSampleStream {
     pub(super) fn new(call: Call) -> Self {
-        let Call { sender, answer } = call;
-        Self { sender, answer, decoder: SampleDecoder::new(), outstanding: 0 }
+        let Call { sender, reply } = call;
+        Self { sender, reply, decoder: SampleDecoder::new(), outstanding: 0 }
     }
 
     async fn next_samples(&mut self) -> Result<Vec<Sampled>> {
@@ -31,8 +31,8 @@ impl GrpcSampleStream {
         }
         let mut samples = Vec::new();
         while samples.is_empty() {
-            let Some(message) = self.answer.next().await? else {
-                return Err(stream_ended(self.answer.peer()));
+            let Some(message) = self.reply.next().await? else {
+                return Err(stream_ended(self.reply.peer()));
             };
             if let Err(error) = self.decoder.push(&message, &mut samples) {
                 return Err(
@@ -53,8 +53,8 @@ impl GrpcSampleStream {
 
     /// Nothing that comes after such an error can be trusted, so the stream is over.
     fn fail(&mut self, kind: ErrorKind, what: &str) -> Error {
-        let error = Error::new(kind, format!("The server at {} {what}", self.answer.peer()));
-        self.answer.abandon(error.clone());
+        let error = Error::new(kind, format!("The server at {} {what}", self.reply.peer()));
+        self.reply.abandon(error.clone());
         error
     }
 }

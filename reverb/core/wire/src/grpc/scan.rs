@@ -5,33 +5,33 @@ use reverb_data::{Error, ErrorKind, Result, Sampled};
 
 use crate::codec::sample::SampleDecoder;
 use crate::generated::reverb::ScanRequest;
-use crate::grpc::{Answer, Call};
-use crate::message::Message;
 use crate::transport::{BoxFuture, ScanStream};
+use reverb_rpc::client::{Call, Reply};
+use reverb_rpc::message::Message;
 
 /// Chunks that are kept because later items may refer to them. Items that follow each other often
 /// share chunks, and those of several writers follow each other in turn.
 const KEPT_CHUNK_BYTES: usize = 16 << 20;
 
 pub(super) struct GrpcScanStream {
-    answer: Answer,
+    reply: Reply,
     decoder: SampleDecoder,
 }
 
 impl GrpcScanStream {
     pub(super) fn new(call: Call, table: &str) -> Self {
-        let Call { mut sender, answer } = call;
+        let Call { mut sender, reply } = call;
         let request =
             ScanRequest { table: table.to_owned(), kept_chunk_bytes: KEPT_CHUNK_BYTES as i64 };
-        // If the stream is over already, the answer says why.
+        // If the stream is over already, the reply says why.
         let _ = sender.send_last(Message::encode(&request));
-        Self { answer, decoder: SampleDecoder::new().with_kept_chunks(KEPT_CHUNK_BYTES) }
+        Self { reply, decoder: SampleDecoder::new().with_kept_chunks(KEPT_CHUNK_BYTES) }
     }
 
     async fn next_items(&mut self) -> Result<Vec<Sampled>> {
         let mut items = Vec::new();
         while items.is_empty() {
-            let message = match self.answer.next().await {
+            let message = match self.reply.next().await {
                 Ok(message) => message,
                 Err(error) => return Err(self.explain(error)),
             };
@@ -55,15 +55,15 @@ impl GrpcScanStream {
         Error::unimplemented(format!(
             "The server at {} cannot scan tables: it is a server of dm-reverb, or of a release of \
              this package without scans. Serve the table with this package, or sample it.",
-            self.answer.peer()
+            self.reply.peer()
         ))
     }
 
     /// Nothing that comes after such an error can be trusted, so the stream is over.
     fn fail(&mut self, what: &str) -> Error {
-        let text = format!("The server at {} {what}", self.answer.peer());
+        let text = format!("The server at {} {what}", self.reply.peer());
         let error = Error::new(ErrorKind::DataLoss, text);
-        self.answer.abandon(error.clone());
+        self.reply.abandon(error.clone());
         error
     }
 }

@@ -17,8 +17,8 @@ use crate::writers;
 
 /// Appends a step of all environments and queues the items that are complete with it.
 ///
-/// The step is stored and its items are queued when the op returns. `pending` is a call only while the writer is slowed
-/// down, because it outruns its connection.
+/// The step is stored and its items are queued when the op returns. `pending` is a call only while
+/// the writer is slowed down, because it outruns its connection.
 pub(super) struct Append {
     labels: Vec<String>,
     wait: Duration,
@@ -29,8 +29,8 @@ impl Op for Append {
         name: "ReverbReplayAppend",
         inputs: &[
             "writer: int64",
-            // Never looked at: ops with the same resource run in the order of the program, which TensorFlow promises
-            // for nothing else, where loops and branches are involved.
+            // Never looked at: ops with the same resource run in the order of the program, which
+            // TensorFlow promises for nothing else, where loops and branches are involved.
             "order: resource",
             "is_last: bool",
             "priorities: double",

@@ -12,8 +12,8 @@ use crate::tensor::{Input, Output};
 
 /// Appends a step and gives the items that are complete then, or queues them.
 ///
-/// The handle is the state of the iterator: with 0 an engine is made, and freed when the last tensor with its handle is
-/// gone, which is when the iterator is.
+/// The handle is the state of the iterator: with 0 an engine is made, and freed when the last
+/// tensor with its handle is gone, which is when the iterator is.
 pub(super) struct Append {
     configs: Configs,
     dtypes: Vec<DType>,

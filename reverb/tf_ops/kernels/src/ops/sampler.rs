@@ -90,7 +90,8 @@ impl Op for Create {
     }
 }
 
-/// The handle of a sampler that lives as long as a tensor with the handle: that is how an iterator owns it.
+/// The handle of a sampler that lives as long as a tensor with the handle: that is how an iterator
+/// owns it.
 fn owner(handle: i64) -> Outcome<Output> {
     Ok(Output::int(handle)?.on_release(move || _ = sampler::close(handle)))
 }

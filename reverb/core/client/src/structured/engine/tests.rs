@@ -11,7 +11,8 @@ mod model;
 /// What values do: conditions on them, priorities of them, and which are refused.
 mod values;
 
-/// What an item looked like: its config, priority, and per column the values and whether it is squeezed.
+/// What an item looked like: its config, priority, and per column the values and whether it is
+/// squeezed.
 #[derive(Debug, Clone, PartialEq)]
 struct Item(usize, f64, Vec<(Vec<i32>, bool)>);
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The background task of a writer: encodes items, streams them, collects confirmations, reconnects.
+//! The background task of a writer: encodes items, streams them, collects confirmations,
+//! reconnects.
 //!
-//! Items are sent strictly in order. While a message is on its way the next items gather, so that a fast writer pays
-//! for a message per dozens of items, and a slow one waits for nobody.
+//! Items are sent strictly in order. While a message is on its way the next items gather, so that a
+//! fast writer pays for a message per dozens of items, and a slow one waits for nobody.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the steps of a sequence writer look like: its first step decides, and all others are like it.
+//! What the steps of a sequence writer look like: its first step decides, and all others are like
+//! it.
 
 use reverb_data::tensor::shape_text;
 use reverb_data::{DType, Error, Result, Shape, Signature};
@@ -39,8 +40,8 @@ pub(super) fn of_first_step(
 ///
 /// # Errors
 ///
-/// `InvalidArgument` that names a column which is missing or too much, or whose first dimension is not the number of
-/// rows; `SignatureMismatch` for another dtype or shape.
+/// `InvalidArgument` that names a column which is missing or too much, or whose first dimension is
+/// not the number of rows; `SignatureMismatch` for another dtype or shape.
 pub(super) fn check(
     columns: &[Column],
     labels: Option<&[String]>,
@@ -69,7 +70,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Checks the columns against the signature of a table, in items of `length` steps; `None` leaves the length open.
+/// Checks the columns against the signature of a table, in items of `length` steps; `None` leaves
+/// the length open.
 pub(super) fn check_signature(
     columns: &[Column],
     table: &str,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A server of one table that samples what a test lets it sample, and writes down what it was asked.
+//! A server of one table that samples what a test lets it sample, and writes down what it was
+//! asked.
 
 use std::collections::VecDeque;
 

@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 use reverb_data::{Error, Result};
 use tokio::time::Instant;
 
-use crate::grpc::connection::{Connection, Server};
+use super::connection::{Connection, Server};
+use crate::BoxFuture;
 use crate::keepalive::Keepalive;
 use crate::target::{HostPort, Target};
-use crate::transport::BoxFuture;
 
 /// How long to wait for a host that does not answer at all. One that refuses says so at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -141,8 +141,8 @@ impl Pool {
         });
     }
 
-    /// Asks for all names. Servers that are still there keep their connections, and so do those of a
-    /// name that cannot be looked up now.
+    /// Asks for all names. Servers that are still there keep their connections, and so do those of
+    /// a name that cannot be looked up now.
     async fn look_up(&self) -> Result<Arc<[Arc<Server>]>> {
         let known = Arc::clone(&self.names.lock().servers);
         let mut found: Vec<Arc<Server>> = Vec::new();

@@ -6,36 +6,39 @@ use tokio::sync::watch;
 
 /// Gives the signal. It is given once and stays.
 #[derive(Debug)]
-pub(crate) struct StopSender(watch::Sender<bool>);
+pub struct StopSender(watch::Sender<bool>);
 
 /// Sees the signal.
 #[derive(Debug, Clone)]
-pub(crate) struct Stop(watch::Receiver<bool>);
+pub struct Stop(watch::Receiver<bool>);
 
-pub(crate) fn channel() -> (StopSender, Stop) {
+/// A signal and what sees it.
+pub fn stop_signal() -> (StopSender, Stop) {
     let (sender, receiver) = watch::channel(false);
     (StopSender(sender), Stop(receiver))
 }
 
 impl StopSender {
-    pub(crate) fn stop(&self) {
+    /// Gives the signal.
+    pub fn stop(&self) {
         self.0.send_replace(true);
     }
 }
 
 impl Stop {
-    pub(crate) fn is_stopped(&self) -> bool {
+    /// Whether it was given.
+    pub fn is_stopped(&self) -> bool {
         *self.0.borrow()
     }
 
     /// Resolves when the server stops.
-    pub(crate) async fn stopped(&self) {
+    pub async fn stopped(&self) {
         // An error means that the sender is gone, which is a stop too.
         let _ = self.0.clone().wait_for(|&stopped| stopped).await;
     }
 
     /// What `work` gives, or `Unavailable` if the server stops first.
-    pub(crate) async fn or<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+    pub async fn or<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         tokio::select! {
             biased;
             () = self.stopped() => Err(stopping()),
@@ -43,13 +46,13 @@ impl Stop {
         }
     }
 
-    /// An error that came up because the server stops is told as that.
-    pub(crate) fn explain(&self, error: Error) -> Error {
+    /// Replaces an error that is due to the stop.
+    pub fn explain(&self, error: Error) -> Error {
         if self.is_stopped() && error.is_transient() { stopping() } else { error }
     }
 }
 
-/// What everybody is told who is served while the server stops, or comes later.
-pub(crate) fn stopping() -> Error {
+/// The error of every call to a server that stops or has stopped.
+pub fn stopping() -> Error {
     Error::unavailable("The server is stopping.")
 }

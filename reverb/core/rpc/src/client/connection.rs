@@ -12,12 +12,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::keepalive::{Keepalive, Liveness, WatchedSocket};
-use crate::message::Message;
-use crate::stream::{
+use crate::frames::{
     CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
     SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES,
 };
+use crate::keepalive::{Keepalive, Liveness, WatchedSocket};
+use crate::message::Message;
 use crate::target::HostPort;
 
 /// How long a server that could not be reached is passed over while there are others.

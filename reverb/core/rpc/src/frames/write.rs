@@ -8,8 +8,8 @@ use h2::{Reason, SendStream};
 use http::HeaderMap;
 use reverb_data::{Error, Result};
 
+use crate::frames::{MAX_MESSAGE_BYTES, stream_error};
 use crate::message::Message;
-use crate::stream::{MAX_MESSAGE_BYTES, stream_error};
 
 /// Writes the messages of one direction of a stream.
 #[derive(Debug)]

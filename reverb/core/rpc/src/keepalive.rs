@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Keepalive: how an end of a connection notices that the other one has gone without a word.
 //!
-//! A machine that loses power or its network closes no connection. Between two ends of this package,
-//! each sends a PING of HTTP/2 from time to time while a call is open. gRPC's own library closes a
-//! connection after a few of them (`too_many_pings`), so peers that have not said that they are ours
-//! are left to TCP, which notices later and cannot see a process that hangs.
+//! A machine that loses power or its network closes no connection. Between two ends of this
+//! package, each sends a PING of HTTP/2 from time to time while a call is open. gRPC's own library
+//! closes a connection after a few of them (`too_many_pings`), so peers that have not said that
+//! they are ours are left to TCP, which notices later and cannot see a process that hangs.
 
 mod liveness;
 
@@ -114,11 +114,11 @@ impl Keepalive {
         }
     }
 
-    /// Whether the peer answers a PING. Anything else that it sends or takes meanwhile shows that it
-    /// is there: on a slow line the PING may wait behind megabytes.
+    /// Whether the peer answers a PING. Anything else that it sends or takes meanwhile shows that
+    /// it is there: on a slow line the PING may wait behind megabytes.
     ///
-    /// Time in which this process itself did not run does not count. So the timeout is waited for in
-    /// parts, and a part that took too long is waited for again.
+    /// Time in which this process itself did not run does not count. So the timeout is waited for
+    /// in parts, and a part that took too long is waited for again.
     async fn is_answered(self, pings: &mut PingPong, liveness: &Liveness) -> bool {
         liveness.forget();
         let mut pong = pin!(pings.ping(Ping::opaque()));

@@ -4,16 +4,14 @@
 use std::io::IoSlice;
 
 use bytes::{Buf, Bytes};
-use reverb_data::Chunk;
-use reverb_data::proto_bytes::{put_tag, put_varint, put_varint_field, varint_len};
 
 /// Bytes of the frame in front of every message: a flag for compression and a length.
 pub const FRAME_HEADER_BYTES: usize = 5;
 
 /// Payloads up to this size are copied: cheaper than one more entry in a vectored write.
-const MAX_COPIED_PAYLOAD: usize = 2048;
+const MAX_COPIED_BYTES: usize = 2048;
 
-/// A message with its gRPC frame header, ready for the socket. Large chunks are not copied into it.
+/// A message with its gRPC frame header, ready for the socket. Large payloads are shared with it.
 #[derive(Debug)]
 pub struct Message {
     segments: Vec<Segment>,
@@ -27,14 +25,14 @@ pub struct Message {
 #[derive(Debug)]
 enum Segment {
     Written(Vec<u8>),
-    Payload(Chunk),
+    Payload(Bytes),
 }
 
 impl Segment {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Written(bytes) => bytes,
-            Self::Payload(chunk) => chunk.data(),
+            Self::Payload(bytes) => bytes,
         }
     }
 }
@@ -103,42 +101,43 @@ impl Buf for Message {
 
 /// Writes a message.
 #[derive(Debug)]
-pub(crate) struct MessageBuilder {
+pub struct MessageBuilder {
     segments: Vec<Segment>,
     tail: Vec<u8>,
     closed_bytes: usize,
 }
 
 impl MessageBuilder {
-    pub(crate) fn with_capacity(bytes: usize) -> Self {
+    /// An empty message with room for `bytes` bytes of small parts.
+    pub fn with_capacity(bytes: usize) -> Self {
         let mut tail = Vec::with_capacity(FRAME_HEADER_BYTES + bytes);
         tail.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
         Self { segments: Vec::new(), tail, closed_bytes: 0 }
     }
 
     /// Where small parts are written.
-    pub(crate) fn out(&mut self) -> &mut Vec<u8> {
+    pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.tail
     }
 
     /// Bytes of the message so far.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.closed_bytes + self.tail.len() - FRAME_HEADER_BYTES
     }
 
-    /// Appends the payload of a chunk.
-    pub(crate) fn put_payload(&mut self, chunk: &Chunk) {
-        let data = chunk.data();
-        if data.len() <= MAX_COPIED_PAYLOAD {
-            self.tail.extend_from_slice(data);
+    /// Appends bytes that are shared with the caller, unless copying them is cheaper.
+    pub fn put_shared(&mut self, bytes: &Bytes) {
+        if bytes.len() <= MAX_COPIED_BYTES {
+            self.tail.extend_from_slice(bytes);
             return;
         }
-        self.closed_bytes += self.tail.len() + data.len();
+        self.closed_bytes += self.tail.len() + bytes.len();
         self.segments.push(Segment::Written(std::mem::take(&mut self.tail)));
-        self.segments.push(Segment::Payload(chunk.clone()));
+        self.segments.push(Segment::Payload(bytes.clone()));
     }
 
-    pub(crate) fn finish(mut self) -> Message {
+    /// Completes the message.
+    pub fn finish(mut self) -> Message {
         let length = self.len();
         if !self.tail.is_empty() {
             self.segments.push(Segment::Written(self.tail));
@@ -160,70 +159,18 @@ pub fn body_bytes(mut message: Message) -> Bytes {
     message.copy_to_bytes(length)
 }
 
-/// Appends a nested message whose length is not known beforehand.
-pub(crate) fn put_nested(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>)) {
-    put_tag(out, field, 2);
-    let at = out.len();
-    // Most nested messages are short: one byte of length, widened afterwards where it does not do.
-    out.push(0);
-    write(out);
-    let length = out.len() - at - 1;
-    if length < 0x80 {
-        out[at] = length as u8;
-        return;
-    }
-    let width = varint_len(length as u64);
-    let end = out.len();
-    out.resize(end + width - 1, 0);
-    out.copy_within(at + 1..end, at + width);
-    let mut rest = length;
-    for byte in &mut out[at..at + width] {
-        *byte = rest as u8 | 0x80;
-        rest >>= 7;
-    }
-    out[at + width - 1] &= 0x7f;
-}
-
-/// Appends a double unless it is zero.
-pub(crate) fn put_double_field(out: &mut Vec<u8>, field: u32, value: f64) {
-    if value.to_bits() != 0 {
-        put_tag(out, field, 1);
-        out.extend_from_slice(&value.to_le_bytes());
-    }
-}
-
-/// Appends an `int32` or `int64` unless it is zero. Negative numbers take ten bytes, as protobuf
-/// has it.
-pub(crate) fn put_int_field(out: &mut Vec<u8>, field: u32, value: i64) {
-    put_varint_field(out, field, value as u64);
-}
-
-/// Appends a list of integers in packed form, unless it is empty.
-pub(crate) fn put_packed_field(out: &mut Vec<u8>, field: u32, values: &[u64]) {
-    if values.is_empty() {
-        return;
-    }
-    put_tag(out, field, 2);
-    put_varint(out, values.iter().map(|&value| varint_len(value) as u64).sum());
-    for &value in values {
-        put_varint(out, value);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reverb_data::SequenceRange;
 
     #[test]
     fn segments_read_like_one_buffer() {
-        let large = Chunk::from_slice(1, SequenceRange::default(), false, &[7; 5000]);
-        let small = Chunk::from_slice(2, SequenceRange::default(), false, &[8; 10]);
+        let (large, small) = (Bytes::from(vec![7; 5000]), Bytes::from(vec![8; 10]));
         let mut builder = MessageBuilder::with_capacity(0);
         builder.out().extend_from_slice(b"ab");
-        builder.put_payload(&large);
-        builder.put_payload(&small);
-        builder.put_payload(&large);
+        builder.put_shared(&large);
+        builder.put_shared(&small);
+        builder.put_shared(&large);
         assert_eq!(builder.len(), 2 + 5000 + 10 + 5000);
         let mut message = builder.finish();
         assert_eq!(message.segments.len(), 4);
@@ -247,19 +194,5 @@ mod tests {
         assert_eq!(builder.finish().chunk(), [0, 0, 0, 0, 3, 1, 2, 3]);
         let mut empty = MessageBuilder::with_capacity(0).finish();
         assert_eq!(empty.copy_to_bytes(5).as_ref(), [0; 5]);
-    }
-
-    #[test]
-    fn nested_lengths_of_any_width_are_right() {
-        for length in [0usize, 1, 127, 128, 129, 16383, 16384, 3_000_000] {
-            let mut out = vec![9];
-            put_nested(&mut out, 4, |out| out.extend((0..length).map(|i| i as u8)));
-            out.push(9);
-            let mut expected = vec![9];
-            let body: Vec<u8> = (0..length).map(|i| i as u8).collect();
-            reverb_data::proto_bytes::put_bytes_field(&mut expected, 4, &body);
-            expected.push(9);
-            assert!(out == expected, "length {length}");
-        }
     }
 }

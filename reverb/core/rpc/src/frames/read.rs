@@ -8,8 +8,8 @@ use h2::RecvStream;
 use http::HeaderMap;
 use reverb_data::{Error, Result};
 
+use crate::frames::{Compression, stream_error};
 use crate::message::FRAME_HEADER_BYTES;
-use crate::stream::{Compression, stream_error};
 
 /// Reads the messages of one direction of a stream, each as one buffer.
 ///

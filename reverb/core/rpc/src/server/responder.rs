@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The answering half of a stream.
 
+use crate::frames::{ACCEPTED_COMPRESSION, MessageSender, stream_error};
+use crate::keepalive::{OpenCall, PRODUCT};
+use crate::message::Message;
+use crate::status::Status;
 use h2::server::SendResponse;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use reverb_data::{Error, Result};
-use reverb_wire::keepalive::{OpenCall, PRODUCT};
-use reverb_wire::message::Message;
-use reverb_wire::status::Status;
-use reverb_wire::stream::{ACCEPTED_COMPRESSION, MessageSender, stream_error};
 
 /// Sends messages and, once, a status. Headers go out with the first of either, or before a wait.
-pub(crate) struct Responder {
+pub struct Responder {
     state: State,
     call: OpenCall,
     peer: String,
@@ -22,20 +22,26 @@ enum State {
     Done,
 }
 
+impl std::fmt::Debug for Responder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Responder").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
 impl Responder {
-    pub(crate) fn new(response: SendResponse<Message>, call: OpenCall, peer: &str) -> Self {
+    pub(super) fn new(response: SendResponse<Message>, call: OpenCall, peer: &str) -> Self {
         Self { state: State::Silent(response), call, peer: peer.to_owned() }
     }
 
     /// Whether the peer has left a ping without an answer. It will not learn what becomes of the
     /// call.
-    pub(crate) fn is_peer_gone(&self) -> bool {
+    pub fn is_peer_gone(&self) -> bool {
         self.call.liveness().is_gone()
     }
 
     /// Lets a client of ours know whom it waits for, so that it may send pings meanwhile. To be
     /// called before a long wait.
-    pub(crate) fn announce(&mut self) {
+    pub fn announce(&mut self) {
         if matches!(self.state, State::Silent(_)) && self.call.liveness().is_ours() {
             // It fails only if the stream is over, which the call notices by itself.
             let _ = self.speaking();
@@ -43,17 +49,17 @@ impl Responder {
     }
 
     /// Sends a message as soon as the peer has room for a part of it.
-    pub(crate) async fn send(&mut self, message: Message) -> Result<()> {
+    pub async fn send(&mut self, message: Message) -> Result<()> {
         self.speaking()?.send(message).await
     }
 
     /// Sends a message without waiting.
-    pub(crate) fn send_now(&mut self, message: Message) -> Result<()> {
+    pub fn send_now(&mut self, message: Message) -> Result<()> {
         self.speaking()?.send_now(message)
     }
 
     /// Ends the stream with a status.
-    pub(crate) fn finish(&mut self, status: &Status) {
+    pub fn finish(&mut self, status: &Status) {
         match std::mem::replace(&mut self.state, State::Done) {
             State::Silent(mut response) => {
                 let mut head = response_head();
@@ -71,7 +77,7 @@ impl Responder {
     }
 
     /// Ends the stream for somebody who does not speak gRPC.
-    pub(crate) fn refuse(&mut self, status: StatusCode) {
+    pub(super) fn refuse(&mut self, status: StatusCode) {
         if let State::Silent(mut response) = std::mem::replace(&mut self.state, State::Done) {
             let mut head = Response::new(());
             *head.status_mut() = status;
@@ -80,7 +86,7 @@ impl Responder {
     }
 
     /// Resolves when the peer has cancelled the stream or is gone.
-    pub(crate) async fn closed(&mut self) {
+    pub async fn closed(&mut self) {
         std::future::poll_fn(|context| match &mut self.state {
             State::Silent(response) => response.poll_reset(context).map(|_| ()),
             State::Speaking(sender) => sender.poll_closed(context).map(|_| ()),

@@ -7,12 +7,12 @@
 //! it is, and is stored as it arrives.
 
 mod compression;
-mod receive;
-mod send;
+mod read;
+mod write;
 
 pub use compression::{ACCEPTED as ACCEPTED_COMPRESSION, Compression};
-pub use receive::MessageReader;
-pub use send::MessageSender;
+pub use read::MessageReader;
+pub use write::MessageSender;
 
 use reverb_data::{Error, ErrorKind};
 

@@ -7,20 +7,21 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header;
-use reverb_data::{Error, Result};
-use reverb_wire::keepalive::{Liveness, WatchedSocket};
-use reverb_wire::message::Message;
-use reverb_wire::stream::{
+use crate::frames::{
     CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
     SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES,
 };
+use crate::keepalive::{Keepalive, Liveness, WatchedSocket};
+use crate::message::Message;
+use http::header;
+use reverb_data::{Error, Result};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::service::{Service, serve};
+use super::call::{self, Handler};
+use super::stop::Stop;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -34,7 +35,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long to wait with the next connection when the process has no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a peer may take to say that it speaks HTTP/2. Connections that never do would use up the file descriptors.
+/// How long a peer may take to say that it speaks HTTP/2. Connections that never do would use up
+/// the file descriptors.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Opens the port: on both IP versions unless `host` says where. Port 0 takes any free one.
@@ -42,7 +44,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 /// # Errors
 ///
 /// `InvalidArgument` that names the port and says what to do.
-pub(crate) fn bind(host: Option<&str>, port: u16) -> Result<std::net::TcpListener> {
+pub fn bind(host: Option<&str>, port: u16) -> Result<std::net::TcpListener> {
     let addresses: Vec<SocketAddr> = match host {
         Some(host) => (host, port)
             .to_socket_addrs()
@@ -95,20 +97,33 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
+/// What the connections of a server share.
+struct Shared<H> {
+    handler: Arc<H>,
+    stop: Stop,
+    keepalive: Keepalive,
+}
+
 /// Accepts connections until the server stops, then closes the port and gives the streams a moment
 /// to end.
-pub(crate) async fn run(listener: TcpListener, service: Arc<Service>) {
+pub async fn serve<H: Handler>(
+    listener: TcpListener,
+    handler: Arc<H>,
+    stop: Stop,
+    keepalive: Keepalive,
+) {
+    let shared = Arc::new(Shared { handler, stop, keepalive });
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             biased;
-            () = service.stop.stopped() => break,
+            () = shared.stop.stopped() => break,
             Some(_) = connections.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((socket, peer)) => {
-                connections.spawn(serve_connection(socket, peer, Arc::clone(&service)));
+                connections.spawn(serve_connection(socket, peer, Arc::clone(&shared)));
             }
             Err(error) => {
                 log::warn!("a connection could not be accepted: {error}");
@@ -120,20 +135,20 @@ pub(crate) async fn run(listener: TcpListener, service: Arc<Service>) {
     while connections.join_next().await.is_some() {}
 }
 
-async fn serve_connection(socket: TcpStream, peer: SocketAddr, service: Arc<Service>) {
-    if let Err(error) = serve_streams(socket, peer, &service).await {
+async fn serve_connection<H: Handler>(socket: TcpStream, peer: SocketAddr, shared: Arc<Shared<H>>) {
+    if let Err(error) = serve_streams(socket, peer, &shared).await {
         log::debug!("the connection from {peer} ended: {error}");
     }
 }
 
-async fn serve_streams(
+async fn serve_streams<H: Handler>(
     socket: TcpStream,
     peer: SocketAddr,
-    service: &Arc<Service>,
+    shared: &Shared<H>,
 ) -> std::result::Result<(), h2::Error> {
     // It only makes things better; where it cannot be had, the connection works without.
     let _ = socket.set_nodelay(true);
-    service.keepalive.set_tcp_options(&socket);
+    shared.keepalive.set_tcp_options(&socket);
     let liveness = Arc::new(Liveness::default());
     let socket = WatchedSocket::new(socket, Arc::clone(&liveness));
     let handshake = h2::server::Builder::new()
@@ -147,16 +162,16 @@ async fn serve_streams(
         .max_pending_accept_reset_streams(MAX_RESET_STREAMS)
         .handshake::<_, Message>(socket);
     let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake);
-    let Ok(Ok(connection)) = service.stop.or(handshake).await else { return Ok(()) };
+    let Ok(Ok(connection)) = shared.stop.or(handshake).await else { return Ok(()) };
     let mut connection = connection?;
     let pings = connection.ping_pong().expect("nobody took it before");
-    let mut gone = pin!(service.keepalive.watch(pings, &liveness));
+    let mut gone = pin!(shared.keepalive.watch(pings, &liveness));
     let peer: Arc<str> = format!("client {peer}").into();
     let mut deadline = None;
     loop {
         let accepted = tokio::select! {
             accepted = connection.accept() => accepted,
-            () = service.stop.stopped(), if deadline.is_none() => {
+            () = shared.stop.stopped(), if deadline.is_none() => {
                 connection.graceful_shutdown();
                 deadline = Some(Instant::now() + GRACE);
                 continue;
@@ -171,7 +186,8 @@ async fn serve_streams(
         let (request, response) = stream?;
         liveness.meet(request.headers().get(header::USER_AGENT));
         let call = liveness.open_call();
-        tokio::spawn(serve(Arc::clone(service), request, response, Arc::clone(&peer), call));
+        let (handler, stop) = (Arc::clone(&shared.handler), shared.stop.clone());
+        tokio::spawn(call::run(handler, stop, request, response, Arc::clone(&peer), call));
     }
 }
 

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The asking end: connections to the servers of a target, and calls over them.
+
+mod channel;
+mod connection;
+mod pool;
+
+pub use channel::{Call, Channel, Reply};

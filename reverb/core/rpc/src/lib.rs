@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//! gRPC over HTTP/2: connections, calls, messages and their status.
+//!
+//! The crate knows nothing of replay: of `reverb-data` it uses the errors alone. `client` opens
+//! calls, `server` answers them, `frames` reads and writes their messages.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]
+
+pub mod client;
+pub mod frames;
+pub mod keepalive;
+pub mod message;
+pub mod server;
+pub mod status;
+pub mod target;
+
+use std::pin::Pin;
+
+pub use keepalive::Keepalive;
+pub use message::{Message, MessageBuilder};
+
+/// A future on the heap.
+type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The answering end: a port, its connections, and the calls that come over them.
+
+mod call;
+mod listener;
+mod responder;
+mod stop;
+mod unary;
+
+pub use call::Handler;
+pub use listener::{bind, serve};
+pub use responder::Responder;
+pub use stop::{Stop, StopSender, stop_signal, stopping};
+pub use unary::{decode, read_single_message};

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Calls that have exactly one message.
+
+use bytes::Bytes;
+use reverb_data::{Error, Result};
+
+use super::stop::Stop;
+use crate::frames::MessageReader;
+
+/// Reads the message of a call that has exactly one.
+///
+/// # Errors
+///
+/// `InvalidArgument` if there is none, or another one, or if it is malformed.
+pub async fn read_single_message<M: prost::Message + Default>(
+    stop: &Stop,
+    reader: &mut MessageReader,
+) -> Result<M> {
+    let message = stop.or(reader.next()).await??;
+    let message = message.ok_or_else(|| {
+        Error::invalid_argument("The call has no message; it must have exactly one.")
+    })?;
+    if stop.or(reader.next()).await??.is_some() {
+        return Err(Error::invalid_argument("The call has several messages; it must have one."));
+    }
+    decode(message)
+}
+
+/// Decodes a message.
+///
+/// # Errors
+///
+/// `InvalidArgument` if it is malformed.
+pub fn decode<M: prost::Message + Default>(message: Bytes) -> Result<M> {
+    M::decode(message)
+        .map_err(|error| Error::invalid_argument(format!("Malformed message: {error}.")))
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! From the path of a call to the code that answers it.
+
+use std::sync::Arc;
+
+use reverb_data::{Error, Result};
+use reverb_rpc::Message;
+use reverb_rpc::frames::MessageReader;
+use reverb_rpc::server::{Handler, Responder, read_single_message};
+use reverb_rpc::status::Status;
+use reverb_wire::generated::reverb::CheckpointStatusRequest;
+use reverb_wire::generated::{
+    CheckpointRequest, CheckpointResponse, InitializeConnectionResponse, MutatePrioritiesRequest,
+    MutatePrioritiesResponse, ResetRequest, ResetResponse, ServerInfoRequest, ServerInfoResponse,
+    Uint128,
+};
+use reverb_wire::methods;
+
+use crate::insert_stream::InsertStream;
+use crate::service::Service;
+use crate::{health, reflection, sample_stream, scan_stream};
+
+impl Handler for Service {
+    async fn answer(
+        self: &Arc<Self>,
+        path: &str,
+        reader: MessageReader,
+        responder: &mut Responder,
+    ) -> Result<Status> {
+        match path {
+            methods::INSERT_STREAM => InsertStream::new(self).run(reader, responder).await?,
+            methods::SAMPLE_STREAM => sample_stream::run(self, reader, responder).await?,
+            methods::MUTATE_PRIORITIES => mutate_priorities(self, reader, responder).await?,
+            methods::RESET => reset(self, reader, responder).await?,
+            methods::SERVER_INFO => server_info(self, reader, responder).await?,
+            methods::INITIALIZE_CONNECTION => {
+                initialize_connection(self, reader, responder).await?;
+            }
+            methods::CHECKPOINT => checkpoint(self, reader, responder).await?,
+            methods::SCAN => scan_stream::run(self, reader, responder).await?,
+            methods::CHECKPOINT_STATUS => checkpoint_status(self, reader, responder).await?,
+            methods::HEALTH_CHECK => return health::check(self, reader, responder).await,
+            methods::HEALTH_WATCH => return health::watch(self, reader, responder).await,
+            methods::REFLECTION | methods::OLD_REFLECTION => {
+                reflection::run(self, reader, responder).await?;
+            }
+            _ => return Err(Error::unimplemented("")),
+        }
+        Ok(Status::ok())
+    }
+}
+
+async fn mutate_priorities(
+    service: &Service,
+    mut reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    let request: MutatePrioritiesRequest = read_single_message(&service.stop, &mut reader).await?;
+    let updates: Vec<(u64, f64)> =
+        request.updates.iter().map(|update| (update.key, update.priority)).collect();
+    service.mutate(&request.table, &updates, &request.delete_keys)?;
+    responder.send_now(Message::encode(&MutatePrioritiesResponse {}))
+}
+
+async fn reset(
+    service: &Service,
+    mut reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    let request: ResetRequest = read_single_message(&service.stop, &mut reader).await?;
+    service.reset(&request.table)?;
+    responder.send_now(Message::encode(&ResetResponse {}))
+}
+
+async fn server_info(
+    service: &Service,
+    mut reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    let ServerInfoRequest {} = read_single_message(&service.stop, &mut reader).await?;
+    let (high, low) = service.tables.state_id();
+    responder.send_now(Message::encode(&ServerInfoResponse {
+        tables_state_id: Some(Uint128 { high, low }),
+        table_info: service.info(),
+    }))
+}
+
+/// dm-reverb's server hands a pointer to clients of its own process here. An empty answer sends
+/// them to the streams.
+async fn initialize_connection(
+    service: &Service,
+    mut reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    if service.stop.or(reader.next()).await??.is_some() {
+        responder.send_now(Message::encode(&InitializeConnectionResponse::default()))?;
+    }
+    Ok(())
+}
+
+async fn checkpoint(
+    service: &Service,
+    mut reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    let CheckpointRequest {} = read_single_message(&service.stop, &mut reader).await?;
+    responder.announce();
+    let checkpoint_path = service.checkpoint().await?;
+    responder.send_now(Message::encode(&CheckpointResponse { checkpoint_path }))
+}
+
+async fn checkpoint_status(
+    service: &Service,
+    mut reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    let CheckpointStatusRequest {} = read_single_message(&service.stop, &mut reader).await?;
+    responder.send_now(Message::encode(&service.checkpoints.status()))
+}
