@@ -79,6 +79,19 @@ pub(crate) fn differences(
     stored: &proto::PriorityTableCheckpoint,
     code: &TableConfig,
 ) -> Vec<(&'static str, String, String)> {
+    // All fields are named, so that the compiler leads whoever adds an option here. A seed is not
+    // stored.
+    let TableConfig {
+        name: _,
+        sampler,
+        remover,
+        max_size,
+        max_times_sampled,
+        rate_limiter:
+            RateLimiterConfig { samples_per_insert, min_size_to_sample, min_diff, max_diff },
+        signature,
+        seed: _,
+    } = code;
     let limiter = stored.rate_limiter.unwrap_or_default();
     let selector = |options: &Option<_>| to_selector(options.as_ref());
     let text = |config: Option<SelectorConfig>| {
@@ -86,31 +99,31 @@ pub(crate) fn differences(
     };
     let flat = |signature: Option<TableSignature>| signature.map(|signature| signature.flat);
     let stored_signature = stored.signature.as_ref().and_then(|it| to_signature(it).ok());
-    let (stored_signature, code_signature) = (flat(stored_signature), flat(code.signature.clone()));
+    let (stored_signature, code_signature) = (flat(stored_signature), flat(signature.clone()));
     let describe = |signature: &Option<reverb_data::Signature>| {
         signature.as_ref().map_or_else(|| "none".to_owned(), reverb_data::Signature::describe)
     };
     let all = [
-        ("sampler", text(selector(&stored.sampler)), text(Some(code.sampler))),
-        ("remover", text(selector(&stored.remover)), text(Some(code.remover))),
-        ("max_size", stored.max_size.to_string(), code.max_size.to_string()),
+        ("sampler", text(selector(&stored.sampler)), text(Some(*sampler))),
+        ("remover", text(selector(&stored.remover)), text(Some(*remover))),
+        ("max_size", stored.max_size.to_string(), max_size.to_string()),
         (
             "max_times_sampled",
             stored.max_times_sampled.max(0).to_string(),
-            code.max_times_sampled.max(0).to_string(),
+            (*max_times_sampled).max(0).to_string(),
         ),
         (
             "samples_per_insert",
             limiter.samples_per_insert.to_string(),
-            code.rate_limiter.samples_per_insert.to_string(),
+            samples_per_insert.to_string(),
         ),
         (
             "min_size_to_sample",
             limiter.min_size_to_sample.to_string(),
-            code.rate_limiter.min_size_to_sample.to_string(),
+            min_size_to_sample.to_string(),
         ),
-        ("min_diff", bound(limiter.min_diff), bound(code.rate_limiter.min_diff)),
-        ("max_diff", bound(limiter.max_diff), bound(code.rate_limiter.max_diff)),
+        ("min_diff", bound(limiter.min_diff), bound(*min_diff)),
+        ("max_diff", bound(limiter.max_diff), bound(*max_diff)),
         ("signature", describe(&stored_signature), describe(&code_signature)),
     ];
     all.into_iter().filter(|(_, stored, code)| stored != code).collect()

@@ -36,6 +36,17 @@ async fn health(stream: &mut RawStream) -> Result<i32, Status> {
 }
 
 #[tokio::test]
+async fn every_call_has_an_answer() {
+    let server = start(vec![table(config("t"))]);
+    let raw = RawClient::connect(&server).await;
+    for path in methods::ALL {
+        let mut stream = raw.open_path(path, HeaderMap::new()).await;
+        stream.sender.finish();
+        assert_ne!(stream.status().await.code, Code::Unimplemented, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn check_answers_for_the_server_and_its_services() {
     let server = start(vec![table(config("t"))]);
     let raw = RawClient::connect(&server).await;

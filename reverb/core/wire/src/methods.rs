@@ -29,3 +29,43 @@ pub const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 pub const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 /// The same under the service's older name.
 pub const OLD_REFLECTION: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+
+/// All of them. A test compares the list with the services of the `.proto` files.
+pub const ALL: [&str; 13] = [
+    INSERT_STREAM,
+    SAMPLE_STREAM,
+    MUTATE_PRIORITIES,
+    RESET,
+    SERVER_INFO,
+    INITIALIZE_CONNECTION,
+    CHECKPOINT,
+    SCAN,
+    CHECKPOINT_STATUS,
+    HEALTH_CHECK,
+    HEALTH_WATCH,
+    REFLECTION,
+    OLD_REFLECTION,
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use prost::Message;
+    use prost_types::FileDescriptorSet;
+
+    use super::ALL;
+
+    #[test]
+    fn every_call_of_the_services_has_a_path() {
+        let set = FileDescriptorSet::decode(crate::DESCRIPTORS).unwrap();
+        let declared = set.file.iter().flat_map(|file| {
+            file.service.iter().flat_map(|service| {
+                let prefix = format!("/{}.{}/", file.package(), service.name());
+                service.method.iter().map(move |method| format!("{prefix}{}", method.name()))
+            })
+        });
+        let declared: BTreeSet<String> = declared.collect();
+        assert_eq!(declared, ALL.into_iter().map(str::to_owned).collect());
+    }
+}
