@@ -3,8 +3,6 @@
 
 import collections
 import contextlib
-import pathlib
-import sys
 import threading
 import time
 
@@ -14,10 +12,7 @@ import pytest
 import reverb
 from reverb import testing
 from reverb.errors import DeadlineExceededError, ReverbError
-
-sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
-
-from programs import Program
+from support.programs import Program
 
 LENGTHS = pytest.mark.parametrize(
     "seconds",

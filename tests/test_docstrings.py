@@ -12,7 +12,7 @@ import pytest
 import reverb
 from reverb import testing
 
-# These need TensorFlow; tests/tensorflow runs their examples.
+# These need TensorFlow; tests/with_tensorflow runs their examples.
 TENSORFLOW = r"reverb\.(tf_|trajectory_dataset|timestep_dataset|pattern_dataset)"
 # What modules of the adapters may need; tests/adapters runs what they do.
 LIBRARIES = {"acme", "gin", "tensorflow", "tf_agents"}

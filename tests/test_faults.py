@@ -5,7 +5,6 @@ import contextlib
 import pathlib
 import signal
 import socket
-import sys
 import threading
 import time
 
@@ -15,11 +14,8 @@ import pytest
 import reverb
 from reverb import testing
 from reverb.errors import DeadlineExceededError, UnavailableError, UnimplementedError
-
-sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
-
-from http2 import frame
-from programs import Program
+from support.programs import Program
+from support.wire.raw_http2 import frame
 
 CONNECT_TIMEOUT_S = 0.5
 # How much longer a call may take than its timeout, on a busy machine.

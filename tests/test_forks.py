@@ -2,15 +2,11 @@
 """Forked children: what works there, what is refused, and that the parent does not notice."""
 
 import os
-import pathlib
-import sys
 import textwrap
 
 import pytest
 
-sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
-
-from programs import Program
+from support.programs import Program
 
 # A server with a full queue and a client; how to make a child and how to wait for its end.
 PREPARE = """

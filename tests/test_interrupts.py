@@ -4,14 +4,11 @@
 import pathlib
 import signal
 import socket
-import sys
 import time
 
 import pytest
 
-sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
-
-from programs import DEADLINE_S, Program
+from support.programs import DEADLINE_S, Program
 
 # From the signal to the `except` clause; 50 ms and a moment unless the machine is busy.
 LIMIT_S = 5.0

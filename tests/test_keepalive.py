@@ -18,10 +18,7 @@ import pytest
 import reverb
 from reverb import testing
 from reverb.errors import InvalidArgumentError, UnavailableError
-
-sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
-
-from programs import Program
+from support.programs import Program
 
 # What pings cost little and a busy machine still keeps.
 QUICK = {"keepalive_s": 0.2, "keepalive_timeout_s": 1.0}

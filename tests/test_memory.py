@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much memory items take, that it comes back, and that nothing grows without end."""
 
-import pathlib
-import sys
-
 import pytest
 
-sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
+from support.programs import run
 
-from programs import run
-
-SUPPORT = pathlib.Path(__file__).parent / "hostile" / "support"
 # What the programs here share.
 PREPARE = """
 import gc
@@ -19,13 +13,11 @@ import time
 
 import numpy as np
 
-sys.path.append(sys.argv[1])
-from programs import resident_bytes
-
 import reverb
 from reverb import testing
+from support.programs import resident_bytes
 
-HOST = sys.argv[2]
+HOST = sys.argv[1]
 MEGABYTE = 10**6
 
 def settle(limit, seconds=30):
@@ -68,7 +60,7 @@ def measure(source, host="127.1"):
 
     What it frees goes back to the system at once, so that only what it holds is counted.
     """
-    return run(PREPARE + source, SUPPORT, host, timeout_s=50, MIMALLOC_PURGE_DELAY="0")
+    return run(PREPARE + source, host, timeout_s=50, MIMALLOC_PURGE_DELAY="0")
 
 
 HOSTS = pytest.mark.parametrize("host", ["localhost", "127.1"], ids=["in_process", "remote"])
@@ -157,7 +149,7 @@ assert resident_bytes() > before + 90 * MEGABYTE
 client.reset("table")
 settle(before + 60 * MEGABYTE)
 """
-    run(PREPARE + source, SUPPORT, "127.1")
+    run(PREPARE + source, "127.1")
 
 
 @HOSTS
@@ -287,4 +279,4 @@ for _ in range(6):
     levels.append(resident_bytes())
 assert levels[-1] < levels[1] + 15 * MEGABYTE, levels
 """
-    run(PREPARE + source, SUPPORT, host, timeout_s=250)
+    run(PREPARE + source, host, timeout_s=250)

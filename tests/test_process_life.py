@@ -2,15 +2,11 @@
 """The end of a process, and what it leaves behind while it lives."""
 
 import contextlib
-import pathlib
-import sys
 import textwrap
 
 import pytest
 
-sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
-
-from programs import Program, run
+from support.programs import Program, run
 
 # A program that ends must do so within this time.
 EXIT_S = 5.0
@@ -255,8 +251,7 @@ def test_an_old_writer_that_is_left_says_what_is_lost():
 
 
 CYCLES = """
-sys.path.append(sys.argv[2])
-from programs import open_files, threads
+from support.programs import open_files, threads
 
 def cycle():
     server = reverb.Server([testing.table()])
@@ -305,6 +300,5 @@ print("end", flush=True)
 
 @HOSTS
 def test_no_files_threads_or_ports_are_left_behind(host):
-    support = pathlib.Path(__file__).parent / "hostile" / "support"
-    with Program(PREPARE + CYCLES, host, support) as program:
+    with Program(PREPARE + CYCLES, host) as program:
         exits_silently(program)

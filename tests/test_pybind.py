@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of the original's compiled module that programs and their tests use."""
 
-import pathlib
-import sys
-
 import pytest
 
 import reverb
 from reverb import libpybind, pybind
-
-sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
-
-from programs import run
+from support.programs import run
 
 
 def test_a_star_import_gives_all_of_them():

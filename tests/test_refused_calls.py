@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What stands before a server refuses calls: the class of the error says so, and nobody retries."""
 
-import pathlib
-import sys
-
 import grpc
 import numpy as np
 import pytest
 
 import reverb
 from reverb import errors
-
-sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
-
-from refusing_server import RefusingServer
+from support.wire.refusing_server import RefusingServer
 
 KINDS = {
     grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,

@@ -3,7 +3,6 @@
 
 import contextlib
 import os
-import pathlib
 import re
 import signal
 import subprocess
@@ -15,10 +14,7 @@ import reverb
 from reverb import testing
 from reverb.errors import UnavailableError
 from reverb.server_executable import server_main
-
-sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
-
-from programs import DEADLINE_S, Program
+from support.programs import DEADLINE_S, Program
 
 # The example of the documentation, on a free port.
 CONFIG = """

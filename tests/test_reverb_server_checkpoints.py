@@ -12,11 +12,8 @@ import sys
 import pytest
 
 import reverb
-
-sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
-
-from programs import DEADLINE_S, Program
-from server_command import COMMAND, CONFIG
+from support.programs import DEADLINE_S, Program
+from support.reverb_server import COMMAND, CONFIG
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 """What becomes of `reverb_server` when its terminal is closed."""
 
 import contextlib
-import pathlib
 import re
 import shutil
 import signal
@@ -12,11 +11,8 @@ import sys
 import pytest
 
 import reverb
-
-sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
-
-from programs import DEADLINE_S, Program
-from server_command import COMMAND, CONFIG
+from support.programs import DEADLINE_S, Program
+from support.reverb_server import COMMAND, CONFIG
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no SIGHUP")
 

@@ -2,14 +2,10 @@
 """Old import paths of the server's command, with and without the libraries that they may use."""
 
 import importlib
-import pathlib
-import sys
 
 import pytest
 
-sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
-
-from programs import run
+from support.programs import run
 
 MEMBERS = {
     "reverb.server_executable.server_main": ["main", "app_run_main"],

@@ -4,7 +4,6 @@
 import dataclasses
 import gc
 import pathlib
-import sys
 import textwrap
 
 import numpy as np
@@ -18,10 +17,7 @@ from reverb.errors import (
     UnavailableError,
 )
 from reverb.specs import TensorSpec
-
-sys.path.append(str(pathlib.Path(__file__).parent / "hostile" / "support"))
-
-from programs import Program
+from support.programs import Program
 
 # Items of this size are not read ahead to the end of a table of as many.
 LARGE = 400_000

@@ -2,7 +2,7 @@
 """Runs the TensorFlow tests against the installed wheel, once in each of several environments.
 
     python tools/tensorflow_tests.py .venvs/tf-2.15 .venvs/tf-2.21
-    python tools/tensorflow_tests.py .venvs/tf-2.15 --tests tests/tensorflow/test_client.py
+    python tools/tensorflow_tests.py .venvs/tf-2.15 --tests tests/with_tensorflow/test_tf_client.py
 
 Prints a table. Fails if a test failed in one of them, or if no test of TensorFlow passed there.
 """
@@ -23,7 +23,7 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[1]
 
-TENSORFLOW_TESTS = "tests/tensorflow"
+TENSORFLOW_TESTS = "tests/with_tensorflow"
 # These show that the package itself works beside TensorFlow, its protobuf and its NumPy.
 GENERAL_TESTS = (
     "tests/test_client.py",

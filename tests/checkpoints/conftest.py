@@ -3,21 +3,14 @@
 
 import contextlib
 import pathlib
-import sys
 
 import pytest
 
-_HERE = pathlib.Path(__file__).parent
-sys.path[:0] = [
-    str(_HERE / "support"),
-    str(_HERE.parent / "hostile" / "support"),
-    str(_HERE.parent / "conformance" / "support"),
-    str(_HERE.parent / "conformance" / "peer_programs"),
-]
+import reverb
+from reverb import testing
+from reverb.errors import InternalError, ReverbError
 
-import reverb  # noqa: E402
-from reverb import testing  # noqa: E402
-from reverb.errors import InternalError, ReverbError  # noqa: E402
+_HERE = pathlib.Path(__file__).parent
 
 
 @pytest.fixture

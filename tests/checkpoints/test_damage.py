@@ -8,16 +8,15 @@ import struct
 import sys
 import zlib
 
-import format
 import numpy as np
 import pytest
-import records
-from programs import Program
 
 import reverb
 from reverb import testing
 from reverb.cc.checkpointing import checkpoint_pb2
 from reverb.errors import DataLossError
+from support.checkpoints import on_disk, tfrecords
+from support.programs import Program
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +46,10 @@ class Victim:
         self.path = path
         self._serve = serve
         self._state = state
-        data = (path / format.TABLES).read_bytes()
-        stream = records.unzip(data) if data[0] == 0x78 else data
+        data = (path / on_disk.TABLES).read_bytes()
+        stream = tfrecords.unzip(data) if data[0] == 0x78 else data
         kind = checkpoint_pb2.PriorityTableCheckpoint
-        self._names = [kind.FromString(r.data).table_name for r in records.decode(stream)]
+        self._names = [kind.FromString(r.data).table_name for r in tfrecords.decode(stream)]
         self.expected = self.held()
 
     def held(self):
@@ -64,12 +63,12 @@ class Victim:
         """Exchanges a file for another, and says so in the list of files if there is one."""
         (self.path / name).unlink()
         (self.path / name).write_bytes(data)
-        if done := (self.path / format.DONE).read_text():
+        if done := (self.path / on_disk.DONE).read_text():
             head, _, _ = done.rpartition("crc32c=")
             size = rf"(?m)^({name} records=\d+) bytes=\d+$"
             head = re.sub(size, rf"\1 bytes={len(data)}", head)
-            checksum = records.crc32c(head.encode())
-            (self.path / format.DONE).write_text(f"{head}crc32c={checksum:08x}\n")
+            checksum = tfrecords.crc32c(head.encode())
+            (self.path / on_disk.DONE).write_text(f"{head}crc32c={checksum:08x}\n")
 
     def is_refused(self, name, data):
         """Checks that a server does not start with `data` in the place of file `name`."""
@@ -93,14 +92,14 @@ def victim(whole, root, serve, state):
 @pytest.fixture
 def plain_victim(whole, root, serve, state):
     """The same, of files that are not compressed."""
-    path = format.write(root / "checkpoint", format.read(whole), compressed=False)
+    path = on_disk.write(root / "checkpoint", on_disk.read(whole), compressed=False)
     return Victim(path, serve, state)
 
 
-@pytest.mark.parametrize("name", format.FILES)
+@pytest.mark.parametrize("name", on_disk.FILES)
 def test_a_changed_bit_is_noticed(victim, name):
     good = (victim.path / name).read_bytes()
-    stream = records.unzip(good)
+    stream = tfrecords.unzip(good)
     rng = np.random.default_rng(0)
     unnoticed = 0
     for at in range(len(good)):
@@ -122,7 +121,7 @@ def test_a_changed_bit_is_noticed(victim, name):
     assert victim.held() == victim.expected
 
 
-@pytest.mark.parametrize("name", format.FILES)
+@pytest.mark.parametrize("name", on_disk.FILES)
 def test_a_cut_file_is_noticed(victim, name):
     good = (victim.path / name).read_bytes()
     for end in [*range(0, len(good), 3), len(good) - 1]:
@@ -131,39 +130,39 @@ def test_a_cut_file_is_noticed(victim, name):
 
 def test_a_changed_list_of_files_is_noticed(ours, root, serve):
     path = shutil.copytree(ours, root / "checkpoint")
-    good = (path / format.DONE).read_bytes()
+    good = (path / on_disk.DONE).read_bytes()
     tables = [testing.table(name) for name in "abc"]
     for at in range(len(b"reverb-replay"), len(good)):
         damaged = bytearray(good)
         damaged[at] ^= 2
-        (path / format.DONE).write_bytes(damaged)
+        (path / on_disk.DONE).write_bytes(damaged)
         with pytest.raises(DataLossError) as caught:
             serve(root, *tables)
-        assert str(path / format.DONE) in str(caught.value)
+        assert str(path / on_disk.DONE) in str(caught.value)
 
 
-@pytest.mark.parametrize("name", format.FILES)
+@pytest.mark.parametrize("name", on_disk.FILES)
 def test_bytes_behind_the_end_are_noticed(victim, name):
     good = (victim.path / name).read_bytes()
     for more in (b"\0", b"more", good):
         victim.is_refused(name, good + more)
 
 
-@pytest.mark.parametrize("name", format.FILES)
+@pytest.mark.parametrize("name", on_disk.FILES)
 def test_a_zipped_file_that_ends_inside_a_record_is_noticed(victim, name):
-    stream = records.unzip((victim.path / name).read_bytes())
-    boundaries = {0} | {record.end for record in records.decode(stream)}
+    stream = tfrecords.unzip((victim.path / name).read_bytes())
+    boundaries = {0} | {record.end for record in tfrecords.decode(stream)}
     for end in {max(0, b + d) for b in boundaries for d in (-5, -1, 1, 5, 13)} - boundaries:
         if end < len(stream):
             victim.is_refused(name, zlib.compress(stream[:end]))
 
 
-@pytest.mark.parametrize("name", [format.ITEMS, format.CHUNKS])
+@pytest.mark.parametrize("name", [on_disk.ITEMS, on_disk.CHUNKS])
 def test_records_that_are_not_there_are_noticed(victim, name):
     """A stream that was cut between two records, and zipped anew, so that no checksum tells."""
     good = (victim.path / name).read_bytes()
-    stream = records.unzip(good)
-    for record in records.decode(stream):
+    stream = tfrecords.unzip(good)
+    for record in tfrecords.decode(stream):
         victim.replace(name, zlib.compress(stream[: record.start]))
         with pytest.raises(reverb.ReverbError) as caught:
             victim.held()
@@ -171,11 +170,11 @@ def test_records_that_are_not_there_are_noticed(victim, name):
         victim.replace(name, good)
 
 
-@pytest.mark.parametrize("name", format.FILES)
+@pytest.mark.parametrize("name", on_disk.FILES)
 def test_a_changed_record_is_noticed(victim, name):
     """One bit of every field of every record, zipped anew."""
-    stream = records.unzip((victim.path / name).read_bytes())
-    for record in records.decode(stream):
+    stream = tfrecords.unzip((victim.path / name).read_bytes())
+    for record in tfrecords.decode(stream):
         middle = (record.start + record.end) // 2
         for at in (record.start, record.start + 7, record.start + 8, middle, record.end - 1):
             damaged = bytearray(stream)
@@ -184,7 +183,7 @@ def test_a_changed_record_is_noticed(victim, name):
             assert re.search(rf"\b{record.start}\b", text), text
 
 
-@pytest.mark.parametrize("name", format.FILES)
+@pytest.mark.parametrize("name", on_disk.FILES)
 def test_an_uncompressed_file_is_checked_too(plain_victim, name):
     good = (plain_victim.path / name).read_bytes()
     rng = np.random.default_rng(0)
@@ -192,15 +191,15 @@ def test_an_uncompressed_file_is_checked_too(plain_victim, name):
         damaged = bytearray(good)
         damaged[at] ^= 1 << int(rng.integers(8))
         plain_victim.is_refused(name, bytes(damaged))
-    boundaries = {0} | {record.end for record in records.decode(good)}
+    boundaries = {0} | {record.end for record in tfrecords.decode(good)}
     for end in set(range(0, len(good), 11)) - boundaries:
         plain_victim.is_refused(name, good[:end])
 
 
 def test_the_bad_one_out_of_the_way_the_one_before_is_loaded(serve, root, ours, values):
-    format.write(root / "0", format.simple([7]))
+    on_disk.write(root / "0", on_disk.simple([7]))
     shutil.copytree(ours, root / "1")
-    path = root / "1" / format.CHUNKS
+    path = root / "1" / on_disk.CHUNKS
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
     tables = [testing.table("a"), testing.table("b"), testing.table("c")]
@@ -215,7 +214,7 @@ def test_the_bad_one_out_of_the_way_the_one_before_is_loaded(serve, root, ours, 
 
 def test_a_table_is_not_touched_by_a_load_that_failed(serve, root, ours):
     shutil.copytree(ours, root / "1")
-    path = root / "1" / format.ITEMS
+    path = root / "1" / on_disk.ITEMS
     path.write_bytes(path.read_bytes()[:-1])
     tables = [testing.table("a"), testing.table("b"), testing.table("c")]
     with pytest.raises(DataLossError):
@@ -228,7 +227,7 @@ def test_a_table_is_not_touched_by_a_load_that_failed(serve, root, ours):
 
 def test_a_server_that_cannot_load_does_not_listen(root, ours, serve, unused_port_of_test):
     shutil.copytree(ours, root / "1")
-    (root / "1" / format.ITEMS).unlink()
+    (root / "1" / on_disk.ITEMS).unlink()
     with pytest.raises(reverb.ReverbError):
         serve(root, *map(testing.table, "abc"), port=unused_port_of_test)
     serve(root.parent / "other", port=unused_port_of_test)
@@ -271,13 +270,13 @@ on_linux = pytest.mark.skipif(
 def length_record(length):
     """The head of a record of some length, with a good checksum, and a few bytes."""
     head = struct.pack("<Q", length)
-    checksum = records.masked(records.crc32c(head))
+    checksum = tfrecords.masked(tfrecords.crc32c(head))
     return head + struct.pack("<I", checksum) + bytes(100)
 
 
 HOSTILE = {
     f"{name}, {length:#x}": (name, length)
-    for name in format.FILES
+    for name in on_disk.FILES
     for length in (2**33, 2**40, 2**63 - 1, 2**64 - 1, 2**64 - 16)
 }
 
@@ -293,7 +292,7 @@ def limited():
 @pytest.mark.parametrize("compressed", [True, False], ids=["compressed", "uncompressed"])
 def test_lengths_that_are_claimed_cost_no_memory(tmp_path, limited, compressed):
     for case, (name, length) in HOSTILE.items():
-        path = format.write(tmp_path / re.sub(r"\W+", "_", case), format.simple([1]))
+        path = on_disk.write(tmp_path / re.sub(r"\W+", "_", case), on_disk.simple([1]))
         data = length_record(length)
         (path / name).write_bytes(zlib.compress(data) if compressed else data)
         limited.tell(path)
@@ -302,11 +301,11 @@ def test_lengths_that_are_claimed_cost_no_memory(tmp_path, limited, compressed):
 
 @on_linux
 def test_rows_that_are_claimed_cost_no_memory(tmp_path, limited):
-    stored = format.simple([1])
+    stored = on_disk.simple([1])
     stored.chunks[0].data.tensors[0].tensor_shape.dim[0].size = 2**40
     stored.items[0].flat_trajectory.columns[0].chunk_slices[0].length = 2**30
-    limited.tell(format.write(tmp_path / "long", stored))
+    limited.tell(on_disk.write(tmp_path / "long", stored))
     # What a chunk holds is not looked at before it is sampled.
     assert limited.line() in ("DataLossError", "started")
-    limited.tell(format.write(tmp_path / "good", format.simple([1])))
+    limited.tell(on_disk.write(tmp_path / "good", on_disk.simple([1])))
     assert limited.line() == "started"

@@ -5,9 +5,10 @@ import functools
 import subprocess
 import sys
 
-import format
 import pytest
-from programs import Program
+
+from support.checkpoints import on_disk
+from support.programs import Program
 
 # A server that saves when it is told to, and says what came of it.
 SERVER = """
@@ -245,7 +246,7 @@ AS_SOMEBODY_ELSE = """
 
 def test_a_root_that_cannot_be_read_is_an_error_and_not_an_empty_one(root):
     """A server that starts empty because of wrong rights would look like data loss."""
-    format.write(root / "1", format.simple([1]))
+    on_disk.write(root / "1", on_disk.simple([1]))
     root.parent.chmod(0o755)
     with Program(AS_SOMEBODY_ELSE, root, root) as program:
         line = program.line()
@@ -256,8 +257,8 @@ def test_a_root_that_cannot_be_read_is_an_error_and_not_an_empty_one(root):
 
 def test_a_checkpoint_that_cannot_be_read_is_an_error(root):
     """Passing over it would load an older one, or nothing."""
-    format.write(root / "1", format.simple([1]))
-    format.write(root / "2", format.simple([2]))
+    on_disk.write(root / "1", on_disk.simple([1]))
+    on_disk.write(root / "2", on_disk.simple([2]))
     for path in (root.parent, root):
         path.chmod(0o755)
     with Program(AS_SOMEBODY_ELSE, root, root / "2") as program:

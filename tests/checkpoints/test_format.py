@@ -3,18 +3,17 @@
 
 import zlib
 
-import format
 import numpy as np
 import pytest
-import records
-import tensors
+
+from support.checkpoints import chunk_tensors, on_disk, tfrecords
 
 
 def test_checksums_are_those_of_castagnoli():
-    assert records.crc32c(b"123456789") == 0xE3069283
-    assert records.masked(0xE3069283) == 0xC78AB0E5
-    assert records.crc32c(bytes(32)) == 0x8A9136AA
-    assert records.masked(0x8A9136AA) == 0x0FD7FFFA
+    assert tfrecords.crc32c(b"123456789") == 0xE3069283
+    assert tfrecords.masked(0xE3069283) == 0xC78AB0E5
+    assert tfrecords.crc32c(bytes(32)) == 0x8A9136AA
+    assert tfrecords.masked(0x8A9136AA) == 0x0FD7FFFA
 
 
 def test_a_record_has_length_data_and_two_checksums():
@@ -22,40 +21,40 @@ def test_a_record_has_length_data_and_two_checksums():
         "0887e2d48489a19df6c401120c08c8a8dfeae491ec984418022a1a0a180803120412020803220e0c2c"
         "05000000070000000400000030013 80c".replace(" ", "")
     )
-    encoded = records.encode(chunk)
+    encoded = tfrecords.encode(chunk)
     assert encoded.startswith(bytes.fromhex("39000000000000008b0737f1"))
     assert encoded.endswith(bytes.fromhex("531f3c97"))
-    (record,) = records.decode(encoded)
+    (record,) = tfrecords.decode(encoded)
     assert (record.start, record.end, record.data) == (0, 12 + 57 + 4, chunk)
 
 
 def test_an_empty_file_has_eight_bytes(tmp_path):
-    records.write_file(tmp_path / "empty", [])
+    tfrecords.write_file(tmp_path / "empty", [])
     assert (tmp_path / "empty").read_bytes() == bytes.fromhex("789c030000000001")
-    assert records.read_file(tmp_path / "empty") == []
+    assert tfrecords.read_file(tmp_path / "empty") == []
 
 
 def test_damage_is_noticed():
-    good = records.encode(b"first") + records.encode(b"second")
-    assert [record.data for record in records.decode(good)] == [b"first", b"second"]
+    good = tfrecords.encode(b"first") + tfrecords.encode(b"second")
+    assert [record.data for record in tfrecords.decode(good)] == [b"first", b"second"]
     for at in range(len(good)):
         damaged = bytearray(good)
         damaged[at] ^= 1
-        with pytest.raises(records.BadRecordError):
-            records.decode(bytes(damaged))
-    for end in set(range(1, len(good))) - {len(records.encode(b"first"))}:
-        with pytest.raises(records.BadRecordError):
-            records.decode(good[:end])
+        with pytest.raises(tfrecords.BadRecordError):
+            tfrecords.decode(bytes(damaged))
+    for end in set(range(1, len(good))) - {len(tfrecords.encode(b"first"))}:
+        with pytest.raises(tfrecords.BadRecordError):
+            tfrecords.decode(good[:end])
     for end in range(len(zlib.compress(good))):
-        with pytest.raises(records.BadRecordError):
-            records.unzip(zlib.compress(good)[:end])
+        with pytest.raises(tfrecords.BadRecordError):
+            tfrecords.unzip(zlib.compress(good)[:end])
 
 
 def test_what_is_written_is_read(tmp_path):
-    stored = format.simple([3, 4], signature=None)
+    stored = on_disk.simple([3, 4], signature=None)
     for compressed in (True, False):
-        path = format.write(tmp_path / str(compressed), stored, compressed=compressed)
-        assert format.read(path, compressed=compressed) == stored
+        path = on_disk.write(tmp_path / str(compressed), stored, compressed=compressed)
+        assert on_disk.read(path, compressed=compressed) == stored
     assert [stored.columns(item)[0].tolist() for item in stored.items] == [[3], [4]]
 
 
@@ -69,23 +68,23 @@ def test_what_is_written_is_read(tmp_path):
     ],
 )
 def test_tensors_come_back(array):
-    back = tensors.decode(tensors.chunk(1, [array]), 0)
+    back = chunk_tensors.decode(chunk_tensors.chunk(1, [array]), 0)
     assert (back.dtype, back.shape) == (array.dtype, array.shape)
     assert back.tolist() == array.tolist()
 
 
 def test_the_sample_of_dm_reverb_is_understood(sample):
-    stored = format.read(sample)
+    stored = on_disk.read(sample)
     assert sorted(table.table_name for table in stored.tables) == ["empty", "fifo", "prio"]
     assert (len(stored.items), len(stored.chunks)) == (8, 6)
     limiter = stored.table("prio").rate_limiter
     assert (limiter.insert_count, limiter.sample_count, limiter.delete_count) == (5, 4, 1)
     assert stored.table("prio").num_unique_samples == 3
-    sizes = {name: len(records.unzip((sample / name).read_bytes())) for name in format.FILES}
-    assert sizes == {format.TABLES: 287, format.ITEMS: 803, format.CHUNKS: 490}
+    sizes = {name: len(tfrecords.unzip((sample / name).read_bytes())) for name in on_disk.FILES}
+    assert sizes == {on_disk.TABLES: 287, on_disk.ITEMS: 803, on_disk.CHUNKS: 490}
     for item in stored.items:
         assert stored.columns(item)
     # What is read is written as it was, but for the order of what protobuf leaves open.
-    for name in format.FILES:
-        stream = records.unzip((sample / name).read_bytes())
-        assert b"".join(records.encode(r.data) for r in records.decode(stream)) == stream
+    for name in on_disk.FILES:
+        stream = tfrecords.unzip((sample / name).read_bytes())
+        assert b"".join(tfrecords.encode(r.data) for r in tfrecords.decode(stream)) == stream

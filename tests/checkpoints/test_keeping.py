@@ -5,13 +5,13 @@ import contextlib
 import pathlib
 import shutil
 
-import format
 import numpy as np
 import pytest
-from programs import Program
 
 import reverb
 from reverb import testing
+from support.checkpoints import on_disk
+from support.programs import Program
 
 # A server in a process of its own: every line makes it insert and save.
 SERVER = """
@@ -74,9 +74,9 @@ def fill_with_foreign_things(root):
         (root / name).mkdir()
         (root / name / "file").write_text(f"in my {name}")
     # Checkpoints of the original, complete and not, and one that ends like ours.
-    format.write(root / "2020-01-01T00:00:00+00:00", format.simple([1]))
-    format.write(root / "2021-01-01T00:00:00+00:00", format.simple([1]), done=None)
-    format.write(root / "2022-01-01T00:00:00+00:00", format.simple([1]), done=b"mine\n")
+    on_disk.write(root / "2020-01-01T00:00:00+00:00", on_disk.simple([1]))
+    on_disk.write(root / "2021-01-01T00:00:00+00:00", on_disk.simple([1]), done=None)
+    on_disk.write(root / "2022-01-01T00:00:00+00:00", on_disk.simple([1]), done=b"mine\n")
     (root / "empty").mkdir()
     (root / "link").symlink_to(root.parent)
     (root / "broken link").symlink_to(root / "nowhere")
@@ -115,7 +115,7 @@ def test_files_that_somebody_added_to_a_checkpoint_of_ours(serve, root, insert, 
     second = pathlib.Path(client.checkpoint())
     assert second.name in names(root)
     if first.exists():
-        assert (first / format.DONE).exists()
+        assert (first / on_disk.DONE).exists()
         assert (first / "my notes").read_text() == "keep this one"
 
 
@@ -130,7 +130,7 @@ def test_files_that_somebody_added_to_a_checkpoint_of_ours(serve, root, insert, 
 )
 def test_what_was_saved_last_is_what_is_loaded(serve, root, insert, values, name, signed):
     """The clock was wrong once."""
-    format.write(root / name, format.simple([1]), signed=signed)
+    on_disk.write(root / name, on_disk.simple([1]), signed=signed)
     client = serve(root)
     assert values(client) == [1]
     insert(client, 2)
@@ -152,13 +152,13 @@ def test_a_copy_under_another_name_stays(serve, root):
     shutil.copytree(client.checkpoint(), root / "0 the best so far")
     for _ in range(3):
         client.checkpoint()
-    assert (root / "0 the best so far" / format.DONE).exists()
+    assert (root / "0 the best so far" / on_disk.DONE).exists()
 
 
 @pytest.mark.parametrize("name", ["9999", "best", "zzz", "é", "2999-01-01T00:00:00Z"])
 def test_a_name_that_sorts_behind_any_time_is_told(serve, root, values, name, capfd):
     """It is what a server loads, as one of dm-reverb would."""
-    format.write(root / name, format.simple([1]))
+    on_disk.write(root / name, on_disk.simple([1]))
     client = serve(root)
     capfd.readouterr()
     path = client.checkpoint()
@@ -175,7 +175,7 @@ def test_left_over_parts_of_dead_processes_vanish(serve, root, names):
         saved = pathlib.Path(program.line())
         # As it would be if the process had died in the middle of the next one.
         (root / ".partial-of-nobody").mkdir()
-        (root / ".partial-of-nobody" / format.ITEMS).write_bytes(b"\x78\x9c")
+        (root / ".partial-of-nobody" / on_disk.ITEMS).write_bytes(b"\x78\x9c")
         program.kill()
     client = serve(root)
     path = pathlib.Path(client.checkpoint())
@@ -200,7 +200,7 @@ class TestTwoServersOnOneDirectory:
                 latest[number] = pathlib.Path(client.checkpoint())
                 assert names(root) == sorted(path.name for path in latest.values())
         for number, path in latest.items():
-            stored = format.read(path)
+            stored = on_disk.read(path)
             assert len(stored.items) == 3
             assert {int(stored.columns(item)[0][0]) % 10 for item in stored.items} == {number}
 
@@ -219,7 +219,7 @@ class TestTwoServersOnOneDirectory:
             programs[1].tell(9)
             latest = pathlib.Path(programs[1].line())
             assert names(root) == [latest.name]
-            assert len(format.read(latest).items) == 4
+            assert len(on_disk.read(latest).items) == 4
 
     def test_both_saving_at_once(self, serve, root, insert, names, background):
         clients = [serve(root), serve(root)]
@@ -228,7 +228,7 @@ class TestTwoServersOnOneDirectory:
             for value in range(20):
                 insert(client, value * 10 + number)
                 path = client.checkpoint()
-                assert len(format.read(path).items) == value + 1
+                assert len(on_disk.read(path).items) == value + 1
             return pathlib.Path(path).name
 
         calls = [background(save, number, client) for number, client in enumerate(clients)]

@@ -7,11 +7,11 @@ import random
 import shutil
 import time
 
-import format
 import pytest
-from programs import Program
 
 import reverb
+from support.checkpoints import on_disk
+from support.programs import Program
 
 # Restores, says what it found, then inserts and saves without an end. Numbers count up over all
 # lives; an item holds its number, and 1 kB that depends on it.
@@ -106,10 +106,10 @@ class Toll:
 
     def check_offline(self):
         """Reads what is there now with a reader that knows nothing of the core."""
-        complete = [path for path in self.root.iterdir() if (path / format.DONE).exists()]
+        complete = [path for path in self.root.iterdir() if (path / on_disk.DONE).exists()]
         complete = [path for path in complete if not path.name.startswith(".partial-")]
         assert 1 <= len(complete) <= 2
-        stored = format.read(max(complete), verify=False)
+        stored = on_disk.read(max(complete), verify=False)
         counts = {len(stored.items_of(name)) for name in "ab"}
         (count,) = counts
         assert count in (self.acknowledged, self.attempted)

@@ -10,12 +10,12 @@ import time
 import grpc
 import numpy as np
 import pytest
-from programs import Program
-from wire_client import SERVICE
 
 import reverb
 from reverb import reverb_types, testing
 from reverb.errors import InvalidArgumentError, ReverbError
+from support.programs import Program
+from support.wire.wire_client import SERVICE
 
 MANY = 200_000
 
@@ -301,11 +301,9 @@ CYCLES = """
     import sys
     import time
 
-    sys.path.append(sys.argv[2])
-    from programs import open_files, threads
-
     import reverb
     from reverb import testing
+    from support.programs import open_files, threads
 
     root = pathlib.Path(sys.argv[1])
 
@@ -347,8 +345,7 @@ CYCLES = """
 
 
 def test_no_thread_and_no_file_is_left_behind(root):
-    support = pathlib.Path(__file__).parent.parent / "hostile" / "support"
-    with Program(CYCLES, root, support) as program:
+    with Program(CYCLES, root) as program:
         files, threads = map(int, program.line().split())
         assert files <= 2
         assert threads <= 2

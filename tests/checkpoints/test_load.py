@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which checkpoint a server loads, and what it holds then."""
 
-import format
 import numpy as np
 import pytest
 
 import reverb
 from reverb import testing
 from reverb.errors import InvalidArgumentError
+from support.checkpoints import on_disk
 
 SAMPLE_TABLES = ("fifo", "empty", "prio")
 
 
 def write_numbered(root, name, *values, **options):
     """A checkpoint of a table `table` with an item a value."""
-    return format.write(root / name, format.simple(values), **options)
+    return on_disk.write(root / name, on_disk.simple(values), **options)
 
 
 class TestWhichOne:
@@ -101,7 +101,7 @@ class TestFallback:
         assert client.checkpoint().startswith(str(root))
         client.server.stop()
         assert values(serve(root, fallback_checkpoint_path=str(path))) == [7, 8]
-        assert format.read(path) == format.simple([7])
+        assert on_disk.read(path) == on_disk.simple([7])
 
 
 def sample_tables():
@@ -165,7 +165,7 @@ class TestTheSampleOfDmReverb:
         assert sizes == [4, 0, 4]
 
     def test_items(self, client, sample):
-        stored = format.read(sample)
+        stored = on_disk.read(sample)
         for name in SAMPLE_TABLES:
             scanned = list(client.scan(name))
             expected = stored.items_of(name)
@@ -187,7 +187,7 @@ class TestTheSampleOfDmReverb:
             assert sampled.info.probability == pytest.approx(0.31111521713050566, rel=1e-12)
 
     def test_the_uncompressed_layout_holds_the_same(self, client, serve, sample, root, state):
-        format.write(root / "1", format.read(sample), compressed=False)
+        on_disk.write(root / "1", on_disk.read(sample), compressed=False)
         tables = [testing.table(name) for name in SAMPLE_TABLES]
         other = serve(root, *tables, restore_settings=True)
         for name in SAMPLE_TABLES:
@@ -196,15 +196,15 @@ class TestTheSampleOfDmReverb:
 
 class TestTables:
     def test_empty_ones_are_fine(self, serve, root, values):
-        format.write(root / "1", format.Stored([format.table_record()]))
-        assert (root / "1" / format.ITEMS).stat().st_size == 8
+        on_disk.write(root / "1", on_disk.Stored([on_disk.table_record()]))
+        assert (root / "1" / on_disk.ITEMS).stat().st_size == 8
         client = serve(root)
         assert values(client) == []
         client.insert([1], {"table": 1.0})
         assert values(client) == [1]
 
     def test_no_table_at_all_is_fine(self, serve, root, values):
-        format.write(root / "1", format.Stored())
+        on_disk.write(root / "1", on_disk.Stored())
         assert values(serve(root)) == []
 
     def test_one_that_the_checkpoint_lacks_stays_as_it_was_made(self, serve, root, values):
@@ -228,32 +228,32 @@ class TestTables:
         assert table.info.current_size == 2
 
     def test_items_of_several_tables_may_be_mixed(self, serve, root, values):
-        stored = format.simple([1, 3, 5], "a")
-        other = format.simple([2, 4, 6], "b")
+        stored = on_disk.simple([1, 3, 5], "a")
+        other = on_disk.simple([2, 4, 6], "b")
         mixed = [item for pair in zip(stored.items, other.items, strict=True) for item in pair]
-        everything = format.Stored(
+        everything = on_disk.Stored(
             stored.tables + other.tables, mixed, stored.chunks + other.chunks
         )
-        format.write(root / "1", everything)
+        on_disk.write(root / "1", everything)
         client = serve(root, testing.table("a"), testing.table("b"))
         assert (values(client, "a"), values(client, "b")) == ([1, 3, 5], [2, 4, 6])
 
     def test_the_first_chunk_of_a_key_counts(self, serve, root, values):
-        stored = format.simple([1])
-        (other,) = format.simple([2]).chunks
+        stored = on_disk.simple([1])
+        (other,) = on_disk.simple([2]).chunks
         other.chunk_key = stored.chunks[0].chunk_key
         stored.chunks.append(other)
-        format.write(root / "1", stored)
+        on_disk.write(root / "1", stored)
         assert values(serve(root)) == [1]
 
     def test_chunks_that_nobody_refers_to_are_passed_over(self, serve, root, values):
-        stored = format.simple([1])
-        stored.chunks += format.simple([2, 3]).chunks
-        format.write(root / "1", stored)
+        stored = on_disk.simple([1])
+        stored.chunks += on_disk.simple([2, 3]).chunks
+        on_disk.write(root / "1", stored)
         client = serve(root)
         assert values(client) == [1]
         client.checkpoint()
-        assert len(format.read(client.checkpoint()).chunks) == 1
+        assert len(on_disk.read(client.checkpoint()).chunks) == 1
 
 
 class TestOrder:
@@ -267,25 +267,25 @@ class TestOrder:
         ],
     )
     def test_it_is_that_of_the_file_and_not_of_the_clock(self, serve, root, selector, order):
-        stored = format.simple([3, 1, 2])
+        stored = on_disk.simple([3, 1, 2])
         for item, seconds in zip(stored.items, [30, 20, 40], strict=True):
             item.inserted_at.seconds = seconds
-        format.write(root / "1", stored)
+        on_disk.write(root / "1", stored)
         table = testing.table(sampler=getattr(reverb.selectors, selector)(), max_times_sampled=1)
         client = serve(root, table)
         drained = [int(steps[0].data[0]) for steps in client.sample("table", 3)]
         assert drained == order
 
     def test_the_remover_takes_the_oldest_first(self, serve, root, values, insert):
-        format.write(root / "1", format.simple([5, 3, 4]))
+        on_disk.write(root / "1", on_disk.simple([5, 3, 4]))
         client = serve(root, testing.table(max_size=3))
         insert(client, 9, 10)
         assert values(client) == [4, 9, 10]
 
     def test_new_items_come_after_those_of_the_future(self, serve, root, values, insert):
-        stored = format.simple([1, 2])
+        stored = on_disk.simple([1, 2])
         stored.items[1].inserted_at.seconds = 10**10
-        format.write(root / "1", stored)
+        on_disk.write(root / "1", stored)
         client = serve(root)
         insert(client, 3)
         assert values(client) == [1, 2, 3]

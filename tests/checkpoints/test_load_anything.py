@@ -6,24 +6,23 @@ import pathlib
 import random
 import shutil
 
-import format
 import pytest
-import records
 
 import reverb
 from reverb import testing
 from reverb.errors import ReverbError
+from support.checkpoints import on_disk, tfrecords
 
 
 def sources(sample):
     """Records of good checkpoints of every layout, by file."""
-    chunks = format.simple([5, 6, 7, 8]).chunks
-    items = [format.old_item(1, [5, 6], 0, 2), format.old_item(2, [6, 7, 8], 0, 3)]
+    chunks = on_disk.simple([5, 6, 7, 8]).chunks
+    items = [on_disk.old_item(1, [5, 6], 0, 2), on_disk.old_item(2, [6, 7, 8], 0, 3)]
     return [
-        format.read(sample),
-        format.simple([1, 2, 3]),
-        format.with_items_in_tables(format.with_old_chunks(format.simple([1, 2, 3]))),
-        format.Stored([format.table_record(counters=(2, 0, 0))], items, chunks),
+        on_disk.read(sample),
+        on_disk.simple([1, 2, 3]),
+        on_disk.with_items_in_tables(on_disk.with_old_chunks(on_disk.simple([1, 2, 3]))),
+        on_disk.Stored([on_disk.table_record(counters=(2, 0, 0))], items, chunks),
     ]
 
 
@@ -46,13 +45,13 @@ def mutated(rng, data):
 
 def write_mutated(rng, stored, path):
     """Writes a checkpoint with one record changed."""
-    format.write(path, stored)
-    name = rng.choice([name for name in format.FILES if (path / name).exists()])
-    data = records.read_file(path / name)
+    on_disk.write(path, stored)
+    name = rng.choice([name for name in on_disk.FILES if (path / name).exists()])
+    data = tfrecords.read_file(path / name)
     if data:
         at = rng.randrange(len(data))
         data[at] = mutated(rng, data[at])
-    records.write_file(path / name, data)
+    tfrecords.write_file(path / name, data)
 
 
 def use(client, names):

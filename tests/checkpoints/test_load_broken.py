@@ -3,13 +3,12 @@
 
 import contextlib
 
-import format
 import pytest
-import records
 
 import reverb
 from reverb import testing
 from reverb.errors import ReverbError
+from support.checkpoints import on_disk, tfrecords
 
 
 def fails(serve, root, *tables):
@@ -85,47 +84,47 @@ def a_priority_that_is_no_number(stored):
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_the_error_names_the_checkpoint_and_what_is_wrong(serve, root, broken, values):
-    stored = format.simple([1, 2, 3])
+    stored = on_disk.simple([1, 2, 3])
     function, word = BROKEN[broken]
     function(stored)
-    format.write(root / "1", stored)
+    on_disk.write(root / "1", stored)
     error = fails(serve, root)
     assert word in str(error).replace(str(root), "")
     # Once it is out of the way, the server starts.
-    (root / "1" / format.DONE).unlink()
+    (root / "1" / on_disk.DONE).unlink()
     assert values(serve(root)) == []
 
 
-@pytest.mark.parametrize("name", format.FILES)
+@pytest.mark.parametrize("name", on_disk.FILES)
 def test_a_missing_file_is_named(serve, root, name):
-    path = format.write(root / "1", format.simple([1]))
+    path = on_disk.write(root / "1", on_disk.simple([1]))
     (path / name).unlink()
     assert name in str(fails(serve, root))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_items_that_are_counted_and_not_there_are_missed(serve, root, count):
-    stored = format.simple([1, 2, 3])
+    stored = on_disk.simple([1, 2, 3])
     stored.items = stored.items[:count]
-    format.write(root / "1", stored, compressed=False)
+    on_disk.write(root / "1", stored, compressed=False)
     error = fails(serve, root)
     assert isinstance(error, reverb.errors.DataLossError)
-    assert format.ITEMS in str(error)
+    assert on_disk.ITEMS in str(error)
 
 
-@pytest.mark.parametrize("name", format.FILES)
+@pytest.mark.parametrize("name", on_disk.FILES)
 def test_a_directory_in_place_of_a_file_is_named(serve, root, name):
-    path = format.write(root / "1", format.simple([1]))
+    path = on_disk.write(root / "1", on_disk.simple([1]))
     (path / name).unlink()
     (path / name).mkdir()
     assert name in str(fails(serve, root))
 
 
-@pytest.mark.parametrize("name", format.FILES)
+@pytest.mark.parametrize("name", on_disk.FILES)
 def test_a_record_that_is_no_message_is_named(serve, root, name):
-    path = format.write(root / "1", format.simple([1]))
-    data = records.read_file(path / name)
-    records.write_file(path / name, [*data, b"\xff\xff\xff"])
+    path = on_disk.write(root / "1", on_disk.simple([1]))
+    data = tfrecords.read_file(path / name)
+    tfrecords.write_file(path / name, [*data, b"\xff\xff\xff"])
     error = fails(serve, root)
     assert isinstance(error, reverb.errors.DataLossError)
     assert name in str(error)
@@ -152,8 +151,8 @@ COUNTERS = [
 def test_counters_that_do_not_fit_neither_hang_nor_crash(
     try_to_serve, root, counts, num_items, values
 ):
-    stored = format.simple(range(1, num_items + 1), counters=counts)
-    path = format.write(root / "1", stored)
+    stored = on_disk.simple(range(1, num_items + 1), counters=counts)
+    path = on_disk.write(root / "1", stored)
     client = try_to_serve(path)
     if client is None:
         return
@@ -169,8 +168,8 @@ def test_counters_that_do_not_fit_neither_hang_nor_crash(
 @pytest.mark.parametrize("unique", [-1, 7, 2**63 - 1])
 @pytest.mark.parametrize("deleted", [-1, 2**63 - 1])
 def test_other_counters_may_be_anything(try_to_serve, root, unique, deleted):
-    stored = format.simple([1], num_unique_samples=unique, num_deleted_episodes=deleted)
-    path = format.write(root / "1", stored)
+    stored = on_disk.simple([1], num_unique_samples=unique, num_deleted_episodes=deleted)
+    path = on_disk.write(root / "1", stored)
     client = try_to_serve(path)
     if client is None:
         return
@@ -196,7 +195,7 @@ def test_other_counters_may_be_anything(try_to_serve, root, unique, deleted):
     ids=str,
 )
 def test_stored_settings_that_cannot_be(serve, root, fields, values):
-    path = format.write(root / "1", format.simple([], **fields))
+    path = on_disk.write(root / "1", on_disk.simple([], **fields))
     with pytest.raises(ReverbError) as caught:
         serve(root, testing.table(), restore_settings=True)
     assert str(path) in str(caught.value)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings that differ between the code and the checkpoint, and counters."""
 
-import format
 import numpy as np
 import pytest
 
@@ -9,6 +8,7 @@ import reverb
 from reverb import testing
 from reverb.errors import FailedPreconditionError, ReverbError
 from reverb.specs import TensorSpec
+from support.checkpoints import on_disk
 
 selectors = reverb.selectors
 
@@ -22,7 +22,7 @@ def stored_prioritized(values=(1, 2, 3), **fields):
         "limiter": (2.0, -5.0, 100.0, 3),
         "counters": (len(values), 0, 0),
     }
-    return format.simple(values, **(options | fields))
+    return on_disk.simple(values, **(options | fields))
 
 
 DIFFERENCES = {
@@ -71,13 +71,13 @@ def settings(client):
 
 class TestDifferences:
     def test_none_are_silent(self, serve, root, capfd):
-        format.write(root / "1", stored_prioritized())
+        on_disk.write(root / "1", stored_prioritized())
         serve(root, made_table())
         assert capfd.readouterr().err == ""
 
     @pytest.mark.parametrize("field", DIFFERENCES)
     def test_the_code_wins_and_one_line_says_so(self, serve, root, capfd, field, values):
-        format.write(root / "1", stored_prioritized())
+        on_disk.write(root / "1", stored_prioritized())
         expected = settings(serve(root / "none", made_table(**DIFFERENCES[field])))
         capfd.readouterr()
         client = serve(root, made_table(**DIFFERENCES[field]))
@@ -88,7 +88,7 @@ class TestDifferences:
         assert values(client) == [1, 2, 3]
 
     def test_every_difference_has_a_line(self, serve, root, capfd):
-        format.write(root / "1", stored_prioritized())
+        on_disk.write(root / "1", stored_prioritized())
         serve(root)
         lines = capfd.readouterr().err.splitlines()
         for field in set(DIFFERENCES) - {"signature"}:
@@ -96,7 +96,7 @@ class TestDifferences:
 
     @pytest.mark.parametrize("field", DIFFERENCES)
     def test_the_checkpoint_wins_if_it_is_told_to(self, serve, root, capfd, field):
-        format.write(root / "1", stored_prioritized())
+        on_disk.write(root / "1", stored_prioritized())
         expected = settings(serve(root / "none", made_table()))
         client = serve(root, made_table(**DIFFERENCES[field]), restore_settings=True)
         assert settings(client) == expected
@@ -113,7 +113,7 @@ class TestDifferences:
             client.insert({"a": np.float32(1)}, {"table": 1.0})
 
     def test_the_handle_of_a_table_shows_restored_settings(self, serve, root):
-        format.write(root / "1", stored_prioritized())
+        on_disk.write(root / "1", stored_prioritized())
         table = testing.table()
         serve(root, table, restore_settings=True)
         assert (table.info.max_size, table.info.current_size) == (10, 3)
@@ -121,13 +121,13 @@ class TestDifferences:
         assert table.replace().info.max_size == 10
 
     def test_restored_settings_are_those_that_are_saved(self, serve, root):
-        format.write(root / "1", stored_prioritized())
+        on_disk.write(root / "1", stored_prioritized())
         client = serve(root, restore_settings=True)
-        record = format.read(client.checkpoint()).table()
+        record = on_disk.read(client.checkpoint()).table()
         assert record == stored_prioritized().table()
 
     def test_a_table_without_a_record_keeps_its_own(self, serve, root):
-        format.write(root / "1", stored_prioritized())
+        on_disk.write(root / "1", stored_prioritized())
         client = serve(
             root, testing.table(), testing.table("extra", max_size=5), restore_settings=True
         )
@@ -138,7 +138,7 @@ class TestDifferences:
     def test_a_stored_dtype_that_no_tensor_has_is_refused(self, serve, root, dtype):
         stored = stored_prioritized()
         stored.table().signature.list_value.values.add().tensor_spec_value.dtype = dtype
-        path = format.write(root / "1", stored)
+        path = on_disk.write(root / "1", stored)
         with pytest.raises(ReverbError) as caught:
             serve(root, restore_settings=True)
         assert str(path) in str(caught.value)
@@ -150,54 +150,54 @@ class TestASmallerTable:
         [(selectors.Fifo, [3, 4, 5]), (selectors.Lifo, [1, 2, 3]), (selectors.MinHeap, [1, 3, 5])],
     )
     def test_the_remover_makes_room(self, serve, root, values, counters, remover, kept, capfd):
-        stored = format.simple([1, 2, 3, 4, 5])
+        stored = on_disk.simple([1, 2, 3, 4, 5])
         for item, priority in zip(stored.items, [9, 1, 8, 2, 7], strict=True):
             item.priority = priority
-        format.write(root / "1", stored)
+        on_disk.write(root / "1", stored)
         client = serve(root, testing.table(max_size=3, remover=remover()))
         assert values(client) == kept
         assert "max_size" in capfd.readouterr().err
         inserts, samples, _, episodes, deleted = counters(client)
         assert (inserts, samples, episodes) == (5, 0, 3)
         assert deleted == 2
-        record = format.read(client.checkpoint()).table()
+        record = on_disk.read(client.checkpoint()).table()
         assert record.rate_limiter.delete_count == 2
 
     def test_a_larger_one_has_room(self, serve, root, values, insert):
-        format.write(root / "1", format.simple([1, 2], max_size=2))
+        on_disk.write(root / "1", on_disk.simple([1, 2], max_size=2))
         client = serve(root, testing.table(max_size=3))
         insert(client, 3)
         assert values(client) == [1, 2, 3]
 
     def test_more_items_than_even_the_stored_size(self, serve, root, values, capfd):
-        format.write(root / "1", format.simple([1, 2, 3], max_size=2))
+        on_disk.write(root / "1", on_disk.simple([1, 2, 3], max_size=2))
         assert values(serve(root, restore_settings=True)) == [2, 3]
         assert "removed 1 item" in capfd.readouterr().err
 
 
 class TestOtherSelectors:
     def test_they_know_the_items(self, serve, root):
-        stored = format.simple([1, 2, 3], sampler="uniform")
+        stored = on_disk.simple([1, 2, 3], sampler="uniform")
         for item in stored.items:
             item.priority = item.key
-        format.write(root / "1", stored)
+        on_disk.write(root / "1", stored)
         client = serve(root, testing.table(sampler=selectors.MaxHeap(), max_times_sampled=1))
         assert [int(steps[0].data[0]) for steps in client.sample("table", 3)] == [3, 2, 1]
 
     @pytest.mark.parametrize("priority", [-1.0, float("inf"), float("nan")])
     def test_a_priority_that_they_refuse_is_a_clear_error(self, serve, root, priority):
-        stored = format.simple([1, 2, 3], sampler="fifo")
+        stored = on_disk.simple([1, 2, 3], sampler="fifo")
         stored.items[1].priority = priority
-        path = format.write(root / "1", stored)
+        path = on_disk.write(root / "1", stored)
         with pytest.raises(FailedPreconditionError) as caught:
             serve(root, testing.table(sampler=selectors.Prioritized(0.8)))
         assert str(path) in str(caught.value)
         assert "2" in str(caught.value).replace(str(path), "")
 
     def test_negative_priorities_stay_where_they_are_allowed(self, serve, root, state):
-        stored = format.simple([1, 2])
+        stored = on_disk.simple([1, 2])
         stored.items[1].priority = -3.5
-        format.write(root / "1", stored)
+        on_disk.write(root / "1", stored)
         client = serve(root, testing.table(sampler=selectors.MinHeap()))
         assert [priority for _, priority, *_ in state(client)] == [1.0, -3.5]
         assert int(next(client.sample("table"))[0].data[0]) == 2
@@ -205,17 +205,17 @@ class TestOtherSelectors:
 
 class TestStricterLimits:
     def test_items_that_were_sampled_often_go_with_the_next_sample(self, serve, root, values):
-        stored = format.simple([1, 2, 3], counters=(3, 6, 0))
+        stored = on_disk.simple([1, 2, 3], counters=(3, 6, 0))
         for item, times in zip(stored.items, [5, 1, 0], strict=True):
             item.times_sampled = times
-        format.write(root / "1", stored)
+        on_disk.write(root / "1", stored)
         client = serve(root, testing.table(max_times_sampled=2))
         drained = [int(steps[0].data[0]) for steps in client.sample("table", 3)]
         assert set(drained) <= {1, 2, 3}
         assert 1 not in values(client)
 
     def test_a_stricter_limiter_counts_what_was_counted(self, serve, root):
-        format.write(root / "1", format.simple([1, 2, 3], counters=(3, 2, 0)))
+        on_disk.write(root / "1", on_disk.simple([1, 2, 3], counters=(3, 2, 0)))
         table = testing.table(rate_limiter=reverb.rate_limiters.RateLimiter(1.0, 1, 0.0, 10.0))
         client = serve(root, table)
         assert len(list(client.sample("table", 1, timeout_ms=2000))) == 1
@@ -269,9 +269,9 @@ class TestCounters:
         assert table.can_insert(3)
 
     def test_the_moment_of_insertion_stays(self, serve, root):
-        stored = format.simple([1, 2])
-        format.write(root / "1", stored)
-        saved = format.read(serve(root).checkpoint())
+        stored = on_disk.simple([1, 2])
+        on_disk.write(root / "1", stored)
+        saved = on_disk.read(serve(root).checkpoint())
         assert [item.inserted_at.seconds for item in saved.items] == [
             item.inserted_at.seconds for item in stored.items
         ]

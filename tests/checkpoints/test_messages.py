@@ -3,10 +3,8 @@
 
 import zlib
 
-import format
-import records
-
 from reverb import errors, testing
+from support.checkpoints import on_disk, tfrecords
 
 
 def advice(path):
@@ -36,7 +34,7 @@ def test_a_file_in_the_way(serve, root, error_says):
 
 
 def test_a_table_that_is_not_there(serve, root, error_says):
-    path = format.write(root / "1", format.simple([1]))
+    path = on_disk.write(root / "1", on_disk.simple([1]))
     error_says(
         lambda: serve(root, testing.table("b"), testing.table("a")),
         errors.InvalidArgumentError,
@@ -46,9 +44,9 @@ def test_a_table_that_is_not_there(serve, root, error_says):
 
 
 def test_two_items_of_one_key(serve, root, error_says):
-    stored = format.simple([1, 2])
+    stored = on_disk.simple([1, 2])
     stored.items[1].key = 1
-    path = format.write(root / "1", stored)
+    path = on_disk.write(root / "1", stored)
     error_says(
         lambda: serve(root),
         errors.FailedPreconditionError,
@@ -57,53 +55,53 @@ def test_two_items_of_one_key(serve, root, error_says):
 
 
 def test_a_chunk_that_is_not_there(serve, root, error_says):
-    stored = format.simple([1, 2])
+    stored = on_disk.simple([1, 2])
     del stored.chunks[1]
-    path = format.write(root / "1", stored)
-    stream = records.unzip((path / format.ITEMS).read_bytes())
-    offset = records.decode(stream)[1].start
+    path = on_disk.write(root / "1", stored)
+    stream = tfrecords.unzip((path / on_disk.ITEMS).read_bytes())
+    offset = tfrecords.decode(stream)[1].start
     error_says(
         lambda: serve(root),
         errors.DataLossError,
-        f"Checkpoint file {path / format.ITEMS} is damaged in record 1, at byte {offset} of its "
+        f"Checkpoint file {path / on_disk.ITEMS} is damaged in record 1, at byte {offset} of its "
         "uncompressed content: item 2 of table table refers to chunk 2, which is not in "
-        f"{format.CHUNKS}. {advice(path)}",
+        f"{on_disk.CHUNKS}. {advice(path)}",
     )
 
 
 def test_a_record_with_other_data(serve, root, error_says):
-    path = format.write(root / "1", format.simple([1, 2]))
-    stream = bytearray(records.unzip((path / format.CHUNKS).read_bytes()))
+    path = on_disk.write(root / "1", on_disk.simple([1, 2]))
+    stream = bytearray(tfrecords.unzip((path / on_disk.CHUNKS).read_bytes()))
     stream[-5] ^= 1
-    (path / format.CHUNKS).write_bytes(zlib.compress(stream))
-    offset = len(records.encode(format.simple([1]).chunks[0].SerializeToString()))
+    (path / on_disk.CHUNKS).write_bytes(zlib.compress(stream))
+    offset = len(tfrecords.encode(on_disk.simple([1]).chunks[0].SerializeToString()))
     error_says(
         lambda: serve(root),
         errors.DataLossError,
-        f"Checkpoint file {path / format.CHUNKS} is damaged in record 1, at byte {offset} of its "
+        f"Checkpoint file {path / on_disk.CHUNKS} is damaged in record 1, at byte {offset} of its "
         "uncompressed content: the checksum of its data is wrong. "
         f"{advice(path)}",
     )
 
 
 def test_a_file_that_was_cut(serve, root, error_says):
-    path = format.write(root / "1", format.simple([1, 2]))
-    data = (path / format.ITEMS).read_bytes()
-    (path / format.ITEMS).write_bytes(data[:20])
+    path = on_disk.write(root / "1", on_disk.simple([1, 2]))
+    data = (path / on_disk.ITEMS).read_bytes()
+    (path / on_disk.ITEMS).write_bytes(data[:20])
     error_says(
         lambda: serve(root),
         errors.DataLossError,
-        f"Checkpoint file {path / format.ITEMS} is damaged at byte 20: the compressed stream has "
+        f"Checkpoint file {path / on_disk.ITEMS} is damaged at byte 20: the compressed stream has "
         f"no end; the file was cut off. {advice(path)}",
     )
 
 
 def test_a_file_that_is_not_there(serve, root, error_says):
-    path = format.write(root / "1", format.simple([1, 2]))
-    (path / format.CHUNKS).unlink()
+    path = on_disk.write(root / "1", on_disk.simple([1, 2]))
+    (path / on_disk.CHUNKS).unlink()
     error_says(
         lambda: serve(root),
         errors.DataLossError,
-        f"Checkpoint file {path / format.CHUNKS} is damaged as a whole: it is not there. "
+        f"Checkpoint file {path / on_disk.CHUNKS} is damaged as a whole: it is not there. "
         f"{advice(path)}",
     )

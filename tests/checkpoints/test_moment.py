@@ -9,14 +9,13 @@ import itertools
 import pathlib
 import time
 
-import format
-import model
 import numpy as np
 import pytest
-from traffic import FEW, MANY, Driver, SamplingDriver, go_on, save_often
 
 import reverb
 from reverb import testing
+from support.checkpoints import on_disk, table_model
+from support.checkpoints.traffic import FEW, MANY, Driver, SamplingDriver, go_on, save_often
 
 TABLES = "abc"
 
@@ -92,12 +91,12 @@ def test_every_operation_is_in_all_tables_or_in_none(serve, root, until, seed, s
         saves = save_often(client, [driver], until, saves)
     finally:
         stop()
-    stored = [format.read(path, verify=False) for path, *_ in saves]
+    stored = [on_disk.read(path, verify=False) for path, *_ in saves]
     found = {
-        name: model.moments(
-            model.Model(max_size, max_times),
+        name: table_model.moments(
+            table_model.Model(max_size, max_times),
             driver.log,
-            [model.stored_state(one, name) for one in stored],
+            [table_model.stored_state(one, name) for one in stored],
         )
         for name in TABLES
     }
@@ -112,7 +111,7 @@ def test_every_operation_is_in_all_tables_or_in_none(serve, root, until, seed, s
         restored = serve(root.parent / "no root", *tables, fallback_checkpoint_path=path)
         for name in TABLES:
             items = [held[:3] for held in state(restored, name)]
-            assert items == model.stored_state(one, name)[1]
+            assert items == table_model.stored_state(one, name)[1]
         restored.server.stop()
 
 
@@ -128,7 +127,7 @@ def test_several_threads_at_once(serve, root, until):
     finally:
         stop()
     for path, before, after in saves:
-        stored = format.read(path, verify=False)
+        stored = on_disk.read(path, verify=False)
         inserts = {name: [set()] for name in names}
         for number, driver in enumerate(drivers):
             found = []
@@ -151,7 +150,7 @@ def test_several_threads_at_once(serve, root, until):
 
 def moments_of_items(log, items):
     """After how many operations the items of a thread were these, whatever the counters."""
-    one = model.Model(10**9)
+    one = table_model.Model(10**9)
     found = set()
     for done in range(len(log) + 1):
         if len(one.items) == len(items) and one.state()[1] == items:
@@ -208,7 +207,7 @@ def test_samples_are_counted_with_their_items(serve, root, until):
     finally:
         stop()
     for path, *_ in saves:
-        stored = format.read(path, verify=False)
+        stored = on_disk.read(path, verify=False)
         for name in "ab":
             record, items = stored.table(name), stored.items_of(name)
             limiter = record.rate_limiter
@@ -272,7 +271,7 @@ def test_items_that_wait_for_their_table_are_no_part_of_it(serve, root, backgrou
     client = serve(root, reverb.Table.queue("table", 3))
     call = background(client.insert_batch, [np.arange(5)], {"table": 1.0})
     testing.wait_for_items(client, "table", 3)
-    stored = format.read(client.checkpoint())
+    stored = on_disk.read(client.checkpoint())
     assert [int(stored.columns(item)[0][0]) for item in stored.items] == [0, 1, 2]
     assert stored.table().rate_limiter.insert_count == 3
     assert len(list(client.sample("table", 5))) == 5

@@ -5,14 +5,13 @@ import pathlib
 import statistics
 import zlib
 
-import format
 import numpy as np
 import pytest
-import records
 
 import reverb
 from reverb import testing
 from reverb.errors import DataLossError, FailedPreconditionError, TableNotFoundError
+from support.checkpoints import on_disk, tfrecords
 
 read = reverb.checkpointers.read
 
@@ -70,7 +69,7 @@ def test_statistics_are_counted_right(client):
     calls = []
     checkpoint = read(client.checkpoint())
     numbers = checkpoint.statistics(lambda done, total: calls.append((done, total)))
-    stored = format.read(checkpoint.path)
+    stored = on_disk.read(checkpoint.path)
     for name in ("a", "b"):
         items = stored.items_of(name)
         priorities = [item.priority for item in items]
@@ -107,7 +106,7 @@ def rows_of(column):
 def test_the_sample_of_dm_reverb(sample):
     checkpoint = read(sample)
     assert sorted(checkpoint.tables) == ["empty", "fifo", "prio"]
-    stored = format.read(sample)
+    stored = on_disk.read(sample)
     for name in checkpoint.tables:
         scanned = [[column.tolist() for column in one.data] for one in checkpoint.scan(name)]
         expected = [[c.tolist() for c in stored.columns(it)] for it in stored.items_of(name)]
@@ -151,10 +150,10 @@ class TestErrors:
         with pytest.raises(TableNotFoundError, match="empty, fifo, prio"):
             list(read(sample).scan("nope"))
 
-    @pytest.mark.parametrize("name", [format.ITEMS, format.CHUNKS])
+    @pytest.mark.parametrize("name", [on_disk.ITEMS, on_disk.CHUNKS])
     @pytest.mark.parametrize("signed", [False, True], ids=["theirs", "ours"])
     def test_damage(self, root, name, signed):
-        path = format.write(root / "1", format.simple(range(1, 100)), signed=signed)
+        path = on_disk.write(root / "1", on_disk.simple(range(1, 100)), signed=signed)
         good = (path / name).read_bytes()
         for at in range(0, len(good), len(good) // 20):
             damaged = bytearray(good)
@@ -167,7 +166,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("counts", [(2**63 - 1, 0, -5), (-(2**63), 0, 5), (3, -1, 0)])
     def test_counters_of_any_kind(self, root, counts):
-        path = format.write(root / "1", format.simple([1, 2, 3], counters=counts))
+        path = on_disk.write(root / "1", on_disk.simple([1, 2, 3], counters=counts))
         checkpoint = read(path)
         assert checkpoint.tables["table"].name == "table"
         assert len(list(checkpoint.scan("table"))) == 3
@@ -178,8 +177,8 @@ class TestErrors:
 def test_items_that_are_not_there_are_noticed(client, read_items):
     """A file that was cut between two records, and zipped anew, so that no checksum tells."""
     path = pathlib.Path(client.checkpoint())
-    items = path / format.ITEMS
-    stream = records.unzip(items.read_bytes())
-    items.write_bytes(zlib.compress(stream[: records.decode(stream)[-1].start]))
+    items = path / on_disk.ITEMS
+    stream = tfrecords.unzip(items.read_bytes())
+    items.write_bytes(zlib.compress(stream[: tfrecords.decode(stream)[-1].start]))
     with pytest.raises(DataLossError, match=r"items\.tfrecord .* has 13 records, and DONE says 14"):
         read_items(read(path))

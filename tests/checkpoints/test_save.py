@@ -6,19 +6,18 @@ import pathlib
 import re
 import time
 
-import format
-import messages
 import numpy as np
 import pytest
-import records
-import scenarios
-from wire_client import WireClient
 
 import reverb
+from conformance.peer_programs import scenarios
 from reverb import testing
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 from reverb.specs import TensorSpec
+from support.checkpoints import on_disk, tfrecords
+from support.wire import messages
+from support.wire.wire_client import WireClient
 
 NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?[+-]\d\d:\d\d")
 
@@ -58,7 +57,7 @@ def check(client, stored, tables=("table",)):
 
 def format_of(options):
     """A message of this package as one of the module that old programs import."""
-    return type(format.options("fifo")).FromString(options.SerializeToString())
+    return type(on_disk.options("fifo")).FromString(options.SerializeToString())
 
 
 class TestContent:
@@ -80,7 +79,7 @@ class TestContent:
     def test_what_writers_write(self, serve, root, scenario, state):
         client = serve(root, testing.table(max_size=10_000))
         scenarios.SCENARIOS[scenario].write(client)
-        stored = format.read(client.checkpoint(), verify=scenario != "compressible")
+        stored = on_disk.read(client.checkpoint(), verify=scenario != "compressible")
         expected = scenarios.SCENARIOS[scenario].items()
         assert [plain(stored.columns(item)) for item in stored.items] == list(map(plain, expected))
         before = state(client)
@@ -108,7 +107,7 @@ class TestContent:
             client.insert(data, {"prioritized": value + 0.5})
         list(client.sample("heap", 3))
         list(client.sample("prioritized", 2))
-        stored = format.read(client.checkpoint())
+        stored = on_disk.read(client.checkpoint())
         names = [table.name for table in tables]
         assert sorted(table.table_name for table in stored.tables) == sorted(names)
         check(client, stored, names)
@@ -123,7 +122,7 @@ class TestContent:
         keys = [sample.info.key for sample in client.scan("table")]
         client.mutate_priorities("table", updates={keys[3]: 9.0}, deletes=keys[4:6])
         insert(client, 20, 21)
-        stored = format.read(client.checkpoint())
+        stored = on_disk.read(client.checkpoint())
         values = [int(stored.columns(item)[0][0]) for item in stored.items]
         assert values == [4, 5, 6, 7, 10, 11, 20, 21]
         times = [(item.inserted_at.seconds, item.inserted_at.nanos) for item in stored.items]
@@ -140,7 +139,7 @@ class TestContent:
             for table in "ab":
                 for start in range(10):
                     writer.create_item(table, 1.0, [writer.history[0][start:]])
-        stored = format.read(client.checkpoint())
+        stored = on_disk.read(client.checkpoint())
         assert (len(stored.items), len(stored.chunks)) == (20, 1)
         check(client, stored, "ab")
 
@@ -149,7 +148,7 @@ class TestContent:
         with client.trajectory_writer(2) as writer:
             writer.append([np.arange(3)])
             writer.create_item("table", 1.0, [writer.history[0][-1], writer.history[0][-1:]])
-        stored = format.read(client.checkpoint())
+        stored = on_disk.read(client.checkpoint())
         check(client, stored)
         (item,) = stored.items
         assert [column.squeeze for column in item.flat_trajectory.columns] == [True, False]
@@ -167,7 +166,7 @@ class TestContent:
                 assert stream.confirmed(1) == [key]
                 stream.cancel()
         assert values(client) == [10, 20, 30]
-        stored = format.read(client.checkpoint())
+        stored = on_disk.read(client.checkpoint())
         assert [stored.columns(item)[0].tolist() for item in stored.items] == [
             [first, first + 1, first + 2] for first in (10, 20, 30)
         ]
@@ -180,12 +179,12 @@ class TestContent:
 
     def test_fields_that_only_newer_programs_know_are_kept(self, serve, root):
         # Of the tensors in a chunk nothing is read, so nothing of them can be lost.
-        stored = format.simple([1])
+        stored = on_disk.simple([1])
         stored.chunks[0].data_uncompressed_size = 8
         tensor = stored.chunks[0].data.tensors[0]
         tensor.MergeFromString(b"\xf2\x3f\x03new")
-        format.write(root / "1", stored)
-        saved = format.read(serve(root).checkpoint())
+        on_disk.write(root / "1", stored)
+        saved = on_disk.read(serve(root).checkpoint())
         assert saved.chunks[0].data.tensors[0] == tensor
         assert saved.chunks[0].data_uncompressed_size == 8
         assert saved.chunks[0].sequence_range == stored.chunks[0].sequence_range
@@ -194,10 +193,10 @@ class TestContent:
         tables = [testing.table(name) for name in ("fifo", "empty", "prio")]
         client = serve(sample.parent, *tables, restore_settings=True, keep_latest=1)
         client.server.stop()
-        stored = format.read(sample)
-        format.write(root / "1", stored)
+        stored = on_disk.read(sample)
+        on_disk.write(root / "1", stored)
         tables = [testing.table(name) for name in ("fifo", "empty", "prio")]
-        saved = format.read(serve(root, *tables, restore_settings=True).checkpoint())
+        saved = on_disk.read(serve(root, *tables, restore_settings=True).checkpoint())
         for name in ("fifo", "empty", "prio"):
             assert saved.table(name) == stored.table(name)
             assert saved.items_of(name) == stored.items_of(name)
@@ -213,16 +212,16 @@ class TestLayout:
         assert path.parent == root
         assert NAME.fullmatch(path.name)
         assert names(root) == [path.name]
-        assert names(path) == sorted([*format.FILES, format.DONE])
-        assert (path / format.DONE).read_text().startswith("reverb-replay")
-        for name in format.FILES:
+        assert names(path) == sorted([*on_disk.FILES, on_disk.DONE])
+        assert (path / on_disk.DONE).read_text().startswith("reverb-replay")
+        for name in on_disk.FILES:
             assert (path / name).read_bytes()[:2] == b"\x78\x9c"
 
     def test_empty_files_are_those_of_the_original(self, serve, root):
         path = pathlib.Path(serve(root).checkpoint())
-        for name in (format.ITEMS, format.CHUNKS):
+        for name in (on_disk.ITEMS, on_disk.CHUNKS):
             assert (path / name).read_bytes() == bytes.fromhex("789c030000000001")
-        assert len(records.read_file(path / format.TABLES)) == 1
+        assert len(tfrecords.read_file(path / on_disk.TABLES)) == 1
 
     def test_the_root_is_made_with_its_parents(self, serve, root):
         path = serve(root / "a" / "b").checkpoint()
@@ -237,7 +236,7 @@ class TestLayout:
     def test_a_server_without_a_checkpointer_saves_to_a_new_directory(self, start):
         server = start()
         path = pathlib.Path(server.localhost_client().checkpoint())
-        assert (path / format.DONE).exists()
+        assert (path / on_disk.DONE).exists()
         # Only for its owner: it stands where everybody can look.
         assert path.parent.stat().st_mode & 0o077 == 0
 
@@ -250,14 +249,14 @@ class TestLayout:
         assert paths == sorted(set(paths))
         assert names(root) == [pathlib.Path(path).name for path in paths]
         for count, path in enumerate(paths, 1):
-            assert len(format.read(path).items) == count
+            assert len(on_disk.read(path).items) == count
 
     def test_calls_at_once_all_get_a_checkpoint(self, serve, root, insert, background):
         client = serve(root, keep_latest=100)
         insert(client, *range(5))
         calls = [background(client.checkpoint) for _ in range(8)]
         for path in {call.result() for call in calls}:
-            assert len(format.read(path).items) == 5
+            assert len(on_disk.read(path).items) == 5
 
 
 class TestErrors:
@@ -301,4 +300,4 @@ class TestErrors:
         client = serve(root)
         with WireClient(f"127.0.0.1:{client.server.port}") as wire:
             answer = wire.unary("Checkpoint", b"", protos.CheckpointResponse)
-        assert (pathlib.Path(answer.checkpoint_path) / format.DONE).exists()
+        assert (pathlib.Path(answer.checkpoint_path) / on_disk.DONE).exists()

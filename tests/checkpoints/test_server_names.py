@@ -8,15 +8,15 @@ import signal
 import socket
 import subprocess
 
-import format
 import numpy as np
 import pytest
-from server_process import process, refused
 
 import reverb
 import reverb.command
 from reverb import testing
 from reverb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
+from support.checkpoints import on_disk
+from support.checkpoints.server_process import process, refused
 
 
 def refused_here(serve, root, **options):
@@ -68,7 +68,7 @@ class TestNames:
         assert values(client) == [1]
         assert capfd.readouterr().err == ""
         client.checkpoint()
-        assert (pathlib.Path(path) / format.DONE).exists()
+        assert (pathlib.Path(path) / on_disk.DONE).exists()
         client.server.stop()
         # By now there is one of its own, so the fallback is none any more.
         client = serve(root, name="new", fallback_checkpoint_path=root / "nowhere")
@@ -100,7 +100,7 @@ class TestNames:
         """Passing over it might load an older one."""
         client = serve(root, name="a", keep_latest=2)
         client.checkpoint()
-        done = pathlib.Path(client.checkpoint()) / format.DONE
+        done = pathlib.Path(client.checkpoint()) / on_disk.DONE
         client.server.stop()
         done.write_bytes(done.read_bytes().replace(b"name=a", b"name=b"))
         with pytest.raises(DataLossError) as caught:

@@ -7,9 +7,9 @@ import dataclasses
 import random
 
 import pytest
-from server_process import process, refused
 
 import reverb
+from support.checkpoints.server_process import process, refused
 
 
 @dataclasses.dataclass(eq=False)

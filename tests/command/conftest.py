@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the command's tests: tables to look into, and the command itself."""
 
-import pathlib
-import sys
-
 import numpy as np
 import pytest
 
 from reverb import command, testing
 from reverb.command import export
 from reverb.specs import TensorSpec
-
-sys.path.append(str(pathlib.Path(__file__).parent / "support"))
-
-from command_items import Everything, FakeSource, every_dtype
+from support.command_items import Everything, FakeSource, every_dtype
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ import json
 
 import numpy as np
 import pytest
-from command_items import FakeSource, make_item
 
 from reverb.command.export import export
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
 from reverb.specs import TensorSpec
+from support.command_items import FakeSource, make_item
 
 SPEC = TensorSpec([None], np.int64)
 Pair = collections.namedtuple("Pair", ["second", "first"])

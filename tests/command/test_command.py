@@ -14,10 +14,7 @@ import pytest
 
 import reverb
 from reverb import command, testing
-
-sys.path.append(str(pathlib.Path(__file__).parents[1] / "hostile" / "support"))
-
-from programs import DEADLINE_S, Program
+from support.programs import DEADLINE_S, Program
 
 # Written by dm-reverb 0.14.0.
 SAMPLE = pathlib.Path(__file__).parents[1] / "checkpoints" / "sample" / "dm_reverb_0.14.0"

@@ -9,10 +9,10 @@ import stat
 
 import numpy as np
 import pytest
-from command_items import FakeSource, make_item
 
 from reverb.command.export import export
 from reverb.errors import InvalidArgumentError
+from support.command_items import FakeSource, make_item
 
 ITEMS = [make_item([np.full(3, i)], key=i) for i in range(10)]
 FORMATS = [

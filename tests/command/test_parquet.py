@@ -6,8 +6,9 @@ import sys
 
 import numpy as np
 import pytest
-from command_items import BFLOAT16, assert_same, make_item, strings, tables_of_items
 from hypothesis import HealthCheck, given, settings
+
+from support.command_items import BFLOAT16, assert_same, make_item, strings, tables_of_items
 
 REASON = "pyarrow is not installed; it comes with the extra `test`"
 pyarrow = pytest.importorskip("pyarrow", reason=REASON)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports as TFRecord give back what was inserted; tests/tensorflow reads them with TensorFlow.
+"""Exports as TFRecord give back what was inserted; tests/with_tensorflow reads them too.
 
 The reader here is independent of the code under test: protobuf parses the messages, and the
 checksum is computed bit by bit.
@@ -10,9 +10,10 @@ import struct
 
 import numpy as np
 import pytest
-from command_items import BFLOAT16, assert_same, make_item, strings, tables_of_items
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import HealthCheck, given, settings
+
+from support.command_items import BFLOAT16, assert_same, make_item, strings, tables_of_items
 
 KINDS = {"bytes_list": "TYPE_BYTES", "float_list": "TYPE_FLOAT", "int64_list": "TYPE_INT64"}
 

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-_HERE = pathlib.Path(__file__).parent
-sys.path[:0] = [str(_HERE / "support"), str(_HERE / "peer_programs")]
+from support.compared_packages import PEER_PYTHON
+from support.package_workers import Worker
 
-from packages import PEER_PYTHON  # noqa: E402
-from workers import Worker  # noqa: E402
+_HERE = pathlib.Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,23 +4,19 @@
 from __future__ import annotations
 
 import pathlib
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import messages
 import numpy as np
 import pytest
-from arrays import encode
-from scenarios import SCENARIOS, TABLE
-from wire_client import WireClient
-from workers import Worker, WorkerError
 
 import reverb
-
-sys.path.append(str(pathlib.Path(__file__).parents[1] / "checkpoints" / "support"))
-
-import format
+from conformance.peer_programs.arrays import encode
+from conformance.peer_programs.scenarios import SCENARIOS, TABLE
+from support.checkpoints import on_disk
+from support.package_workers import Worker, WorkerError
+from support.wire import messages
+from support.wire.wire_client import WireClient
 
 pytestmark = pytest.mark.conformance
 
@@ -157,7 +153,7 @@ def test_tables_of_every_kind(
     fill(client, address)
     path = client.call("checkpoint", address=address)
     before = client.call("server_info", address=address)
-    stored = format.read(path)
+    stored = on_disk.read(path)
     _, there = start_at(loader, tmp_path, bare(TABLES))
     assert client.call("server_info", address=there) == before
     for name in FILLED:
@@ -251,7 +247,7 @@ def test_a_client_of_the_other_kind_saves_and_hears_errors(
         client.call("insert", address=address, values=[1], priorities={TABLE: 1.0})
         path = client.call("checkpoint", address=address)
         assert pathlib.Path(path).parent == root
-        assert len(format.read(path).items) == 1
+        assert len(on_disk.read(path).items) == 1
         _, address = start_at(saver, root, [{}], group="mine")
         with pytest.raises(WorkerError) as caught:
             client.call("checkpoint", address=address)
@@ -278,8 +274,8 @@ def test_there_and_back_again(
         fill(client, address, first=10 * turn)
         path = client.call("checkpoint", address=address)
         expected = client.call("server_info", address=address)
-        assert len(format.read(path).tables) == len(TABLES)
-    counts = format.read(path).table("fifo").rate_limiter
+        assert len(on_disk.read(path).tables) == len(TABLES)
+    counts = on_disk.read(path).table("fifo").rate_limiter
     assert (counts.insert_count, counts.sample_count) == (32, 16)
 
 
@@ -287,7 +283,7 @@ def test_the_sample_holds_the_same_in_both(
     start_at: StartAt, worker_of: Callable[[str, str], Worker], tmp_path: pathlib.Path
 ) -> None:
     names = ["fifo", "empty", "prio"]
-    format.write(tmp_path / "1", format.read(SAMPLE))
+    on_disk.write(tmp_path / "1", on_disk.read(SAMPLE))
     client = worker_of("peer", "client")
     infos, items = [], []
     for package in ("peer", "ours"):
@@ -299,27 +295,27 @@ def test_the_sample_holds_the_same_in_both(
     assert len(items[0]) == 4
 
 
-def old_layouts() -> dict[str, tuple[format.Stored, bool]]:
+def old_layouts() -> dict[str, tuple[on_disk.Stored, bool]]:
     """Checkpoints of all layouts that were ever written, and whether they are compressed."""
-    new = format.simple([5, 6, 7, 8])
+    new = on_disk.simple([5, 6, 7, 8])
     for at, item in enumerate(new.items):
         item.times_sampled = at
         item.priority = 0.5 + at
-    listed = format.Stored(
-        [format.table_record(counters=(3, 0, 0))],
+    listed = on_disk.Stored(
+        [on_disk.table_record(counters=(3, 0, 0))],
         [
-            format.old_item(1, [5, 6], 0, 2),
-            format.old_item(2, [6, 7, 8], 0, 3),
-            format.old_item(3, [8], 0, 1),
+            on_disk.old_item(1, [5, 6], 0, 2),
+            on_disk.old_item(2, [6, 7, 8], 0, 3),
+            on_disk.old_item(3, [8], 0, 1),
         ],
         new.chunks,
     )
-    items_in_tables = format.with_items_in_tables(new)
-    oldest = format.with_items_in_tables(format.with_old_chunks(listed))
+    items_in_tables = on_disk.with_items_in_tables(new)
+    oldest = on_disk.with_items_in_tables(on_disk.with_old_chunks(listed))
     layouts = {
         "new": new,
         "items in tables": items_in_tables,
-        "old data": format.with_old_chunks(new),
+        "old data": on_disk.with_old_chunks(new),
         "lists of chunks": listed,
         "all of it": oldest,
     }
@@ -338,7 +334,7 @@ def test_old_layouts_hold_the_same_in_both(
     tmp_path: pathlib.Path,
 ) -> None:
     stored, compressed = old_layouts()[layout]
-    format.write(tmp_path / "1", stored, compressed=compressed)
+    on_disk.write(tmp_path / "1", stored, compressed=compressed)
     client = worker_of("peer", "client")
     results = []
     for package in ("peer", "ours"):
@@ -360,10 +356,10 @@ def test_both_refuse_the_same(
     worker_of: Callable[[str, str], Worker],
     tmp_path: pathlib.Path,
 ) -> None:
-    stored = format.simple([1, 2], "nope" if case == "unknown table" else "table")
+    stored = on_disk.simple([1, 2], "nope" if case == "unknown table" else "table")
     if case == "duplicate key":
         stored.items[1].key = stored.items[0].key
-    format.write(tmp_path / "1", stored)
+    on_disk.write(tmp_path / "1", stored)
     for package in ("peer", "ours"):
         with pytest.raises(WorkerError) as caught:
             start_at(package, tmp_path, [{}])

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from packages import PAIRS_WITH_OURS
-from workers import Worker, WorkerError
+
+from support.compared_packages import PAIRS_WITH_OURS
+from support.package_workers import Worker, WorkerError
 
 Serve = Callable[..., str]
 WorkerOf = Callable[[str, str], Worker]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from packages import PACKAGES
 
 import reverb
+from support.compared_packages import PACKAGES
 
 
 @pytest.mark.parametrize("server", PACKAGES)

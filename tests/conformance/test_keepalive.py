@@ -9,9 +9,10 @@ from __future__ import annotations
 import signal
 
 import pytest
-from line import Line
-from packages import PAIRS_WITH_OURS
-from workers import Worker
+
+from support.compared_packages import PAIRS_WITH_OURS
+from support.package_workers import Worker
+from support.wire.ping_counter import PingCounter
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,7 +29,7 @@ def test_a_sampler_that_waits_for_two_minutes_gets_its_item(
     serve, start_worker, worker_of, client: str, server: str
 ) -> None:
     address = serve(server, {"max_times_sampled": 1})
-    line = Line(address)
+    line = PingCounter(address)
     sampling: Worker = start_worker(client)
     sampling.call("open_samples", address=line.address, count=2)
     sampling.submit("take", count=2)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from arrays import encode
-from scenarios import SCENARIOS
-from workers import Worker
+
+from conformance.peer_programs.arrays import encode
+from conformance.peer_programs.scenarios import SCENARIOS
+from support.package_workers import Worker
 
 # Only the peer reads through TensorFlow here; this package's datasets have their own tests.
 _READERS = [

@@ -11,7 +11,8 @@ import pathlib
 import subprocess
 
 import pytest
-from packages import PEER_PYTHON
+
+from support.compared_packages import PEER_PYTHON
 
 PROGRAM = pathlib.Path(__file__).parent / "peer_programs" / "names.py"
 

@@ -7,8 +7,9 @@ import socket
 from collections.abc import Callable
 
 import pytest
-from packages import PAIRS_WITH_OURS
-from workers import Worker
+
+from support.compared_packages import PAIRS_WITH_OURS
+from support.package_workers import Worker
 
 # The peer's channels wait up to 30 s before they try again.
 pytestmark = [

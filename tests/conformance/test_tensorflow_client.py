@@ -8,9 +8,9 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 import pytest
-from workers import Worker, WorkerError
 
 import reverb
+from support.package_workers import Worker, WorkerError
 
 pytestmark = [
     pytest.mark.conformance,

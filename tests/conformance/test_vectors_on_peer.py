@@ -8,7 +8,8 @@ import pathlib
 import subprocess
 
 import pytest
-from packages import PEER_PYTHON
+
+from support.compared_packages import PEER_PYTHON
 
 _TESTS = pathlib.Path(__file__).parent.parent
 _VECTORS = sorted(_TESTS.glob("test_conformance_vectors*.py"))

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arrays import encode
-from messages import essential
-from packages import PACKAGES
-from wire_client import WireClient
-from workers import Worker
 
+from conformance.peer_programs.arrays import encode
 from reverb.core import protos
+from support.compared_packages import PACKAGES
+from support.package_workers import Worker
+from support.wire.messages import essential
+from support.wire.wire_client import WireClient
 
 _CAPTURES = pathlib.Path(__file__).parent / "captures"
 _STREAMS = sorted(path.stem for path in (_CAPTURES / "streams").glob("*.bin"))

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
-import messages as m
 import numpy as np
 import pytest
-from packages import PACKAGES
-from scripted_server import Behaviour, ScriptedServer
-from workers import Worker, WorkerError
 
 from reverb.core import protos
+from support.compared_packages import PACKAGES
+from support.package_workers import Worker, WorkerError
+from support.wire import messages as m
+from support.wire.scripted_server import Behaviour, ScriptedServer
 
 Code = grpc.StatusCode
 

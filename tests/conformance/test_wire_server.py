@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
-import messages as m
 import numpy as np
 import pytest
-from packages import PACKAGES
-from wire_client import WireClient
-from workers import Worker
 
 from reverb.core import protos
+from support.compared_packages import PACKAGES
+from support.package_workers import Worker
+from support.wire import messages as m
+from support.wire.wire_client import WireClient
 
 Code = grpc.StatusCode
 

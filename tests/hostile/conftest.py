@@ -5,20 +5,14 @@ After every test the server must still answer, and serve those who behave.
 """
 
 import contextlib
-import pathlib
-import sys
 import time
 
 import pytest
 
-_HERE = pathlib.Path(__file__).parent
-sys.path[:0] = [str(_HERE / "support"), str(_HERE.parent / "conformance" / "support")]
-
-from programs import DEADLINE_S, Program, resident_bytes  # noqa: E402
-from wire_client import WireClient  # noqa: E402
-
-import reverb  # noqa: E402
-from reverb.errors import DataLossError, DeadlineExceededError  # noqa: E402
+import reverb
+from reverb.errors import DataLossError, DeadlineExceededError
+from support.programs import DEADLINE_S, Program, resident_bytes
+from support.wire.wire_client import WireClient
 
 # `items` takes whatever comes, `prioritized` wants good priorities, `queue` lets few items in,
 # `empty` is never written to, and `good` is mostly used by the checks here.

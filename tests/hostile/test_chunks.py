@@ -5,14 +5,14 @@ A server stores chunks without looking into their contents, so it is the reader 
 an error for that item, and none of the memory that the chunk claims.
 """
 
-import messages
 import numpy as np
 import pytest
-from messages import insert, item, numbers, snappy, varint
-from programs import resident_bytes
 
 from reverb.core import protos
 from reverb.errors import DataLossError, InvalidArgumentError, ResourceExhaustedError
+from support.programs import resident_bytes
+from support.wire import messages
+from support.wire.messages import insert, item, numbers, snappy, varint
 
 GIGABYTE = 2**30
 MEMORY_LIMIT = 200_000_000

@@ -9,8 +9,9 @@ import struct
 import time
 
 import pytest
-from http2 import PREFACE, Http2, frame
-from programs import open_files
+
+from support.programs import open_files
+from support.wire.raw_http2 import PREFACE, Http2, frame
 
 TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(193))
 

@@ -2,12 +2,12 @@
 """Items and requests that are well-formed messages and make no sense."""
 
 import grpc
-import messages
 import numpy as np
 import pytest
-from messages import insert, item, numbers
 
 from reverb.core import protos
+from support.wire import messages
+from support.wire.messages import insert, item, numbers
 
 Code = grpc.StatusCode
 INT32 = (-(2**31), -1, 2**31 - 1)

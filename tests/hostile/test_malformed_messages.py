@@ -4,12 +4,12 @@
 import random
 
 import grpc
-import messages
 import pytest
-from messages import insert, item, numbers, varint
 
 from reverb.core import protos
 from reverb.errors import ReverbError
+from support.wire import messages
+from support.wire.messages import insert, item, numbers, varint
 
 SERVICE = "/deepmind.reverb.ReverbService/"
 UNARY = ("MutatePriorities", "Reset", "ServerInfo", "Checkpoint")

@@ -8,16 +8,16 @@ import threading
 import time
 
 import grpc
-import messages
 import numpy as np
 import pytest
-from http2 import Http2
-from messages import insert, item
-from programs import Program, open_files
-from wire_client import WireClient
 
 import reverb
 from reverb.core import protos
+from support.programs import Program, open_files
+from support.wire import messages
+from support.wire.messages import insert, item
+from support.wire.raw_http2 import Http2
+from support.wire.wire_client import WireClient
 
 MEGABYTE = 10**6
 

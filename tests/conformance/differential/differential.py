@@ -17,7 +17,7 @@ import sys
 import time
 
 _HERE = pathlib.Path(__file__).parent
-sys.path[:0] = [str(_HERE), str(_HERE.parent / "support")]
+sys.path[:0] = [str(_HERE), str(_HERE.parents[1])]
 
 from comparison import Difference  # noqa: E402
 from runner import Counts, Discarded, Runner  # noqa: E402

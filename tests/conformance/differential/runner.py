@@ -10,7 +10,8 @@ import pathlib
 from typing import Any
 
 from comparison import Difference, first_difference
-from workers import Worker, WorkerEndedError, WorkerError, WorkerHungError
+
+from support.package_workers import Worker, WorkerEndedError, WorkerError, WorkerHungError
 
 _INTERPRETER = pathlib.Path(__file__).parent / "interpreter" / "run.py"
 _PROGRAM_SECONDS = 12

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 
 import pytest
 from differential import replay, search
-from packages import PEER_PYTHON
 from runner import Runner
 from script import describe
+
+from support.compared_packages import PEER_PYTHON
 
 _OURS = os.environ.get("REVERB_OURS_TF_PYTHON", "")
 _PROGRAMS = int(os.environ.get("REVERB_DIFFERENTIAL_PROGRAMS", "200"))

@@ -9,9 +9,9 @@ from typing import Any
 
 from specs import build_table
 from values import specs
-from workers import Worker
 
 import reverb
+from support.package_workers import Worker
 
 _HOST = pathlib.Path(__file__).parent / "host.py"
 _host: list[Worker] = []

@@ -11,7 +11,7 @@ _PREFACE_BYTES = 24
 _PING, _ACK = 6, 1
 
 
-class Line:
+class PingCounter:
     """Carries connections to a server.
 
     Attributes:

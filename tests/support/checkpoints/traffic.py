@@ -7,9 +7,9 @@ import itertools
 import random
 import threading
 
-import messages
-import model
-from wire_client import WireClient
+from support.checkpoints import table_model
+from support.wire import messages
+from support.wire.wire_client import WireClient
 
 CHUNK = 1
 
@@ -107,7 +107,7 @@ class SamplingDriver(Driver):
 
     def __init__(self, client, seed, first_key, names, max_times_sampled, **options):
         super().__init__(client, seed, first_key, names, **options)
-        self._model = model.Model(10**9, max_times_sampled)
+        self._model = table_model.Model(10**9, max_times_sampled)
 
     def _choose(self, number):
         if len(self._model.items) > 20 and self._random.random() < 0.2:

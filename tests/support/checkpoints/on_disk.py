@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import records
-import tensors
 
 from reverb.cc import schema_pb2
 from reverb.cc.checkpointing import checkpoint_pb2
+from support.checkpoints import chunk_tensors, tfrecords
 
 TABLES = "tables.tfrecord"
 ITEMS = "items.tfrecord"
@@ -60,7 +59,7 @@ class Stored:
 def _column(column: Any, chunks: dict[int, Any]) -> np.ndarray:
     parts = []
     for piece in column.chunk_slices:
-        rows = tensors.decode(chunks[piece.chunk_key], piece.index)
+        rows = chunk_tensors.decode(chunks[piece.chunk_key], piece.index)
         assert len(rows) >= piece.offset + piece.length
         parts.append(rows[piece.offset : piece.offset + piece.length])
     rows = np.concatenate(parts)
@@ -75,7 +74,7 @@ def read(path: str | pathlib.Path, *, compressed: bool = True, verify: bool = Tr
     path = pathlib.Path(path)
 
     def messages(name: str, kind: Any) -> list[Any]:
-        data = records.read_file(path / name, compressed=compressed, verify=verify)
+        data = tfrecords.read_file(path / name, compressed=compressed, verify=verify)
         return [kind.FromString(record) for record in data]
 
     assert (path / DONE).is_file()
@@ -109,7 +108,7 @@ def write(
     for name, messages in parts.items():
         if messages is not None:
             data = [message.SerializeToString() for message in messages]
-            records.write_file(path / name, data, compressed=compressed)
+            tfrecords.write_file(path / name, data, compressed=compressed)
     if signed:
         done = _signature(path, parts)
     if done is not None:
@@ -123,7 +122,7 @@ def _signature(path: pathlib.Path, parts: dict[str, list[Any]]) -> bytes:
         size = (path / name).stat().st_size
         lines.append(f"{name} records={len(messages)} bytes={size}")
     text = "\n".join(lines) + "\n"
-    return f"{text}crc32c={records.crc32c(text.encode()):08x}\n".encode()
+    return f"{text}crc32c={tfrecords.crc32c(text.encode()):08x}\n".encode()
 
 
 def table_record(
@@ -187,7 +186,7 @@ def numbered(
     items, chunks = [], []
     for at, value in enumerate(values):
         rows = np.arange(value, value + steps, dtype=np.int64)
-        chunks.append(tensors.chunk(value, [rows], episode=value))
+        chunks.append(chunk_tensors.chunk(value, [rows], episode=value))
         item = schema_pb2.PrioritizedItem(key=value, table=table, priority=priority, **fields)
         item.inserted_at.seconds = 1_700_000_000 + at
         column = item.flat_trajectory.columns.add()

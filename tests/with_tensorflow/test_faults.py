@@ -3,10 +3,8 @@
 
 import contextlib
 import gc
-import pathlib
 import signal
 import socket
-import sys
 import time
 
 import grpc
@@ -17,11 +15,8 @@ from tensorflow.python.eager import cancellation
 
 import reverb
 from reverb import testing
-
-sys.path.append(str(pathlib.Path(__file__).parents[1] / "hostile" / "support"))
-
-from programs import Program
-from refusing_server import RefusingServer
+from support.programs import Program
+from support.wire.refusing_server import RefusingServer
 
 # From dropping an iterator, or from a signal, to its effect; next to nothing unless the machine is
 # busy.

@@ -19,6 +19,8 @@ from typing import Any
 DEADLINE_S = 30.0
 
 _PROC = pathlib.Path("/proc")
+# Where a program finds `support`, as the tests do.
+_TESTS = pathlib.Path(__file__).parents[1]
 
 
 # Jobs in the background of a shell ignore SIGINT, and what they start inherits that.
@@ -32,7 +34,7 @@ class Program:
     """A program that runs while the test does.
 
     It prints lines; the test reads them with `line` and answers with `tell`. Everything that it
-    prints to standard error is kept in `errors`.
+    prints to standard error is kept in `errors`. It can import `support`.
     """
 
     def __init__(self, source: str, *args: Any, **environment: str) -> None:
@@ -42,7 +44,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"} | environment,
+            env=_environment(**environment),
         )
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._errors: list[str] = []
@@ -122,6 +124,12 @@ class Program:
     def _read_errors(self) -> None:
         for line in self._process.stderr:
             self._errors.append(line)
+
+
+def _environment(**changes: str) -> dict[str, str]:
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"} | changes
+    paths = [environment.get("PYTHONPATH", ""), str(_TESTS)]
+    return environment | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def run(source: str, *args: Any, timeout_s: float = DEADLINE_S, **environment: str) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that use one of the two packages; see `peer_programs/worker.py`."""
+"""Processes that use one of the two packages; see `conformance/peer_programs/worker.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tempfile
 import threading
 from typing import Any
 
-_PROGRAM = pathlib.Path(__file__).parent.parent / "peer_programs" / "worker.py"
+_PROGRAM = pathlib.Path(__file__).parents[1] / "conformance" / "peer_programs" / "worker.py"
 _ANSWER_SECONDS = 50
 
 

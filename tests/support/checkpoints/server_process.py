@@ -3,7 +3,7 @@
 
 import contextlib
 
-from programs import Program
+from support.programs import Program
 
 # Servers in a process of its own, one after another. Every line is a command, and is answered.
 SERVER = """
