@@ -85,7 +85,7 @@ release: setup $(SHIM) ## build wheel and source distribution into dist/ and che
 	rm -rf dist
 	$(PY) -m maturin build --release --strip --sdist --out dist
 	touch $(WHEEL_DONE)
-	$(PYTEST) --noconftest -m 'not slow' tests/test_wheel.py
+	$(PYTEST) --noconftest -m 'not slow' tests/package/test_wheel.py
 
 test: build ## run the tests that a change must pass: Rust and Python, a few minutes
 	$(CARGO_TEST) --lib --bins --tests
@@ -113,7 +113,7 @@ check: build ## formatting, lints, types, stubs, generated code, architecture
 	$(PY) -m mypy.stubtest $(STUBTEST_OPTIONS) reverb.core._native
 	$(MAKE) proto
 	git diff --exit-code -- $(GENERATED)
-	$(PYTEST) tests/test_architecture.py
+	$(PYTEST) tests/package/test_architecture.py
 
 fix: setup ## repair formatting and the lints that can repair themselves
 	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
@@ -159,7 +159,7 @@ docs: build $(DOCS_DONE) ## write the reference of both languages to docs/build/
 	cp -R target/doc docs/build/rust
 
 wheel: $(WHEEL_DONE) ## build the wheel into dist/ and check what it holds
-	$(PYTEST) --noconftest -m 'not slow' tests/test_wheel.py
+	$(PYTEST) --noconftest -m 'not slow' tests/package/test_wheel.py
 
 CONFORMANCE_PYTHONS := REVERB_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python \
 	REVERB_OURS_TF_PYTHON=$(CURDIR)/.venvs/tf-$(PEER_TF)/bin/python

@@ -24,16 +24,17 @@ from typing import Any
 ROOT = pathlib.Path(__file__).parents[1]
 
 TENSORFLOW_TESTS = "tests/with_tensorflow"
+VECTORS = "tests/conformance/vectors"
 # These show that the package itself works beside TensorFlow, its protobuf and its NumPy.
 GENERAL_TESTS = (
-    "tests/test_client.py",
-    "tests/test_import_time.py",
-    "tests/test_protos.py",
-    "tests/test_public_names.py",
-    "tests/test_round_trip.py",
-    "tests/test_sampling.py",
-    "tests/test_structured_writer.py",
-    "tests/test_trajectory_writer.py",
+    "tests/api/test_client.py",
+    "tests/package/test_import_time.py",
+    "tests/package/test_protos.py",
+    "tests/package/test_public_names.py",
+    "tests/reading/test_round_trip.py",
+    "tests/reading/test_sampling.py",
+    "tests/writers/test_structured.py",
+    "tests/writers/test_trajectory.py",
 )
 COLUMNS = ("environment", "TensorFlow", "Python", "NumPy", "passed", "skipped", "failed", "seconds")
 
@@ -47,12 +48,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.inside:
         return run_inside(arguments.inside, arguments.tests)
-    vectors = sorted(path.name for path in (ROOT / "tests").glob("test_conformance_vectors*.py"))
-    tests = arguments.tests or [
-        TENSORFLOW_TESTS,
-        *(f"tests/{name}" for name in vectors),
-        *GENERAL_TESTS,
-    ]
+    tests = arguments.tests or [TENSORFLOW_TESTS, VECTORS, *GENERAL_TESTS]
     rows = [run_in(environment, tests) for environment in arguments.environments]
     print_table(rows)
     complaints = [

@@ -11,8 +11,7 @@ import pytest
 
 from support.compared_packages import PEER_PYTHON
 
-_TESTS = pathlib.Path(__file__).parent.parent
-_VECTORS = sorted(_TESTS.glob("test_conformance_vectors*.py"))
+_VECTORS = sorted((pathlib.Path(__file__).parent / "vectors").glob("test_*.py"))
 
 
 @pytest.mark.conformance

@@ -187,7 +187,7 @@ def test_all_names_exist():
 
 
 def test_the_version_is_that_of_the_distribution():
-    pyproject = pathlib.Path(__file__).parents[1] / "pyproject.toml"
+    pyproject = pathlib.Path(__file__).parents[2] / "pyproject.toml"
     declared = re.search(r'^version = "(.*)"$', pyproject.read_text(), re.MULTILINE).group(1)
     assert reverb.__version__ == declared
     assert importlib.metadata.version("reverb-replay") == declared

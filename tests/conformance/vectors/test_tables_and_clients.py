@@ -2,9 +2,7 @@
 """Conformance vectors of tables and clients: what dm-reverb 0.14 does, to the number.
 
 The tests use only the public interface of dm-reverb, so they run on the released package too (see
-`tests/conformance/test_vectors_on_peer.py`); where this package differs on purpose, `PEER` says so.
-The vectors of writers are in `test_conformance_vectors_writers.py`, those of datasets in
-`test_conformance_vectors_tensorflow.py`.
+`../test_vectors_on_peer.py`); where this package differs on purpose, `PEER` says so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What sampling promises on both paths: when it fetches, in which order, how long it waits.
 
-Arguments and the shape of results are tested in `test_client.py` and `test_round_trip.py`.
+Arguments are tested in `api/test_client.py`, the shape of results in `test_round_trip.py`.
 """
 
 import collections

@@ -17,7 +17,7 @@ import zipfile
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 # Building compiles everything, and installing asks a package index.
 pytestmark = pytest.mark.timeout(1800)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What writers promise on both paths: confirmation, limits, order, and errors that come late.
 
-Arguments are tested with each writer; what becomes of data in `test_round_trip.py`.
+Arguments are tested with each writer; what becomes of data in `reading/test_round_trip.py`.
 """
 
 import gc

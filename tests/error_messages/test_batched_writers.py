@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The errors of batched writers: class and text, on both paths; see
-`test_messages_of_the_client.py`.
+`test_client.py`.
 """
 
 import numpy as np

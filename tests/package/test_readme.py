@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-README = pathlib.Path(__file__).parents[1] / "README.md"
+README = pathlib.Path(__file__).parents[2] / "README.md"
 
 # What stands behind `python` names the library that a block needs besides.
 _BLOCK = r"^```python{library}\n(.*?)^```$"
