@@ -3,20 +3,13 @@
 
 import contextlib
 import re
-import threading
-import time
 
 import pytest
 
 import reverb
 from reverb import testing
-
-# A server of the same process is found by its loopback address and reached without a socket. This
-# other spelling of 127.0.0.1 is not recognised as one, so it leads through the network.
-HOSTS = {"in_process": "127.0.0.1", "remote": "127.1"}
-
-# How long a test waits for what must happen. Never reached unless something is broken.
-DEADLINE_S = 20.0
+from support.hosts import HOSTS
+from support.waiting import DEADLINE_S, Background, wait_until
 
 
 @pytest.fixture(scope="module", params=HOSTS)
@@ -68,14 +61,7 @@ def serve(start, connect):
 @pytest.fixture
 def until():
     """Blocks until a condition holds: `until(lambda: table.info.current_size == 3)`."""
-
-    def until(condition, deadline_s=DEADLINE_S):
-        deadline = time.monotonic() + deadline_s
-        while not condition():
-            assert time.monotonic() < deadline, "what the test waits for did not happen"
-            time.sleep(0.001)
-
-    return until
+    return wait_until
 
 
 @pytest.fixture
@@ -92,40 +78,13 @@ def error_says():
     return error_says
 
 
-class Background:
-    """A call in a thread of its own."""
-
-    def __init__(self, function, *args, **kwargs):
-        self._outcome = None
-        self._error = None
-        self.started = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, args=(function, args, kwargs), daemon=True
-        )
-        self._thread.start()
-        assert self.started.wait(DEADLINE_S)
-
-    def _run(self, function, args, kwargs):
-        self.started.set()
-        try:
-            self._outcome = function(*args, **kwargs)
-        except BaseException as error:
-            self._error = error
-
-    @property
-    def running(self):
-        return self._thread.is_alive()
-
-    def result(self):
-        """What the call returned or raised; waits for it."""
-        self._thread.join(DEADLINE_S)
-        assert not self._thread.is_alive(), "the call did not return"
-        if self._error is not None:
-            raise self._error
-        return self._outcome
-
-
 @pytest.fixture
 def background():
     """Runs a call that blocks: `call = background(client.flush); ...; call.result()`."""
     return Background
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A directory for checkpoints; it does not exist yet."""
+    return tmp_path / "checkpoints"

@@ -21,9 +21,7 @@ from hypothesis.stateful import (
 
 import reverb
 from reverb.errors import DeadlineExceededError, InvalidArgumentError
-
-# The addresses of `conftest.py`: one is recognised as this process, one leads through the network.
-HOSTS = {"in_process": "127.0.0.1", "remote": "127.1"}
+from support.hosts import on_both_hosts
 
 SELECTORS = {
     "fifo": reverb.selectors.Fifo,
@@ -291,7 +289,7 @@ class TableMachine(RuleBasedStateMachine):
         pytest.param(1000, 80, id="thorough", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
     ],
 )
-@pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+@on_both_hosts
 def test_a_table_does_what_its_model_does(host, max_examples, steps):
     machine = type("Machine", (TableMachine,), {"host": host})
     run_state_machine_as_test(

@@ -20,12 +20,6 @@ def sample():
 
 
 @pytest.fixture
-def root(tmp_path):
-    """A directory for checkpoints; it does not exist yet."""
-    return tmp_path / "checkpoints"
-
-
-@pytest.fixture
 def serve():
     """Starts servers over a root; they stop with the test: `client = serve(root, table, ...)`.
 

@@ -14,6 +14,7 @@ import pytest
 import reverb
 from reverb import reverb_types, testing
 from reverb.errors import InvalidArgumentError, ReverbError
+from support.hosts import REMOTE, on_both_hosts
 from support.programs import Program
 from support.wire.wire_client import SERVICE
 
@@ -88,7 +89,7 @@ class TestStatus:
     def test_over_the_network(self, serve, root):
         client = serve(root)
         path = client.checkpoint()
-        remote = reverb.Client(f"127.1:{client.server.port}")
+        remote = reverb.Client(f"{REMOTE}:{client.server.port}")
         assert remote.checkpoint_status() == client.checkpoint_status()
         assert remote.checkpoint_status().latest_path == path
 
@@ -199,7 +200,7 @@ class TestStop:
         server = reverb.Server(
             [testing.table()], checkpointer=checkpointer, checkpoint_on_stop=True
         )
-        client = reverb.Client(f"127.1:{server.port}", connect_timeout_s=0.2)
+        client = reverb.Client(f"{REMOTE}:{server.port}", connect_timeout_s=0.2)
         with pytest.raises(InvalidArgumentError, match="mine"):
             server.stop()
         with pytest.raises(ReverbError):
@@ -276,7 +277,7 @@ INTERRUPTED = """
 """
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.1"], ids=["in_process", "remote"])
+@on_both_hosts
 def test_ctrl_c_ends_a_save_and_a_restore(root, host, names):
     def interrupt(program):
         assert program.line() == "calling"

@@ -16,6 +16,7 @@ from reverb.core import protos
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 from reverb.specs import TensorSpec
 from support.checkpoints import on_disk, tfrecords
+from support.hosts import REMOTE
 from support.wire import messages
 from support.wire.wire_client import WireClient
 
@@ -292,7 +293,7 @@ class TestErrors:
 
     def test_the_error_comes_over_the_network_too(self, serve, root):
         client = serve(root, group="mine")
-        remote = reverb.Client(f"127.1:{client.server.port}")
+        remote = reverb.Client(f"{REMOTE}:{client.server.port}")
         with pytest.raises(InvalidArgumentError, match="mine"):
             remote.checkpoint()
 

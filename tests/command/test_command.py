@@ -14,7 +14,8 @@ import pytest
 
 import reverb
 from reverb import command, testing
-from support.programs import DEADLINE_S, Program
+from support.programs import Program
+from support.waiting import DEADLINE_S
 
 # Written by dm-reverb 0.14.0.
 SAMPLE = pathlib.Path(__file__).parents[1] / "checkpoints" / "sample" / "dm_reverb_0.14.0"

@@ -11,7 +11,8 @@ import pytest
 
 from support.compared_packages import PEER_PYTHON
 
-_VECTORS = sorted((pathlib.Path(__file__).parent / "vectors").glob("test_*.py"))
+_HERE = pathlib.Path(__file__).parent
+_VECTORS = sorted((_HERE / "vectors").glob("test_*.py"))
 
 
 @pytest.mark.conformance
@@ -19,8 +20,9 @@ _VECTORS = sorted((pathlib.Path(__file__).parent / "vectors").glob("test_*.py"))
 @pytest.mark.parametrize("path", _VECTORS, ids=lambda path: path.stem)
 def test_the_peer_passes(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
     options = ["--noconftest", "-c", "/dev/null", "--import-mode=importlib", "--timeout=120"]
-    # Neither the working directory nor a path may lead to this package's `reverb`.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # The path leads to `support`. Neither it nor the working directory may lead to this package's
+    # `reverb`.
+    environment = os.environ | {"PYTHONPATH": str(_HERE.parent)}
     result = subprocess.run(
         [PEER_PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(path)],
         stdout=subprocess.PIPE,

@@ -15,6 +15,7 @@ import pytest
 from reverb.core import protos
 from support.compared_packages import PACKAGES
 from support.package_workers import Worker
+from support.waiting import wait_until
 from support.wire import messages as m
 from support.wire.wire_client import WireClient
 
@@ -67,14 +68,6 @@ def take(client: WireClient, table: str, count: int = 1) -> list[tuple[Any, list
     samples = stream.samples(count)
     stream.cancel()
     return samples
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Waits for what the server does in its own time."""
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("keep", [[], [1]])

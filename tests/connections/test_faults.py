@@ -14,6 +14,7 @@ import pytest
 import reverb
 from reverb import testing
 from reverb.errors import DeadlineExceededError, UnavailableError, UnimplementedError
+from support.hosts import HOSTS
 from support.programs import Program
 from support.wire.raw_http2 import frame
 
@@ -182,8 +183,7 @@ def test_a_web_server_is_no_server_of_ours():
 def test_a_server_may_start_after_its_clients(path, start, background):
     with reverb.Server([testing.table()]) as server:
         port = server.port  # It is free again, and nobody takes it so soon.
-    hosts = {"in_process": "localhost", "remote": "127.1"}
-    client = reverb.Client(f"{hosts[path]}:{port}")
+    client = reverb.Client(f"{HOSTS[path]}:{port}")
     calls = [
         background(client.server_info),
         background(client.sample_batch, "table", 2),

@@ -11,8 +11,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from reverb import testing
 from reverb.core import protos
+from support.waiting import DEADLINE_S
 
-DEADLINE_S = 20.0
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 SERVICES = [
     "deepmind.reverb.ReverbService",

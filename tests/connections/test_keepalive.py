@@ -18,6 +18,7 @@ import pytest
 import reverb
 from reverb import testing
 from reverb.errors import InvalidArgumentError, UnavailableError
+from support.hosts import REMOTE
 from support.programs import Program
 
 # What pings cost little and a busy machine still keeps.
@@ -333,7 +334,7 @@ def test_a_machine_that_vanishes_is_noticed(network, options, least_s, most_s):
 def test_data_that_keeps_coming_is_a_sign_of_life(start, background):
     # Megabytes are under way when a ping is due, and the timeout is short.
     server = start(reverb.Table.queue("queue", 100), keepalive_s=0.1, keepalive_timeout_s=0.5)
-    client = reverb.Client(f"127.1:{server.port}", keepalive_s=0.1, keepalive_timeout_s=0.5)
+    client = reverb.Client(f"{REMOTE}:{server.port}", keepalive_s=0.1, keepalive_timeout_s=0.5)
     large = np.random.default_rng(0).integers(0, 256, 8_000_000, dtype=np.uint8)
     inserting = background(lambda: [client.insert([large], {"queue": 1.0}) for _ in range(20)])
     for _ in range(20):

@@ -6,30 +6,8 @@
 import numpy as np
 import pytest
 
-import reverb
-from reverb import errors, testing
-from reverb.specs import TensorSpec
-
-TABLES = "prioritized, queue, signed, table"
-
-
-@pytest.fixture(scope="module")
-def client(reach):
-    tables = [
-        testing.table("table"),
-        testing.table("signed", signature={"a": TensorSpec([2], np.int64)}),
-        testing.table("prioritized", sampler=reverb.selectors.Prioritized(2.0)),
-        reverb.Table.queue("queue", 1),
-    ]
-    with testing.server(tables) as made:
-        yield reach(made)
-
-
-@pytest.fixture(autouse=True)
-def _clean(client):
-    # Twice, because what a limiter held back comes in after the first time.
-    for table in 2 * TABLES.split(", "):
-        client.reset(table)
+from reverb import errors
+from support.error_texts import CLOSED, COLUMN_A, EMPTY, NOPE, REFUSED, SIGNED, closed
 
 
 def batched(call, *steps):
@@ -49,11 +27,6 @@ def batched(call, *steps):
     return run
 
 
-def closed(writer):
-    writer.close()
-    return writer
-
-
 def set_twice_in_one_row(writer):
     writer.append(ROWS, partial_step=True)
     writer.end_episode(where=[True, False])
@@ -67,21 +40,10 @@ def numpy_after_one_episode_ended(writer):
 
 
 ROWS = {"a": np.arange(2)}
-REFUSED = "cannot be stored. Use numbers, booleans, str or bytes."
-NOPE = (
-    "Unable to create an item in table 'nope': the server at {address} has no table of that name. "
-    f"Its tables are: {TABLES}."
-)
-SIGNED = "Table signature: 0: Tensor<name: 'a', dtype: int64, shape: [2]>"
-COLUMN_A = (
-    "Unable to create an item in table 'signed': column a must have dtype int64 and shape [2]"
-)
-CLOSED = "The writer is closed. Create a new one to write on."
 INDEXED = (
     "Batched columns are indexed with an int, a slice, a list of ints or an array [K] of integers, "
     "got"
 )
-EMPTY = "trajectory must have at least one column with at least one step, all columns are empty"
 
 BATCHED_WRITER = {
     "another number of rows": (

@@ -8,30 +8,8 @@ do. Errors of making tables, limiters, specs and configs are tested with those.
 import numpy as np
 import pytest
 
-import reverb
-from reverb import errors, testing
-from reverb.specs import TensorSpec
-
-TABLES = "prioritized, queue, signed, table"
-
-
-@pytest.fixture(scope="module")
-def client(reach):
-    tables = [
-        testing.table("table"),
-        testing.table("signed", signature={"a": TensorSpec([2], np.int64)}),
-        testing.table("prioritized", sampler=reverb.selectors.Prioritized(2.0)),
-        reverb.Table.queue("queue", 1),
-    ]
-    with testing.server(tables) as made:
-        yield reach(made)
-
-
-@pytest.fixture(autouse=True)
-def _clean(client):
-    # Twice, because what a limiter held back comes in after the first time.
-    for table in 2 * TABLES.split(", "):
-        client.reset(table)
+from reverb import errors
+from support.error_texts import COLUMN_A, EMPTY, NOPE, NOT_FOUND, REFUSED, SIGNED, TABLES
 
 
 def inserted(client, table):
@@ -39,18 +17,6 @@ def inserted(client, table):
     client.insert([1], {table: 1.0})
     return next(client.sample(table))[0].info.key
 
-
-REFUSED = "cannot be stored. Use numbers, booleans, str or bytes."
-NOPE = (
-    "Unable to create an item in table 'nope': the server at {address} has no table of that name. "
-    f"Its tables are: {TABLES}."
-)
-NOT_FOUND = f"Priority table nope was not found. The tables of this server are: {TABLES}."
-SIGNED = "Table signature: 0: Tensor<name: 'a', dtype: int64, shape: [2]>"
-COLUMN_A = (
-    "Unable to create an item in table 'signed': column a must have dtype int64 and shape [2]"
-)
-EMPTY = "trajectory must have at least one column with at least one step, all columns are empty"
 
 INSERT = {
     "no table": (

@@ -6,30 +6,8 @@
 import numpy as np
 import pytest
 
-import reverb
-from reverb import errors, structured, testing
-from reverb.specs import TensorSpec
-
-TABLES = "prioritized, queue, signed, table"
-
-
-@pytest.fixture(scope="module")
-def client(reach):
-    tables = [
-        testing.table("table"),
-        testing.table("signed", signature={"a": TensorSpec([2], np.int64)}),
-        testing.table("prioritized", sampler=reverb.selectors.Prioritized(2.0)),
-        reverb.Table.queue("queue", 1),
-    ]
-    with testing.server(tables) as made:
-        yield reach(made)
-
-
-@pytest.fixture(autouse=True)
-def _clean(client):
-    # Twice, because what a limiter held back comes in after the first time.
-    for table in 2 * TABLES.split(", "):
-        client.reset(table)
+from reverb import errors, structured
+from support.error_texts import COLUMN_A, NOPE, REFUSED, SIGNED, closed
 
 
 def legacy(call, *steps, **options):
@@ -58,11 +36,6 @@ def structured_writing(step, *, index=slice(-1, None), table="table", **options)
     return run
 
 
-def closed(writer):
-    writer.close()
-    return writer
-
-
 def appending_again(*steps, partial_step=False):
     def run(client):
         writer = structured_writing({"a": 1})(client)
@@ -73,15 +46,6 @@ def appending_again(*steps, partial_step=False):
 
 
 TD_ERROR = structured.td_error(0.5, {"a": None}, lambda step: step["a"])
-REFUSED = "cannot be stored. Use numbers, booleans, str or bytes."
-NOPE = (
-    "Unable to create an item in table 'nope': the server at {address} has no table of that name. "
-    f"Its tables are: {TABLES}."
-)
-SIGNED = "Table signature: 0: Tensor<name: 'a', dtype: int64, shape: [2]>"
-COLUMN_A = (
-    "Unable to create an item in table 'signed': column a must have dtype int64 and shape [2]"
-)
 
 LEGACY_WRITER = {
     "no steps": (

@@ -7,29 +7,8 @@ import numpy as np
 import pytest
 
 import reverb
-from reverb import errors, testing
-from reverb.specs import TensorSpec
-
-TABLES = "prioritized, queue, signed, table"
-
-
-@pytest.fixture(scope="module")
-def client(reach):
-    tables = [
-        testing.table("table"),
-        testing.table("signed", signature={"a": TensorSpec([2], np.int64)}),
-        testing.table("prioritized", sampler=reverb.selectors.Prioritized(2.0)),
-        reverb.Table.queue("queue", 1),
-    ]
-    with testing.server(tables) as made:
-        yield reach(made)
-
-
-@pytest.fixture(autouse=True)
-def _clean(client):
-    # Twice, because what a limiter held back comes in after the first time.
-    for table in 2 * TABLES.split(", "):
-        client.reset(table)
+from reverb import errors
+from support.error_texts import CLOSED, COLUMN_A, EMPTY, NOPE, NOT_FOUND, REFUSED, SIGNED, closed
 
 
 def trajectory_writer(*steps, refs=3, **options):
@@ -71,11 +50,6 @@ def expired_column(writer):
     return column
 
 
-def closed(writer):
-    writer.close()
-    return writer
-
-
 def mixed_column(writer):
     return reverb.TrajectoryColumn([*writer.history["a"], *writer.history["b"]])
 
@@ -87,22 +61,10 @@ def fill_queue(writer):
 
 
 A, B = {"a": 0}, {"a": 0, "b": 1.0}
-REFUSED = "cannot be stored. Use numbers, booleans, str or bytes."
-NOPE = (
-    "Unable to create an item in table 'nope': the server at {address} has no table of that name. "
-    f"Its tables are: {TABLES}."
-)
-NOT_FOUND = f"Priority table nope was not found. The tables of this server are: {TABLES}."
-SIGNED = "Table signature: 0: Tensor<name: 'a', dtype: int64, shape: [2]>"
-COLUMN_A = (
-    "Unable to create an item in table 'signed': column a must have dtype int64 and shape [2]"
-)
-CLOSED = "The writer is closed. Create a new one to write on."
 MISSING = (
     "TrajectoryColumns cannot contain any None data references, but column ('a',) has no value at "
     "a requested step, or only values that have expired (see num_keep_alive_refs)."
 )
-EMPTY = "trajectory must have at least one column with at least one step, all columns are empty"
 EXPIRED = (
     "The reference has expired: only the last num_keep_alive_refs steps of the episode can be used."
 )

@@ -11,7 +11,8 @@ import pytest
 
 import reverb
 from reverb.errors import DataLossError, DeadlineExceededError
-from support.programs import DEADLINE_S, Program, resident_bytes
+from support.programs import Program, resident_bytes
+from support.waiting import DEADLINE_S
 from support.wire.wire_client import WireClient
 
 # `items` takes whatever comes, `prioritized` wants good priorities, `queue` lets few items in,
@@ -101,16 +102,3 @@ def wire(server):
     """A client that sends any bytes."""
     with WireClient(f"127.0.0.1:{server.port}") as wire:
         yield wire
-
-
-@pytest.fixture
-def until():
-    """Blocks until a condition holds."""
-
-    def until(condition, deadline_s=DEADLINE_S):
-        deadline = time.monotonic() + deadline_s
-        while not condition():
-            assert time.monotonic() < deadline, "what the test waits for did not happen"
-            time.sleep(0.002)
-
-    return until

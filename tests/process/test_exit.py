@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 
+from support.hosts import HOSTS, on_both_hosts
 from support.programs import Program, run
 
 # A program that ends must do so within this time.
@@ -78,8 +79,6 @@ if then == "stop":
 print("end", flush=True)
 """
 
-HOSTS = pytest.mark.parametrize("host", ["localhost", "127.1"], ids=["in_process", "remote"])
-
 
 def exits_silently(*programs):
     """Checks that programs end in time, without an error and without a word, after saying `end`."""
@@ -94,7 +93,7 @@ def test_threads_in_every_blocking_call_do_not_hold_up_the_exit(kind):
     with contextlib.ExitStack() as stack:
         programs = [
             stack.enter_context(Program(PREPARE + BLOCKED, host, kind, then))
-            for host in ("localhost", "127.1")
+            for host in HOSTS.values()
             for then in ("stop", "go on")
         ]
         exits_silently(*programs)
@@ -226,7 +225,7 @@ LEFT_OVERS = {
 }
 
 
-@HOSTS
+@on_both_hosts
 def test_the_interpreter_ends_whatever_is_left(host):
     with contextlib.ExitStack() as stack:
         programs = [
@@ -298,7 +297,7 @@ print("end", flush=True)
 """
 
 
-@HOSTS
+@on_both_hosts
 def test_no_files_threads_or_ports_are_left_behind(host):
     with Program(PREPARE + CYCLES, host) as program:
         exits_silently(program)

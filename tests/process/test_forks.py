@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 
+from support.hosts import on_both_hosts
 from support.programs import Program
 
 # A server with a full queue and a client; how to make a child and how to wait for its end.
@@ -53,10 +54,8 @@ client = reverb.Client(f"{host}:{server.port}")
 client.insert([0], {"full": 1.0})
 """
 
-HOSTS = pytest.mark.parametrize("host", ["localhost", "127.1"], ids=["in_process", "remote"])
 
-
-@HOSTS
+@on_both_hosts
 def test_a_forked_child_uses_clients_and_refuses_the_rest(host):
     source = """
         scan = client.scan("table")
@@ -178,7 +177,7 @@ print("end", flush=True)
 """
 
 
-@HOSTS
+@on_both_hosts
 def test_forks_under_load(host):
     with Program(PREPARE + LOAD, host, 20) as program:
         assert program.line() == "end"
@@ -186,7 +185,7 @@ def test_forks_under_load(host):
 
 
 @pytest.mark.slow
-@HOSTS
+@on_both_hosts
 def test_many_forks_under_load(host):
     with Program(PREPARE + LOAD, host, 150) as program:
         assert program.line() == "end"

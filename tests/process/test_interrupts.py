@@ -8,7 +8,9 @@ import time
 
 import pytest
 
-from support.programs import DEADLINE_S, Program
+from support.hosts import IN_PROCESS, REMOTE
+from support.programs import Program
+from support.waiting import DEADLINE_S
 
 # From the signal to the `except` clause; 50 ms and a moment unless the machine is busy.
 LIMIT_S = 5.0
@@ -133,8 +135,8 @@ CALLS = {
     "legacy writer close": "legacy_writer() | made.close()",
     "server wait": "server.wait()",
 }
-CASES = {f"in process, {name}": ("localhost", call) for name, call in CALLS.items()} | {
-    f"remote, {name}": ("127.1", call) for name, call in CALLS.items() if "server" not in name
+CASES = {f"in process, {name}": (IN_PROCESS, call) for name, call in CALLS.items()} | {
+    f"remote, {name}": (REMOTE, call) for name, call in CALLS.items() if "server" not in name
 }
 
 

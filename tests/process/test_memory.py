@@ -3,6 +3,7 @@
 
 import pytest
 
+from support.hosts import REMOTE, on_both_hosts
 from support.programs import run
 
 # What the programs here share.
@@ -55,7 +56,7 @@ rng = np.random.default_rng(0)
 """
 
 
-def measure(source, host="127.1"):
+def measure(source, host=REMOTE):
     """Runs a program that measures itself.
 
     What it frees goes back to the system at once, so that only what it holds is counted.
@@ -63,10 +64,7 @@ def measure(source, host="127.1"):
     return run(PREPARE + source, host, timeout_s=50, MIMALLOC_PURGE_DELAY="0")
 
 
-HOSTS = pytest.mark.parametrize("host", ["localhost", "127.1"], ids=["in_process", "remote"])
-
-
-@HOSTS
+@on_both_hosts
 @pytest.mark.parametrize(
     ("selector", "refs", "limit"),
     [("Uniform()", 20, 400), ("Prioritized(0.8)", 20, 400), ("MaxHeap()", 1, 600)],
@@ -87,7 +85,7 @@ print((resident_bytes() - before) // 100_000)
     assert int(per_item) <= limit
 
 
-@HOSTS
+@on_both_hosts
 @pytest.mark.parametrize(("size", "count"), [(100, 50_000), (5000, 10_000), (1_000_000, 100)])
 def test_memory_of_an_emptied_table_comes_back(host, size, count):
     source = f"""
@@ -104,7 +102,7 @@ settle(before + full * 0.25 + 10 * MEGABYTE)
     measure(source, host)
 
 
-@HOSTS
+@on_both_hosts
 def test_memory_of_evicted_items_comes_back(host):
     source = """
 step = lambda i: {"a": rng.integers(0, 256, 1_000_000, dtype=np.uint8)}
@@ -117,7 +115,7 @@ settle(before + 60 * MEGABYTE)
     measure(source, host)
 
 
-@HOSTS
+@on_both_hosts
 def test_memory_of_deleted_and_of_sampled_items_comes_back(host):
     source = """
 step = lambda i: {"a": rng.integers(0, 256, 100_000, dtype=np.uint8)}
@@ -149,10 +147,10 @@ assert resident_bytes() > before + 90 * MEGABYTE
 client.reset("table")
 settle(before + 60 * MEGABYTE)
 """
-    run(PREPARE + source, "127.1")
+    run(PREPARE + source, REMOTE)
 
 
-@HOSTS
+@on_both_hosts
 def test_clients_do_not_keep_the_items_of_a_stopped_server(host):
     source = """
 step = lambda i: {"a": rng.integers(0, 256, 100_000, dtype=np.uint8)}
@@ -176,7 +174,7 @@ settle(before + 50 * MEGABYTE)
     measure(source, host)
 
 
-@HOSTS
+@on_both_hosts
 def test_chunks_are_shared_by_items_and_tables(host):
     source = """
 tables = [testing.table(name, max_size=10_000) for name in ("one", "two")]
@@ -221,7 +219,7 @@ CALLS = {
 }
 
 
-@HOSTS
+@on_both_hosts
 def test_nothing_grows_without_end(host):
     # Each call is repeated until memory has found its level, and then as often again: in all, a
     # hundred thousand samples, ten thousand generators and ten thousand inserts.
@@ -264,7 +262,7 @@ for name, (call, count) in CALLS.items():
     measure(f"{source}".replace("CALLS.items()", f"{CALLS!r}.items()"), host)
 
 
-@HOSTS
+@on_both_hosts
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_nothing_grows_in_a_long_run(host):

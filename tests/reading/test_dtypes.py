@@ -18,14 +18,8 @@ import reverb
 from reverb import dtypes, testing
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
 from reverb.specs import TensorSpec
-
-# The addresses of `conftest.py`: one is recognised as this process, one leads through the network.
-HOSTS = {"in_process": "127.0.0.1", "remote": "127.1"}
-
-EXAMPLES = [
-    pytest.param(25, id="fast"),
-    pytest.param(300, id="thorough", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
-]
+from support.examples import fast_and_thorough
+from support.hosts import on_both_hosts
 
 
 def every_dtype():
@@ -188,8 +182,8 @@ def assert_same(actual, expected):
     assert actual.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("max_examples", EXAMPLES)
-@pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+@fast_and_thorough(25, 300)
+@on_both_hosts
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_it_comes_back_bit_for_bit(dtype, host, max_examples):
     @settings(
@@ -360,7 +354,7 @@ with testing.server() as made:
 """
 
 
-@pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+@on_both_hosts
 def test_without_ml_dtypes_they_are_raw_bytes_and_can_be_written_again(host):
     program = f"HOST = {host!r}\n{PROGRAM}"
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)

@@ -16,6 +16,7 @@ from reverb.errors import (
     InvalidArgumentError,
     SignatureMismatchError,
 )
+from support.hosts import HOSTS
 
 
 def queue(max_size=100, **options):
@@ -178,9 +179,8 @@ def test_every_item_is_in_the_table_or_was_given(program, path):
     table = testing.table(
         name="queue", sampler=SELECTORS[selector](), max_times_sampled=max_times_sampled
     )
-    host = {"in_process": "127.0.0.1", "remote": "127.1"}[path]
     with reverb.Server([table]) as server:
-        client = reverb.Client(f"{host}:{server.port}")
+        client = reverb.Client(f"{HOSTS[path]}:{server.port}")
         write(client, lengths)
         given_away = Counter()
         for batch_size in batches:

@@ -20,6 +20,8 @@ import reverb
 from reverb import testing
 from reverb.errors import InvalidArgumentError
 from reverb.specs import TensorSpec
+from support.examples import fast_and_thorough
+from support.hosts import on_both_hosts
 
 Pair = collections.namedtuple("Pair", ["second", "first"])
 
@@ -31,14 +33,6 @@ NUMBERS = [
     )
 ]
 
-# The addresses of `conftest.py`: one is recognised as this process, one leads through the network.
-HOSTS = {"in_process": "127.0.0.1", "remote": "127.1"}
-
-EXAMPLES = [
-    pytest.param(40, id="fast"),
-    pytest.param(1500, id="thorough", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
-]
-
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
 
 
@@ -46,8 +40,8 @@ def property_test(**strategies):
     """Runs the test for many generated arguments, on both paths."""
 
     def decorate(test):
-        @pytest.mark.parametrize("max_examples", EXAMPLES)
-        @pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+        @fast_and_thorough(40, 1_500)
+        @on_both_hosts
         def run(host, max_examples):
             check = given(host=st.just(host), **strategies)(test)
             settings(
@@ -278,7 +272,7 @@ class Served:
 BOTH = {"table": 1.0, "signed": 1.0}
 
 
-@pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+@on_both_hosts
 def test_strings_keep_their_trailing_zeros(host):
     step = {"text": "a\0", "data": b"\x89PNG\0\0"}
     expected = [stored(leaf)[np.newaxis] for leaf in tree.flatten(step)]
@@ -300,7 +294,7 @@ class OwnTuple(tuple):
     __slots__ = ()
 
 
-@pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+@on_both_hosts
 @pytest.mark.parametrize(
     ("step", "flat"),
     [
@@ -542,7 +536,7 @@ def test_batched_writer(host, data):
 # Sizes that no generator reaches ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+@on_both_hosts
 @pytest.mark.parametrize("compresses", [True, False])
 def test_big_arrays(host, compresses):
     """Values and items larger than any message that gRPC allows by default, 4 MB."""

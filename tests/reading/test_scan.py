@@ -17,6 +17,7 @@ from reverb.errors import (
     UnavailableError,
 )
 from reverb.specs import TensorSpec
+from support.hosts import on_both_hosts
 from support.programs import Program
 
 # Items of this size are not read ahead to the end of a table of as many.
@@ -320,7 +321,7 @@ def resident_bytes():
     return int(pages) * 4096
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.1"], ids=["in_process", "remote"])
+@on_both_hosts
 @pytest.mark.parametrize("end", ["", "server.stop()"])
 def test_a_program_may_end_with_a_scan_open(host, end):
     source = f"""

@@ -12,14 +12,9 @@ import sys
 import pytest
 
 import reverb
-from support.programs import DEADLINE_S, Program
+from support.programs import Program
 from support.reverb_server import COMMAND, CONFIG
-
-
-@pytest.fixture
-def root(tmp_path):
-    """A directory for checkpoints; it does not exist yet."""
-    return tmp_path / "checkpoints"
+from support.waiting import DEADLINE_S
 
 
 @contextlib.contextmanager

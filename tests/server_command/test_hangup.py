@@ -11,8 +11,9 @@ import sys
 import pytest
 
 import reverb
-from support.programs import DEADLINE_S, Program
+from support.programs import Program
 from support.reverb_server import COMMAND, CONFIG
+from support.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no SIGHUP")
 
@@ -29,12 +30,6 @@ def stop(self, stop=Server.stop):
 
 Server.stop = stop
 """
-
-
-@pytest.fixture
-def root(tmp_path):
-    """A directory for checkpoints; it does not exist yet."""
-    return tmp_path / "checkpoints"
 
 
 @contextlib.contextmanager

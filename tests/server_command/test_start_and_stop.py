@@ -14,7 +14,8 @@ import reverb
 from reverb import testing
 from reverb.errors import UnavailableError
 from reverb.server_executable import server_main
-from support.programs import DEADLINE_S, Program
+from support.programs import Program
+from support.waiting import DEADLINE_S
 
 # The example of the documentation, on a free port.
 CONFIG = """

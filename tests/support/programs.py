@@ -15,8 +15,7 @@ import threading
 import time
 from typing import Any
 
-# How long a test waits for what must happen. Never reached unless something is broken.
-DEADLINE_S = 30.0
+from support.waiting import DEADLINE_S
 
 _PROC = pathlib.Path("/proc")
 # Where a program finds `support`, as the tests do.

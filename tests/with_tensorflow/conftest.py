@@ -33,6 +33,14 @@ def pytest_pycollect_makemodule(module_path, parent):
 
 
 @pytest.fixture
+def client(serve):
+    """A client of a server whose table gives every item once, in order."""
+    from reverb import testing
+
+    return serve(testing.table(max_times_sampled=1))
+
+
+@pytest.fixture
 def ints():
     """Makes a dataset of items that are one int64 `[1]`: `ints(client, "table", ...)`."""
     import reverb

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import reverb
 from reverb import testing
+from support.examples import fast_and_thorough
 
 Pair = collections.namedtuple("Pair", ["left", "right"])
 
@@ -273,13 +274,7 @@ def timesteps(*lengths, chain, nest="number", max_samples=-1):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    "max_examples",
-    [
-        pytest.param(12, id="fast"),
-        pytest.param(400, id="thorough", marks=[pytest.mark.slow, pytest.mark.timeout(3600)]),
-    ],
-)
+@fast_and_thorough(12, 400, timeout_s=3_600)
 def test_sampled_items_and_steps(client, way, max_examples):
     @settings(max_examples=max_examples, deadline=None, suppress_health_check=list(HealthCheck))
     @example(timesteps(2, 2, 2, chain=[Step("batch", 2)]))

@@ -12,12 +12,6 @@ import reverb
 from reverb import testing
 
 
-@pytest.fixture
-def client(serve):
-    """A client of a server whose table gives every item once, in order."""
-    return serve(testing.table(max_times_sampled=1))
-
-
 def total(dataset):
     """The sum of a dataset of ints."""
     result = tf.constant(0, tf.int64)

@@ -6,14 +6,13 @@ import pytest
 import tensorflow as tf
 
 import reverb
+from support.hosts import HOSTS
 
-HOSTS = {"in_process": "127.0.0.1", "remote": "127.1"}
 
-
-@pytest.fixture(params=HOSTS)
-def client(request):
+@pytest.fixture
+def client(path):
     with reverb.Server([reverb.Table.queue("queue", 100)]) as server:
-        yield reverb.Client(f"{HOSTS[request.param]}:{server.port}")
+        yield reverb.Client(f"{HOSTS[path]}:{server.port}")
 
 
 def write(client, lengths):

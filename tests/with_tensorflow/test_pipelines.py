@@ -11,13 +11,6 @@ import tensorflow as tf
 import reverb
 from reverb import testing
 
-
-@pytest.fixture
-def client(serve):
-    """A client of a server whose table gives every item once, in order."""
-    return serve(testing.table(max_times_sampled=1))
-
-
 STEPS = {
     "prefetch": lambda dataset: dataset.prefetch(3),
     "take": lambda dataset: dataset.take(12),

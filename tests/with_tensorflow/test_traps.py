@@ -14,12 +14,6 @@ from reverb import testing
 from reverb.tf_ops import ops
 
 
-@pytest.fixture
-def client(serve):
-    """A client of a server whose table gives every item once, in order."""
-    return serve(testing.table(max_times_sampled=1))
-
-
 def test_waiting_calls_leave_other_functions_their_threads(client, background):
     """A few waiting ops take all threads of the pool that functions run in."""
     tf_client = reverb.TFClient(client.server_address)
@@ -138,7 +132,7 @@ def test_a_compiled_function_can_be_called_beside(client, ints, fill):
     assert int(total()) == 0 + 1 + 4 + 9
 
 
-def test_exact_counts_with_batches_of_tensorflow(start, connect, ints, fill):
+def test_exact_counts_with_batches_of_tensorflow(start, connect, ints, fill, until):
     """TensorFlow reads ahead by itself; programs that count switch that off."""
     table = testing.table(max_times_sampled=1)
     client = connect(start(table))
@@ -149,6 +143,7 @@ def test_exact_counts_with_batches_of_tensorflow(start, connect, ints, fill):
     iterator = iter(dataset)
     next(iterator)
     next(iterator)
+    until(lambda: table.info.rate_limiter_info.sample_stats.completed >= 8 + 1)
     time.sleep(0.3)
     assert table.info.rate_limiter_info.sample_stats.completed == 8 + 1
 

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 import reverb
-from reverb import testing
 
 DTYPES = [
     np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64,
@@ -19,12 +18,6 @@ DTYPES = [
 ]  # fmt: skip
 # Short strings live inside TensorFlow's string object, the others outside; 22 bytes is the limit.
 LENGTHS = [0, 1, 21, 22, 23, 24, 255, 5000]
-
-
-@pytest.fixture
-def client(serve):
-    """A client of a server whose table gives every item once, in order."""
-    return serve(testing.table(max_times_sampled=1))
 
 
 def dataset_of(client, array, family=reverb.TrajectoryDataset, **options):

@@ -9,14 +9,8 @@ from hypothesis import strategies as st
 import reverb
 from reverb import testing
 from reverb.errors import InvalidArgumentError, ReverbError
-
-# The addresses of `conftest.py`: one is recognised as this process, one leads through the network.
-HOSTS = {"in_process": "127.0.0.1", "remote": "127.1"}
-
-EXAMPLES = [
-    pytest.param(60, id="fast"),
-    pytest.param(3000, id="thorough", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
-]
+from support.examples import fast_and_thorough
+from support.hosts import on_both_hosts
 
 LISTS = st.lists(st.integers(-4, 3), min_size=1, max_size=5)
 
@@ -94,8 +88,8 @@ def all_items(client, table):
     return found
 
 
-@pytest.mark.parametrize("max_examples", EXAMPLES)
-@pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+@fast_and_thorough(60, 3_000)
+@on_both_hosts
 def test_it_does_what_single_writers_do(host, max_examples):
     @settings(
         max_examples=max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -9,13 +9,9 @@ from hypothesis import strategies as st
 
 import reverb
 from reverb import errors, pybind, testing
+from support.examples import fast_and_thorough
 
 COLUMNS = ("a", "b")
-
-EXAMPLES = [
-    pytest.param(200, id="fast"),
-    pytest.param(10_000, id="thorough", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
-]
 
 
 class ModelHistory:
@@ -98,7 +94,7 @@ def client():
         yield made
 
 
-@pytest.mark.parametrize("max_examples", EXAMPLES)
+@fast_and_thorough(200, 10_000)
 def test_it_is_indexed_like_a_list(client, max_examples):
     @settings(
         max_examples=max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -155,7 +151,7 @@ def test_it_is_indexed_like_a_list(client, max_examples):
     check()
 
 
-@pytest.mark.parametrize("max_examples", EXAMPLES)
+@fast_and_thorough(200, 10_000)
 def test_what_was_taken_from_it_expires_with_it(client, max_examples):
     @settings(max_examples=max_examples, deadline=None)
     @given(

@@ -7,11 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reverb import errors, testing
-
-EXAMPLES = [
-    pytest.param(40, id="fast"),
-    pytest.param(2000, id="thorough", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
-]
+from support.examples import fast_and_thorough
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +54,7 @@ class Model:
                 episode.clear()
 
 
-@pytest.mark.parametrize("max_examples", EXAMPLES)
+@fast_and_thorough(40, 2_000)
 def test_it_does_what_the_model_does(client, max_examples):
     @settings(
         max_examples=max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]

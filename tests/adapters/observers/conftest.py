@@ -81,6 +81,17 @@ def items():
 
 
 @pytest.fixture
+def priorities():
+    """`priorities(client)`: takes all items out of the table, and gives the priority of each."""
+
+    def priorities(client):
+        samples = client.sample("table", client.server_info()["table"].current_size)
+        return [steps[0].info.priority for steps in samples]
+
+    return priorities
+
+
+@pytest.fixture
 def client():
     """Of a server with tables that hand out every item once."""
     once = {"max_times_sampled": 1}

@@ -231,11 +231,7 @@ class TestRateLimiter:
 
 
 class TestPriority:
-    def priorities(self, client):
-        samples = client.sample("table", client.server_info()["table"].current_size)
-        return [steps[0].info.priority for steps in samples]
-
-    def test_may_differ_by_environment(self, client, observe, frame):
+    def test_may_differ_by_environment(self, client, observe, frame, priorities):
         observer = observe(1, priority=[1, 2, 3])
         observer(batch(frame, [0, 0, 0]))
         observer.update_priority(np.float32(0.5))
@@ -243,7 +239,7 @@ class TestPriority:
         observer.update_priority(lambda frames: frames.action * 2)
         observer(batch(frame, [4, 5, 6]))
         observer.flush()
-        assert self.priorities(client) == [1, 2, 3, 0.5, 0.5, 0.5, 8, 10, 12]
+        assert priorities(client) == [1, 2, 3, 0.5, 0.5, 0.5, 8, 10, 12]
 
     @pytest.mark.parametrize("priority", ["high", None, [1, 2], [[1, 2, 3]], [1, float("nan"), 2]])
     def test_must_be_numbers(self, observe, frame, priority):

@@ -144,20 +144,16 @@ class TestOpenAndClose:
 
 
 class TestPriority:
-    def priorities(self, client):
-        samples = client.sample("table", client.server_info()["table"].current_size)
-        return [steps[0].info.priority for steps in samples]
-
-    def test_changes_for_later_items(self, client, observe, episode):
+    def test_changes_for_later_items(self, client, observe, episode, priorities):
         observer = observe(5, priority=2)
         show(observer, episode(0, 2))
         observer.update_priority(0.5)
         show(observer, episode(0, 2))
-        assert self.priorities(client) == [2.0, 0.5]
+        assert priorities(client) == [2.0, 0.5]
 
-    def test_may_depend_on_the_episode(self, client, observe, episode):
+    def test_may_depend_on_the_episode(self, client, observe, episode, priorities):
         show(observe(5, priority=lambda steps: len(steps.reward)), episode(0, 2) + episode(0, 4))
-        assert self.priorities(client) == [2.0, 4.0]
+        assert priorities(client) == [2.0, 4.0]
 
     @pytest.mark.parametrize("priority", ["high", None, float("nan"), np.ones(1)])
     def test_must_be_a_number(self, observe, priority):

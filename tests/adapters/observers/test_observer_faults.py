@@ -12,6 +12,7 @@ import reverb
 from reverb import errors, testing
 from reverb.adapters.tf_agents import observer as observer_module
 from reverb.adapters.tf_agents import reverb_utils
+from support.hosts import on_both_hosts
 
 LAST = 2
 
@@ -59,7 +60,7 @@ def write_until_error(observer, boundary):
         observer.flush()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1"], ids=["in_process", "remote"])
+@on_both_hosts
 def test_a_server_that_goes_away_closes_the_observer(kind, boundary, items, host):
     with reverb.Server(tables(), host="127.0.0.1") as server:
         port = server.port

@@ -292,23 +292,19 @@ assert "tensorflow" not in sys.modules and "tf_agents" not in sys.modules
 
 
 class TestPriority:
-    def priorities(self, client):
-        samples = client.sample("table", client.server_info()["table"].current_size)
-        return [steps[0].info.priority for steps in samples]
-
-    def test_changes_for_later_items(self, client, observe, frame):
+    def test_changes_for_later_items(self, client, observe, frame, priorities):
         observer = observe(1, priority=2)
         observer(frame(0))
         observer.update_priority(np.float32(0.5))
         observer(frame(1))
         observer.flush()
-        assert self.priorities(client) == [2.0, 0.5]
+        assert priorities(client) == [2.0, 0.5]
 
-    def test_may_depend_on_the_window(self, client, observe, frame):
+    def test_may_depend_on_the_window(self, client, observe, frame, priorities):
         observer = observe(2, priority=lambda window: window.action.sum() + len(window.reward))
         show(observer, map(frame, range(3)))
         observer.flush()
-        assert self.priorities(client) == [3.0, 5.0]
+        assert priorities(client) == [3.0, 5.0]
 
     @pytest.mark.parametrize("priority", ["high", None, [1.0, 2.0], True, float("nan"), 1j])
     def test_must_be_a_number(self, observe, priority):

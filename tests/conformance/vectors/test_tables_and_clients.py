@@ -13,13 +13,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import reverb
+from support.waiting import wait_until
 
 # The released package has no version attribute.
 PEER = not hasattr(reverb, "__version__")
@@ -74,14 +75,6 @@ def checkpointer(path: pathlib.Path) -> Any:
     # What the peer always does has to be asked for in this package.
     options = {} if PEER else {"restore_settings": True}
     return reverb.checkpointers.DefaultCheckpointer(str(path), **options)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Waits for what another thread brings about; fails when it does not happen."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.005)
 
 
 def test_vector_1_sample_to_insert_ratio() -> None:

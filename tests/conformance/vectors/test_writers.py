@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 
 import reverb
 from reverb import structured
+from support.waiting import wait_until
 
 # The released package has no version attribute.
 PEER = not hasattr(reverb, "__version__")
@@ -80,14 +80,6 @@ def config(
     """Returns the configuration of one pattern that writes to the table."""
     pattern = structured.pattern_from_transform(structure, transform)
     return structured.create_config(pattern, "table", conditions, **arguments)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Waits for what another thread brings about; fails when it does not happen."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.005)
 
 
 def test_vector_9_flush_arithmetic() -> None:
