@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may know whom; ARCHITECTURE.md tells why."""
+"""Who may know whom, and where tests lie; ARCHITECTURE.md and tests/README.md tell why."""
 
 import ast
+import builtins
 import json
 import pathlib
+import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / "reverb"
+TESTS = ROOT / "tests"
+# Other interpreters run these as scripts, so they find their modules themselves.
+SCRIPTS = [TESTS / "conformance" / name for name in ("peer_programs", "differential")]
 
 # Every arrow between crates that is allowed; one that is not used is no fault.
 CRATES = {
@@ -98,6 +104,10 @@ def layer_of(module):
 
 def python_files():
     return sorted(PACKAGE.rglob("*.py"))
+
+
+def python_files_of_tests():
+    return [path for path in TESTS.rglob("*.py") if not set(SCRIPTS) & set(path.parents)]
 
 
 def module_name(path):
@@ -228,9 +238,33 @@ def test_no_file_uses_unsafe_code_unless_it_may():
     assert users <= allowed
 
 
+def test_every_test_lies_in_a_room():
+    assert {path.name for path in TESTS.glob("*.py")} == {"conftest.py"}
+
+
+def test_no_test_edits_the_path():
+    edit = re.compile(r"sys\.path(\.(append|insert|extend)|\s*\+=|\[.*\]\s*=|\s*=[^=])")
+    assert [path for path in python_files_of_tests() if edit.search(path.read_text())] == []
+
+
+def test_no_module_of_the_tests_hides_one_of_python():
+    shared = [path for folder in (TESTS / "support", *SCRIPTS) for path in folder.rglob("*.py")]
+    names = {path.stem for path in shared} | {path.parent.name for path in shared}
+    names |= {path.name for path in TESTS.iterdir() if path.is_dir()}
+    assert not names & (sys.stdlib_module_names | set(dir(builtins)))
+
+
+def test_no_room_passes_for_a_library():
+    # A folder that is on the path can be imported, also where the library of its name is missing.
+    rooms = {path.name for path in TESTS.iterdir() if path.is_dir()} - {"conformance", "support"}
+    files = python_files() + python_files_of_tests()
+    imported = {name for path in files for name in imports(path)}
+    assert not rooms & {name.split(".")[0] for name in imported}
+
+
 @pytest.mark.parametrize(
     "path",
-    [*python_files(), *sorted((ROOT / "tests").rglob("*.py")), *sorted(PACKAGE.rglob("*.rs"))],
+    [*python_files(), *sorted(TESTS.rglob("*.py")), *sorted(PACKAGE.rglob("*.rs"))],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_every_file_names_its_licence(path):

@@ -219,8 +219,8 @@ def test_ctrl_c_interrupts_next():
     process = run(
         """
         iterator = make()
-        print("waiting", flush=True)
         try:
+            print("waiting", flush=True)
             next(iterator)
         except KeyboardInterrupt:
             print("interrupted", flush=True)
@@ -228,7 +228,7 @@ def test_ctrl_c_interrupts_next():
     )
     try:
         assert process.stdout.readline() == "waiting\n"
-        time.sleep(0.3)  # It prints before it waits.
+        time.sleep(0.3)  # It waits by now; if not, it is interrupted before.
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=40)
     finally:
