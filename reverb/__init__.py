@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from reverb import cc as cc
+from reverb import checkpointers as checkpointers
 from reverb import item_selectors as selectors
 from reverb import libpybind as libpybind
 from reverb import pybind as pybind
@@ -19,7 +20,7 @@ from reverb import structured_writer as structured
 from reverb.client import Client, Writer
 from reverb.errors import DeadlineExceededError, ReverbError
 from reverb.platform import checkpointers_lib as _checkpointers_lib  # noqa: F401
-from reverb.platform.default import checkpointers as checkpointers
+from reverb.platform.default import checkpointers as _default_checkpointers  # noqa: F401
 from reverb.replay_sample import ReplaySample, SampleInfo
 from reverb.sequence_writer import SequenceWriter
 from reverb.server import Server, Table

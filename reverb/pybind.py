@@ -9,10 +9,10 @@ import operator as _operator
 from typing import SupportsFloat as _SupportsFloat
 from typing import SupportsIndex as _SupportsIndex
 
+from reverb.checkpointers import CheckpointerOptions as _CheckpointerOptions
 from reverb.core import native as _native
 from reverb.core import protos as _protos
 from reverb.item_selectors import from_options as _from_options
-from reverb.platform.checkpointers_lib import CheckpointerOptions as _CheckpointerOptions
 
 __all__ = [
     "AutoTunedChunkerOptions",

@@ -12,10 +12,10 @@ from typing import Any
 import tree
 
 from reverb import item_selectors, rate_limiters, structured_value
+from reverb.checkpointers import CheckpointerBase, CheckpointerOptions
 from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S, Client
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, UnimplementedError
-from reverb.platform.checkpointers_lib import CheckpointerBase, CheckpointerOptions
 from reverb.reverb_types import SpecNest, TableInfo
 
 __all__ = ["Server", "Table", "TableExtensionBase"]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Old import paths: `reverb.platform.checkpointers_lib` and `reverb.platform.default`."""
+"""Import paths of dm-reverb: `reverb.platform.checkpointers_lib` and `reverb.platform.default`."""

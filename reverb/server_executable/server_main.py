@@ -11,13 +11,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from reverb.checkpointers import DefaultCheckpointer
 from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
-from reverb.platform.checkpointers_lib import DefaultCheckpointer
-from reverb.platform.default import server_main_command_line_args
 from reverb.server import MAX_PORT, Server
-from reverb.server_executable import server_from_proto
+from reverb.server_executable import config_flag, server_from_proto
 from reverb.server_executable.server_config import read_config
 from reverb.server_executable.server_life import live, say
 
@@ -99,7 +98,7 @@ def main(unused_argv: Sequence[str] = ()) -> int:
       The exit code of the process.
     """
     del unused_argv
-    text = server_main_command_line_args.get_server_config_text()
+    text = config_flag.get_server_config_text()
     return _run(text, "--config", _parse([f"--config={text}"]))
 
 

@@ -73,7 +73,7 @@ LAYERS = [
         "pybind",
         "libpybind",
         "cc",
-        "platform",
+        "checkpointers",
     },
     {
         "writer",
@@ -88,6 +88,7 @@ LAYERS = [
     {"tf_client", "trajectory_dataset", "timestep_dataset", "pattern_dataset"},
     {"server"},
     {"testing", "server_executable"},
+    {"platform"},
     {""},  # The package itself.
     {"adapters", "command"},
     {"__main__"},

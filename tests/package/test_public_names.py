@@ -27,7 +27,7 @@ MODULE_ALIASES = {
     "selectors": "reverb.item_selectors",
     "rate_limiters": "reverb.rate_limiters",
     "structured": "reverb.structured_writer",
-    "checkpointers": "reverb.platform.default.checkpointers",
+    "checkpointers": "reverb.checkpointers",
     "libpybind": "reverb.libpybind",
 }
 SUBMODULES = [
@@ -58,6 +58,10 @@ MEMBERS = {
         "StructuredWriter Config ConditionProto Condition Pattern ReferenceStep PatternTransform "
         "create_reference_step pattern_from_transform create_config unpack_pattern "
         "infer_signature constant_priority_fn td_error"
+    ),
+    "reverb.checkpointers": (
+        "Checkpoint CheckpointerBase CheckpointerOptions DefaultCheckpointer TableStatistics "
+        "TempDirCheckpointer default_checkpointer read"
     ),
     "reverb.platform.checkpointers_lib": "CheckpointerBase DefaultCheckpointer TempDirCheckpointer",
     "reverb.platform.default.checkpointers": (
@@ -152,6 +156,23 @@ def test_submodules_are_there_after_a_plain_import(name):
 
 def test_old_checkpointer_path_is_there_after_a_plain_import():
     assert reverb.platform.checkpointers_lib.DefaultCheckpointer(path="/tmp/x").path == "/tmp/x"
+
+
+@pytest.mark.parametrize(
+    ("path", "home"),
+    [
+        ("reverb.platform.checkpointers_lib", "reverb.checkpointers"),
+        ("reverb.platform.default.checkpointers", "reverb.checkpointers"),
+        (
+            "reverb.platform.default.server_main_command_line_args",
+            "reverb.server_executable.config_flag",
+        ),
+    ],
+)
+def test_paths_of_dm_reverb_are_the_same_module(path, home):
+    module = importlib.import_module(path)
+    assert module is importlib.import_module(home)
+    assert lookup(path.removeprefix("reverb.")) is module
 
 
 @pytest.mark.parametrize(

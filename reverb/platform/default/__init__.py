@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Old import paths: `checkpointers`, `ensure_tf_install` and `server_main_command_line_args`."""
+"""Import paths: `checkpointers`, `ensure_tf_install` and `server_main_command_line_args`."""

@@ -1,29 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Old import path of the checkpointers, the choice of a default, and reading without a server."""
+"""Import path of dm-reverb: this is the module `reverb.checkpointers`."""
 
-from reverb.platform.checkpointers_lib import (
-    CheckpointerBase,
-    DefaultCheckpointer,
-    TempDirCheckpointer,
-)
-from reverb.stored_checkpoint import Checkpoint, TableStatistics, read
+import sys
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointerBase",
-    "DefaultCheckpointer",
-    "TableStatistics",
-    "TempDirCheckpointer",
-    "default_checkpointer",
-    "read",
-]
+from reverb import checkpointers
+from reverb.checkpointers import *  # noqa: F403 - for type checkers
 
-
-def default_checkpointer(group: str | None = None) -> CheckpointerBase:
-    """The checkpointer for a server that was given none.
-
-    Args:
-      group: Unused; kept for callers of the original.
-    """
-    del group
-    return TempDirCheckpointer()
+sys.modules[__name__] = checkpointers

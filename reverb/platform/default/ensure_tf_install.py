@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Old import path of the check for TensorFlow. Here it is needed by the datasets and ops alone."""
-
-import importlib
+"""Import path of dm-reverb: a check for TensorFlow, which only datasets and ops need here."""
 
 __all__ = ["ensure_tf_version"]
 
@@ -12,5 +10,4 @@ def ensure_tf_version() -> None:
     Raises:
       ImportError: If TensorFlow is not installed or too old; the text says what to install.
     """
-    # That part knows what it needs. By name, because it stands on modules that stand on this one.
-    importlib.import_module("reverb.tf_ops")
+    import reverb.tf_ops  # noqa: F401

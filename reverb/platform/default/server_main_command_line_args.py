@@ -1,50 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flag `--config` of absl, for programs that start a server the way the original does.
+"""Import path of dm-reverb: this is the module `reverb.server_executable.config_flag`."""
 
-The command `reverb_server` reads its options itself and needs no absl.
-"""
+import sys
 
-from typing import Any
+from reverb.server_executable import config_flag
+from reverb.server_executable.config_flag import *  # noqa: F403 - for type checkers
 
-from google.protobuf import text_format
-
-from reverb.core import protos
-
-try:
-    from absl import flags
-except ImportError:
-    flags = None
-
-__all__ = ["get_server_config_proto", "get_server_config_text"]
-
-if flags is not None:
-    flags.DEFINE_string(
-        "config", None, "The server as a ReverbServerConfig message in protobuf's text form."
-    )
-    flags.mark_flag_as_required("config")
-
-
-def get_server_config_text() -> str:
-    """The text that was given as `--config`.
-
-    Raises:
-      ImportError: If absl-py is not installed.
-      absl.flags.UnparsedFlagAccessError: Before `absl.app.run` has read the command line.
-    """
-    if flags is None:
-        raise ImportError(
-            "The flag --config is read by absl-py, which is not installed: pip install absl-py, or "
-            "start the server by the command reverb_server, which does without."
-        )
-    return flags.FLAGS.config
-
-
-def get_server_config_proto() -> Any:
-    """The `ReverbServerConfig` message that was given as `--config`.
-
-    Raises:
-      ImportError: If absl-py is not installed.
-      absl.flags.UnparsedFlagAccessError: Before `absl.app.run` has read the command line.
-      google.protobuf.text_format.ParseError: If the text cannot be read; it names line and column.
-    """
-    return text_format.Parse(get_server_config_text(), protos.ReverbServerConfig())
+sys.modules[__name__] = config_flag
