@@ -9,6 +9,7 @@ import importlib as _importlib
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from reverb import _moved
 from reverb import cc as cc
 from reverb import checkpointers as checkpointers
 from reverb import item_selectors as selectors
@@ -76,3 +77,6 @@ def __getattr__(name: str) -> _Any:
         module = _importlib.import_module(f"reverb.{_TENSORFLOW_NAMES[name]}")
         return globals().setdefault(name, getattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+_moved.alias_old_paths()

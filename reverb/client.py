@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import tree
 
+from reverb.arguments import as_rows, check_at_least_one
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, SignatureMismatchError, TableNotFoundError
-from reverb.nest_writer import check_at_least_one
 from reverb.replay_sample import ReplaySample, SampleInfo, keep_samples, rows_of_batch
 from reverb.reverb_types import CheckpointStatus, TableInfo
 from reverb.sequence_writer import SequenceWriter, make_sequence_writer
 from reverb.structured_writer import Config, StructuredWriter
-from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter, rows
+from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
 from reverb.writer import Writer
 
 __all__ = ["Client", "Writer"]
@@ -150,7 +150,7 @@ class Client:
         self._client.insert_batch(
             leaves,
             {
-                table: rows("priorities", value, np.float64, batch_size)
+                table: as_rows("priorities", value, np.float64, batch_size)
                 for table, value in priorities.items()
             },
         )

@@ -4,7 +4,7 @@
 import dataclasses
 from typing import Any
 
-from reverb import structured_value
+from reverb._nests import structured_value
 from reverb.core import native, protos
 
 Fifo = native.FifoSelector

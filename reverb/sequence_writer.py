@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The writer that makes an item of every sequence of steps by itself."""
 
-import types
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tree
 
+from reverb.arguments import check_at_least_one, check_not_negative, clamped_timeout_ms
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
-from reverb.nest_writer import check_at_least_one, check_not_negative, deadline
 
 __all__ = ["SequenceWriter"]
 
@@ -128,7 +127,8 @@ class SequenceWriter:
           ReverbError: If the connection failed for good.
         """
         self._writer.flush(
-            check_not_negative("block_until_num_items", block_until_num_items), deadline(timeout_ms)
+            check_not_negative("block_until_num_items", block_until_num_items),
+            clamped_timeout_ms(timeout_ms),
         )
 
     def close(self) -> None:
@@ -149,12 +149,7 @@ class SequenceWriter:
     def __enter__(self) -> "SequenceWriter":
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
         """Flushes and closes; after an exception in the body, or a `close`, it only closes."""
         try:
             if exc_type is None and not self._writer.closed:

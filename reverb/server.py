@@ -5,13 +5,13 @@ import abc
 import collections
 import logging
 import operator
-import types
 from collections.abc import Sequence
 from typing import Any
 
 import tree
 
-from reverb import item_selectors, rate_limiters, structured_value
+from reverb import item_selectors, rate_limiters
+from reverb._nests import structured_value
 from reverb.checkpointers import CheckpointerBase, CheckpointerOptions
 from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S, Client
 from reverb.core import native
@@ -369,12 +369,7 @@ class Server:
     def __enter__(self) -> "Server":
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Stops serving."""
         self.stop()
 

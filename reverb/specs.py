@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from reverb import dtypes
+from reverb._nests import dtypes
 from reverb.errors import InvalidArgumentError
 
 __all__ = ["BoundedTensorSpec", "Shape", "TensorSpec", "as_spec", "to_tensorflow_if_imported"]

@@ -11,7 +11,8 @@ from typing import Any
 
 import tree
 
-from reverb import specs, structured_value
+from reverb import specs
+from reverb._nests import structured_value
 from reverb.core import protos
 from reverb.errors import InvalidArgumentError
 

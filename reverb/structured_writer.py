@@ -5,9 +5,9 @@ from typing import Any
 
 import tree
 
+from reverb.arguments import check_not_negative, clamped_timeout_ms
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
-from reverb.nest_writer import check_not_negative, deadline
 from reverb.structured_conditions import Condition
 from reverb.structured_patterns import (
     ConditionProto,
@@ -113,7 +113,8 @@ class StructuredWriter:
           ReverbError: If the connection failed for good.
         """
         self._writer.flush(
-            check_not_negative("block_until_num_items", block_until_num_items), deadline(timeout_ms)
+            check_not_negative("block_until_num_items", block_until_num_items),
+            clamped_timeout_ms(timeout_ms),
         )
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
@@ -127,4 +128,4 @@ class StructuredWriter:
           DeadlineExceededError: After `timeout_ms`; call again.
           ReverbError: If the connection failed for good.
         """
-        self._writer.end_episode(clear_buffers, deadline(timeout_ms))
+        self._writer.end_episode(clear_buffers, clamped_timeout_ms(timeout_ms))

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The writers that make items of any columns of their history."""
 
-import types
 from typing import Any
 
 import numpy as np
 import tree
 
 from reverb import errors
+from reverb._nests.nest_writer import NestWriter
+from reverb.arguments import as_rows, clamped_timeout_ms
 from reverb.core import native
-from reverb.nest_writer import NestWriter, deadline
 
 __all__ = ["BatchedTrajectoryWriter", "TrajectoryColumn", "TrajectoryWriter"]
 
@@ -101,17 +101,12 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
             again.
           ReverbError: If the connection failed for good.
         """
-        self._writer.end_episode(clear_buffers, deadline(timeout_ms))
+        self._writer.end_episode(clear_buffers, clamped_timeout_ms(timeout_ms))
 
     def __enter__(self) -> "TrajectoryWriter":
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
         """Flushes, unless the body gave up with a `ReverbError` such as a deadline.
 
         The writer stays open. If the body closed it there is nothing left to do.
@@ -201,7 +196,7 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
                 )
         return self._writer.create_items_flat(
             table,
-            rows("priorities", priorities, np.float64, self._batch_size),
+            as_rows("priorities", priorities, np.float64, self._batch_size),
             columns,
             self._mask(where),
         )
@@ -226,12 +221,7 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
     def __enter__(self) -> "BatchedTrajectoryWriter":
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
         """Flushes and closes; after an exception in the body, or a `close`, it only closes."""
         try:
             if exc_type is None and not self._writer.closed:
@@ -240,22 +230,7 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
             self.close()
 
     def _mask(self, where: Any | None) -> np.ndarray | None:
-        return None if where is None else rows("where", where, np.bool_, self._batch_size)
-
-
-def rows(argument: str, value: Any, dtype: Any, batch_size: int) -> np.ndarray:
-    """One value for each row of a batch: an array `[B]`, or a scalar for all rows.
-
-    Raises:
-      InvalidArgumentError: If `value` has another shape.
-    """
-    array = np.asarray(value, dtype)
-    if array.shape not in ((), (batch_size,)):
-        raise errors.InvalidArgumentError(
-            f"{argument} must have shape [{batch_size}], one value for each row of the batch, or "
-            f"be one value for all, got shape {list(array.shape)}"
-        )
-    return np.ascontiguousarray(np.broadcast_to(array, (batch_size,)))
+        return None if where is None else as_rows("where", where, np.bool_, self._batch_size)
 
 
 def _flat_columns(trajectory: Any) -> list[native.TrajectoryColumn]:

@@ -2,15 +2,14 @@
 """The older writer: items are the last steps, all columns alike."""
 
 import logging
-import types
 from typing import Any
 
 import numpy as np
 import tree
 
+from reverb.arguments import check_at_least_one
 from reverb.core import native
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
-from reverb.nest_writer import check_at_least_one
 
 __all__ = ["Writer"]
 
@@ -124,12 +123,7 @@ class Writer:
             raise InvalidArgumentError("a closed writer cannot be entered again")
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Flushes and closes, also after an exception: every item is confirmed then.
 
         Does nothing if the body closed the writer.

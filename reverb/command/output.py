@@ -12,7 +12,6 @@ import pathlib
 import re
 import shutil
 import tempfile
-from types import TracebackType
 from typing import Any
 
 from reverb.errors import InvalidArgumentError
@@ -54,14 +53,9 @@ class Output:
         )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
         try:
-            if kind is None:
+            if exc_type is None:
                 self._put_in_place()
         finally:
             shutil.rmtree(self._temporary, ignore_errors=True)

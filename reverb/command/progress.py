@@ -5,7 +5,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import TextIO
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
@@ -62,12 +61,7 @@ class Progress:
     def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         if self._enabled and self._last_drawing > -float("inf"):
             self._stream.write(_CLEAR_LINE)
             self._stream.flush()

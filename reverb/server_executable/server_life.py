@@ -95,12 +95,7 @@ class _Signals:
             self._handle(number, _do_nothing)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Gives the signals back to the system, which ends the process by them."""
         for number in _SIGNALS:
             is_hangup = number.name == "SIGHUP"

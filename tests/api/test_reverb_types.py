@@ -7,7 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
-from reverb import replay_sample, reverb_types, structured_value
+from reverb import replay_sample, reverb_types
+from reverb._nests import structured_value
 from reverb.core import protos
 from reverb.specs import TensorSpec
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import tree
 
-from reverb import dtypes, specs, structured_value
+from reverb import specs
+from reverb._nests import dtypes, structured_value
 from reverb.core import protos
 from reverb.errors import DataLossError, InvalidArgumentError
 from reverb.specs import BoundedTensorSpec, TensorSpec

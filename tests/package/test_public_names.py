@@ -5,11 +5,16 @@ import importlib
 import importlib.metadata
 import inspect
 import pathlib
+import pickle
 import re
+import subprocess
+import sys
 
 import pytest
 
 import reverb
+from reverb._moved import MOVED
+from reverb._nests import column_nest
 
 TOP_LEVEL = {
     "Client": "reverb.client",
@@ -196,6 +201,25 @@ def test_signatures_are_the_originals(name, expected):
             assert parameter.kind is parameter.KEYWORD_ONLY, parameter
             assert parameter.default is not parameter.empty, parameter
     assert str(inspect.Signature(kept)) == expected
+
+
+@pytest.mark.parametrize(("old", "new"), MOVED.items())
+def test_moved_modules_are_found_at_their_old_path(old, new):
+    program = f"import sys, {old} as module; print(module is sys.modules['{new}'])"
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "True\n"
+    module = importlib.import_module(new)
+    assert importlib.import_module(old) is module
+    assert lookup(old.removeprefix("reverb.")) is module
+
+
+def test_pickles_that_name_an_old_path_can_be_read():
+    new = pickle.dumps(column_nest.Column, protocol=0)
+    old = new.replace(b"reverb._nests.column_nest", b"reverb.column_nest")
+    assert old != new
+    assert pickle.loads(old) is column_nest.Column
 
 
 def test_an_unknown_name_is_an_attribute_error():

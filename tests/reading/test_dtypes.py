@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import reverb
-from reverb import dtypes, testing
+from reverb import testing
+from reverb._nests import dtypes
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
 from reverb.specs import TensorSpec
 from support.examples import fast_and_thorough

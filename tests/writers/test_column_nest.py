@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tree
 
-from reverb import column_nest
+from reverb._nests import column_nest
 from reverb.errors import InvalidArgumentError
 
 Point = collections.namedtuple("Point", ["x", "y"])

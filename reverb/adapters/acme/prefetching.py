@@ -7,7 +7,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any
 
 from reverb import errors
@@ -143,12 +142,7 @@ class PrefetchIterator:
     def __enter__(self) -> "PrefetchIterator":
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         """Closes the iterator."""
         self.close()
 

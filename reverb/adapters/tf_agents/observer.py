@@ -5,7 +5,6 @@ import abc
 import logging
 import math
 import operator
-import types
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -120,12 +119,7 @@ class Observer(abc.ABC):
     def __enter__(self: _Self) -> _Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
         """Closes; after an exception in the body it does not wait for confirmations."""
         if exc_type is None:
             self.close()

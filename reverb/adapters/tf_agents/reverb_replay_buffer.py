@@ -5,7 +5,6 @@ Stands in for `tf_agents.replay_buffers.reverb_replay_buffer`.
 """
 
 import logging
-import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -242,12 +241,7 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
     def __enter__(self) -> "ReverbReplayBuffer":
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
         """Closes; after an exception in the body it does not wait for confirmations."""
         if exc_type is None:
             self.close()

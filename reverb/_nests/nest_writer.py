@@ -5,12 +5,12 @@ A structure is looked at once, in Python. From then on the compiled writer recog
 of `append` is one native call.
 """
 
-import operator
 from typing import Any, Generic, TypeVar
 
 import tree
 
-from reverb import column_nest
+from reverb._nests import column_nest
+from reverb.arguments import check_at_least_one, check_not_negative
 from reverb.core import native
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -130,24 +130,3 @@ class NestWriter(Generic[_NativeWriter]):
     def _column_history(self, column: column_nest.Column) -> Any:
         (number,) = self._writer.register_columns([column.path])
         return self._writer.column_history(number)
-
-
-def check_at_least_one(argument: str, value: Any) -> int:
-    """The value as an int; `InvalidArgumentError` below 1, `TypeError` if it is no integer."""
-    value = operator.index(value)
-    if value < 1:
-        raise InvalidArgumentError(f"{argument} must be at least 1, got {value}")
-    return value
-
-
-def check_not_negative(argument: str, value: Any) -> int:
-    """The value as an int; `InvalidArgumentError` below 0, `TypeError` if it is no integer."""
-    value = operator.index(value)
-    if value < 0:
-        raise InvalidArgumentError(f"{argument} must be at least 0, got {value}")
-    return value
-
-
-def deadline(timeout_ms: int | None) -> int | None:
-    """A timeout where 0 and less mean "do not wait"."""
-    return None if timeout_ms is None else max(0, timeout_ms)

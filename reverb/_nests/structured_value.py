@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from reverb import dtypes, specs
+from reverb import specs
+from reverb._nests import dtypes
 from reverb.core import protos
 from reverb.errors import DataLossError, InvalidArgumentError
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import tree
 
+from reverb._nests.structured_value import is_named_tuple
 from reverb.errors import InvalidArgumentError
-from reverb.structured_value import is_named_tuple
 
 Path = tuple[Any, ...]
 
