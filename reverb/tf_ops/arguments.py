@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arguments of datasets, checked in the order and with the words of the original."""
 
+import dataclasses
 import operator
 from typing import Any
 
@@ -8,7 +9,7 @@ import tensorflow as tf  # pyright: ignore[reportMissingImports]
 
 from reverb.errors import InvalidArgumentError
 
-__all__ = ["checked_batch_size", "one_string", "sampler_options"]
+__all__ = ["SamplerOptions", "checked_batch_size", "checked_sampler_options", "one_string"]
 
 
 def one_string(name: str, value: Any) -> Any:
@@ -27,39 +28,58 @@ def one_string(name: str, value: Any) -> Any:
     return tensor if tf.is_tensor(value) else value
 
 
-def sampler_options(arguments: dict[str, Any]) -> dict[str, int]:
-    """The numbers that a sampler is made with, checked, by the names that the op has for them.
+@dataclasses.dataclass(frozen=True)
+class SamplerOptions:
+    """The numbers that a sampler is made with, under the names of a dataset's arguments.
+
+    Attributes:
+      max_in_flight_samples_per_worker: Number of items that a worker asks for at once.
+      num_workers_per_iterator: Number of workers; -1: one.
+      max_samples_per_stream: Number of items after which a worker opens a new stream; -1: 10,000.
+      rate_limiter_timeout_ms: How long the rate limiter may delay a sample; -1: no limit.
+      max_samples: Number of items after which the sampler ends; -1: no limit.
+    """
+
+    max_in_flight_samples_per_worker: int
+    num_workers_per_iterator: int
+    max_samples_per_stream: int
+    rate_limiter_timeout_ms: int
+    max_samples: int
+
+
+def checked_sampler_options(
+    *,
+    max_in_flight_samples_per_worker: Any,
+    num_workers_per_iterator: Any,
+    max_samples_per_stream: Any,
+    rate_limiter_timeout_ms: Any,
+    max_samples: Any,
+) -> SamplerOptions:
+    """Checks the numbers among a dataset's arguments, in this order.
 
     Raises:
       InvalidArgumentError: If one is out of its range.
-      TypeError: If one is no integer.
+      TypeError: If one is not an integer.
     """
-    in_flight = operator.index(arguments["max_in_flight_samples_per_worker"])
+    in_flight = operator.index(max_in_flight_samples_per_worker)
     if in_flight < 1:
         raise InvalidArgumentError(
             f"max_in_flight_samples_per_worker ({in_flight}) must be a positive integer"
         )
-    workers = _positive_or_minus_one("num_workers_per_iterator", arguments)
-    per_stream = _positive_or_minus_one("max_samples_per_stream", arguments)
-    timeout_ms = operator.index(arguments["rate_limiter_timeout_ms"])
+    num_workers = _positive_or_minus_one("num_workers_per_iterator", num_workers_per_iterator)
+    per_stream = _positive_or_minus_one("max_samples_per_stream", max_samples_per_stream)
+    timeout_ms = operator.index(rate_limiter_timeout_ms)
     if timeout_ms < -1:
         raise InvalidArgumentError(
             f"rate_limiter_timeout_ms ({timeout_ms}) must be an integer >= -1"
         )
-    return {
-        "max_in_flight_samples_per_worker": in_flight,
-        "num_workers": workers,
-        "max_samples_per_stream": per_stream,
-        "rate_limiter_timeout_ms": timeout_ms,
-        "max_samples": _positive_or_minus_one("max_samples", arguments),
-    }
-
-
-def _positive_or_minus_one(name: str, arguments: dict[str, Any]) -> int:
-    value = operator.index(arguments[name])
-    if value < 1 and value != -1:
-        raise InvalidArgumentError(f"{name} ({value}) must be a positive integer or -1")
-    return value
+    return SamplerOptions(
+        max_in_flight_samples_per_worker=in_flight,
+        num_workers_per_iterator=num_workers,
+        max_samples_per_stream=per_stream,
+        rate_limiter_timeout_ms=timeout_ms,
+        max_samples=_positive_or_minus_one("max_samples", max_samples),
+    )
 
 
 def checked_batch_size(batch_size: Any, drop_remainder: bool) -> int | None:
@@ -77,3 +97,10 @@ def checked_batch_size(batch_size: Any, drop_remainder: bool) -> int | None:
     if batch_size < 1:
         raise InvalidArgumentError(f"batch_size must be at least 1, got {batch_size}")
     return batch_size
+
+
+def _positive_or_minus_one(name: str, value: Any) -> int:
+    value = operator.index(value)
+    if value < 1 and value != -1:
+        raise InvalidArgumentError(f"{name} ({value}) must be a positive integer or -1")
+    return value

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the datasets of sampled items share: arguments, batches, iterators."""
 
+import dataclasses
 import itertools
 import secrets
 import weakref
@@ -16,7 +17,7 @@ from reverb.core import native
 from reverb.errors import InvalidArgumentError, TableNotFoundError
 from reverb.replay_sample import ReplaySample, SampleInfo
 from reverb.tf_ops import ops
-from reverb.tf_ops.arguments import checked_batch_size, one_string, sampler_options
+from reverb.tf_ops.arguments import checked_batch_size, checked_sampler_options, one_string
 from reverb.tf_ops.pipeline import SamplerPipeline, SpecifiedDataset, on_cpu
 
 __all__ = ["SamplerDataset", "without_lists"]
@@ -77,28 +78,23 @@ class SamplerDataset(SpecifiedDataset):
             kind.
         """
         tree.assert_same_structure(dtypes, shapes, check_types=False)
-        self._arguments: dict[str, Any] = {
-            "server_address": server_address,
-            "table": table,
-            "dtypes": dtypes,
-            "shapes": shapes,
-            "max_in_flight_samples_per_worker": max_in_flight_samples_per_worker,
-            "num_workers_per_iterator": num_workers_per_iterator,
-            "max_samples_per_stream": max_samples_per_stream,
-            "rate_limiter_timeout_ms": rate_limiter_timeout_ms,
-            "max_samples": max_samples,
-        }
-        options = sampler_options(self._arguments)
+        self._types = (dtypes, shapes)
+        self._sampler_options = checked_sampler_options(
+            max_in_flight_samples_per_worker=max_in_flight_samples_per_worker,
+            num_workers_per_iterator=num_workers_per_iterator,
+            max_samples_per_stream=max_samples_per_stream,
+            rate_limiter_timeout_ms=rate_limiter_timeout_ms,
+            max_samples=max_samples,
+        )
         self._source = (one_string("server_address", server_address), one_string("table", table))
         self._batch = (checked_batch_size(batch_size, drop_remainder), bool(drop_remainder))
         columns = [
             tf.TensorSpec(tf.TensorShape(shape), tf.as_dtype(dtype))
             for dtype, shape in zip(tree.flatten(dtypes), tree.flatten(shapes), strict=True)
         ]
-        if not self._TIMESTEPS and not all(column.shape.is_fully_defined() for column in columns):
-            # Items may differ: a table that removes what it samples keeps what cannot be stacked.
-            options["batch_size"] = self._batch[0] or 0
-        self._pipeline = SamplerPipeline(columns, self._TIMESTEPS, options)
+        self._pipeline = SamplerPipeline(
+            columns, self._TIMESTEPS, self._sampler_options, self._batch[0]
+        )
         # What Python iterators run is a pipeline of its own, made when there is one: it knows how
         # to find the sampler that was started for it.
         self._own_dataset: Any = None
@@ -202,7 +198,11 @@ class SamplerDataset(SpecifiedDataset):
             and type(self).__init__ is SamplerDataset.__init__  # Its arguments are known.
         ):
             return type(self)(
-                **self._arguments, batch_size=int(size), drop_remainder=drop_remainder
+                *self._source,
+                *self._types,
+                **dataclasses.asdict(self._sampler_options),
+                batch_size=int(size),
+                drop_remainder=drop_remainder,
             )
         return super().batch(batch_size, drop_remainder, num_parallel_calls, deterministic, name)
 
@@ -246,7 +246,7 @@ class SamplerDataset(SpecifiedDataset):
         weakref.finalize(iterator, close).atexit = False
 
     def _make_dataset(self, key: int) -> Any:
-        return self._pipeline.dataset(*self._source, key, *self._batch)
+        return self._pipeline.dataset(*self._source, key, drop_remainder=self._batch[1])
 
     def _make_element_spec(self, dtypes: Any) -> ReplaySample:
         batch_size, drop_remainder = self._batch

@@ -9,6 +9,7 @@ import tensorflow as tf  # pyright: ignore[reportMissingImports]
 
 from reverb.replay_sample import SampleInfo
 from reverb.tf_ops import ops
+from reverb.tf_ops.arguments import SamplerOptions
 from reverb.tf_ops.polling import polling_dataset
 from reverb.tf_ops.transformations import filtered, flat_mapped, unbatched
 
@@ -48,18 +49,26 @@ class SpecifiedDataset(tf.compat.v1.data.Dataset):
 class SamplerPipeline:
     """Makes samplers of one kind, and datasets that read them."""
 
-    def __init__(self, columns: list[Any], timesteps: bool, options: dict[str, int]) -> None:
-        """Makes the maker.
+    def __init__(
+        self,
+        columns: list[Any],
+        timesteps: bool,
+        options: SamplerOptions,
+        batch_size: int | None,
+    ) -> None:
+        """Makes no sampler yet.
 
         Args:
           columns: Specs of the data, flat.
-          timesteps: Whether items are taken apart into their steps.
-          options: Attributes of the op that makes a sampler.
+          timesteps: Whether items are split into their steps.
+          options: What samplers are made with.
+          batch_size: Number of rows in a batch; `None`: elements are single rows.
         """
         self._dtypes = [column.dtype for column in columns]
         self._shapes = [column.shape for column in columns]
         self._timesteps = timesteps
         self._options = options
+        self._batch_size = batch_size
         self._specs = [*(tf.TensorSpec([], dtype) for dtype in SampleInfo.tf_dtypes()), *columns]
 
     def create(self, server_address: Any, table: Any, key: Any, *, park: bool = False) -> Any:
@@ -78,28 +87,26 @@ class SamplerPipeline:
             dtypes=self._dtypes,
             shapes=self._shapes,
             timesteps=self._timesteps,
+            max_in_flight_samples_per_worker=self._options.max_in_flight_samples_per_worker,
+            num_workers=self._options.num_workers_per_iterator,
+            max_samples_per_stream=self._options.max_samples_per_stream,
+            rate_limiter_timeout_ms=self._options.rate_limiter_timeout_ms,
+            max_samples=self._options.max_samples,
+            batch_size=self._stacked_batch_size(),
             park=park,
-            **self._options,
         )
 
-    def dataset(
-        self,
-        server_address: Any,
-        table: Any,
-        key: int,
-        batch_size: int | None,
-        drop_remainder: bool,
-    ) -> Any:
+    def dataset(self, server_address: Any, table: Any, key: int, *, drop_remainder: bool) -> Any:
         """The dataset of flat elements: five tensors of the info, then the columns.
 
         Args:
           server_address: As for `reverb.Client`.
           table: Name of the table.
           key: As in `create`.
-          batch_size: Makes batches of as many rows, if it is not `None`.
           drop_remainder: Leaves out a last batch that is not full.
         """
         specs = self.specs([None])
+        batch_size = self._batch_size
         attributes = {
             "Toutput_list": self._dtypes,
             "rows": self._rows_per_call() if batch_size is None else batch_size,
@@ -130,6 +137,16 @@ class SamplerPipeline:
         return [
             tf.TensorSpec(leading_shape.concatenate(spec.shape), spec.dtype) for spec in self._specs
         ]
+
+    def _stacked_batch_size(self) -> int:
+        """Size of batches whose items may differ in shape, else 0.
+
+        A table that removes what it samples keeps the items of such a batch if they cannot be
+        stacked.
+        """
+        if self._timesteps or all(shape.is_fully_defined() for shape in self._shapes):
+            return 0
+        return self._batch_size or 0
 
     def _rows_per_call(self) -> int:
         bytes_ = sum(_estimated_bytes(spec) for spec in self._specs)
