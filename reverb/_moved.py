@@ -9,6 +9,7 @@ MOVED = {
     "reverb.column_nest": "reverb._nests.column_nest",
     "reverb.dtypes": "reverb._nests.dtypes",
     "reverb.nest_writer": "reverb._nests.nest_writer",
+    "reverb.server_executable.text_places": "reverb.server_executable.field_positions",
     "reverb.structured_value": "reverb._nests.structured_value",
 }
 

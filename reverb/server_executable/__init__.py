@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `reverb_server`, and the old import paths of its parts."""
+"""The command `reverb_server`, at the import paths of dm-reverb."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flag `--config` of absl, for programs that start a server the way the original does.
+"""The absl flag `--config`, for programs that start a server as dm-reverb does.
 
-The command `reverb_server` reads its options itself and needs no absl.
+The command `reverb_server` parses its options itself and does not need absl.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ if flags is not None:
 
 
 def get_server_config_text() -> str:
-    """The text that was given as `--config`.
+    """Returns the text of `--config`.
 
     Raises:
       ImportError: If absl-py is not installed.
@@ -40,11 +40,11 @@ def get_server_config_text() -> str:
 
 
 def get_server_config_proto() -> Any:
-    """The `ReverbServerConfig` message that was given as `--config`.
+    """Parses the `ReverbServerConfig` message in `--config`.
 
     Raises:
       ImportError: If absl-py is not installed.
       absl.flags.UnparsedFlagAccessError: Before `absl.app.run` has read the command line.
-      google.protobuf.text_format.ParseError: If the text cannot be read; it names line and column.
+      google.protobuf.text_format.ParseError: If the text is invalid; names line and column.
     """
     return text_format.Parse(get_server_config_text(), protos.ReverbServerConfig())

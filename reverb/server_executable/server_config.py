@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server is told to be: a `ReverbServerConfig` in text form, and all that is wrong with it.
+"""Reads and checks the config of a server, a `ReverbServerConfig` message in text form.
 
-The rules are those of `Table` and of the rate limiters. They are checked before anything is made,
-so that every fault is named at once, each with its line.
+The rules are those of `Table` and the rate limiters. They are checked before any table is made, so
+that one run reports every problem with its line.
 """
 
 import bisect
@@ -17,15 +17,15 @@ from reverb.core import protos
 from reverb.errors import ReverbError
 from reverb.server import MAX_PORT
 from reverb.server_executable import server_from_proto
-from reverb.server_executable.text_places import Place, find_places
+from reverb.server_executable.field_positions import FieldPosition, find_field_positions
 
-__all__ = ["Note", "Reading", "read_config"]
+__all__ = ["ConfigNote", "ParsedConfig", "read_config"]
 
 _MAX_TABLE_SIZE = 2**31 - 1
 _SELECTORS = "fifo: true, lifo: true, uniform: true, heap { ... } or prioritized { ... }"
 _TABLES = "tables"
 
-# They belong to checkpoints, whose messages a config is made of.
+# Fields that only checkpoints use; a config shares their messages.
 _UNUSED_TABLE_FIELDS = (
     "deprecated_items",
     "num_deleted_episodes",
@@ -36,11 +36,11 @@ _UNUSED_LIMITER_FIELDS = ("delete_count", "insert_count", "sample_count")
 
 
 @dataclasses.dataclass(frozen=True)
-class Note:
-    """Something about one field of a config.
+class ConfigNote:
+    """A remark on one field of a config.
 
     Attributes:
-      line: Where the field stands, or the message that lacks it. Counted from 1.
+      line: Line of the field, or of the message that lacks it. Counted from 1.
       text: A sentence that begins with the field, for example with `tables[0].max_size`.
     """
 
@@ -52,56 +52,56 @@ class Note:
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
-    """What was made of a text.
+class ParsedConfig:
+    """A config and the remarks on it.
 
     Attributes:
-      config: A `ReverbServerConfig` message; not to be used if there are problems.
-      problems: What keeps a server from being made of it, in the order of the text.
-      unused: Fields that are set and have no effect, likewise.
+      config: A `ReverbServerConfig` message. Do not use it if there are problems.
+      problems: Why no server can be made of it, in the order of the text.
+      unused: Fields that are set without effect, in the order of the text.
     """
 
     config: Any
-    problems: list[Note]
-    unused: list[Note]
+    problems: list[ConfigNote]
+    unused: list[ConfigNote]
 
 
-def read_config(text: str) -> Reading:
-    """Reads a config and checks it."""
-    places = find_places(text, repeated={_TABLES})
+def read_config(text: str) -> ParsedConfig:
+    """Parses and checks a config. Never raises: errors are `problems` of the result."""
+    positions = find_field_positions(text, repeated={_TABLES})
     config = protos.ReverbServerConfig()
     try:
         text_format.Parse(text, config)
     except text_format.ParseError as error:
-        return Reading(config, [_parse_problem(error, places)], [])
-    known: dict[str, Place] = {}
-    for place in places:
-        known.setdefault(place.path, place)
+        return ParsedConfig(config, [_parse_problem(error, positions)], [])
+    known: dict[str, FieldPosition] = {}
+    for position in positions:
+        known.setdefault(position.path, position)
     problems = [_note(known, path, text) for path, text in _problems(config, known)]
     unused = [_note(known, path, "has no effect here") for path in _unused(config)]
-    return Reading(config, sorted(problems, key=_line), sorted(unused, key=_line))
+    return ParsedConfig(config, sorted(problems, key=_line), sorted(unused, key=_line))
 
 
-def _parse_problem(error: text_format.ParseError, places: list[Place]) -> Note:
+def _parse_problem(error: text_format.ParseError, positions: list[FieldPosition]) -> ConfigNote:
     line, column = error.GetLine() or 1, error.GetColumn() or 1
-    before = bisect.bisect_right([(place.line, place.column) for place in places], (line, column))
-    field = places[before - 1].path if before else "the config"
-    # The text begins with the position, and may have the line after it.
-    return Note(line, f"{field}: {str(error).removeprefix(f'{line}:{column} : ')}")
+    before = bisect.bisect_right([(it.line, it.column) for it in positions], (line, column))
+    field = positions[before - 1].path if before else "the config"
+    # Protobuf's text begins with the position.
+    return ConfigNote(line, f"{field}: {str(error).removeprefix(f'{line}:{column} : ')}")
 
 
-def _line(note: Note) -> int:
+def _line(note: ConfigNote) -> int:
     return note.line
 
 
-def _note(places: dict[str, Place], path: str, text: str) -> Note:
+def _note(positions: dict[str, FieldPosition], path: str, text: str) -> ConfigNote:
     nearest = path
-    while nearest and nearest not in places:
+    while nearest and nearest not in positions:
         nearest = nearest.rpartition(".")[0]
-    return Note(places[nearest].line if nearest else 1, f"{path} {text}")
+    return ConfigNote(positions[nearest].line if nearest else 1, f"{path} {text}")
 
 
-def _problems(config: Any, places: dict[str, Place]) -> Iterator[tuple[str, str]]:
+def _problems(config: Any, positions: dict[str, FieldPosition]) -> Iterator[tuple[str, str]]:
     if not 0 <= config.port <= MAX_PORT:
         yield "port", f"must be from 0 to {MAX_PORT}, got {config.port}"
     if not config.tables:
@@ -110,7 +110,7 @@ def _problems(config: Any, places: dict[str, Place]) -> Iterator[tuple[str, str]
     for number, table in enumerate(config.tables):
         path = f"{_TABLES}[{number}]"
         for field, text in _table_problems(table):
-            is_missing = f"{path}.{field}" not in places
+            is_missing = f"{path}.{field}" not in positions
             yield f"{path}.{field}", f"is missing: it {text}" if is_missing else text
         other = first.setdefault(table.table_name, number)
         if table.table_name and other != number:

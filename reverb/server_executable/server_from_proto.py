@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables and their parts, from the messages that describe them."""
+"""Makes tables, selectors and rate limiters from the messages that describe them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,24 +12,24 @@ __all__ = ["rate_limiter_from_proto", "selector_from_proto", "tables_from_proto"
 
 
 def selector_from_proto(s: Any) -> native.ItemSelector:
-    """A new selector.
+    """Makes a selector.
 
     Args:
       s: A `KeyDistributionOptions` message.
 
     Raises:
       UnimplementedError: If the message names no selector.
-      InvalidArgumentError: If it says `false` where only `true` has a meaning, or if the priority
-        exponent is no finite number.
+      InvalidArgumentError: If it is `false` where only `true` has a meaning, or if the priority
+        exponent is not finite.
     """
     return item_selectors.from_options(s)
 
 
 def rate_limiter_from_proto(proto: Any) -> rate_limiters.RateLimiter:
-    """A new rate limiter.
+    """Makes a rate limiter.
 
     Args:
-      proto: A `RateLimiterCheckpoint` message. Its counters are not used.
+      proto: A `RateLimiterCheckpoint` message. Its counters are ignored.
 
     Raises:
       InvalidArgumentError: If a number is out of its range.
@@ -43,10 +43,10 @@ def rate_limiter_from_proto(proto: Any) -> rate_limiters.RateLimiter:
 
 
 def tables_from_proto(configs: Iterable[Any]) -> list[Table]:
-    """New and empty tables.
+    """Makes empty tables.
 
     Args:
-      configs: `PriorityTableCheckpoint` messages. Signatures, counters and items are not used.
+      configs: `PriorityTableCheckpoint` messages. Signatures, counters and items are ignored.
 
     Raises:
       UnimplementedError: If a table has no sampler or no remover.

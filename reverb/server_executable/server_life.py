@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of the process `reverb_server`: start, say so when ready, wait for a signal, stop."""
+"""Life cycle of the process `reverb_server`: start, report readiness, wait for a signal, stop."""
 
 import os
 import signal
@@ -11,24 +11,26 @@ from typing import Any
 from reverb.errors import ReverbError
 from reverb.server import Server
 
-__all__ = ["FAILED", "INTERRUPTED", "STOPPED", "live", "say"]
+__all__ = ["FAILED", "INTERRUPTED", "STOPPED", "print_notice", "run_until_signalled"]
 
-# Exit codes. 2, for a command line or a config that cannot be used, is argparse's.
+# Exit codes. An invalid command line or config is 2, as in argparse.
 STOPPED = 0
 FAILED = 1
 INTERRUPTED = 128 + signal.SIGINT
 
-# SIGHUP comes when a terminal is closed; not every system has it.
+# A terminal that is closed sends SIGHUP; not every system has it.
 _SIGNALS = tuple(it for it in signal.Signals if it.name in ("SIGTERM", "SIGINT", "SIGHUP"))
 
 
-def live(start: Callable[[], Server], table_names: list[str], host: str | None) -> int:
-    """Runs a server until a signal stops it. To be called in the main thread.
+def run_until_signalled(
+    start: Callable[[], Server], table_names: list[str], host: str | None
+) -> int:
+    """Runs a server until a signal stops it. Must be called in the main thread.
 
     Args:
-      start: Starts the server. It may take a while; a signal then ends the process.
-      table_names: For the line that tells that the server is ready.
-      host: Likewise; `None` means all addresses.
+      start: Starts the server. A signal during the start ends the process.
+      table_names: Printed when the server is ready.
+      host: Printed when the server is ready; `None`: all addresses.
 
     Returns:
       The exit code of the process.
@@ -36,55 +38,58 @@ def live(start: Callable[[], Server], table_names: list[str], host: str | None) 
     try:
         server = start()
         with _Signals() as signals:
-            place = "all addresses" if host is None else host
+            addresses = "all addresses" if host is None else host
             tables = ", ".join(table_names)
-            _announce(f"reverb_server is ready on port {server.port} of {place}: tables {tables}")
+            _print_ready(
+                f"reverb_server is ready on port {server.port} of {addresses}: tables {tables}"
+            )
             received = signals.wait()
-    except KeyboardInterrupt:  # Before there were handlers.
+    except KeyboardInterrupt:  # Before the handlers were installed.
         return INTERRUPTED
     except (ReverbError, OSError) as error:
-        say(f"cannot start: {error}")
+        print_notice(f"cannot start: {error}")
         return FAILED
-    say(f"stopping after {received.name}")
+    print_notice(f"stopping after {received.name}")
     try:
         server.stop()
     except ReverbError as error:
-        say(f"stopped, but: {error}")
+        print_notice(f"stopped, but: {error}")
         return FAILED
-    say("stopped")
+    print_notice("stopped")
     return INTERRUPTED if received == signal.SIGINT else STOPPED
 
 
-def say(text: str) -> None:
-    """Prints a line for people, on standard error.
+def print_notice(text: str) -> None:
+    """Prints a line for people, to standard error.
 
-    Ctrl-C also ends what the output is piped to; the server saves and stops all the same.
+    Never raises. Ctrl-C may also end the process that reads the output; the server must still save
+    and stop.
     """
     if sys.stderr is None:
         return
     try:
         print(f"reverb_server: {text}", file=sys.stderr, flush=True)
     except (OSError, ValueError):
-        sys.stderr = None  # The interpreter would try once more when it ends, and fail.
+        sys.stderr = None  # Or the interpreter flushes it at exit, and fails.
 
 
-def _announce(text: str) -> None:
-    """Prints a line for programs, on standard output. A server lives even if nobody reads it."""
+def _print_ready(text: str) -> None:
+    """Prints a line for programs, to standard output; if that is closed, to standard error."""
     try:
         print(text, flush=True)
     except (OSError, ValueError) as error:
-        say(f"{text} (standard output is closed: {error})")
+        print_notice(f"{text} (standard output is closed: {error})")
         sys.stdout = None  # As above.
 
 
 class _Signals:
-    """Waits for the first of the signals that stop a server; leaving it lets a second one kill.
+    """Waits for the first signal that stops a server. After the block a second signal kills.
 
-    But not a SIGHUP: when a terminal is closed, its shell and the system send one each, and the
-    second would come in the middle of the last save.
+    SIGHUP is the exception: when a terminal is closed, the shell and the system send one each, and
+    the second would arrive during the last save. After the block it is ignored.
 
-    The handlers do nothing: the interpreter writes the number of each signal to a pipe, so none is
-    lost, and no code is interrupted at a place where it cannot be.
+    The handlers do nothing. The interpreter writes the number of each signal to a pipe, so no
+    signal is lost and no code is interrupted.
     """
 
     def __enter__(self) -> "_Signals":
@@ -96,7 +101,7 @@ class _Signals:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Gives the signals back to the system, which ends the process by them."""
+        """Restores the default action of the signals, which is to end the process."""
         for number in _SIGNALS:
             is_hangup = number.name == "SIGHUP"
             self._handle(number, signal.SIG_IGN if is_hangup else signal.SIG_DFL)
@@ -112,8 +117,8 @@ class _Signals:
                 return signal.Signals(number)
 
     def _handle(self, number: signal.Signals, handler: Any) -> None:
-        # A shell starts background jobs with SIGINT ignored, so that Ctrl-C is for the others, and
-        # nohup ignores SIGHUP, so that the job outlives the terminal.
+        # Signals that the parent ignores stay ignored: a shell starts background jobs with SIGINT
+        # ignored, and nohup ignores SIGHUP.
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
 

@@ -18,17 +18,17 @@ from reverb.errors import InvalidArgumentError
 from reverb.server import MAX_PORT, Server
 from reverb.server_executable import config_flag, server_from_proto
 from reverb.server_executable.server_config import read_config
-from reverb.server_executable.server_life import live, say
+from reverb.server_executable.server_life import print_notice, run_until_signalled
 
 __all__ = ["app_run_main", "main"]
 
-_MISUSED = 2
+_USAGE_ERROR = 2
 
-# Of both options of the keepalive, as in `Server`.
+# Limits of both keepalive options, as in `Server`.
 _MIN_KEEPALIVE_S = 0.1
 _MAX_KEEPALIVE_S = 86_400
 
-# They say nothing without a directory.
+# Have no effect without --checkpoint-dir.
 _CHECKPOINT_OPTIONS = (
     "checkpoint_interval",
     "checkpoint_name",
@@ -40,10 +40,10 @@ _CHECKPOINT_OPTIONS = (
 _DESCRIPTION = """\
 Serves tables until it is stopped.
 
-When it answers clients it prints a line to standard output, for example
+When it is ready for clients it prints a line to standard output, for example
   reverb_server is ready on port 8000 of all addresses: tables my_table
-Everything else goes to standard error. The server also answers gRPC's health service
-(grpc.health.v1.Health) and tells tools such as grpcurl its calls by reflection.
+Everything else goes to standard error. The server also offers gRPC's health service
+(grpc.health.v1.Health) and reflection, which tools such as grpcurl use.
 """
 
 _EPILOG = """\
@@ -51,7 +51,7 @@ config:
   A ReverbServerConfig message in protobuf's text form. A table needs a name, a sampler, a remover
   (fifo: true, lifo: true, uniform: true, heap { min_heap: true or false } or
   prioritized { priority_exponent: 0.8 }), a size and a rate limiter; max_times_sampled 0 means no
-  limit. This limiter lets samples wait for the first item and nothing else for anything:
+  limit. With the rate limiter below, samples wait for the first item and nothing else waits:
 
   port: 8000
   tables: {
@@ -69,30 +69,30 @@ config:
   }
 
 signals:
-  SIGTERM, Ctrl-C or SIGHUP, which comes when its terminal is closed, stops the server: it saves
-  its tables if --checkpoint-on-stop says so, calls that wait end with an error, and the port is
-  closed. A second SIGTERM or Ctrl-C ends the process at once, and so does the first signal before
-  the server is ready. What was ignored from the beginning, as under nohup, stays ignored.
+  SIGTERM, Ctrl-C and SIGHUP (sent when the terminal is closed) stop the server: it saves its
+  tables if --checkpoint-on-stop is given, ends waiting calls with an error, and closes the port.
+  A second SIGTERM or Ctrl-C ends the process at once. So does any of them before the server is
+  ready. A signal that was ignored at the start, as under nohup, stays ignored.
 
 environment:
-  REVERB_LOG=info tells of every checkpoint that is saved, not only of those that fail.
+  REVERB_LOG=info logs every checkpoint that is saved, not only failures.
 
 exit codes:
   0    stopped by SIGTERM or SIGHUP
-  1    failed while it started or stopped: the port is taken, a checkpoint is damaged or belongs
-       to another server that is running
-  2    the command line or the config cannot be used; standard error tells lines and fields
+  1    failed to start or stop: the port is taken, or a checkpoint is damaged or in use by another
+       running server
+  2    invalid command line or config; standard error names lines and fields
   130  stopped by Ctrl-C
 """
 
 
 def main(unused_argv: Sequence[str] = ()) -> int:
-    """Runs a server as the flags of absl say; for `absl.app.run(main)`.
+    """Runs a server with the flags of absl; for `absl.app.run(main)`.
 
     Blocks until a signal stops it. `--config` is the only flag; the command has more options.
 
     Args:
-      unused_argv: What absl left of the command line.
+      unused_argv: Arguments that absl did not read.
 
     Returns:
       The exit code of the process.
@@ -103,29 +103,29 @@ def main(unused_argv: Sequence[str] = ()) -> int:
 
 
 def app_run_main() -> None:
-    """Runs the command `reverb_server`, to the end of the process."""
+    """Runs the command `reverb_server`, then ends the process."""
     options = _parse(sys.argv[1:])
     if options.config is not None:
         sys.exit(_run(options.config, "--config", options))
     try:
         text = options.config_file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        say(f"cannot read --config-file {options.config_file}: {error}")
-        sys.exit(_MISUSED)
+        print_notice(f"cannot read --config-file {options.config_file}: {error}")
+        sys.exit(_USAGE_ERROR)
     sys.exit(_run(text, str(options.config_file), options))
 
 
 def _run(text: str, source: str, options: argparse.Namespace) -> int:
-    reading = read_config(text)
-    for note in reading.problems:
-        say(f"{source}, {note}")
-    if reading.problems:
-        return _MISUSED
-    for note in reading.unused:
-        say(f"{source}, {note}")
+    parsed = read_config(text)
+    for note in parsed.problems:
+        print_notice(f"{source}, {note}")
+    if parsed.problems:
+        return _USAGE_ERROR
+    for note in parsed.unused:
+        print_notice(f"{source}, {note}")
     logging.basicConfig(level=logging.INFO, format="reverb_server: %(message)s")
-    config = reading.config
-    return live(
+    config = parsed.config
+    return run_until_signalled(
         lambda: _start(config, options), [it.table_name for it in config.tables], options.host
     )
 
@@ -165,43 +165,50 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--port", metavar="N", type=_port, help="in place of the config's; 0 takes a free one")
-    add("--host", help="name or address to listen on; all of the machine's if not given")
+    add("--port", metavar="N", type=_port, help="replaces the config's port; 0: any free port")
+    add("--host", help="name or address to listen on; default: all addresses")
     config = parser.add_mutually_exclusive_group(required=True)
-    config.add_argument("--config", metavar="TEXT", help="the config itself, see below")
-    config.add_argument("--config-file", metavar="PATH", type=pathlib.Path, help="a file with it")
+    config.add_argument("--config", metavar="TEXT", help="the config, see below")
+    config.add_argument(
+        "--config-file", metavar="PATH", type=pathlib.Path, help="file that holds the config"
+    )
     add(
         "--keepalive",
         metavar="SECONDS",
         type=_keepalive,
         default=DEFAULT_KEEPALIVE_S,
-        help="ping clients with an open call this often, 0: never; %(default)g if not given",
+        help="interval of pings to clients with an open call, 0: no pings; default: %(default)g",
     )
     add(
         "--keepalive-timeout",
         metavar="SECONDS",
         type=_keepalive_timeout,
         default=DEFAULT_KEEPALIVE_TIMEOUT_S,
-        help="a client that is silent this long after a ping is lost; %(default)g if not given",
+        help="a client that sends nothing for so long after a ping is lost; default: %(default)g",
     )
     version = importlib.metadata.version("reverb-replay")
     add("--version", action="version", version=f"reverb_server of reverb-replay {version}")
 
     add = parser.add_argument_group("checkpoints").add_argument
-    add("--checkpoint-dir", metavar="PATH", help="load the latest from there, save there")
+    add(
+        "--checkpoint-dir",
+        metavar="PATH",
+        help="directory of checkpoints: load the latest, save new ones",
+    )
     add(
         "--checkpoint-name",
         metavar="NAME",
         type=_name,
-        help="name of this server, where several save to one directory: load only its own",
+        help="name of this server if several share the directory: load only checkpoints of this "
+        "name",
     )
-    add("--checkpoint-interval", metavar="SECONDS", type=_seconds, help="save this often")
+    add("--checkpoint-interval", metavar="SECONDS", type=_seconds, help="time between saves")
     add("--checkpoint-on-stop", action="store_true", help="save before stopping")
-    add("--keep-checkpoints", metavar="N", type=_count, help="keep the last N; 1 if not given")
+    add("--keep-checkpoints", metavar="N", type=_count, help="number to keep; default: 1")
     add(
         "--restore-settings",
         action="store_true",
-        help="load the settings of the tables too, in place of the config's",
+        help="load the tables' settings too, instead of the config's",
     )
 
     options = parser.parse_args([_long_option(argument) for argument in arguments])
@@ -213,7 +220,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _long_option(argument: str) -> str:
-    """An option as it is listed: absl also takes one dash, and here `_` will do for `-`."""
+    """Normalises an option: absl also accepts one dash, and here `_` equals `-`."""
     match = re.fullmatch(r"--?([A-Za-z][\w-]+)(=.*)?", argument, re.DOTALL)
     if match is None:
         return argument

@@ -8,8 +8,8 @@ from reverb import item_selectors, rate_limiters
 from reverb.core import protos
 from reverb.errors import InvalidArgumentError, UnimplementedError
 from reverb.server_executable import server_from_proto
+from reverb.server_executable.field_positions import find_field_positions
 from reverb.server_executable.server_config import read_config
-from reverb.server_executable.text_places import find_places
 
 LIMITER = "rate_limiter: { samples_per_insert: 1 min_size_to_sample: 1 min_diff: 0 max_diff: 9 }"
 GOOD = f"""\
@@ -30,10 +30,10 @@ def problems(text):
 
 
 def test_a_good_config_has_no_problems():
-    reading = read_config(GOOD)
-    assert (reading.problems, reading.unused) == ([], [])
-    assert reading.config.port == 8000
-    assert [table.table_name for table in reading.config.tables] == ["a"]
+    parsed = read_config(GOOD)
+    assert (parsed.problems, parsed.unused) == ([], [])
+    assert parsed.config.port == 8000
+    assert [table.table_name for table in parsed.config.tables] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -179,13 +179,13 @@ def test_all_problems_come_at_once_in_the_order_of_the_text():
 
 
 def test_fields_of_checkpoints_are_told_to_have_no_effect():
-    reading = read_config(
+    parsed = read_config(
         GOOD.replace("max_size: 10", "max_size: 10\nsignature: {}\nnum_unique_samples: 7").replace(
             "max_diff: 9", "max_diff: 9\ninsert_count: 3"
         )
     )
-    assert reading.problems == []
-    assert [str(note) for note in reading.unused] == [
+    assert parsed.problems == []
+    assert [str(note) for note in parsed.unused] == [
         "line 7: tables[0].signature has no effect here",
         "line 8: tables[0].num_unique_samples has no effect here",
         "line 10: tables[0].rate_limiter.insert_count has no effect here",
@@ -197,7 +197,7 @@ def test_places_are_found_in_every_way_to_write_a_message():
       tables [ < table_name: "x # {" 'y' >,  # }
         { max_size: -5; sampler { fifo: true }, } ]
       tables: { counts: [1, 2] max_size: 3 }"""
-    assert [(it.path, it.line, it.column) for it in find_places(text, {"tables"})] == [
+    assert [(it.path, it.line, it.column) for it in find_field_positions(text, {"tables"})] == [
         ("tables[0]", 2, 16),
         ("tables[0].table_name", 2, 18),
         ("tables[1]", 3, 9),
@@ -212,7 +212,7 @@ def test_places_are_found_in_every_way_to_write_a_message():
 
 @pytest.mark.parametrize("text", ["", "}", "a: {", "a: [", 'a: "', "a", "a:", "{ [ < ]", "\0"])
 def test_places_of_nonsense_are_no_failure(text):
-    assert [it.path for it in find_places(text, set())] == (["a"] if "a" in text else [])
+    assert [it.path for it in find_field_positions(text, set())] == (["a"] if "a" in text else [])
 
 
 def limiter_message(**numbers):

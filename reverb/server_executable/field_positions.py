@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where each field of a protobuf text stands.
+"""Line and column of each field in a protobuf message in text form.
 
-The parser of protobuf gives the position of a text it cannot read. A text that it can read may
-still say something that makes no sense, and a person wants to know where.
+Protobuf's parser reports the position of a syntax error only. An error message about a value that
+is out of its range needs a position too.
 """
 
 import collections
@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Collection, Iterator
 
-__all__ = ["Place", "find_places"]
+__all__ = ["FieldPosition", "find_field_positions"]
 
 _TOKEN = re.compile(
     r"""
@@ -25,11 +25,11 @@ _CLOSING = {"{": "}", "<": ">"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Where a field begins.
+class FieldPosition:
+    """The position of a field.
 
     Attributes:
-      path: Names of the fields that lead to it, for example `tables[0].max_size`.
+      path: Names of the field and the fields around it, for example `tables[0].max_size`.
       line: Counted from 1.
       column: Counted from 1.
     """
@@ -47,17 +47,17 @@ class _Token:
     column: int
 
 
-def find_places(text: str, repeated: Collection[str]) -> list[Place]:
-    """The places of all fields, in the order of the text.
+def find_field_positions(text: str, repeated: Collection[str]) -> list[FieldPosition]:
+    """Returns the positions of all fields, in the order of the text.
 
     Args:
-      text: A message in protobuf's text form. It need not be correct: what comes before the first
-        fault is found as it stands.
-      repeated: Names of the fields that may come several times; their paths have a number.
+      text: A message in protobuf's text form. If it has errors, the positions up to the first error
+        are exact.
+      repeated: Names of the repeated fields; their paths have an index.
     """
     reader = _Reader(list(_tokens(text)), repeated)
     reader.read_message("", closing=None)
-    return reader.places
+    return reader.positions
 
 
 def _tokens(text: str) -> Iterator[_Token]:
@@ -72,10 +72,10 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 class _Reader:
-    """Follows the nesting of messages, and no more: it accepts whatever it does not know."""
+    """Follows the nesting of messages. Accepts everything that it does not recognise."""
 
     def __init__(self, tokens: list[_Token], repeated: Collection[str]) -> None:
-        self.places: list[Place] = []
+        self.positions: list[FieldPosition] = []
         self._tokens = collections.deque(tokens)
         self._repeated = repeated
 
@@ -101,7 +101,7 @@ class _Reader:
                 counts[token.text] += 1
 
     def _read_value(self, path: str, start: _Token) -> None:
-        self.places.append(Place(path, start.line, start.column))
+        self.positions.append(FieldPosition(path, start.line, start.column))
         if not self._tokens:
             return
         first = self._tokens.popleft()
@@ -110,7 +110,7 @@ class _Reader:
         elif first.text == "[":
             while self._tokens and self._tokens.popleft().text != "]":
                 pass
-        elif first.kind == "string":  # Strings side by side are one.
+        elif first.kind == "string":  # Adjacent strings are one value.
             while self._tokens and self._tokens[0].kind == "string":
                 self._tokens.popleft()
 
