@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A replay database for reinforcement learning.
 
-A `Server` holds `Table`s of items, a `Client` writes and samples them. The parts that need
-TensorFlow are loaded when they are first touched; everything else works without it.
+A `Server` holds `Table`s of items; a `Client` inserts and samples items. The parts that need
+TensorFlow are loaded on first use; everything else works without it.
 """
 
 import importlib as _importlib
@@ -58,7 +58,7 @@ __all__ = [
     "structured",
 ]
 
-# What needs TensorFlow, and the module it comes from.
+# Names that need TensorFlow, and their modules.
 _TENSORFLOW_NAMES = {
     "PatternDataset": "pattern_dataset",
     "TFClient": "tf_client",

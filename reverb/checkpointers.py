@@ -28,15 +28,15 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class CheckpointerOptions:
-    """What the engine needs to know to save and to load.
+    """The options of a checkpointer, as the server reads them.
 
     Attributes:
-      path: Directory that holds the checkpoints; `None`: a temporary one, made by the first save.
-      group: Must be empty for saving; there are no groups.
+      path: Directory of checkpoints; `None`: a temporary directory, made by the first save.
+      group: Must be empty for saving; groups are not supported.
       fallback_checkpoint_path: A checkpoint to load if `path` holds none.
-      keep_latest: Number of checkpoints that are kept.
-      restore_settings: Whether tables get the stored settings.
-      name: Name of the server in `path`; `None`: it has none.
+      keep_latest: Number of checkpoints to keep.
+      restore_settings: Whether loading replaces the tables' settings by the stored ones.
+      name: Name of the server in `path`; `None`: no name.
     """
 
     path: str | None
@@ -47,7 +47,7 @@ class CheckpointerOptions:
     name: str | None = None
 
     def __repr__(self) -> str:
-        """As the original's, which programs print, and the name if there is one."""
+        """Equal to dm-reverb's, which programs print; plus the name if there is one."""
         name = "" if self.name is None else f", name={self.name}"
         return f"TFRecordCheckpointer(root_dir={self.path or ''}, group={self.group}{name})"
 
@@ -57,30 +57,30 @@ class CheckpointerBase(abc.ABC):
 
     @abc.abstractmethod
     def internal_checkpointer(self) -> CheckpointerOptions:
-        """What the server hands to the engine."""
+        """Returns the options for the server."""
 
 
 class DefaultCheckpointer(CheckpointerBase):
-    """Saves to, and loads from, a directory.
+    """Saves checkpoints to a directory, and loads them from it.
 
-    A server loads the latest complete checkpoint when it starts: the one whose name is the last,
-    which begins with the time. Checkpoints of dm-reverb are loaded like its own.
+    At its start a server loads the latest complete checkpoint, that is, the last by name, because
+    names begin with the time. Checkpoints of dm-reverb are loaded too.
 
-    Several servers may save to one directory if each has a name, which stays the same when it is
-    started again: it then loads the latest checkpoint that a server of its name saved, and deletes
-    no others. A server without a name loads the latest of all. No server starts with a checkpoint
-    that another one has which is still running: the two would hold the same data.
+    Several servers may save to one directory if each has a name that it keeps across restarts. Such
+    a server loads the latest checkpoint of its name, and deletes only checkpoints of its name. A
+    server without a name loads the latest of all. A server does not start from a checkpoint that
+    another running server uses, because both would hold the same data.
 
     Example:
       >>> checkpointer = DefaultCheckpointer(path="/tmp/checkpoints", keep_latest=3)
       >>> checkpointer = DefaultCheckpointer(path="/tmp/checkpoints", name="replay-0")
 
     Attributes:
-      path: Directory that holds the checkpoints.
-      group: As given.
+      path: Directory of checkpoints.
+      group: The argument of the constructor.
       fallback_checkpoint_path: A checkpoint to load if `path` holds none.
-      keep_latest: Number of checkpoints that are kept.
-      restore_settings: Whether tables get the stored settings.
+      keep_latest: Number of checkpoints to keep.
+      restore_settings: Whether loading replaces the tables' settings by the stored ones.
       name: Name of the server among those that save to `path`.
     """
 
@@ -94,29 +94,27 @@ class DefaultCheckpointer(CheckpointerBase):
         restore_settings: bool = False,
         name: str | None = None,
     ) -> None:
-        """Touches no file yet.
+        """Makes a checkpointer; accesses no file yet.
 
         Args:
-          path: Directory that holds the checkpoints. It is made by the first save, or by the start
-            of a server that has a name.
-          group: Kept for callers of the original. There are no groups: saving fails unless it is
-            empty.
+          path: Directory of checkpoints. The first save makes it, or the start of a server that has
+            a name.
+          group: Accepted for callers of dm-reverb. Groups are not supported: saving fails unless it
+            is empty.
           fallback_checkpoint_path: A checkpoint, not a directory of them, to load if `path` holds
             none. Nothing is saved to it.
-          keep_latest: Number of checkpoints that are kept, at least 1. Older ones that this package
-            wrote for a server of the same name are deleted after a save. Other files are never
-            touched.
-          restore_settings: Whether tables get the stored selectors, sizes, limits and signatures
-            when a checkpoint is loaded. Otherwise the settings given in code stay, and each that
-            differs is logged.
-          name: Name of the server, which it keeps when it is started again: 1 to 64 characters of
-            A-Z, a-z, 0-9, `_`, `-`, `.`. Only checkpoints that a server of this name saved are
-            loaded, else the fallback; that there are others is logged. `None`: the latest one is
-            loaded, whoever saved it.
+          keep_latest: Number of checkpoints to keep, at least 1. A save deletes older checkpoints
+            that this package wrote for a server of the same name. Other files are never touched.
+          restore_settings: If True, loading a checkpoint replaces the tables' selectors, sizes,
+            limits and signatures by the stored ones. If False, the settings in code are kept, and
+            each difference is logged.
+          name: Name of the server, the same across restarts: 1 to 64 characters of A-Z, a-z, 0-9,
+            `_`, `-`, `.`. Only checkpoints saved under this name are loaded, else the fallback; if
+            there are others, that is logged. `None`: the latest checkpoint is loaded, whichever
+            server saved it.
 
         Raises:
-          InvalidArgumentError: If `path` is empty, `keep_latest` is below 1, or `name` has another
-            length or other characters.
+          InvalidArgumentError: If `path` is empty, `keep_latest` is below 1, or `name` is invalid.
         """
         if not os.fspath(path):
             raise InvalidArgumentError("path must not be empty")
@@ -132,7 +130,7 @@ class DefaultCheckpointer(CheckpointerBase):
         self.name = name
 
     def internal_checkpointer(self) -> CheckpointerOptions:
-        """What the server hands to the engine."""
+        """Returns the options for the server."""
         return CheckpointerOptions(
             os.fspath(self.path),
             self.group,

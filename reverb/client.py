@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asking a server: insert, sample, update, inspect."""
+"""The client: inserts, samples, updates priorities and inspects tables."""
 
 import functools
 import operator
@@ -21,33 +21,34 @@ from reverb.writer import Writer
 
 __all__ = ["Client", "Writer"]
 
-# A server that is not there yet is waited for, because programs start in any order; not for ever,
-# because a mistyped address would otherwise look like a program that hangs.
+# A client waits for a server that has not started, because programs start in any order. The wait is
+# bounded, because otherwise a mistyped address would look like a hang.
 DEFAULT_CONNECT_TIMEOUT_S = 60.0
 
-# A peer that vanished is noticed in at most their sum, and one that is frozen is given the second.
+# A peer that vanished is detected after at most their sum. A frozen peer is tolerated for the
+# second.
 DEFAULT_KEEPALIVE_S = 10.0
 DEFAULT_KEEPALIVE_TIMEOUT_S = 5.0
 
-# Arguments of the native client, for whoever takes no options.
+# Arguments of the native client, for classes without options of their own.
 DEFAULT_OPTIONS = {
     "connect_timeout_s": DEFAULT_CONNECT_TIMEOUT_S,
     "keepalive_s": DEFAULT_KEEPALIVE_S,
     "keepalive_timeout_s": DEFAULT_KEEPALIVE_TIMEOUT_S,
 }
 
-# The older writer's default chunk length, where sequences are at least as long.
+# Default chunk length of the legacy writer; shorter sequences have shorter chunks.
 _DEFAULT_CHUNK_LENGTH = 10
 
-# What the older writer understands as "no limit" of unconfirmed items.
+# "No limit" of unconfirmed items for the legacy writer.
 _UNLIMITED_IN_FLIGHT_ITEMS = 1_000_000
 
 
 class Client:
     """A connection to one server, or to several behind one address.
 
-    Connects on first use. May be shared by threads; pickles as its address and options, so that it
-    can be sent to other processes.
+    Connects on first use. May be shared by threads. Pickles as its address and options, so it can
+    be sent to other processes.
 
     Example:
       >>> server = reverb.Server([reverb.Table.queue("queue", max_size=10)])
@@ -69,22 +70,20 @@ class Client:
         """Makes a client; does not connect yet.
 
         Args:
-          server_address: `host:port`, several of them separated by commas, or a target in the
-            notation of gRPC (`dns:///name:port`, `ipv4:127.0.0.1:1,127.0.0.1:2`). A name with
-            several addresses is several servers too. With several servers, every call and every
-            stream goes to the next one in turn; names are looked up again when one of them cannot
-            be reached.
-          connect_timeout_s: How long to wait for a first answer of the server, in seconds.
-          keepalive_s: Time between two pings to the server while a call is open, in seconds, from
-            0.1 to 86400; `None`: no pings. A server of dm-reverb gets none in any case: there, TCP
-            notices after about half a minute that the machine has vanished.
-          keepalive_timeout_s: A server that sends nothing for this long after a ping is taken for
-            lost: its calls are tried again, as after any lost connection. In seconds, from 0.1 to
-            86400; a server may be frozen for as long.
+          server_address: `host:port`, several of them separated by commas, or a gRPC target
+            (`dns:///name:port`, `ipv4:127.0.0.1:1,127.0.0.1:2`). A name with several addresses also
+            means several servers. With several servers, calls and streams go to them in turn
+            (round-robin). Names are resolved again when a server cannot be reached.
+          connect_timeout_s: How long to wait for the first answer of the server, in seconds.
+          keepalive_s: Interval of pings to the server while a call is open, in seconds, from 0.1
+            to 86400; `None`: no pings. A dm-reverb server is never pinged; TCP detects after about
+            half a minute that its machine has vanished.
+          keepalive_timeout_s: A server that sends nothing for this long after a ping counts as
+            lost, and its calls are retried, as after any lost connection. In seconds, from 0.1 to
+            86400. A server that freezes for less than this is tolerated.
 
         Raises:
-          InvalidArgumentError: If the address cannot be understood, or if a time is out of its
-            range.
+          InvalidArgumentError: If the address cannot be parsed, or if a time is out of its range.
         """
         self._server_address = server_address
         self._options = {
@@ -103,17 +102,17 @@ class Client:
         return self._server_address
 
     def insert(self, data: Any, priorities: Mapping[str, float]) -> None:
-        """Inserts one step as an item of its own into one or more tables.
+        """Inserts one step, as an item of its own, into one or more tables.
 
-        Blocks until the items are confirmed; the tables' rate limiters may delay that.
+        Blocks until the server has confirmed the items. The tables' rate limiters may delay that.
 
         Args:
           data: Nest of arrays. A leaf of shape `[...]` is sampled as a column `[1, ...]`.
           priorities: The tables to insert into, and the item's priority in each.
 
         Raises:
-          InvalidArgumentError: If `priorities` is empty or holds a number that the table refuses.
-          SignatureMismatchError: If the data differs from a table's signature.
+          InvalidArgumentError: If `priorities` is empty, or if a table rejects a priority.
+          SignatureMismatchError: If the data does not match a table's signature.
           TableNotFoundError: If there is no such table.
           UnavailableError: If no server answers.
         """
@@ -124,16 +123,16 @@ class Client:
     def insert_batch(self, data: Any, priorities: Mapping[str, Any]) -> None:
         """Inserts `B` steps, each as an item of its own, into one or more tables.
 
-        The same as `B` calls of `insert`, in one, but that all rows count as one episode. Blocks
-        until all items are confirmed.
+        Equal to `B` calls of `insert`, except that all rows count as one episode. Blocks until the
+        server has confirmed all items.
 
         Args:
           data: Nest of arrays `[B, ...]`; row `i` is the data of item `i`.
           priorities: The tables to insert into, and the priorities `[B]` in each, or one number for
-            all.
+            all rows.
 
         Raises:
-          InvalidArgumentError: If leaves or priorities disagree about `B`; otherwise as `insert`.
+          InvalidArgumentError: If leaves or priorities differ in `B`; otherwise as `insert`.
         """
         if not priorities:
             raise InvalidArgumentError("priorities must name at least one table, got none")
@@ -162,16 +161,17 @@ class Client:
         chunk_length: int | None = None,
         max_in_flight_items: int | None = 25,
     ) -> Writer:
-        """Makes a writer whose items are the last few steps.
+        """Makes a legacy writer, whose items are the last few steps.
 
-        Blocks until the server has told its tables' signatures once.
+        Blocks until the server has sent its tables' signatures; they are cached.
 
         Args:
           max_sequence_length: Length of the longest item, in steps.
-          delta_encoded: Stores integers as differences of neighbours, which compresses better where
-            steps resemble each other.
-          chunk_length: Number of steps stored together; `min(10, max_sequence_length)` if `None`.
-          max_in_flight_items: Further items wait while as many are unconfirmed; `None`: no limit.
+          delta_encoded: Stores integers as differences between neighbours, which compresses better
+            if steps are similar.
+          chunk_length: Number of steps per chunk; `None`: `min(10, max_sequence_length)`.
+          max_in_flight_items: Limit of unconfirmed items. At the limit, further items wait; `None`:
+            no limit.
 
         Raises:
           InvalidArgumentError: If a number is out of its range.
@@ -201,16 +201,16 @@ class Client:
         validate_items: bool = True,
         get_signature_timeout_ms: int | None = None,
     ) -> TrajectoryWriter:
-        """Makes a writer whose items are any slices of its history.
+        """Makes a writer whose items are arbitrary slices of its history.
 
-        Blocks until the server has told its tables' signatures once; not at all if
+        Blocks until the server has sent its tables' signatures; they are cached. Does not block if
         `validate_items` is False.
 
         Args:
-          num_keep_alive_refs: How many values of each column stay within reach of new items.
-          validate_items: Compares items with their table's signature, on this side.
-          get_signature_timeout_ms: Accepted for programs written for early versions of the
-            original, and ignored: `connect_timeout_s` of the client bounds the wait.
+          num_keep_alive_refs: How many of the newest values of each column new items may use.
+          validate_items: Compares items with their table's signature before they are sent.
+          get_signature_timeout_ms: Ignored; accepted for programs written for early versions of
+            dm-reverb. The client's `connect_timeout_s` bounds the wait.
 
         Raises:
           InvalidArgumentError: If `num_keep_alive_refs` is below 1.
@@ -227,7 +227,8 @@ class Client:
 
         Args:
           batch_size: Number of environments, `B`.
-          num_keep_alive_refs: How many values of each column and environment stay within reach.
+          num_keep_alive_refs: How many of the newest values of each column and environment new
+            items may use.
           validate_items: As in `trajectory_writer`.
 
         Raises:
@@ -249,25 +250,25 @@ class Client:
         max_sequence_length: int | None = None,
         drop_long_episodes: bool = False,
     ) -> SequenceWriter:
-        """Makes a writer that writes every sequence of steps, or every episode, by itself.
+        """Makes a writer that turns every sequence of steps, or every episode, into an item.
 
-        Blocks until the server has told its tables' signatures once.
+        Blocks until the server has sent its tables' signatures; they are cached.
 
         Args:
-          tables: Names of the tables; each of them gets every item.
+          tables: Names of the tables; every item is inserted into each of them.
           sequence_length: Number of steps of an item, `L`; `None`: an item is a whole episode.
-          batch_size: Number of environments that are stepped together, `B`; `None`: one, whose
-            steps have no batch dimension.
-          stride_length: Number of steps from one item to the next: an episode makes items at its
-            steps `L`, `L + stride_length`, `L + 2 * stride_length`, ...
-          max_sequence_length: Steps of the longest episode that is written, where items are
-            episodes; needed there, and nowhere else.
-          drop_long_episodes: Leaves longer episodes out and counts them, instead of an error.
+          batch_size: Number of environments that are stepped together, `B`; `None`: one
+            environment, whose steps have no batch dimension.
+          stride_length: Number of steps between the starts of two items: an episode makes items at
+            its steps `L`, `L + stride_length`, `L + 2 * stride_length`, ...
+          max_sequence_length: Number of steps of the longest episode. Required if items are
+            episodes, and not allowed otherwise.
+          drop_long_episodes: Drops and counts longer episodes instead of raising an error.
 
         Raises:
-          InvalidArgumentError: If an argument is out of its range, or goes with another value of
+          InvalidArgumentError: If an argument is out of its range, or cannot be combined with
             `sequence_length`.
-          TableNotFoundError: If the server has no table of one of the names.
+          TableNotFoundError: If the server lacks one of the tables.
           UnavailableError: If no server answers.
         """
         return make_sequence_writer(
@@ -281,7 +282,7 @@ class Client:
         )
 
     def structured_writer(self, configs: Sequence[Config]) -> StructuredWriter:
-        """Makes a writer that creates items by itself, wherever a pattern fits.
+        """Makes a writer that creates items wherever a pattern applies.
 
         Does not contact the server.
 
@@ -289,8 +290,8 @@ class Client:
           configs: Patterns and conditions; see `reverb.structured.create_config`.
 
         Raises:
-          InvalidArgumentError: If there is no config, or if one makes no sense (the text says which
-            and why).
+          InvalidArgumentError: If there is no config, or if a config is invalid; the text names it
+            and the reason.
         """
         if not configs:
             raise InvalidArgumentError("At least one config must be provided.")
@@ -309,32 +310,33 @@ class Client:
     ) -> Iterator[Any]:
         """Samples items, one at a time.
 
-        A generator: nothing happens before the first `next`. Samples are fetched ahead in the
-        background. Blocks while the table's rate limiter allows no sample. For training loops,
-        `sample_batch` is many times faster.
+        A generator: nothing happens before the first `next`. Prefetches samples in the background.
+        Blocks while the table's rate limiter allows no sample. For training loops, `sample_batch`
+        is many times faster.
 
         Args:
           table: Name of the table.
           num_samples: Number of items.
-          emit_timesteps: Yields lists of steps; the item's columns must have the same length then.
-          unpack_as_table_signature: Nests the data like the table's signature; otherwise, or if the
-            table has none, it is a flat list.
-          timeout_ms: How long the rate limiter may delay a sample, in milliseconds; 0: not at all;
-            `None`: as long as it takes.
+          emit_timesteps: Yields lists of steps. The columns of each item must then have the same
+            length.
+          unpack_as_table_signature: Nests the data like the table's signature. Otherwise, or if the
+            table has no signature, the data is a flat list.
+          timeout_ms: How long the rate limiter may delay a sample, in milliseconds; `None`: no
+            limit; 0: do not wait.
 
         Yields:
           `list[ReplaySample]`, one for each of the `T` steps, with leaves `[...]`; or, if
           `emit_timesteps` is False, one `ReplaySample` with leaves `[T, ...]`.
 
         Raises:
-          InvalidArgumentError: If `num_samples` is 0 or less, or if columns differ in length. In
-            that case `error.samples` has the item, which counts as sampled.
+          InvalidArgumentError: If `num_samples` is below 1, or if columns of an item differ in
+            length. In the latter case the item is in `error.samples` and counts as sampled.
           TableNotFoundError: If there is no such table.
           DeadlineExceededError: After `timeout_ms`.
           UnavailableError: If no server answers.
         """
         num_samples = operator.index(num_samples)
-        if num_samples == -1:  # "Without limit" inside the original, whose loop then ends at once.
+        if num_samples == -1:  # In dm-reverb this yields nothing.
             return
         num_samples = check_at_least_one("num_samples", num_samples)
         yield from self._client.sampler(
@@ -344,7 +346,7 @@ class Client:
             timeout_ms,
             SampleInfo,
             ReplaySample,
-            # Asked for anew, because a server that was restarted may have another signature.
+            # Refreshed, because a restarted server may have another signature.
             self._unflatten(table, refresh=True) if unpack_as_table_signature else None,
         )
 
@@ -356,36 +358,37 @@ class Client:
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
     ) -> ReplaySample:
-        """Samples `B` items at once, stacked.
+        """Samples `B` items and stacks them into one batch.
 
-        Blocks while the table's rate limiter allows fewer samples.
+        Blocks until the table's rate limiter has allowed `B` samples.
 
-        An item is sampled when the server picks it: that is when it counts, and when a table with
-        `max_times_sampled` removes it. Such a table checks the items that its rate limiter allows
-        in one go before it counts any of them: if they cannot be stacked, nothing is sampled and
-        they stay in the table. What was sampled and is not returned is in the `samples` of the
-        exception, whichever it is (Ctrl-C included): items of an earlier go, and all of them if
-        the server is one of dm-reverb. Items that were on their way when a server or a connection
-        died are sampled, and nobody gets them.
+        An item counts as sampled when the server picks it; a table with `max_times_sampled` may
+        then remove it. The server picks a batch in as many parts as the rate limiter requires. A
+        table with `max_times_sampled` first checks whether the items of a part can be stacked. If
+        they cannot, none of them is sampled, and they stay in the table.
+
+        If an exception is raised (`KeyboardInterrupt` included), its `samples` are the items that
+        were sampled and not returned: those of earlier parts, or all if the server is a dm-reverb
+        server. Items in transit when a server or connection failed count as sampled and are lost.
 
         Args:
           table: Name of the table.
           batch_size: Number of items, `B`.
           unpack_as_table_signature: As in `sample`.
-          timeout_ms: As in `sample`; 0: not at all.
+          timeout_ms: As in `sample`.
 
         Returns:
           A `ReplaySample`: `info` has arrays `[B]` (key uint64, probability float64, table_size
           int64, priority float64, times_sampled int32), `data` has columns `[B, T, ...]`, or
-          `[B, ...]` where the items' column is a single step.
+          `[B, ...]` for a column that is a single step.
 
         Raises:
           InvalidArgumentError: If `batch_size` is below 1, or if the items' dtypes or shapes
-            differ. `error.samples` is a list of `ReplaySample`, one for each item that was sampled,
-            with a flat list of columns `[T, ...]` as data; it is empty if none was.
+            differ. `error.samples` is a list with a `ReplaySample` for each item that was sampled,
+            whose data is a flat list of columns `[T, ...]`; it may be empty.
           TableNotFoundError: If there is no such table.
-          DeadlineExceededError: After `timeout_ms`, if no item was sampled. If some were, those are
-            the batch.
+          DeadlineExceededError: After `timeout_ms`, if no item was sampled. If some were sampled,
+            they are returned as a smaller batch.
           UnavailableError: If no server answers.
         """
         batch_size = check_at_least_one("batch_size", batch_size)
@@ -413,34 +416,34 @@ class Client:
     ) -> Iterator[Any]:
         """Reads every item of a table once, oldest first, without sampling.
 
-        Nothing is counted: neither the items nor the rate limiter notice, and a limiter that lets
-        nobody sample or insert does not delay a scan. For exports, checks and deterministic passes.
+        A scan changes no counters, and a closed rate limiter does not delay it. Use it for exports,
+        checks and deterministic passes.
 
         A generator: the scan begins with the first `next`. It covers the items that are in the
-        table at that moment and stay there until they are reached: later ones are not given, and
-        removed ones are left out unless they had been read ahead (some 20 MiB at most). Each item
-        comes as it is when it is read, so priorities may be of different moments. Writers are not
-        held up. The order is that of insertion, which a new priority does not change.
+        table at that moment. Items that are inserted later are not included; items that are removed
+        before the scan reaches them are skipped, unless they were prefetched (20 MiB at most). Each
+        item is read in its current state, so priorities may be of different moments. Writers are
+        not delayed. Items come in the order of insertion; updates of priorities do not change it.
 
-        Blocks while the server has not answered. Closing or dropping the generator ends the scan on
-        the server too. With several servers behind the address, one of them is scanned.
+        Blocks while it waits for the server. Closing or dropping the generator also ends the scan
+        on the server. With several servers behind the address, one of them is scanned.
 
         Args:
           table: Name of the table.
           unpack_as_table_signature: As in `sample`.
-          with_inserted_at: Yields pairs of the time of insertion, a float in seconds since 1970,
-            and the sample.
+          with_inserted_at: Yields pairs `(inserted_at, sample)`, with the time of insertion as a
+            float in seconds since 1970.
 
         Yields:
-          A `ReplaySample` with leaves `[T, ...]`, or `[...]` where a column of the item is a single
-          step; the same data as from `sample(..., emit_timesteps=False)`. In its `info`,
-          `times_sampled` is the count so far, `table_size` and `priority` are of the moment of
-          reading, and `probability` is 0.0, because nothing was drawn.
+          A `ReplaySample` with leaves `[T, ...]`, or `[...]` for a column that is a single step;
+          the same data as from `sample(..., emit_timesteps=False)`. In its `info`, `times_sampled`
+          is the count so far, `table_size` and `priority` are those of the moment of reading, and
+          `probability` is 0.0.
 
         Raises:
           TableNotFoundError: If there is no such table.
-          UnavailableError: If no server answers, or if it stops in the middle.
-          UnimplementedError: If the server is one of dm-reverb, which cannot do this.
+          UnavailableError: If no server answers, or if it stops during the scan.
+          UnimplementedError: If the server is a dm-reverb server, which cannot scan.
         """
         yield from self._client.scanner(
             table,
@@ -456,10 +459,11 @@ class Client:
         updates: Mapping[int, float] | None = None,
         deletes: Sequence[int] | None = None,
     ) -> None:
-        """Deletes items, then changes priorities of others.
+        """Deletes items, then updates priorities of others.
 
-        Keys that the table does not hold (any more) are ignored. With several servers behind the
-        address, one of them is told, and it may be another one than the item's.
+        Keys of items that are not in the table, for example because they were evicted, are ignored.
+        With several servers behind the address, the call reaches one of them, which may not be the
+        server that holds the item.
 
         Args:
           table: Name of the table.
@@ -467,9 +471,9 @@ class Client:
           deletes: Keys of items to delete.
 
         Raises:
-          InvalidArgumentError: If the table refuses a priority.
+          InvalidArgumentError: If the table rejects a priority.
           TableNotFoundError: If there is no such table.
-          TypeError: If a key is no uint64, or a priority no number.
+          TypeError: If a key is not a uint64, or a priority is not a number.
           UnavailableError: If no server answers.
         """
         self._client.mutate_priorities(table, updates, deletes)
@@ -477,8 +481,8 @@ class Client:
     def reset(self, table: str) -> None:
         """Removes all items of a table and sets its counters to zero.
 
-        With several servers behind the address, this reaches the table of one of them, and the
-        first time a warning in the log names it: make a client for each address to reach all.
+        With several servers behind the address, the call reaches one of them. The first such call
+        logs a warning that names the server. Make one client per address to reach all servers.
 
         Raises:
           TableNotFoundError: If there is no such table.
@@ -487,18 +491,21 @@ class Client:
         self._client.reset(table)
 
     def server_info(self, timeout: int | None = None) -> dict[str, TableInfo]:
-        """Tells about all tables of the server; of one, with several behind the address.
+        """Returns settings and counters of all tables of the server.
+
+        Blocks until the server answers. With several servers behind the address, one of them
+        answers.
 
         Args:
-          timeout: How long to wait for the answer, in whole seconds; `None`, 0 or less: until
-            the client's `connect_timeout_s`.
+          timeout: How long to wait for the answer, in whole seconds; `None`, 0 or less: the
+            client's `connect_timeout_s`.
 
         Returns:
           `TableInfo` by table name.
 
         Raises:
           DeadlineExceededError: After `timeout`.
-          TypeError: If `timeout` is no integer.
+          TypeError: If `timeout` is not an integer.
           UnavailableError: If no server answers.
         """
         timeout_s = None if timeout is None else operator.index(timeout)
@@ -514,32 +521,32 @@ class Client:
     def checkpoint(self) -> str:
         """Makes the server save its tables; returns the path of the checkpoint on the server.
 
-        All tables are saved as of one moment after the call. Blocks until all of it is on disk;
-        inserts and samples go on meanwhile. Ctrl-C ends the wait and not the save. Fails at once if
-        no server answers. With several servers behind the address, one of them saves, as in
-        `reset`.
+        The checkpoint is a consistent snapshot of all tables, taken after the call. Blocks until it
+        is on disk; inserts and samples continue meanwhile. Ctrl-C ends the wait, not the save.
+        Fails at once if no server answers. With several servers behind the address, one of them
+        saves, as in `reset`.
 
         Raises:
           InvalidArgumentError: If the server's checkpointer has a group.
-          FailedPreconditionError: If the server may not write to its directory.
+          FailedPreconditionError: If the server has no permission to write to its directory.
           ResourceExhaustedError: If the disk is full.
           UnavailableError: If no server answers, or if it stops.
         """
         return self._client.checkpoint()
 
     def checkpoint_status(self) -> CheckpointStatus:
-        """What became of the server's checkpoints, and how far the present one is.
+        """Returns the status of the server's checkpoints, with the progress of a running save.
 
         With several servers behind the address, one of them answers, as in `reset`.
 
         Raises:
-          UnimplementedError: If the server is one of dm-reverb, which cannot tell.
+          UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
         return CheckpointStatus.from_serialized_proto(self._client.checkpoint_status())
 
     def _nested(self, table: str, columns: list[Any]) -> Any:
-        """A flat list nested like a table's signature, which is asked for anew if it differs."""
+        """Nests a flat list like a table's signature; refreshes the signature on a mismatch."""
         unflatten = self._unflatten(table, refresh=False) or list
         try:
             return unflatten(columns)
@@ -548,7 +555,7 @@ class Client:
             return unflatten(columns)
 
     def _unflatten(self, table: str, *, refresh: bool) -> Callable[[list[Any]], Any] | None:
-        """What nests a flat list like a table's signature; `None` without a signature."""
+        """Returns a function that nests a flat list like a table's signature, or `None`."""
         if refresh or table not in self._signature_cache:
             self.server_info()
         if table not in self._signature_cache:

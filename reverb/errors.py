@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every exception class of the package.
 
-A class has two kinds of parents: `ReverbError`, which new programs catch, and the builtin that the
-original raised in the same place, so that the `except` clauses of existing programs keep working.
+A class has two kinds of parents: `ReverbError`, for new programs to catch, and the builtin that
+dm-reverb raises in the same place, so that `except` clauses of existing programs keep working.
 """
 
 from collections.abc import Sequence
@@ -30,47 +30,47 @@ class ReverbError(Exception):
     """The base of all errors of this package.
 
     Attributes:
-      samples: Of an error that `Client.sample_batch` or `Client.sample` raised: the items that had
-        been sampled by then and were not returned, a list of `ReplaySample`. Else empty.
+      samples: In an error of `Client.sample_batch` or `Client.sample`: the items that were sampled
+        and not returned, a list of `ReplaySample`. Otherwise empty.
     """
 
     samples: Sequence[Any] = ()
 
-    # In a `tf.function`, TensorFlow raises an error once more with a longer text. It keeps the
-    # class of those errors only that have this initialiser; others become an error of its own.
+    # In a `tf.function`, TensorFlow raises errors again with a longer text. It keeps an error's
+    # class only if the class has this initialiser; others become a TensorFlow error.
     __init__ = Exception.__init__
 
 
 class DeadlineExceededError(ReverbError, RuntimeError):
-    """A timeout passed, of a call or of a rate limiter; the text says what it waited for."""
+    """The deadline of a call or of a rate limiter passed; the text says what it waited for."""
 
 
 class InvalidArgumentError(ReverbError, ValueError):
-    """A value that no state of the system could accept."""
+    """A value that is invalid in any state of the system."""
 
 
 class SignatureMismatchError(InvalidArgumentError):
-    """Shape, dtype or number of columns differ from what was declared or appended before."""
+    """Shape, dtype or number of columns differ from the signature, or from earlier steps."""
 
 
 class TableNotFoundError(ReverbError, RuntimeError, ValueError):
-    """No table of that name; the text lists the tables there are.
+    """No table has that name; the text lists the tables of the server.
 
-    It has both builtin parents because the original raised `ValueError` where a writer noticed and
-    `RuntimeError` where the server did.
+    It has both builtin parents because in dm-reverb a writer raises `ValueError`, other calls
+    `RuntimeError`.
     """
 
 
 class FailedPreconditionError(ReverbError, RuntimeError):
-    """The object is in a state that does not allow the call: closed, expired, failed earlier."""
+    """The state of the object does not allow the call: it is closed or expired, or it failed."""
 
 
 class PermissionDeniedError(ReverbError, RuntimeError):
-    """What stands before the server, a proxy for example, does not allow the call."""
+    """A proxy in front of the server, or a similar component, denied the call."""
 
 
 class UnauthenticatedError(ReverbError, RuntimeError):
-    """What stands before the server, a proxy for example, does not know who calls."""
+    """A proxy in front of the server, or a similar component, requires credentials."""
 
 
 class ResourceExhaustedError(ReverbError, IndexError):
@@ -78,15 +78,15 @@ class ResourceExhaustedError(ReverbError, IndexError):
 
 
 class UnimplementedError(ReverbError, NotImplementedError):
-    """Not offered here."""
+    """The server or this package does not support the call or option."""
 
 
 class UnavailableError(ReverbError, RuntimeError):
-    """No server answers at the address, or it went away."""
+    """No server answers at the address, or the connection to it failed."""
 
 
 class CancelledError(ReverbError, RuntimeError):
-    """The call was abandoned: the server is stopping, or the iterator was dropped."""
+    """The call was cancelled: the server is stopping, or the iterator was closed."""
 
 
 class DataLossError(ReverbError, RuntimeError):
@@ -94,4 +94,4 @@ class DataLossError(ReverbError, RuntimeError):
 
 
 class InternalError(ReverbError, RuntimeError):
-    """A fault of this package; please report it."""
+    """A bug in this package; please report it."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is next: the selectors of a table, to sample and to remove.
+"""Selectors: which item a table samples or evicts next.
 
-Each object serves one table in one place; make a new one for every use.
+Make a new object for every use: it serves one table, as sampler or as remover.
 
 Example:
   >>> sampler, remover = Prioritized(0.8), Fifo()
@@ -19,7 +19,7 @@ __all__ = ["Fifo", "Lifo", "MaxHeap", "MinHeap", "Prioritized", "Uniform", "from
 Fifo = native.FifoSelector
 # The item that was inserted last.
 Lifo = native.LifoSelector
-# Any item, all with the same probability.
+# Any item, each with the same probability.
 Uniform = native.UniformSelector
 # `Prioritized(priority_exponent)`: item i with probability p_i ** exponent / sum_k p_k ** exponent,
 # and never an item of priority 0 while others are positive ("Prioritized Experience Replay",
@@ -27,16 +27,16 @@ Uniform = native.UniformSelector
 Prioritized = native.PrioritizedSelector
 # The item of highest priority; among equals the one that was inserted or updated least recently.
 MaxHeap = functools.partial(native.HeapSelector, False)
-# The item of lowest priority, likewise.
+# The item of lowest priority; among equals the one that was inserted or updated least recently.
 MinHeap = functools.partial(native.HeapSelector, True)
 
 
 def from_options(options: Any) -> native.ItemSelector:
-    """A new selector of the kind that a `KeyDistributionOptions` message describes.
+    """Makes the selector that a `KeyDistributionOptions` message describes.
 
     Raises:
-      UnimplementedError: If the message names no kind.
-      InvalidArgumentError: If it says `false` where only `true` has a meaning.
+      UnimplementedError: If the message names no selector.
+      InvalidArgumentError: If it is `false` where only `true` has a meaning.
     """
     kind = options.WhichOneof("distribution")
     if kind == "prioritized":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where programs look for `reverb.PatternDataset`. Imports TensorFlow."""
+"""Import path of `reverb.PatternDataset`. Imports TensorFlow."""
 
 from reverb.tf_ops.pattern_dataset import PatternDataset, pattern_dataset_with_info
 

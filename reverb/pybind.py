@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Old name of the compiled module, for programs that name its classes in annotations.
+"""Import path of dm-reverb: its native module, for programs that name its classes in annotations.
 
-What they call on objects of these classes is in the public classes: their methods have names of
-their own here.
+Methods of these classes have other names than in dm-reverb; use the public classes instead.
 """
 
 import operator as _operator
@@ -58,34 +57,34 @@ Writer = _native.Writer
 
 
 def selector_from_proto(options: bytes) -> _native.ItemSelector:
-    """A new selector of the kind that a serialized `KeyDistributionOptions` describes."""
+    """Makes the selector that a serialized `KeyDistributionOptions` describes."""
     return _from_options(_protos.KeyDistributionOptions.FromString(options))
 
 
 def create_default_checkpointer(
     name: str, group: str, fallback_checkpoint_path: str | None, /
 ) -> Checkpointer:
-    """What `DefaultCheckpointer(name, group, fallback_checkpoint_path)` hands to a server.
+    """The options of `DefaultCheckpointer(name, group, fallback_checkpoint_path)`.
 
     Args:
-      name: Directory that holds the checkpoints.
+      name: Directory of checkpoints.
       group: Must be empty for saving.
-      fallback_checkpoint_path: A checkpoint to load if there is none; empty or `None`: no other.
+      fallback_checkpoint_path: A checkpoint to load if there is none; empty or `None`: no fallback.
     """
     return Checkpointer(name, group, fallback_checkpoint_path or None)
 
 
 class TableExtension:
-    """The base of what the original's tables can be extended by; nothing is one here."""
+    """The base of dm-reverb's table extensions; there are none here."""
 
     def __init__(self) -> None:
         raise TypeError("reverb.pybind.TableExtension cannot be built by programs")
 
 
 class ChunkerOptions:
-    """The base of the two kinds of lengths of chunks, which can be built, compared and named.
+    """The base of dm-reverb's options for chunk lengths, which can be made, compared and printed.
 
-    Writers take none of them: `TrajectoryWriter.configure` takes the lengths themselves.
+    Writers do not take them: `TrajectoryWriter.configure` takes the numbers.
     """
 
     def __init__(self) -> None:
@@ -93,7 +92,7 @@ class ChunkerOptions:
 
 
 class ConstantChunkerOptions(ChunkerOptions):
-    """Chunks of one length. Equal to others of the same two numbers."""
+    """Chunks of constant length. Equal if both numbers are equal."""
 
     def __init__(
         self, max_chunk_length: _SupportsIndex, num_keep_alive_refs: _SupportsIndex
@@ -116,7 +115,7 @@ class ConstantChunkerOptions(ChunkerOptions):
 
 
 class AutoTunedChunkerOptions(ChunkerOptions):
-    """Chunks whose length the writer chooses. Equal to others of the same `num_keep_alive_refs`."""
+    """Chunks whose length the writer chooses. Equal if `num_keep_alive_refs` is equal."""
 
     def __init__(
         self, num_keep_alive_refs: _SupportsIndex, throughput_weight: _SupportsFloat

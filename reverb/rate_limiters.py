@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a table may be read compared to how fast it is written.
+"""Rate limiters: how fast a table may be sampled compared to how fast it is written.
 
 A limiter counts inserts `I`, samples `S` and deletes `D`. With the parameters below,
-a further sample is allowed if `I - D >= min_size_to_sample` and
-`I * samples_per_insert - S - 1 >= min_diff`; a further insert is allowed if the table stays within
+a sample is allowed if `I - D >= min_size_to_sample` and
+`I * samples_per_insert - S - 1 >= min_diff`; an insert is allowed if the table stays within
 `min_size_to_sample` items or `(I + 1) * samples_per_insert - S <= max_diff`. Otherwise it waits.
 """
 
@@ -23,9 +23,9 @@ _logger = logging.getLogger("reverb")
 
 
 class RateLimiter:
-    """A limiter with all four parameters given; the subclasses know useful combinations.
+    """A limiter with all four parameters; the subclasses are common cases.
 
-    One object serves one table.
+    Each table needs an object of its own.
 
     Example:
       >>> RateLimiter(samples_per_insert=2.0, min_size_to_sample=10, min_diff=10.0, max_diff=30.0)
@@ -42,14 +42,14 @@ class RateLimiter:
         """Makes a limiter.
 
         Args:
-          samples_per_insert: How often an item is sampled on average, over 0.
-          min_size_to_sample: Samples wait until the table holds as many items, at least 1.
-          min_diff: Samples wait while `I * samples_per_insert - S` would fall below.
-          max_diff: Inserts wait while it would rise above.
+          samples_per_insert: How often an item is sampled on average; greater than 0.
+          min_size_to_sample: Samples wait until the table holds this many items; at least 1.
+          min_diff: Samples wait if `I * samples_per_insert - S` would fall below it.
+          max_diff: Inserts wait if `I * samples_per_insert - S` would rise above it.
 
         Raises:
           InvalidArgumentError: If a number is out of its range.
-          TypeError: If `min_size_to_sample` is no integer.
+          TypeError: If `min_size_to_sample` is not an integer.
         """
         if not samples_per_insert > 0:
             raise InvalidArgumentError(
@@ -79,7 +79,7 @@ class RateLimiter:
 
 
 class MinSize(RateLimiter):
-    """Samples wait until the table holds enough items; nothing else ever waits.
+    """Samples wait until the table holds `min_size_to_sample` items; inserts never wait.
 
     Example:
       >>> limiter = MinSize(1)
@@ -99,7 +99,7 @@ class MinSize(RateLimiter):
 
 
 class SampleToInsertRatio(RateLimiter):
-    """Holds the ratio of samples to inserts, within a margin.
+    """Keeps the ratio of samples to inserts within a margin.
 
     Example:
       >>> SampleToInsertRatio(samples_per_insert=4.0, min_size_to_sample=1000, error_buffer=400.0)
@@ -112,20 +112,20 @@ class SampleToInsertRatio(RateLimiter):
         min_size_to_sample: int,
         error_buffer: float | tuple[float, float],
     ) -> None:
-        """Makes a limiter around a ratio.
+        """Makes a limiter.
 
         Args:
-          samples_per_insert: How often an item is sampled on average, over 0.
-          min_size_to_sample: Samples wait until the table holds as many items, at least 1.
-          error_buffer: How far `I * samples_per_insert - S` may wander from
-            `min_size_to_sample * samples_per_insert`, in samples, both ways; or the pair
-            `(min_diff, max_diff)` itself.
+          samples_per_insert: How often an item is sampled on average; greater than 0.
+          min_size_to_sample: Samples wait until the table holds this many items; at least 1.
+          error_buffer: Maximum deviation of `I * samples_per_insert - S` from
+            `min_size_to_sample * samples_per_insert` in both directions, in samples; or the pair
+            `(min_diff, max_diff)`.
 
         Raises:
-          InvalidArgumentError: If a number is out of its range, or if the margin is too narrow for
-            one insert and one sample to follow each other.
+          InvalidArgumentError: If a number is out of its range, or if the margin is so narrow that
+            inserts and samples would wait for each other.
         """
-        # `m` items inserted and none sampled: the middle of the allowed range.
+        # The middle of the range: `min_size_to_sample` items inserted, none sampled.
         offset = samples_per_insert * min_size_to_sample
         min_diff, max_diff = _diffs(error_buffer, offset)
         if samples_per_insert <= 0:
@@ -160,7 +160,7 @@ class SampleToInsertRatio(RateLimiter):
 
 
 class Queue(RateLimiter):
-    """For queues: every item is sampled once, and inserts wait while `size` items are there."""
+    """For queues: every item is sampled once; inserts wait while the table holds `size` items."""
 
     def __init__(self, size: int) -> None:
         super().__init__(
@@ -178,7 +178,7 @@ class Stack(RateLimiter):
 
 
 def _diffs(error_buffer: Any, offset: float) -> tuple[float, float]:
-    if isinstance(error_buffer, numbers.Real):  # NumPy's numbers are registered as such.
+    if isinstance(error_buffer, numbers.Real):  # NumPy's numbers are `Real` too.
         margin = float(error_buffer)
         return offset - margin, offset + margin
     min_diff, max_diff = error_buffer

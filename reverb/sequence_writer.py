@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writer that makes an item of every sequence of steps by itself."""
+"""The sequence writer, which makes an item of every sequence of steps."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,10 +18,10 @@ class SequenceWriter:
     """Appends steps of one environment or of `B`; every sequence of them becomes an item.
 
     Made by `Client.sequence_writer`. The items of an episode are its windows of `sequence_length`
-    steps, or the episode as a whole; no item spans two episodes. Row `i` of every leaf belongs to
-    environment `i`, which has episodes of its own. May be shared by threads, and
-    `reverb.TFSequenceWriter` uses the same writer inside a `tf.function`. A writer that is dropped
-    without `flush` or a `with` block abandons its items.
+    steps, or the whole episode; no item spans two episodes. Row `i` of every leaf belongs to
+    environment `i`, which has its own episodes. Thread-safe. `reverb.TFSequenceWriter` uses the
+    same writer inside a `tf.function`. A writer that is deleted without `flush` or a `with` block
+    abandons its unconfirmed items.
 
     Example:
       >>> with client.sequence_writer("table", sequence_length=2, batch_size=2) as writer:
@@ -44,45 +44,45 @@ class SequenceWriter:
 
     @property
     def batch_size(self) -> int | None:
-        """Number of environments, `B`; `None` for one whose steps have no batch dimension."""
+        """Number of environments, `B`; `None`: one, whose steps have no batch dimension."""
         return self._batch_size
 
     @property
     def episode_steps(self) -> Any:
-        """Steps of each environment's current episode, int64 `[B]`; an int without batch size."""
+        """Number of steps in each environment's episode, int64 `[B]`; an int without batch size."""
         steps = self._writer.episode_steps
         return int(steps[0]) if self._batch_size is None else steps
 
     @property
     def num_dropped_episodes(self) -> int:
-        """Episodes that were longer than `max_sequence_length`, and so were not written."""
+        """Number of episodes that were dropped because they exceeded `max_sequence_length`."""
         return self._writer.num_dropped_episodes
 
     def append(self, step: Any, *, is_last: Any = False, priorities: Any = 1.0) -> int:
-        """Appends one step of each environment, and queues the items that are complete with it.
+        """Appends one step of each environment, and queues the items that it completes.
 
-        They are sent in the background; the server has them once `flush` returned. Blocks only
-        while tens of megabytes are on their way to tables that are taking them; never behind a
-        rate limiter.
+        Items are sent in the background; they are confirmed once `flush` has returned. Blocks only
+        for back-pressure, while tens of megabytes are in transit to tables that accept them; never
+        for a rate limiter.
 
         Args:
           step: Nest of arrays `[B, ...]`, or `[...]` without batch size; a column of an item is
-            `[L, ...]`. Structure, dtypes and shapes are those of the first step.
-          is_last: Whether the step is its episode's last: bools `[B]`, or one bool for all. The
-            next step begins a new episode.
+            `[L, ...]`. Structure, dtypes and shapes must equal those of the first step.
+          is_last: Whether the step is the last of its episode: bools `[B]`, or one bool for all.
+            The next step then begins a new episode.
           priorities: Priorities of the items that the step completes: numbers `[B]`, or one for
             all.
 
         Returns:
-          Number of items.
+          Number of items that were queued.
 
         Raises:
-          SignatureMismatchError: If the step differs from the first in a dtype or shape, or from
-            the signature of a table.
-          InvalidArgumentError: If the step differs from the first in its structure, if an argument
-            has another number of rows, or if a priority is NaN. In these cases, and in that above,
-            nothing was appended. If an episode is longer than `max_sequence_length`: then the other
-            rows were appended, and what is left of that episode is ignored.
+          SignatureMismatchError: If a dtype or shape differs from the first step or from a table's
+            signature. Nothing was appended.
+          InvalidArgumentError: If the structure differs from the first step, if an argument has
+            another number of rows, or if a priority is NaN; nothing was appended. Also if an
+            episode is longer than `max_sequence_length`: the other rows were appended, and the rest
+            of that episode is ignored.
           FailedPreconditionError: If the writer is closed or failed earlier.
           ReverbError: If the connection failed for good.
         """
@@ -96,13 +96,13 @@ class SequenceWriter:
         return num_items
 
     def end_episode(self, where: Any | None = None) -> None:
-        """Forgets unfinished episodes: the next step begins a new one. Never blocks.
+        """Drops unfinished sequences: the next step begins a new episode. Never blocks.
 
-        Items that were complete are on their way. To end an episode with its last step, and write
-        it where items are episodes, append that step with `is_last`.
+        Items that are already queued are sent. To end an episode normally, append its last step
+        with `is_last`; if items are episodes, this is what writes the episode.
 
         Args:
-          where: Bools `[B]`, or one bool for all: the environments to do it for; all if `None`.
+          where: Bools `[B]`, or one bool for all: the environments whose episode ends; `None`: all.
 
         Raises:
           InvalidArgumentError: If `where` has another shape.
@@ -117,12 +117,11 @@ class SequenceWriter:
 
         Args:
           block_until_num_items: How many items may still be unconfirmed on return.
-          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes; 0: not at
-            all.
+          timeout_ms: How long to block, in milliseconds; `None`: no limit; 0: do not wait.
 
         Raises:
-          DeadlineExceededError: After `timeout_ms`, with the numbers of the rate limiters that it
-            waited for; the items remain queued.
+          DeadlineExceededError: After `timeout_ms`; the text has the state of the rate limiters
+            that it waited for. The items remain queued.
           InvalidArgumentError: If `block_until_num_items` is negative.
           ReverbError: If the connection failed for good.
         """
@@ -132,25 +131,25 @@ class SequenceWriter:
         )
 
     def close(self) -> None:
-        """Stops at once, without a flush: what is not confirmed is abandoned.
+        """Closes at once, without a flush; unconfirmed items are abandoned.
 
         May be called from any thread and more than once.
         """
         self._writer.close()
 
     def _tensorflow_handle(self) -> int:
-        """What the ops of TensorFlow know the writer by."""
+        """Returns the number that identifies the writer in TensorFlow ops."""
         return self._writer.tensorflow_handle()
 
     def _columns(self) -> list[tuple[str, int, list[int]]]:
-        """Label, number of the dtype and a row's shape of each column; none before a step."""
+        """Label, dtype number and shape of a row of each column; empty before the first step."""
         return self._writer.columns()
 
     def __enter__(self) -> "SequenceWriter":
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
-        """Flushes and closes; after an exception in the body, or a `close`, it only closes."""
+        """Flushes and closes; after an exception in the block, or a `close`, it only closes."""
         try:
             if exc_type is None and not self._writer.closed:
                 self.flush()
@@ -172,7 +171,7 @@ class SequenceWriter:
         return self._per_row(argument, mask)
 
     def _per_row(self, argument: str, array: np.ndarray) -> Any:
-        """A value for each row `[B]`, or one value of Python for all."""
+        """One value per row, `[B]`, or a Python scalar for all rows."""
         if array.ndim == 0:
             return array.item()
         if self._batch_size is None:
@@ -189,7 +188,7 @@ class SequenceWriter:
 
 
 def column_label(path: tuple[Any, ...]) -> str:
-    """What errors call a column: its path in the step, joined with `/`."""
+    """Name of a column in error texts: its path in the step, joined with `/`."""
     return "/".join(str(key) for key in path) or "step"
 
 
@@ -202,7 +201,7 @@ def make_sequence_writer(
     max_sequence_length: int | None,
     drop_long_episodes: bool,
 ) -> SequenceWriter:
-    """Checks the arguments of `Client.sequence_writer`, and does what it says."""
+    """Checks the arguments of `Client.sequence_writer` and makes the writer."""
     names = [tables] if isinstance(tables, str) else list(tables)
     if not names:
         raise InvalidArgumentError("tables must name at least one table, got none")

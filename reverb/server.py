@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables, and the server that holds them."""
+"""Tables, and the server that serves them."""
 
 import abc
 import collections
@@ -32,15 +32,15 @@ _INT32_LIMIT = 2**31
 
 
 class TableExtensionBase(abc.ABC):
-    """The base of what observes a table; programs may name it, none can be built yet."""
+    """The base of table extensions, which observe a table. No extension exists yet."""
 
     @abc.abstractmethod
     def build_internal_extensions(self, table_name: str) -> Sequence[Any]:
-        """The compiled extensions to register with the table."""
+        """Makes the native extensions to register with the table."""
 
 
 class Table:
-    """Items with priorities, who of them is next, and how fast.
+    """A bounded collection of prioritized items with a sampler, a remover and a rate limiter.
 
     Every table needs selectors and a rate limiter of its own.
 
@@ -67,24 +67,24 @@ class Table:
         *,
         seed: int | None = None,
     ) -> None:
-        """Makes a table, empty and not served yet.
+        """Makes an empty table, which is not served yet.
 
         Args:
           name: Name of the table, unique in its server.
-          sampler: Picks the items to sample.
-          remover: Picks the item to remove when the table is full.
-          max_size: Number of items that the table holds at most.
+          sampler: Selector of the items to sample.
+          remover: Selector of the item to evict when the table is full.
+          max_size: Maximum number of items.
           rate_limiter: Delays samples and inserts.
-          max_times_sampled: Removes an item after as many samples; below 1 means never.
+          max_times_sampled: An item is removed after it was sampled this often; below 1: never.
           extensions: Observers of the table; none is available yet.
           signature: Nest of specs of the items' columns `[T, ...]`: any objects with a `shape` and
             a `dtype`. Clients compare items with it before they send them.
-          seed: Makes the random choices of this table repeatable.
+          seed: Makes the random choices of this table reproducible.
 
         Raises:
-          InvalidArgumentError: If an argument is out of its range, if a leaf of the signature is no
-            spec, or if a selector or the limiter is in use already.
-          UnimplementedError: If an extension builds something.
+          InvalidArgumentError: If an argument is out of its range, if a leaf of the signature is
+            not a spec, or if a selector or the rate limiter is already in use.
+          UnimplementedError: If an extension builds a native extension.
         """
         if not name:
             raise InvalidArgumentError("name must not be empty")
@@ -128,7 +128,7 @@ class Table:
         extensions: Sequence[TableExtensionBase] = (),
         signature: SpecNest | None = None,
     ) -> "Table":
-        """A table that hands out every item once, first in, first out; inserts wait while full."""
+        """Makes a first-in, first-out queue: items are sampled once; inserts wait while full."""
         return cls(
             name=name,
             sampler=item_selectors.Fifo(),
@@ -148,7 +148,7 @@ class Table:
         extensions: Sequence[TableExtensionBase] = (),
         signature: SpecNest | None = None,
     ) -> "Table":
-        """A table that hands out every item once, last in, first out; inserts wait while full."""
+        """Makes a last-in, first-out stack: items are sampled once; inserts wait while full."""
         return cls(
             name=name,
             sampler=item_selectors.Lifo(),
@@ -167,14 +167,14 @@ class Table:
 
     @property
     def info(self) -> TableInfo:
-        """Options and counters at this moment, read without a connection."""
+        """Current settings and counters, read without a connection."""
         return TableInfo.from_serialized_proto(self.internal_table.info())
 
     def can_sample(self, num_samples: int) -> bool:
-        """Whether the rate limiter would allow as many samples now.
+        """Whether the rate limiter would allow `num_samples` samples now.
 
         Args:
-          num_samples: At least 1. `max_times_sampled` is not taken into account.
+          num_samples: At least 1. `max_times_sampled` is not considered.
 
         Raises:
           InvalidArgumentError: If `num_samples` is below 1.
@@ -182,10 +182,10 @@ class Table:
         return self.internal_table.can_sample(num_samples)
 
     def can_insert(self, num_inserts: int) -> bool:
-        """Whether the rate limiter would allow as many inserts now.
+        """Whether the rate limiter would allow `num_inserts` inserts now.
 
         Args:
-          num_inserts: At least 1. `max_size` is not taken into account.
+          num_inserts: At least 1. `max_size` is not considered.
 
         Raises:
           InvalidArgumentError: If `num_inserts` is below 1.
@@ -205,7 +205,7 @@ class Table:
         *,
         seed: int | None = None,
     ) -> "Table":
-        """A new and empty table with some options changed; `None` copies the option.
+        """Makes an empty table with other options; `None` copies the option of this table.
 
         An empty signature, such as `{}`, removes the signature.
         """
@@ -242,9 +242,9 @@ def _encode_signature(signature: SpecNest | None) -> bytes | None:
 
 
 class Server:
-    """Serves tables over gRPC, and to clients of the same process without a socket.
+    """Serves tables over gRPC, and without a socket to clients in the same process.
 
-    Lives as long as the object: keep it, or call `wait`.
+    The server stops when the object is deleted: keep a reference, or call `wait`.
 
     Example:
       >>> server = Server([Table.queue("queue", max_size=10)])
@@ -264,32 +264,33 @@ class Server:
         keepalive_s: float | None = DEFAULT_KEEPALIVE_S,
         keepalive_timeout_s: float = DEFAULT_KEEPALIVE_TIMEOUT_S,
     ) -> None:
-        """Loads the latest checkpoint if there is one, then starts serving.
+        """Loads the latest checkpoint if there is one, then starts to serve.
 
         Args:
-          tables: At least one table, with names that differ.
-          port: TCP port; `None` or 0 lets the system choose a free one.
+          tables: At least one table; names must be unique.
+          port: TCP port; `None` or 0: any free port.
           checkpointer: Where to save the tables, and what to load. `None`: nothing is loaded, and
-            checkpoints go to a temporary directory that is made when the first one is asked for.
-          host: Address to listen on; all of the machine's if `None`.
-          checkpoint_interval_s: Saves by itself, as many seconds after it last began to. A save
-            that fails is logged, and tried again after the next interval.
-          checkpoint_on_stop: Whether `stop` saves first. A server that is only dropped does not.
-          keepalive_s: Time between two pings to a client while it has a call open, in seconds, from
-            0.1 to 86400; `None`: no pings. Clients of dm-reverb get none in any case: there, TCP
-            notices after about half a minute that the machine has vanished.
-          keepalive_timeout_s: A client that sends nothing for this long after a ping is taken for
-            lost: its calls end, and what waits of them at tables is withdrawn. In seconds, from 0.1
-            to 86400; a client may be frozen for as long.
+            the first save makes a temporary directory.
+          host: Address to listen on; `None`: all addresses.
+          checkpoint_interval_s: Interval of automatic saves, in seconds, from the start of one save
+            to the start of the next. A save that fails is logged, and retried after the interval.
+          checkpoint_on_stop: Whether `stop` saves first. A server that is deleted without `stop`
+            does not save.
+          keepalive_s: Interval of pings to a client while it has an open call, in seconds, from 0.1
+            to 86400; `None`: no pings. A dm-reverb client is never pinged; TCP detects after about
+            half a minute that its machine has vanished.
+          keepalive_timeout_s: A client that sends nothing for this long after a ping counts as
+            lost: its calls end, and its pending inserts and samples are cancelled. In seconds, from
+            0.1 to 86400. A client that freezes for less than this is tolerated.
 
         Raises:
-          InvalidArgumentError: If there is no table, if two have the same name, if one was given to
-            a server before, if the port is out of its range or in use, if a time is out of its
+          InvalidArgumentError: If there is no table, if names are not unique, if a table was given
+            to a server before, if the port is out of its range or in use, if a time is out of its
             range, or if the checkpoint has a table that is not among `tables`.
-          DataLossError: If the checkpoint is damaged; names the file and the place.
-          FailedPreconditionError: If the checkpoint cannot be read, if an item does not go with the
-            settings of its table, or if another server that is running has the checkpoint or the
-            name of the checkpointer; names directory, checkpoint and process.
+          DataLossError: If the checkpoint is damaged; names the file and the position.
+          FailedPreconditionError: If the checkpoint cannot be read, if an item does not match the
+            settings of its table, or if another running server uses the checkpoint or the
+            checkpointer's name; names directory, checkpoint and process.
         """
         tables = list(tables or ())
         if not tables:
@@ -335,18 +336,18 @@ class Server:
         return self._server.port()
 
     def localhost_client(self) -> Client:
-        """A client of this server, for the same machine."""
+        """Makes a client of this server, for use on the same machine."""
         return Client(f"localhost:{self.port}")
 
     def stop(self) -> None:
-        """Stops serving; every call that waits at this server ends with an error.
+        """Stops the server; calls that wait at it end with an error.
 
-        Saves first if the server was made with `checkpoint_on_stop`, and blocks meanwhile. A
-        checkpoint that somebody else has asked for is given up. May be called more than once.
+        With `checkpoint_on_stop` it saves first, and blocks meanwhile. A save that a client has
+        requested is aborted. May be called more than once.
 
         Raises:
-          FailedPreconditionError: If it could not save; the server is stopped all the same. So are
-            all other errors of `Client.checkpoint`.
+          FailedPreconditionError: If the save failed; other errors of `Client.checkpoint` are
+            possible too. The server is stopped in any case.
         """
         save, self._checkpoint_on_stop = self._checkpoint_on_stop, False
         try:
@@ -358,8 +359,8 @@ class Server:
     def wait(self) -> None:
         """Blocks until the server is stopped.
 
-        Other signals than that of Ctrl-C are left to the program: SIGTERM and SIGHUP end it without
-        a save, unless it handles them. The command `reverb_server` does.
+        Handles no signal but SIGINT (Ctrl-C): SIGTERM and SIGHUP end the process without a save,
+        unless the program handles them, as the command `reverb_server` does.
 
         Raises:
           KeyboardInterrupt: On Ctrl-C.
@@ -370,7 +371,7 @@ class Server:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Stops serving."""
+        """Stops the server."""
         self.stop()
 
     def __del__(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writer that makes items by itself, wherever a pattern fits and its conditions hold."""
+"""The structured writer, which makes items wherever a pattern applies and its conditions hold."""
 
 from typing import Any
 
@@ -43,10 +43,10 @@ __all__ = [
 
 
 class StructuredWriter:
-    """Appends steps; items follow from the patterns that it was made with.
+    """Appends steps, and makes items by the patterns of its configs.
 
-    Made by `Client.structured_writer`. Serves one thread. When it is dropped it sends what it
-    holds.
+    Made by `Client.structured_writer`. Not thread-safe. A writer that is deleted first flushes its
+    items, for a bounded time.
 
     Example:
       >>> step = create_reference_step({"observation": None, "action": None})
@@ -71,21 +71,21 @@ class StructuredWriter:
         return self._writer.step_is_open
 
     def append(self, data: Any, *, partial_step: bool = False) -> None:
-        """Appends one step, or a part of one, and makes the items that follow from it.
+        """Appends one step, or a part of one, and makes the items that it completes.
 
-        Blocks only while tens of megabytes are on their way to tables that are taking them; never
-        behind a rate limiter.
+        Blocks only for back-pressure, while tens of megabytes are in transit to tables that accept
+        them; never for a rate limiter.
 
         Args:
-          data: Nest of arrays, with the same number of leaves in every call; `None` means: no value
-            in this call. Columns that no pattern reads are dropped.
-          partial_step: Leaves the step open, so that a later call may fill other columns of it.
+          data: Nest of arrays, with the same number of leaves in every call; `None`: no value in
+            this call. Columns that no pattern reads are dropped.
+          partial_step: Leaves the step open, so that a later call can fill other columns of it.
 
         Raises:
           SignatureMismatchError: If a leaf's shape or dtype differs from its column's.
           InvalidArgumentError: If the number of leaves differs from the first call's, or if the
             column of a `td_error` cannot be used.
-          FailedPreconditionError: If a column has a value in the open step already.
+          FailedPreconditionError: If a column already has a value in the open step.
           ReverbError: If the connection failed for good.
         """
         leaves = tree.flatten(data)
@@ -104,8 +104,7 @@ class StructuredWriter:
 
         Args:
           block_until_num_items: How many items may still be unconfirmed on return.
-          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes; 0: not at
-            all.
+          timeout_ms: How long to block, in milliseconds; `None`: no limit; 0: do not wait.
 
         Raises:
           DeadlineExceededError: After `timeout_ms`; the items remain queued.
@@ -120,9 +119,11 @@ class StructuredWriter:
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
         """Makes the items that are due at the end, flushes, and starts a new episode.
 
+        Blocks until all items are confirmed.
+
         Args:
-          clear_buffers: Forgets the steps. If False, patterns may reach back into this episode.
-          timeout_ms: As in `flush`; 0: not at all.
+          clear_buffers: Clears the steps. If False, later items may use steps of this episode.
+          timeout_ms: As in `flush`.
 
         Raises:
           DeadlineExceededError: After `timeout_ms`; call again.

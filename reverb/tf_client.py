@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where programs look for `reverb.TFClient`. Imports TensorFlow."""
+"""Import path of `reverb.TFClient`. Imports TensorFlow."""
 
 from reverb.tf_ops.tf_client import TFClient
 

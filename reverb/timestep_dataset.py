@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where programs look for `reverb.TimestepDataset`. Imports TensorFlow."""
+"""Import path of `reverb.TimestepDataset`. Imports TensorFlow."""
 
 from reverb.tf_ops.timestep_dataset import TimestepDataset
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where programs look for `reverb.TrajectoryDataset`. Imports TensorFlow."""
+"""Import path of `reverb.TrajectoryDataset`. Imports TensorFlow."""
 
 from reverb.tf_ops.trajectory_dataset import TrajectoryDataset
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writers that make items of any columns of their history."""
+"""Trajectory writers, whose items are slices of the columns of their history."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ from reverb.core import native
 __all__ = ["BatchedTrajectoryWriter", "TrajectoryColumn", "TrajectoryWriter"]
 
 TrajectoryColumn = native.TrajectoryColumn
-# Under this name programs ask whether something is a column of `history`.
+# The name that programs use to check whether an object is a column of `history`.
 _ColumnHistory = native.ColumnHistory
 
-# The original had two classes of its own, `ReverbError` and `DeadlineExceededError`. After them it
-# skipped the flush at the end of a `with` block; after its other errors, which were builtins and
-# are `ReverbError`s too now, it flushed.
+# dm-reverb skips the flush at the end of a `with` block after a `ReverbError` or a
+# `DeadlineExceededError`, and flushes after its other errors. Those are builtins in dm-reverb; here
+# they are these subclasses of `ReverbError`.
 _NEW_ERRORS = (
     errors.CancelledError,
     errors.DataLossError,
@@ -38,8 +38,8 @@ _NEW_ERRORS = (
 class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
     """Appends steps to a local history and makes items of slices of it.
 
-    Made by `Client.trajectory_writer`. Serves one thread; only `close` may be called from others.
-    A writer that is dropped without `flush`, `end_episode` or a `with` block abandons its items.
+    Made by `Client.trajectory_writer`. Not thread-safe, except for `close`. A writer that is
+    deleted without `flush`, `end_episode` or a `with` block abandons its unconfirmed items.
 
     Example:
       >>> with client.trajectory_writer(num_keep_alive_refs=3) as writer:
@@ -68,8 +68,9 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
     def create_item(self, table: str, priority: float, trajectory: Any) -> None:
         """Queues an item for a table; it is sent in the background.
 
-        The server has the item once `flush` or `end_episode` returned. Blocks only while tens of
-        megabytes are on their way to tables that are taking them; never behind a rate limiter.
+        The item is confirmed once `flush` or `end_episode` has returned. Blocks only for
+        back-pressure, while tens of megabytes are in transit to tables that accept them; never for
+        a rate limiter.
 
         Args:
           table: Name of the table.
@@ -77,10 +78,10 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
           trajectory: Nest of columns, each an index or slice of a leaf of `history`.
 
         Raises:
-          TypeError: If a leaf of the trajectory is no `TrajectoryColumn`.
-          InvalidArgumentError: If a column is empty or no longer within reach, or if the priority
-            is NaN.
-          SignatureMismatchError: If the columns differ from the table's signature.
+          TypeError: If a leaf of the trajectory is not a `TrajectoryColumn`.
+          InvalidArgumentError: If a column is empty or refers to values that have expired, or if
+            the priority is NaN.
+          SignatureMismatchError: If the columns do not match the table's signature.
           TableNotFoundError: If the server has no such table and items are validated.
           FailedPreconditionError: If the writer is closed or failed earlier.
         """
@@ -91,14 +92,12 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
         """Flushes, then starts a new episode; blocks until all items are confirmed.
 
         Args:
-          clear_buffers: Forgets the history. If False, later items may reach back into this
-            episode.
-          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes; 0: not at
-            all.
+          clear_buffers: Clears the history. If False, later items may use steps of this episode.
+          timeout_ms: How long to block, in milliseconds; `None`: no limit; 0: do not wait. (In
+            `flush`, 0 means no limit.)
 
         Raises:
-          DeadlineExceededError: After `timeout_ms`. The episode goes on as if never called; call
-            again.
+          DeadlineExceededError: After `timeout_ms`. The episode is unchanged; call again.
           ReverbError: If the connection failed for good.
         """
         self._writer.end_episode(clear_buffers, clamped_timeout_ms(timeout_ms))
@@ -107,9 +106,9 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
-        """Flushes, unless the body gave up with a `ReverbError` such as a deadline.
+        """Flushes, unless the block raised a `ReverbError`, for example for a deadline.
 
-        The writer stays open. If the body closed it there is nothing left to do.
+        The writer stays open. Does nothing if the block closed it.
         """
         if not self._writer.closed and (exc_type is None or not _skips_flush(exc_type)):
             self.flush()
@@ -124,10 +123,10 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
     """A trajectory writer for `B` environments that are stepped together, without a loop in Python.
 
     Made by `Client.batched_trajectory_writer`. Row `i` of every leaf belongs to environment `i`,
-    which has its own history and its own episodes. Indices count from the newest step of each
-    environment, so use negative ones: `history["obs"][-3:]` is a batch of columns `[B, 3, ...]`,
-    and so is `history["obs"][[-3, -2, -1]]`. Such a list, or an array `[K]` of integers, may have
-    any order and repeat steps.
+    which has its own history and its own episodes. Use negative indices, which count from the
+    newest step of each environment: `history["obs"][-3:]` is a batch of columns `[B, 3, ...]`, and
+    so is `history["obs"][[-3, -2, -1]]`. A list, or an array `[K]` of integers, may have any order
+    and repeat steps.
 
     Example:
       >>> with client.batched_trajectory_writer(batch_size=2, num_keep_alive_refs=3) as writer:
@@ -158,33 +157,33 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
 
     @property
     def episode_steps(self) -> np.ndarray:
-        """Closed steps since each environment's episode began, int64 `[B]`."""
+        """Number of closed steps in each environment's episode, int64 `[B]`."""
         return self._writer.episode_steps
 
     def create_items(
         self, table: str, priorities: Any, trajectory: Any, *, where: Any | None = None
     ) -> int:
-        """Queues one item for each chosen environment; they are sent in the background.
+        """Queues one item for each selected environment; they are sent in the background.
 
-        All or none, if there is an error. Blocks as `TrajectoryWriter.create_item`.
+        On an error no item is queued. Blocks as `TrajectoryWriter.create_item`.
 
         Args:
           table: Name of the table.
-          priorities: Numbers `[B]`, or one for all; only those of chosen environments matter.
+          priorities: Numbers `[B]`, or one for all; only those of selected environments are used.
           trajectory: Nest of columns, each an index, a slice or a list of indices of a leaf of
             `history`.
-          where: Booleans `[B]`, the environments to make an item of. If `None`, all whose episode
-            is long enough for the steps that the columns ask for.
+          where: Booleans `[B]` that select environments; `None`: all whose episode has the steps
+            that the columns refer to.
 
         Returns:
           Number of items.
 
         Raises:
-          TypeError: If a leaf of the trajectory is no column of a batched history.
-          InvalidArgumentError: If an argument has another shape, if a chosen environment has fewer
-            steps than a column reaches back (the text names it), if a column is empty, or if a
+          TypeError: If a leaf of the trajectory is not a column of a batched history.
+          InvalidArgumentError: If an argument has another shape, if a selected environment has
+            fewer steps than a column refers to (the text names it), if a column is empty, or if a
             priority is NaN.
-          SignatureMismatchError: If the columns differ from the table's signature.
+          SignatureMismatchError: If the columns do not match the table's signature.
           TableNotFoundError: If the server has no such table and items are validated.
         """
         columns = tree.flatten(trajectory)
@@ -202,14 +201,14 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         )
 
     def end_episode(self, where: Any | None = None, *, clear_buffers: bool = True) -> None:
-        """Starts a new episode in each chosen environment.
+        """Starts a new episode in each selected environment.
 
-        Never blocks, unlike the writer of one environment: the others go on stepping. Items are on
-        their way; `flush` waits for them.
+        Never blocks, unlike `TrajectoryWriter.end_episode`: the other environments can continue.
+        Queued items are sent in the background; `flush` waits for them.
 
         Args:
-          where: Booleans `[B]`, the environments whose episode ends; all if `None`.
-          clear_buffers: Forgets their history.
+          where: Booleans `[B]`, the environments whose episode ends; `None`: all.
+          clear_buffers: Clears their history.
 
         Raises:
           InvalidArgumentError: If `where` has another shape.
@@ -222,7 +221,7 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
-        """Flushes and closes; after an exception in the body, or a `close`, it only closes."""
+        """Flushes and closes; after an exception in the block, or a `close`, it only closes."""
         try:
             if exc_type is None and not self._writer.closed:
                 self.flush()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The older writer: items are the last steps, all columns alike."""
+"""The legacy writer: an item is the last few steps, with the same length in all columns."""
 
 import logging
 from typing import Any
@@ -19,8 +19,8 @@ _logger = logging.getLogger("reverb")
 class Writer:
     """Appends whole steps and makes items of the last few of them.
 
-    Made by `Client.writer`. Serves one thread. Prefer `TrajectoryWriter`, which can do all of this
-    and more.
+    Made by `Client.writer`. Not thread-safe. Prefer `TrajectoryWriter`, which does all of this and
+    more.
 
     Example:
       >>> with client.writer(max_sequence_length=2) as writer:
@@ -42,8 +42,8 @@ class Writer:
           data: Nest of arrays; a leaf of shape `[...]` becomes a row of its column `[T, ...]`.
 
         Raises:
-          InvalidArgumentError: If the step has another number of leaves, shape or dtype than the
-            steps that it shares a chunk with.
+          InvalidArgumentError: If number, shape or dtype of the leaves differ from those of the
+            other steps in the same chunk.
           FailedPreconditionError: If the writer is closed.
         """
         self._check_open("append")
@@ -53,11 +53,11 @@ class Writer:
         """Appends several steps.
 
         Args:
-          sequence: Nest of arrays `[T, ...]`; the same as `append` of each of the `T` slices.
+          sequence: Nest of arrays `[T, ...]`; equal to `append` of each of the `T` slices.
 
         Raises:
-          InvalidArgumentError: If there is no leaf, if a leaf is a scalar, if leaves differ in `T`,
-            or as in `append`.
+          InvalidArgumentError: If there is no leaf, if a leaf is a scalar, or if leaves differ in
+            `T`; otherwise as in `append`.
           FailedPreconditionError: If the writer is closed.
         """
         self._check_open("append_sequence")
@@ -76,7 +76,7 @@ class Writer:
     def create_item(self, table: str, num_timesteps: int, priority: float) -> None:
         """Makes an item of the last steps.
 
-        It is sent when its last step's chunk is complete, or by `flush` or `close`.
+        The item is sent when the chunk of its last step is complete, or by `flush` or `close`.
 
         Args:
           table: Name of the table.
@@ -84,7 +84,7 @@ class Writer:
           priority: Any number but NaN.
 
         Raises:
-          InvalidArgumentError: If there are fewer steps, or if the priority is NaN.
+          InvalidArgumentError: If fewer steps were appended, or if the priority is NaN.
           SignatureMismatchError: If the steps differ from the table's signature.
           TableNotFoundError: If the server has no such table.
           FailedPreconditionError: If the writer is closed.
@@ -107,11 +107,11 @@ class Writer:
         """Sends pending items, blocks until all are confirmed, and ends the connection.
 
         Args:
-          retry_on_unavailable: Waits for a server that went away to come back. If False, what it
-            has not confirmed is lost.
+          retry_on_unavailable: Waits for a server that became unavailable to come back. If False,
+            items that it has not confirmed are lost.
 
         Raises:
-          InvalidArgumentError: If the writer is closed already.
+          InvalidArgumentError: If the writer is already closed.
         """
         if self._closed:
             raise InvalidArgumentError("close was called before: the writer is closed")
@@ -124,9 +124,9 @@ class Writer:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Flushes and closes, also after an exception: every item is confirmed then.
+        """Flushes and closes, also after an exception, so that every item is confirmed.
 
-        Does nothing if the body closed the writer.
+        Does nothing if the block closed the writer.
         """
         if not self._closed:
             self.flush()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nest of all columns that a writer has seen: the union of what was appended so far.
+"""The nest of all columns of a writer: the union of the structures of all steps so far.
 
-A step may leave out fields that others had, and may bring new ones. Fields are matched by their
-path, so a tuple may stand in for a list and a dict for a named tuple. The containers keep the types
-of the data that brought them.
+A step may lack fields of earlier steps and may have new fields. Fields are matched by path, so a
+tuple matches a list, and a dict matches a named tuple. Each container keeps the type that it had
+when it first appeared.
 """
 
 import collections
@@ -19,7 +19,7 @@ Path = tuple[Any, ...]
 
 
 class Column:
-    """A leaf of the union: the place of one column."""
+    """A leaf of the union: one column, with its path."""
 
     __slots__ = ("path",)
 
@@ -28,18 +28,19 @@ class Column:
 
 
 def merge(known: Any, data: Any, path: Path = ()) -> Any:
-    """The union of a nest of `Column`s with the structure of `data`.
+    """Returns the union of a nest of `Column`s with the structure of `data`.
 
     Args:
       known: A nest of columns; an empty tuple if there are none yet.
       data: Nest of values.
-      path: Where in the whole both of them are.
+      path: Path of both in the whole nest.
 
     Returns:
-      `known` itself if `data` brings nothing new.
+      The union; `known` itself if `data` has no new field.
 
     Raises:
-      InvalidArgumentError: If a leaf meets a nest, or if a container cannot take a new field.
+      InvalidArgumentError: If a field is a leaf in one and a nest in the other, or if a container
+        cannot have a new field.
     """
     values = _children(data)
     if isinstance(known, Column):
@@ -50,7 +51,7 @@ def merge(known: Any, data: Any, path: Path = ()) -> Any:
         )
     columns = _children(known)
     if not columns:
-        # An empty container has no column yet, so that anything may take its place.
+        # An empty container has no column yet, so anything may replace it.
         return known if values is not None and not values else _adopt(data, path)
     if values is None:
         raise InvalidArgumentError(
@@ -67,7 +68,7 @@ def merge(known: Any, data: Any, path: Path = ()) -> Any:
 
 
 def map_columns(function: Callable[[Column], Any], nest: Any) -> Any:
-    """The same nest with `function(column)` in place of every column."""
+    """Returns the nest with `function(column)` in place of each column."""
     if isinstance(nest, Column):
         return function(nest)
     children = _children(nest)
@@ -84,7 +85,7 @@ def _adopt(data: Any, path: Path) -> Any:
 
 
 def _children(nest: Any) -> dict[Any, Any] | None:
-    """The fields of a container, by the key that `tree` gives them in a path; None for a leaf."""
+    """Returns the fields of a container by their key in `tree`'s paths; `None` for a leaf."""
     if isinstance(nest, Column) or not tree.is_nested(nest):
         return None
     if isinstance(nest, Mapping):
@@ -98,7 +99,7 @@ def _children(nest: Any) -> dict[Any, Any] | None:
 
 
 def _rebuild(like: Any, children: dict[Any, Any], path: Path = ()) -> Any:
-    """A container of the type of `like` with the given fields."""
+    """Makes a container of the type of `like` with the given fields."""
     cls = type(like)
     try:
         if isinstance(like, collections.defaultdict):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Element types: NumPy's, and the numbers that TensorFlow's `DataType` gives them."""
+"""Converts between NumPy dtypes and the numbers of TensorFlow's `DataType`."""
 
 import functools
 import importlib
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-# Only these exist in NumPy itself. A string of any kind is stored as bytes and comes back as an
-# `object` array of `bytes`, hence `object`.
+# The types of NumPy itself. Strings of any kind are stored as bytes and sampled as `object` arrays
+# of `bytes`, hence `object`.
 _NUMPY_NAMES = {
     1: "float32",
     2: "float64",
@@ -26,7 +26,7 @@ _NUMPY_NAMES = {
     22: "uint32",
     23: "uint64",
 }
-# The ones that the package `ml_dtypes` adds to NumPy, with their width in bytes.
+# The types that the package `ml_dtypes` adds to NumPy, with their width in bytes.
 _EXTENSION_NAMES = {
     14: ("bfloat16", 2),
     24: ("float8_e5m2", 1),
@@ -49,14 +49,13 @@ _NUMBERS = {name: number for number, name in _NUMPY_NAMES.items()} | _OPAQUE_NUM
 
 @functools.cache
 def from_number(number: int) -> np.dtype[Any]:
-    """The NumPy dtype for a `DataType` number.
+    """Returns the NumPy dtype for a `DataType` number.
 
-    A type that NumPy lacks (and `ml_dtypes` does not provide either) becomes raw bytes of its
-    width, with its name in the dtype's metadata, so that a signature that uses it can still be
-    read and passed on.
+    A type that neither NumPy nor `ml_dtypes` has becomes raw bytes of its width, with its name in
+    the dtype's metadata, so that a signature with this type can still be read and written.
 
     Raises:
-      KeyError: If no tensor of that type can be stored.
+      KeyError: If tensors of that type cannot be stored.
     """
     if number in _NUMPY_NAMES:
         return np.dtype(_NUMPY_NAMES[number])
@@ -70,20 +69,20 @@ def from_number(number: int) -> np.dtype[Any]:
 
 
 def to_number(dtype: np.dtype[Any]) -> int:
-    """The `DataType` number of a NumPy dtype.
+    """Returns the `DataType` number of a NumPy dtype.
 
     Raises:
-      KeyError: If no tensor of that type can be stored.
+      KeyError: If tensors of that type cannot be stored.
     """
     name = (dtype.metadata or {}).get("reverb_dtype", dtype.name)
     return _NUMBERS[name]
 
 
 def as_dtype(value: Any) -> np.dtype[Any]:
-    """The NumPy dtype of anything that stands for one: NumPy's, TensorFlow's, jax's or torch's.
+    """Returns the NumPy dtype of a dtype of NumPy, TensorFlow, jax or torch.
 
     Raises:
-      TypeError: If `value` is no dtype.
+      TypeError: If `value` is not a dtype.
     """
     number = getattr(value, "as_datatype_enum", None)  # A TensorFlow dtype.
     if isinstance(number, int):
@@ -94,7 +93,7 @@ def as_dtype(value: Any) -> np.dtype[Any]:
     try:
         dtype = np.dtype(value)
     except TypeError:
-        # `torch.float32` and its like name a dtype after the last dot.
+        # The text of `torch.float32` names the dtype after the last dot.
         name = str(value).rpartition(".")[2]
         dtype = from_number(_OPAQUE_NUMBERS[name]) if name in _OPAQUE_NUMBERS else np.dtype(name)
     return np.dtype(object) if dtype.kind in "USTO" else dtype

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the trajectory writers share: how nests become columns.
+"""The base of the trajectory writers: turns nests into columns.
 
-A structure is looked at once, in Python. From then on the compiled writer recognises it, and a call
-of `append` is one native call.
+Python flattens each new structure once. Then the native writer recognises the structure, and
+`append` is one native call.
 """
 
 from typing import Any, Generic, TypeVar
@@ -18,21 +18,21 @@ _NativeWriter = TypeVar("_NativeWriter", native.TrajectoryWriter, native.Batched
 
 
 class NestWriter(Generic[_NativeWriter]):
-    """The base of the writers that have a history; not made by users."""
+    """The base of the writers with a history."""
 
     def __init__(self, internal_writer: _NativeWriter) -> None:
         self._writer = internal_writer
-        # Looked up once: `append` is the hottest call of an actor.
+        # Looked up once, because `append` is the hottest call of an actor.
         self._append = internal_writer.append
         self._columns: Any = ()
         self._history: Any = None
 
     @property
     def history(self) -> Any:
-        """Nest of the columns' histories, in the structure of the data appended so far.
+        """Nest of the columns' histories, with the structure of the data appended so far.
 
-        Leaf `name` has shape `[T, ...]`: index it with an int, a slice or a list of ints to get a
-        column of a trajectory. The histories are live: they grow as steps are appended.
+        Leaf `name` has shape `[T, ...]`. Index it with an int, a slice or a list of ints to get a
+        column of a trajectory. Histories grow as steps are appended.
 
         Raises:
           FailedPreconditionError: Before the first column.
@@ -46,18 +46,19 @@ class NestWriter(Generic[_NativeWriter]):
     def append(self, data: Any, *, partial_step: bool = False) -> None:
         """Appends one step, or a part of one, to the local history.
 
-        Nothing is sent before an item refers to it. Never blocks.
+        Data is sent only when an item refers to it. Never blocks.
 
         Args:
-          data: Nest of arrays, or of whatever NumPy turns into arrays. A leaf of shape `[...]`
-            becomes the newest row of its column `[T, ...]`. Fields may be left out, may be `None`
-            (both mean: no value in this step), and may appear later than the first step.
-          partial_step: Leaves the step open, so that a later call may fill other columns of it.
+          data: Nest of arrays, or of values that NumPy converts to arrays. A leaf of shape `[...]`
+            becomes the newest row of its column `[T, ...]`. A field may be missing or `None`, which
+            means no value in this step, and may first appear after the first step.
+          partial_step: Leaves the step open, so that a later call can fill other columns of it.
 
         Raises:
-          SignatureMismatchError: If a leaf's shape or dtype differs from its column's.
-          InvalidArgumentError: If a column already has a value in the open step, or if a leaf
-            meets a nest. Nothing was appended in all these cases.
+          SignatureMismatchError: If a leaf's shape or dtype differs from its column's. Nothing was
+            appended.
+          InvalidArgumentError: If a column already has a value in the open step, or if a leaf was a
+            nest in an earlier step, or a nest a leaf. Nothing was appended.
           FailedPreconditionError: If the writer is closed or failed earlier.
         """
         if not self._append(data, partial_step):
@@ -68,17 +69,17 @@ class NestWriter(Generic[_NativeWriter]):
     ) -> None:
         """Sets the options of one column.
 
-        Best called before the column's first value; later only while no value of it waits for its
-        chunk to become complete.
+        Call it before the column's first value. Later it is only allowed while the column has no
+        incomplete chunk.
 
         Args:
-          path: The column's path in the data, as `tree.flatten_with_path` gives it: `("obs", 0)`.
-          num_keep_alive_refs: How many values of the column stay within reach of new items.
-          max_chunk_length: Number of values stored together; `None` lets the writer tune it.
+          path: Path of the column in the data, as in `tree.flatten_with_path`: `("obs", 0)`.
+          num_keep_alive_refs: How many of the newest values of the column new items may use.
+          max_chunk_length: Number of values per chunk; `None`: the writer chooses it.
 
         Raises:
           InvalidArgumentError: If a number is out of its range.
-          FailedPreconditionError: If values of the column are waiting.
+          FailedPreconditionError: If the column has an incomplete chunk.
         """
         num_keep_alive_refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
         if max_chunk_length is not None:
@@ -95,12 +96,12 @@ class NestWriter(Generic[_NativeWriter]):
 
         Args:
           block_until_num_items: How many items may still be unconfirmed on return.
-          timeout_ms: How long to block, in milliseconds; `None`, 0 or less: as long as it takes.
-            Only here does 0 mean that, as it did in the original; elsewhere it is: not at all.
+          timeout_ms: How long to block, in milliseconds; `None`, 0 or less: no limit. This method
+            alone treats 0 so, as dm-reverb does; in all other methods 0 means "do not wait".
 
         Raises:
-          DeadlineExceededError: After `timeout_ms`, with what it waited for: rate limiters, or a
-            server that is gone. The items remain queued.
+          DeadlineExceededError: After `timeout_ms`; the text says what it waited for: rate
+            limiters, or an unavailable server. The items remain queued.
           InvalidArgumentError: If `block_until_num_items` is negative.
           ReverbError: If the connection failed for good.
         """
@@ -110,7 +111,7 @@ class NestWriter(Generic[_NativeWriter]):
         )
 
     def close(self) -> None:
-        """Stops at once, without a flush: what is not confirmed is abandoned.
+        """Closes at once, without a flush; unconfirmed items are abandoned.
 
         May be called from any thread and more than once.
         """

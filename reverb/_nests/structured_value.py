@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nests of specs as the message `tensorflow.StructuredValue`, and back.
+"""Converts nests of specs to `tensorflow.StructuredValue` messages, and back.
 
-Signatures travel in this form, and patterns keep their structure in it. It is the encoding of
-TensorFlow's saved models, written out here so that TensorFlow need not be there.
+Signatures and the structures of patterns are sent in this form. It is the encoding of TensorFlow's
+saved models, implemented here so that TensorFlow is not required.
 """
 
 import collections
@@ -16,8 +16,7 @@ from reverb._nests import dtypes
 from reverb.core import protos
 from reverb.errors import DataLossError, InvalidArgumentError
 
-# The fields of `TensorProto` that hold values one by one, by dtype number. Half floats travel as
-# their bits in `half_val`; complex numbers as pairs.
+# The fields of `TensorProto` that hold single values, by dtype number.
 _VALUE_FIELDS = {
     1: "float_val",
     2: "double_val",
@@ -32,7 +31,7 @@ _VALUE_FIELDS = {
     22: "uint32_val",
     23: "uint64_val",
 }
-# Fields that hold the bits of values, and the integers that have as many.
+# Fields that hold the bits of values, by dtype number, with the integer type of that width.
 _BITS_FIELDS = {
     14: ("half_val", np.uint16),
     19: ("half_val", np.uint16),
@@ -41,29 +40,30 @@ _BITS_FIELDS = {
     29: ("int_val", np.int8),
     30: ("int_val", np.uint8),
 }
+# Fields that hold complex numbers as pairs.
 _PAIR_FIELDS = {8: "scomplex_val", 18: "dcomplex_val"}
 
 
 def encode(nest: Any) -> Any:
-    """The `StructuredValue` of a nest of specs.
+    """Returns the `StructuredValue` of a nest of specs.
 
-    Dicts, lists, tuples and named tuples keep their kind; `None` is a value of its own.
+    Dicts, lists, tuples and named tuples keep their kind; `None` is a value too.
 
     Raises:
-      InvalidArgumentError: If a leaf is no spec (the text names its path), or if a dict has a key
-        that is not a string.
+      InvalidArgumentError: If a leaf is not a spec (the text names its path), or if a dict has a
+        key that is not a string.
     """
     return _encode(nest, ())
 
 
 def decode(value: Any) -> Any:
-    """The nest of specs of a `StructuredValue`.
+    """Returns the nest of specs of a `StructuredValue`.
 
     Leaves are `tf.TensorSpec` if TensorFlow was imported, else `reverb.specs.TensorSpec`. A named
-    tuple comes back as a new class of the same name and fields.
+    tuple becomes a new class with the same name and fields.
 
     Raises:
-      DataLossError: If the message holds a kind that is no nest of specs.
+      DataLossError: If the message holds something that is not a nest of specs.
     """
     kind = value.WhichOneof("kind")
     if kind is None or kind == "none_value":
@@ -87,7 +87,7 @@ def decode(value: Any) -> Any:
 
 
 def is_named_tuple(nest: Any) -> bool:
-    """Whether a nest is a named tuple, of either kind that Python has."""
+    """Whether a nest is a named tuple, of `collections` or of `typing`."""
     return isinstance(nest, tuple) and hasattr(nest, "_fields")
 
 
@@ -156,7 +156,7 @@ def _decode_tensor(message: Any) -> np.ndarray:
     values = _decode_values(message, dtype)
     size = int(np.prod(shape, dtype=np.int64))
     if len(values) < size:
-        # Trailing repetitions of the last value are left out; no value at all means zeros.
+        # The encoding omits trailing repetitions of the last value; no value at all means zeros.
         last = values[-1:] if len(values) else np.zeros(1, dtype)
         values = np.concatenate([values, np.repeat(last, size - len(values))])
     return values.reshape(shape)

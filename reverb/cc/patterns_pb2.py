@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of `patterns.proto` under their old import path."""
+"""Import path of dm-reverb: the messages of `patterns.proto`."""
 
 from typing import Any
 
