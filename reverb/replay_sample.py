@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sampler or a scan returns: an item as it was at the moment it was picked."""
+"""Samples: the data of an item, and its state at the moment it was sampled or scanned."""
 
 from typing import Any, NamedTuple
 
@@ -9,17 +9,18 @@ __all__ = ["ReplaySample", "SampleInfo", "keep_samples", "rows_of_batch"]
 
 
 class SampleInfo(NamedTuple):
-    """How an item was picked.
+    """State of an item and its table at the moment the item was sampled.
 
     Fields are Python numbers in `Client.sample`, arrays `[B]` in `Client.sample_batch`, and tensors
     in TensorFlow datasets.
 
     Attributes:
       key: uint64 that identifies the item in its table.
-      probability: float64, the probability of picking this item at that moment; 0.0 in a scan.
+      probability: float64, the probability of sampling this item at that moment; 0.0 in a scan.
       table_size: int64, number of items at that moment.
       priority: float64, the item's priority at that moment.
-      times_sampled: int32, how often the item was picked, this time included. A scan picks none.
+      times_sampled: int32, how often the item was sampled, this time included. A scan does not
+        count.
     """
 
     key: Any
@@ -44,7 +45,7 @@ class SampleInfo(NamedTuple):
 
     @classmethod
     def zeros(cls) -> "SampleInfo":
-        """All fields zero, for data that came from no table."""
+        """Returns an info with all fields zero, for data that does not come from a table."""
         return cls(0, 0.0, 0, 0.0, 0)
 
 
@@ -52,7 +53,7 @@ class ReplaySample(NamedTuple):
     """An item, or one step of it.
 
     Attributes:
-      info: How it was picked.
+      info: State of the item when it was sampled.
       data: Its columns: a flat list, or a nest like the table's signature.
     """
 
@@ -61,10 +62,10 @@ class ReplaySample(NamedTuple):
 
 
 def rows_of_batch(batch: ReplaySample) -> list[ReplaySample]:
-    """The items of a batch, one by one, as `Client.sample` gives them.
+    """Splits a batch into items, as `Client.sample` yields them.
 
     Args:
-      batch: With arrays `[B]` in its info and a flat list of columns `[B, ...]`.
+      batch: Has arrays `[B]` as info, and as data a flat list of columns `[B, ...]`.
     """
     infos = zip(*(field.tolist() for field in batch.info), strict=True)
     return [
@@ -74,10 +75,10 @@ def rows_of_batch(batch: ReplaySample) -> list[ReplaySample]:
 
 
 def keep_samples(error: BaseException, samples: list[ReplaySample]) -> None:
-    """Hangs items on an exception that were sampled and cannot be returned.
+    """Attaches items to an exception: they were sampled and cannot be returned.
 
     Args:
-      error: What is being raised. Gets an attribute `samples`; see `ReverbError`.
-      samples: The items. They come before those that the exception has already.
+      error: Gets an attribute `samples`; see `ReverbError`.
+      samples: The items, which are put before those that the exception already has.
     """
     error.__dict__["samples"] = [*samples, *getattr(error, "samples", ())]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types that appear in several signatures, and what a table tells of itself."""
+"""Types of signatures and selectors, and the status of tables and checkpoints."""
 
 import dataclasses
 from typing import Any
@@ -23,15 +23,15 @@ SpecNest = Any
 class TableInfo:
     """A table's options and counters at one moment.
 
-    The parts that are messages have protobuf's methods, for example
+    Fields that are messages have the methods of protobuf, for example
     `info.sampler_options.WhichOneof("distribution")`.
 
     Attributes:
       name: Name of the table.
-      sampler_options: Message `KeyDistributionOptions` of the selector that picks samples.
-      remover_options: The same of the selector that picks what to remove.
-      max_size: Number of items that the table holds at most.
-      max_times_sampled: An item is removed after as many samples; below 1 means never.
+      sampler_options: Message `KeyDistributionOptions` of the sampler.
+      remover_options: Message `KeyDistributionOptions` of the remover.
+      max_size: Maximum number of items.
+      max_times_sampled: An item is removed after it was sampled this often; below 1: never.
       rate_limiter_info: Message `RateLimiterInfo`.
       signature: Nest of specs, or `None`. Leaves are `tf.TensorSpec` if TensorFlow was imported,
         else `reverb.specs.TensorSpec`.
@@ -57,7 +57,7 @@ class TableInfo:
 
     @classmethod
     def from_serialized_proto(cls, proto_string: bytes) -> "TableInfo":
-        """Reads a serialized `deepmind.reverb.TableInfo` message."""
+        """Parses a serialized `deepmind.reverb.TableInfo` message."""
         proto = protos.TableInfo.FromString(proto_string)
         signature = None
         if proto.HasField("signature"):
@@ -80,21 +80,21 @@ class TableInfo:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointStatus:
-    """What became of a server's checkpoints.
+    """Status of a server's checkpoints.
 
     Attributes:
-      is_saving: Whether one is being written.
-      items_written: Items written of the present one, or of the last.
-      items_total: Items of all tables at its moment; 0 as long as it is not known.
-      bytes_written: Bytes of its files so far.
-      latest_path: Path of the last one that was completed, on the server; `None` if there is none.
-      latest_saved_at: When it was completed, in seconds since 1970.
-      latest_duration_s: How long that took, in seconds.
+      is_saving: Whether the server is saving.
+      items_written: Number of items written by the current save, or by the last one.
+      items_total: Number of items in the snapshot of all tables; 0 while it is not known.
+      bytes_written: Number of bytes written to files.
+      latest_path: Path on the server of the last complete checkpoint; `None` if there is none.
+      latest_saved_at: Time at which it was completed, in seconds since 1970.
+      latest_duration_s: Duration of its save, in seconds.
       latest_pause_ms: How long all tables were locked for it, in milliseconds.
-      latest_error: Why the last one failed; `None` if it did not.
-      num_saved: Number that the server completed since it started.
-      num_failed: Number that failed.
-      restored_from: The checkpoint that the server started with; `None` if its tables were empty.
+      latest_error: Error of the last save; `None` if it succeeded.
+      num_saved: Number of checkpoints that were completed since the server started.
+      num_failed: Number of saves that failed since the server started.
+      restored_from: The checkpoint that the server loaded; `None` if it started with empty tables.
     """
 
     is_saving: bool
@@ -112,7 +112,7 @@ class CheckpointStatus:
 
     @classmethod
     def from_serialized_proto(cls, proto_string: bytes) -> "CheckpointStatus":
-        """Reads a serialized `reverb.CheckpointStatusResponse` message."""
+        """Parses a serialized `reverb.CheckpointStatusResponse` message."""
         proto = protos.CheckpointStatusResponse.FromString(proto_string)
         return cls(
             is_saving=proto.is_saving,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tensor looks like: shape, dtype, and perhaps a name and bounds.
+"""Specs of tensors: shape and dtype, optionally a name and bounds.
 
-Signatures may be written with these classes, or with any object that has a `shape` and a `dtype`:
-`dm_env` specs, NumPy arrays, TensorFlow specs.
+Signatures take these classes, or any object that has a `shape` and a `dtype`: `dm_env` specs, NumPy
+arrays, TensorFlow specs.
 """
 
 import importlib
@@ -28,8 +28,7 @@ class TensorSpec:
       TensorSpec(shape=(None, 84, 84), dtype=uint8, name='pixels')
 
     Attributes:
-      shape: Sizes of the dimensions, `None` where unknown; `None` altogether if even the rank is
-        unknown.
+      shape: Sizes of the dimensions, each `None` if unknown; `None` if the rank is unknown.
       dtype: NumPy dtype; `object` for strings.
       name: A name, or `None`.
     """
@@ -59,7 +58,7 @@ class TensorSpec:
         return self._name
 
     def replace(self, **changes: Any) -> "TensorSpec":
-        """The same spec with some of its constructor arguments changed."""
+        """Returns a copy with some constructor arguments changed."""
         return type(self)(**(self._arguments() | changes))
 
     def _arguments(self) -> dict[str, Any]:
@@ -85,13 +84,13 @@ class TensorSpec:
 
 
 class BoundedTensorSpec(TensorSpec):
-    """A `TensorSpec` whose values lie between two bounds, both included.
+    """A `TensorSpec` with an inclusive lower and upper bound of the values.
 
-    The bounds document the data; nobody checks values against them.
+    The bounds are documentation; values are not checked against them.
 
     Attributes:
       minimum: Array of the spec's dtype, of its shape or broadcastable to it.
-      maximum: Likewise.
+      maximum: Array of the spec's dtype, of its shape or broadcastable to it.
     """
 
     __slots__ = ("_maximum", "_minimum")
@@ -139,15 +138,15 @@ class BoundedTensorSpec(TensorSpec):
 
 
 def as_spec(value: Any) -> TensorSpec:
-    """The spec of anything that has a shape and a dtype.
+    """Returns the spec of anything that has a shape and a dtype.
 
     Args:
       value: A spec of this module, of `dm_env` or of TensorFlow, an array, a NumPy dtype or scalar
-        type (shape `()`), or a Python number or string. Bounds are kept where `value` has a
-        `minimum` and a `maximum`.
+        type (shape `()`), or a Python number or string. Bounds are kept if `value` has a `minimum`
+        and a `maximum`.
 
     Raises:
-      InvalidArgumentError: If `value` has no shape or no dtype, or if no tensor of that dtype can
+      InvalidArgumentError: If `value` has no shape or no dtype, or if tensors of that dtype cannot
         be stored.
     """
     if isinstance(value, TensorSpec):
@@ -171,9 +170,9 @@ def as_spec(value: Any) -> TensorSpec:
 
 
 def to_tensorflow_if_imported(spec: TensorSpec) -> Any:
-    """The `tf.TensorSpec` for a spec if the program imported TensorFlow, else the spec itself."""
+    """Returns the `tf.TensorSpec` of a spec if the program imported TensorFlow, else the spec."""
     tf: Any = sys.modules.get("tensorflow")
-    if not (hasattr(tf, "TensorSpec") and hasattr(tf, "as_dtype")):  # Perhaps still loading.
+    if not (hasattr(tf, "TensorSpec") and hasattr(tf, "as_dtype")):  # It may still be loading.
         return spec
     dtype = tf.as_dtype(dtypes.to_number(spec.dtype))
     if isinstance(spec, BoundedTensorSpec):
@@ -192,7 +191,7 @@ def _storable(value: Any) -> np.dtype[Any]:
 
 
 def _as_shape(shape: Any) -> Shape | None:
-    if hasattr(shape, "as_list"):  # A TensorFlow shape; its list is refused if the rank is unknown.
+    if hasattr(shape, "as_list"):  # A TensorFlow shape; `as_list` raises if the rank is unknown.
         shape = None if shape.rank is None else shape.as_list()
     if shape is None:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint on disk, read without a server."""
+"""Reads checkpoints on disk without a server. Public names: `reverb.checkpointers`."""
 
 import dataclasses
 import os
@@ -15,28 +15,31 @@ __all__ = ["Checkpoint", "TableStatistics", "read"]
 
 @dataclasses.dataclass(frozen=True)
 class TableStatistics:
-    """Numbers about the items of a table; `None` where there are no items, or nobody knows.
+    """Statistics of the items of a table.
+
+    A value is `None` if there are no items, or if it is unknown. The length of an item is the
+    number of steps of its longest column.
 
     Attributes:
       num_items: Number of items.
-      num_chunks: Number of distinct chunks that they refer to.
-      chunk_bytes: Bytes of those chunks as they are stored, each once.
-      decoded_bytes: Bytes of the same chunks decoded.
-      oldest_inserted_at: When the first item was inserted, in seconds since 1970.
-      newest_inserted_at: The last.
-      median_inserted_at: The one in the middle.
-      priority_min: Smallest priority.
-      priority_median: The one in the middle.
-      priority_mean: Their mean.
-      priority_max: The largest.
+      num_chunks: Number of distinct chunks that the items refer to.
+      chunk_bytes: Size of those chunks as stored, in bytes; each chunk counts once.
+      decoded_bytes: Size of those chunks decoded, in bytes.
+      oldest_inserted_at: Earliest time of insertion, in seconds since 1970.
+      newest_inserted_at: Latest time of insertion, in seconds since 1970.
+      median_inserted_at: Median time of insertion, in seconds since 1970.
+      priority_min: Minimum priority.
+      priority_median: Median priority.
+      priority_mean: Mean priority.
+      priority_max: Maximum priority.
       priority_zeros: Number of items with priority 0.
-      times_sampled_min: How often the item was sampled that was sampled least.
-      times_sampled_mean: The mean.
-      times_sampled_max: The item that was sampled most.
-      length_min: Steps of the longest column of the shortest item.
-      length_median: The one in the middle.
-      length_mean: Their mean.
-      length_max: That of the longest item.
+      times_sampled_min: Minimum number of times that an item was sampled.
+      times_sampled_mean: Mean number of times that an item was sampled.
+      times_sampled_max: Maximum number of times that an item was sampled.
+      length_min: Minimum length, in steps.
+      length_median: Median length, in steps.
+      length_mean: Mean length, in steps.
+      length_max: Maximum length, in steps.
     """
 
     num_items: int
@@ -61,7 +64,7 @@ class TableStatistics:
 
 
 class Checkpoint:
-    """A complete checkpoint.
+    """A complete checkpoint on disk.
 
     Example:
       >>> checkpoint = reverb.checkpointers.read(client.checkpoint())
@@ -71,9 +74,9 @@ class Checkpoint:
 
     Attributes:
       path: Its directory.
-      server_name: Name of the server that saved it, see `DefaultCheckpointer`; `None`: it had none.
-      tables: Settings and counters of its tables as they were stored, by name. What a checkpoint
-        does not tell, the number of episodes, is 0.
+      server_name: Name of the server that saved it, see `DefaultCheckpointer`; `None`: no name.
+      tables: Stored settings and counters of the tables, by name. The number of episodes is not
+        stored, and is 0.
     """
 
     def __init__(self, path: str | os.PathLike[str], server_name: str | None = None) -> None:
@@ -86,33 +89,33 @@ class Checkpoint:
     def statistics(
         self, progress: Callable[[int, int], Any] | None = None
     ) -> dict[str, TableStatistics]:
-        """Numbers about each table. Reads and checks the whole checkpoint; blocks meanwhile.
+        """Computes statistics of each table; blocks while it reads and checks the whole checkpoint.
 
         Args:
-          progress: Is called a few times a second with the number of items read so far and of all
-            items; the second is 0 if it is not known.
+          progress: Called a few times per second with the number of items read so far and the total
+            number of items; the latter is 0 if it is not known.
 
         Raises:
-          DataLossError: If the checkpoint is damaged; names the file and the place.
+          DataLossError: If the checkpoint is damaged; names the file and the position.
         """
         return {row[0]: _statistics(*row[1:]) for row in self._stored.statistics(progress)}
 
     def scan(self, table: str, *, with_inserted_at: bool = False) -> Iterator[Any]:
-        """Reads the items of a table in the order of their insertion.
+        """Reads the items of a table in the order of insertion.
 
-        A generator. All chunks of the checkpoint are kept in memory while it runs.
+        A generator. It holds all chunks of the checkpoint in memory while it runs.
 
         Args:
           table: Name of the table.
-          with_inserted_at: Yields pairs of the time of insertion, a float in seconds since 1970,
-            and the sample.
+          with_inserted_at: Yields pairs `(inserted_at, sample)`, with the time of insertion as a
+            float in seconds since 1970.
 
         Yields:
-          A `ReplaySample` as `Client.scan` gives it, with a flat list of columns.
+          A `ReplaySample` as from `Client.scan`, with a flat list of columns.
 
         Raises:
           TableNotFoundError: If there is no such table.
-          DataLossError: If the checkpoint is damaged; names the file and the place.
+          DataLossError: If the checkpoint is damaged; names the file and the position.
         """
         yield from self._stored.scanner(table, with_inserted_at, SampleInfo, ReplaySample, None)
 
@@ -124,12 +127,13 @@ def read(path: str | os.PathLike[str], *, server_name: str | None = None) -> Che
     """Opens a checkpoint, or the latest complete one in a directory of checkpoints.
 
     Args:
-      path: A checkpoint, or a directory of them.
-      server_name: In a directory, the latest that a server of this name saved; `None`: of all.
+      path: A checkpoint, or a directory of checkpoints.
+      server_name: In a directory, opens the latest checkpoint that a server of this name saved;
+        `None`: the latest of all.
 
     Raises:
-      FailedPreconditionError: If there is none.
-      DataLossError: If its tables are damaged; names the file and the place.
+      FailedPreconditionError: If there is no checkpoint.
+      DataLossError: If its tables are damaged; names the file and the position.
     """
     return Checkpoint(path, server_name)
 

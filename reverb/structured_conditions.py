@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conditions of a structured writer: when a pattern becomes an item.
+"""Conditions of a structured writer: when it makes an item of a pattern.
 
 Public names: `reverb.structured`.
 """
@@ -14,7 +14,7 @@ from reverb.errors import InvalidArgumentError
 
 
 class Condition:
-    """A number that the writer knows at every step; comparing it with an int makes a condition.
+    """A number that the writer has at every step. Comparing it with an int makes a condition.
 
     Example:
       >>> every_third_step = Condition.step_index() % 3 == 0
@@ -33,7 +33,7 @@ class Condition:
 
     @classmethod
     def steps_since_applied(cls) -> "Condition":
-        """Steps since the pattern last became an item; 1 at the first step.
+        """Number of steps since the last item of this pattern; 1 at the first step.
 
         The end of an episode does not reset it.
         """
@@ -41,15 +41,15 @@ class Condition:
 
     @classmethod
     def is_end_episode(cls) -> Any:
-        """A complete condition: holds in `end_episode` only."""
+        """A complete condition, which holds in `end_episode` only."""
         return protos.Condition(is_end_episode=True, eq=1)
 
     @classmethod
     def data(cls, step_structure: Any) -> Any:
-        """The newest values of the columns: a nest like a step, of numbers to compare.
+        """The newest values of the columns, as a nest like a step.
 
-        A column must hold one integer or bool a step. A condition over a value that is absent does
-        not hold.
+        A column in a condition must have one integer or bool per step. A condition on a missing
+        value does not hold.
         """
         count = len(tree.flatten(step_structure))
         return tree.unflatten_as(
@@ -84,7 +84,7 @@ class Condition:
     def __lt__(self, other: int) -> Any:
         return self._at_least(operator.index(other), inverse=True)
 
-    # `==` makes a condition, so that it cannot tell whether two keys of a dict are the same.
+    # `==` makes a condition, so a dict could not compare keys with it.
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def _equals(self, other: object, *, inverse: bool) -> Any:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Patterns of a structured writer: which steps of which columns make an item.
 
-A pattern is written by indexing a reference step, whose `[-1]` stands for the newest value of a
-column. It becomes a message that the writer reads. Public names: `reverb.structured`.
+A pattern is written by indexing a reference step, where `[-1]` is the newest value of a column. The
+writer gets it as a message. Public names: `reverb.structured`.
 """
 
 import math
@@ -31,7 +31,7 @@ PatternTransform = Callable[[ReferenceStep], Pattern]
 
 
 class _ReferenceColumn:
-    """Leaf of a reference step; indexing it makes a node of a pattern."""
+    """Leaf of a reference step. Indexing it makes a node of a pattern."""
 
     def __init__(self, flat_source_index: int) -> None:
         self._flat_source_index = flat_source_index
@@ -51,18 +51,18 @@ class _ReferenceColumn:
             )
         return node
 
-    # Without it, Python would try `[0]`, `[1]`, ... for ever.
+    # Without it, iteration would call `[0]`, `[1]`, ... without end.
     __iter__ = None
 
 
 def create_reference_step(step_structure: Any) -> ReferenceStep:
-    """A step whose leaves are indexed to say which values a pattern takes.
+    """Makes a step whose leaves are indexed to select the values of a pattern.
 
     `x[-1]` is the newest value of column `x`, without a time axis; `x[-3:]` are the last three,
-    `[3, ...]`; `x[-5:-1:2]` are every second of four. Indices count from the end.
+    `[3, ...]`; `x[-5:-1:2]` is every second one of four. Indices count from the end.
 
     Args:
-      step_structure: Nest like the steps that will be appended; its leaves do not matter.
+      step_structure: Nest like the steps that will be appended; its leaves are ignored.
 
     Example:
       >>> step = create_reference_step({"observation": None, "action": None})
@@ -73,7 +73,7 @@ def create_reference_step(step_structure: Any) -> ReferenceStep:
 
 
 def pattern_from_transform(step_structure: Any, transform: PatternTransform) -> Pattern:
-    """The pattern that `transform` makes of a reference step."""
+    """Returns the pattern that `transform` makes of a reference step."""
     return transform(create_reference_step(step_structure))
 
 
@@ -83,20 +83,20 @@ def create_config(
     conditions: Sequence[Any] = (),
     priority: Any | None = None,
 ) -> Any:
-    """Joins a pattern with its table, conditions and priority.
+    """Combines a pattern with its table, conditions and priority.
 
     Args:
       pattern: Nest of indexed columns of a reference step.
       table: Name of the table to insert into.
-      conditions: All of them must hold for an item to be made; see `Condition`.
-      priority: See `constant_priority_fn` and `td_error`; 1.0 if `None`.
+      conditions: An item is made only if all of them hold; see `Condition`.
+      priority: See `constant_priority_fn` and `td_error`; `None`: 1.0.
 
     Returns:
-      A `Config`. Whether it makes sense is checked when a writer is made of it.
+      A `Config`. It is validated when a writer is made of it.
 
     Raises:
-      TypeError: If a leaf of the pattern is no indexed column, or if a condition is not compared
-        with anything.
+      TypeError: If a leaf of the pattern is not an indexed column, or if a condition is not
+        compared with a number.
     """
     return Config(
         flat=tree.flatten(pattern),
@@ -108,7 +108,7 @@ def create_config(
 
 
 def unpack_pattern(config: Any) -> Pattern:
-    """The pattern of a config; a flat list if the config does not tell its structure."""
+    """Returns the pattern of a config; a flat list if the config has no structure."""
     nodes = list(config.flat)
     if not config.HasField("pattern_structure"):
         return nodes
@@ -116,11 +116,11 @@ def unpack_pattern(config: Any) -> Pattern:
 
 
 def infer_signature(configs: Sequence[Any], step_spec: Any) -> Any:
-    """The signature of a table that the items of some configs fit.
+    """Returns the table signature that matches the items of all configs.
 
     Args:
-      configs: Configs with the same table and the same structure of their patterns.
-      step_spec: Nest of specs of a step; anything with a shape and a dtype will do.
+      configs: Configs with the same table and the same pattern structure.
+      step_spec: Nest of specs of a step; anything with a shape and a dtype.
 
     Returns:
       Nest of specs, like the pattern. A dimension in which configs differ is `None`.
@@ -157,7 +157,7 @@ def infer_signature(configs: Sequence[Any], step_spec: Any) -> Any:
 
 
 def constant_priority_fn(value: float) -> Any:
-    """Gives every item of a config the same priority."""
+    """Makes a priority that is the same for every item of a config."""
     return Priority(constant_fn={"value": value})
 
 
@@ -166,16 +166,16 @@ def td_error(
     step_structure: Any,
     get_field_from_step_fn: Callable[[Any], Any],
 ) -> Any:
-    """Gives items a priority by the temporal-difference errors that the steps bring along.
+    """Makes a priority from the temporal-difference errors in a column of the steps.
 
-    With the errors `e` of the item's steps, `w * max(|e|) + (1 - w) * mean(|e|)`, as in "Recurrent
-    Experience Replay in Distributed Reinforcement Learning" (R2D2), section 2.3.
+    With the errors `e` of the item's steps, it is `w * max(|e|) + (1 - w) * mean(|e|)`, as in
+    "Recurrent Experience Replay in Distributed Reinforcement Learning" (R2D2), section 2.3.
 
     Args:
       max_priority_weight: The weight `w`, 0.9 in the paper.
       step_structure: Nest like the steps that will be appended.
-      get_field_from_step_fn: Takes a step and returns the column of the errors, a scalar of type
-        float32, float64, int32 or int64. The pattern must read this column.
+      get_field_from_step_fn: Takes a step and returns the column of the errors, scalars of dtype
+        float32, float64, int32 or int64. The pattern must include this column.
     """
     count = len(tree.flatten(step_structure))
     index = get_field_from_step_fn(tree.unflatten_as(step_structure, list(range(count))))
@@ -185,7 +185,7 @@ def td_error(
 
 
 def _sliced(column: specs.TensorSpec, node: Any) -> specs.TensorSpec:
-    """What a node takes of a column; a single step has no time axis."""
+    """Returns the spec of the values that a node selects; a single step has no time axis."""
     if column.shape is None or not node.HasField("start"):
         return column
     step = node.step if node.HasField("step") else 1

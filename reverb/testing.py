@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For tests of programs that use this package: a server for the length of a `with` block."""
+"""Helpers for tests of programs that use this package: a server in a `with` block."""
 
 import contextlib
 import time
@@ -13,7 +13,7 @@ from reverb.server import Server, Table
 
 __all__ = ["server", "table", "wait_for_items"]
 
-# Long enough for a busy machine, short enough for a test that fails.
+# Long enough for a busy machine, short enough for a failing test.
 DEFAULT_TIMEOUT_S = 10.0
 
 _POLL_INTERVAL_S = 0.01
@@ -30,8 +30,8 @@ def server(
       ...     client.insert([1.0], {"replay": 1.0})
 
     Args:
-      tables: The tables; one named `table` if `None`.
-      connect_timeout_s: Of the client.
+      tables: The tables; `None`: one named `table`.
+      connect_timeout_s: How long the client waits for the server, in seconds.
 
     Yields:
       A client of the server.
@@ -41,12 +41,12 @@ def server(
 
 
 def table(name: str = "table", **options: Any) -> Table:
-    """A table whose defaults suit a test: samples in order of insertion, never waits.
+    """Makes a table with defaults for tests: it samples in order of insertion.
 
     Args:
       name: Name of the table.
-      **options: Of `Table`, in place of the defaults: sampler and remover `Fifo`, `max_size` 1000,
-        rate limiter `MinSize(1)`.
+      **options: Arguments of `Table` that replace the defaults: sampler and remover `Fifo`,
+        `max_size` 1000, rate limiter `MinSize(1)`.
     """
     defaults = {
         "sampler": item_selectors.Fifo(),
@@ -60,7 +60,7 @@ def table(name: str = "table", **options: Any) -> Table:
 def wait_for_items(
     client: Client, table: str, num_items: int, *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> None:
-    """Blocks until a table holds at least `num_items` items, for writers that do not flush.
+    """Blocks until a table has at least `num_items` items; for writers that do not flush.
 
     Raises:
       DeadlineExceededError: After `timeout_s` seconds.

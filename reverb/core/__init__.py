@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine: Rust crates, and the one Python door to them.
+"""The Rust crates of the engine, and the native module that is built from them.
 
-This is the only file that imports the compiled module; everything else takes `native` from here.
+Only this file imports the native module; all others import `native` from here.
 """
 
 try:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of the compiled module, and what each side may expect of the other.
+"""Types of the native module, and its contract with the Python files that use it.
 
-Every class here is made by the Rust crate `reverb-bindings`; the Python files around it turn nests
-into flat lists and check arguments whose checks need no state. All waiting happens without the GIL
-and answers Ctrl-C. Errors are the classes of `reverb.errors`; an argument of the wrong Python type
-is a `TypeError`. Timeouts of `None` mean "no limit", of `0` "one attempt, do not wait".
+Every class here is defined in the Rust crate `reverb-bindings`. The Python files flatten nests and
+make those checks of arguments that need no state. Blocking calls release the GIL and can be
+interrupted by Ctrl-C. Errors are the classes of `reverb.errors`; an argument of the wrong Python
+type raises `TypeError`. A timeout of `None` means "no limit", 0 means "one attempt, do not wait".
 """
 
 import os
@@ -49,10 +49,10 @@ class RateLimiter:
 
 @final
 class Table:
-    """A table that a server may serve.
+    """A table for a server.
 
-    Raises `InvalidArgumentError` if a selector object was given to a table before (as sampler or
-    as remover), or if the limiter belongs to a table that is still alive.
+    Raises `InvalidArgumentError` if a selector was given to another table before (as sampler or as
+    remover), or if the rate limiter belongs to a table that still exists.
     """
 
     def __new__(
@@ -74,7 +74,7 @@ class Table:
 
 @final
 class Server:
-    """Serves from construction until `stop` or until dropped. Port 0: the system chooses one."""
+    """Serves from construction until `stop` or until it is dropped. Port 0: any free port."""
 
     def __new__(
         cls,
@@ -86,28 +86,30 @@ class Server:
         keepalive_s: float | None,
         keepalive_timeout_s: float,
     ) -> Server:
-        """Loads the latest checkpoint first. `checkpoints` looks like `CheckpointerOptions`."""
+        """Loads the latest checkpoint, then serves. `checkpoints` is a `CheckpointerOptions`."""
     def port(self) -> int: ...
     def checkpoint(self) -> str:
         """Saves all tables; returns the path."""
     def stop(self) -> None: ...
     def wait(self) -> None:
-        """Blocks until stopped; Ctrl-C raises `KeyboardInterrupt`."""
+        """Blocks until the server is stopped; Ctrl-C raises `KeyboardInterrupt`."""
 
 @final
 class StoredCheckpoint:
-    """A complete checkpoint on disk, or the latest one in a directory of them."""
+    """A complete checkpoint on disk, or the latest one in a directory of checkpoints."""
 
     def __new__(cls, path: str | os.PathLike[str], server_name: str | None) -> StoredCheckpoint: ...
     def path(self) -> pathlib.Path: ...
     def server_name(self) -> str | None: ...
     def tables(self) -> list[bytes]:
-        """One serialized `TableInfo` a table."""
+        """One serialized `TableInfo` per table."""
     def statistics(self, progress: Callable[[int, int], Any] | None) -> list[tuple[Any, ...]]:
-        """Name, items, chunks, encoded and decoded bytes, summaries, and priorities of 0, a table.
+        """One tuple per table.
 
-        The summaries are `(min, median, mean, max)` of time of insertion, priority, times sampled
-        and length; `None` without items.
+        It holds the name, the number of items and of chunks, the encoded and decoded bytes, the
+        summaries, and the number of items with priority 0. The summaries are
+        `(min, median, mean, max)` of time of insertion, priority, times sampled and length; `None`
+        without items.
         """
     def scanner(
         self,
@@ -117,19 +119,19 @@ class StoredCheckpoint:
         sample_type: Callable[..., Any],
         unflatten: Callable[[list[Any]], Any] | None,
     ) -> Sampler:
-        """Yields what `Client.scanner` does."""
+        """Yields the same as `Client.scanner`."""
 
 def masked_crc32c(data: bytes) -> int:
     """The checksum of a record in TensorFlow's format."""
 
 def check_server_name(name: str) -> None:
-    """Raises `InvalidArgumentError` for a name that no server may have in its checkpoints."""
+    """Raises `InvalidArgumentError` if the name is invalid as a server's name in checkpoints."""
 
 # --- Clients --------------------------------------------------------------------------------------
 
 @final
 class Client:
-    """Connects on first use; an address where no server answers for `connect_timeout_s` raises."""
+    """Connects on first use. Calls raise if no server answers within `connect_timeout_s`."""
 
     def __new__(
         cls,
@@ -139,24 +141,24 @@ class Client:
         keepalive_timeout_s: float,
     ) -> Client: ...
     def server_info(self, timeout_s: float | None) -> list[bytes]:
-        """One serialized `TableInfo` a table."""
+        """One serialized `TableInfo` per table."""
     def mutate_priorities(
         self, table: str, updates: Mapping[int, float] | None, deletes: Sequence[int] | None
     ) -> None: ...
     def update_priorities(
         self, table: str, keys: NDArray[np.uint64], priorities: NDArray[np.float64]
     ) -> None:
-        """Both `[N]`."""
+        """Keys and priorities are `[N]`."""
     def reset(self, table: str) -> None: ...
     def checkpoint(self) -> str: ...
     def checkpoint_status(self) -> bytes:
         """A serialized `CheckpointStatusResponse`."""
     def insert(self, leaves: Sequence[Any], priorities: Mapping[str, float]) -> None:
-        """One step, one item a table over it; returns when every item is confirmed."""
+        """Inserts one step as one item per table; returns when every item is confirmed."""
     def insert_batch(
         self, leaves: Sequence[Any], priorities: Mapping[str, NDArray[np.float64]]
     ) -> None:
-        """`B` steps from leaves `[B, ...]`, `B` items a table; returns when all are confirmed."""
+        """Inserts `B` items per table from leaves `[B, ...]`; returns when all are confirmed."""
     def writer(
         self,
         max_sequence_length: int,
@@ -186,7 +188,7 @@ class Client:
         max_sequence_length: int,
         drop_long_episodes: bool,
     ) -> SequenceWriter:
-        """A sequence writer whose items are whole episodes."""
+        """Makes a sequence writer whose items are whole episodes."""
     def structured_writer(self, configs: Sequence[bytes]) -> StructuredWriter: ...
     def sampler(
         self,
@@ -198,7 +200,7 @@ class Client:
         sample_type: Callable[..., Any],
         unflatten: Callable[[list[Any]], Any] | None,
     ) -> Sampler:
-        """Yields `sample_type(info_type(...), data)`, or lists of them, one a timestep."""
+        """Yields `sample_type(info_type(...), data)`, or lists of them with one per timestep."""
     def scanner(
         self,
         table: str,
@@ -209,7 +211,8 @@ class Client:
     ) -> Sampler:
         """Yields `sample_type(info_type(...), data)` for every item of the table.
 
-        With `with_inserted_at`, a pair of the time of insertion in seconds since 1970 and that.
+        With `with_inserted_at` it yields pairs `(inserted_at, sample)`, with the time of insertion
+        in seconds since 1970.
         """
     def sample_batch(
         self, table: str, batch_size: int, timeout_ms: int | None
@@ -223,9 +226,10 @@ class Client:
         ],
         list[NDArray[Any]],
     ]:
-        """Five arrays `[B]` in the order of `SampleInfo`, and the columns `[B, T, ...]`.
+        """Returns five arrays `[B]` in the order of `SampleInfo`, and the columns `[B, T, ...]`.
 
-        An exception has what was sampled as `samples`: pairs of the five numbers and the columns.
+        An exception has the items that were sampled as `samples`: pairs of the five numbers and the
+        columns.
         """
 
 @final
@@ -246,7 +250,7 @@ class Writer:
 
 @final
 class CellRef:
-    """One value of one column, as long as the writer keeps it."""
+    """One value of one column. It expires when the writer no longer keeps the value."""
 
     @property
     def expired(self) -> bool: ...
@@ -258,7 +262,7 @@ class CellRef:
 
 @final
 class TrajectoryColumn:
-    """References to values of one column, in the order in which a sampler will see them.
+    """References to values of one column, in the order in which they will be sampled.
 
     A leaf for `tree` and `tf.nest`, although it can be indexed and iterated.
     """
@@ -274,7 +278,7 @@ class TrajectoryColumn:
     def is_squeezed(self) -> bool: ...
     @property
     def _data_references(self) -> tuple[CellRef, ...]:
-        """A private attribute of the original that programs look at."""
+        """A private attribute of dm-reverb that programs use."""
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
@@ -289,18 +293,18 @@ class TrajectoryColumn:
 
 @final
 class ColumnHistory:
-    """What a writer still holds of one column. A leaf for `tree` and `tf.nest`."""
+    """The values of one column that a writer keeps. A leaf for `tree` and `tf.nest`."""
 
     @property
     def _data_references(self) -> list[CellRef | None]:
-        """As in `TrajectoryColumn`: from the oldest value that is kept on."""
+        """As in `TrajectoryColumn`; begins with the oldest value that is kept."""
     def __len__(self) -> int: ...
     def __getitem__(self, index: int | slice | list[int]) -> TrajectoryColumn: ...
     def __iter__(self) -> Iterator[CellRef | None]: ...
 
 @final
 class TrajectoryWriter:
-    """Dropping it closes it: what was not flushed is abandoned."""
+    """Dropping it closes it; unconfirmed items are abandoned."""
 
     @property
     def closed(self) -> bool:
@@ -308,25 +312,25 @@ class TrajectoryWriter:
     @property
     def episode_steps(self) -> int: ...
     def append(self, data: Any, partial_step: bool) -> bool:
-        """Appends a nest whose structure was remembered; False, and nothing done, if it was not.
+        """Appends a nest of a known structure; returns False, and does nothing, if it is unknown.
 
-        A structure is: the types of the containers, their keys or lengths. `None` may stand in for
-        any leaf: the column is absent in this step.
+        A structure is the types of the containers and their keys or lengths. Any leaf may be
+        `None`: the column then has no value in this step.
         """
     def append_flat(
         self, columns: Sequence[int], leaves: Sequence[Any], partial_step: bool
     ) -> None:
-        """Appends `leaves[i]` to column `columns[i]`. Either all leaves are taken or none."""
+        """Appends `leaves[i]` to column `columns[i]`; on an error none is appended."""
     def register_columns(self, paths: Sequence[_Path]) -> list[int]:
-        """The columns' numbers, in the order of `paths`; a path seen before keeps its number."""
+        """Returns the columns' numbers in the order of `paths`; a known path keeps its number."""
     def column_history(self, column: int) -> ColumnHistory: ...
     def remember_structure(self, data: Any, columns: Sequence[int]) -> None:
-        """Lets `append` recognise nests like `data`; `columns` in the order of `tree.flatten`.
+        """Makes `append` recognise nests like `data`; `columns` in the order of `tree.flatten`.
 
         Does nothing for containers other than dict, list, tuple and named tuples.
         """
     def create_item(self, table: str, priority: float, trajectory: Any) -> bool:
-        """Makes an item of a nest of columns; False, and nothing done, if `tree` must look."""
+        """Queues an item; returns False, and does nothing, if `tree` must flatten the nest."""
     def create_item_flat(
         self, table: str, priority: float, columns: Sequence[TrajectoryColumn]
     ) -> None: ...
@@ -335,7 +339,7 @@ class TrajectoryWriter:
     def configure(
         self, path: _Path, num_keep_alive_refs: int, max_chunk_length: int | None
     ) -> None:
-        """Options of one column; a path that was not seen yet is remembered until it is."""
+        """Sets the options of one column; the path may be that of a future column."""
     def close(self) -> None: ...
 
 @final
@@ -354,17 +358,17 @@ class BatchedTrajectoryColumn:
 
 @final
 class BatchedColumnHistory:
-    """What a batched writer still holds of one column. A leaf for `tree`."""
+    """The values of one column that a batched writer keeps. A leaf for `tree`."""
 
     def __len__(self) -> int:
-        """Steps of the environment that has the most."""
+        """Number of steps of the environment that has the most."""
     def __getitem__(
         self, index: int | slice | list[int] | NDArray[np.integer[Any]]
     ) -> BatchedTrajectoryColumn: ...
 
 @final
 class BatchedTrajectoryWriter:
-    """`B` trajectory writers stepped by one call; environment `i` owns row `i` of every leaf."""
+    """`B` trajectory writers, stepped by one call; row `i` of every leaf is environment `i`."""
 
     @property
     def closed(self) -> bool: ...
@@ -385,13 +389,13 @@ class BatchedTrajectoryWriter:
         columns: Sequence[BatchedTrajectoryColumn],
         where: NDArray[np.bool_] | None,
     ) -> int:
-        """One item for each environment of `where` (if None, for all with enough steps).
+        """Queues one item for each environment in `where`; None: for all with enough steps.
 
-        Priorities `[B]`. Returns the number of items.
+        Priorities are `[B]`. Returns the number of items.
         """
     def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
     def end_episode(self, where: NDArray[np.bool_] | None, clear_buffers: bool) -> None:
-        """Ends the episodes of `where` (all if None). Never waits."""
+        """Ends the episodes of the environments in `where` (None: all). Never blocks."""
     def configure(
         self, path: _Path, num_keep_alive_refs: int, max_chunk_length: int | None
     ) -> None: ...
@@ -399,7 +403,7 @@ class BatchedTrajectoryWriter:
 
 @final
 class SequenceWriter:
-    """Dropping it closes it: what was not flushed is abandoned. May be shared by threads."""
+    """Dropping it closes it; unconfirmed items are abandoned. Thread-safe."""
 
     @property
     def closed(self) -> bool: ...
@@ -411,7 +415,7 @@ class SequenceWriter:
     def append(
         self, data: Any, is_last: bool | NDArray[np.bool_], priorities: float | NDArray[np.float64]
     ) -> int | None:
-        """Appends a nest whose structure was remembered; None, and nothing done, if it was not.
+        """Appends a nest of a known structure; returns None, and does nothing, if it is unknown.
 
         `is_last` and `priorities` are `[B]`, or one value for all. Returns the number of items.
         """
@@ -422,31 +426,34 @@ class SequenceWriter:
         is_last: bool | NDArray[np.bool_],
         priorities: float | NDArray[np.float64],
     ) -> int:
-        """Appends leaves; the labels of the first step must be those of all others."""
+        """Appends leaves; the labels must be those of the first step."""
     def remember_structure(self, data: Any) -> None:
-        """Lets `append` recognise nests like `data`, which was appended."""
+        """Makes `append` recognise nests like `data`, which was appended before."""
     def columns(self) -> list[tuple[str, int, list[int]]]:
-        """Label, number of the dtype, shape of a row's value; none before the first step."""
+        """Label, dtype number and shape of a row of each column; empty before the first step."""
     def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
     def end_episode(self, where: bool | NDArray[np.bool_]) -> None: ...
     def tensorflow_handle(self) -> int:
-        """What the ops of TensorFlow know the writer by."""
+        """Returns the number that identifies the writer in TensorFlow ops."""
     def close(self) -> None: ...
 
 @final
 class StructuredWriter:
-    """Dropping it flushes what it holds, for a bounded time."""
+    """Dropping it flushes its items, for a bounded time."""
 
     @property
     def step_is_open(self) -> bool: ...
     def set_column_paths(self, paths: Sequence[_Path]) -> None:
-        """Called once, before the first `append`: error texts say `column 3 (path=('a', 0))`."""
+        """Sets the paths for error texts: `column 3 (path=('a', 0))`.
+
+        Called once, before the first `append`.
+        """
     def append(self, leaves: Sequence[Any], partial_step: bool) -> None: ...
     def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
     def end_episode(self, clear_buffers: bool, timeout_ms: int | None) -> None: ...
 
 def tensorflow_register_address() -> int:
-    """The address of the function that registers TensorFlow's ops."""
+    """Returns the address of the function that registers the TensorFlow ops."""
 
 def close_parked_samplers(dataset_key: int, keep: int) -> None:
-    """Closes samplers started for a dataset of which `keep` iterators are left. Never blocks."""
+    """Closes all but `keep` of the parked samplers of a dataset. Never blocks."""

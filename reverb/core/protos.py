@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protobuf messages that users see, in a descriptor pool of their own.
+"""The protobuf messages of the public API, in a descriptor pool of their own.
 
-Their packages (`deepmind.reverb`, `tensorflow`) are those of the original and of TensorFlow. In the
-default pool they would clash with the ones that TensorFlow registers, so they live in a private
-pool: any TensorFlow may be imported before, after, or never. Classes are made on first use; take
-one as an attribute: `protos.TableInfo`, `protos.StructuredValue`.
+Their packages (`deepmind.reverb`, `tensorflow`) are those of dm-reverb and TensorFlow. In the
+default pool they would conflict with the messages that TensorFlow registers. With a private pool,
+TensorFlow may be imported before, after, or never. Message classes are attributes, made on first
+use: `protos.TableInfo`, `protos.StructuredValue`.
 """
 
 import functools
@@ -36,12 +36,12 @@ def _message_class(full_name: str) -> Any:
 
 
 def file_descriptor(file_name: str) -> FileDescriptor:
-    """The descriptor of a `.proto` file, for example `schema.proto`."""
+    """Returns the descriptor of a `.proto` file, for example `schema.proto`."""
     return _pool().FindFileByName(file_name)
 
 
 def messages_of(file_name: str) -> dict[str, Any]:
-    """All top-level message classes of a `.proto` file, by name."""
+    """Returns all top-level message classes of a `.proto` file, by name."""
     return {
         name: _message_class(descriptor.full_name)
         for name, descriptor in file_descriptor(file_name).message_types_by_name.items()
