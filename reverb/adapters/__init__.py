@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other libraries need from a replay database, over the public `reverb` alone.
+"""Adapters to other libraries. They use the public package `reverb` only.
 
-`tf_agents` and `acme` have modules named as those of the library that they stand in for: a program
-changes an import line. Nothing here is imported by `import reverb`.
+`tf_agents` and `acme` have modules with the names of the library's modules that they replace, so a
+program changes one import line. `import reverb` imports none of them.
 """

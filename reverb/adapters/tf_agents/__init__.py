@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay buffer and observers of TF-Agents, whole and faster.
+"""Replacements of TF-Agents' replay buffer and observers, complete and faster.
+
+A program replaces `from tf_agents.replay_buffers import reverb_replay_buffer, reverb_utils` by
 
     from reverb.adapters.tf_agents import reverb_replay_buffer, reverb_utils
 
-in place of `from tf_agents.replay_buffers import reverb_replay_buffer, reverb_utils` is all that a
-program changes. The buffer needs TF-Agents and TensorFlow; the observers need neither.
+and changes nothing else. The buffer needs TF-Agents and TensorFlow; the observers need neither.
 """

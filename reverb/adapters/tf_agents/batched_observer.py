@@ -16,8 +16,8 @@ __all__ = ["BatchPriority", "ReverbBatchedTrajectoryObserver"]
 
 _LOGGER = logging.getLogger(__name__)
 
-# A number for all environments, numbers `[B]`, or what computes numbers `[B]` from the frames that
-# complete the items, a nest of arrays `[B, ...]`.
+# A number for all environments, numbers `[B]`, or a function that computes numbers `[B]` from the
+# frames that complete the items, a nest of arrays `[B, ...]`.
 BatchPriority = float | Sequence[float] | np.ndarray | Callable[[Any], Any]
 
 
@@ -25,12 +25,12 @@ class ReverbBatchedTrajectoryObserver(Observer):
     """Writes windows, or whole episodes, of `B` environments, without a loop in Python.
 
     Called with a frame of all environments, a nest of arrays `[B, ...]`. Row `i` belongs to
-    environment `i`; its episodes begin and end by themselves, where its `step_type` is LAST. The
-    items are those of `B` observers `ReverbAddTrajectoryObserver` without padding, or
+    environment `i`, which has its own episodes; they end where its `step_type` is LAST. The items
+    are the same as those of `B` objects `ReverbAddTrajectoryObserver` without padding, or
     `ReverbAddEpisodeObserver` if `sequence_length` is `None`.
 
-    An environment that ends an episode does not stop the others: a call blocks only while more than
-    `max_in_flight_items` are not confirmed, so that a rate limiter slows the driver down.
+    The end of one environment's episode does not block the others. A call blocks only while more
+    than `max_in_flight_items` items are unconfirmed, so that a rate limiter slows the driver down.
 
     Example:
       >>> import collections
@@ -59,29 +59,29 @@ class ReverbBatchedTrajectoryObserver(Observer):
         cuts_at_boundaries: bool = True,
         max_in_flight_items: int | None = None,
     ) -> None:
-        """Makes an observer, and opens it.
+        """Makes and opens an observer.
 
-        Blocks until the server has told its tables' signatures.
+        Blocks until the server has sent its tables' signatures.
 
         Args:
           py_client: The client to write through.
           table_name: The table or tables to write each item to.
-          sequence_length: Number of frames of a window; `None` for episodes.
+          sequence_length: Number of frames of a window; `None`: items are whole episodes.
           batch_size: Number of environments, `B`.
           stride_length: Number of frames from the start of a window to that of the next.
-          priority: Of the items: a number, numbers `[B]`, or a function of the frame that completes
-            them, a nest of arrays `[B, ...]`, which gives numbers `[B]`.
+          priority: Priority of the items: a number, numbers `[B]`, or a function that returns
+            numbers `[B]` for the frame that completes the items, a nest of arrays `[B, ...]`.
           max_sequence_length: Number of frames of the longest episode; for episodes only.
-          bypass_partial_episodes: Leaves longer episodes out with a message in the log, instead of
+          bypass_partial_episodes: Skips longer episodes with a message in the log instead of
             raising an error; for episodes only.
-          cuts_at_boundaries: Whether a boundary ends its episode. If False, windows run across the
-            ends of episodes, as with `ReverbTrajectorySequenceObserver`.
-          max_in_flight_items: How many items may wait for the server's confirmation; 1000, or ten a
-            environment where those are more, if `None`.
+          cuts_at_boundaries: Whether a boundary ends its episode. If False, windows span the ends
+            of episodes, as in `ReverbTrajectorySequenceObserver`.
+          max_in_flight_items: Maximum number of unconfirmed items; `None`: 1000, or ten per
+            environment if that is more.
 
         Raises:
           InvalidArgumentError: If a number is below 1, if arguments contradict each other, or if
-            the priority is no number; a `ValueError`.
+            the priority is not a number; a `ValueError`.
           UnknownTableError: If the server has no such table; a `KeyError`.
           UnavailableError: If no server answers.
         """
@@ -126,9 +126,9 @@ class ReverbBatchedTrajectoryObserver(Observer):
         self._priority = priority if callable(priority) else self._numbers(priority)
 
     def __call__(self, trajectory: Any) -> None:
-        """Takes the next frame of every environment, and writes the items that they complete.
+        """Appends the next frame of every environment, and writes the items that they complete.
 
-        Blocks only while more than `max_in_flight_items` wait for their confirmation.
+        Blocks only while more than `max_in_flight_items` items are unconfirmed.
 
         Args:
           trajectory: A nest of arrays `[B, ...]` with an attribute `step_type`. It is copied.
@@ -136,12 +136,12 @@ class ReverbBatchedTrajectoryObserver(Observer):
         Raises:
           SignatureMismatchError: If shapes or dtypes differ from those of the first frame, or from
             a table's signature; the text names the field. A `ValueError`.
-          InvalidArgumentError: If an array has not `B` rows, or if fields differ from those of the
-            first frame; nothing was taken then. If an episode gets longer than
-            `max_sequence_length`, unless it is to be bypassed: the rest of it is ignored, the other
-            environments go on. A `ValueError`.
+          InvalidArgumentError: If an array does not have `B` rows, or if fields differ from those
+            of the first frame; nothing was appended. Also if an episode exceeds
+            `max_sequence_length` and is not bypassed: the rest of it is ignored, and the other
+            environments continue. A `ValueError`.
           ObserverClosedError: If the observer is closed; a `ValueError`.
-          ReverbError: If the connection failed for good. The observer is closed then.
+          ReverbError: If the connection failed for good; the observer is then closed.
         """
         writer = self._open_writer()
         step_type = np.asarray(step_type_of(trajectory))
@@ -167,16 +167,16 @@ class ReverbBatchedTrajectoryObserver(Observer):
     def reset(self, write_cached_steps: bool = False) -> None:
         """Ends the episodes of all environments, and blocks until all items are confirmed.
 
-        The next frame begins an episode in each. Opens a closed observer. Frames that no item holds
-        yet are dropped, for a batch cannot be padded.
+        The next frame begins an episode in each environment. Opens a closed observer. Frames that
+        are in no item yet are dropped, because a batch cannot be padded.
 
         Args:
-          write_cached_steps: Raises an error rather than to drop frames.
+          write_cached_steps: Raises an error instead of dropping frames.
 
         Raises:
           InvalidArgumentError: If `write_cached_steps` is set and frames would be lost; the text
-            says in which environments. Nothing was reset then. A `ValueError`.
-          ReverbError: If the connection failed for good. The observer is closed then; call again.
+            names the environments. Nothing was reset. A `ValueError`.
+          ReverbError: If the connection failed for good; the observer is then closed. Call again.
         """
         self.open()
         if write_cached_steps:
@@ -191,7 +191,7 @@ class ReverbBatchedTrajectoryObserver(Observer):
         )
 
     def _start_episode(self) -> None:
-        # At least as many as wait for their confirmation. To know the number would take a call.
+        # An upper bound of the unconfirmed items. The exact number would take a call.
         self._in_flight_items = 0
 
     def _end_writer_episode(self, timeout_ms: int) -> None:
@@ -199,7 +199,7 @@ class ReverbBatchedTrajectoryObserver(Observer):
         self._writer.flush(0, timeout_ms)
 
     def _wait_for_half(self) -> None:
-        """Blocks until half as many items wait as may."""
+        """Blocks until at most half of `max_in_flight_items` items are unconfirmed."""
         half = self._max_in_flight_items // 2
         wait(lambda interval_ms: self._writer.flush(half, interval_ms))
         self._in_flight_items = half
@@ -210,7 +210,7 @@ class ReverbBatchedTrajectoryObserver(Observer):
             lost = steps > 0
         else:
             beyond = steps - self._sequence_length
-            # Since the last window; of those the stride leaves out the ones between windows.
+            # Frames since the last window. A stride longer than the window skips some of them.
             new = np.where(beyond < 0, steps, beyond % self._stride_length)
             gap = max(0, self._stride_length - self._sequence_length)
             lost = np.where(beyond < 0, new > 0, new > gap)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a frame looks like by the data spec, and what does not fit it."""
+"""The data spec of a replay buffer, and checks of frames and items against it."""
 
 import collections
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,7 @@ class DataSpec:
     """The spec of one frame, usually a `Trajectory` of specs, without batch and time.
 
     Attributes:
-      nest: The spec as it was given, free of the wrappers that a `tf.Module` puts around containers
-        it is told to keep.
+      nest: The spec, without the wrappers that a `tf.Module` puts around its containers.
     """
 
     nest: Any
@@ -33,7 +32,7 @@ class DataSpec:
 
     @property
     def has_episodes(self) -> bool:
-        """Whether frames tell, by their `step_type`, where episodes end."""
+        """Whether frames have a `step_type`, which marks the ends of episodes."""
         return hasattr(self.nest, "step_type")
 
     @property
@@ -42,24 +41,24 @@ class DataSpec:
         return tree.map_structure(lambda spec: tf.as_dtype(spec.dtype), self.nest)
 
     def shapes(self, *leading: int | None) -> Any:
-        """Nest of `tf.TensorShape`s, with other dimensions in front."""
+        """Nest of `tf.TensorShape`s with leading dimensions."""
         front = tf.TensorShape(leading)
         return tree.map_structure(lambda spec: front.concatenate(spec.shape), self.nest)
 
     def nested(self, columns: Sequence[Any]) -> Any:
-        """A flat list nested like the spec."""
+        """Nests a flat list like the spec."""
         return tree.unflatten_as(self.nest, columns)
 
     def checked_item(self, columns: Sequence[Any], table: str, length: int | None) -> list[Any]:
-        """The columns of an item if they are what the spec says, `[T, ...]`.
+        """Checks the columns of an item, `[T, ...]`, against the spec, and returns them.
 
         Args:
           columns: Arrays, as a client samples them.
-          table: Name of the table, for the text of an error.
-          length: The length that items have; `None`: any.
+          table: Name of the table, for error texts.
+          length: The length of items; `None`: any.
 
         Raises:
-          SignatureMismatchError: If they are not; the text names the field.
+          SignatureMismatchError: If they do not match; the text names the field.
         """
         if len(columns) != len(self._leaves):
             raise errors.SignatureMismatchError(
@@ -71,16 +70,16 @@ class DataSpec:
         return list(columns)
 
     def checked_frames(self, frames: Any) -> tuple[Any, int | None]:
-        """The frames if they are what the spec says, and their number.
+        """Checks frames against the spec, and returns them with their number.
 
         Args:
           frames: Nest like the spec: tensors or arrays `[B, ...]`.
 
         Returns:
-          The nest of tensors and arrays; and `B`, or `None` if a graph does not know it.
+          The nest of tensors and arrays; and `B`, or `None` if it is unknown in a graph.
 
         Raises:
-          SignatureMismatchError: If they are not; the text names the field.
+          SignatureMismatchError: If they do not match; the text names the field.
         """
         found = {"/".join(map(str, path)): leaf for path, leaf in tree.flatten_with_path(frames)}
         fields = found.keys() if self._fields != ["the frame"] else {"the frame"}
@@ -101,22 +100,22 @@ class DataSpec:
         return self.nested(columns), batch_size
 
     def is_last(self, frames: Any) -> Any:
-        """Which of the checked frames end their episode: bools `[B]`, or False for all."""
+        """Whether each of the checked frames ends its episode: bools `[B]`, or False for all."""
         if not self.has_episodes:
             return False
-        # Compares arrays as NumPy does and tensors as TensorFlow does.
+        # `==` compares arrays of NumPy and tensors elementwise.
         step_type = frames.step_type
         return tf.equal(step_type, LAST) if tf.is_tensor(step_type) else step_type == LAST
 
     def mismatch(self, signature: Any, length: int | None) -> str | None:
-        """Why items of a table with this signature cannot be read as sequences of such frames.
+        """Compares a table's signature with sequences of such frames.
 
         Args:
-          signature: Of the table; `None`: it has none, and everything fits.
-          length: The length that items are said to have; `None`: any.
+          signature: The signature; `None`: the table has none, and everything matches.
+          length: The declared length of items; `None`: any.
 
         Returns:
-          A text that names the field; `None` if nothing is known to be wrong.
+          A text that names the field that differs; `None` if no difference was found.
         """
         if signature is None:
             return None

@@ -15,13 +15,13 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ReverbAddEpisodeObserver(FrameObserver):
-    """Writes every episode as one item, whose length is that of the episode.
+    """Writes every episode as one item, with the length of the episode.
 
     Called with each frame of one environment, without a batch dimension. The frame whose
-    `step_type` is LAST is the last of the item; that call blocks until the item is confirmed. An
-    unfinished episode is written by `reset` only. The frame that makes an episode longer than
-    `max_sequence_length` is an `InvalidArgumentError`, or with `bypass_partial_episodes` an error
-    in the log; then nothing of it is written, and the next episode begins after its boundary.
+    `step_type` is LAST is the last of the item; that call blocks until the item is confirmed. Only
+    `reset` writes an unfinished episode. If an episode exceeds `max_sequence_length`, the call
+    raises an `InvalidArgumentError`, or with `bypass_partial_episodes` logs an error. No frame of
+    the episode is written, and the next episode begins after its boundary.
 
     Example:
       >>> import collections
@@ -42,21 +42,21 @@ class ReverbAddEpisodeObserver(FrameObserver):
         priority: Priority = 1,
         bypass_partial_episodes: bool = False,
     ) -> None:
-        """Makes an observer, and opens it.
+        """Makes and opens an observer.
 
-        Blocks until the server has told its tables' signatures.
+        Blocks until the server has sent its tables' signatures.
 
         Args:
           py_client: The client to write through.
           table_name: The table or tables to write each episode to.
-          max_sequence_length: Number of frames of the longest episode. So many are kept in memory.
-          priority: Of the items: a number, or a function of the episode, a nest of arrays
-            `[T, ...]`, which then is decoded for it.
-          bypass_partial_episodes: Leaves longer episodes out with a message in the log, instead of
+          max_sequence_length: Number of frames of the longest episode, which are kept in memory.
+          priority: Priority of the items: a number, or a function of the episode, a nest of arrays
+            `[T, ...]`. A function requires that the episode is decoded.
+          bypass_partial_episodes: Skips longer episodes with a message in the log instead of
             raising an error.
 
         Raises:
-          InvalidArgumentError: If `max_sequence_length` is below 1, or if the priority is no
+          InvalidArgumentError: If `max_sequence_length` is below 1, or if the priority is not a
             number; a `ValueError`.
           UnknownTableError: If the server has no such table; a `KeyError`.
           UnavailableError: If no server answers.
@@ -92,7 +92,7 @@ class ReverbAddEpisodeObserver(FrameObserver):
             self._finish()
 
     def _overflow(self, is_last: bool) -> None:
-        """Forgets an episode that is too long."""
+        """Drops an episode that is too long."""
         self._finish()
         self._overflowed = not is_last
         message = (

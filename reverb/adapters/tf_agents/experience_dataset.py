@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From sampled items to what learners are fed: batches of sequences, beside each an info."""
+"""Datasets for learners: batches of sequences with their infos, made of sampled items."""
 
 import functools
 from collections.abc import Callable
@@ -22,24 +22,24 @@ __all__ = [
     "truncate_reshape_rows_by_num_steps",
 ]
 
-# Makes a dataset of `ReplaySample`s: of items, data `[T, ...]` and info `[]`; or, given a batch
-# size, of `B` items each, data `[B, T, ...]` and info `[B]`. The second argument tells whether to
-# leave out a last batch that is not full.
+# Makes a dataset of `ReplaySample`s: single items, data `[T, ...]` and info `[]`; or, with a batch
+# size, batches of items, data `[B, T, ...]` and info `[B]`. The second argument is whether to drop
+# a last batch that is not full.
 ItemSource = Callable[[int | None, bool], Any]
 
-# How many batches are sampled ahead of the learner. A few hide the way to the server; more would
-# hand out items whose priorities are old.
+# Number of batches to prefetch. A few hide the latency of the server; with more, priorities are
+# older.
 _BATCHES_IN_FLIGHT = 2
 
-# The same for a dataset without batches, in items.
+# Number of items to prefetch for a dataset without batches.
 _ITEMS_IN_FLIGHT = 3
 
-# How many streams fetch the items of random tables, whose order means nothing, if not told; for
-# batches of this size on. While one stream waits for the server, another has items.
+# Default number of streams for tables with random order, for batches of at least the size below.
+# While one stream waits for the server, another has items.
 _STREAMS = 2
 _BATCH_FOR_STREAMS = 16
 
-# How many fragments an item is taken to have, for the size of a shuffle buffer, if nobody knows.
+# Assumed number of fragments per item if it is unknown, for the size of a shuffle buffer.
 _TYPICAL_FRAGMENTS = 100
 
 
@@ -56,20 +56,19 @@ def sampler_source(
     max_samples: int = -1,
     ordered: bool = True,
 ) -> ItemSource:
-    """Items as a table's sampler picks them.
+    """Makes a source of items in the order of a table's sampler.
 
     Args:
-      server_address: Of the server.
+      server_address: Address of the server.
       table: Name of the table.
       dtypes: Nest of the dtypes of an item's data.
       shapes: Nest of their shapes, `[T, ...]`.
-      max_in_flight: How many items are fetched ahead of those that were asked for; `None`: two
-        batches, or three items.
+      max_in_flight: Number of items to prefetch; `None`: two batches, or three items.
       num_workers_per_iterator: As in `reverb.TrajectoryDataset`.
-      max_samples_per_stream: Likewise.
-      rate_limiter_timeout_ms: Likewise.
-      max_samples: Likewise.
-      ordered: Whether the order of the items means something.
+      max_samples_per_stream: As in `reverb.TrajectoryDataset`.
+      rate_limiter_timeout_ms: As in `reverb.TrajectoryDataset`.
+      max_samples: As in `reverb.TrajectoryDataset`.
+      ordered: Whether the order of the items must be kept.
     """
 
     def source(batch_size: int | None, drop_remainder: bool) -> Any:
@@ -106,18 +105,18 @@ def experience_dataset(
     shuffle: bool = False,
     drop_remainder: bool = True,
 ) -> Any:
-    """Items, or fragments of them, as pairs `(data, info)`.
+    """Makes a dataset of items, or of fragments of items, as pairs `(data, info)`.
 
     Args:
-      source: Where items come from.
-      sequence_length: Their length, if all have the same.
-      batch_size: How many items or fragments make an element, `B`; `None`: one, without a batch
+      source: Source of the items.
+      sequence_length: Length of the items; `None`: they differ.
+      batch_size: Number of items or fragments in an element, `B`; `None`: one, without a batch
         dimension.
-      num_steps: The length of fragments; `None`: items stay whole.
-      preprocess_fn: Is applied to the data of each item, `[T, ...]`, before it is cut.
+      num_steps: Length of the fragments; `None`: whole items.
+      preprocess_fn: Applied to the data of each item, `[T, ...]`, before it is cut.
       num_parallel_calls: How many items are preprocessed at a time; `None`: TensorFlow decides.
-      shuffle: Whether the fragments of as many items as make a batch are mixed.
-      drop_remainder: Leaves out a last batch that is not full.
+      shuffle: Whether to shuffle the fragments of `batch_size` items.
+      drop_remainder: Drops a last batch that is not full.
 
     Returns:
       A `tf.data.Dataset` of pairs: data `[B, T, ...]`, and an info whose leaves are `[B, T]`.
@@ -128,7 +127,7 @@ def experience_dataset(
         with_info = _pair_of_batch if batch_size else _pair_of_item
         return inline_map(source(batch_size, drop_remainder), with_info)
     if preprocess_fn is None and sequence_length is not None and batch_size is not None:
-        # The last items make fewer fragments, and only those that fill no batch are left out.
+        # The last batch of items is kept here; `rebatch` drops only fragments that fill no batch.
         blocks = inline_map(source(batch_size, False), _fragments(num_steps, shuffle))
         return blocks.rebatch(batch_size, drop_remainder)
     dataset = inline_map(source(None, False), _pair_of_item)
@@ -149,10 +148,10 @@ def experience_dataset(
 def check_sizes(
     sequence_length: int | None, batch_size: Any, num_steps: Any, num_parallel_calls: Any = None
 ) -> None:
-    """Compares what a learner asks for with what items are like.
+    """Checks the sizes that a learner requests against the length of items.
 
     Raises:
-      InvalidArgumentError: If it cannot be had.
+      InvalidArgumentError: If items cannot have these sizes.
     """
     if batch_size is not None:
         at_least_one("sample_batch_size", batch_size)
@@ -197,22 +196,22 @@ def make_reverb_dataset(
     """Makes a dataset of items of a table, as `ReplaySample`s.
 
     Args:
-      server_address: Of the server.
+      server_address: Address of the server.
       table: Name of the table.
       data_spec: Nest of specs of one frame.
-      max_in_flight_samples_per_worker: How many items a worker fetches ahead.
-      batch_size: How many elements make a batch, `B`; a last batch that is not full is left out.
+      max_in_flight_samples_per_worker: Number of items that a worker prefetches.
+      batch_size: Number of elements in a batch, `B`; a last batch that is not full is dropped.
         `None`: no batches.
-      prefetch_size: How many batches to prefetch.
+      prefetch_size: Number of batches to prefetch.
       sequence_length: The length of the items, `T`; `None`: any.
-      cycle_length: Accepted and not needed: one sampler does what several interleaved ones did.
-      num_parallel_calls: How many items `per_sequence_fn` sees at a time; `None`: TensorFlow
+      cycle_length: Ignored: one sampler does the work of several interleaved ones.
+      num_parallel_calls: Number of parallel calls of `per_sequence_fn`; `None`: TensorFlow
         decides.
       per_sequence_fn: Maps the `ReplaySample` of one item, data `[T, ...]` and info `[T]`.
       dataset_transformation: Maps the dataset of items, before batches are made.
       num_workers_per_iterator: As in `reverb.TrajectoryDataset`.
-      max_samples_per_stream: Likewise.
-      rate_limiter_timeout_ms: Likewise.
+      max_samples_per_stream: As in `reverb.TrajectoryDataset`.
+      rate_limiter_timeout_ms: As in `reverb.TrajectoryDataset`.
 
     Returns:
       A `tf.data.Dataset` of `ReplaySample`s: data `[B, T, ...]`, info `[B, T]`.
@@ -246,14 +245,14 @@ def make_reverb_dataset(
 
 
 def truncate_reshape_rows_by_num_steps(sample: Any, num_steps: int) -> Any:
-    """Cuts sequences into fragments; what is left at their end is dropped.
+    """Cuts sequences into fragments; the remainder at their end is dropped.
 
     Args:
       sample: Nest of tensors `[T, ...]`.
-      num_steps: The length of a fragment.
+      num_steps: Length of a fragment.
 
     Returns:
-      Nest of tensors `[T // num_steps, num_steps, ...]`, where `T` is the length of the first.
+      Nest of tensors `[T // num_steps, num_steps, ...]`, where `T` is the length of the first leaf.
     """
     rows = tf.shape(tf.nest.flatten(sample)[0])[0] // num_steps
     static_length = tf.nest.flatten(sample)[0].shape[0]
@@ -269,7 +268,7 @@ def truncate_reshape_rows_by_num_steps(sample: Any, num_steps: int) -> Any:
 
 
 def repeated_info(info: Any, length: Any) -> Any:
-    """Leaves `[...]` of an info as `[..., T]`."""
+    """Repeats the leaves `[...]` of an info to `[..., T]`."""
 
     def repeated(leaf: Any) -> Any:
         return tf.tile(tf.expand_dims(leaf, -1), [1] * leaf.shape.rank + [length])
@@ -300,7 +299,7 @@ def _length(data: Any, axis: int) -> Any:
 
 
 def _fragments(num_steps: Any, shuffle: bool) -> Callable[[Any], Any]:
-    """What cuts a batch of items `[B, T, ...]` into one of fragments, mixed if told so."""
+    """Returns a function that cuts a batch of items `[B, T, ...]` into a batch of fragments."""
 
     def fragments(sample: Any) -> Any:
         rows_per_item = _length(sample.data, 1) // num_steps
@@ -325,9 +324,9 @@ def _fragments(num_steps: Any, shuffle: bool) -> Callable[[Any], Any]:
 
 
 def _rows_of(blocks: Any) -> Any:
-    """The rows of tensors `[R, ...]`, one by one; `R` may be 0."""
+    """Makes a dataset of the rows of tensors `[R, ...]`; `R` may be 0."""
     leaves = tf.nest.flatten(blocks.element_spec)
     if any(not spec.shape[1:].is_fully_defined() or 0 in spec.shape[1:] for spec in leaves):
-        # TensorFlow's `unbatch`, which is faster, crashes the process at a tensor without values.
+        # TensorFlow's `unbatch` is faster, but crashes the process if a tensor is empty.
         return blocks.flat_map(lambda *pair: tf.data.Dataset.from_tensor_slices(pair))
     return blocks.filter(lambda *pair: tf.shape(tf.nest.flatten(pair)[0])[0] > 0).unbatch()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the frames of an observer look like: learned from the first, held against the others.
+"""The structure of an observer's frames: taken from the first frame, and checked in the others.
 
 A frame is one step of an environment, without a batch dimension: usually a `Trajectory` of
-TF-Agents, but any nest does whose outermost value has an attribute `step_type`. Its leaves are
-whatever NumPy turns into arrays, eager tensors too. Nothing here needs TensorFlow.
+TF-Agents, or any nest whose outermost container has an attribute `step_type`. Its leaves are values
+that NumPy converts to arrays, eager tensors included. This module does not need TensorFlow.
 """
 
 from collections.abc import Callable
@@ -25,16 +25,16 @@ class FrameLayout:
     """The structure of an observer's frames.
 
     Attributes:
-      matches: Whether a frame certainly has the structure. Quick, for it runs once a frame; after a
-        False `check` decides.
-      is_last: Whether a frame is a boundary, which ends its episode.
+      matches: Function that returns True only for frames of this structure. It is fast, because it
+        runs for every frame; if it returns False, `check` decides.
+      is_last: Function that returns whether a frame is a boundary, which ends its episode.
     """
 
     matches: Callable[[Any], bool]
     is_last: Callable[[Any], bool]
 
     def __init__(self, frame: Any) -> None:
-        """Learns from a frame.
+        """Takes the structure of a frame.
 
         Raises:
           InvalidArgumentError: If the frame has no `step_type`, or more than one.
@@ -50,7 +50,7 @@ class FrameLayout:
     def check(self, frame: Any) -> None:
         """Raises unless a frame has exactly the fields of the first one.
 
-        Dtypes and shapes are left to the writer, which looks at them anyhow.
+        The writer checks dtypes and shapes.
 
         Raises:
           SignatureMismatchError: If fields are missing or new; the text names them.
@@ -69,15 +69,15 @@ class FrameLayout:
 
     @property
     def padding(self) -> Any:
-        """A frame that follows the end of an episode: a boundary whose other values are zero."""
+        """The frame for padding after the end of an episode: a boundary with zeros elsewhere."""
         return self._zeros
 
 
 def step_type_of(frame: Any) -> Any:
-    """The `step_type` of a frame.
+    """Returns the `step_type` of a frame.
 
     Raises:
-      InvalidArgumentError: If there is none.
+      InvalidArgumentError: If it has none.
     """
     try:
         return frame.step_type
@@ -90,7 +90,7 @@ def step_type_of(frame: Any) -> Any:
 
 def _is_last(frame: Any) -> bool:
     try:
-        # Several times quicker than to compare a NumPy scalar.
+        # Several times faster than comparing a NumPy scalar.
         return int(frame.step_type) == LAST
     except TypeError:
         raise _not_single(frame) from None
@@ -108,7 +108,7 @@ def _not_single(frame: Any) -> InvalidArgumentError:
 
 
 def _matcher(nest: Any) -> Callable[[Any], bool]:
-    """What recognises nests of the same types, lengths and keys, with a value at every leaf."""
+    """Returns a test for nests of the same types, lengths and keys with a value at every leaf."""
     kind = type(nest)
     if isinstance(nest, dict):
         keys = frozenset(nest)
@@ -138,14 +138,14 @@ def _matcher(nest: Any) -> Callable[[Any], bool]:
 
 
 def _all_match(inner: list[tuple[Any, Callable[[Any], bool]]], nest: Any) -> bool:
-    for key, matches in inner:  # noqa: SIM110 - A generator costs more than what it would test.
+    for key, matches in inner:  # noqa: SIM110 - A generator costs more than the tests.
         if not matches(nest[key]):
             return False
     return True
 
 
 def _paths(frame: Any) -> list[tuple[Any, ...]]:
-    """The paths of all leaves that have a value."""
+    """Returns the paths of all leaves that have a value."""
     return [path for path, leaf in tree.flatten_with_path(frame) if leaf is not None]
 
 
@@ -161,6 +161,6 @@ def _padding_leaf(path: tuple[Any, ...], leaf: Any) -> Any:
         return np.full_like(value, LAST)
     if path == ("next_step_type",):
         return np.full_like(value, FIRST)
-    if value.dtype == object:  # Strings; a zero among them would be a number.
+    if value.dtype == object:  # Strings, for which a zero would be a number.
         return np.full_like(value, b"")
     return np.zeros_like(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the observers of one environment share: frames come in, the newest become items."""
+"""The base of the observers of one environment, which make items of the newest frames."""
 
 import abc
 from collections.abc import Callable, Sequence
@@ -14,12 +14,12 @@ from reverb.adapters.tf_agents.observer import Observer, number
 
 __all__ = ["FrameObserver", "Priority"]
 
-# A number, or what computes it from a nest of arrays `[T, ...]`: the frames of the item.
+# A number, or a function that computes it from the frames of the item, a nest of arrays `[T, ...]`.
 Priority = float | Callable[[Any], float]
 
 
 class FrameObserver(Observer):
-    """The base of the observers of one environment; not made by users."""
+    """The base of the observers of one environment."""
 
     def __init__(
         self,
@@ -45,22 +45,22 @@ class FrameObserver(Observer):
         self._priority = priority if callable(priority) else number("priority", priority)
 
     def __call__(self, trajectory: Any) -> None:
-        """Takes the next frame, and writes the item that it completes.
+        """Appends the next frame, and writes the item that it completes.
 
-        Where a boundary ends the episode, it blocks until the items are confirmed; a rate limiter
-        may delay that.
+        At the end of an episode it blocks until all items are confirmed; a rate limiter may delay
+        that.
 
         Args:
           trajectory: A nest of arrays `[...]` with an attribute `step_type`. It is copied.
 
         Raises:
-          SignatureMismatchError: If fields, shapes or dtypes differ from those of the first frame,
-            which leaves everything as it was, or if an item does not fit its table's signature. The
-            text names the field. A `ValueError`.
-          InvalidArgumentError: If the frame has no `step_type`, or a batch dimension; and see the
-            class. A `ValueError`.
+          SignatureMismatchError: If fields, shapes or dtypes differ from those of the first frame
+            (nothing was appended), or if an item does not match its table's signature. The text
+            names the field. A `ValueError`.
+          InvalidArgumentError: If the frame has no `step_type`, or has a batch dimension; see also
+            the class. A `ValueError`.
           ObserverClosedError: If the observer is closed; a `ValueError`.
-          ReverbError: If the connection failed for good. The observer is closed then.
+          ReverbError: If the connection failed for good; the observer is then closed.
         """
         writer = self._open_writer()
         layout = self._layout or FrameLayout(trajectory)
@@ -79,18 +79,18 @@ class FrameObserver(Observer):
             raise
 
     def reset(self, write_cached_steps: bool = True) -> None:
-        """Ends the episode, writes what is left of it, and blocks until all items are confirmed.
+        """Ends the episode, writes the rest of it, and blocks until all items are confirmed.
 
         The next frame begins an episode. Opens a closed observer.
 
         Args:
-          write_cached_steps: Whether to write what no item holds yet, as the class says; otherwise
-            it is dropped.
+          write_cached_steps: Whether to write frames that are in no item yet, as described in the
+            class; otherwise they are dropped.
 
         Raises:
-          InvalidArgumentError: If the class says that what is left cannot be written. Nothing was
-            reset then. A `ValueError`.
-          ReverbError: If the connection failed for good. The observer is closed then; call again.
+          InvalidArgumentError: If those frames cannot be written; see the class. Nothing was reset.
+            A `ValueError`.
+          ReverbError: If the connection failed for good; the observer is then closed. Call again.
         """
         self.open()
         try:
@@ -101,15 +101,15 @@ class FrameObserver(Observer):
 
     @abc.abstractmethod
     def _takes(self, is_last: bool) -> bool:
-        """Whether the next frame is to be appended."""
+        """Whether to append the next frame."""
 
     @abc.abstractmethod
     def _appended(self, is_last: bool) -> None:
-        """Does what is to be done after a frame was appended."""
+        """Called after a frame was appended."""
 
     @abc.abstractmethod
     def _reset(self, writes: bool) -> None:
-        """Does what `reset` says."""
+        """Implements `reset`."""
 
     def _make_writer(self) -> Any:
         self._check_tables()

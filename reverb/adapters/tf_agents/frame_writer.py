@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `add_batch` writes through: a sequence writer that is made with the first frames."""
+"""The writer of `add_batch`: a sequence writer that is made with the first frames."""
 
 import threading
 from typing import Any
@@ -27,12 +27,11 @@ class FrameWriter:
         """Makes a writer; does not connect yet.
 
         Args:
-          table: To write to.
-          spec: What frames look like.
-          sequence_length: Every window of as many frames of an episode becomes an item; `None`:
-            every whole episode does.
-          batch_size: Number of environments, `B`; `None`: the first frames tell.
-          max_sequence_length: The longest episode, if whole episodes are written.
+          table: The table to write to.
+          spec: Spec of a frame.
+          sequence_length: Number of frames of an item; `None`: items are whole episodes.
+          batch_size: Number of environments, `B`; `None`: taken from the first frames.
+          max_sequence_length: Number of frames of the longest episode, if items are episodes.
         """
         self._table = table
         self._spec = spec
@@ -51,13 +50,13 @@ class FrameWriter:
           frames: Nest like the spec, `[B, ...]`; in a graph, of symbolic tensors.
 
         Returns:
-          What `reverb.TFSequenceWriter.append` does.
+          The result of `reverb.TFSequenceWriter.append`.
 
         Raises:
           FailedPreconditionError: If the writer is closed.
-          InvalidArgumentError: If nobody knows `B`, or if whole episodes are to be written of
-            frames that have none.
-          SignatureMismatchError: If the frames do not fit the spec or the number of environments.
+          InvalidArgumentError: If `B` is unknown, or if items are episodes and frames have no
+            `step_type`.
+          SignatureMismatchError: If the frames do not match the spec or the number of environments.
         """
         frames, found = self._spec.checked_frames(frames)
         self._open(found)
@@ -69,7 +68,7 @@ class FrameWriter:
         return self._tf_writer.append(frames, self._spec.is_last(frames))
 
     def flush(self, timeout_ms: int | None) -> None:
-        """Blocks until the server has all items; does nothing before the first `append`.
+        """Blocks until all items are confirmed; does nothing before the first `append`.
 
         Raises:
           DeadlineExceededError: After `timeout_ms`; a rate limiter may delay inserts.
@@ -78,7 +77,7 @@ class FrameWriter:
             self._writer.flush(0, timeout_ms=timeout_ms)
 
     def forget_episodes(self) -> None:
-        """Forgets frames that make no item yet."""
+        """Drops frames that are in no item yet."""
         if self._writer is not None and not self._closed:
             self._writer.end_episode()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Dataset.map` for a handful of small ops, without the price of a thread pool."""
+"""`Dataset.map` for a few small ops, without the cost of a thread pool."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,11 +10,11 @@ __all__ = ["inline_map"]
 
 
 def inline_map(dataset: Any, fn: Callable[[Any], Any]) -> Any:
-    """Maps elements in the thread that asks for them.
+    """Maps elements on the consumer's thread.
 
-    `Dataset.map` hands every op to a pool of threads, and TensorFlow's optimizer makes it compute
-    elements ahead that nobody asked for. For sampled items that means more work than the map itself
-    (some 2 us an item in batches of 64), and older priorities.
+    `Dataset.map` hands every op to a thread pool, and TensorFlow's optimizer makes it prefetch
+    elements. For sampled items this costs more than the map itself (some 2 us per item in batches
+    of 64), and priorities are older.
 
     Args:
       dataset: A `tf.data.Dataset`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One batch at a time, eagerly and in graphs: what `get_next` returns."""
+"""Samples one batch, eagerly or in a graph; the implementation of `get_next`."""
 
 import functools
 from typing import Any
@@ -32,16 +32,16 @@ def sampled_eagerly(
     num_steps: int | None,
     timeout_ms: int | None,
 ) -> Any:
-    """Samples items now.
+    """Samples items; blocks while the table's rate limiter allows no sample.
 
     Args:
-      table: To sample from.
-      spec: What frames look like.
+      table: The table to sample from.
+      spec: Spec of a frame.
       sequence_length: The length of the items; `None`: any.
-      batch_size: How many, `B`; `None`: one, without a batch dimension.
-      num_steps: Takes as many consecutive steps of each item, at random; `None`: all.
-      timeout_ms: How long the rate limiter may delay it; `None`: as long as it takes; 0: not at
-        all.
+      batch_size: Number of items, `B`; `None`: one, without a batch dimension.
+      num_steps: Number of consecutive steps to take of each item, from a random start; `None`: all.
+      timeout_ms: How long the rate limiter may delay a sample, in milliseconds; `None`: no limit;
+        0: do not wait.
 
     Returns:
       A pair: data `[B, T, ...]`, and an info whose leaves are `[B, T]`.
@@ -79,7 +79,7 @@ def sampled_in_graph(
     num_steps: int | None,
     rate_limiter_timeout_ms: int,
 ) -> Any:
-    """The same as an op of a graph, which samples whenever it runs; see `sampled_eagerly`."""
+    """Like `sampled_eagerly`, as ops of a graph that sample whenever they run."""
     source = sampler_source(
         table.server_address,
         table.name,
@@ -103,17 +103,17 @@ def sampled_in_graph(
 
 
 def unstacked(pair: Any, axis: int) -> Any:
-    """A pair `(data, info)` of a known length as tuples of its time steps.
+    """Splits a pair `(data, info)` of a known length into its time steps.
 
     Args:
       pair: Leaves `[B, T, ...]` or `[T, ...]`.
-      axis: Which dimension is time.
+      axis: The time dimension.
 
     Returns:
       A tuple of `T` nests of data; and an info whose leaves are tuples of `T` tensors.
 
     Raises:
-      InvalidArgumentError: If a graph does not know the length.
+      InvalidArgumentError: If the length is unknown in a graph.
     """
     data, info = pair
     leaves = [*tf.nest.flatten(data), *tf.nest.flatten(info)]
@@ -132,7 +132,7 @@ def _random_start(length: Any, num_steps: int) -> Any:
 
 
 def _window(num_steps: int, pair: Any) -> Any:
-    """Some consecutive steps of an item and its info, whose leaves are `[T, ...]`."""
+    """Takes consecutive steps, from a random start, of an item and its info, `[T, ...]`."""
     start = _random_start(tf.shape(tf.nest.flatten(pair)[0])[0], num_steps)
 
     def steps_of(leaf: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all observers share: tables, a writer that opens and closes, and waiting."""
+"""The base of all observers: their tables, and a writer that is opened and closed."""
 
 import abc
 import logging
@@ -15,7 +15,7 @@ from reverb import errors
 
 __all__ = ["Observer", "ObserverClosedError", "UnknownTableError", "at_least_one", "number"]
 
-# How often an observer that waits says in the log what for.
+# How often an observer that waits logs the reason.
 REPORT_INTERVAL_MS = 30_000
 
 _LOGGER = logging.getLogger(__name__)
@@ -29,14 +29,14 @@ class ObserverClosedError(errors.FailedPreconditionError, ValueError):
 class UnknownTableError(errors.TableNotFoundError, KeyError):
     """The server has no table of that name; the text lists the tables there are."""
 
-    __str__ = Exception.__str__  # That of `KeyError` puts the text into quotation marks.
+    __str__ = Exception.__str__  # `KeyError` would quote the text.
 
 
 class Observer(abc.ABC):
-    """The base of the observers; not made by users.
+    """The base of the observers.
 
-    Serves one thread. A `with` block closes it. A failure of the connection closes it too; what was
-    confirmed until then stays in the tables, and `open` starts afresh.
+    Not thread-safe. A `with` block closes the observer. A failed connection closes it too:
+    confirmed items stay in the tables, and `open` starts anew.
     """
 
     def __init__(self, py_client: reverb.Client, table_name: str | Sequence[str]) -> None:
@@ -45,7 +45,7 @@ class Observer(abc.ABC):
         if not self._table_names:
             raise errors.InvalidArgumentError("table_name must name at least one table, got none")
         self._writer: Any = None
-        # Why the observer was closed, if it was not asked to.
+        # The error that closed the observer, for error texts.
         self._failure = ""
 
     @property
@@ -54,7 +54,7 @@ class Observer(abc.ABC):
         return self._py_client
 
     def get_table_signature(self) -> Any:
-        """The signature of the first table as the server has it now, `None` if it has none.
+        """Returns the current signature of the first table; `None` if it has none.
 
         Raises:
           UnknownTableError: If there is no such table; a `KeyError`.
@@ -65,18 +65,17 @@ class Observer(abc.ABC):
     def flush(self, *, timeout_ms: int | None = None) -> None:
         """Blocks until the server has confirmed all items that were written.
 
-        A rate limiter may delay that; the log says every half minute what is missing. Frames that
-        make no item yet stay where they are.
+        A rate limiter may delay that; the reason is logged every half minute. Frames that are in no
+        item yet are kept.
 
         Args:
-          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes; 0: not at
-            all.
+          timeout_ms: How long to block, in milliseconds; `None`: no limit; 0: do not wait.
 
         Raises:
-          DeadlineExceededError: After `timeout_ms`; the text says what it waited for, and the items
+          DeadlineExceededError: After `timeout_ms`; the text says what it waited for. The items
             remain queued.
           ObserverClosedError: If the observer is closed; a `ValueError`.
-          ReverbError: If the connection failed for good. The observer is closed then.
+          ReverbError: If the connection failed for good; the observer is then closed.
         """
         writer = self._open_writer()
         try:
@@ -91,7 +90,7 @@ class Observer(abc.ABC):
     def open(self) -> None:
         """Opens the observer; does nothing if it is open.
 
-        It starts afresh: frames from before it was closed are forgotten.
+        It starts anew: frames from before it was closed are dropped.
 
         Raises:
           UnavailableError: If no server answers.
@@ -104,10 +103,10 @@ class Observer(abc.ABC):
     def close(self) -> None:
         """Closes the observer; does nothing if it is closed.
 
-        Drops frames that make no item yet, and blocks until all items are confirmed.
+        Drops frames that are in no item yet, and blocks until all items are confirmed.
 
         Raises:
-          ReverbError: If the connection failed for good. The observer is closed nevertheless.
+          ReverbError: If the connection failed for good; the observer is closed in any case.
         """
         if self._writer is None:
             return
@@ -120,14 +119,14 @@ class Observer(abc.ABC):
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
-        """Closes; after an exception in the body it does not wait for confirmations."""
+        """Closes; after an exception in the block it does not wait for confirmations."""
         if exc_type is None:
             self.close()
         else:
             self._abandon()
 
     def _check_tables(self) -> list[Any]:
-        """Asks the server about the tables, all of which have to be there."""
+        """Returns the `TableInfo`s of the tables; raises if the server lacks one of them."""
         tables = self._py_client.server_info()
         try:
             return [tables[name] for name in self._table_names]
@@ -139,14 +138,14 @@ class Observer(abc.ABC):
 
     @abc.abstractmethod
     def _make_writer(self) -> Any:
-        """A new writer, which saw no frame."""
+        """Makes a new writer."""
 
     @abc.abstractmethod
     def _start_episode(self) -> None:
-        """Sets the counters back to those of an episode without frames."""
+        """Resets the counters to those of an episode without frames."""
 
     def _finish(self) -> None:
-        """Forgets the unfinished episode, and blocks until all items are confirmed."""
+        """Drops the unfinished episode, and blocks until all items are confirmed."""
         self._start_episode()
         try:
             wait(self._end_writer_episode)
@@ -171,7 +170,7 @@ class Observer(abc.ABC):
             self._failure = f" ({error})"
 
     def _open_writer(self) -> Any:
-        """The writer, or the reason why there is none."""
+        """Returns the writer; raises with the reason if the observer is closed."""
         if self._writer is None:
             raise ObserverClosedError(
                 f"the observer is closed{self._failure}: call open() or reset() to use it again"
@@ -180,7 +179,7 @@ class Observer(abc.ABC):
 
 
 def wait(call: Callable[[int], None]) -> None:
-    """Makes a blocking call, which takes a timeout in milliseconds, until it is through."""
+    """Repeats a blocking call, which takes a timeout in milliseconds, until it succeeds."""
     while True:
         try:
             return call(REPORT_INTERVAL_MS)
@@ -189,10 +188,10 @@ def wait(call: Callable[[int], None]) -> None:
 
 
 def number(argument: str, value: Any) -> float:
-    """A priority as a float.
+    """Returns a priority as a float.
 
     Raises:
-      InvalidArgumentError: If it is no number, or NaN.
+      InvalidArgumentError: If it is not a number, or NaN.
     """
     array = np.asarray(value)
     if array.shape != () or array.dtype.kind not in "iuf" or math.isnan(array):
@@ -201,10 +200,10 @@ def number(argument: str, value: Any) -> float:
 
 
 def at_least_one(argument: str, value: Any) -> int:
-    """The value as an int.
+    """Returns the value as an int.
 
     Raises:
-      InvalidArgumentError: If it is below 1, or no integer.
+      InvalidArgumentError: If it is below 1, or not an integer.
     """
     try:
         count = operator.index(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table behind a replay buffer."""
+"""The table of a replay buffer."""
 
 import logging
 from typing import Any
@@ -10,7 +10,7 @@ from reverb.adapters.tf_agents.observer import UnknownTableError
 
 __all__ = ["RemoteTable"]
 
-# After so long without an answer the log says what is waited for.
+# Time without an answer after which the log says that the buffer waits for the server.
 _QUIET_WAIT_S = 3
 
 _LOGGER = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ class RemoteTable:
     """One table of a server.
 
     Attributes:
-      name: Of the table.
+      name: Name of the table.
       client: A client of the server.
     """
 
@@ -31,8 +31,8 @@ class RemoteTable:
         """Makes an object; does not connect yet.
 
         Args:
-          server_address: Of the server.
-          name: Of the table.
+          server_address: Address of the server.
+          name: Name of the table.
           connect_timeout_s: How long to wait for the server, in seconds.
         """
         self.name = name
@@ -41,11 +41,11 @@ class RemoteTable:
 
     @property
     def server_address(self) -> str:
-        """The address of the server as it was given."""
+        """Address of the server, as given to the constructor."""
         return self.client.server_address
 
     def first_info(self) -> Any:
-        """As `info`; the log says that the server is waited for, if it does not answer soon."""
+        """Like `info`, but logs a message if the server does not answer soon."""
         if self._connect_timeout_s > _QUIET_WAIT_S:
             try:
                 return self._info_among(self.client.server_info(_QUIET_WAIT_S))
@@ -59,7 +59,7 @@ class RemoteTable:
         return self.info()
 
     def info(self) -> Any:
-        """The `TableInfo` as it is now.
+        """Returns the current `TableInfo`.
 
         Raises:
           UnknownTableError: If there is no such table; a `KeyError`.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A buffer, a table and a server in one call.
+"""Makes a buffer with its table and server in one call.
 
-Stands in for `tf_agents.train.utils.replay_buffer_utils`.
+Replaces `tf_agents.train.utils.replay_buffer_utils`.
 """
 
 from typing import Any
@@ -25,17 +25,18 @@ def get_reverb_buffer(
     replay_capacity: int = 1000,
     min_size_limiter_size: int = 1,
 ) -> reverb_replay_buffer.ReverbReplayBuffer:
-    """Makes a buffer over a server that runs, or over a new one in this process.
+    """Makes a buffer over a running server, or over a new server in this process.
 
     Args:
       data_spec: Nest of specs of one frame.
-      sequence_length: Length of the items; `None`: they differ.
+      sequence_length: Length of the items; `None`: items differ in length.
       table_name: Name of the table.
-      table: The table of the new server; `None`: one that samples uniformly and removes the oldest.
-      reverb_server_address: Of the server that runs; `None`: starts one.
-      port: Of the new server; `None`: any.
-      replay_capacity: How many items the new table holds, if `table` is `None`.
-      min_size_limiter_size: How many items it has before any is sampled, likewise.
+      table: The table of the new server; `None`: one that samples uniformly and evicts the oldest
+        item.
+      reverb_server_address: Address of the running server; `None`: starts a new server.
+      port: Port of the new server; `None`: any.
+      replay_capacity: Maximum number of items of the new table, if `table` is `None`.
+      min_size_limiter_size: Number of items before the new table is sampled, if `table` is `None`.
 
     Returns:
       The buffer; its `local_server` is the new server.
@@ -78,14 +79,14 @@ def get_reverb_buffer_and_observer(
 
     Args:
       data_spec: As in `get_reverb_buffer`.
-      sequence_length: Likewise.
-      table_name: Likewise.
-      table: Likewise.
-      reverb_server_address: Likewise.
-      port: Likewise.
-      replay_capacity: Likewise.
-      min_size_limiter_size: Likewise.
-      stride_length: By how many frames the observer's items are apart.
+      sequence_length: As in `get_reverb_buffer`.
+      table_name: As in `get_reverb_buffer`.
+      table: As in `get_reverb_buffer`.
+      reverb_server_address: As in `get_reverb_buffer`.
+      port: As in `get_reverb_buffer`.
+      replay_capacity: As in `get_reverb_buffer`.
+      min_size_limiter_size: As in `get_reverb_buffer`.
+      stride_length: Number of frames from the start of an item to that of the next.
 
     Returns:
       The buffer and the observer.

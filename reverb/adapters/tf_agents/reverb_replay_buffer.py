@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replay buffer of TF-Agents whose items are in a table of a server.
+"""A replay buffer for TF-Agents whose items are in a table of a server.
 
-Stands in for `tf_agents.replay_buffers.reverb_replay_buffer`.
+Replaces `tf_agents.replay_buffers.reverb_replay_buffer`.
 """
 
 import logging
@@ -41,8 +41,8 @@ __all__ = [
 
 DEFAULT_TABLE = "experience"
 
-# How long a call that reads the table waits for frames of `add_batch` to arrive there. Longer only
-# when a rate limiter delays them, which reading must not wait for.
+# How long a call that reads the table waits for frames of `add_batch` to arrive there. They take
+# longer only if a rate limiter delays them, and reading must not wait for that.
 _OWN_FRAMES_TIMEOUT_MS = 1_000
 
 # How long `close` waits for them.
@@ -55,11 +55,11 @@ _LOGGER = logging.getLogger(__name__)
 class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
     """A replay buffer over one table of a server, local or remote.
 
-    Items are sequences of frames, usually single-step `Trajectory`s. A driver writes them through
-    an observer (`reverb_utils`) or through `add_batch`; a learner reads `as_dataset`.
+    Items are sequences of frames, usually single-step `Trajectory`s. A driver writes them with an
+    observer (`reverb_utils`) or with `add_batch`; a learner reads `as_dataset`.
 
-    `info`, beside the data, is a `reverb.SampleInfo` whose leaves are repeated for every time step,
-    `[B, T]`. `update_priorities` takes `info.key` as it is.
+    Samples are pairs `(data, info)`. `info` is a `reverb.SampleInfo` whose leaves are repeated for
+    every time step, `[B, T]`; `update_priorities` accepts its `key`.
 
     Example:
       >>> buffer = ReverbReplayBuffer(
@@ -90,28 +90,27 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
         drop_remainder: bool = True,
         connect_timeout_s: float = 60.0,
     ) -> None:
-        """Makes a buffer; blocks until the server has told its tables.
+        """Makes a buffer; blocks until the server has answered.
 
         Args:
           data_spec: Nest of specs of one frame.
           table_name: Name of the table.
-          sequence_length: Length of the table's items, `T`; `None`: they differ.
-          server_address: Of the server; or
-          local_server: a `reverb.Server` of this process. It is not stopped by `close`.
-          dataset_buffer_size: How many items a dataset fetches ahead of the learner; `None`: twice
+          sequence_length: Length of the table's items, `T`; `None`: items differ in length.
+          server_address: Address of the server; exclusive with `local_server`.
+          local_server: A `reverb.Server` of this process. `close` does not stop it.
+          dataset_buffer_size: Number of items that a dataset prefetches; `None`: twice
             `sample_batch_size`. With more, priorities are older.
-          max_cycle_length: Accepted and not needed: one sampler does what several interleaved ones
-            did.
+          max_cycle_length: Ignored: one sampler does the work of several interleaved ones.
           num_workers_per_iterator: As in `reverb.TrajectoryDataset`. With more than one, items
             come in no particular order.
-          max_samples_per_stream: Likewise.
-          rate_limiter_timeout_ms: Likewise; `get_next` heeds it too.
-          batch_size: Number of environments that `add_batch` adds frames of; `None`: the first call
-            tells.
-          max_sequence_length: The longest episode that `add_batch` takes, if `sequence_length` is
-            `None`.
-          drop_remainder: Leaves out a last batch that is not full. False: a single deterministic
-            pass leaves out nothing, and the batch size in `element_spec` is unknown.
+          max_samples_per_stream: As in `reverb.TrajectoryDataset`.
+          rate_limiter_timeout_ms: As in `reverb.TrajectoryDataset`; also applies to `get_next`.
+          batch_size: Number of environments whose frames `add_batch` adds; `None`: taken from the
+            first call.
+          max_sequence_length: Number of frames of the longest episode for `add_batch`, if
+            `sequence_length` is `None`.
+          drop_remainder: Drops a last batch that is not full. If False, a single deterministic
+            pass includes all items, and the batch size in `element_spec` is unknown.
           connect_timeout_s: How long to wait for the server, in seconds.
 
         Raises:
@@ -171,25 +170,25 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
 
     @property
     def local_server(self) -> Any:
-        """The server, if it was given; otherwise `None`."""
+        """The `local_server` of the constructor, or `None`."""
         return self._local_server
 
     def get_table_info(self) -> reverb.reverb_types.TableInfo:
-        """What the server says about the table now.
+        """Returns the current settings and counters of the table.
 
         Raises:
-          KeyError: If the table is there no more; an `UnknownTableError`.
+          KeyError: If the table no longer exists; an `UnknownTableError`.
           UnavailableError: If no server answers.
         """
         return self._table.info()
 
     def update_priorities(self, keys: Any, priorities: Any) -> Any:
-        """Changes priorities of items; keys that the table does not hold any more are ignored.
+        """Updates priorities of items; keys of items that are no longer in the table are ignored.
 
         Blocks until the server has answered. Works eagerly and in graphs.
 
         Args:
-          keys: uint64 `[B]`; or `[B, T]`, as `info.key` is: the first of each row counts.
+          keys: uint64 `[B]`; or `[B, T]` like `info.key`, of which the first in each row is used.
           priorities: Numbers `[B]`, one for each item.
 
         Returns:
@@ -197,7 +196,7 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
 
         Raises:
           InvalidArgumentError: If there is not one priority for each item.
-          tf.errors.InvalidArgumentError: If the table refuses a priority.
+          tf.errors.InvalidArgumentError: If the table rejects a priority.
         """
         keys = tf.convert_to_tensor(keys, tf.uint64)
         priorities = tf.cast(tf.convert_to_tensor(priorities), tf.float64)
@@ -213,22 +212,21 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
         return self._tf_client.update_priorities(self._table.name, keys, priorities)
 
     def flush(self, timeout_ms: int | None = None) -> None:
-        """Blocks until the server has all items that `add_batch` completed.
+        """Blocks until all items that `add_batch` completed are confirmed.
 
         Args:
-          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes; 0: not at
-            all.
+          timeout_ms: How long to block, in milliseconds; `None`: no limit; 0: do not wait.
 
         Raises:
-          DeadlineExceededError: After `timeout_ms`, with what it waited for.
+          DeadlineExceededError: After `timeout_ms`; the text says what it waited for.
         """
         self._writer.flush(timeout_ms)
 
     def close(self) -> None:
-        """Ends `add_batch`: drops frames that make no item yet, and sends the others.
+        """Closes the writer of `add_batch`: drops frames that are in no item yet, and flushes.
 
-        Blocks until they are confirmed, ten seconds at most. Reading goes on to work, and the
-        server goes on to run. May be called more than once.
+        Blocks until all items are confirmed, ten seconds at most. Reading still works, and the
+        server keeps running. May be called more than once.
 
         Raises:
           DeadlineExceededError: If a rate limiter delays items longer; they are abandoned.
@@ -242,17 +240,16 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
-        """Closes; after an exception in the body it does not wait for confirmations."""
+        """Closes; after an exception in the block it does not wait for confirmations."""
         if exc_type is None:
             self.close()
         else:
             self._writer.close()
 
     def _num_frames(self) -> Any:
-        """Number of items, as in TF-Agents' own: of sequences, not of the frames they hold.
+        """Number of items, that is, of sequences and not of frames, as in TF-Agents' own buffer.
 
-        Frames of `add_batch` are counted as soon as they make an item that the server has; the call
-        waits for that, a second at most.
+        Waits a second at most until items of `add_batch` are confirmed and counted.
         """
 
         def count() -> int:
@@ -266,33 +263,33 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
         return number
 
     def _clear(self) -> Any:
-        """Removes all items, and forgets frames that make no item yet."""
+        """Removes all items, and drops frames that are in no item yet."""
 
         def clear() -> None:
             self._writer.forget_episodes()
-            self._wait_for_own_frames()  # They would arrive in a table that is to be empty.
+            self._wait_for_own_frames()  # Or they would arrive after the reset.
             self._table.client.reset(self._table.name)
 
         return clear() if tf.executing_eagerly() else tf.numpy_function(clear, [], [])
 
     def _add_batch(self, items: Any) -> Any:
-        """Adds a frame of each environment, `[B, ...]`; what a driver observes.
+        """Adds a frame of each environment, `[B, ...]`; an observer of a driver.
 
-        Every window of `sequence_length` frames of an episode becomes an item, or the episode as a
-        whole if that is `None`. Episodes end with the frame whose `step_type` is LAST; frames
-        without a `step_type` are one endless episode. Never blocks behind a rate limiter. Works
-        eagerly and in graphs.
+        Every window of `sequence_length` frames of an episode becomes an item, or the whole episode
+        if that is `None`. Episodes end with the frame whose `step_type` is LAST; frames without a
+        `step_type` are one endless episode. Never blocks for a rate limiter. Works eagerly and in
+        graphs.
         """
         return self._writer.append(items)
 
     def _get_next(
         self, sample_batch_size: int | None, num_steps: int | None, time_stacked: bool
     ) -> Any:
-        """Samples now: data `[B, T, ...]` and info `[B, T]`; without batch size `[T, ...]`.
+        """Samples data `[B, T, ...]` and info `[B, T]`; without batch size `[T, ...]`.
 
-        Blocks while the table's rate limiter allows no sample. With `num_steps`, as many
-        consecutive steps of each item are taken, at random; without, items are whole. If
-        `time_stacked` is False, the data are a tuple of `T` nests, `[B, ...]` each.
+        Blocks while the table's rate limiter allows no sample. With `num_steps`, that many
+        consecutive steps of each item are taken, from a random start; otherwise items are whole.
+        If `time_stacked` is False, the data are a tuple of `T` nests, `[B, ...]` each.
         """
         check_sizes(self._sequence_length, sample_batch_size, num_steps)
         options: dict[str, Any] = {
@@ -312,7 +309,7 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
         )
 
     def _gather_all(self) -> Any:
-        """All items in the order of insertion, `[N, T, ...]`; none of them counts as sampled.
+        """Returns all items in the order of insertion, `[N, T, ...]`; they do not count as sampled.
 
         Raises:
           InvalidArgumentError: If the items differ in length.
@@ -332,7 +329,7 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
         return self._spec.nested(columns)
 
     def _as_dataset(self, **arguments: Any) -> Any:
-        """Items as the table samples them; see `ReplayBuffer.as_dataset`."""
+        """Makes a dataset of sampled items; see `ReplayBuffer.as_dataset`."""
         source = self._sampler_source(
             max_in_flight=self._dataset_buffer_size,
             num_workers_per_iterator=self._num_workers_per_iterator,
@@ -341,11 +338,11 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
         return self._dataset_of(source, shuffle=True, **arguments)
 
     def _single_deterministic_pass_dataset(self, **arguments: Any) -> Any:
-        """Every item once, in the order in which the table's sampler would pick them.
+        """Makes a dataset of every item once, in the order of the table's sampler.
 
-        The items of a table with `max_times_sampled=1` are consumed, those that are there; the pass
-        ends when the table allows no sample for `rate_limiter_timeout_ms`, or at once. Those of
-        other tables are read without counting as sampled.
+        A table with `max_times_sampled=1` is consumed: the pass ends when it allows no sample for
+        `rate_limiter_timeout_ms`, or at once if that is not set. Items of other tables do not count
+        as sampled.
 
         Raises:
           ValueError: If sampler or remover are not deterministic.
@@ -363,7 +360,7 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
                 num_workers_per_iterator=1,
                 rate_limiter_timeout_ms=max(0, self._rate_limiter_timeout_ms),
             )
-            source = single_pass.after(self._wait_for_own_frames, source)
+            source = single_pass.calling_first(self._wait_for_own_frames, source)
         else:
             source = single_pass.scan_source(
                 lambda: single_pass.in_sampler_order(self._scan(), info.sampler_options),
@@ -413,4 +410,4 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
         try:
             self._writer.flush(_OWN_FRAMES_TIMEOUT_MS)
         except errors.DeadlineExceededError as error:
-            _LOGGER.info("going on without frames that were added: %s", error)
+            _LOGGER.info("continuing without frames that were added: %s", error)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The observers: what a driver calls with every frame of its environment.
+"""The observers, which a driver calls with every frame of its environment.
 
-Stands in for `tf_agents.replay_buffers.reverb_utils`; needs neither TF-Agents nor TensorFlow.
+Replaces `tf_agents.replay_buffers.reverb_utils`. Needs neither TF-Agents nor TensorFlow.
 """
 
 from reverb.adapters.tf_agents.batched_observer import ReverbBatchedTrajectoryObserver

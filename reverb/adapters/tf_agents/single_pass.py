@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table read once from one end to the other."""
+"""Single passes: every item of a table once, in a fixed order."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,24 +13,31 @@ from reverb import errors
 from reverb.adapters.tf_agents.data_spec import DataSpec
 from reverb.adapters.tf_agents.experience_dataset import ItemSource
 
-__all__ = ["after", "all_items", "in_sampler_order", "is_deterministic", "scan_source", "stacked"]
+__all__ = [
+    "all_items",
+    "calling_first",
+    "in_sampler_order",
+    "is_deterministic",
+    "scan_source",
+    "stacked",
+]
 
-# How many items of a scan are handed to TensorFlow in one go, if no batch size says so; one at a
-# time, most of the time would go into the call.
+# Number of items of a scan that are handed to TensorFlow in one call, if there is no batch size.
+# With single items the calls would take most of the time.
 _ITEMS_PER_CALL = 64
 
 
 def is_deterministic(info: Any) -> bool:
-    """Whether a table's selectors leave nothing to chance, by its `TableInfo`."""
+    """Whether a table's selectors are deterministic, by its `TableInfo`."""
     return info.sampler_options.is_deterministic and info.remover_options.is_deterministic
 
 
 def in_sampler_order(samples: Iterator[Any], sampler_options: Any) -> Iterator[Any]:
-    """The items of a scan in the order in which a table's sampler would pick them.
+    """Sorts the items of a scan into the order of a table's sampler.
 
     Args:
       samples: `ReplaySample`s in the order of insertion.
-      sampler_options: Of the table's `TableInfo`; deterministic.
+      sampler_options: The field of the table's `TableInfo`; must be deterministic.
     """
     kind = sampler_options.WhichOneof("distribution")
     if kind == "fifo":
@@ -38,19 +45,19 @@ def in_sampler_order(samples: Iterator[Any], sampler_options: Any) -> Iterator[A
     if kind == "lifo":
         return reversed(list(samples))
     sign = 1.0 if sampler_options.heap.min_heap else -1.0
-    # Stable: of equal priorities, the older item goes first, as in the heap.
+    # A stable sort: of equal priorities, the older item comes first, as in the heap.
     return iter(sorted(samples, key=lambda sample: sign * float(sample.info.priority)))
 
 
 def scan_source(
     scan: Callable[[], Iterator[Any]], spec: DataSpec, table: str, sequence_length: int | None
 ) -> ItemSource:
-    """Items as a scan of a table gives them; every iterator of a dataset begins a scan.
+    """Makes a source of the items of a scan; every iterator of its datasets starts a scan.
 
     Args:
-      scan: Begins a scan: an iterator of `ReplaySample`s in the order that is wanted.
-      spec: What frames look like.
-      table: Name of the table, for the texts of errors.
+      scan: Starts a scan: returns an iterator of `ReplaySample`s in the desired order.
+      spec: Spec of a frame.
+      table: Name of the table, for error texts.
       sequence_length: The length of the items; `None`: any.
     """
 
@@ -64,7 +71,7 @@ def scan_source(
                     data=spec.nested(spec.checked_item(sample.data, table, sequence_length))
                 )
                 full = len(block) == rows
-                # Without batches, items of another shape are simply the next block.
+                # Without batches, an item of another shape begins a new block.
                 if full or (block and not batch_size and _shapes(item) != _shapes(block[0])):
                     yield stacked(block, table)
                     block = []
@@ -83,7 +90,7 @@ def scan_source(
         )
         dataset = tf.data.Dataset.from_generator(blocks, output_signature=signature)
         dataset = dataset.with_options(_without_sharding())
-        # Not `unbatch`, which crashes the process at a tensor without values.
+        # `unbatch` would crash the process if a tensor is empty.
         return dataset if batch_size else dataset.flat_map(_slices)
 
     return source
@@ -92,12 +99,12 @@ def scan_source(
 def all_items(
     samples: Iterator[Any], spec: DataSpec, table: str, sequence_length: int | None
 ) -> Any:
-    """The data of all items of a scan, stacked.
+    """Stacks the data of all items of a scan.
 
     Args:
       samples: `ReplaySample`s.
-      spec: What frames look like.
-      table: Name of the table, for the texts of errors.
+      spec: Spec of a frame.
+      table: Name of the table, for error texts.
       sequence_length: The length of the items; `None`: any.
 
     Returns:
@@ -119,24 +126,24 @@ def all_items(
     )
 
 
-def after(call: Callable[[], None], source: ItemSource) -> ItemSource:
-    """A source whose datasets make a call whenever an iterator begins."""
+def calling_first(call: Callable[[], None], source: ItemSource) -> ItemSource:
+    """Makes a source whose datasets call a function at the start of every iterator."""
 
-    def called(value: Any) -> Any:
+    def call_and_return(value: Any) -> Any:
         call()
         return value
 
     def wrapped(batch_size: int | None, drop_remainder: bool) -> Any:
         dataset = source(batch_size, drop_remainder)
         zero = tf.data.Dataset.from_tensors(np.int64(0))
-        first = zero.map(lambda value: tf.numpy_function(called, [value], tf.int64))
+        first = zero.map(lambda value: tf.numpy_function(call_and_return, [value], tf.int64))
         return first.flat_map(lambda _: dataset).with_options(_without_sharding())
 
     return wrapped
 
 
 def stacked(samples: list[Any], table: str) -> Any:
-    """`ReplaySample`s as one, whose leaves have one more dimension in front.
+    """Stacks `ReplaySample`s along a new first dimension.
 
     Raises:
       InvalidArgumentError: If their shapes differ; the text names the lengths.
@@ -162,6 +169,6 @@ def _slices(sample: Any) -> Any:
 
 def _without_sharding() -> Any:
     options = tf.data.Options()
-    # A table cannot be split among workers.
+    # A table cannot be sharded among workers.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return options

@@ -14,24 +14,25 @@ __all__ = ["ReverbAddTrajectoryObserver", "ReverbTrajectorySequenceObserver"]
 class ReverbAddTrajectoryObserver(FrameObserver):
     """Writes a window of `sequence_length` frames every `stride_length` frames.
 
-    Called with each frame of one environment, without a batch dimension. Windows do not reach
-    across the end of an episode: the frame whose `step_type` is LAST ends it, and the next windows
-    begin with the frame after it. That call blocks until the items of the episode are confirmed.
+    Called with each frame of one environment, without a batch dimension. Windows do not span two
+    episodes: the frame whose `step_type` is LAST ends an episode, and the next window begins with
+    the frame after it. The call with that frame blocks until the items of the episode are
+    confirmed.
 
     Window `k` of an episode holds the frames `[k * stride_length, k * stride_length +
-    sequence_length)`. At the end of an episode of `T` frames, those that would reach beyond it are
+    sequence_length)`. At the end of an episode, windows that would extend beyond it are
 
     * dropped by default;
-    * with `pad_end_of_episodes`: the first of them is filled up with padding, if it holds a frame
-      that no other window holds, so that no frame is lost;
-    * with `tile_end_of_episodes` too: all of them that begin with a frame are filled up.
+    * with `pad_end_of_episodes`: the first of them is padded, if it has a frame that is in no other
+      window, so that no frame is lost;
+    * with `tile_end_of_episodes` too: all of them that begin with a frame are padded.
 
     A padding frame has step_type LAST, next_step_type FIRST and zeros everywhere else.
 
-    `reset` ends an episode in the same ways. Without padding it writes frames that no window holds
-    as one more window, that of the newest `sequence_length` frames, whatever the stride; where the
-    episode is shorter, it raises an `InvalidArgumentError`. Frames that a stride beyond
-    `sequence_length` leaves out stay out, and no window is written twice.
+    `reset` ends an episode in the same way. Without padding it writes frames that are in no window
+    as one more window of the newest `sequence_length` frames, whatever the stride; if the episode
+    is shorter, it raises an `InvalidArgumentError`. Frames that are skipped because the stride
+    exceeds `sequence_length` are not written, and no window is written twice.
 
     Example:
       >>> import collections
@@ -57,23 +58,23 @@ class ReverbAddTrajectoryObserver(FrameObserver):
         pad_end_of_episodes: bool = False,
         tile_end_of_episodes: bool = False,
     ) -> None:
-        """Makes an observer, and opens it.
+        """Makes and opens an observer.
 
-        Blocks until the server has told its tables' signatures.
+        Blocks until the server has sent its tables' signatures.
 
         Args:
           py_client: The client to write through.
           table_name: The table or tables to write each window to.
           sequence_length: Number of frames of a window.
-          stride_length: Number of frames from the start of a window to that of the next. From
-            `sequence_length` on windows do not overlap, beyond it they leave out frames.
-          priority: Of the items: a number, or a function of the window, a nest of arrays
-            `[sequence_length, ...]`, which then is decoded for it.
+          stride_length: Number of frames from the start of a window to that of the next. With
+            `sequence_length` or more, windows do not overlap; with more, frames are skipped.
+          priority: Priority of the items: a number, or a function of the window, a nest of arrays
+            `[sequence_length, ...]`. A function requires that the window is decoded.
           pad_end_of_episodes: See the class.
           tile_end_of_episodes: See the class.
 
         Raises:
-          InvalidArgumentError: If a length is below 1, if the priority is no number, or if
+          InvalidArgumentError: If a length is below 1, if the priority is not a number, or if
             `tile_end_of_episodes` is set without `pad_end_of_episodes`; a `ValueError`.
           UnknownTableError: If the server has no such table; a `KeyError`.
           UnavailableError: If no server answers.
@@ -89,9 +90,9 @@ class ReverbAddTrajectoryObserver(FrameObserver):
         super().__init__(py_client, table_name, self._sequence_length, priority)
 
     def _start_episode(self) -> None:
-        # Frames of the episode so far, padding included.
+        # Number of frames of the episode so far, padding included.
         self._cached_steps = 0
-        # How many of them there are when the next window is complete.
+        # Their number when the next window is complete.
         self._next_end = self._sequence_length
 
     def _takes(self, is_last: bool) -> bool:
@@ -123,10 +124,10 @@ class ReverbAddTrajectoryObserver(FrameObserver):
             self._write(self._sequence_length)
 
     def _has_tail(self) -> bool:
-        """Whether the next window has begun with a frame that no window holds."""
+        """Whether the next window has begun with a frame that is in no window yet."""
         if self._next_end == self._sequence_length:
             return self._cached_steps > 0
-        # A stride beyond the length leaves out the frames in between.
+        # A stride longer than the window skips the frames in between.
         return self._cached_steps > self._next_end - min(self._stride_length, self._sequence_length)
 
     def _end_episode(self, *, pads: bool) -> None:
@@ -145,12 +146,12 @@ class ReverbAddTrajectoryObserver(FrameObserver):
 
 
 class ReverbTrajectorySequenceObserver(ReverbAddTrajectoryObserver):
-    """As `ReverbAddTrajectoryObserver`, but windows run across the ends of episodes.
+    """Like `ReverbAddTrajectoryObserver`, but windows span the ends of episodes.
 
-    The frames are one sequence without an end: no call blocks but `flush`, `reset` and `close`, and
-    only `reset` pads. Behind a rate limiter items queue without limit, unless one of these is
-    called now and then. A driver does not count boundary frames as steps; who wants one window
-    after `n` steps of a driver chooses the stride with that in mind.
+    The frames are one endless sequence: only `flush`, `reset` and `close` block, and only `reset`
+    pads. If a rate limiter delays inserts, the queue of items grows without limit, unless one of
+    these methods is called from time to time. A driver does not count boundary frames as steps: to
+    get one window per `n` steps of a driver, add them to the stride.
     """
 
     _cuts_at_boundaries = False
