@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m reverb` is the command `reverb`."""
+"""Runs the command `reverb`: `python -m reverb`."""
 
 import sys
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `reverb`: looks into checkpoints and running servers, and exports what they hold."""
+"""The command `reverb`: inspects and exports checkpoints and the tables of running servers."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from reverb.errors import ReverbError
 __all__ = ["main"]
 
 _FAILURE = 1
-# As shells report a program that Ctrl-C ended.
+# The exit code of shells for a program that Ctrl-C ended.
 _INTERRUPTED = 130
 
 _DEFAULT_TIMEOUT_S = 10.0
@@ -29,11 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command.
 
     Args:
-      argv: Arguments, without the name of the program; those of the process if `None`.
+      argv: Arguments, without the name of the program; `None`: those of the process.
 
     Returns:
-      The exit code: 0 if all went well, 1 after an error (one line on standard error), 130 after
-      Ctrl-C. A command line that cannot be understood raises `SystemExit` with code 2.
+      The exit code: 0 on success, 1 after an error (one line on standard error), 130 after Ctrl-C.
+      An invalid command line raises `SystemExit` with code 2.
     """
     arguments = _parser().parse_args(argv)
     try:
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain when it flushes at exit.
+        # The reader of the output has closed it. Without this, Python's flush at exit would fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILURE
     except (ReverbError, OSError) as error:
@@ -63,8 +63,8 @@ def _parser() -> argparse.ArgumentParser:
 def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = commands.add_parser(
         "inspect",
-        help="print what tables hold: sizes, bytes, item age, priorities, signature",
-        description="Prints what the tables of a checkpoint or of a running server hold.",
+        help="print a summary of tables: size, bytes, item age, priorities, signature",
+        description="Prints a summary of the tables of a checkpoint or of a running server.",
     )
     _add_source(parser)
     parser.add_argument("--table", help="only this table")
@@ -91,21 +91,21 @@ def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         required=True,
         type=pathlib.Path,
         metavar="FILE_OR_DIR",
-        help="a file if the name ends like files of the format, else a directory of files; it "
-        "appears when the export is complete",
+        help="a file if the name has a suffix of the format, else a directory of files; it is put "
+        "in place when the export is complete",
     )
     parser.add_argument("--max-items", type=_positive, metavar="N", help="the oldest N items only")
     parser.add_argument(
         "--shard-items",
         type=_positive,
         metavar="N",
-        help="items of each file in a directory (default: what makes about 256 MiB)",
+        help="items per file in a directory (default: about 256 MiB of data)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
     parser.add_argument(
         "--no-signature",
         action="store_true",
-        help="name the columns column_0, column_1, ..., whatever the table's signature says",
+        help="name the columns column_0, column_1, ... instead of using the table's signature",
     )
     parser.set_defaults(run=_run_export)
 
@@ -157,5 +157,5 @@ def _run_export(arguments: argparse.Namespace) -> None:
 
 
 def _progress(arguments: argparse.Namespace) -> bool | None:
-    """Whether to draw a progress bar; `None` leaves it to the terminal."""
+    """Whether to draw a progress bar; `None`: only on a terminal."""
     return False if arguments.no_progress else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of exported items: their names, and the layout that items of one file share."""
+"""The columns of exported items: names, and layouts that the items of a file share."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from reverb import specs
 from reverb.command.source import StoredItem
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
 
-# What is known of an item beside its data, under names that every format uses.
+# The fields of an item besides its data, with their names in all formats.
 ITEM_FIELDS = {
     "item/key": np.dtype(np.uint64),
     "item/priority": np.dtype(np.float64),
@@ -20,19 +20,19 @@ ITEM_FIELDS = {
     "item/inserted_at": np.dtype(np.float64),
 }
 
-# What the formats append to names of columns.
+# Suffixes that formats append to names of columns.
 _SUFFIXES = ("offsets", "string_offsets")
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """What a column of items of one layout has in common.
+    """A column of the items of one layout.
 
     Attributes:
       name: Its name in the exported files.
       dtype: NumPy dtype; `object` for strings.
-      row_shape: Shape of a row, which is all but the first dimension; `None` if the column of an
-        item is a scalar.
+      row_shape: Shape of a row, without the first dimension; `None` if the column of an item is a
+        scalar.
     """
 
     name: str
@@ -51,9 +51,9 @@ class Column:
 
     @property
     def stored_dtype(self) -> np.dtype[Any]:
-        """As which dtype a file has the values: types that only extensions of NumPy know are bits.
+        """The dtype of the values in a file; types that NumPy lacks are stored as their bits.
 
-        Their names stand beside the data, and `array.view(ml_dtypes.bfloat16)` brings them back.
+        The name of the type is stored too; `array.view(ml_dtypes.bfloat16)` restores the values.
         """
         if self.dtype.isbuiltin == 1 and self.dtype.kind in "biufcO":
             return self.dtype
@@ -65,7 +65,7 @@ class Rows:
     """A column of several items.
 
     Attributes:
-      values: Rows of all items after one another, `[sum of T, ...]`; of scalars, `[N]`.
+      values: Concatenated rows of all items, `[sum of T, ...]`; of scalars, `[N]`.
       lengths: int64 `[N]`, number of rows of each item; all 1 for scalars.
     """
 
@@ -75,11 +75,11 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Some items, with their columns put together.
+    """Several items with their columns concatenated.
 
     Attributes:
       fields: Arrays `[N]` by the names of `ITEM_FIELDS`.
-      columns: In the order of the layout.
+      columns: Columns in the order of the layout.
     """
 
     fields: dict[str, np.ndarray]
@@ -92,28 +92,28 @@ class Batch:
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """The name of a dtype for people and files; `string` for strings."""
+    """Returns the name of a dtype for output and files; `string` for strings."""
     if dtype.kind == "O":
         return "string"
     return (dtype.metadata or {}).get("reverb_dtype", dtype.name)
 
 
 def signature_names(signature: Any) -> list[str]:
-    """The path of each leaf of a signature, such as `a/b/0`, in the order of an item's columns."""
+    """Returns the path of each leaf of a signature, such as `a/b/0`, in the order of columns."""
     paths = [path for path, _ in tree.flatten_with_path(signature)]
     return ["/".join(map(str, path)) or f"column_{i}" for i, path in enumerate(paths)]
 
 
 def layout_key(columns: Sequence[np.ndarray]) -> tuple[Any, ...]:
-    """Dtypes and shapes without the number of rows: equal for items of the same layout."""
+    """Returns dtypes and shapes without the number of rows; equal for items of one layout."""
     return tuple((dtype_name(it.dtype), it.shape[1:] if it.ndim else None) for it in columns)
 
 
 def layout_of_item(item: StoredItem, signature: Any | None) -> list[Column]:
-    """The layout that an item shares with others.
+    """Returns the layout of an item.
 
     Raises:
-      InvalidArgumentError: If the signature's paths do not make different names.
+      InvalidArgumentError: If two paths of the signature have the same name.
       SignatureMismatchError: If the signature has another number of columns.
     """
     if signature is None:
@@ -132,9 +132,9 @@ def layout_of_item(item: StoredItem, signature: Any | None) -> list[Column]:
 
 
 def layout_of_signature(signature: Any | None) -> list[Column]:
-    """The layout of a table without items, as far as its signature tells.
+    """Returns the layout of a table without items, by its signature.
 
-    Without a signature, or if the shape of a row is not known, there are no columns.
+    Without a signature, or if the shape of a row is unknown, it has no columns.
     """
     if signature is None:
         return []
@@ -149,7 +149,7 @@ def layout_of_signature(signature: Any | None) -> list[Column]:
 
 
 def make_batch(items: Sequence[StoredItem], layout: Sequence[Column]) -> Batch:
-    """Puts the columns of some items of one layout together."""
+    """Concatenates the columns of several items of one layout."""
     fields = {
         "item/key": np.array([item.key for item in items], np.uint64),
         "item/priority": np.array([item.priority for item in items], np.float64),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tf.train.Example` messages and the frames of TFRecord files, written without TensorFlow.
+"""Writes `tf.train.Example` messages and the frames of TFRecord files without TensorFlow.
 
-The parts of the two formats that an export needs:
+An export needs these parts of the two formats:
 
     message Example { map<string, Feature> features.feature = 1.1 }
     message Feature { oneof { BytesList = 1; FloatList = 2; Int64List = 3 } }  lists: packed field 1
@@ -23,16 +23,16 @@ _FIELD_1, _FIELD_2 = b"\x0a", b"\x12"
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = b"\x0a", b"\x12", b"\x1a"
 
 _VARINT_BITS = 7
-# Encoding takes some 100 bytes for each number on the way.
+# Encoding needs some 100 bytes of memory per number.
 _VARINTS_AT_ONCE = 1 << 16
 
 
 def bytes_features(values: Sequence[bytes], bounds: Sequence[int]) -> Iterator[bytes]:
-    """A `Feature` of byte strings for each item.
+    """Yields a `Feature` of byte strings for each item.
 
     Args:
-      values: The strings of all items, after one another.
-      bounds: Where in `values` each item begins, and the last one ends; `[N + 1]`.
+      values: The concatenated strings of all items.
+      bounds: Start of each item in `values`, and the end of the last one, `[N + 1]`.
     """
     for start, end in itertools.pairwise(bounds):
         items = b"".join(_delimited(_FIELD_1, value) for value in values[start:end])
@@ -40,14 +40,14 @@ def bytes_features(values: Sequence[bytes], bounds: Sequence[int]) -> Iterator[b
 
 
 def float_features(values: np.ndarray, bounds: Sequence[int]) -> Iterator[bytes]:
-    """A `Feature` of float32 numbers for each item; arguments as in `bytes_features`."""
+    """Yields a `Feature` of float32 numbers for each item; arguments as in `bytes_features`."""
     packed = np.ascontiguousarray(values, "<f4").tobytes()
     for start, end in itertools.pairwise(bounds):
         yield _delimited(_FLOAT_LIST, _delimited(_FIELD_1, packed[4 * start : 4 * end]))
 
 
 def int64_features(values: np.ndarray, bounds: Sequence[int]) -> Iterator[bytes]:
-    """A `Feature` of int64 numbers, or the bits of uint64, for each item; as `bytes_features`."""
+    """Yields a `Feature` of int64 numbers, or the bits of uint64; as `bytes_features`."""
     parts = [
         _varints(values[start : start + _VARINTS_AT_ONCE])
         for start in range(0, len(values), _VARINTS_AT_ONCE)
@@ -59,7 +59,7 @@ def int64_features(values: np.ndarray, bounds: Sequence[int]) -> Iterator[bytes]
 
 
 def examples(features: Mapping[str, Iterator[bytes]]) -> Iterator[bytes]:
-    """An `Example` for each item, of the encoded features of all items by name."""
+    """Yields an `Example` for each item, from the encoded features of all items by name."""
     prefixes = [_delimited(_FIELD_1, name.encode()) for name in features]
     for of_item in zip(*features.values(), strict=True):
         entries = [
@@ -70,7 +70,7 @@ def examples(features: Mapping[str, Iterator[bytes]]) -> Iterator[bytes]:
 
 
 def frame(data: bytes) -> bytes:
-    """A record of a TFRecord file."""
+    """Returns the data as a record of a TFRecord file."""
     length = struct.pack("<Q", len(data))
     crcs = (struct.pack("<I", native.masked_crc32c(part)) for part in (length, data))
     return b"".join((length, next(crcs), data, next(crcs)))
@@ -90,11 +90,11 @@ def _varint(value: int) -> bytes:
 
 
 def _varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
-    """Numbers as varints, those below zero in ten bytes; and the number of bytes of each."""
+    """Returns numbers as varints, negative ones in ten bytes; and the number of bytes of each."""
     bits = values.astype(np.int64, copy=False).view(np.uint64)
     width = max(1, -(-int(bits.max()).bit_length() // _VARINT_BITS))
     groups = bits[:, None] >> (np.arange(width, dtype=np.uint64) * np.uint64(_VARINT_BITS))
-    # A group is there if it or one behind it has bits, and the first one always.
+    # The first group of seven bits is always written, others if they or higher ones have bits.
     present = groups != 0
     present[:, 0] = True
     encoded = (groups & np.uint64(0x7F)).astype(np.uint8)

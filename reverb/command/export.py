@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reverb export`: the items of a table as files that other programs read.
+"""`reverb export`: writes the items of a table to files that other programs read.
 
-Memory is bounded by some batches of items, whatever the table holds; of a checkpoint, all its
-encoded chunks are kept besides.
+Needs memory for a few batches of items, whatever the size of the table; for a checkpoint, also for
+all its encoded chunks.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ from reverb.command.progress import Progress
 from reverb.command.source import Source, StoredItem, check_table
 from reverb.errors import InvalidArgumentError
 
-# How much data a file of a directory has if `--shard-items` does not tell.
+# Size of the data in a file of a directory if `--shard-items` is not given.
 SHARD_BYTES = 256 << 20
 
-# Each has a file open and some MiB of items in memory.
+# Each layout has an open file and some MiB of items in memory.
 _MAX_LAYOUTS = 16
 
-# The class that writes a file, and the ends of the names of such files.
+# The class that writes a file, and the suffixes of its name.
 FORMATS: dict[str, tuple[type[ItemFile], tuple[str, ...]]] = {
     "npz": (npz.NpzFile, npz.SUFFIXES),
     "parquet": (parquet.ParquetFile, parquet.SUFFIXES),
@@ -52,28 +52,28 @@ def export(
 ) -> tuple[int, pathlib.Path]:
     """Writes the items of a table, oldest first.
 
-    Items of one file differ in nothing but their number of rows. A table whose items differ in more
-    has a series of files for each layout.
+    The items of a file differ only in their number of rows. If items differ in more, there is a
+    series of files for each layout.
 
     Args:
-      source: Where they come from.
+      source: Source of the items.
       table: Name of the table.
       format_: A key of `FORMATS`.
-      path: A file if it ends like files of the format, else a directory of files.
-      max_items: How many at most; all if `None`.
-      shard_items: Items of a file in a directory; about 256 MiB of data if `None`.
-      overwrite: Whether to replace an older export.
-      use_signature: Whether columns have the names of the table's signature.
-      progress: Whether to draw it; `None`: on a terminal.
+      path: A file if it has a suffix of the format, else a directory of files.
+      max_items: Maximum number of items; `None`: all.
+      shard_items: Number of items per file in a directory; `None`: about 256 MiB of data.
+      overwrite: Whether to replace an existing export.
+      use_signature: Whether to name the columns by the table's signature.
+      progress: Whether to draw a progress bar; `None`: only on a terminal.
 
     Returns:
-      The number of items, and where they are.
+      The number of items, and the path of the output.
 
     Raises:
       TableNotFoundError: If there is no such table.
-      InvalidArgumentError: If the output exists, or cannot hold items that differ so much.
-      FailedPreconditionError: If the format needs a package that is not there.
-      UnimplementedError: If the server is one of dm-reverb, which cannot be read.
+      InvalidArgumentError: If the output exists, or if items have more layouts than it can hold.
+      FailedPreconditionError: If the format needs a package that is not installed.
+      UnimplementedError: If the server is a dm-reverb server, whose items cannot be read.
     """
     check_table(source, table)
     file_type, suffixes = FORMATS[format_]
@@ -141,7 +141,7 @@ class _Layouts:
             series.close()
 
     def close(self) -> None:
-        """Lets go of files that are not complete."""
+        """Abandons files that are not complete."""
         for series in self._series.values():
             series.abandon()
 

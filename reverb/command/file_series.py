@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of one export whose items have the same layout."""
+"""The files of an export whose items have the same layout."""
 
 import dataclasses
 import pathlib
@@ -10,18 +10,18 @@ from reverb.command.columns import Batch, Column, make_batch
 from reverb.command.item_statistics import num_bytes
 from reverb.command.source import StoredItem
 
-# What one batch holds at most. Conversion pays for each batch, memory is a few times this.
+# Limits of a batch. Each batch has a fixed cost of conversion; memory is a few times this size.
 _BATCH_BYTES = 16 << 20
 _BATCH_ITEMS = 4096
 
 
 class ItemFile(Protocol):
-    """What writes a file of some format."""
+    """A writer of files of one format."""
 
     def __init__(self, path: pathlib.Path, layout: Sequence[Column]) -> None: ...
 
     def write(self, batch: Batch) -> None:
-        """Appends some items."""
+        """Appends a batch of items."""
         ...
 
     def close(self) -> None:
@@ -29,18 +29,18 @@ class ItemFile(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Lets go of the file as it is."""
+        """Closes the file although it is incomplete."""
         ...
 
     @staticmethod
     def stored_as(column: Column) -> str:
-        """How a column is stored, for the description of the export."""
+        """Returns how a column is stored, for the description of the export."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardLimit:
-    """How much one file takes; `None` means any number.
+    """Limit of one file; `None`: no limit.
 
     Attributes:
       items: Number of items.
@@ -51,20 +51,20 @@ class ShardLimit:
     bytes_: int | None = None
 
     def is_reached(self, num_items: int, size: int) -> bool:
-        """Whether a file of so many items and bytes is full."""
+        """Whether a file with `num_items` items and `size` bytes is full."""
         return (self.items is not None and num_items >= self.items) or (
             self.bytes_ is not None and size >= self.bytes_
         )
 
 
 class FileSeries:
-    """Writes items of one layout, file after file.
+    """Writes items of one layout to a series of files.
 
     Args:
       layout: Columns of the items.
-      file_type: What writes a file.
-      limit: How much a file takes.
-      new_path: Gives the path of the file with a number.
+      file_type: Class that writes a file.
+      limit: Limit of one file.
+      new_path: Returns the path of the file with a number.
     """
 
     def __init__(
@@ -99,19 +99,19 @@ class FileSeries:
             self._flush()
 
     def close(self) -> None:
-        """Completes the last file. Without any item, that is an empty one."""
+        """Completes the last file, which is empty if there are no items."""
         if not self._files:
             self._open()
         if self._file is not None:
             self._close_file()
 
     def abandon(self) -> None:
-        """Lets go of a file that is not complete."""
+        """Abandons a file that is not complete."""
         if self._file is not None:
             self._file.abandon()
 
     def describe(self) -> dict[str, Any]:
-        """The columns and the files."""
+        """Returns the columns and the files."""
         return {
             "columns": [describe_column(column, self._file_type) for column in self._layout],
             "files": self._files,
@@ -136,7 +136,7 @@ class FileSeries:
 
 
 def describe_column(column: Column, file_type: type[ItemFile]) -> dict[str, Any]:
-    """What programs have to know to read a column."""
+    """Returns the properties of a column that a program needs to read it."""
     return {
         "name": column.name,
         "dtype": column.dtype_name,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reverb inspect`: what tables hold, for people and for programs."""
+"""`reverb inspect`: a summary of tables, as text or JSON."""
 
 import dataclasses
 import json
@@ -28,17 +28,17 @@ def inspect(
     read_items: bool = True,
     progress: bool | None = None,
 ) -> dict[str, Any]:
-    """What is known of a source, as `--json` prints it.
+    """Makes the report of a source that `--json` prints.
 
     Args:
-      source: What to look into.
-      table: Only this table; all if `None`.
+      source: Source of the data.
+      table: Only this table; `None`: all.
       read_items: Whether to read the items too, which takes time.
-      progress: Whether to draw it; `None`: on a terminal.
+      progress: Whether to draw a progress bar; `None`: only on a terminal.
 
     Returns:
       A dict of plain values. Its `tables` have `items: None` if the items were not read;
-      `items_unread` tells why.
+      `items_unread` has the reason.
 
     Raises:
       TableNotFoundError: If there is no such table.
@@ -53,7 +53,7 @@ def inspect(
             try:
                 statistics = source.statistics(names, bar)
             except UnimplementedError:
-                unread = "the server is one of dm-reverb, which tells no more than its counters"
+                unread = "it is a dm-reverb server, which reports only its counters"
     return {
         "kind": source.kind,
         "source": source.name,
@@ -68,12 +68,12 @@ def inspect(
 
 
 def as_json(report: dict[str, Any]) -> str:
-    """A report for programs. Numbers that JSON lacks are the strings `inf`, `-inf` and `nan`."""
+    """Formats a report as JSON, with the strings `inf`, `-inf` and `nan` for such numbers."""
     return json.dumps(_without_infinities(report), indent=2, allow_nan=False)
 
 
 def as_text(report: dict[str, Any]) -> str:
-    """A report for people."""
+    """Formats a report as text."""
     count = len(report["tables"])
     plural = "table" if count == 1 else "tables"
     of_server = f" of server {report['server_name']}" if report["server_name"] else ""
@@ -89,7 +89,7 @@ def as_text(report: dict[str, Any]) -> str:
 
 
 def _describe(source: Source, table: str) -> dict[str, Any]:
-    """The settings and counters of a table as plain values."""
+    """Returns the settings and counters of a table as plain values."""
     info = source.tables[table]
     limiter = info.rate_limiter_info
     return {
@@ -106,7 +106,7 @@ def _describe(source: Source, table: str) -> dict[str, Any]:
             "num_inserts": limiter.insert_stats.completed,
             "num_samples": limiter.sample_stats.completed,
         },
-        # Checkpoints do not have it; a server counts anew when it loads one.
+        # Checkpoints do not store it; a server counts anew when it loads one.
         "num_episodes": None if source.kind == "checkpoint" else info.num_episodes,
         "num_deleted_episodes": info.num_deleted_episodes,
         "num_unique_samples": info.num_unique_samples,

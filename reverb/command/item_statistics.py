@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the items of a table are like, in numbers, from reading them one after another."""
+"""Statistics of items, computed while they are read."""
 
 import array
 import dataclasses
@@ -10,29 +10,27 @@ import numpy as np
 
 from reverb.stored_checkpoint import TableStatistics
 
-# A callback a batch of items, so that telling costs nothing beside reading.
+# One callback per batch of items, so that its cost is negligible.
 _ITEMS_BETWEEN_CALLBACKS = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class ScannedStatistics(TableStatistics):
-    """Numbers about items that a server gave; it does not tell of the chunks beneath.
+    """Statistics of items of a server, for which those of chunks are unknown.
 
     Attributes:
-      item_bytes: Size of all items decoded, where a step counts for each item that has it.
+      item_bytes: Size of all items decoded, in bytes; a shared step counts once per item.
     """
 
     item_bytes: int
 
 
 def collect(items: Iterable[Any], progress: Callable[[int], Any]) -> ScannedStatistics:
-    """The statistics of items.
-
-    Keeps 32 bytes for each.
+    """Computes statistics of items. Needs 32 bytes of memory per item.
 
     Args:
       items: `StoredItem`s.
-      progress: Told now and then how many items were read.
+      progress: Called from time to time with the number of items read so far.
     """
     priorities, inserted = array.array("d"), array.array("d")
     times_sampled, lengths = array.array("q"), array.array("q")
@@ -72,12 +70,12 @@ def collect(items: Iterable[Any], progress: Callable[[int], Any]) -> ScannedStat
 
 
 def length_of(column: np.ndarray) -> int:
-    """Number of rows of an item's column; a scalar is one."""
+    """Returns the number of rows of an item's column; 1 for a scalar."""
     return column.shape[0] if column.ndim else 1
 
 
 def num_bytes(column: np.ndarray) -> int:
-    """Size of a column's values; of strings, that of their bytes."""
+    """Returns the size of a column's values, in bytes; for strings that of their bytes."""
     if column.dtype.kind == "O":
         return sum(map(len, column.ravel().tolist()))
     return column.nbytes
@@ -85,7 +83,7 @@ def num_bytes(column: np.ndarray) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class _Spread:
-    """How numbers are spread; all `None` if there are none."""
+    """Minimum, median, mean and maximum of numbers; `None` if there are none."""
 
     min: Any = None
     median: float | None = None
@@ -97,7 +95,7 @@ def _spread(values: Sequence[float]) -> _Spread:
     if not len(values):
         return _Spread()
     numbers = np.asarray(values)
-    # Infinite priorities are allowed, and what lies between two of them may be NaN.
+    # Infinite priorities are allowed, and the mean of two infinities may be NaN.
     with np.errstate(invalid="ignore"):
         median, mean = float(np.median(numbers)), float(np.mean(numbers))
     return _Spread(numbers.min().item(), median, mean, numbers.max().item())

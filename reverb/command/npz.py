@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports for NumPy: `.npz` files, read without pickle.
+"""Format npz: `.npz` files for NumPy, which can be read without pickle.
 
-The layout, for `N` items in a file:
+The arrays of a file with `N` items:
 
 * `item/key` uint64, `item/priority` float64, `item/times_sampled` int32 and `item/inserted_at`
   float64 (seconds since 1970), each `[N]`;
-* of each column, the rows of all items after one another, `[sum of T, ...]`, and int64
-  `<column>/offsets` `[N + 1]`: item `i` is `file[name][offsets[i] : offsets[i + 1]]`. This is so
-  whether the lengths differ or not; where all are `T`, `file[name].reshape(N, T, ...)` is a view;
+* for each column, the concatenated rows of all items, `[sum of T, ...]`, and int64
+  `<column>/offsets` `[N + 1]`: item `i` is `file[name][offsets[i] : offsets[i + 1]]`. If all items
+  have the same length `T`, `file[name].reshape(N, T, ...)` is a view;
 * a column whose items are scalars has no offsets: it is `[N]`, and item `i` is `file[name][i]`;
-* strings are their bytes after one another, uint8, with int64 `<column>/string_offsets`
+* strings are stored as their concatenated bytes, uint8, with int64 `<column>/string_offsets`
   `[number of strings + 1]`; the column's offsets and shape count strings;
-* types that only extensions of NumPy know, such as bfloat16, are their bits as unsigned integers.
+* types that NumPy lacks, such as bfloat16, are stored as their bits in unsigned integers.
 
-Reading item `i` of the column `a/b`:
+To read item `i` of the column `a/b`:
 
     file = np.load("out/part-00000.npz")
     rows, offsets = file["a/b"], file["a/b/offsets"]
@@ -36,13 +36,13 @@ SUFFIXES = (".npz",)
 
 
 class NpzFile:
-    """Writes one `.npz` file batch by batch; holds no more than a batch in memory.
+    """Writes one `.npz` file in batches, with at most one batch in memory.
 
-    The arrays grow in temporary files, because a `.npz` file has one after another and the length
-    of each in front of it.
+    The arrays grow in temporary files, because a `.npz` file stores them one after another, each
+    with its length first.
 
     Args:
-      path: Where to write.
+      path: Path of the file.
       layout: Columns of the items.
     """
 
@@ -54,14 +54,14 @@ class NpzFile:
         self._columns = [_column_writer(column)(self, column) for column in layout]
 
     def write(self, batch: Batch) -> None:
-        """Appends some items."""
+        """Appends a batch of items."""
         for name, values in batch.fields.items():
             self._members[name].append(values)
         for column, rows in zip(self._columns, batch.columns, strict=True):
             column.append(rows)
 
     def close(self) -> None:
-        """Makes the file of what was written."""
+        """Joins the arrays into the file."""
         with zipfile.ZipFile(self._path, "w", zipfile.ZIP_STORED) as archive:
             for name, member in self._members.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -79,7 +79,7 @@ class NpzFile:
 
     @staticmethod
     def stored_as(column: Column) -> str:
-        """How a column is stored, for the description of the export."""
+        """Returns how a column is stored, for the description of the export."""
         if column.dtype.kind == "O":
             return "bytes, string_offsets"
         return column.stored_dtype.name
@@ -94,7 +94,7 @@ class _Member:
         self._dtype = dtype
         self._row_shape = row_shape
         self._num_rows = 0
-        # Beside the output, where there is room for it.
+        # Next to the output, where there is space for it.
         self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
 
     def append(self, rows: np.ndarray) -> None:
@@ -116,7 +116,7 @@ class _Member:
 
 
 class _Offsets:
-    """Where each of a growing number of things begins, and the last one ends."""
+    """A growing array of offsets: the start of each element, and the end of the last one."""
 
     def __init__(self, member: _Member) -> None:
         self._member = member
@@ -144,7 +144,7 @@ class _NumbersColumn:
 
 
 class _StringsColumn:
-    """A column of strings: one run of bytes, because NumPy's own strings lose trailing zeros."""
+    """A column of strings, stored as bytes, because NumPy's strings lose trailing zeros."""
 
     def __init__(self, file: NpzFile, column: Column) -> None:
         int64 = np.dtype(np.int64)

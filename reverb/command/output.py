@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that appear complete or not at all.
+"""Atomic output: an export appears complete, or not at all.
 
-An export is written to a temporary directory beside its output and renamed when it is complete. An
-error or Ctrl-C removes the temporary directory; what stood under the final name stays until the new
-export replaces it.
+An export is written to a temporary directory beside its output, and renamed when it is complete. An
+error or Ctrl-C removes the temporary directory. An older output is kept until the new export
+replaces it.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 
 from reverb.errors import InvalidArgumentError
 
-# What a directory holds. Programs that read directories of files skip names that begin like this.
+# Description of the files in a directory. Programs that read directories skip names with `_`.
 MANIFEST = "_export.json"
 _PART = re.compile(r"(layout\d+-)?part-\d{5,}\.\w+")
 
@@ -24,17 +24,17 @@ _PART = re.compile(r"(layout\d+-)?part-\d{5,}\.\w+")
 class Output:
     """A directory of files, or one file with its description beside it.
 
-    Use it in a `with` block; its end without an error puts the files in their place.
+    Use it in a `with` block. At its end, the files are put in place if there was no error.
 
     Args:
-      path: Where they go: a file if its name has one of `suffixes`, else a directory.
-      suffixes: Ends of the names of files of this format; the first is used in directories.
-      overwrite: Whether to replace an export that is there. Of directories, only those are replaced
-        that hold an export and nothing else.
+      path: Path of the output: a file if its name has one of `suffixes`, else a directory.
+      suffixes: Suffixes of files of this format; the first is used in directories.
+      overwrite: Whether to replace an existing export. A directory is only replaced if it holds an
+        export and nothing else.
 
     Raises:
-      InvalidArgumentError: If something is there that must not be replaced.
-      OSError: If nothing can be written there.
+      InvalidArgumentError: If the path exists and must not be replaced.
+      OSError: If the path cannot be written.
     """
 
     def __init__(self, path: pathlib.Path, suffixes: tuple[str, ...], overwrite: bool) -> None:
@@ -62,15 +62,15 @@ class Output:
 
     @property
     def path(self) -> pathlib.Path:
-        """Where the export will be."""
+        """Path of the complete export."""
         return self._path
 
     def new_file(self, layout: int, number: int) -> pathlib.Path:
-        """Where to write another file.
+        """Returns the path for another file.
 
         Args:
-          layout: Number of the layout that its items have.
-          number: Number of the file among those of the layout; a single file is the first of both.
+          layout: Number of the layout of its items; 0 for a single file.
+          number: Number of the file among those of the layout; 0 for a single file.
         """
         name = self._path.name
         if not self.is_file:
@@ -80,7 +80,7 @@ class Output:
         return self._temporary / name
 
     def describe(self, description: dict[str, Any]) -> None:
-        """Writes what the files hold, for programs that read them."""
+        """Writes the description of the files, for programs that read them."""
         text = json.dumps(description, indent=2) + "\n"
         self._temporary.joinpath(self._manifest_name).write_text(text, encoding="utf-8")
 
@@ -111,7 +111,7 @@ class Output:
                 )
 
     def _put_in_place(self) -> None:
-        # Those who can read the directory may read what is in it, whatever `mkdtemp` thinks.
+        # `mkdtemp` makes directories private; an export has the usual permissions.
         mask = os.umask(0)
         os.umask(mask)
         self._temporary.chmod(0o777 & ~mask)
@@ -121,11 +121,11 @@ class Output:
             for name in [self._manifest_name, *self._file_names]:
                 self._temporary.joinpath(name).replace(self._path.with_name(name))
             return
-        self._check_free()  # Somebody else may have been quicker.
+        self._check_free()  # Another process may have made the path meanwhile.
         if not self._path.exists():
             self._temporary.rename(self._path)
             return
-        # A directory cannot be replaced in one step by another; the old one steps aside.
+        # A directory cannot be replaced by another in one step; the old one is renamed first.
         old = self._temporary.with_name(f"{self._temporary.name}-old")
         self._path.rename(old)
         try:
@@ -137,7 +137,7 @@ class Output:
 
 
 def _is_export(directory: pathlib.Path) -> bool:
-    """Whether a directory holds an export, complete and alone."""
+    """Whether a directory holds a complete export and nothing else."""
     names = {path.name for path in directory.iterdir()}
     return MANIFEST in names and all(map(_PART.fullmatch, names - {MANIFEST}))
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports for data frames and databases: Parquet files, written by pyarrow.
+"""Format parquet: Parquet files for data frames and databases, written by pyarrow.
 
 A row is an item. `item/key` is uint64, `item/priority` float64, `item/times_sampled` int32 and
-`item/inserted_at` float64 (seconds since 1970). A column `[T, ...]` is a list of its rows, and each
-further dimension a list of fixed size in it; a column whose items are scalars is a plain value.
-Strings are binary, complex numbers lists of two, and types that only extensions of NumPy know, such
-as bfloat16, their bits as unsigned integers. The metadata of each field has the `shape` of an
+`item/inserted_at` float64 (seconds since 1970). A column `[T, ...]` is a list of its rows, with a
+nested list of fixed size for each further dimension; a column whose items are scalars is a plain
+value. Strings are binary, complex numbers are lists of two, and types that NumPy lacks, such as
+bfloat16, are their bits in unsigned integers. The metadata of each field has the `shape` of an
 item's column (`null` for the number of rows) and the `dtype`.
 
-Reading item `i` of the column `a/b`:
+To read item `i` of the column `a/b`:
 
     table = pyarrow.parquet.read_table("out")
     field = table.schema.field("a/b")
@@ -33,7 +33,7 @@ class ParquetFile:
     """Writes one Parquet file, a row group for each batch.
 
     Args:
-      path: Where to write.
+      path: Path of the file.
       layout: Columns of the items.
 
     Raises:
@@ -51,7 +51,7 @@ class ParquetFile:
         self._writer = parquet.ParquetWriter(str(path), self._schema)
 
     def write(self, batch: Batch) -> None:
-        """Appends some items."""
+        """Appends a batch of items."""
         arrays = [self._pa.array(values) for values in batch.fields.values()]
         arrays += [
             self._array(column, rows)
@@ -64,18 +64,18 @@ class ParquetFile:
         self._writer.close()
 
     def abandon(self) -> None:
-        """Closes the file as it is."""
+        """Closes the file although it is incomplete."""
         self._writer.close()
 
     @staticmethod
     def stored_as(column: Column) -> str:
-        """How a column is stored, for the description of the export."""
+        """Returns how a column is stored, for the description of the export."""
         return "binary" if column.dtype.kind == "O" else column.stored_dtype.name
 
     def _field(self, column: Column) -> Any:
         type_ = self._value_type(column)
         for size in reversed(_inner_shape(column)):
-            # Parquet cannot say that lists have no values.
+            # Parquet has no lists of size 0.
             type_ = self._pa.list_(type_, size) if size else self._pa.list_(type_)
         if column.row_shape is not None:
             type_ = self._pa.list_(type_)
@@ -88,7 +88,7 @@ class ParquetFile:
         return self._pa.from_numpy_dtype(_real(column.stored_dtype))
 
     def _array(self, column: Column, rows: Rows) -> Any:
-        """The Arrow array of some items, made from the innermost values outwards."""
+        """Makes the Arrow array of several items, from the innermost values outwards."""
         values = np.ascontiguousarray(rows.values).ravel()
         if values.dtype.kind == "c":
             values = values.view(_real(values.dtype))
@@ -110,13 +110,13 @@ class ParquetFile:
 
 
 def _inner_shape(column: Column) -> tuple[int, ...]:
-    """Shape of what stands in the outermost list."""
+    """Returns the shape of an element of the outermost list."""
     pair = (2,) if column.dtype.kind == "c" else ()
     return (*(column.row_shape or ()), *pair)
 
 
 def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of the two parts of a complex number; any other dtype itself."""
+    """Returns the dtype of the two parts of a complex number; other dtypes unchanged."""
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 

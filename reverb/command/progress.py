@@ -9,22 +9,22 @@ from typing import TextIO
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
 _BAR_WIDTH = 12
-# A rate that is told before so much time has passed would only jump.
+# Before this time a rate would not be stable.
 _SECONDS_BEFORE_RATE = 0.5
 
 _CLEAR_LINE = "\r\x1b[K"
 
 
 class Progress:
-    """Draws how far a command is into the last line of a terminal, and removes it at the end.
+    """Draws a progress bar in the last line of a terminal, and removes it at the end.
 
     Use it in a `with` block.
 
     Args:
-      label: What is done.
-      enabled: Whether to draw at all; `None`: if `stream` is a terminal.
-      stream: Where to draw; standard error if `None`.
-      clock: Seconds since whenever.
+      label: Name of the operation.
+      enabled: Whether to draw; `None`: if `stream` is a terminal.
+      stream: Where to draw; `None`: standard error.
+      clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class Progress:
         self._last_drawing = -float("inf")
 
     def __call__(self, done: int, total: int) -> None:
-        """Tells how many of how many items are done; draws ten times a second at most.
+        """Updates the progress; draws ten times per second at most.
 
         Args:
           done: Number of items that are done.
-          total: Number of all items; 0 if it is not known.
+          total: Number of all items; 0 if it is unknown.
         """
         now = self._clock()
         if not self._enabled or now - self._last_drawing < _SECONDS_BETWEEN_DRAWINGS:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint or a running server, behind one interface.
-
-The commands ask for tables, for statistics and for items, and do not care where these come from.
-"""
+"""One interface to checkpoints and running servers: tables, statistics and items."""
 
 import dataclasses
 import pathlib
@@ -20,7 +17,7 @@ from reverb.reverb_types import TableInfo
 from reverb.server import MAX_PORT
 from reverb.stored_checkpoint import TableStatistics, read
 
-# Told how many of how many items are done; the second is 0 if it is not known.
+# Called with the number of items that are done and of all items; the latter is 0 if unknown.
 ProgressCallback = Callable[[int, int], Any]
 
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d+)")
@@ -28,14 +25,14 @@ _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d
 
 @dataclasses.dataclass(frozen=True)
 class StoredItem:
-    """An item as a table holds it.
+    """An item of a table.
 
     Attributes:
       key: Identifies the item in its table.
       priority: Its priority.
-      times_sampled: How often it was picked so far.
-      inserted_at: Seconds since 1970.
-      columns: Arrays `[T, ...]`, or `[...]` where a column is a single step.
+      times_sampled: How often it was sampled so far.
+      inserted_at: Time of insertion, in seconds since 1970.
+      columns: Arrays `[T, ...]`, or `[...]` for a column that is a single step.
     """
 
     key: int
@@ -46,13 +43,13 @@ class StoredItem:
 
 
 class Source(Protocol):
-    """What the commands read.
+    """The source of the commands' data.
 
     Attributes:
       kind: `checkpoint` or `server`.
       name: The checkpoint's path, or the server's address.
-      server_name: Under which name a checkpoint was saved, see `DefaultCheckpointer`.
-      tables: Settings and counters by table name, as of when the source was opened.
+      server_name: Name under which a checkpoint was saved, see `DefaultCheckpointer`.
+      tables: Settings and counters by table name, read when the source was opened.
     """
 
     kind: str
@@ -63,18 +60,18 @@ class Source(Protocol):
     def statistics(
         self, tables: Sequence[str], progress: ProgressCallback
     ) -> Mapping[str, TableStatistics]:
-        """Numbers about the items of each of `tables`.
+        """Computes statistics of the items of each of `tables`.
 
         Raises:
-          UnimplementedError: If the source cannot give items.
+          UnimplementedError: If items of the source cannot be read.
         """
         ...
 
     def scan(self, table: str) -> Generator[StoredItem, None, None]:
-        """Every item of a table once, oldest first.
+        """Yields every item of a table once, oldest first.
 
         Raises:
-          UnimplementedError: If the source cannot give items.
+          UnimplementedError: If items of the source cannot be read.
         """
         ...
 
@@ -93,7 +90,7 @@ class CheckpointSource:
     def statistics(
         self, tables: Sequence[str], progress: ProgressCallback
     ) -> Mapping[str, TableStatistics]:
-        """See `Source`. One pass over the files gives them for all tables."""
+        """See `Source`. Makes one pass over the files for all tables."""
         found = self._checkpoint.statistics(progress)
         return {table: found[table] for table in tables}
 
@@ -103,7 +100,7 @@ class CheckpointSource:
 
 
 class ServerSource:
-    """The tables of a server that runs, of this package or of dm-reverb."""
+    """The tables of a running server, of this package or of dm-reverb."""
 
     kind = "server"
     server_name: str | None = None
@@ -116,16 +113,16 @@ class ServerSource:
     def statistics(
         self, tables: Sequence[str], progress: ProgressCallback
     ) -> Mapping[str, TableStatistics]:
-        """See `Source`. Reads all data of the tables, for nothing less tells an item's length."""
+        """See `Source`. Reads all data of the tables, because it needs the lengths of items."""
         total = sum(self.tables[table].current_size for table in tables)
         statistics = {}
         done = 0
         for table in tables:
 
-            def told(count: int, before: int = done) -> None:
+            def report(count: int, before: int = done) -> None:
                 progress(before + count, max(total, before + count))
 
-            statistics[table] = collect(self.scan(table), told)
+            statistics[table] = collect(self.scan(table), report)
             done += statistics[table].num_items
         return statistics
 
@@ -135,12 +132,12 @@ class ServerSource:
 
 
 def open_source(text: str, timeout_s: float) -> CheckpointSource | ServerSource:
-    """Opens what a command was given: a directory, else the address of a server.
+    """Opens the source of a command: a directory, else the address of a server.
 
     Args:
       text: A checkpoint, a directory of checkpoints (the latest complete one is read), or
         `host:port`.
-      timeout_s: How long to wait for a server.
+      timeout_s: How long to wait for a server, in seconds.
 
     Raises:
       InvalidArgumentError: If `text` is neither a directory nor an address.
@@ -164,7 +161,7 @@ def open_source(text: str, timeout_s: float) -> CheckpointSource | ServerSource:
 
 
 def check_table(source: Source, table: str) -> None:
-    """Raises TableNotFoundError, with the tables there are, if `table` is none of them."""
+    """Raises `TableNotFoundError`, with the names of all tables, if there is no such table."""
     if table not in source.tables:
         found = ", ".join(sorted(source.tables)) or "none"
         raise TableNotFoundError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers as people read them."""
+"""Formats numbers, sizes and times for people."""
 
 import datetime
 import math
@@ -13,19 +13,19 @@ _DURATIONS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def number(value: float) -> str:
-    """A number with few digits; whole numbers with all of theirs."""
+    """Formats a number with few digits; whole numbers with all digits."""
     if isinstance(value, int) or (math.isfinite(value) and value == int(value)):
         return f"{int(value):,}" if abs(value) < _UNLIMITED else f"{value:g}"
     return f"{value:.6g}"
 
 
 def limit(value: float) -> str:
-    """One of the two limits of a rate limiter."""
+    """Formats one of the two limits of a rate limiter."""
     return number(value) if abs(value) < _UNLIMITED else "unlimited"
 
 
 def bytes_(count: int) -> str:
-    """A size, for example `1.5 MiB`."""
+    """Formats a size, for example `1.5 MiB`."""
     if count < _UNIT:
         return f"{count} B"
     power = min((count.bit_length() - 1) // 10, len(_UNITS))
@@ -34,7 +34,7 @@ def bytes_(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time span in its two largest units, for example `2 h 5 min`."""
+    """Formats a duration in its two largest units, for example `2 h 5 min`."""
     rest = max(int(seconds), 0)
     parts = []
     for size, unit in _DURATIONS:
@@ -47,6 +47,6 @@ def duration(seconds: float) -> str:
 
 
 def moment(seconds: float, now: float) -> str:
-    """A moment in local time, and how long ago that is."""
+    """Formats a time in the local zone, with its age."""
     local = datetime.datetime.fromtimestamp(seconds).astimezone()
     return f"{local:%Y-%m-%d %H:%M:%S %z} ({duration(now - seconds)} ago)"

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports for TensorFlow: TFRecord files of `tf.train.Example` messages, one for each item.
+"""Format tfrecord: TFRecord files for TensorFlow with one `tf.train.Example` message per item.
 
 The features of an item are `item/key`, `item/priority`, `item/times_sampled`, `item/inserted_at`
-(seconds since 1970), and its columns. No value loses anything; the dtype decides how it is stored:
+(seconds since 1970), and its columns. Values are stored without loss, by dtype:
 
 * bool, int8, int16, int32, int64, uint16, uint32: `int64_list` of all values; `tf.cast` them;
 * uint64, such as `item/key`: `int64_list` of the bits; `tf.bitcast(x, tf.uint64)`;
 * float16, float32: `float_list` of all values; `tf.cast` float16;
 * strings: `bytes_list` of all values;
-* uint8, float64, complex numbers, and types such as bfloat16: `bytes_list` of one value, which is
-  the bytes of the tensor, little-endian; `tf.io.decode_raw(x, dtype)`, then `tf.reshape`. A
-  `float_list` holds float32, so that float64 would lose digits there.
+* uint8, float64, complex numbers, and types such as bfloat16: `bytes_list` of one value, the
+  little-endian bytes of the tensor; `tf.io.decode_raw(x, dtype)`, then `tf.reshape`. (A
+  `float_list` is float32, so float64 would lose digits.)
 
-The description (`_export.json`, or `<file>.json` beside a single file) has of each column the
-dtype, the shape with `null` for the number of rows, and the kind of feature. Reading a column `a`
-of int32 `[T, 2]` and frames `b` of uint8:
+The description (`_export.json`, or `<file>.json` beside a single file) has the dtype, the shape
+with `null` for the number of rows, and the kind of feature of each column. To read a column `a` of
+int32 `[T, 2]` and frames `b` of uint8:
 
     features = {"a": tf.io.FixedLenSequenceFeature([2], tf.int64, allow_missing=True),
                 "b": tf.io.FixedLenFeature([], tf.string)}
@@ -43,7 +43,7 @@ class TfrecordFile:
     """Writes one TFRecord file.
 
     Args:
-      path: Where to write.
+      path: Path of the file.
       layout: Columns of the items.
     """
 
@@ -52,7 +52,7 @@ class TfrecordFile:
         self._layout = layout
 
     def write(self, batch: Batch) -> None:
-        """Appends some items."""
+        """Appends a batch of items."""
         ones = np.ones(batch.num_items, np.int64)
         features = {
             name: _features(values.dtype, Rows(values, ones))
@@ -67,17 +67,17 @@ class TfrecordFile:
         self._file.close()
 
     def abandon(self) -> None:
-        """Closes the file as it is."""
+        """Closes the file although it is incomplete."""
         self._file.close()
 
     @staticmethod
     def stored_as(column: Column) -> str:
-        """How a column is stored, for the description of the export."""
+        """Returns how a column is stored, for the description of the export."""
         return feature_kind(column.dtype)
 
 
 def feature_kind(dtype: np.dtype[Any]) -> str:
-    """How values of a dtype are stored; see above."""
+    """Returns how values of a dtype are stored; see above."""
     if dtype.isbuiltin == 1 and dtype.name in _INT64_DTYPES:
         return "int64_list"
     if dtype.isbuiltin == 1 and dtype.name in _FLOAT_DTYPES:
@@ -86,7 +86,7 @@ def feature_kind(dtype: np.dtype[Any]) -> str:
 
 
 def _features(dtype: np.dtype[Any], rows: Rows) -> Iterator[bytes]:
-    """The encoded feature of each item of a column; `dtype` is that of the items."""
+    """Yields the encoded feature of each item of a column; `dtype` is that of the items."""
     kind = feature_kind(dtype)
     ends = np.concatenate([[0], np.cumsum(rows.lengths)])
     if kind == "bytes_list of one tensor":
@@ -94,7 +94,7 @@ def _features(dtype: np.dtype[Any], rows: Rows) -> Iterator[bytes]:
         little_endian = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
         tensors = [little_endian[a:b].tobytes() for a, b in itertools.pairwise(ends.tolist())]
         return example.bytes_features(tensors, range(len(tensors) + 1))
-    # How many values a row has. Of rows without values there is nothing to write.
+    # Number of values per row. Rows without values write nothing.
     size = int(np.prod(rows.values.shape[1:], dtype=np.int64))
     flat, bounds = rows.values.reshape(-1), (ends * size).tolist()
     if kind == "int64_list":

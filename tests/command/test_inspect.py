@@ -205,7 +205,7 @@ def test_of_a_server_that_cannot_be_scanned_the_counters_are_told(run, client, m
     monkeypatch.setattr(reverb.Client, "scan", refuse)
     code, out, err = run("inspect", client.server_address)
     assert (code, err) == (0, "")
-    assert "Items were not read: the server is one of dm-reverb" in out
+    assert "Items were not read: it is a dm-reverb server" in out
     assert "  size                  4 of 5,000 items\n" in out
     found = report(run, client.server_address)
     assert found["tables"]["replay"]["items"] is None

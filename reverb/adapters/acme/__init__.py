@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Acme agents need from a replay database, without TensorFlow.
+"""Replacements of Acme's replay modules, without TensorFlow.
 
-Modules are named as those of Acme that they stand in for, so that a program changes import lines:
+Modules have the names of the Acme modules that they replace, so a program changes import lines:
 
 | Acme | here |
 |---|---|
@@ -11,7 +11,6 @@ Modules are named as those of Acme that they stand in for, so that a program cha
 | `from acme.utils import reverb_utils` | `from reverb.adapters.acme import reverb_utils` |
 | `from acme import specs`, `types` | `from reverb.adapters.acme import specs`, `types` |
 
-`tables` makes tables for those adders. Acme itself is not imported; a program may go on using
-Acme's own classes of the same names beside these. Environments and their specs are those of
-`dm_env`.
+`tables` makes tables for these adders. Acme is not imported; a program can use Acme's own classes
+of the same names beside these. Environments and their specs are those of `dm_env`.
 """

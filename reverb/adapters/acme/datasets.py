@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches for learners, as NumPy arrays.
 
-In place of `from acme import datasets`. A `ReplayDataset` stands in for the `tf.data.Dataset` of
-Acme: `dataset.as_numpy_iterator()`, `iter(dataset)` and `datasets.NumpyIterator(dataset)` are
-iterators over samples that a thread fetches ahead.
+Replaces `from acme import datasets`. A `ReplayDataset` replaces Acme's `tf.data.Dataset`:
+`dataset.as_numpy_iterator()`, `iter(dataset)` and `datasets.NumpyIterator(dataset)` are iterators
+over samples that a background thread prefetches.
 """
 
 import math
@@ -22,15 +22,15 @@ from reverb.replay_sample import ReplaySample
 
 __all__ = ["NumpyIterator", "ReplayDataset", "make_reverb_dataset"]
 
-# What Acme's pipeline keeps in flight by default: items without batches, or batches.
+# Default prefetch of Acme's pipeline: items without batches, or batches.
 _DEFAULT_ITEMS_AHEAD = 100
 _DEFAULT_BATCHES_AHEAD = 2
 
 
 class ReplayDataset:
-    """What an iterator will fetch; made by `make_reverb_dataset`.
+    """A dataset of samples; made by `make_reverb_dataset`.
 
-    Every iterator fetches on its own, from the moment it is made.
+    Every iterator prefetches separately, from the moment it is made.
 
     Example:
       >>> dataset = make_reverb_dataset(client.server_address, batch_size=2, table="table")
@@ -50,15 +50,15 @@ class ReplayDataset:
         return PrefetchIterator(self._source, self._size, timeout_s=self._timeout_s)
 
     def as_numpy_iterator(self) -> PrefetchIterator:
-        """A new iterator."""
+        """Makes a new iterator."""
         return iter(self)
 
     def map(self, function: Callable[[Any], Any]) -> "ReplayDataset":
-        """A dataset of `function(element)`, called in the thread that fetches.
+        """Makes a dataset of `function(element)`, which is called in the prefetching thread.
 
-        For batches that shall be on a device before the learner asks for them: `jax.device_put`, or
+        Use it to move batches to a device ahead of time: `jax.device_put`, or
         `functools.partial(jax.device_put, device=sharding)`. `info.key` is then a `jax.Array` too,
-        with 32 bits only unless JAX was told to use 64: to update priorities later, map
+        with only 32 bits unless JAX is configured for 64. To update priorities later, map
         `lambda sample: sample._replace(data=jax.device_put(sample.data))`.
         """
         source = self._source
@@ -69,9 +69,9 @@ class ReplayDataset:
         return ReplayDataset(mapped, self._size, timeout_s=self._timeout_s)
 
     def prefetch(self, size: int) -> "ReplayDataset":
-        """The same dataset, whose iterators fetch `size` elements ahead; `None` or less than 1: 1.
+        """Makes the same dataset with a prefetch of `size` elements; `None` or less than 1: 1.
 
-        More is sampled then before it is used; see `make_reverb_dataset`.
+        Elements that are prefetched count as sampled; see `make_reverb_dataset`.
         """
         return ReplayDataset(self._source, max(1, size or 1), timeout_s=self._timeout_s)
 
@@ -96,42 +96,43 @@ def make_reverb_dataset(
     container_types: Sequence[type] = (Step, Transition),
     seed: int | None = None,
 ) -> ReplayDataset:
-    """Samples of one or several tables, in batches.
+    """Makes a dataset of samples of one or several tables, in batches.
 
     Elements are a `ReplaySample`: `info` has arrays `[B]`, `data` is nested like the table's
     signature with arrays `[B, ...]` (a flat list if the table has no signature). Without
     `batch_size` they are single items without the first dimension.
 
-    What is fetched ahead counts as sampled: of a table with `SampleToInsertRatio` the learner sees
-    the newest data that much later, and a table with `max_times_sampled` is emptied that much
-    earlier. At most `prefetch_size` elements (or what stands for it, see below) are on their way or
-    waiting at any moment; Acme's pipeline has 12 times as many.
+    Prefetched elements count as sampled: with `SampleToInsertRatio` the learner sees the newest
+    data that much later, and a table with `max_times_sampled` is emptied that much earlier. At most
+    `prefetch_size` elements (see below for its default) are in flight or queued at any moment;
+    Acme's pipeline has 12 times as many.
 
     Args:
       server_address: Address of the server, or a client.
-      batch_size: Number of items of a batch, `B`.
-      prefetch_size: How many elements are fetched ahead. If `None` (or 0), as many as
-        `max_in_flight_samples_per_worker` items make, at least 1; 2 batches by default, 100 items
+      batch_size: Number of items in a batch, `B`.
+      prefetch_size: Number of elements to prefetch. `None` or 0: as many as correspond to
+        `max_in_flight_samples_per_worker` items, at least 1; by default 2 batches, or 100 items
         without batches.
       table: Name of the table; or several with weights, of which one is drawn for each batch.
-      num_parallel_calls: Accepted, without effect: one request has all items of a batch.
+      num_parallel_calls: Ignored: one request fetches all items of a batch.
       max_in_flight_samples_per_worker: See `prefetch_size`.
       postprocess: Called in the background with every single item; its results are stacked. Items
-        may differ in length if the results do not. Without it, batches are stacked as they are
-        fetched, which is many times faster: prefer `dataset.map`, which sees whole batches.
-      environment_spec: No longer used, in Acme neither.
-      extra_spec: No longer used, in Acme neither.
-      transition_adder: Accepted, without effect, as in Acme.
-      convert_zero_size_to_none: Accepted, without effect, as in Acme.
-      using_deprecated_adder: Accepted, without effect, as in Acme.
-      sequence_length: Accepted, without effect, as in Acme.
-      rate_limiter_timeout_ms: Iterators end when the rate limiter lets no item through for so long;
-        `None`: never.
-      timeout_s: `next` raises `DeadlineExceededError` after so many seconds without an element and
-        says what it waited for; `None`: it waits, and logs what for after a minute.
-      container_types: The named tuples of `data`, by their names and fields. Give
-        `[acme.types.Transition]` to get those of Acme.
-      seed: Makes the choice between tables repeatable.
+        may differ in length if the results do not. Without it, batches are stacked while they are
+        fetched, which is many times faster: prefer `dataset.map`, which is called with whole
+        batches.
+      environment_spec: No longer supported, as in Acme.
+      extra_spec: No longer supported, as in Acme.
+      transition_adder: Ignored, as in Acme.
+      convert_zero_size_to_none: Ignored, as in Acme.
+      using_deprecated_adder: Ignored, as in Acme.
+      sequence_length: Ignored, as in Acme.
+      rate_limiter_timeout_ms: Iterators end if the rate limiter allows no sample for this long, in
+        milliseconds; `None`: never.
+      timeout_s: `next` raises `DeadlineExceededError` after this many seconds without an element;
+        the text says what it waited for. `None`: no limit; after a minute the reason is logged.
+      container_types: Named tuple classes for `data`, matched by name and fields. Use
+        `[acme.types.Transition]` to get Acme's class.
+      seed: Makes the choice between tables reproducible.
 
     Returns:
       A `ReplayDataset`. Does not connect yet.
@@ -174,7 +175,7 @@ def make_reverb_dataset(
 
 
 class NumpyIterator:
-    """An iterator over a dataset; as `acme.datasets.NumpyIterator`, which only TensorFlow needs.
+    """Makes an iterator over a dataset; replaces `acme.datasets.NumpyIterator`.
 
     Example:
       >>> dataset = make_reverb_dataset(client.server_address, batch_size=2, table="table")
@@ -184,7 +185,7 @@ class NumpyIterator:
     """
 
     def __new__(cls, dataset: Any) -> Any:
-        """`iter(dataset)`."""
+        """Returns `iter(dataset)`."""
         return iter(dataset)
 
 
@@ -204,14 +205,14 @@ def _positive_weights(table: str | Mapping[str, float]) -> dict[str, float]:
 
 
 def _num_ahead(batch_size: int | None, num_items: int | None) -> int:
-    """How many elements to fetch ahead, so that about `num_items` items are."""
+    """Returns the number of elements to prefetch for about `num_items` items."""
     if num_items is None:
         return _DEFAULT_ITEMS_AHEAD if batch_size is None else _DEFAULT_BATCHES_AHEAD
     return max(1, num_items // (batch_size or 1))
 
 
 def _mixed(sources: list[TableSource], weights: list[float], seed: int | None) -> Source:
-    """Elements of several sources, each of one that is drawn by its weight."""
+    """Combines sources: each element is of a source that is drawn by weight."""
     random = np.random.default_rng(seed)
     probabilities = np.asarray(weights) / sum(weights)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Returns over several steps: what they are, what they look like, and a window that sums them.
+"""n-step returns: their computation, their specs, and a sliding window.
 
 With rewards `r`, discounts of the environment `d` and the agent's discount `g`, `k` steps have
 
@@ -22,7 +22,7 @@ __all__ = ["ReturnWindow", "broadcast_nests", "n_step_return", "return_specs"]
 
 
 def n_step_return(rewards: Sequence[Any], discounts: Sequence[Any], agent_discount: Any) -> Any:
-    """The return and the total discount of one leaf over `k` steps.
+    """Computes the return and the total discount of one leaf over `k` steps.
 
     Args:
       rewards: `k` arrays or scalars.
@@ -32,7 +32,7 @@ def n_step_return(rewards: Sequence[Any], discounts: Sequence[Any], agent_discou
     Returns:
       The pair `(return, total discount)`.
     """
-    # The order of the operations decides about the last bit; it is that of Acme.
+    # The order of the operations affects rounding; it is that of Acme.
     total, weight = rewards[0], discounts[0]
     for i in range(1, len(rewards)):
         weight = weight * agent_discount
@@ -42,14 +42,14 @@ def n_step_return(rewards: Sequence[Any], discounts: Sequence[Any], agent_discou
 
 
 def return_specs(rewards: Any, discounts: Any) -> tuple[Any, Any]:
-    """The specs of returns and total discounts.
+    """Returns the specs of returns and total discounts.
 
-    A return has the shape of reward and discount broadcast against each other; both results have
-    the dtype that they are computed in.
+    A return has the shape of reward and discount broadcast against each other. Both results have
+    the dtype of the computation.
 
     Args:
-      rewards: Nest of specs, or one that stands for every leaf of `discounts`.
-      discounts: Nest of specs, or one that stands for every leaf of `rewards`.
+      rewards: Nest of specs, or one spec for every leaf of `discounts`.
+      discounts: Nest of specs, or one spec for every leaf of `rewards`.
 
     Returns:
       Two nests of specs of the same structure.
@@ -74,7 +74,7 @@ def return_specs(rewards: Any, discounts: Any) -> tuple[Any, Any]:
 
 
 def broadcast_nests(*nests: Any) -> tuple[Any, list[tuple[Any, ...]]]:
-    """Groups the leaves of nests, of which some may be one leaf that stands for all.
+    """Groups the corresponding leaves of nests; a single leaf is repeated for all leaves.
 
     Returns:
       A nest of the common structure, and one tuple of leaves for each of its leaves.
@@ -101,8 +101,8 @@ def broadcast_nests(*nests: Any) -> tuple[Any, list[tuple[Any, ...]]]:
 class ReturnWindow:
     """The last rewards and discounts of an episode, and the returns over them.
 
-    Rewards and discounts are nests; where one of them is a single leaf it stands for each leaf of
-    the other. The first step decides about dtypes.
+    Rewards and discounts are nests. If one of them is a single leaf, it is used for each leaf of
+    the other. The first step determines the dtypes.
     """
 
     def __init__(self, length: int, agent_discount: Any) -> None:
@@ -110,7 +110,7 @@ class ReturnWindow:
         self._agent_discount = agent_discount
         self._structure: Any = None
         self._leaves: list[_Leaf] = []
-        # The common case, which needs no look at structures.
+        # The common case, in which structures need not be compared.
         self._takes_scalars = False
 
     def __len__(self) -> int:
@@ -118,17 +118,17 @@ class ReturnWindow:
         return len(self._leaves[0].rewards) if self._leaves else 0
 
     def clear(self) -> None:
-        """Forgets the steps."""
+        """Removes all steps."""
         for leaf in self._leaves:
             leaf.rewards.clear()
             leaf.discounts.clear()
 
     def append(self, reward: Any, discount: Any) -> None:
-        """Adds a step, and forgets the oldest if the window is full.
+        """Adds a step, and removes the oldest if the window is full.
 
         Raises:
           SignatureMismatchError: If dtype or structure differ from those of the first step.
-          InvalidArgumentError: If the two do not fit together, or are no numbers.
+          InvalidArgumentError: If the two do not match, or are not numbers.
         """
         if self._takes_scalars and type(reward) is type(discount) is self._leaves[0].scalar_type:
             self._leaves[0].push(reward, discount, self._length)
@@ -147,12 +147,12 @@ class ReturnWindow:
             leaf.append(group[0], group[1], self._length)
 
     def drop_oldest(self) -> None:
-        """Forgets the oldest step."""
+        """Removes the oldest step."""
         for leaf in self._leaves:
             del leaf.rewards[0], leaf.discounts[0]
 
     def returns(self) -> tuple[Any, Any]:
-        """The return and the total discount of all steps in the window, as nests."""
+        """Returns the return and the total discount of all steps in the window, as nests."""
         if self._takes_scalars:
             return self._leaves[0].returns()
         pairs = [leaf.returns() for leaf in self._leaves]
@@ -173,7 +173,7 @@ class _Leaf:
             if not np.issubdtype(dtype, np.number) and dtype != np.bool_:
                 raise InvalidArgumentError(f"the {name} of a step must be numbers, got {dtype}")
         self.dtype = _computed_dtype(*self.dtypes)
-        # Scalars of this type cannot change and need no conversion.
+        # Scalars of this type are immutable and need no conversion.
         self.scalar_type = self.dtype.type if self.dtypes == (self.dtype, self.dtype) else None
         self.agent_discount = self.dtype.type(agent_discount)
         self.rewards: list[Any] = []
@@ -186,7 +186,7 @@ class _Leaf:
         self.discounts.append(discount)
 
     def append(self, reward: Any, discount: Any, length: int) -> None:
-        # Copies, because environments may write into the same array at every step.
+        # Copies, because environments may reuse an array for every step.
         reward, discount = np.array(reward), np.array(discount)
         if (reward.dtype, discount.dtype) != self.dtypes:
             raise SignatureMismatchError(
@@ -196,7 +196,7 @@ class _Leaf:
         if reward.shape != discount.shape:
             shape = np.broadcast_shapes(reward.shape, discount.shape)
             reward = np.broadcast_to(reward, shape)
-        # The index makes scalars of arrays without dimensions.
+        # The index converts arrays without dimensions to scalars.
         self.push(
             reward.astype(self.dtype, copy=False)[()],
             discount.astype(self.dtype, copy=False)[()],
@@ -212,6 +212,6 @@ def _paths(nest: Any) -> list[tuple[Any, ...]]:
 
 
 def _computed_dtype(reward: np.dtype[Any], discount: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype that returns are computed in: never integer, for agents discount by fractions."""
+    """The dtype of the computation of returns; never integer, because discounts are fractions."""
     dtype = np.result_type(reward, discount)
     return dtype if np.issubdtype(dtype, np.inexact) else np.result_type(dtype, np.float32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An iterator whose elements are fetched ahead by a thread of its own."""
+"""An iterator whose elements are prefetched by a background thread."""
 
 import collections
 import logging
@@ -16,18 +16,18 @@ __all__ = ["PrefetchIterator", "Source", "Stopped"]
 # How long `next` waits before it logs what it waits for.
 _REPORT_AFTER_S = 60.0
 
-# How long `close` waits for the thread, which looks up several times a second.
+# How long `close` waits for the thread, which checks for a stop several times per second.
 _JOIN_TIMEOUT_S = 5.0
 
 _logger = logging.getLogger("reverb")
 
 
 class Stopped(Exception):
-    """Raised inside a source when nobody wants its elements any more."""
+    """Raised inside a source when its iterator was closed."""
 
 
 class Pipe:
-    """What the thread and the iterator share. The thread does not know the iterator."""
+    """State shared by the thread and the iterator. The thread has no reference to the iterator."""
 
     def __init__(self, size: int) -> None:
         self.changed = threading.Condition()
@@ -39,19 +39,19 @@ class Pipe:
         self.waits_for = "the first answer of the server"
 
     def stop(self) -> None:
-        """Tells the thread to end."""
+        """Makes the thread end."""
         with self.changed:
             self.is_stopped = True
             self.changed.notify_all()
 
     def check(self, waits_for: str | None = None) -> None:
-        """Called by sources several times a second.
+        """Checks for a stop; sources call it several times per second.
 
         Args:
           waits_for: What the source waits for, if it waits.
 
         Raises:
-          Stopped: If nobody wants its elements any more.
+          Stopped: If the iterator was closed.
         """
         if waits_for is not None:
             self.waits_for = waits_for
@@ -59,26 +59,26 @@ class Pipe:
             raise Stopped
 
 
-# Yields up to so many elements, and calls `pipe.check` while it waits. It yields fewer when there
-# will be no more.
+# Yields up to the given number of elements, and calls `pipe.check` while it waits. It yields fewer
+# only at the end of the data.
 Source = Callable[[int, Pipe], Iterator[Any]]
 
 
 class PrefetchIterator:
-    """Elements of a source, some of them fetched before they are asked for.
+    """An iterator over the elements of a source, with prefetching.
 
-    The thread ends with the iterator: when it is closed, dropped, or when the program exits. An
-    error of the source is raised by `next`, after the elements that were fetched before it, and by
-    every `next` from then on. Serves one thread at a time.
+    The thread ends when the iterator is closed or deleted, or when the program exits. An error of
+    the source is raised by `next` after the elements that were fetched before it, and by every
+    later `next`. Not thread-safe.
     """
 
     def __init__(self, source: Source, size: int, *, timeout_s: float | None = None) -> None:
-        """Starts to fetch.
+        """Starts to prefetch.
 
         Args:
-          source: Where the elements come from.
-          size: How many elements may be fetched ahead, at least 1.
-          timeout_s: How long `next` waits for an element, in seconds; `None`: as long as it takes.
+          source: Source of the elements.
+          size: Number of elements to prefetch, at least 1.
+          timeout_s: How long `next` waits for an element, in seconds; `None`: no limit.
         """
         if size < 1:
             raise errors.InvalidArgumentError(f"size must be at least 1, got {size}")
@@ -89,8 +89,8 @@ class PrefetchIterator:
             target=_fetch, args=(source, self._pipe), name="reverb-prefetch", daemon=True
         )
         self._stop = weakref.finalize(self, self._pipe.stop)
-        # The exit of a program ends daemon threads wherever they are, and threads of the program
-        # that wait in `next` shall not be woken up to raise something.
+        # Daemon threads end at the exit of the program anyway, and a thread that waits in `next`
+        # must not be woken to raise an error then.
         self._stop.atexit = False
         self._thread.start()
 
@@ -98,11 +98,12 @@ class PrefetchIterator:
         return self
 
     def __next__(self) -> Any:
-        """The next element; blocks until there is one.
+        """Returns the next element; blocks until there is one.
 
         Raises:
           StopIteration: If the source ended, or the iterator was closed.
-          DeadlineExceededError: After `timeout_s`, with what it waited for. Ask again if you like.
+          DeadlineExceededError: After `timeout_s`; the text says what it waited for. May be called
+            again.
           ReverbError: If fetching failed.
         """
         pipe = self._pipe
@@ -120,19 +121,19 @@ class PrefetchIterator:
             raise StopIteration
 
     def next(self) -> Any:
-        """The same as `next(iterator)`."""
+        """Equal to `next(iterator)`."""
         return self.__next__()
 
     def ready(self) -> bool:
-        """Whether `next` would return or raise at once. Agents learn while it is true."""
+        """Whether `next` would return or raise at once. Acme's agents learn while it is true."""
         return bool(self._pipe.elements) or self._has_ended()
 
     def retrieved_elements(self) -> int:
-        """How many elements `next` has returned."""
+        """Number of elements that `next` has returned."""
         return self._num_retrieved
 
     def close(self) -> None:
-        """Stops fetching. What was fetched and not taken is lost; it has counted as sampled."""
+        """Stops prefetching. Elements in the buffer are lost; they count as sampled."""
         self._stop()
         with self._pipe.changed:
             self._pipe.elements.clear()
@@ -168,7 +169,7 @@ class PrefetchIterator:
 
 
 def _fetch(source: Source, pipe: Pipe) -> None:
-    """The thread."""
+    """The body of the thread."""
     try:
         while (count := _reserve(pipe)) > 0:
             for element in source(count, pipe):
@@ -190,7 +191,7 @@ def _fetch(source: Source, pipe: Pipe) -> None:
 
 
 def _reserve(pipe: Pipe) -> int:
-    """Waits until there is room; the number of elements there is room for, 0 at the end."""
+    """Waits for free space; returns the number of elements that fit, or 0 after a stop."""
     with pipe.changed:
         while not pipe.num_free and not pipe.is_stopped:
             pipe.changed.wait()

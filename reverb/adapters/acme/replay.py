@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that an agent in one process needs: a server, an adder, and an iterator of batches.
+"""Replay for an agent in one process: a server, an adder, and an iterator of batches.
 
-In place of `from acme.agents import replay`.
+Replaces `from acme.agents import replay`.
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ __all__ = [
 
 @dataclasses.dataclass
 class ReverbReplay:
-    """A table in this process, and both of its ends.
+    """A server with one table in this process, with its adder and its iterator.
 
     Attributes:
-      server: Keep it as long as the rest is used.
-      adder: Writes what the agent does.
+      server: Keep a reference while the other attributes are used.
+      adder: Writes the steps of the agent.
       data_iterator: Yields `ReplaySample`s, for the learner.
-      client: Changes priorities.
+      client: Updates priorities.
       can_sample: Whether `next(data_iterator)` would return at once.
     """
 
@@ -51,19 +51,19 @@ def make_reverb_prioritized_nstep_replay(
     replay_table_name: str = DEFAULT_PRIORITY_TABLE,
     priority_exponent: float | None = None,
 ) -> ReverbReplay:
-    """Replay of transitions.
+    """Makes a replay of transitions.
 
     Args:
       environment_spec: An `EnvironmentSpec`.
       extra_spec: Nest of specs of the extras.
       n_step: See `NStepTransitionAdder`.
-      batch_size: Number of transitions of a batch.
-      max_replay_size: Number of transitions that are kept.
-      min_replay_size: Sampling waits until there are as many.
+      batch_size: Number of transitions in a batch.
+      max_replay_size: Maximum number of transitions in the table.
+      min_replay_size: Samples wait until the table has this many transitions.
       discount: See `NStepTransitionAdder`.
-      prefetch_size: How many batches are fetched ahead.
+      prefetch_size: Number of batches to prefetch.
       replay_table_name: Name of the table.
-      priority_exponent: Samples in proportion to priority ^ exponent; uniformly if `None`.
+      priority_exponent: Samples in proportion to priority ^ exponent; `None`: uniformly.
 
     Raises:
       InvalidArgumentError: If a number is out of its range.
@@ -90,18 +90,18 @@ def make_reverb_online_queue(
     batch_size: int,
     replay_table_name: str = DEFAULT_PRIORITY_TABLE,
 ) -> ReverbReplay:
-    """A queue of sequences, for agents that learn on what they have just done.
+    """Makes a queue of sequences, for on-policy agents.
 
-    One batch is fetched ahead. An agent in one thread has to learn whenever `can_sample()` is true:
-    inserts wait while the queue is full.
+    One batch is prefetched. An agent in one thread must learn whenever `can_sample()` is true,
+    because inserts wait while the queue is full.
 
     Args:
       environment_spec: An `EnvironmentSpec`.
       extra_spec: Nest of specs of the extras.
-      max_queue_size: Number of sequences that wait at most.
+      max_queue_size: Maximum number of sequences in the queue.
       sequence_length: See `SequenceAdder`.
       sequence_period: See `SequenceAdder`.
-      batch_size: Number of sequences of a batch.
+      batch_size: Number of sequences in a batch.
       replay_table_name: Name of the table.
 
     Raises:
@@ -134,23 +134,23 @@ def make_reverb_prioritized_sequence_replay(
     replay_table_name: str = DEFAULT_PRIORITY_TABLE,
     prefetch_size: int = 4,
 ) -> ReverbReplay:
-    """Replay of sequences, for recurrent agents.
+    """Makes a replay of sequences, for recurrent agents.
 
-    Items have `burn_in_length + sequence_length + 1` steps: those that warm the state of a network
-    up, those to learn from, and one more to bootstrap from.
+    Items have `burn_in_length + sequence_length + 1` steps: those that warm up the state of a
+    network, those to learn from, and one more to bootstrap from.
 
     Args:
       environment_spec: An `EnvironmentSpec`.
       extra_spec: Nest of specs of the extras.
-      batch_size: Number of sequences of a batch.
-      max_replay_size: Number of sequences that are kept.
-      min_replay_size: Sampling waits until there are as many.
+      batch_size: Number of sequences in a batch.
+      max_replay_size: Maximum number of sequences in the table.
+      min_replay_size: Samples wait until the table has this many sequences.
       priority_exponent: Samples in proportion to priority ^ exponent.
       burn_in_length: See above.
       sequence_length: See above.
       sequence_period: See `SequenceAdder`.
       replay_table_name: Name of the table.
-      prefetch_size: How many batches are fetched ahead.
+      prefetch_size: Number of batches to prefetch.
 
     Raises:
       InvalidArgumentError: If a number is out of its range.

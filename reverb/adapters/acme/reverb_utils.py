@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions between what tables tell, what they hold, and what learners want.
+"""Conversions of table infos, samples and transitions.
 
-In place of `from acme.utils import reverb_utils`.
+Replaces `from acme.utils import reverb_utils`.
 """
 
 import importlib
@@ -24,10 +24,10 @@ __all__ = [
 
 
 def make_replay_table_from_info(table_info: TableInfo) -> reverb.Table:
-    """A new and empty table with the options of another, for example of another server.
+    """Makes an empty table with the options of another table, for example of another server.
 
     Args:
-      table_info: What `client.server_info()` tells of the other.
+      table_info: A value of `client.server_info()`.
     """
     limiter = table_info.rate_limiter_info
     return reverb.Table(
@@ -54,17 +54,17 @@ def replay_sample_to_sars_transition(
     *,
     transition_type: type = Transition,
 ) -> Any:
-    """The transitions in a sample.
+    """Converts a sample to transitions.
 
-    A sequence of `T` steps has `T - 1` of them; what would be the last has the first observation of
-    the sequence for its next observation, because nobody knows the right one.
+    A sequence of `T` steps has `T - 1` transitions. The next observation of the last step is
+    unknown; it is replaced by the first observation of the sequence.
 
     Args:
       sample: Data is a `Transition`, or a tuple of its fields; or a batch of sequences, a `Step`
         with leaves `[B, T, ...]`. Arrays of NumPy or of JAX.
       is_sequence: Whether data is a batch of sequences.
-      strip_last_transition: Leaves out the last transition of each sequence.
-      flatten_batch: Joins the first two dimensions into one.
+      strip_last_transition: Drops the last transition of each sequence.
+      flatten_batch: Merges the first two dimensions.
       transition_type: The class of the result, for example `acme.types.Transition`.
 
     Returns:
@@ -92,16 +92,16 @@ def replay_sample_to_sars_transition(
 
 
 def transition_to_replaysample(transitions: Any) -> reverb.ReplaySample:
-    """A sample of transitions that came from no table, for learners that want samples.
+    """Makes a sample of transitions that are not from a table, for learners that take samples.
 
     Args:
       transitions: A `Transition` with leaves `[B, ...]`.
 
     Returns:
-      A sample with these data. Its info says that every one of `B` items was as likely.
+      A sample with this data. In its info, all `B` items have the same probability.
 
     Raises:
-      InvalidArgumentError: If there is no leaf, or one without dimensions.
+      InvalidArgumentError: If there is no leaf, or a leaf without dimensions.
     """
     leaves = tree.flatten(transitions)
     if not leaves or any(not np.shape(leaf) for leaf in leaves):
@@ -121,7 +121,7 @@ def transition_to_replaysample(transitions: Any) -> reverb.ReplaySample:
 
 
 def _rolled(leaf: Any) -> Any:
-    """The steps of each sequence, one earlier; the first comes last."""
-    # Arrays of JAX stay where they are, and may be traced.
+    """Shifts the steps of each sequence by one; the first becomes the last."""
+    # JAX arrays stay on their device, and may be traced.
     module = np if isinstance(leaf, np.ndarray) else importlib.import_module("jax.numpy")
     return module.roll(leaf, -1, axis=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an environment looks like, and the signatures of tables that follow from it."""
+"""Specs of environments, and the specs of table signatures made from them."""
 
 from typing import Any, NamedTuple
 
@@ -9,9 +9,9 @@ __all__ = ["EnvironmentSpec", "make_environment_spec", "tensor_spec"]
 
 
 class EnvironmentSpec(NamedTuple):
-    """The specs of an environment; field by field the same as `acme.specs.EnvironmentSpec`.
+    """The specs of an environment, with the fields of `acme.specs.EnvironmentSpec`.
 
-    Leaves are anything with a `shape` and a `dtype`.
+    Leaves are any objects with a `shape` and a `dtype`.
 
     Attributes:
       observations: Nest of specs.
@@ -27,7 +27,7 @@ class EnvironmentSpec(NamedTuple):
 
 
 def make_environment_spec(environment: Any) -> EnvironmentSpec:
-    """The specs that a `dm_env.Environment` tells of itself."""
+    """Returns the specs of a `dm_env.Environment`."""
     return EnvironmentSpec(
         observations=environment.observation_spec(),
         actions=environment.action_spec(),
@@ -39,15 +39,15 @@ def make_environment_spec(environment: Any) -> EnvironmentSpec:
 def tensor_spec(
     path: tuple[Any, ...], value: Any, *, time_axis: tuple[int | None, ...] = ()
 ) -> Any:
-    """The leaf of a signature for a leaf of an environment's specs.
+    """Returns the leaf of a signature for a leaf of an environment's specs.
 
     Args:
-      path: Where the leaf is; becomes the name, joined by slashes.
-      value: Anything with a shape and a dtype.
-      time_axis: Dimensions to put in front of the shape.
+      path: Path of the leaf; becomes the name, joined by slashes.
+      value: Any object with a shape and a dtype.
+      time_axis: Leading dimensions to add to the shape.
 
     Returns:
-      A `reverb.specs.TensorSpec`; the `tf.TensorSpec` for it if the program imported TensorFlow.
+      A `reverb.specs.TensorSpec`; a `tf.TensorSpec` if the program imported TensorFlow.
 
     Raises:
       InvalidArgumentError: If `value` has no shape or no dtype that can be stored.

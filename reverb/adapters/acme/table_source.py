@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of a table, for an iterator that fetches ahead: items one by one, or batches of them."""
+"""The source of a prefetching iterator that samples a table: single items, or batches."""
 
 import collections
 import functools
@@ -17,7 +17,7 @@ from reverb.replay_sample import ReplaySample, SampleInfo, keep_samples, rows_of
 
 __all__ = ["TableSource"]
 
-# How long a request waits for a rate limiter, before the thread looks whether it is still wanted.
+# How long a request waits for a rate limiter before the thread checks whether it must stop.
 _POLL_MS = 200
 
 
@@ -37,12 +37,13 @@ class TableSource:
         """Makes a source; does not connect yet.
 
         Args:
-          client: Of the server.
+          client: Client of the server.
           table: Name of the table.
-          batch_size: Number of items `B` of an element; `None` if an element is one item.
-          postprocess: Called with every item, before items become a batch.
-          rate_limiter_timeout_ms: Ends after waiting so long for the rate limiter; `None`: never.
-          container_types: Named tuples to use for those of the same name and fields in the table's
+          batch_size: Number of items in an element, `B`; `None`: an element is one item.
+          postprocess: Called with every item, before items are stacked.
+          rate_limiter_timeout_ms: Ends if the rate limiter delays a sample for this long; `None`:
+            never.
+          container_types: Classes for the named tuples with the same name and fields in the table's
             signature.
         """
         self._client = client
@@ -57,7 +58,7 @@ class TableSource:
         self._num_columns = 0
 
     def __call__(self, count: int, pipe: Pipe) -> Iterator[Any]:
-        """Yields `count` elements; fewer if the rate limiter lets none through for too long."""
+        """Yields `count` elements; fewer if the rate limiter delays a sample for too long."""
         if self._batch_size is None:
             yield from self._items(count, pipe)
             return
@@ -69,7 +70,7 @@ class TableSource:
             yield batch
 
     def _stacked_batch(self, batch_size: int, pipe: Pipe) -> ReplaySample | None:
-        """One batch as the client stacks it; `None` after the timeout."""
+        """Returns one batch, stacked by the client; `None` after the timeout."""
         parts: list[ReplaySample] = []
         missing = batch_size
         last_progress = time.monotonic()
@@ -92,7 +93,7 @@ class TableSource:
         return ReplaySample(info, self._nested(columns))
 
     def _batch_of_items(self, batch_size: int, pipe: Pipe) -> Any:
-        """One batch of processed items; `None` after the timeout."""
+        """Returns one batch of processed items; `None` after the timeout."""
         items = list(self._items(batch_size, pipe))
         if len(items) < batch_size:
             return None
@@ -100,7 +101,7 @@ class TableSource:
         return tree.unflatten_as(items[0], [np.stack(column) for column in columns])
 
     def _items(self, count: int, pipe: Pipe) -> Iterator[Any]:
-        """Items one by one, as they come."""
+        """Yields single items."""
         last_progress = time.monotonic()
         pipe.check(f"a sample of table {self._table}")
         while count:
@@ -136,10 +137,10 @@ class TableSource:
         return self._timeout_s is not None and time.monotonic() - last_progress >= self._timeout_s
 
     def _nested(self, columns: list[Any]) -> Any:
-        """A flat list of columns nested like the signature; as it is if the table has none."""
+        """Nests a flat list of columns like the signature; returns it if the table has none."""
         if self._structure is None:
             signature = self._client.server_info()[self._table].signature
-            # Without a signature, what the first item has.
+            # Without a signature, the number of columns of the first item.
             self._structure = columns if signature is None else self._with_types(signature)
             self._num_columns = len(tree.flatten(self._structure))
         if len(columns) != self._num_columns:
@@ -150,10 +151,10 @@ class TableSource:
         return tree.unflatten_as(self._structure, columns)
 
     def _with_types(self, nest: Any) -> Any:
-        """The same nest with classes that stay the same from one connection to the next.
+        """Replaces the named tuples of a nest by classes that are the same for every connection.
 
-        The client makes new classes of the named tuples in a signature, and to `jax.jit` data in
-        another class is another function.
+        The client makes new classes for the named tuples in a signature, and `jax.jit` would
+        compile again for data in another class.
         """
         if isinstance(nest, tuple) and hasattr(nest, "_fields"):
             name, fields = type(nest).__name__, type(nest)._fields  # pyright: ignore
@@ -178,7 +179,7 @@ def _rows(parts: list[ReplaySample]) -> list[ReplaySample]:
 
 
 def _joined(parts: list[ReplaySample]) -> ReplaySample:
-    """One batch of several.
+    """Joins several batches into one.
 
     Raises:
       InvalidArgumentError: If their items have different shapes; `samples` has all of them.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables for what adders write.
+"""Tables for the items of adders.
 
-A table checks items against its signature; that of an adder's items follows from the environment:
+A table checks items against its signature. The adders make it from the specs of the environment:
 
     signature = adders.NStepTransitionAdder.signature(make_environment_spec(environment))
     table = make_prioritized_table(signature, max_size=1_000_000, priority_exponent=0.6)
@@ -23,7 +23,7 @@ __all__ = [
     "make_replay_table",
 ]
 
-# How far samples may wander from the ratio, as a part of what the first `min_size` items bring.
+# Default of `error_buffer`, relative to the samples for the first `min_size_to_sample` items.
 _TOLERANCE_RATE = 0.1
 
 
@@ -38,19 +38,19 @@ def make_replay_table(
     sampler: Any = None,
     seed: int | None = None,
 ) -> reverb.Table:
-    """A table that is sampled uniformly, and drops the oldest items when it is full.
+    """Makes a table that samples uniformly, and evicts the oldest item when it is full.
 
     Args:
       signature: Nest of specs of the items; see `signature` of the adders.
       name: Name of the table.
-      max_size: Number of items that the table holds at most.
-      min_size_to_sample: Samples wait until there are as many items.
-      samples_per_insert: Keeps samples and inserts in this ratio, by making the faster side wait;
-        `None`: nobody waits.
-      error_buffer: How many samples more or less are tolerated; a tenth of what
-        `min_size_to_sample` items bring by default, at least as much as the limiter needs.
-      sampler: Picks the items; uniformly if `None`.
-      seed: Makes the random choices repeatable.
+      max_size: Maximum number of items.
+      min_size_to_sample: Samples wait until the table has this many items.
+      samples_per_insert: Keeps samples and inserts in this ratio: the faster side waits. `None`:
+        no ratio.
+      error_buffer: Maximum deviation from the ratio, in samples; default: a tenth of the samples
+        for `min_size_to_sample` items, but at least what the limiter requires.
+      sampler: Selector of the items to sample; `None`: uniform.
+      seed: Makes the random choices reproducible.
 
     Raises:
       InvalidArgumentError: If a number is out of its range.
@@ -74,15 +74,15 @@ def make_replay_table(
 def make_prioritized_table(
     signature: Any, *, priority_exponent: float = 0.6, **options: Any
 ) -> reverb.Table:
-    """A table that is sampled in proportion to priority ^ exponent.
+    """Makes a table that samples in proportion to priority ^ exponent.
 
-    As in "Prioritized Experience Replay", section 3.3. New items have the priority that the adder
-    gives them, 1.0 by default; `client.mutate_priorities` changes it.
+    As in "Prioritized Experience Replay", section 3.3. The adder sets the priority of a new item,
+    1.0 by default; `client.mutate_priorities` updates it.
 
     Args:
       signature: See `make_replay_table`.
       priority_exponent: 0 samples uniformly.
-      **options: Of `make_replay_table`.
+      **options: Arguments of `make_replay_table`.
 
     Raises:
       InvalidArgumentError: If a number is out of its range.
@@ -94,11 +94,11 @@ def make_prioritized_table(
 def make_queue_table(
     signature: Any, *, max_size: int, name: str = DEFAULT_PRIORITY_TABLE
 ) -> reverb.Table:
-    """A table that hands out every item once, in order; inserts wait while it is full.
+    """Makes a queue: every item is sampled once, in order; inserts wait while it is full.
 
     Args:
       signature: See `make_replay_table`.
-      max_size: Number of items that wait at most.
+      max_size: Maximum number of items.
       name: Name of the table.
     """
     return reverb.Table.queue(name=name, max_size=max_size, signature=signature)
@@ -107,23 +107,23 @@ def make_queue_table(
 def disable_insert_blocking(
     tables: Sequence[reverb.Table],
 ) -> tuple[list[reverb.Table], list[int]]:
-    """Tables whose inserts never wait, for programs that insert and learn in one thread.
+    """Makes tables whose inserts never wait, for programs that insert and learn in one thread.
 
-    Such a program stops for ever when an insert waits for samples. It takes care of the ratio by
-    itself instead: it learns while `table.can_sample(size)` is true, with the sizes returned here.
+    Such a program deadlocks if an insert waits for samples. Instead the program keeps the ratio: it
+    learns while `table.can_sample(size)` is true, with the sizes that are returned here.
 
     Args:
-      tables: Tables that no server has yet.
+      tables: Tables that are not served yet.
 
     Returns:
-      New tables with the same options but for the limiter's `max_diff`, and for each of them how
-      many samples lie between its limits: half of `max_diff - min_diff`, 1 if it had no limits.
+      New tables that differ only in the limiter's `max_diff`; and for each of them half of
+      `max_diff - min_diff`, in samples, or 1 if it had no limits.
     """
     unblocked, sample_sizes = [], []
     for table in tables:
         limiter = table.info.rate_limiter_info
         half = (limiter.max_diff - limiter.min_diff) / 2
-        # A limiter without limits has the largest floats for them.
+        # A limiter without limits has the largest float as its limits.
         is_bounded = math.isfinite(half) and half < sys.float_info.max / 2
         sample_sizes.append(max(1, int(half)) if is_bounded else 1)
         unblocked.append(

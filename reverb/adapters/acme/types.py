@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that adders write and learners read."""
+"""Types of the data that adders write and learners read."""
 
 from typing import Any, NamedTuple
 
@@ -7,15 +7,15 @@ __all__ = ["Transition"]
 
 
 class Transition(NamedTuple):
-    """A transition over one step or several; field by field the same as `acme.types.Transition`.
+    """A transition over one step or several, with the fields of `acme.types.Transition`.
 
     Attributes:
-      observation: Nest of arrays `[...]`, what the agent saw.
-      action: Nest of arrays `[...]`, what it did.
-      reward: Nest of arrays `[...]`, summed and discounted over the steps.
+      observation: Nest of arrays `[...]`, the observation before the first step.
+      action: Nest of arrays `[...]`, the action of the first step.
+      reward: Nest of arrays `[...]`, the discounted sum of the steps' rewards.
       discount: Nest of arrays `[...]`, the product of the steps' discounts.
-      next_observation: Like `observation`, what the agent saw after the last of the steps.
-      extras: Nest of arrays `[...]`, what else the agent wants to remember of the first step.
+      next_observation: Nest like `observation`, the observation after the last step.
+      extras: Nest of arrays `[...]`, additional data of the first step.
     """
 
     observation: Any

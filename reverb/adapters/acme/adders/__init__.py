@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adders: they turn what an agent does in an environment into items of tables.
+"""Adders: they turn the steps of an agent in an environment into items of tables.
 
-In place of `from acme.adders import reverb as adders`. What differs: nothing here needs TensorFlow
-(signatures are made of `reverb.specs.TensorSpec` unless the program imported it), an adder that is
-reset in the middle of an episode can be used on, and wrong use is an error that says so.
+Replaces `from acme.adders import reverb as adders`. The differences: TensorFlow is not needed
+(signatures have `reverb.specs.TensorSpec` unless the program imported it), an adder that is reset
+within an episode can still be used, and wrong use raises an error.
 """
 
 from reverb.adapters.acme.adders.base import (

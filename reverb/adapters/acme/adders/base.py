@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all adders share: a writer, the tables with their priorities, and the life of an episode."""
+"""The base of all adders: a writer, tables with priority functions, and episodes."""
 
 import contextlib
 import itertools
@@ -33,26 +33,26 @@ __all__ = [
 
 DEFAULT_PRIORITY_TABLE = "priority_table"
 
-# A writer this old is not used for another episode. Behind an address of several servers, actors
-# so spread over all of them again and again.
+# A writer this old is not used for another episode, so that actors behind an address of several
+# servers are distributed over all of them again.
 _MAX_WRITER_AGE_S = 60.0
 
-# How long an adder that is dropped waits for its last items.
+# How long an adder that is deleted waits for its last items.
 _CLOSE_TIMEOUT_MS = 10_000
 
 _logger = logging.getLogger("reverb")
 
 
 class Step(NamedTuple):
-    """A step, or with a time axis `[T, ...]` in front a sequence of them.
+    """A step; or, with a leading time axis `[T, ...]`, a sequence of steps.
 
     Attributes:
-      observation: Nest of arrays, what the agent saw.
-      action: Nest of arrays, what it did then; zeros in the last step of an episode.
-      reward: Nest of arrays, what it got for that; zeros in the last step.
-      discount: Nest of arrays that came with the reward; zeros in the last step.
+      observation: Nest of arrays, the observation before the action.
+      action: Nest of arrays; zeros in the last step of an episode.
+      reward: Nest of arrays, the reward for the action; zeros in the last step.
+      discount: Nest of arrays, the discount with the reward; zeros in the last step.
       start_of_episode: bool, whether the observation is the first of its episode.
-      extras: Nest of arrays, what else the agent wants to remember; zeros in the last step.
+      extras: Nest of arrays, additional data of the agent; zeros in the last step.
     """
 
     observation: Any
@@ -67,7 +67,7 @@ Trajectory = Step
 
 
 class PriorityFnInput(NamedTuple):
-    """The older name of what a priority function is given; see `PriorityFn`."""
+    """Legacy name of the argument of a priority function; see `PriorityFn`."""
 
     observations: Any
     actions: Any
@@ -77,18 +77,18 @@ class PriorityFnInput(NamedTuple):
     extras: Any
 
 
-# Tells the priority of an item. It is given the item with NumPy arrays for leaves: a `Step` with a
-# time axis, or a `Transition`.
+# Returns the priority of an item. The argument is the item with NumPy arrays as leaves: a `Step`
+# with a time axis, or a `Transition`.
 PriorityFn = Callable[[Any], float]
 PriorityFnMapping = Mapping[str, PriorityFn | None]
 
 
 class ReverbAdder:
-    """The base of adders: turns what an agent does in an environment into items.
+    """The base of adders, which turn the steps of an agent in an environment into items.
 
-    For adders of your own, implement `_write` and `_write_last`. They find the steps in
-    `self._writer.history`: after `add`, the newest row holds the observation alone, and `[-n-1:-1]`
-    are the last `n` complete steps; in `_write_last`, `[-n:]` are. Serves one thread.
+    A subclass implements `_write` and `_write_last`. The steps are in `self._writer.history`: in
+    `_write`, the newest row has only the observation, and `[-n-1:-1]` are the last `n` complete
+    steps; in `_write_last`, they are `[-n:]`. Not thread-safe.
     """
 
     def __init__(
@@ -105,15 +105,15 @@ class ReverbAdder:
         """Makes an adder; does not connect yet.
 
         Args:
-          client: Of the server with the tables.
-          max_sequence_length: How many steps stay within reach of new items.
-          max_in_flight_items: `add` waits while more items than that are unconfirmed; `None` means
-            that it never waits.
-          delta_encoded: Accepted, without effect, as in Acme.
-          priority_fns: The tables to insert into, and what tells the priority in each; 1.0 where
-            that is `None`. Without it (or empty) the table is `DEFAULT_PRIORITY_TABLE`.
-          validate_items: Compares items with their table's signature, on this side.
-          get_signature_timeout_ms: Accepted from programs for older versions, without effect.
+          client: Client of the server with the tables.
+          max_sequence_length: How many of the newest steps new items may use.
+          max_in_flight_items: `add` waits while more items than this are unconfirmed; `None`: it
+            never waits.
+          delta_encoded: Ignored, as in Acme.
+          priority_fns: The tables to insert into, with a priority function for each; a function of
+            `None` means priority 1.0. `None` or empty: the table is `DEFAULT_PRIORITY_TABLE`.
+          validate_items: Compares items with their table's signature before they are sent.
+          get_signature_timeout_ms: Ignored; accepted for programs for older versions.
 
         Raises:
           InvalidArgumentError: If a number is out of its range.
@@ -138,11 +138,11 @@ class ReverbAdder:
 
     @classmethod
     def signature(cls, environment_spec: Any, extras_spec: Any = ()) -> Any:
-        """The signature of a table for steps of an environment.
+        """Returns the signature of a table for steps of an environment.
 
         Args:
           environment_spec: An `EnvironmentSpec`, of this package or of Acme.
-          extras_spec: Nest of specs of what is given to `add` as `extras`.
+          extras_spec: Nest of specs of the `extras` of `add`.
 
         Returns:
           A `Step` with leaves `reverb.specs.TensorSpec`, or `tf.TensorSpec` if the
@@ -152,14 +152,14 @@ class ReverbAdder:
         return tree.map_structure_with_path(specs.tensor_spec, step)
 
     def add_priority_table(self, table_name: str, priority_fn: PriorityFn | None) -> None:
-        """Inserts later items into a further table, too.
+        """Adds a table; later items are inserted into it too.
 
         Args:
           table_name: Name of the table.
-          priority_fn: Tells the priority of an item; 1.0 if `None`.
+          priority_fn: Returns the priority of an item; `None`: 1.0.
 
         Raises:
-          InvalidArgumentError: If items go to that table already.
+          InvalidArgumentError: If items are already inserted into that table.
         """
         if table_name in self._priority_fns:
             raise errors.InvalidArgumentError(
@@ -171,13 +171,13 @@ class ReverbAdder:
     def add_first(self, timestep: "dm_env.TimeStep") -> None:
         """Begins an episode with its first observation.
 
-        The first call of all blocks until the server has told its tables' signatures.
+        The very first call blocks until the server has sent its tables' signatures.
 
         Args:
-          timestep: What `environment.reset()` returned.
+          timestep: The result of `environment.reset()`.
 
         Raises:
-          InvalidArgumentError: If it is no first time step, or if an episode is under way.
+          InvalidArgumentError: If it is not a first time step, or if an episode is in progress.
         """
         if not timestep.first():
             raise errors.InvalidArgumentError(
@@ -193,24 +193,23 @@ class ReverbAdder:
         self._add_first_called = True
 
     def add(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any = ()) -> None:
-        """Adds what the agent did, and what came of it.
+        """Adds an action and its outcome.
 
-        Blocks while more than `max_in_flight_items` are unconfirmed, and at the end of an episode
-        until all are confirmed. The tables' rate limiters may delay that. After an error in the
-        middle of an episode, go on with `reset` and `add_first`.
+        Blocks while more than `max_in_flight_items` items are unconfirmed, and at the end of an
+        episode until all are confirmed. The tables' rate limiters may delay that. After an error
+        within an episode, continue with `reset` and `add_first`.
 
         Args:
-          action: Nest of arrays, what the agent did after the last observation.
-          next_timestep: What `environment.step(action)` returned.
-          extras: Nest of arrays, what else to remember of this step. Give it in all steps or in
-            none.
+          action: Nest of arrays, the action after the last observation.
+          next_timestep: The result of `environment.step(action)`.
+          extras: Nest of arrays, additional data of this step. Give it in all steps or in none.
 
         Raises:
-          InvalidArgumentError: If no episode is under way, or if values are missing.
-          SignatureMismatchError: If a value's shape or dtype differs from those before, or an item
-            from its table's signature.
+          InvalidArgumentError: If no episode is in progress, or if values are missing.
+          SignatureMismatchError: If a value's shape or dtype differs from earlier steps, or if an
+            item does not match its table's signature.
           TableNotFoundError: If the server has no such table.
-          UnavailableError: If the server does not answer any more.
+          UnavailableError: If the server no longer answers.
         """
         if not self._add_first_called:
             raise errors.InvalidArgumentError(
@@ -222,13 +221,12 @@ class ReverbAdder:
             self.reset()
 
     def reset(self, timeout_ms: int | None = None) -> None:
-        """Gives up the episode that is under way, if there is one.
+        """Abandons the episode in progress, if there is one.
 
-        Items that were made of it stay. Blocks until they are confirmed.
+        Its items are kept. Blocks until they are confirmed.
 
         Args:
-          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes; 0: not at
-            all.
+          timeout_ms: How long to block, in milliseconds; `None`: no limit; 0: do not wait.
 
         Raises:
           DeadlineExceededError: After `timeout_ms`. Nothing has changed; call again.
@@ -247,17 +245,16 @@ class ReverbAdder:
         self._forget_steps()
 
     def close(self, timeout_ms: int | None = None) -> None:
-        """Waits for the confirmation of all items, then closes the writer.
+        """Blocks until all items are confirmed, then closes the writer.
 
-        An adder that is dropped, or left behind at the exit of a program, does the same for ten
+        An adder that is deleted, or still open when the program exits, does the same for ten
         seconds at most.
 
         Args:
-          timeout_ms: How long to block, in milliseconds; `None`: as long as it takes; 0: not at
-            all.
+          timeout_ms: How long to block, in milliseconds; `None`: no limit; 0: do not wait.
 
         Raises:
-          DeadlineExceededError: After `timeout_ms`. Items that are not confirmed are abandoned.
+          DeadlineExceededError: After `timeout_ms`. Unconfirmed items are abandoned.
           ReverbError: If the connection failed for good.
         """
         writer, self._open_writer = self._open_writer, None
@@ -265,19 +262,19 @@ class ReverbAdder:
         if writer is not None:
             self._at_drop.detach()
             with contextlib.closing(writer):
-                # A flush takes 0 for "as long as it takes".
+                # In `TrajectoryWriter.flush`, 0 means "no limit".
                 limit = None if timeout_ms is None else max(1, timeout_ms)
                 writer.flush(0, timeout_ms=limit)
 
     @property
     def _writer(self) -> TrajectoryWriter:
-        """The writer of this episode, made when it is first needed."""
+        """The writer of this episode, made on first use."""
         if self._open_writer is None:
             self._open_writer = self._client.trajectory_writer(
                 self._num_keep_alive_refs(), validate_items=self._validate_items
             )
             self._writer_made_at = time.monotonic()
-            # Also at the exit of the program, when it is too late for `__del__` to wait.
+            # Also runs at the exit of the program, when it is too late for `__del__` to wait.
             self._at_drop = weakref.finalize(self, send_last_items, self._open_writer)
         return self._open_writer
 
@@ -292,7 +289,7 @@ class ReverbAdder:
         self._forget_steps()
 
     def _forget_steps(self) -> None:
-        """Called when the writer has forgotten its history: no episode is under way."""
+        """Called when the writer has cleared its history: no episode is in progress."""
         self._add_first_called = False
 
     def _begin(self, observation: Any) -> None:
@@ -315,7 +312,7 @@ class ReverbAdder:
         self._write_last()
 
     def _outcome(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> dict:
-        """The part of a step that follows its observation."""
+        """Returns the fields of a step without its observation."""
         outcome = {
             "action": action,
             "reward": next_timestep.reward,
@@ -334,7 +331,7 @@ class ReverbAdder:
         raise NotImplementedError(f"{type(self).__name__} does not say what to write at the end")
 
     def _create_items(self, structure: Any, columns: list[TrajectoryColumn]) -> None:
-        """Queues one item for each table, and waits as `max_in_flight_items` says.
+        """Queues one item for each table; blocks as defined by `max_in_flight_items`.
 
         Args:
           structure: Nest like the item.
@@ -352,7 +349,7 @@ class ReverbAdder:
 
 
 def send_last_items(writer: TrajectoryWriter | StructuredWriter) -> None:
-    """Waits a while for the confirmation of all items; for an adder that nobody needs any more."""
+    """Flushes the writer of an adder that is being deleted, for a bounded time."""
     try:
         writer.flush(0, timeout_ms=_CLOSE_TIMEOUT_MS)
     except errors.ReverbError as error:
@@ -362,7 +359,7 @@ def send_last_items(writer: TrajectoryWriter | StructuredWriter) -> None:
 
 
 def _unflatten_fields(structure: Any, values: list[Any]) -> Any:
-    """`tree.unflatten_as` for a named tuple, in a fraction of its time if the fields are leaves."""
+    """A faster `tree.unflatten_as` for named tuples whose fields are leaves."""
     fields, remaining = [], iter(values)
     for field in structure:
         if tree.is_nested(field):
@@ -379,5 +376,5 @@ def is_empty(extras: Any) -> bool:
 
 
 def zeros_like(value: Any) -> np.ndarray:
-    """Zeros of the shape and dtype that a value is stored with."""
+    """Returns zeros with the shape and dtype that the value is stored with."""
     return np.zeros_like(np.asarray(value))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole episodes."""
+"""The adder of whole episodes."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 __all__ = ["EpisodeAdder"]
 
-# Makes the values `[...]` that a leaf of missing steps gets, from its shape and its dtype.
+# Makes the padding values `[...]` of a leaf from its shape and dtype.
 PaddingFn = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 
 
 class EpisodeAdder(steps.StepsAdder):
     """Writes each episode as one item, when it ends.
 
-    Items are a `Step` with leaves `[T, ...]`, where `T` is the number of observations. `add` raises
-    an `InvalidArgumentError` before an episode has more than `max_sequence_length` of them, and
-    adds nothing then.
+    Items are a `Step` with leaves `[T, ...]`, where `T` is the number of observations. If an
+    episode would exceed `max_sequence_length` observations, `add` raises an `InvalidArgumentError`
+    and adds nothing.
 
     Example:
       >>> import dm_env
@@ -48,15 +48,15 @@ class EpisodeAdder(steps.StepsAdder):
         """Makes an adder.
 
         Args:
-          client: Of the server with the tables.
-          max_sequence_length: Number of observations that an episode may have, at least 2.
-          delta_encoded: Accepted, without effect, as in Acme.
+          client: Client of the server with the tables.
+          max_sequence_length: Maximum number of observations in an episode, at least 2.
+          delta_encoded: Ignored, as in Acme.
           priority_fns: See `ReverbAdder`.
           max_in_flight_items: See `ReverbAdder`.
-          padding_fn: Makes values for the steps that a shorter episode lacks, so that `T` is always
-            `max_sequence_length`. It is called once for each leaf at the end of an episode, with
-            the shape `[...]` and the dtype. Without it items have different lengths.
-          chunk_length: Accepted, without effect: the writer tunes it.
+          padding_fn: Makes values to pad shorter episodes, so that `T` is always
+            `max_sequence_length`. It is called once per leaf at the end of an episode, with the
+            shape `[...]` and the dtype. `None`: items differ in length.
+          chunk_length: Ignored: the writer chooses it.
 
         Raises:
           InvalidArgumentError: If a number is out of its range.
@@ -77,7 +77,7 @@ class EpisodeAdder(steps.StepsAdder):
         self._padding_fn = padding_fn
 
     def _add(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
-        # Complete steps, the one that is to be added, and the observation after it.
+        # Complete steps, the new step, and the observation after it.
         if self._num_steps + 2 > self._max_sequence_length:
             raise errors.InvalidArgumentError(
                 "The number of observations within the same episode will exceed "
@@ -87,7 +87,7 @@ class EpisodeAdder(steps.StepsAdder):
         super()._add(action, next_timestep, extras)
 
     def _write(self) -> None:
-        pass  # Nothing before the end of the episode.
+        pass  # Writes only at the end of the episode.
 
     def _write_last(self) -> None:
         if self._padding_fn is not None:

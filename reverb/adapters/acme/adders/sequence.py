@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences of one length."""
+"""The adder of sequences of one length."""
 
 import enum
 from typing import Any
@@ -14,19 +14,19 @@ __all__ = ["EndBehavior", "SequenceAdder"]
 
 
 class EndBehavior(enum.Enum):
-    """What happens to the last steps of an episode that fill no sequence.
+    """How the last steps of an episode are written if they do not fill a sequence.
 
-    With `sequence_length=3` and `period=2`, of an episode with the observations 0 to 5 the items
-    `0 1 2` and `2 3 4` are written as it is played. What comes then:
+    With `sequence_length=3`, `period=2` and an episode with the observations 0 to 5, the items
+    `0 1 2` and `2 3 4` are written during the episode. At its end follows:
 
-    * WRITE: `3 4 5`, the last steps whatever they overlap; episodes of fewer than 3 observations
-      are left out.
+    * WRITE: `3 4 5`, the last steps, whatever they overlap; nothing if the episode has fewer than 3
+      observations.
     * CONTINUE: `4 5` and the first observation of the next episode.
     * ZERO_PAD: `4 5` and a step of zeros.
     * TRUNCATE: `4 5`.
 
-    With a period longer than the sequences, the steps between two of them belong to no item, at the
-    end of an episode neither. (Acme's TRUNCATE fails there, or writes more than was asked for.)
+    If the period exceeds the sequence length, the steps between two sequences are in no item, also
+    at the end of an episode. (There, Acme's TRUNCATE fails or writes too much.)
     """
 
     WRITE = "write_buffer"
@@ -68,22 +68,22 @@ class SequenceAdder(steps.StepsAdder):
         """Makes an adder.
 
         Args:
-          client: Of the server with the tables.
+          client: Client of the server with the tables.
           sequence_length: Number of steps of an item, at least 1.
-          period: After so many steps the next item begins, at least 1.
-          delta_encoded: Accepted, without effect, as in Acme.
+          period: Number of steps from the start of an item to that of the next, at least 1.
+          delta_encoded: Ignored, as in Acme.
           priority_fns: See `ReverbAdder`.
           max_in_flight_items: See `ReverbAdder`.
-          end_of_episode_behavior: See `EndBehavior`; `ZERO_PAD` if `None`.
-          chunk_length: Accepted, without effect: the writer tunes it.
-          pad_end_of_episode: Older way to say `ZERO_PAD` or, if False, `TRUNCATE`.
-          break_end_of_episode: Older way to say `CONTINUE`, if False.
+          end_of_episode_behavior: See `EndBehavior`; `None`: `ZERO_PAD`.
+          chunk_length: Ignored: the writer chooses it.
+          pad_end_of_episode: Deprecated. True: `ZERO_PAD`; False: `TRUNCATE`.
+          break_end_of_episode: Deprecated. False: `CONTINUE`.
           validate_items: See `ReverbAdder`.
           get_signature_timeout_ms: See `ReverbAdder`.
 
         Raises:
-          InvalidArgumentError: If a number is out of its range, or if the arguments that tell about
-            the end of an episode contradict each other.
+          InvalidArgumentError: If a number is out of its range, or if the arguments about the end
+            of an episode contradict each other.
         """
         del chunk_length
         for argument, value in (("sequence_length", sequence_length), ("period", period)):
@@ -108,9 +108,9 @@ class SequenceAdder(steps.StepsAdder):
         self._is_between_episodes = False
 
     def reset(self, timeout_ms: int | None = None) -> None:
-        """Gives up the episode that is under way.
+        """Abandons the episode in progress.
 
-        Between episodes that continue each other it does nothing.
+        Does nothing between two episodes if the next one continues the sequence.
 
         Args:
           timeout_ms: See `ReverbAdder.reset`.

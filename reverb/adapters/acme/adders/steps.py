@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the adders share whose items are steps in a row."""
+"""The base of adders whose items are consecutive steps."""
 
 import operator
 from collections.abc import Callable
@@ -20,9 +20,9 @@ __all__ = ["StepsAdder"]
 class StepsAdder(base.ReverbAdder):
     """The base of adders whose items are a `Step` with a time axis `[T, ...]`.
 
-    A row of the writer's history holds what `add` is given: the outcome of a step and the
-    observation after it, so that a step is one call of the writer. The observations of an item so
-    lie one row before its actions, rewards and discounts.
+    A row of the writer's history holds the arguments of one `add`: the outcome of a step and the
+    observation after it. So a step is one call of the writer, and the observations of an item are
+    one row before its actions, rewards and discounts.
     """
 
     _num_steps = 0
@@ -32,12 +32,12 @@ class StepsAdder(base.ReverbAdder):
     def signature(
         cls, environment_spec: Any, extras_spec: Any = (), sequence_length: int | None = None
     ) -> Any:
-        """The signature of a table for sequences of an environment's steps.
+        """Returns the signature of a table for sequences of an environment's steps.
 
         Args:
           environment_spec: An `EnvironmentSpec`, of this package or of Acme.
-          extras_spec: Nest of specs of what is given to `add` as `extras`.
-          sequence_length: Number of steps `T`; `None` if it differs from item to item.
+          extras_spec: Nest of specs of the `extras` of `add`.
+          sequence_length: Number of steps `T`; `None`: items differ in length.
 
         Returns:
           A `Step` with leaves `reverb.specs.TensorSpec` of shape `[T, ...]`, or `tf.TensorSpec` if
@@ -58,7 +58,7 @@ class StepsAdder(base.ReverbAdder):
         return self._max_sequence_length + 1
 
     def _begin(self, observation: Any) -> None:
-        # After `_finish` of an episode that the next one continues, the row is open.
+        # If the episode continues the previous sequence, `_finish` has left the row open.
         self._writer.append({"observation": observation, "start_of_episode": True})
 
     def _add(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
@@ -86,16 +86,16 @@ class StepsAdder(base.ReverbAdder):
         self._num_steps += 1
 
     def _pad(self, num_steps: int, fill: Callable[[tuple[int, ...], Any], np.ndarray]) -> None:
-        """Adds steps that do not exist.
+        """Adds padding steps.
 
         Args:
-          num_steps: How many.
+          num_steps: Number of steps.
           fill: Makes the values of a leaf `[...]` from its shape and dtype.
         """
         history = self._writer.history
         step: Any = tree.map_structure(
             lambda column: fill(column.shape, column.dtype),
-            # The newest values: of an observation in the row before, of outcomes in the open row.
+            # The newest observation is in the row before, the newest outcome in the open row.
             {
                 name: tree.map_structure(operator.itemgetter(-1 - _is_early(name)), columns)
                 for name, columns in history.items()
@@ -126,5 +126,5 @@ class StepsAdder(base.ReverbAdder):
 
 
 def _is_early(field: str) -> bool:
-    """Whether the newest value of a field is from before the newest row."""
+    """Whether the newest value of a field is in the row before the newest."""
     return field in ("observation", "start_of_episode")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The adder over a structured writer, which makes items by itself wherever a pattern fits."""
+"""The adder over a structured writer, which makes items wherever a pattern applies."""
 
 import collections
 import weakref
@@ -29,15 +29,15 @@ __all__ = [
     "n_step_from_trajectory",
 ]
 
-# Makes the pattern of a sequence, from a step and the number of its steps.
+# Makes the pattern of a sequence from a step and the number of steps.
 SequencePattern = Callable[[Any, int], Any]
 
 
 class StructuredAdder(base.ReverbAdder):
-    """Writes the items that configs ask for.
+    """Writes the items that configs define.
 
-    Steps go to the writer as they are, so that a program may make any items of them; all have the
-    priority that their config says.
+    Steps are written unchanged, so configs can make arbitrary items of them. The priority of an
+    item is that of its config.
 
     Example:
       >>> import dm_env
@@ -60,15 +60,15 @@ class StructuredAdder(base.ReverbAdder):
         """Makes an adder.
 
         Args:
-          client: Of the server with the tables.
+          client: Client of the server with the tables.
           max_in_flight_items: See `ReverbAdder`.
-          configs: Of `reverb.structured`, or made by `create_sequence_config` and
+          configs: Configs of `reverb.structured.create_config`, `create_sequence_config` or
             `create_n_step_transition_config`.
           step_spec: Nest of specs of a step; see `create_step_spec`.
 
         Raises:
-          InvalidArgumentError: If there is no config, or if those of a table do not fit together
-            or do not fit the step.
+          InvalidArgumentError: If there is no config, or if the configs of a table do not match
+            each other or the step.
         """
         super().__init__(
             client=client, max_sequence_length=1, max_in_flight_items=max_in_flight_items
@@ -91,7 +91,7 @@ class StructuredAdder(base.ReverbAdder):
         self._structured_writer: sw.StructuredWriter | None = None
 
     def add_priority_table(self, table_name: str, priority_fn: base.PriorityFn | None) -> None:
-        """Not here: the configs tell the tables.
+        """Not supported: the configs name the tables.
 
         Raises:
           UnimplementedError: Always.
@@ -101,7 +101,7 @@ class StructuredAdder(base.ReverbAdder):
         )
 
     def reset(self, timeout_ms: int | None = None) -> None:
-        """Ends the episode; items that are due at its end are written, and confirmed on return.
+        """Ends the episode and writes the items that are due; blocks until all are confirmed.
 
         Args:
           timeout_ms: See `ReverbAdder.reset`.
@@ -122,7 +122,7 @@ class StructuredAdder(base.ReverbAdder):
         self._forget_steps()
 
     def close(self, timeout_ms: int | None = None) -> None:
-        """Waits for the confirmation of all items; see `ReverbAdder.close`."""
+        """Blocks until all items are confirmed; see `ReverbAdder.close`."""
         writer, self._structured_writer = self._structured_writer, None
         self._forget_steps()
         if writer is not None:
@@ -154,17 +154,17 @@ class StructuredAdder(base.ReverbAdder):
 
 
 def create_step_spec(environment_spec: Any, extras_spec: Any = ()) -> base.Step:
-    """The specs of a step, as `StructuredAdder` and the functions that make configs want them.
+    """Returns the specs of a step, for `StructuredAdder` and the functions that make configs.
 
     Args:
       environment_spec: An `EnvironmentSpec`, of this package or of Acme.
-      extras_spec: Nest of specs of what is given to `add` as `extras`.
+      extras_spec: Nest of specs of the `extras` of `add`.
     """
     return base.ReverbAdder.signature(environment_spec, extras_spec)
 
 
 def _last_n(step_spec: Any, n: int) -> Any:
-    """The pattern of the last `n` steps."""
+    """Returns the pattern of the last `n` steps."""
     step = sw.create_reference_step(step_spec)
     return tree.map_structure(lambda column: column[-n:], step)
 
@@ -177,7 +177,7 @@ def create_sequence_config(
     end_of_episode_behavior: EndBehavior = EndBehavior.TRUNCATE,
     sequence_pattern: SequencePattern = _last_n,
 ) -> list[Any]:
-    """Configs for the items of a `SequenceAdder`.
+    """Makes configs for the items of a `SequenceAdder`.
 
     Args:
       step_spec: See `create_step_spec`.
@@ -185,15 +185,16 @@ def create_sequence_config(
       period: See `SequenceAdder`.
       table: Name of the table.
       end_of_episode_behavior: `TRUNCATE` or `WRITE`.
-      sequence_pattern: Makes the pattern of a sequence from `step_spec` and its length; all columns
-        of the last steps by default.
+      sequence_pattern: Makes the pattern of a sequence from `step_spec` and its length; default:
+        all columns of the last steps.
 
     Returns:
       List of configs.
 
     Raises:
-      InvalidArgumentError: If a number is out of its range, or the behavior is no `EndBehavior`.
-      UnimplementedError: If the behavior is one that a structured writer does not have.
+      InvalidArgumentError: If a number is out of its range, or the behavior is not an
+        `EndBehavior`.
+      UnimplementedError: If a structured writer does not support the behavior.
     """
     for argument, value in (("sequence_length", sequence_length), ("period", period)):
         if value < 1:
@@ -213,11 +214,11 @@ def create_sequence_config(
         return sw.create_config(sequence_pattern(step_spec, length), table, conditions)
 
     step, at_end = sw.Condition.step_index(), sw.Condition.is_end_episode()
-    # The last step of a sequence; with it the sequence is complete.
+    # The index of the last step of a sequence.
     last = sequence_length - 1
     configs = [config(sequence_length, step >= last, step % period == last % period)]
     if end_of_episode_behavior is EndBehavior.WRITE:
-        # Where the period fits, the first config wrote it.
+        # At these steps the first config has written the sequence.
         configs.append(
             config(sequence_length, at_end, step >= last, step % period != last % period)
         )
@@ -240,11 +241,11 @@ def create_sequence_config(
 def create_n_step_transition_config(
     step_spec: base.Step, n_step: int, table: str = base.DEFAULT_PRIORITY_TABLE
 ) -> list[Any]:
-    """Configs for the items of an `NStepTransitionAdder`, with rewards that are not summed yet.
+    """Makes configs for the items of an `NStepTransitionAdder`, with rewards that are not summed.
 
-    Items over `k` steps are a `Step` with the first and the last observation `[2, ...]`, the first
+    An item of `k` steps is a `Step` with the first and the last observation `[2, ...]`, the first
     action, start of episode and extras `[1, ...]`, and all rewards and discounts `[k, ...]`.
-    `n_step_from_trajectory` makes transitions of them.
+    `n_step_from_trajectory` converts it to a transition.
 
     Args:
       step_spec: See `create_step_spec`.
@@ -287,12 +288,12 @@ def create_n_step_transition_config(
 def n_step_from_trajectory(
     trajectory: base.Step, agent_discount: float, *, time_axis: int = 0
 ) -> Transition:
-    """The transition of an item that `create_n_step_transition_config` asked for.
+    """Converts an item of `create_n_step_transition_config` to a transition.
 
-    For NumPy and for JAX, also inside `jax.jit`; the number of steps is that of the rewards.
+    Works with NumPy and JAX, also inside `jax.jit`. The number of steps is that of the rewards.
 
     Args:
-      trajectory: A `Step`, with the time axis that `time_axis` says.
+      trajectory: A `Step` with a time axis.
       agent_discount: The agent's discount, a number.
       time_axis: 0 for items `[T, ...]`, 1 for batches `[B, T, ...]`.
 

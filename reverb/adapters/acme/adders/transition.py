@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transitions over one step or several."""
+"""The adder of transitions over one step or several."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ __all__ = ["NStepTransitionAdder"]
 
 
 class NStepTransitionAdder(base.ReverbAdder):
-    """Writes a transition after each step: from what the agent saw `n` steps ago to what it sees.
+    """Writes a transition after each step: from the observation `n` steps ago to the current one.
 
     With observations `s`, actions `a`, rewards `r`, discounts `d` and extras `e`, the item after
     step `t + n` is `Transition(s[t], a[t], R, D, s[t + n], e[t])`, where with the agent's discount
@@ -28,13 +28,13 @@ class NStepTransitionAdder(base.ReverbAdder):
         R = r[t] + g d[t] r[t+1] + ... + g^(n-1) d[t] ... d[t+n-2] r[t+n-1]
         D = g^(n-1) d[t] ... d[t+n-1]
 
-    At the beginning of an episode transitions from its first observation over fewer steps are
-    written, at the end transitions over fewer steps to its last observation.
+    At the beginning of an episode it also writes transitions over fewer steps from the first
+    observation, and at the end transitions over fewer steps to the last observation.
 
-    Rewards and discounts may be nests; where one of both is a single array, it stands for each leaf
-    of the other. Returns are computed by NumPy in the dtype that rewards and discounts have in
-    common, float32 in most programs. (Acme computes returns in the rewards' dtype, which differs
-    from its own signature where discounts have another.)
+    Rewards and discounts may be nests. If one of them is a single array, it is used for each leaf
+    of the other. Returns are computed by NumPy in the common dtype of rewards and discounts,
+    float32 in most programs. (Acme computes returns in the rewards' dtype, which does not match its
+    own signature if discounts have another dtype.)
 
     Example:
       >>> import dm_env
@@ -58,13 +58,13 @@ class NStepTransitionAdder(base.ReverbAdder):
         """Makes an adder.
 
         Args:
-          client: Of the server with the tables.
+          client: Client of the server with the tables.
           n_step: Number of steps of a transition, at least 1.
-          discount: The agent's discount, a scalar or a nest of them like the rewards; rounded to
+          discount: The agent's discount, a scalar or a nest of scalars like the rewards; rounded to
             float32, as in Acme.
           priority_fns: See `ReverbAdder`.
           max_in_flight_items: See `ReverbAdder`.
-          transition_type: The class of what priority functions are given: with the same fields as
+          transition_type: The class of the argument of priority functions, with the fields of
             `Transition`, for example `acme.types.Transition`.
 
         Raises:
@@ -92,11 +92,11 @@ class NStepTransitionAdder(base.ReverbAdder):
     def signature(
         cls, environment_spec: Any, extras_spec: Any = (), *, transition_type: type = Transition
     ) -> Any:
-        """The signature of a table for transitions of an environment.
+        """Returns the signature of a table for transitions of an environment.
 
         Args:
           environment_spec: An `EnvironmentSpec`, of this package or of Acme.
-          extras_spec: Nest of specs of what is given to `add` as `extras`.
+          extras_spec: Nest of specs of the `extras` of `add`.
           transition_type: The class of the result.
 
         Returns:
@@ -125,7 +125,7 @@ class NStepTransitionAdder(base.ReverbAdder):
     def _add(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
         self._window.append(next_timestep.reward, next_timestep.discount)
         returns, total_discounts = self._window.returns()
-        # What is computed is written beside the steps, for items are made of what was written.
+        # Items consist of written data, so returns are written beside the steps.
         row = {
             "observation": next_timestep.observation,
             "action": action,
@@ -138,8 +138,8 @@ class NStepTransitionAdder(base.ReverbAdder):
         self._create_transition(len(self._window), next_observation=-1)
 
     def _finish(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
-        # Rows of returns alone push the steps away as fast as the windows begin later: the first
-        # step of all windows is equally far from the newest row.
+        # Each row has only a return. It shifts the steps by one row, and the next window begins one
+        # step later, so the first step of every window has the same distance to the newest row.
         num_steps = len(self._window)
         for num_dropped in range(1, num_steps):
             self._window.drop_oldest()
@@ -151,7 +151,7 @@ class NStepTransitionAdder(base.ReverbAdder):
         """Makes an item of the newest return.
 
         Args:
-          first_step: How many rows before its end the history has the action of the first step.
+          first_step: Position of the first step's action, counted from the end of the history.
           next_observation: The row of the last observation.
         """
         history = self._writer.history
