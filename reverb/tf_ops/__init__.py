@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The TensorFlow part: datasets, and a client whose calls are TensorFlow ops.
 
-Importing this package imports TensorFlow and registers the ops, once a process. Programs that load
-a saved model with such a dataset in it, and workers of a `tf.data` service, need no more than
-`import reverb.tf_ops`. Everybody else uses the names at the top: `reverb.TrajectoryDataset`, ...
+Importing this package imports TensorFlow and registers the ops, once per process. Programs that
+load a saved model with such a dataset, and workers of a `tf.data` service, only need
+`import reverb.tf_ops`. Other programs use the public names: `reverb.TrajectoryDataset`, ...
 
-The ops are compiled into the native module; `_reverb_ops.so` is a few kilobytes that hand them to
-whatever TensorFlow is there. Neither was built for one TensorFlow in particular.
+The ops are compiled into the native module. `_reverb_ops.so`, a few kilobytes, registers them with
+the installed TensorFlow. Neither is built for a particular version of TensorFlow.
 """
 
 import os
@@ -31,7 +31,7 @@ MINIMAL_TENSORFLOW = (2, 12)
 
 _SHIM = pathlib.Path(__file__).parent / "_reverb_ops.so"
 
-# Where the shim, when it is loaded, looks for the address of the function that registers the ops.
+# The shim reads the address of the function that registers the ops from this variable.
 _REGISTER_VARIABLE = "REVERB_REPLAY_REGISTER"
 
 
@@ -57,8 +57,8 @@ def _load(shim: pathlib.Path) -> Any:
         )
     os.environ[_REGISTER_VARIABLE] = format(address(), "x")
     try:
-        # TensorFlow makes wrappers of what is registered while it loads a library, and of nothing
-        # else; the native module is loaded already, hence the shim.
+        # TensorFlow makes wrappers only of ops that are registered while it loads a library. The
+        # native module is already loaded, hence the shim.
         loaded = tf.load_op_library(str(shim))
     except tf.errors.OpError as error:
         raise ImportError(
@@ -76,5 +76,5 @@ def _load(shim: pathlib.Path) -> Any:
 
 _check_version(tf.__version__)
 
-# The wrappers of the ops, by their names in lower case: `ops.reverb_replay_sample`, ...
+# Wrappers of the ops, with names in lower case: `ops.reverb_replay_sample`, ...
 ops = _load(_SHIM)

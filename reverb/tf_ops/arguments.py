@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of datasets, checked in the order and with the words of the original."""
+"""Checks of the arguments of datasets, in the order and with the texts of dm-reverb."""
 
 import dataclasses
 import operator
@@ -13,18 +13,18 @@ __all__ = ["SamplerOptions", "checked_batch_size", "checked_sampler_options", "o
 
 
 def one_string(name: str, value: Any) -> Any:
-    """`value`, which may be a string or a scalar string tensor.
+    """Returns `value` if it is a string or a scalar string tensor.
 
     Raises:
       InvalidArgumentError: If it is a tensor of another shape.
-      TypeError: If it is no string.
+      TypeError: If it is not a string.
     """
     tensor = tf.convert_to_tensor(value, tf.string)
     if tensor.shape.rank not in (0, None):
         raise InvalidArgumentError(
             f"{name} must be one string, or a scalar string tensor, got shape {tensor.shape}"
         )
-    # A tensor of a graph can be used in that graph only; a string everywhere.
+    # A tensor of a graph can only be used in that graph; a string can be used everywhere.
     return tensor if tf.is_tensor(value) else value
 
 
@@ -83,11 +83,11 @@ def checked_sampler_options(
 
 
 def checked_batch_size(batch_size: Any, drop_remainder: bool) -> int | None:
-    """The size of batches, checked; `None` for elements one by one.
+    """Returns the size of batches as an int; `None`: single elements.
 
     Raises:
       InvalidArgumentError: If it is out of its range.
-      TypeError: If it is no integer.
+      TypeError: If it is not an integer.
     """
     if batch_size is None:
         if drop_remainder:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the datasets of sampled items share: arguments, batches, iterators."""
+"""The base of the datasets of sampled items: arguments, batches, iterators."""
 
 import dataclasses
 import itertools
@@ -22,8 +22,8 @@ from reverb.tf_ops.pipeline import SamplerPipeline, SpecifiedDataset, on_cpu
 
 __all__ = ["SamplerDataset", "without_lists"]
 
-# Identifies a dataset to samplers that were started before TensorFlow asks for one. Random, so that
-# no two processes share one.
+# Keys of datasets, for samplers that are started before TensorFlow requests one. Random, so that
+# two processes do not use the same.
 _KEYS = itertools.count((secrets.randbits(30) << 32) + 1)
 
 
@@ -51,31 +51,31 @@ class SamplerDataset(SpecifiedDataset):
 
         Args:
           server_address: As for `reverb.Client`; a string, or a scalar string tensor.
-          table: Name of the table; likewise.
+          table: Name of the table; a string, or a scalar string tensor.
           dtypes: Nest of the dtypes of an element's data.
           shapes: Nest of their shapes, of the same structure; `tf.TensorShape` or `None`.
-          max_in_flight_samples_per_worker: How many items a worker asks for at once. It asks for
-            more when all of them were taken.
+          max_in_flight_samples_per_worker: Number of items that a worker requests at once. It
+            requests more when all of them were consumed.
           num_workers_per_iterator: Number of streams that fetch items for one iterator. With more
-            than one, items come in no particular order. -1 means one.
-          max_samples_per_stream: After as many items a worker opens a new stream, which may lead to
-            another server behind the same address. -1 means 10,000.
-          rate_limiter_timeout_ms: The dataset ends when the table's rate limiter allowed no sample
-            for so long, in milliseconds; 0: as soon as there is nothing to sample. -1 means never.
-          max_samples: The dataset ends after as many items. -1 means never.
-          batch_size: Stacks as many elements (items, or steps of a `TimestepDataset`), as
-            `.batch(batch_size)` does, which it is the same as: the sampler copies every element
-            right into its place in the batch. If items cannot be stacked, `next` raises
-            `tf.errors.InvalidArgumentError`. A table that removes what it samples keeps them then,
-            and the dataset ends, if it has one worker and the limiter allows the whole batch at
-            once; else they are dropped, as `tf.data` does.
-          drop_remainder: Leaves out a last batch that is not full.
+            than one, items come in no particular order. -1: one.
+          max_samples_per_stream: Number of items after which a worker opens a new stream, possibly
+            to another server behind the same address. -1: 10,000.
+          rate_limiter_timeout_ms: The dataset ends if the table's rate limiter allows no sample for
+            this long, in milliseconds; 0: as soon as there is nothing to sample; -1: never.
+          max_samples: The dataset ends after this many items. -1: never.
+          batch_size: Stacks this many elements (items, or steps of a `TimestepDataset`); the same
+            as `.batch(batch_size)`. The sampler copies every element directly to its position in
+            the batch. If items cannot be stacked, `next` raises `tf.errors.InvalidArgumentError`.
+            The items stay in the table, and the dataset ends, if the table removes what it samples,
+            the dataset has one worker, and the rate limiter allows the whole batch at once.
+            Otherwise the items are dropped, as in `tf.data`.
+          drop_remainder: Drops a last batch that is not full.
 
         Raises:
-          InvalidArgumentError: If a number is out of its range, or an address or a table is not one
-            string.
-          ValueError: If `dtypes` and `shapes` differ in structure; a `TypeError` if they differ in
-            kind.
+          InvalidArgumentError: If a number is out of its range, or if an address or a table is not
+            a single string.
+          ValueError: If `dtypes` and `shapes` differ in structure.
+          TypeError: If containers of `dtypes` and `shapes` differ in type.
         """
         tree.assert_same_structure(dtypes, shapes, check_types=False)
         self._types = (dtypes, shapes)
@@ -95,8 +95,8 @@ class SamplerDataset(SpecifiedDataset):
         self._pipeline = SamplerPipeline(
             columns, self._TIMESTEPS, self._sampler_options, self._batch[0]
         )
-        # What Python iterators run is a pipeline of its own, made when there is one: it knows how
-        # to find the sampler that was started for it.
+        # Python iterators run a pipeline of their own, made on first use. It finds the sampler that
+        # was started for the iterator.
         self._own_dataset: Any = None
         self._key = next(_KEYS)
         self._live_iterators: set[object] = set()
@@ -119,20 +119,20 @@ class SamplerDataset(SpecifiedDataset):
     ) -> Any:
         """Makes a dataset with the dtypes and shapes of the table's signature.
 
-        Blocks until the server has told the signature.
+        Blocks until the server has sent the signature.
 
         Args:
           server_address: As in the constructor, a string.
           table: Name of the table, a string.
           max_in_flight_samples_per_worker: As in the constructor.
-          num_workers_per_iterator: Likewise.
-          max_samples_per_stream: Likewise.
-          rate_limiter_timeout_ms: Likewise.
-          get_signature_timeout_secs: How long to wait for the server, in whole seconds; `None`: as
-            long as a `reverb.Client` does.
+          num_workers_per_iterator: As in the constructor.
+          max_samples_per_stream: As in the constructor.
+          rate_limiter_timeout_ms: As in the constructor.
+          get_signature_timeout_secs: How long to wait for the server, in whole seconds; `None`: the
+            default of `reverb.Client`.
           max_samples: As in the constructor.
-          batch_size: Likewise.
-          drop_remainder: Likewise.
+          batch_size: As in the constructor.
+          drop_remainder: As in the constructor.
 
         Raises:
           DeadlineExceededError: After `get_signature_timeout_secs`.
@@ -176,15 +176,15 @@ class SamplerDataset(SpecifiedDataset):
     ) -> Any:
         """Stacks elements, as `tf.data.Dataset.batch` does.
 
-        In the common case, a number and nothing that asks for several threads, the sampler copies
-        every element right into its place in the batch. The batches are the same.
+        If `batch_size` is a number and the last three arguments are not given, the sampler copies
+        every element directly to its position in the batch. The batches are the same.
 
         Args:
           batch_size: Number of elements in a batch, `B`.
-          drop_remainder: Leaves out a last batch that is not full.
+          drop_remainder: Drops a last batch that is not full.
           num_parallel_calls: As in `tf.data.Dataset.batch`.
-          deterministic: Likewise.
-          name: Likewise.
+          deterministic: As in `tf.data.Dataset.batch`.
+          name: As in `tf.data.Dataset.batch`.
         """
         size = tf.get_static_value(batch_size) if tf.is_tensor(batch_size) else batch_size
         if (
@@ -207,13 +207,13 @@ class SamplerDataset(SpecifiedDataset):
         return super().batch(batch_size, drop_remainder, num_parallel_calls, deterministic, name)
 
     def __iter__(self) -> Any:
-        """Starts a sampler, and returns an iterator over what it samples.
+        """Starts a sampler, and returns an iterator over its items.
 
-        Blocks until the dtypes and shapes were compared with the table's signature, 30 seconds at
-        most; without an answer a warning is logged and nothing compared.
+        Blocks until dtypes and shapes were compared with the table's signature, 30 seconds at most.
+        If the server does not answer, a warning is logged and they are not compared.
 
         Raises:
-          tf.errors.InvalidArgumentError: If they differ from the signature.
+          tf.errors.InvalidArgumentError: If they do not match the signature.
         """
         if not tf.executing_eagerly():
             return super().__iter__()
@@ -226,16 +226,16 @@ class SamplerDataset(SpecifiedDataset):
             sampler = self._pipeline.create(*self._source, self._key, park=True)
             try:
                 while not ops.reverb_replay_sampler_check(sampler):
-                    pass  # Between two calls, Ctrl-C is heard.
+                    pass  # Ctrl-C is handled between two calls.
                 iterator = iter(self._own_dataset)
             except BaseException:
                 ops.reverb_replay_sampler_close(sampler)
                 raise
-        self._close_with(iterator)
+        self._close_sampler_with(iterator)
         return iterator
 
-    def _close_with(self, iterator: Any) -> None:
-        """Sees to it that a sampler goes that was started for an iterator and never used by it."""
+    def _close_sampler_with(self, iterator: Any) -> None:
+        """Closes the sampler that was started for an iterator when the iterator is deleted."""
         token, live, key = object(), self._live_iterators, self._key
         live.add(token)
 
@@ -258,22 +258,22 @@ class SamplerDataset(SpecifiedDataset):
 
 def _untuned() -> Any:
     options = tf.data.Options()
-    # TensorFlow would sample one item more than programs that count on exact numbers expect.
+    # A prefetch of TensorFlow would sample one item more than programs with exact counts expect.
     options.experimental_optimization.inject_prefetch = False
-    # That leaves nothing to tune, and the thread that would try can take seconds to end.
+    # Then there is nothing to tune, and the thread of the tuner can take seconds to end.
     options.autotune.enabled = False
     return options
 
 
 def without_lists(nest: Any) -> Any:
-    """The nest with tuples for lists, which datasets would take for tensors."""
+    """Replaces lists by tuples, because datasets convert lists to tensors."""
     return tree.traverse(
         lambda node: tuple(node) if isinstance(node, list) else None, nest, top_down=False
     )
 
 
 def _tensorflow_spec(spec: Any) -> Any:
-    """A leaf of a signature as a `tf.TensorSpec`, whichever kind it was decoded to."""
+    """Returns a leaf of a signature as a `tf.TensorSpec`."""
     if isinstance(spec, reverb_specs.TensorSpec):
         return reverb_specs.to_tensorflow_if_imported(spec)
     return spec

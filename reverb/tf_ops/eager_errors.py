@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of this package as the errors that TensorFlow's ops raise."""
+"""Converts errors of this package to the errors that TensorFlow ops raise."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from reverb import errors
 
 __all__ = ["as_tensorflow_errors"]
 
-# As the ops map them; the first class that fits counts.
+# The same mapping as in the ops; the first match is used.
 _CLASSES = (
     (errors.InvalidArgumentError, tf.errors.InvalidArgumentError),
     (errors.TableNotFoundError, tf.errors.NotFoundError),
@@ -29,7 +29,7 @@ _CLASSES = (
 
 @contextlib.contextmanager
 def as_tensorflow_errors() -> Iterator[None]:
-    """Raises the errors of a call that is no op as the op for it would raise them."""
+    """Converts errors of a plain call to those of the corresponding op."""
     try:
         yield
     except errors.ReverbError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dataset whose elements come from an op, in TensorFlow's public API alone."""
+"""A dataset whose elements are the results of an op, with TensorFlow's public API only."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,16 +18,16 @@ def generator_dataset(
     stop: Callable[[Any], Any],
     specs: Sequence[Any],
 ) -> Any:
-    """Makes a dataset of what an op returns, called again and again.
+    """Makes a dataset of the results of an op, which is called for each element.
 
-    Unlike `Dataset.from_generator`, no Python runs when the dataset does.
+    Unlike `Dataset.from_generator`, it runs no Python code.
 
     Args:
-      arguments: Tensors, given to `start`.
+      arguments: Tensors, passed to `start`.
       start: Called once for each iterator; returns its state, a tensor like the first argument.
-      take: Gets the state, returns the tensors of the next element; ends the dataset by an
+      take: Gets the state and returns the tensors of the next element; ends the dataset with an
         `OutOfRangeError`.
-      stop: Gets the state when the iterator ends or is dropped; returns some tensor.
+      stop: Gets the state when the iterator ends or is deleted; returns any tensor.
       specs: Specs of the tensors of an element.
     """
     argument_specs = [tf.TensorSpec(argument.shape, argument.dtype) for argument in arguments]

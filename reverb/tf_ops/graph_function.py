@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions for ops that call one, such as those of `tf.data`.
+"""Functions for ops that take a function, such as those of `tf.data`.
 
-`tf.function` registers what it traces with TensorFlow's eager context, and so starts it. From then
-on a program cannot set its virtual devices any more. In a program without eager execution nothing
-else starts it; there a function is written into the graph alone.
+`tf.function` registers functions with TensorFlow's eager context, and so initialises it. After that
+a program can no longer configure virtual devices. In a program without eager execution nothing else
+initialises the context, so there functions are only added to the graph.
 """
 
 import hashlib
@@ -16,20 +16,20 @@ __all__ = ["is_eager_program", "traced"]
 
 
 def is_eager_program() -> bool:
-    """Whether Python outside of all functions and graphs executes eagerly."""
+    """Whether code outside of functions and graphs executes eagerly."""
     return tf.compat.v1.executing_eagerly_outside_functions()
 
 
 def traced(function: Callable[..., Any], specs: Sequence[Any]) -> Any:
-    """The graph of a function, as ops of `tf.raw_ops` take one.
+    """Traces a function for an argument of an op in `tf.raw_ops`.
 
     Args:
-      function: Gets tensors, returns a tensor or several; must not capture tensors.
+      function: Gets tensors and returns one or several tensors; must not capture tensors.
       specs: Specs of its arguments.
     """
     graph_only = tf.autograph.experimental.do_not_convert(function)
     if is_eager_program():
-        # TensorFlow makes names of its own that it then warns of.
+        # Names that TensorFlow makes itself would cause warnings.
         named = (
             tf.TensorSpec(spec.shape, spec.dtype, f"argument_{i}") for i, spec in enumerate(specs)
         )
@@ -42,9 +42,9 @@ def _defined(function: Callable[..., Any], specs: Sequence[Any]) -> str:
     with tf.Graph().as_default() as body:
         arguments = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
         results = tf.nest.flatten(function(*arguments))
-    library = body.as_graph_def().library  # Of functions that this one calls.
+    library = body.as_graph_def().library  # The functions that this one calls.
     definition = _definition(body, arguments, results)
-    # Functions of one graph with the same name must be the same.
+    # In one graph, functions with the same name must be equal.
     digest = hashlib.sha256(definition.SerializeToString(deterministic=True)).hexdigest()
     definition.signature.name = f"reverb_{digest[:16]}"
     library.function.append(definition)
@@ -57,10 +57,10 @@ def _defined(function: Callable[..., Any], specs: Sequence[Any]) -> str:
 
 
 def _definition(body: Any, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
-    """A graph as a `FunctionDef` without a name."""
+    """Converts a graph to a `FunctionDef` without a name."""
     definition = tf.compat.v1.GraphDef().library.function.add()
     signature = definition.signature
-    names = {}  # What the nodes of a definition call the tensors of a graph.
+    names = {}  # Names of tensors in the definition, by their names in the graph.
     for i, argument in enumerate(arguments):
         names[argument.name] = f"argument_{i}"
         signature.input_arg.add(name=f"argument_{i}", type=argument.dtype.as_datatype_enum)
@@ -82,7 +82,7 @@ def _definition(body: Any, arguments: Sequence[Any], results: Sequence[Any]) -> 
 
 
 def _output_names(op: Any) -> list[str]:
-    """`node:output:index` for each output, where lists are one output of several tensors."""
+    """Returns `node:output:index` for each tensor; an output that is a list has several."""
     names = []
     for output in op.op_def.output_arg:
         count = 1

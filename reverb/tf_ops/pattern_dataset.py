@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Datasets of what the patterns of a structured writer make of a dataset of steps."""
+"""Datasets of the items that the patterns of a structured writer make of a dataset of steps."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,20 +18,20 @@ from reverb.tf_ops.pipeline import rows_of
 
 __all__ = ["PatternDataset", "pattern_dataset_with_info"]
 
-# A writer that checks configs wants an address; nobody connects to it.
-_NOBODY = "localhost:1"
+# The writer that checks configs requires an address, but does not connect.
+_UNUSED_ADDRESS = "localhost:1"
 
 
 class PatternDataset(tf.data.Dataset):
     """A `tf.data.Dataset` of the items that patterns make of the steps of another dataset.
 
-    The same as writing the steps with a structured writer and sampling the items in order, without
-    a server. Priorities and tables of the configs do not matter. Steps at the end of the input that
-    complete no pattern are dropped. Eager mode only.
+    Equal to writing the steps with a structured writer and sampling the items in order, without a
+    server. Priorities and tables of the configs are ignored. Steps at the end of the input that
+    complete no pattern are dropped. Works in eager mode only.
 
-    As in the original, a config makes no item before the episode has as many steps as the longest
-    reach of its own patterns and of all configs before it: `buffer_length` conditions that say so
-    are appended to the configs that were given.
+    As in dm-reverb, a config makes no item before the episode has as many steps as its patterns,
+    and those of all configs before it, refer back to. For this, `buffer_length` conditions are
+    appended to the given configs.
 
     Example:
       >>> steps = tf.data.Dataset.range(6)
@@ -55,16 +55,16 @@ class PatternDataset(tf.data.Dataset):
           input_dataset: `tf.data.Dataset` of steps.
           configs: Patterns and conditions; see `reverb.structured.create_config`. All patterns must
             have the same structure.
-          respect_episode_boundaries: Items hold steps of one episode only.
-          is_end_of_episode: Tells whether a step is the last of its episode, as a scalar bool; gets
-            the step, or the members of a step that is a tuple, as `Dataset.map` calls functions.
+          respect_episode_boundaries: Whether items hold steps of one episode only.
+          is_end_of_episode: Returns whether a step is the last of its episode, as a scalar bool. It
+            gets the step, or the members of a step that is a tuple, as in `Dataset.map`.
 
         Raises:
-          InvalidArgumentError: If a config makes no sense, if configs differ, or if
-            `is_end_of_episode` returns something else.
+          InvalidArgumentError: If a config is invalid, if configs differ in structure, or if
+            `is_end_of_episode` does not return a scalar bool.
         """
         signature = infer_signature(configs, input_dataset.element_spec)
-        native.Client(_NOBODY, **DEFAULT_OPTIONS).structured_writer(
+        native.Client(_UNUSED_ADDRESS, **DEFAULT_OPTIONS).structured_writer(
             [config.SerializeToString() for config in configs]
         )
         _append_buffer_conditions(configs)
@@ -96,13 +96,13 @@ def pattern_dataset_with_info(
     respect_episode_boundaries: bool,
     is_end_of_episode: Callable[..., Any],
 ) -> Any:
-    """A `PatternDataset` whose elements look like those of `TrajectoryDataset`.
+    """Makes a `PatternDataset` whose elements have the structure of `TrajectoryDataset`'s.
 
     Args:
       input_dataset: As in `PatternDataset`.
-      configs: Likewise.
-      respect_episode_boundaries: Likewise.
-      is_end_of_episode: Likewise.
+      configs: As in `PatternDataset`.
+      respect_episode_boundaries: As in `PatternDataset`.
+      is_end_of_episode: As in `PatternDataset`.
 
     Returns:
       A dataset of `reverb.ReplaySample`, with zeros in `info` (int32, and float32 for probability
@@ -129,7 +129,7 @@ def _items(
 ) -> Any:
     """The dataset of flat items."""
     dtypes = [spec.dtype for spec in specs]
-    # Items that look all the same leave the op as one batch, others one by one.
+    # Items of equal shape leave the op as one batch, others one by one.
     stack = all(spec.shape.is_fully_defined() for spec in specs)
 
     @tf.autograph.experimental.do_not_convert
@@ -147,7 +147,7 @@ def _items(
         made.count.set_shape([])
         if not stack:
             return made.handle, (made.handle, made.count)
-        # Where there is no item, the op does not know what one would look like.
+        # If there is no item, the op does not know the shapes.
         items = (
             tf.reshape(column, [made.count, *spec.shape.as_list()])
             for column, spec in zip(made.items, specs, strict=True)
@@ -184,7 +184,7 @@ def _append_buffer_conditions(configs: Sequence[Any]) -> None:
 
 
 def _checked_end(is_end_of_episode: Callable[..., Any], step_spec: Any) -> Callable[[Any], Any]:
-    """The function of one argument, the step, that the caller's function amounts to."""
+    """Converts the caller's function to a function of one argument, the step, and checks it."""
 
     def call(step: Any) -> Any:
         return is_end_of_episode(*step) if _is_plain_tuple(step) else is_end_of_episode(step)
@@ -201,7 +201,7 @@ def _checked_end(is_end_of_episode: Callable[..., Any], step_spec: Any) -> Calla
 
 
 def _whole(element_spec: Any, arguments: tuple[Any, ...]) -> Any:
-    """The element that `Dataset.map` has handed over as arguments."""
+    """Returns the element that `Dataset.map` passed as arguments."""
     return arguments if _is_plain_tuple(element_spec) else arguments[0]
 
 

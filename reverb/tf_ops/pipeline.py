@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pipeline under a dataset of sampled items: one sampler, whose rows come many at a time."""
+"""The pipeline of a dataset of sampled items: one sampler that returns many rows per call."""
 
 import math
 from typing import Any
@@ -15,19 +15,19 @@ from reverb.tf_ops.transformations import filtered, flat_mapped, unbatched
 
 __all__ = ["SamplerPipeline", "SpecifiedDataset", "on_cpu", "rows_of"]
 
-# A call of the op costs some 15 us, whatever it brings, so it brings many rows: as many as come to
-# a megabyte, up to a limit beyond which nothing is gained.
+# A call of the op costs some 15 us, whatever it returns. So it returns many rows, up to a megabyte,
+# and up to a number beyond which there is no gain.
 _MAX_ROWS = 64
 _MAX_BYTES = 1 << 20
 
-# What an unknown dimension, usually time, is taken for when the size of a row is estimated.
+# Assumed size of an unknown dimension, usually time, when the size of a row is estimated.
 _TYPICAL_DIMENSION = 16
 
 _NOT_UNBATCHED = {"float8_e5m2", "float8_e4m3fn", "int4", "uint4"}
 
 
 class SpecifiedDataset(tf.compat.v1.data.Dataset):
-    """A dataset whose flat elements are given another structure, or more precise shapes."""
+    """A dataset of flat elements with another structure or more precise shapes."""
 
     def __init__(self, flat: Any, element_spec: Any) -> None:
         self._flat = flat
@@ -42,7 +42,7 @@ class SpecifiedDataset(tf.compat.v1.data.Dataset):
 
     @property
     def element_spec(self) -> Any:
-        """Nest of `tf.TensorSpec` like the elements."""
+        """Nest of `tf.TensorSpec`, like the elements."""
         return self._specified
 
 
@@ -77,8 +77,8 @@ class SamplerPipeline:
         Args:
           server_address: As for `reverb.Client`.
           table: Name of the table.
-          key: Takes the sampler that waits under this key, if there is one; 0: none does.
-          park: Lets the new sampler wait under the key.
+          key: If a sampler is parked under this key, returns that one; 0: makes a new one.
+          park: Parks the new sampler under the key.
         """
         return ops.reverb_replay_sampler_create(
             server_address=server_address,
@@ -103,7 +103,7 @@ class SamplerPipeline:
           server_address: As for `reverb.Client`.
           table: Name of the table.
           key: As in `create`.
-          drop_remainder: Leaves out a last batch that is not full.
+          drop_remainder: Drops a last batch that is not full.
         """
         specs = self.specs([None])
         batch_size = self._batch_size
@@ -124,15 +124,15 @@ class SamplerPipeline:
         def poll(*source: Any) -> Any:
             return polling_dataset(self.create(*source), take, specs)
 
-        # Inside a function, so that every iterator makes a sampler of its own.
+        # Inside a function, so that every iterator makes its own sampler.
         source = (server_address, table, np.int64(key))
         batches = flat_mapped(tf.data.Dataset.from_tensors(source), poll, specs)
-        # Batches without rows say that nothing came for a while.
+        # The op returns batches without rows when its wait ends without an item.
         flat = rows_of(batches, self._specs) if batch_size is None else filtered(batches, _has_rows)
         return flat.with_options(_without_sharding())
 
     def specs(self, leading: list[int | None]) -> list[Any]:
-        """Specs of info and columns with more dimensions in front."""
+        """Specs of info and columns with leading dimensions."""
         leading_shape = tf.TensorShape(leading)
         return [
             tf.TensorSpec(leading_shape.concatenate(spec.shape), spec.dtype) for spec in self._specs
@@ -154,21 +154,21 @@ class SamplerPipeline:
 
 
 def rows_of(batches: Any, specs: list[Any]) -> Any:
-    """The rows of batches, one by one.
+    """Makes a dataset of the rows of batches.
 
     Args:
       batches: Dataset of flat elements whose tensors have the rows as their first dimension.
       specs: Specs of a row.
     """
-    # TensorFlow's `unbatch`, which is faster, crashes the process at a tensor without values, and
-    # knows not all dtypes.
+    # TensorFlow's `unbatch` is faster, but crashes the process if a tensor is empty, and does not
+    # support all dtypes.
     if any(_may_be_empty(spec) or spec.dtype.name in _NOT_UNBATCHED for spec in specs):
         return flat_mapped(batches, _slices, specs)
     return unbatched(batches, specs)
 
 
 def on_cpu() -> Any:
-    """Where the ops run; a context manager."""
+    """Returns a context manager that places ops on the CPU."""
     return tf.device("CPU:0")
 
 
@@ -186,7 +186,7 @@ def _may_be_empty(spec: Any) -> bool:
 
 def _without_sharding() -> Any:
     options = tf.data.Options()
-    # A table cannot be split among workers; each of them samples from all of it.
+    # A table cannot be sharded among workers; each of them samples from the whole table.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return options
 

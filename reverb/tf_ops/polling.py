@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dataset that asks an op for its elements, again and again, in the thread of who wants them."""
+"""A dataset that polls an op for elements on the consumer's thread."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,16 +12,16 @@ __all__ = ["polling_dataset"]
 
 
 def polling_dataset(owner: Any, take: Callable[[Any], Sequence[Any]], specs: Sequence[Any]) -> Any:
-    """Makes a dataset of what an op returns.
+    """Makes a dataset of the results of an op.
 
-    A call runs in the thread that wants an element, and not in the pool that the functions of a
-    pipeline share: sources that wait so leave the others their turns, and a call costs no change of
-    threads. The public `Dataset.map` has no word for that, the op beneath it has.
+    A call runs on the consumer's thread, not in the thread pool that the functions of a pipeline
+    share. So a source that waits does not block others, and a call needs no change of threads. The
+    public `Dataset.map` has no option for this, but its op has.
 
     Args:
-      owner: Scalar int64 tensor that stands for the source of the elements, and lives until the
-        iterator is dropped.
-      take: Gets the owner, returns the tensors of the next element; ends the dataset by an
+      owner: Scalar int64 tensor that identifies the source of the elements, and exists until the
+        iterator is deleted.
+      take: Gets the owner and returns the tensors of the next element; ends the dataset with an
         `OutOfRangeError`. Traced once; must not capture tensors.
       specs: Specs of the tensors of an element.
     """
@@ -32,7 +32,7 @@ def polling_dataset(owner: Any, take: Callable[[Any], Sequence[Any]], specs: Seq
         output_types=[spec.dtype for spec in specs],
         output_shapes=[spec.shape for spec in specs],
         use_inter_op_parallelism=False,
-        # Else an `OutOfRangeError` is an error, and not the end.
+        # Otherwise an `OutOfRangeError` would be an error, not the end of the dataset.
         preserve_cardinality=False,
     )
     return tf.data.experimental.from_variant(variant, tuple(specs))

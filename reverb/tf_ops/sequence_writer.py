@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sequence writer as an op, so that it can stand in a `tf.function`."""
+"""A sequence writer as an op, for use inside a `tf.function`."""
 
 import weakref
 from typing import Any
@@ -18,16 +18,16 @@ from reverb.tf_ops.waiting import finish, finish_in_graph
 
 __all__ = ["TFSequenceWriter"]
 
-# One for each writer, for it is the very tensor that makes the order.
+# One tensor per writer: ops that use the same resource tensor run in order.
 _eager_orders: weakref.WeakKeyDictionary[SequenceWriter, Any] = weakref.WeakKeyDictionary()
 
 
 class TFSequenceWriter:
     """Appends to a `SequenceWriter`, eagerly and in graphs.
 
-    Inside a `tf.function`, in its loops and branches too, the steps are appended in the order of
-    the program. The writer can be used from Python as well; `flush` and `close` are only there. It
-    must stay open as long as functions use it.
+    Inside a `tf.function`, loops and branches included, steps are appended in program order. The
+    writer can also be used from Python; `flush` and `close` are available only there. It must stay
+    open as long as functions use it.
 
     Example:
       >>> writer = client.sequence_writer("table", sequence_length=2, batch_size=3)
@@ -41,11 +41,11 @@ class TFSequenceWriter:
     """
 
     def __init__(self, writer: SequenceWriter, name: str = "reverb_append") -> None:
-        """Makes an op of a writer.
+        """Makes ops for a writer.
 
         Args:
           writer: A writer of this process.
-          name: Begins the names of the ops.
+          name: Prefix of the names of the ops.
 
         Raises:
           FailedPreconditionError: If the writer was made before the process forked.
@@ -53,23 +53,23 @@ class TFSequenceWriter:
         self._writer = writer
         self._handle = writer._tensorflow_handle()
         self._name = name
-        # Labels, dtypes and shapes of the first graph; those of a step that was written count more.
+        # Labels, dtypes and shapes of the first graph, until the writer knows those of a real step.
         self._columns: list[tuple[str, Any, Any]] | None = None
 
     @property
     def writer(self) -> SequenceWriter:
-        """The writer that it appends to."""
+        """The writer that steps are appended to."""
         return self._writer
 
     def append(self, data: Any, is_last: Any, priorities: Any = 1.0) -> Any:
         """Appends one step of each environment; see `SequenceWriter.append`.
 
-        Inside a `tf.function` an append that waits for its connection holds no thread that other
-        functions need.
+        Inside a `tf.function`, an append that waits for its connection does not occupy a thread
+        that other functions need.
 
         Args:
-          data: Nest of tensors `[B, ...]`, or `[...]` without batch size. What is no tensor becomes
-            one by the rules of NumPy, as in `SequenceWriter.append`.
+          data: Nest of tensors `[B, ...]`, or `[...]` without batch size. Other values are
+            converted by the rules of NumPy, as in `SequenceWriter.append`.
           is_last: bool `[B]`, or one for all.
           priorities: Numbers `[B]`, or one for all.
 
@@ -77,16 +77,16 @@ class TFSequenceWriter:
           Number of items that the step completed, int64 `[]`.
 
         Raises:
-          InvalidArgumentError: While a graph is made, if `data` has other columns than the steps
-            before, or if the batch dimension is not `B`; `SignatureMismatchError` if a column has
-            another dtype or shape.
+          InvalidArgumentError: When a graph is built, if `data` has other columns than earlier
+            steps, or if the batch dimension is not `B`.
+          SignatureMismatchError: When a graph is built, if a column has another dtype or shape.
           TypeError: If `is_last` is not bool.
-          tf.errors.InvalidArgumentError: For all that `SequenceWriter.append` calls an invalid
-            argument, when the op runs.
+          tf.errors.InvalidArgumentError: When the op runs, for the invalid arguments of
+            `SequenceWriter.append`.
           tf.errors.FailedPreconditionError: If the writer is closed.
         """
         if tf.executing_eagerly():
-            # What the op does, without the threads of TensorFlow that an op wakes.
+            # The same as the op, which would wake threads of TensorFlow.
             with as_tensorflow_errors():
                 count = self._writer.append(data, is_last=is_last, priorities=priorities)
             return tf.constant(count, tf.int64)
@@ -125,7 +125,7 @@ class TFSequenceWriter:
         return _order_resource(self._handle) if order is None else order
 
     def _check_columns(self, labels: list[str], tensors: list[Any]) -> None:
-        """Compares a step with those before, as far as a graph tells; remembers the first one."""
+        """Compares a step with earlier steps, as far as a graph knows; stores the first one."""
         if not tensors:
             raise InvalidArgumentError("data must have at least one leaf, got none")
         columns = [
@@ -179,19 +179,19 @@ def _wait_until_done(call: Any) -> list[Any]:
     return list(finish([call], lambda handle: [ops.reverb_replay_resume(handle)], []))
 
 
-# Made once, because making its graph takes longer than that of an append.
+# Made once, because tracing it takes longer than tracing an append.
 _shared_wait = tf.function(
     _wait_until_done, input_signature=[tf.TensorSpec([], tf.int64)], autograph=False
 )
 
 
 def _order_resource(handle: int) -> Any:
-    """A resource that nobody reads or writes: TensorFlow keeps ops in order that share one."""
+    """Makes a resource that is never read or written; TensorFlow orders the ops that share it."""
     return tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name=f"reverb_writer_{handle}")
 
 
 def _eager_order(writer: SequenceWriter, handle: int) -> Any:
-    """The resource of a writer that functions capture; `None` where there is no eager code."""
+    """Returns the resource that functions capture; `None` in programs without eager execution."""
     with tf.init_scope():
         if not tf.executing_eagerly():
             return None
@@ -202,5 +202,5 @@ def _eager_order(writer: SequenceWriter, handle: int) -> Any:
 
 
 def _as_tensor(value: Any) -> Any:
-    """A tensor; numbers of Python have the dtypes that NumPy gives them."""
+    """Converts a value to a tensor; Python numbers get the dtypes of NumPy."""
     return tf.convert_to_tensor(value if tf.is_tensor(value) else np.asarray(value))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client whose calls are TensorFlow ops, so that they can stand in a `tf.function`."""
+"""A client whose calls are TensorFlow ops, for use inside a `tf.function`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,9 +22,9 @@ __all__ = ["TFClient"]
 class TFClient:
     """Samples, inserts and updates priorities, eagerly and in graphs.
 
-    Connects on first use. Calls block until they are done; inside a `tf.function` a call that waits
-    holds no thread that other functions need. For training, use `TrajectoryDataset`, which fetches
-    in the background.
+    Connects on first use. Calls block until they are done; inside a `tf.function`, a call that
+    waits does not occupy a thread that other functions need. For training, use `TrajectoryDataset`,
+    which prefetches.
 
     Example:
       >>> tf_client = reverb.TFClient(client.server_address)
@@ -42,20 +42,20 @@ class TFClient:
 
         Args:
           server_address: As for `reverb.Client`.
-          shared_name: Accepted for programs written for the original, and not needed: all clients
-            of an address share one connection.
-          name: Begins the names of the ops.
+          shared_name: Ignored; accepted for programs written for dm-reverb. All clients of an
+            address share one connection.
+          name: Prefix of the names of the ops.
         """
         self._server_address = server_address
         self._shared_name = shared_name
         self._name = name
         self._client = native.Client(server_address, **DEFAULT_OPTIONS)
-        # Eagerly, a string costs as much as the whole call each time it becomes a tensor.
+        # In eager mode, converting a string to a tensor costs as much as the call.
         self._tensors: dict[str, Any] = {}
 
     @property
     def server_address(self) -> str:
-        """The address as it was given."""
+        """Address of the server, as given to the constructor."""
         return self._server_address
 
     def sample(self, table: Any, data_dtypes: Any, name: str | None = None) -> ReplaySample:
@@ -66,16 +66,16 @@ class TFClient:
         Args:
           table: Name of the table, a string, or a tensor of one.
           data_dtypes: Nest of the dtypes of the item's columns.
-          name: Of the ops.
+          name: Name of the ops.
 
         Returns:
           A `ReplaySample` of tensors: scalars in `info`; in `data`, nested like `data_dtypes`, the
           first step of each column, `[...]`.
 
         Raises:
-          tf.errors.InvalidArgumentError: If number or dtypes of the columns are others, or if they
-            differ in length; or if `table` is not one string.
-          tf.errors.InternalError: In a graph, instead, if dtypes of the columns are others.
+          tf.errors.InvalidArgumentError: If number or dtypes of the columns do not match, if
+            columns differ in length, or if `table` is not a single string.
+          tf.errors.InternalError: In a graph, if dtypes of the columns do not match.
           tf.errors.NotFoundError: If there is no such table.
         """
         dtypes = [tf.as_dtype(dtype) for dtype in tree.flatten(data_dtypes)]
@@ -104,21 +104,21 @@ class TFClient:
     ) -> Any:
         """Inserts one step, as an item of its own in each of some tables.
 
-        Blocks until the items are confirmed; the tables' rate limiters may delay that.
+        Blocks until the server has confirmed the items. The tables' rate limiters may delay that.
 
         Args:
           data: Tensors `[...]`, one for each column.
           tables: Names of the tables, string `[K]`.
           priorities: The item's priority in each, float64 `[K]`.
-          name: Of the ops.
+          name: Name of the ops.
 
         Returns:
-          `None` eagerly; in a graph the operation that inserts.
+          `None` in eager mode; in a graph the operation that inserts.
 
         Raises:
           InvalidArgumentError: If `tables` or `priorities` have another dtype or shape.
-          tf.errors.InvalidArgumentError: If there is no such table, or if the data differ from its
-            signature.
+          tf.errors.InvalidArgumentError: If there is no such table, or if the data do not match
+            its signature.
         """
         tables = tf.convert_to_tensor(tables, dtype_hint=tf.string)
         priorities = tf.convert_to_tensor(priorities, dtype_hint=tf.float64)
@@ -148,7 +148,7 @@ class TFClient:
     def update_priorities(
         self, table: Any, keys: Any, priorities: Any, name: str | None = None
     ) -> Any:
-        """Changes priorities of items; keys that the table does not hold (any more) are ignored.
+        """Updates priorities of items; keys of items that are not in the table are ignored.
 
         Blocks until the server has answered.
 
@@ -156,21 +156,21 @@ class TFClient:
           table: Name of the table, a string, or a tensor of one.
           keys: uint64 `[N]`, as in `SampleInfo.key`.
           priorities: float64 `[N]`.
-          name: Of the ops.
+          name: Name of the ops.
 
         Returns:
-          `None` eagerly; in a graph the operation that updates.
+          `None` in eager mode; in a graph the operation that updates.
 
         Raises:
           ValueError: If a tensor has another dtype.
-          tf.errors.InvalidArgumentError: If shapes differ or are not `[N]`, or if the table refuses
+          tf.errors.InvalidArgumentError: If shapes differ or are not `[N]`, or if the table rejects
             a priority.
           tf.errors.NotFoundError: If there is no such table.
         """
         keys = tf.convert_to_tensor(keys, tf.uint64)
         priorities = tf.convert_to_tensor(priorities, tf.float64)
         if tf.executing_eagerly() and isinstance(table, str):
-            # What the op does, without the threads of TensorFlow that an op wakes.
+            # The same as the op, which would wake threads of TensorFlow.
             with as_tensorflow_errors():
                 if keys.shape.rank != 1 or keys.shape != priorities.shape:
                     raise InvalidArgumentError(
@@ -187,7 +187,7 @@ class TFClient:
             )
 
     def _text(self, value: Any) -> Any:
-        """A string as a tensor, kept for the next call; graphs make constants of their own."""
+        """Converts a string to a tensor and caches it; graphs make their own constants."""
         if not isinstance(value, str) or not tf.executing_eagerly():
             return value
         if value not in self._tensors:

@@ -9,11 +9,11 @@ __all__ = ["TimestepDataset"]
 class TimestepDataset(SamplerDataset):
     """A `tf.data.Dataset` of the steps of items, sampled from a table.
 
-    As `TrajectoryDataset`, but for what an element is: one step of an item, `[...]`. All steps of
-    an item come before those of the next one, each with the item's `info`; nothing marks the end of
-    an item. The columns of an item must have the same length, else `next` raises
+    Like `TrajectoryDataset`, but an element is one step of an item, `[...]`, with the item's
+    `info`. All steps of an item come before those of the next item; the end of an item is not
+    marked. The columns of an item must have the same length; otherwise `next` raises
     `tf.errors.InvalidArgumentError`. `max_samples` counts items, `batch_size` and `.batch(n)` count
-    steps: a batch takes up where the one before ended, also in the middle of an item.
+    steps: a batch continues where the previous one ended, also within an item.
 
     Example:
       >>> dataset = reverb.TimestepDataset(

@@ -11,18 +11,18 @@ class TrajectoryDataset(SamplerDataset):
 
     An element is a `reverb.ReplaySample`: `info` has scalars (key uint64, probability float64,
     table_size int64, priority float64, times_sampled int32), `data` is nested like `dtypes`, with
-    tuples for lists, and has the item's columns, `[T, ...]`, or `[...]` where a column is a single
-    step.
+    tuples for lists, and has the item's columns, `[T, ...]`, or `[...]` for a column that is a
+    single step.
 
-    Each iterator has a sampler of its own, which fetches items in the background and is closed with
-    the iterator. `iter(dataset)` starts it at once. Datasets made of this one (`dataset.map(...)`,
-    `interleave`, ...) start theirs at the first `next`. With one worker and one server, items come
-    in the order in which the table picked them.
+    Each iterator has its own sampler, which prefetches items in the background and is closed with
+    the iterator. `iter(dataset)` starts it at once. Datasets derived from this one
+    (`dataset.map(...)`, `interleave`, ...) start theirs at the first `next`. With one worker and
+    one server, items come in the order in which the table sampled them.
 
-    `next` blocks until there is an item. The dataset ends after `max_samples`, or when the rate
-    limiter allowed nothing for `rate_limiter_timeout_ms`; everything else that goes wrong is an
-    exception of `tf.errors`. A server that went away is waited for. TensorFlow hears no Ctrl-C
-    inside `next`, so that a program that is to be interrupted needs a timeout.
+    `next` blocks until there is an item. The dataset ends after `max_samples`, or if the rate
+    limiter allows no sample for `rate_limiter_timeout_ms`. Failures raise exceptions of
+    `tf.errors`. If the server becomes unavailable, `next` waits for it. TensorFlow does not handle
+    Ctrl-C inside `next`, so a program that must be interruptible needs a timeout.
 
     Example:
       >>> dataset = reverb.TrajectoryDataset(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`flat_map`, `filter`, `unbatch`: without starting the eager context in a program of graphs.
+"""`flat_map`, `filter` and `unbatch` that do not initialise the eager context in graph programs.
 
-Otherwise they are those of `tf.data.Dataset`.
+Otherwise they are equal to those of `tf.data.Dataset`.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ __all__ = ["filtered", "flat_mapped", "unbatched"]
 
 
 def flat_mapped(dataset: Any, make: Callable[..., Any], specs: Sequence[Any]) -> Any:
-    """The elements of the datasets that a function makes of elements, one dataset after another.
+    """Applies `flat_map`: concatenates the datasets that a function makes of elements.
 
     Args:
       dataset: Its elements are tuples of tensors, or one tensor.
-      make: Gets the tensors of an element, returns a dataset; must not capture tensors.
+      make: Gets the tensors of an element and returns a dataset; must not capture tensors.
       specs: Specs of the tensors of an element of the new datasets.
     """
 
@@ -37,11 +37,11 @@ def flat_mapped(dataset: Any, make: Callable[..., Any], specs: Sequence[Any]) ->
 
 
 def filtered(dataset: Any, is_kept: Callable[..., Any]) -> Any:
-    """The elements of which a function says so.
+    """Applies `filter`: keeps the elements for which a function returns true.
 
     Args:
       dataset: Its elements are tuples of tensors.
-      is_kept: Gets the tensors of an element, returns a scalar bool; must not capture tensors.
+      is_kept: Gets the tensors of an element and returns a scalar bool; must not capture tensors.
     """
     specs = tf.nest.flatten(dataset.element_spec)
     kept = tf.raw_ops.FilterDataset(
@@ -55,10 +55,10 @@ def filtered(dataset: Any, is_kept: Callable[..., Any]) -> Any:
 
 
 def unbatched(dataset: Any, specs: Sequence[Any]) -> Any:
-    """The rows of the elements, each as an element.
+    """Applies `unbatch`: makes an element of each row.
 
     Args:
-      dataset: Its elements are tuples of tensors whose first dimension counts the rows.
+      dataset: Its elements are tuples of tensors whose first dimension is the row.
       specs: Specs of the tensors of a row.
     """
     rows = tf.raw_ops.UnbatchDataset(

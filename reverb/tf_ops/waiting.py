@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for a call that goes on in the background.
+"""Waits for calls that continue in the background.
 
-An op of the client waits for a moment only. If the call is not done then, it returns a handle
-under which the call goes on, and the rest of its outputs mean nothing. A handle of 0 says that it
+An op of the client waits only for a short time. If the call is not done by then, the op returns a
+handle of the pending call, and its other outputs are undefined. A handle of 0 means that the call
 is done.
 """
 
@@ -26,12 +26,12 @@ def finish(outputs: _Outputs, resume: _Resume, result_specs: Sequence[Any]) -> _
     """Blocks until a call is done; in a graph, adds ops that do so.
 
     Args:
-      outputs: What the first op returned: the handle, then the results.
-      resume: Waits for another moment; gets the handle and returns the same outputs.
+      outputs: Outputs of the first op: the handle, then the results.
+      resume: Waits again for a short time; gets the handle and returns the same outputs.
       result_specs: Specs of the results.
 
     Returns:
-      The handle, 0 now, and the results.
+      The handle, which is 0, and the results.
     """
     if tf.executing_eagerly():
         return _finish_eagerly(outputs, resume)
@@ -44,8 +44,8 @@ def finish_in_graph(outputs: _Outputs, wait: Callable[[Any], _Outputs]) -> _Outp
     """Adds ops that wait for a call if it is not done yet.
 
     Args:
-      outputs: What the first op returned: the handle, then the results.
-      wait: Gets the handle, returns the outputs once the call is done; captures no tensors.
+      outputs: Outputs of the first op: the handle, then the results.
+      wait: Gets the handle and returns the outputs once the call is done; must not capture tensors.
 
     Returns:
       The outputs.
@@ -58,7 +58,7 @@ def finish_in_graph(outputs: _Outputs, wait: Callable[[Any], _Outputs]) -> _Outp
             lambda: wait(outputs[0]),
         )
     specs = [tf.TensorSpec(output.shape, output.dtype) for output in outputs]
-    # What `tf.cond` adds, without the eager context.
+    # The ops that `tf.cond` adds, without its use of the eager context.
     finished = tf.raw_ops.If(
         cond=is_done,
         input=outputs,
@@ -73,7 +73,7 @@ def finish_in_graph(outputs: _Outputs, wait: Callable[[Any], _Outputs]) -> _Outp
 def _finish_eagerly(outputs: _Outputs, resume: _Resume) -> _Outputs:
     handle = outputs[0]
     try:
-        while int(outputs[0]) != 0:  # Between two moments, Ctrl-C is heard.
+        while int(outputs[0]) != 0:  # Ctrl-C is handled between two calls.
             outputs = resume(handle)
     except BaseException:
         ops.reverb_replay_abandon(handle)
@@ -82,11 +82,11 @@ def _finish_eagerly(outputs: _Outputs, resume: _Resume) -> _Outputs:
 
 
 def _wait_in_graph(handle: Any, resume: _Resume, specs: Sequence[Any]) -> _Outputs:
-    """Waits without a thread of the pool that runs the ops of all functions.
+    """Waits without occupying a thread of the pool that runs the ops of all functions.
 
-    That pool has as many threads as the machine has cores, so that a few waiting ops, or loops of
-    them, would stop every function of the process, perhaps the very one that they wait for. An
-    element of a dataset is waited for in a thread of its own.
+    That pool has as many threads as the machine has cores. A few waiting ops, or loops of them,
+    would stop every function of the process, possibly the function that they wait for. The wait
+    for an element of a dataset has its own thread.
     """
 
     def take(handle: Any) -> _Outputs:
@@ -97,8 +97,8 @@ def _wait_in_graph(handle: Any, resume: _Resume, specs: Sequence[Any]) -> _Outpu
     def is_done(pending: Any, *_: Any) -> Any:
         return tf.equal(pending, 0)
 
-    moments = generator_dataset([handle], tf.identity, take, ops.reverb_replay_abandon, specs)
-    return list(filtered(moments, is_done).take(1).get_single_element())
+    polls = generator_dataset([handle], tf.identity, take, ops.reverb_replay_abandon, specs)
+    return list(filtered(polls, is_done).take(1).get_single_element())
 
 
 def _set_shapes(outputs: _Outputs, specs: Sequence[Any]) -> None:
