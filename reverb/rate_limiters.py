@@ -142,7 +142,7 @@ class SampleToInsertRatio(RateLimiter):
         if max_diff < offset:
             _logger.warning(
                 "The rate limiter stops inserts at max_diff %s, before the %s that "
-                "min_size_to_sample items bring: writers wait until somebody samples.",
+                "min_size_to_sample items bring: writers wait until the table is sampled.",
                 max_diff,
                 offset,
             )

@@ -96,10 +96,10 @@ class Output:
         taken = [path for path in taken if path.exists() and not _is_empty_directory(path)]
         for path in taken:
             if self.is_file and path.is_dir():
-                raise InvalidArgumentError(f"{path} is a directory; the output is to be a file")
+                raise InvalidArgumentError(f"{path} is a directory; the output must be a file")
             if not self.is_file and not path.is_dir():
                 raise InvalidArgumentError(
-                    f"{path} is a file; the output is to be a directory, or a file that ends with "
+                    f"{path} is a file; the output must be a directory, or a file that ends with "
                     f"{self._suffix}"
                 )
             if not self._overwrite:

@@ -109,4 +109,4 @@ def test_a_min_diff_over_the_offset_is_refused():
 def test_a_max_diff_under_the_offset_is_warned_about(caplog):
     with caplog.at_level(logging.WARNING, logger="reverb"):
         rate_limiters.SampleToInsertRatio(1.0, 10, (0.0, 5.0))
-    assert "writers wait until somebody samples" in caplog.text
+    assert "writers wait until the table is sampled" in caplog.text

@@ -112,7 +112,7 @@ def test_a_file_and_a_directory_do_not_replace_each_other(tmp_path):
     with pytest.raises(InvalidArgumentError, match=r"is a file; .* ends with \.npz"):
         do(tmp_path / "file", overwrite=True)
     (tmp_path / "directory.npz" / "x").mkdir(parents=True)
-    with pytest.raises(InvalidArgumentError, match="is a directory; the output is to be a file"):
+    with pytest.raises(InvalidArgumentError, match="is a directory; the output must be a file"):
         do(tmp_path / "directory.npz", overwrite=True)
 
 

@@ -145,8 +145,8 @@ def make_reverb_dataset(
     del sequence_length
     if environment_spec is not None or extra_spec is not None:
         raise errors.InvalidArgumentError(
-            "make_reverb_dataset takes no environment_spec and no extra_spec any more: give them "
-            "to the signature of the table"
+            "make_reverb_dataset no longer takes environment_spec and extra_spec: use them for the "
+            "signature of the table"
         )
     for argument, value, least in (
         ("batch_size", batch_size, 1),

@@ -172,7 +172,7 @@ def check_sizes(
         )
     if sequence_length % num_steps:
         raise errors.InvalidArgumentError(
-            "items cannot be cut into fragments without a rest, since sequence_length is not a "
+            "items cannot be cut into fragments without a remainder: sequence_length is not a "
             f"multiple of num_steps ({sequence_length} vs. {num_steps})"
         )
 

@@ -96,13 +96,13 @@ class FrameWriter:
             batch_size = self._batch_size or found
             if batch_size is None:
                 raise errors.InvalidArgumentError(
-                    "the graph does not know the number of environments: give the replay buffer "
+                    "the number of environments is unknown in this graph: give the replay buffer "
                     "its batch_size"
                 )
             if self._sequence_length is None and not self._spec.has_episodes:
                 raise errors.InvalidArgumentError(
-                    "sequence_length must be a number to add frames without a step_type: nothing "
-                    "tells where an episode ends"
+                    "sequence_length must be a number to add frames without a step_type: the ends "
+                    "of their episodes are unknown"
                 )
             self._writer = self._table.client.sequence_writer(
                 self._table.name,

@@ -119,8 +119,8 @@ def unstacked(pair: Any, axis: int) -> Any:
     leaves = [*tf.nest.flatten(data), *tf.nest.flatten(info)]
     if any(leaf.shape[axis] is None for leaf in leaves):
         raise errors.InvalidArgumentError(
-            "time_stacked must be True in a graph that does not know the items' length; give "
-            "num_steps"
+            "time_stacked must be True, or num_steps given, if the length of the items is unknown "
+            "in the graph"
         )
     steps = [tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(data)]
     by_time = tuple(tf.nest.pack_sequence_as(data, leaves) for leaves in zip(*steps, strict=True))

@@ -98,8 +98,8 @@ def get_reverb_buffer_and_observer(
     """
     if sequence_length is None:
         raise errors.InvalidArgumentError(
-            "sequence_length must be a number, for an observer to know what it writes; to write "
-            "whole episodes, use get_reverb_buffer with a ReverbAddEpisodeObserver"
+            "sequence_length must be a number for this observer, got None; to write whole "
+            "episodes, use get_reverb_buffer with a ReverbAddEpisodeObserver"
         )
     buffer = get_reverb_buffer(
         data_spec,

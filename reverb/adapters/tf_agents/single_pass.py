@@ -151,7 +151,7 @@ def stacked(samples: list[Any], table: str) -> Any:
     if any(_shapes(sample) != _shapes(samples[0]) for sample in samples):
         lengths = sorted({len(tree.flatten(sample.data)[0]) for sample in samples})
         raise errors.InvalidArgumentError(
-            f"items of table {table} cannot be stacked, for their lengths differ: "
+            f"items of table {table} cannot be stacked, because their lengths differ: "
             f"{', '.join(map(str, lengths))}; read them one by one, with "
             "as_dataset(sample_batch_size=None), or cut them, with num_steps"
         )

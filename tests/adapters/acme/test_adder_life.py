@@ -81,7 +81,7 @@ def test_an_adder_of_ones_own(client, play, episode, values):
 def test_an_adder_that_does_not_say_what_to_write(client):
     adder = adders.ReverbAdder(client, 2, 1)
     adder.add_first(FIRST)
-    with pytest.raises(NotImplementedError, match="ReverbAdder does not say what to write"):
+    with pytest.raises(NotImplementedError, match="ReverbAdder must implement _write"):
         adder.add(np.float32(0), MID)
 
 
@@ -90,7 +90,7 @@ def test_add_before_add_first(client, error_says, make):
     error_says(
         lambda: make(client).add(np.float32(0), MID),
         InvalidArgumentError,
-        "adder.add_first must be called before adder.add: no episode is under way",
+        "adder.add_first must be called before adder.add: no episode is in progress",
     )
 
 
@@ -113,7 +113,7 @@ def test_add_first_with_another_step(client, make):
 def test_add_first_twice(client, make):
     adder = make(client)
     adder.add_first(FIRST)
-    with pytest.raises(InvalidArgumentError, match="while an episode is under way"):
+    with pytest.raises(InvalidArgumentError, match="while an episode is in progress"):
         adder.add_first(FIRST)
 
 

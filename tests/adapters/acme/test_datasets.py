@@ -293,8 +293,8 @@ def test_items_with_other_columns_than_the_first(serve_tables):
         ),
         (
             {"environment_spec": 1},
-            "make_reverb_dataset takes no environment_spec and no extra_spec any more: give them "
-            "to the signature of the table",
+            "make_reverb_dataset no longer takes environment_spec and extra_spec: use them for the "
+            "signature of the table",
         ),
     ],
 )

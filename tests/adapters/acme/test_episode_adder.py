@@ -31,7 +31,7 @@ def test_an_episode_that_is_too_long(client, play, episode, values, error_says):
             lambda: adder.add(*steps[2]),
             InvalidArgumentError,
             "The number of observations within the same episode will exceed max_sequence_length = "
-            "3 with the addition of this transition. Call reset() to give the episode up, or raise "
+            "3 with the addition of this transition. Call reset() to abandon the episode, or raise "
             "max_sequence_length.",
         )
     adder.reset()

@@ -200,7 +200,7 @@ def test_signature_of_sequences():
         (
             {"pad_end_of_episode": True, "break_end_of_episode": False},
             "Can't set pad_end_of_episode=True and break_end_of_episode=False at the same time: an "
-            "episode that the next one continues has no end to pad.",
+            "episode that continues in the next one is not padded.",
         ),
         (
             {"break_end_of_episode": True, "end_of_episode_behavior": END.WRITE},

@@ -159,14 +159,14 @@ def test_configs_that_do_not_fit_together(client):
         sw.create_config({"x": step.observation[-1]}, "table"),
         sw.create_config({"y": step.observation[-1]}, "table"),
     ]
-    with pytest.raises(ValueError, match="configs of table table do not make a signature"):
+    with pytest.raises(ValueError, match="configs of table table have no common signature"):
         adders.StructuredAdder(client, 1, configs, STEP_SPEC)
 
 
 def test_tables_come_from_configs_only(client):
     configs = adders.create_n_step_transition_config(STEP_SPEC, 1)
     adder = adders.StructuredAdder(client, 1, configs, STEP_SPEC)
-    with pytest.raises(UnimplementedError, match="takes its tables from its configs"):
+    with pytest.raises(UnimplementedError, match="gets its tables from its configs"):
         adder.add_priority_table("other", None)
 
 

@@ -258,5 +258,5 @@ def test_add_before_add_first_is_an_error(client, error_says):
     error_says(
         lambda: adder.add(np.int32(0), dm_env.transition(1.0, 1.0)),
         InvalidArgumentError,
-        "adder.add_first must be called before adder.add: no episode is under way",
+        "adder.add_first must be called before adder.add: no episode is in progress",
     )

@@ -186,8 +186,8 @@ class ReverbAdder:
             )
         if self._add_first_called:
             raise errors.InvalidArgumentError(
-                "adder.add_first was called while an episode is under way: add steps until one "
-                "is the last, or call adder.reset() to give the episode up"
+                "adder.add_first was called while an episode is in progress: add steps until one "
+                "is the last, or call adder.reset() to abandon the episode"
             )
         self._begin(timestep.observation)
         self._add_first_called = True
@@ -213,7 +213,7 @@ class ReverbAdder:
         """
         if not self._add_first_called:
             raise errors.InvalidArgumentError(
-                "adder.add_first must be called before adder.add: no episode is under way"
+                "adder.add_first must be called before adder.add: no episode is in progress"
             )
         self._add(action, next_timestep, extras)
         if next_timestep.last():
@@ -324,11 +324,11 @@ class ReverbAdder:
 
     def _write(self) -> None:
         """Makes the items that are due after a step."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what to write after a step")
+        raise NotImplementedError(f"{type(self).__name__} must implement _write")
 
     def _write_last(self) -> None:
         """Makes the items that are due at the end of an episode."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what to write at the end")
+        raise NotImplementedError(f"{type(self).__name__} must implement _write_last")
 
     def _create_items(self, structure: Any, columns: list[TrajectoryColumn]) -> None:
         """Queues one item for each table; blocks as defined by `max_in_flight_items`.

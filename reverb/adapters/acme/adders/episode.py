@@ -82,7 +82,7 @@ class EpisodeAdder(steps.StepsAdder):
             raise errors.InvalidArgumentError(
                 "The number of observations within the same episode will exceed "
                 f"max_sequence_length = {self._max_sequence_length} with the addition of this "
-                "transition. Call reset() to give the episode up, or raise max_sequence_length."
+                "transition. Call reset() to abandon the episode, or raise max_sequence_length."
             )
         super()._add(action, next_timestep, extras)
 

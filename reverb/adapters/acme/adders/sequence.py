@@ -156,7 +156,7 @@ def _end_behavior(behavior: Any, pad: bool | None, breaks: bool | None) -> EndBe
     if pad and breaks is False:
         raise errors.InvalidArgumentError(
             "Can't set pad_end_of_episode=True and break_end_of_episode=False at the same time: an "
-            "episode that the next one continues has no end to pad."
+            "episode that continues in the next one is not padded."
         )
     if behavior is None:
         if breaks is False:

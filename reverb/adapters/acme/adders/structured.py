@@ -83,7 +83,7 @@ class StructuredAdder(base.ReverbAdder):
                 sw.infer_signature(table_configs, step_spec)
             except (ValueError, IndexError) as error:
                 raise errors.InvalidArgumentError(
-                    f"The configs of table {table} do not make a signature: {error}"
+                    f"The configs of table {table} have no common signature: {error}"
                 ) from error
         self._configs = tuple(configs)
         absent: Any = tree.map_structure(lambda _: None, step_spec)
@@ -97,7 +97,7 @@ class StructuredAdder(base.ReverbAdder):
           UnimplementedError: Always.
         """
         raise errors.UnimplementedError(
-            f"a StructuredAdder takes its tables from its configs, so give it one for {table_name}"
+            f"a StructuredAdder gets its tables from its configs: add a config for {table_name}"
         )
 
     def reset(self, timeout_ms: int | None = None) -> None:
@@ -206,8 +206,8 @@ def create_sequence_config(
         )
     if end_of_episode_behavior in (EndBehavior.ZERO_PAD, EndBehavior.CONTINUE):
         raise errors.UnimplementedError(
-            f"a structured writer cannot do {end_of_episode_behavior}: use TRUNCATE or WRITE, or a "
-            "SequenceAdder"
+            f"a structured writer does not support {end_of_episode_behavior}: use TRUNCATE or "
+            "WRITE, or a SequenceAdder"
         )
 
     def config(length: int, *conditions: Any) -> Any:
