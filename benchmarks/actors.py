@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writing items, in this process or in several others.
 
-Run as a program this file is one actor process: it connects, warms up, says `ready`, and for every
-number it reads writes that many items and answers when they are confirmed.
+Run as a program this file is one actor process: it connects, warms up, prints `ready`, and for
+every number that it reads, writes that many items and prints a line when they are confirmed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import payloads
 
-# Steps are made once and appended again and again.
+# Steps are made once and appended repeatedly.
 _POOL_BYTES = 64 * 1024 * 1024
 _POOL_STEPS = 4096
 
@@ -57,7 +57,7 @@ class TrajectoryActor:
             self._append()
 
     def write(self, count: int) -> None:
-        """Writes `count` items and waits until the server has them all."""
+        """Writes `count` items and waits until all are confirmed."""
         self.enqueue(count)
         self._writer.flush()
 
@@ -105,14 +105,14 @@ class ActorProcesses:
     processes: list[subprocess.Popen[str]]
 
     def write(self, count: int) -> float:
-        """Lets each actor write `count` items; returns the seconds from first start to last end."""
+        """Makes each actor write `count` items; returns the seconds until all are done."""
         for process in self.processes:
             _send(process, str(count))
         spans = [json.loads(_receive(process)) for process in self.processes]
         return max(span["ended"] for span in spans) - min(span["started"] for span in spans)
 
     def start(self, count: int) -> None:
-        """Lets each actor write `count` items and does not wait for it."""
+        """Makes each actor write `count` items, without waiting."""
         for process in self.processes:
             _send(process, str(count))
 
@@ -121,7 +121,7 @@ class ActorProcesses:
 def open_actors(
     number: int, address: str, payload: payloads.Payload, *, warmup: int = 500
 ) -> Iterator[ActorProcesses]:
-    """Starts actor processes, waits until all are warm, and ends them afterwards."""
+    """Starts actor processes, waits until all are warm, and stops them at the end."""
     processes = []
     try:
         for i in range(number):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures this package beside the released peer, on the same machine and in the same run.
+"""Measures this package and the released peer on the same machine and in the same run.
 
     python benchmarks/bench.py --package-python ours=.venv/bin/python \
         --package-python peer=/path/to/peer/bin/python --repeats 3
 
 Every case runs in a fresh process of each interpreter, A B A B; medians are compared. The cases use
-only what both packages offer, except where a description says otherwise. The results go to
+only features of both packages, unless a description says otherwise. The results are written to
 `benchmarks/results/` as `benchmark.json` and `benchmark.md`.
 """
 
@@ -24,7 +24,7 @@ _RESULTS = pathlib.Path(__file__).with_name("results")
 
 
 def main() -> int:
-    """Runs the chosen cases. Returns 1 when one failed to run, 0 otherwise."""
+    """Runs the selected cases. Returns 1 if one failed to run, else 0."""
     arguments = _parsed()
     chosen = _chosen(arguments.case)
     if arguments.list:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures and how they are taken: rates over a calibrated number of operations, and percentiles."""
+"""Measurements: rates over a calibrated number of operations, and percentiles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Figure:
     Attributes:
       value: In the unit of its metric.
       cpu_us: CPU time per operation in microseconds, client and server together.
-      operations: How many operations the value was taken over.
+      operations: Number of operations that were measured.
     """
 
     value: float
@@ -35,7 +35,7 @@ class Scale:
     """How much work a case does.
 
     Attributes:
-      quick: Smaller tables and shorter measurements, to see that everything runs.
+      quick: Smaller tables and shorter measurements, to check that everything runs.
     """
 
     quick: bool = False
@@ -74,8 +74,8 @@ def rate(
     Args:
       operation: Does `n` operations and returns when they are complete (flushed, received).
       scale: How long to measure.
-      server_cpu: CPU seconds used so far by a server in another process.
-      per_call: What one operation counts for, for example the items of a batch.
+      server_cpu: Returns the CPU seconds used so far by a server in another process.
+      per_call: Number of units per operation, for example the items of a batch.
       at_most: Upper bound for `n`.
 
     Returns:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks write: small steps, Atari-like frames and large arrays.
+"""The data of the benchmarks: small steps, Atari-like frames and large arrays.
 
-Every step carries its own number, so that a sample can be checked: a fast wrong answer is no
-result.
+Every step contains its number, so that samples can be checked.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Payload:
       bytes_per_step: Size of the data of one step.
       steps_per_item: Length `T` of an item's trajectory.
       make: Returns step number `i`.
-      check: Says whether columns `[T, ...]`, in the order of the sorted keys, hold such steps.
+      check: Returns whether columns `[T, ...]`, in the order of the sorted keys, hold such steps.
     """
 
     name: str
@@ -39,11 +38,11 @@ class Payload:
     check: Callable[[Sequence[np.ndarray]], bool]
 
     def steps(self, count: int) -> list[Step]:
-        """Returns `count` different steps, to be reused so that making them costs nothing."""
+        """Returns `count` different steps, which are reused so that making them is not measured."""
         return [self.make(i) for i in range(count)]
 
     def require(self, columns: Sequence[Any]) -> None:
-        """Raises `ValueError` when `columns` are not what was written."""
+        """Raises `ValueError` if `columns` differ from what was written."""
         arrays = [np.asarray(column) for column in columns]
         if not self.check(arrays):
             raise ValueError(f"wrong data came back for payload {self.name!r}: {arrays}")
@@ -81,7 +80,7 @@ def _random_frame(i: int) -> Step:
 
 
 def _sparse_frame(i: int) -> Step:
-    """A black screen with a paddle and a ball, as most Atari games have it."""
+    """A black screen with a paddle and a ball, like many Atari games."""
     frame = np.zeros(FRAME_SHAPE, np.uint8)
     frame[78:80, (7 * i) % 70 : (7 * i) % 70 + 12] = 142
     frame[(5 * i) % 76 : (5 * i) % 76 + 2, (3 * i) % 82 : (3 * i) % 82 + 2] = 236

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that call again and again and note how long every call took.
+"""Clients that repeat a call and record how long every call took.
 
 Run as a program this file is one such client: it connects, warms up, says `ready`, calls until it
 reads a line, and answers with the beginning and the duration of every call.
@@ -23,7 +23,7 @@ _WARMUP_SECONDS = 1.0
 
 
 class Probe:
-    """A client process that repeats one call until it is asked what it saw."""
+    """A client process that repeats one call until its results are requested."""
 
     def __init__(self, kind: str, address: str, payload: payloads.Payload) -> None:
         """Starts the process; `kind` is `insert` (and flush) or `sample`."""
@@ -35,11 +35,11 @@ class Probe:
         )
 
     def wait_until_warm(self) -> None:
-        """Returns once what is called from now on is noted."""
+        """Blocks until the warm-up is over and calls are recorded."""
         self._answer()
 
     def calls(self) -> np.ndarray:
-        """Ends the calls. Returns their beginnings and durations `[N, 2]`, in monotonic seconds."""
+        """Stops the calls. Returns their starts and durations `[N, 2]`, in monotonic seconds."""
         if self._process.stdin is None:
             raise ValueError("the probe was started without pipes")
         self._process.stdin.write("end\n")

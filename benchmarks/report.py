@@ -47,7 +47,7 @@ class Row:
 
     @property
     def target(self) -> str:
-        """The target as people write it."""
+        """The target as text."""
         relation = "<=" if self.metric.lower_is_better else ">="
         parts = []
         if self.metric.target_ratio is not None:
@@ -87,7 +87,7 @@ def _verdict(metric: Metric, ratio: float | None, value: float | None, *, quick:
         if metric.limit is not None and value is not None and judged_alone:
             held.append(_holds(metric, value, metric.limit))
     elif metric.target_ratio is None and metric.limit is not None and ratio is not None:
-        # Without a second package there is nobody to compare with, and `value` may be the peer's.
+        # Without a second package there is no ratio, and `value` may be the peer's.
         held.append(value is not None and _holds(metric, value, metric.limit))
     if not held:
         return ""
@@ -109,7 +109,7 @@ def text(made: Sequence[Row], packages: Sequence[Package], results: Results) -> 
 def markdown(
     made: Sequence[Row], packages: Sequence[Package], results: Results, environment: dict[str, Any]
 ) -> str:
-    """Returns the same table as Markdown, with what is needed to repeat it."""
+    """Returns the table as Markdown, with the information needed to repeat the run."""
     heading = _heading(packages)
     lines = [
         "# Benchmark",
@@ -174,7 +174,7 @@ def environment(packages: Sequence[Package], *, repeats: int, quick: bool) -> di
 
 
 def _relative(arguments: list[str]) -> list[str]:
-    """Interpreter paths say nothing to a reader on another machine."""
+    """Shortens interpreter paths, which mean nothing on another machine."""
     return [
         f"{label}=PYTHON" if label in _LABELLED and separator else argument
         for argument in arguments
@@ -220,7 +220,7 @@ def _number(value: float | None) -> str:
 
 
 def _padded(line: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """The name and the unit stand left, figures right."""
+    """Aligns name and unit to the left, and figures to the right."""
     return [
         cell.ljust(width) if i < 2 else cell.rjust(width)
         for i, (cell, width) in enumerate(zip(line, widths, strict=True))

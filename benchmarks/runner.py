@@ -51,8 +51,8 @@ class Results:
 
     Attributes:
       figures: By case, metric and label, one figure per repeat, as JSON objects.
-      failures: By case and label, the last lines of what went wrong.
-      skipped: By case and label, why it was not measured.
+      failures: By case and label, the last lines of the error.
+      skipped: By case and label, the reason.
     """
 
     figures: dict[tuple[str, str, str], list[dict[str, float | None]]] = dataclasses.field(
@@ -72,7 +72,7 @@ class Results:
 def run(
     packages: Sequence[Package], chosen: Sequence[Case], *, repeats: int, quick: bool
 ) -> Results:
-    """Runs `chosen` and returns the figures. Repeats are the outer loop: A B A B, case by case."""
+    """Runs the cases and returns the figures. Repeats are the outer loop: A B A B, case by case."""
     results = Results()
     for repeat in range(repeats):
         for case in chosen:
@@ -111,7 +111,7 @@ def _shown(figures: Mapping[str, dict[str, float | None]]) -> Iterator[str]:
 def _run(command: list[str]) -> str:
     """Returns what a child printed. Its working directory is not the source tree, on purpose."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    # Keeps TensorFlow, which the peer imports, from chattering; nothing else reads it.
+    # Reduces the messages of TensorFlow, which the peer imports.
     environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
     return subprocess.run(
         command,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server a case measures: in its own process on the loopback, or in the process of the client.
+"""The server of a case: in its own process on the loopback, or in the process of the client.
 
 Run as a program this file is the server process: it reads its options from its first line of input,
 answers with its port, and ends when its input ends (so it cannot outlive the benchmark).
@@ -21,14 +21,14 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class TableSpec:
-    """A table, as numbers and words that can be sent to another process.
+    """The options of a table, in a form that can be sent to another process.
 
     Attributes:
       name: Name of the table.
       sampler: `uniform`, `prioritized` or `fifo`.
-      max_size: Number of items it holds.
-      samples_per_insert: `None` for a limiter that only waits for `min_size` items.
-      min_size: Items needed before anything can be sampled.
+      max_size: Maximum number of items.
+      samples_per_insert: `None`: a limiter that only waits for `min_size` items.
+      min_size: Number of items before the table can be sampled.
     """
 
     name: str = "table"
@@ -80,7 +80,7 @@ class ServerUnderTest:
         self._process = process
 
     def cpu_seconds(self) -> float:
-        """Returns the CPU time of the server's own process; 0 when it lives in this one."""
+        """Returns the CPU time of the server's process; 0 if it runs in this one."""
         if self._process is None:
             return 0.0
         stat = pathlib.Path(f"/proc/{self._process.pid}/stat").read_text()
@@ -88,7 +88,7 @@ class ServerUnderTest:
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def resident_bytes(self) -> int:
-        """Returns the memory of the server's process after it gave back what it could."""
+        """Returns the memory of the server's process after it has freed unused memory."""
         if self._process is None:
             raise ValueError("memory can only be told apart when the server has its own process")
         _ask(self._process, "trim")
@@ -104,7 +104,7 @@ def open_server(
 ) -> Iterator[ServerUnderTest]:
     """Starts a server, `remote` or `in_process`, and stops it at the end.
 
-    It saves to and loads from `checkpoint_root`, if one is given.
+    It saves to `checkpoint_root` and loads from it, if that is given.
     """
     if where == "in_process":
         server = build_server(tables, checkpoint_root)

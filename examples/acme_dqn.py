@@ -6,8 +6,8 @@
 
 Read it from top to bottom: the configuration, the environment, the agent, the training, the
 evaluation. All parts are Acme's own: the adder that writes transitions, the dataset that reads
-batches, the learner that updates their priorities. It needs dm-acme 0.4.0 with TensorFlow, which
-dm-reverb 0.14 no longer runs with.
+batches, the learner that updates their priorities. It needs dm-acme 0.4.0 with a TensorFlow that
+dm-reverb 0.14 does not support.
 
     environment loop ──▶ adder ── n-step transitions ──▶ table ── batches ──▶ learner
           ▲                                                ▲                   │   │
@@ -56,10 +56,10 @@ TABLE = adders.DEFAULT_PRIORITY_TABLE
 class Config:
     """Everything that can be tuned."""
 
-    # What has to be reached, and what may be spent on it.
+    # The goal and the budget.
     goal: float = 195.0  # mean return of the final evaluation
     good_enough: float = 250.0  # training ends early after greedy evaluations this good ...
-    good_in_a_row: int = 2  # ... so many times in succession
+    good_in_a_row: int = 2  # ... this many times in a row
     max_env_steps: int = 20_000
     max_seconds: float = 240.0
     seed: int = 1
@@ -87,7 +87,7 @@ class Config:
     evaluate_period_steps: int = 1_000  # environment steps between two greedy evaluations
 
 
-# For CI: enough to tell a policy that learned from one that did not.
+# For CI: enough to distinguish a policy that learned from one that did not.
 QUICK = Config(
     goal=150.0,
     good_enough=200.0,
@@ -102,7 +102,7 @@ QUICK = Config(
 
 
 class CartPoleEnvironment(dm_env.Environment):
-    """CartPole as Acme wants it."""
+    """CartPole with the interface that Acme requires."""
 
     def __init__(self, seed: int, reward_scale: float) -> None:
         """Makes the game; Acme calls the rest."""
@@ -122,7 +122,7 @@ class CartPoleEnvironment(dm_env.Environment):
         return specs.Array((), np.float32, "reward")
 
     def discount_spec(self) -> specs.BoundedArray:
-        """Zero where there is no future."""
+        """Zero after the pole fell."""
         return specs.BoundedArray((), np.float32, 0.0, 1.0, "discount")
 
     def reset(self) -> dm_env.TimeStep:
@@ -130,10 +130,10 @@ class CartPoleEnvironment(dm_env.Environment):
         return dm_env.restart(self._game.reset())
 
     def step(self, action: np.ndarray) -> dm_env.TimeStep:
-        """Plays a step. The loop of Acme calls `reset` after the last one of an episode."""
+        """Plays a step. Acme's loop calls `reset` after the last step of an episode."""
         observation, fell, time_is_up = self._game.step(int(action))
-        # The pole that fell has no future. Being stopped after 500 steps is not the pole's doing,
-        # so there the discount stays 1 and the value of the last observation still counts.
+        # After a fall there are no more rewards. The limit of 500 steps is not part of the task, so
+        # there the discount stays 1 and the value of the last observation still counts.
         step_type = dm_env.StepType.LAST if fell or time_is_up else dm_env.StepType.MID
         return dm_env.TimeStep(step_type, self._reward, np.float32(not fell), observation)
 
@@ -152,7 +152,7 @@ class Parts:
             sampler=reverb.selectors.Prioritized(config.priority_exponent),
             remover=reverb.selectors.Fifo(),
             max_size=config.max_size,
-            # Acting and learning take turns in one thread, so nobody ever has to wait.
+            # Acting and learning alternate in one thread, so the limiter must never wait.
             rate_limiter=reverb.rate_limiters.MinSize(1),
             signature=adders.NStepTransitionAdder.signature(spec),
         )
@@ -175,7 +175,7 @@ class Parts:
             self.client.server_address,
             batch_size=config.batch_size,
             prefetch_size=2,
-            # How many samplers fetch at once. Batches this small need no more than two.
+            # Number of parallel samplers. Small batches need no more than two.
             num_parallel_calls=2,
         )
         self.counter = counting.Counter()
@@ -187,7 +187,7 @@ class Parts:
             learning_rate=config.learning_rate,
             target_update_period=config.target_update_period,
             dataset=dataset,
-            # Takes the new priorities to the table, in the background.
+            # Updates the priorities in the table, in the background.
             replay_client=self.client,
             counter=counting.Counter(self.counter, "learner"),
             logger=loggers.NoOpLogger(),
@@ -202,7 +202,7 @@ class Parts:
 
     @property
     def learner_steps(self) -> int:
-        """How many batches were learned from."""
+        """Number of batches that the learner has used."""
         return int(self.counter.get_counts().get("learner_steps", 0))
 
     def evaluate(self, num_episodes: int, seed: int) -> float:
@@ -223,7 +223,7 @@ class Parts:
             variable.assign(value)
 
     def _explore(self, q_values: tf.Tensor) -> tf.Tensor:
-        """Returns the best action, or with the chance `epsilon` any."""
+        """Returns the best action, or with probability `epsilon` a random one."""
         greedy = tf.argmax(q_values, axis=-1, output_type=tf.int32)
         anything = tf.random.uniform(tf.shape(greedy), maxval=2, dtype=tf.int32)
         return tf.where(tf.random.uniform(tf.shape(greedy)) < self.epsilon, anything, greedy)
@@ -233,7 +233,7 @@ class Parts:
 
 
 class Watch(observers.EnvLoopObserver):
-    """Looks on while Acme's loop plays: lets exploration decay and reports the progress."""
+    """An observer of Acme's loop that decays the exploration rate and reports progress."""
 
     def __init__(self, config: Config, parts: Parts, progress: Progress) -> None:
         """Counts from zero."""
@@ -243,7 +243,7 @@ class Watch(observers.EnvLoopObserver):
         self.env_steps = 0
 
     def observe_first(self, env: dm_env.Environment, timestep: dm_env.TimeStep) -> None:
-        """Nothing was played yet."""
+        """Does nothing: no step was played yet."""
 
     def observe(
         self, env: dm_env.Environment, timestep: dm_env.TimeStep, action: np.ndarray
@@ -258,7 +258,7 @@ class Watch(observers.EnvLoopObserver):
         self._progress.update(self._parts.learner_steps, self.env_steps)
 
     def get_metrics(self) -> dict[str, Any]:
-        """Nothing that the loop's logger should write."""
+        """Returns no metrics for the loop's logger."""
         return {}
 
 
@@ -278,7 +278,7 @@ def train(config: Config, env: CartPoleEnvironment, parts: Parts, progress: Prog
         next_evaluation = watch.env_steps + config.evaluate_period_steps
         value = parts.evaluate(num_episodes=10, seed=config.seed + 10_000)
         progress.evaluated(value)
-        # A Q-network forgets now and then, so the best weights so far are kept.
+        # A Q-network can get worse again, so the best weights so far are kept.
         if value >= best_return:
             best, best_return = parts.variables(), value
         good_in_a_row = good_in_a_row + 1 if value >= config.good_enough else 0

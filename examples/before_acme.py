@@ -10,11 +10,11 @@ import sys
 import before_tensorflow  # noqa: F401
 
 # Acme imports launchpad for its signal handlers. Launchpad has wheels for Python 3.10 at most and
-# asks for a dm-reverb of its own, so where it is missing the stand-in of the tests takes its place.
+# requires its own dm-reverb, so if it is missing, the stub of the tests is used.
 if importlib.util.find_spec("launchpad") is None:
     root = pathlib.Path(__file__).resolve().parents[1]
     sys.path.append(str(root / "tests" / "integrations" / "stubs"))
 
-# What Acme imports switches warnings on again, and then warns.
+# Imports of Acme enable warnings again, and then warn.
 with contextlib.redirect_stderr(io.StringIO()):
     import acme.agents.tf.dqn  # noqa: F401

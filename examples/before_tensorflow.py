@@ -9,13 +9,13 @@ import warnings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
-# Networks this small gain nothing from oneDNN, which announces itself.
+# Small networks gain nothing from oneDNN, which prints a message.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 # TF-Agents 0.19 and Acme were written for Keras 2; from TensorFlow 2.16 on that is `tf_keras`.
 if importlib.util.find_spec("tf_keras"):
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
-# Old spellings inside the libraries, about which a user of them can do nothing.
+# Deprecation warnings inside the libraries, which their users cannot avoid.
 for category in (DeprecationWarning, FutureWarning, SyntaxWarning, UserWarning):
     warnings.filterwarnings("ignore", category=category)
 # They import gym, which prints that it is no longer maintained.

@@ -68,12 +68,12 @@ class CartPole:
 def mean_return(
     choose_actions: Callable[[np.ndarray], np.ndarray], num_episodes: int, seed: int
 ) -> float:
-    """Plays episodes side by side, so that the policy is asked for all actions of a step at once.
+    """Plays episodes in parallel, with one call of the policy per step.
 
     Args:
-      choose_actions: Gives actions [B] for observations [B, 4].
-      num_episodes: B. Those that ended keep their place and are played no further.
-      seed: Of the first episode. Other seeds are other starts.
+      choose_actions: Returns actions [B] for observations [B, 4].
+      num_episodes: B. Episodes that have ended keep their row and are not continued.
+      seed: Seed of the first episode; the others have the next seeds.
 
     Returns:
       The mean of the returns.

@@ -31,7 +31,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-# The matrices are small: a second BLAS thread would only take a core away from an actor.
+# The matrices are small: a second BLAS thread would only compete with an actor for a core.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -47,14 +47,14 @@ import reverb
 class Config:
     """Everything that can be tuned."""
 
-    # What has to be reached, and what may be spent on it.
+    # The goal and the budget.
     goal: float = 195.0  # mean return of the final evaluation
     good_enough: float = 475.0  # training ends early after two greedy evaluations this good
     max_inserts: int = 400_000
     max_seconds: float = 150.0
     seed: int = 1
 
-    # Actors. Every actor keeps exploring with a rate of its own, the first one the most.
+    # Actors. Every actor has its own final exploration rate, the first one the highest.
     num_actors: int = 3
     epsilon_first: float = 0.2
     epsilon_last: float = 0.01
@@ -82,7 +82,7 @@ class Config:
     evaluate_period: int = 250  # learner steps between two greedy evaluations
 
 
-# For CI: enough to tell a policy that learned from one that did not.
+# For CI: enough to distinguish a policy that learned from one that did not.
 QUICK = Config(goal=100.0, good_enough=200.0, max_inserts=60_000, max_seconds=45.0)
 
 
@@ -90,7 +90,7 @@ QUICK = Config(goal=100.0, good_enough=200.0, max_inserts=60_000, max_seconds=45
 
 
 class Transition(NamedTuple):
-    """What an item of the table "transitions" holds; with a leading `[B]` in a batch."""
+    """The data of an item in the table "transitions"; with a leading `[B]` in a batch."""
 
     observation: np.ndarray  # [4] where the transition starts
     action: np.ndarray  # [] what was done there
@@ -100,7 +100,7 @@ class Transition(NamedTuple):
 
 
 def make_tables(config: Config) -> list[reverb.Table]:
-    """Returns the three tables through which the processes talk."""
+    """Returns the three tables through which the processes communicate."""
     # The limiter holds the actors back when the learner is slow, and the learner when they are. The
     # buffer is how far the two may drift apart; it must leave room for a batch.
     limiter = reverb.rate_limiters.SampleToInsertRatio(
@@ -115,7 +115,7 @@ def make_tables(config: Config) -> list[reverb.Table]:
         max_size=config.max_size,
         rate_limiter=limiter,
     )
-    # A table of one item is a variable: inserting replaces it, and everybody reads the newest.
+    # A table of one item is a variable: an insert replaces it, and samples read the newest value.
     weights = reverb.Table(
         "weights",
         sampler=reverb.selectors.Lifo(),
@@ -123,7 +123,7 @@ def make_tables(config: Config) -> list[reverb.Table]:
         max_size=1,
         rate_limiter=reverb.rate_limiters.MinSize(1),
     )
-    # Each return is read once. Should nobody read, the oldest go and no actor ever waits.
+    # Each return is read once. If nothing reads, the oldest are evicted, and actors never wait.
     returns = reverb.Table(
         "returns",
         sampler=reverb.selectors.Fifo(),
@@ -161,8 +161,8 @@ def run_actor(
             else:
                 action = int(q_values(parameters, observation[None])[0].argmax())
             next_observation, reward, terminated, truncated, _ = env.step(action)
-            # The pole that fell has no future. Being stopped after 500 steps is not the pole's
-            # doing, so there the value of the last observation still counts.
+            # After a fall there are no more rewards. The limit of 500 steps is not part of the
+            # task, so there the value of the last observation still counts.
             discount = 0.0 if terminated else config.discount
             scaled_reward = config.reward_scale * float(reward)
             write_step(writer, config, observation, action, scaled_reward, discount)
@@ -175,12 +175,12 @@ def run_actor(
             pad_episode(writer, config, observation)
             patiently(stop, writer.end_episode)
             client.insert(np.float32(episode_return), {"returns": 1.0})
-    # What is still on its way is of no use to anybody: leave without waiting for it.
+    # Unconfirmed items are no longer needed, so do not wait for them.
     writer.close()
 
 
 def exploration_rate(config: Config, index: int, num_steps: int) -> float:
-    """Returns the chance of a random action: from 1 down to the actor's own rate."""
+    """Returns the probability of a random action: from 1 down to the actor's final rate."""
     place = index / max(1, config.num_actors - 1)
     lowest = config.epsilon_first ** (1 - place) * config.epsilon_last**place
     progress = min(1.0, num_steps / config.epsilon_decay_steps)
@@ -227,9 +227,9 @@ def pad_episode(
 
 
 def patiently(stop: multiprocessing.synchronize.Event, call: Callable[..., None]) -> None:
-    """Makes a call that waits for the server, as long as it takes but no longer than the training.
+    """Repeats a blocking call until it succeeds or the training ends.
 
-    The limiter may hold an actor back for any time, so the call has a timeout and is repeated.
+    A rate limiter can delay an actor for any time, so the call has a timeout and is repeated.
     """
     while not stop.is_set():
         try:
@@ -240,7 +240,7 @@ def patiently(stop: multiprocessing.synchronize.Event, call: Callable[..., None]
 
 
 def newest_weights(client: reverb.Client) -> Parameters:
-    """Returns the parameters the learner published last; waits for the first ones."""
+    """Returns the latest parameters of the learner; blocks until there are any."""
     (sample,) = client.sample("weights", emit_timesteps=False)
     return [column[0] for column in sample.data]
 
@@ -263,7 +263,7 @@ class Learner:
         self._publish()
 
     def step(self) -> None:
-        """Samples a batch, trains on it, and tells the table the new priorities."""
+        """Samples a batch, trains on it, and updates its priorities in the table."""
         sample = sample_batch(self._client, "transitions", self._config.batch_size)
         errors = self._train(Transition(*sample.data), self._importance(sample.info))
         self._client.mutate_priorities(
@@ -275,14 +275,14 @@ class Learner:
             self._publish()
 
     def _importance(self, info: reverb.SampleInfo) -> np.ndarray:
-        """Returns weights `[B]` that undo the bias of the priorities (Schaul et al., 2016, 3.4)."""
+        """Returns importance weights `[B]`, which correct the bias (Schaul et al., 2016, 3.4)."""
         weights = (info.table_size * info.probability) ** -self._config.importance_exponent
         return (weights / weights.max()).astype(np.float32)
 
     def _train(self, batch: Transition, importance: np.ndarray) -> np.ndarray:
         """Makes one gradient step. Returns the size `[B]` of the temporal-difference errors."""
         rows = np.arange(len(importance))
-        # discounts[:, k] is what is left of a reward k steps ahead.
+        # discounts[:, k] is the discount of a reward k steps ahead.
         discounts = np.cumprod(batch.discount, axis=1)
         rewards = batch.reward[:, 0] + (batch.reward[:, 1:] * discounts[:, :-1]).sum(axis=1)
         best = q_values(self.parameters, batch.next_observation).argmax(axis=1)
@@ -291,7 +291,7 @@ class Learner:
 
         layers = layers_of(self.parameters, batch.observation)
         errors = layers[-1][rows, batch.action] - target
-        # The gradient of the Huber loss is the error, cut off at one.
+        # The gradient of the Huber loss is the error, clipped to one.
         output_gradient = np.zeros_like(layers[-1])
         output_gradient[rows, batch.action] = importance * np.clip(errors, -1, 1) / len(rows)
         self._adam.update(self.parameters, gradients(self.parameters, layers, output_gradient))
@@ -307,7 +307,7 @@ def sample_batch(client: reverb.Client, table: str, batch_size: int) -> reverb.R
     """Returns `batch_size` items, every field and column stacked to `[B, ...]`."""
     if hasattr(client, "sample_batch"):
         return client.sample_batch(table, batch_size)
-    # The program runs on dm-reverb as well, which has no such call.
+    # The program also runs on dm-reverb, which has no such call.
     infos, data = zip(*client.sample(table, batch_size, emit_timesteps=False), strict=True)
     keys, *others = zip(*infos, strict=True)
     info = reverb.SampleInfo(np.array(keys, np.uint64), *map(np.array, others))
@@ -318,7 +318,7 @@ def sample_batch(client: reverb.Client, table: str, batch_size: int) -> reverb.R
 
 
 def evaluate(parameters: Parameters, num_episodes: int, seed: int) -> float:
-    """Returns the mean return of the greedy policy over episodes that nobody has seen."""
+    """Returns the mean return of the greedy policy over new episodes."""
     env = gymnasium.make("CartPole-v1")
     total = 0.0
     for episode in range(num_episodes):
@@ -345,7 +345,7 @@ def train(
         if progress.update(learner.num_steps):
             read_returns(client, progress)
         if learner.num_steps % config.evaluate_period == 0:
-            # A Q-network forgets now and then, so the best weights so far are kept.
+            # A Q-network can get worse again, so the best weights so far are kept.
             value = evaluate(learner.parameters, num_episodes=10, seed=config.seed + 10_000)
             progress.evaluated(value)
             if value >= best_return:
@@ -357,7 +357,7 @@ def train(
 
 
 def read_returns(client: reverb.Client, progress: Progress) -> None:
-    """Notes the returns of the episodes that ended since the last call."""
+    """Records the returns of the episodes that ended since the last call."""
     count = client.server_info()["returns"].current_size
     if count:
         for sample in client.sample("returns", count, emit_timesteps=False):
@@ -369,7 +369,7 @@ def watch_actors(
     server: reverb.Server,
     stop: multiprocessing.synchronize.Event,
 ) -> None:
-    """Stops the server when an actor dies: a learner that waits for it then gets an error."""
+    """Stops the server when an actor dies, so that a waiting learner gets an error."""
     multiprocessing.connection.wait([actor.sentinel for actor in actors])
     if not stop.is_set():
         print("an actor process ended before its time", file=sys.stderr, flush=True)
@@ -386,7 +386,7 @@ def main() -> int:
     config = Config() if arguments.budget == "full" else QUICK
     config = dataclasses.replace(config, seed=arguments.seed)
 
-    # The learner lives in the server's process, so its samples never touch a socket.
+    # The learner runs in the server's process, so its samples need no socket.
     server = reverb.Server(make_tables(config))
     client = server.localhost_client()
     learner = Learner(config, client)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person sees of a training: a bar with figures, and a curve and a picture at the end."""
+"""The progress of a training: a bar with figures, and at the end a curve and a picture."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ import numpy as np
 import reverb
 
 BAR_CELLS = 20
-# Of the curve in the terminal, in characters.
+# Size of the curve in the terminal, in characters.
 CURVE_COLUMNS = 64
 CURVE_ROWS = 12
 
 
 class Counts(NamedTuple):
-    """What was done up to a moment."""
+    """Counters at one moment."""
 
     seconds: float
     env_steps: int
     learner_steps: int
-    inserts: int  # items that the table took
-    samples: int  # items that the table gave
-    size: int  # items that are in the table
+    inserts: int  # items inserted
+    samples: int  # items sampled
+    size: int  # items in the table
 
     def rate_since(self, earlier: Counts, field: str) -> float:
-        """Returns how fast a field grew in between, in units a second."""
+        """Returns the rate of a field since an earlier moment, per second."""
         elapsed = self.seconds - earlier.seconds
         return (getattr(self, field) - getattr(earlier, field)) / elapsed if elapsed else 0.0
 
 
 class Progress:
-    """Asks the server how things go, prints it, and remembers it for the picture."""
+    """Polls the server's counters, prints them, and records them for the picture."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Progress:
         self._max_env_steps = max_env_steps
         self._max_seconds = max_seconds
         self._look_period_s = look_period_s
-        # A terminal shows one line that changes; a file gets a new line now and then.
+        # A terminal shows one line that is updated; a file gets a new line from time to time.
         self._live = sys.stdout.isatty()
         self._print_period_s = look_period_s if self._live else print_period_s
         self._start = time.monotonic()
@@ -70,23 +70,23 @@ class Progress:
 
     @property
     def env_steps(self) -> int:
-        """Environment steps, at the last look."""
+        """Environment steps at the last poll."""
         return self.counts[-1].env_steps
 
     @property
     def budget_is_spent(self) -> bool:
-        """Whether the training has to end."""
+        """Whether the training must end."""
         return self.seconds >= self._max_seconds or self.env_steps >= self._max_env_steps
 
     def update(self, learner_steps: int, env_steps: int | None = None) -> bool:
-        """Looks, and prints a line, if it is time to. Call it often.
+        """Polls the server and prints a line if the interval has passed. Call it often.
 
         Args:
-          learner_steps: How many batches were learned from so far.
-          env_steps: How many steps were played so far; by default one for each item of the table.
+          learner_steps: Number of batches that were learned from so far.
+          env_steps: Number of steps that were played so far; default: one per inserted item.
 
         Returns:
-          Whether it looked.
+          Whether it polled.
         """
         if self.seconds - self.counts[-1].seconds < self._look_period_s:
             return False
@@ -96,19 +96,19 @@ class Progress:
         return True
 
     def finish(self, learner_steps: int, env_steps: int | None = None) -> None:
-        """Looks for the last time, while the server is still there. Arguments as of `update`."""
+        """Polls for the last time, while the server still runs. Arguments as in `update`."""
         self._look(learner_steps, env_steps)
         self._print()
         if self._live:
             print()
 
     def episode_ended(self, episode_return: float, env_steps: int | None = None) -> None:
-        """Notes what an episode of the training brought; by default it ended at the last look."""
+        """Records the return of a training episode; by default it ended at the last poll."""
         steps = self.env_steps if env_steps is None else env_steps
         self.returns.append((steps, episode_return))
 
     def evaluated(self, mean_return: float) -> None:
-        """Notes how the greedy policy does."""
+        """Records the mean return of the greedy policy."""
         self.evaluations.append((self.env_steps, mean_return))
         line = f"{self.seconds:5.1f} s  greedy policy: mean return {mean_return:.1f}"
         print(f"\r\x1b[K{line}" if self._live else line, flush=True)

@@ -13,7 +13,7 @@ Parameters = list[np.ndarray]
 
 
 def init_parameters(sizes: Sequence[int], rng: np.random.Generator) -> Parameters:
-    """Returns weights in the scaling of He et al. (2015) and zero biases."""
+    """Returns weights scaled as in He et al. (2015), and zero biases."""
     parameters = []
     for fan_in, fan_out in itertools.pairwise(sizes):
         weights = rng.normal(0.0, np.sqrt(2.0 / fan_in), (fan_in, fan_out))
@@ -27,7 +27,7 @@ def q_values(parameters: Parameters, observations: np.ndarray) -> np.ndarray:
 
 
 def layers_of(parameters: Parameters, observations: np.ndarray) -> list[np.ndarray]:
-    """Returns the observations and the output of every layer, as `gradients` wants them."""
+    """Returns the observations and the output of every layer, for `gradients`."""
     w1, b1, w2, b2, w3, b3 = parameters
     hidden_1 = np.maximum(observations @ w1 + b1, 0.0)
     hidden_2 = np.maximum(hidden_1 @ w2 + b2, 0.0)

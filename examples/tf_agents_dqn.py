@@ -51,17 +51,17 @@ TABLE = "replay"
 class Config:
     """Everything that can be tuned."""
 
-    # What has to be reached, and what may be spent on it.
+    # The goal and the budget.
     goal: float = 195.0  # mean return of the final evaluation
     good_enough: float = 250.0  # training ends early after greedy evaluations this good ...
-    good_in_a_row: int = 2  # ... so many times in succession
+    good_in_a_row: int = 2  # ... this many times in a row
     max_env_steps: int = 20_000
     max_seconds: float = 240.0
     seed: int = 1
 
     # Collecting.
     initial_steps: int = 1_000  # played before the first batch is learned from
-    steps_per_round: int = 8  # then the driver plays so many steps ...
+    steps_per_round: int = 8  # then the driver plays this many steps ...
     epsilon_first: float = 1.0
     epsilon_last: float = 0.05
     epsilon_decay_steps: int = 3_000
@@ -80,7 +80,7 @@ class Config:
     evaluate_period_steps: int = 1_000  # environment steps between two greedy evaluations
 
 
-# For CI: enough to tell a policy that learned from one that did not.
+# For CI: enough to distinguish a policy that learned from one that did not.
 QUICK = Config(
     goal=150.0,
     good_enough=200.0,
@@ -96,7 +96,7 @@ QUICK = Config(
 
 
 class CartPoleEnvironment(py_environment.PyEnvironment):
-    """CartPole as TF-Agents wants it."""
+    """CartPole with the interface that TF-Agents requires."""
 
     def __init__(self, seed: int) -> None:
         """Makes the game; TF-Agents calls the rest."""
@@ -118,8 +118,8 @@ class CartPoleEnvironment(py_environment.PyEnvironment):
         if self._current_time_step.is_last():
             return self.reset()
         observation, fell, time_is_up = self._game.step(int(action))
-        # The pole that fell has no future. Being stopped after 500 steps is not the pole's doing,
-        # so there the discount stays 1 and the value of the last observation still counts.
+        # After a fall there are no more rewards. The limit of 500 steps is not part of the task, so
+        # there the discount stays 1 and the value of the last observation still counts.
         if fell:
             return ts.termination(observation, reward=1.0)
         if time_is_up:
@@ -155,7 +155,7 @@ def make_agent(
 
 
 def exploration_rate(config: Config, env_steps: tf.Variable) -> tf.Tensor:
-    """Returns the chance of a random action: all during the first steps, then less and less."""
+    """Returns the probability of a random action: 1 during the first steps, then decaying."""
     decayed = tf.cast(env_steps - config.initial_steps, tf.float32) / config.epsilon_decay_steps
     progress = tf.clip_by_value(decayed, 0.0, 1.0)
     return config.epsilon_first + progress * (config.epsilon_last - config.epsilon_first)
@@ -165,29 +165,29 @@ def exploration_rate(config: Config, env_steps: tf.Variable) -> tf.Tensor:
 
 
 class Replay:
-    """A server with one table, what writes into it, and what reads from it."""
+    """A server with one table, its writer and its reader."""
 
     def __init__(self, config: Config, data_spec: trajectory.Trajectory, adapters: bool) -> None:
         """Starts the server.
 
         Args:
           config: Sizes.
-          data_spec: What the agent learns from, one step of it.
-          adapters: Takes buffer and observer from `reverb.adapters` and not from TF-Agents.
+          data_spec: Spec of one step of the agent's data.
+          adapters: Uses buffer and observer of `reverb.adapters` instead of TF-Agents'.
         """
         if adapters:
             from reverb.adapters.tf_agents import reverb_replay_buffer, reverb_utils
         else:
             from tf_agents.replay_buffers import reverb_replay_buffer, reverb_utils
 
-        # n steps, and the observation that they lead to.
+        # n steps and the observation after them.
         length = config.n_step + 1
         table = reverb.Table(
             TABLE,
             sampler=reverb.selectors.Uniform(),
             remover=reverb.selectors.Fifo(),
             max_size=config.max_size,
-            # Collecting and learning take turns in one thread, so nobody ever has to wait.
+            # Collecting and learning alternate in one thread, so the limiter must never wait.
             rate_limiter=reverb.rate_limiters.MinSize(1),
             signature=tensor_spec.add_outer_dim(data_spec, length),
         )
@@ -195,7 +195,7 @@ class Replay:
         self.buffer = reverb_replay_buffer.ReverbReplayBuffer(
             data_spec, TABLE, sequence_length=length, local_server=self._server
         )
-        # The padding lets sequences begin at the last steps of an episode too.
+        # With padding, sequences begin at the last steps of an episode too.
         self.observer = reverb_utils.ReverbAddTrajectoryObserver(
             self.buffer.py_client,
             TABLE,
@@ -209,7 +209,7 @@ class Replay:
         self.batches = iter(dataset.prefetch(3))
 
     def close(self) -> None:
-        """Ends the writer before the server, so that it is not left waiting."""
+        """Closes the writer before the server, so that it does not wait for the server."""
         self.observer.close()
         self._server.stop()
 
@@ -218,7 +218,7 @@ class Replay:
 
 
 class Trainer:
-    """Plays and learns in turns."""
+    """Alternates between playing and learning."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class Trainer:
         progress: Progress,
         env_steps: tf.Variable,
     ) -> None:
-        """Changes the variables of the agent, step by step, and counts `env_steps`."""
+        """Makes a trainer that updates the variables of the agent and counts `env_steps`."""
         self._config = config
         self._agent = agent
         self._env_steps = env_steps
@@ -243,8 +243,8 @@ class Trainer:
         """Trains until the policy is good enough or the budget is spent.
 
         Returns:
-          The variables of the best policy. A Q-network forgets now and then, so the last is not
-          always the best.
+          The variables of the best policy. A Q-network can get worse again, so the last policy is
+          not always the best.
         """
         config, progress, env_steps = self._config, self._progress, self._env_steps
         policy = py_tf_eager_policy.PyTFEagerPolicy(
@@ -282,7 +282,7 @@ class Trainer:
         return mean_return(choose, num_episodes, seed)
 
     def restore(self, variables: list[np.ndarray]) -> None:
-        """Puts the variables of a policy back."""
+        """Restores the variables of a policy."""
         for variable, value in zip(self._agent.policy.variables(), variables, strict=True):
             variable.assign(value)
 
@@ -290,7 +290,7 @@ class Trainer:
         return [variable.numpy() for variable in self._agent.policy.variables()]
 
     def _learn_from_batch(self) -> None:
-        # In a `tf.function`: TensorFlow asks the dataset and trains, without Python in between.
+        # In a `tf.function`: TensorFlow reads the dataset and trains without Python in between.
         experience, _ = next(self._batches)
         self._agent.train(experience)
 
@@ -343,7 +343,7 @@ def main() -> int:
 def report(
     config: Config, progress: Progress, before: float, trainer: Trainer, picture: pathlib.Path
 ) -> int:
-    """Evaluates on episodes that nobody has seen, and says how it went. Returns the exit code."""
+    """Evaluates on new episodes and prints the result. Returns the exit code."""
     after = trainer.evaluate(num_episodes=20, seed=config.seed + 30_000)
     save_picture(picture, progress, config.goal, "TF-Agents DQN on CartPole")
     print(terminal_curve(progress, config.goal))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the package: maturin, and before it the library that TensorFlow loads.
+"""The build backend: builds the library that TensorFlow loads, then calls maturin.
 
-The hooks of PEP 517 and PEP 660, for `pip install .`, `pip install -e .` and `python -m build`.
-maturin puts one library into a wheel, the native module; the other one, a few kilobytes, has to be
-in its place before. As a program this file builds only that one:
+Has the hooks of PEP 517 and PEP 660, for `pip install .`, `pip install -e .` and `python -m build`.
+maturin builds one library for the wheel, the native module; the other one, a few kilobytes, must
+exist before. To build only that library:
 
     python tools/build_backend.py
 """
@@ -39,14 +39,14 @@ __all__ = [
 ]
 
 ROOT = pathlib.Path(__file__).parents[1]
-# The same name everywhere: TensorFlow opens what it is told to.
+# The same name on every platform; TensorFlow opens any file name.
 SHIM = ROOT / "reverb" / "tf_ops" / "_reverb_ops.so"
 
 
 def build_wheel(*args: Any, **kwargs: Any) -> str:
     """Builds a wheel with both libraries; arguments and result are those of PEP 517."""
     build_shim()
-    # What only a debugger reads is five sixths of the native module.
+    # Debug information is five sixths of the native module.
     os.environ.setdefault("MATURIN_PEP517_ARGS", "--strip")
     return maturin.build_wheel(*args, **kwargs)
 
@@ -61,7 +61,7 @@ def build_shim() -> None:
     """Compiles the library that TensorFlow loads and puts it at `SHIM`.
 
     Raises:
-      subprocess.CalledProcessError: If cargo failed; it has told why.
+      subprocess.CalledProcessError: If cargo failed; it has printed the reason.
     """
     command = ["cargo", "build", "--package", "reverb-ops-shim", "--profile", "shim"]
     messages = subprocess.run(
@@ -70,14 +70,14 @@ def build_shim() -> None:
         stdout=subprocess.PIPE,
         check=True,
     ).stdout
-    # Where cargo builds depends on its configuration, so it is asked.
+    # The target directory depends on cargo's configuration, so the path is in cargo's messages.
     (library,) = (
         path
         for message in map(json.loads, messages.splitlines())
         if message.get("target", {}).get("name") == "reverb_ops_shim"
         for path in message.get("filenames", ())
     )
-    # A process that has the old file open keeps it.
+    # A process that has loaded the old file keeps it.
     built = SHIM.with_suffix(".new")
     shutil.copyfile(library, built)
     built.replace(SHIM)

@@ -4,8 +4,8 @@
     python tools/integration_tests.py .venvs/tf-agents-2.15 .venvs/acme-2.15 --quick
     python tools/integration_tests.py .venvs/tf-agents-2.21 --only 'reverb_*'
 
-What is run, and what has to come out, stands in tests/integrations/expected.toml. Every suite is a
-process of its own. Prints a table; fails if a suite gave less than expected.
+The suites and their expected results are in tests/integrations/expected.toml. Every suite runs in a
+process of its own. Prints a table; fails if a result is below the expectation.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ PROGRAMS = INTEGRATIONS / "programs"
 STUBS = INTEGRATIONS / "stubs"
 
 COLUMNS = ("environment", "suite", "expected", "obtained", "seconds", "verdict")
-# Of the output of a suite that went wrong, what is shown.
+# How much of the output of a failed suite is shown.
 TAIL_LINES = 40
-# Tells about an environment without importing any of the libraries.
+# Describes an environment without importing any of the libraries.
 SURVEY = """
 import importlib.metadata as metadata, importlib.util as util, json, os, sys
 def version(*names):
@@ -70,20 +70,20 @@ print(json.dumps({
 
 @dataclass
 class Suite:
-    """What expected.toml says of one suite.
+    """The entry of a suite in expected.toml.
 
     Attributes:
       name: A file of tests, a module, a program or a directory of this project's tests.
       run: How it is started: `pytest`, `module`, `multiprocessing`, `program` or `ours`.
-      passed: Tests that have to pass; of a program, 1.
-      skipped: Tests that skip themselves.
-      failed: Tests that fail for a `reason` that is not this package's.
-      arguments: For a module or a program; `{directory}` is a directory of its own.
-      fails_with: What the output says if the suite cannot run at all, for a `reason`.
-      crashes_at_exit: Whether the process may end badly after its tests, for a `reason`.
-      reason: Why the suite gives less than its authors meant.
-      quick: The environments in which it belongs to the quick part.
-      timeout_s: When it is ended.
+      passed: Number of tests that must pass; 1 for a program.
+      skipped: Number of tests that skip themselves.
+      failed: Number of tests that fail for a `reason` outside this package.
+      arguments: Arguments of a module or a program; `{directory}` is a new directory.
+      fails_with: Text in the output if the suite cannot run at all, for a `reason`.
+      crashes_at_exit: Whether the process may crash after its tests, for a `reason`.
+      reason: Why the result is below what the authors of the suite intended.
+      quick: The environments in which it is part of a quick run.
+      timeout_s: Timeout of the suite, in seconds.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Suite:
     timeout_s: int = 600
 
     def expectation(self) -> str:
-        """Returns what the table shows as expected."""
+        """Returns the text of the expectation for the table."""
         if self.fails_with:
             return "cannot run"
         if self.run == "program" or (self.run == "module" and self.arguments):
@@ -109,13 +109,13 @@ class Suite:
         return counts(self.passed, self.skipped, self.failed)
 
     def arguments_in(self, directory: str) -> list[str]:
-        """Returns the arguments with the name of a directory put in."""
+        """Returns the arguments with `{directory}` replaced."""
         return [argument.format(directory=directory) for argument in self.arguments]
 
 
 @dataclass
 class Outcome:
-    """How a suite ended; the counts are None if it did not get as far as telling them."""
+    """The result of a suite; the counts are None if it did not report them."""
 
     status: int | None
     output: str
@@ -126,7 +126,7 @@ class Outcome:
 
 
 def main() -> int:
-    """Returns 0 when every suite gave what was expected, or more."""
+    """Returns 0 if every result is as expected, or better."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("environments", nargs="+", type=pathlib.Path)
     parser.add_argument("--quick", action="store_true", help="only the part that CI runs")
@@ -161,7 +161,7 @@ def main() -> int:
 
 
 def suites_of(environment: str) -> list[Suite]:
-    """Returns the suites of an environment, in the order in which the file has them."""
+    """Returns the suites of an environment, in the order of the file."""
     with (INTEGRATIONS / "expected.toml").open("rb") as file:
         table = tomllib.load(file)
     family = environment.rpartition("-")[0]
@@ -174,7 +174,7 @@ class Environment:
     def __init__(self, path: pathlib.Path, *, tree: bool) -> None:
         self.name = path.name
         self._python = path / "bin" / "python"
-        # Neither this process nor a child of a test may find what belongs to the caller.
+        # Variables of the caller must not affect this process or the children of tests.
         foreign = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TF_USE_LEGACY_KERAS")
         self._variables = {k: v for k, v in os.environ.items() if k not in foreign} | {
             "PATH": os.pathsep.join([str(self._python.parent), os.environ["PATH"]]),
@@ -183,7 +183,7 @@ class Environment:
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "CUDA_VISIBLE_DEVICES": "-1",
             "JAX_PLATFORMS": "cpu",
-            # A test of Acme knows the numbers that this generator gave by default before JAX 0.5.
+            # A test of Acme expects the numbers of JAX's default generator before JAX 0.5.
             "JAX_THREEFRY_PARTITIONABLE": "0",
         }
         self._survey = self._ask()
@@ -195,7 +195,7 @@ class Environment:
             raise SystemExit(f"import reverb gives {installed}, which is not the installed wheel")
 
     def versions(self) -> str:
-        """Returns the versions of what matters, for a person."""
+        """Returns the versions of the relevant libraries as text."""
         return ", ".join(f"{k} {v}" for k, v in self._survey["versions"].items())
 
     def run(self, suite: Suite) -> Outcome:
@@ -207,8 +207,8 @@ class Environment:
             scratch = pathlib.Path(directory, "scratch")
             work.mkdir()
             scratch.mkdir()
-            # There is what they write to the home directory unasked, as Acme does, and what absl
-            # would keep in a directory that other processes use as well. Some tests remove that.
+            # Acme writes to the home directory, and absl to a directory that processes share and
+            # that some tests remove; both are redirected to the suite's directory.
             variables = self._variables | {"HOME": directory, "TEST_TMPDIR": str(scratch)}
             started = time.monotonic()
             with log.open("wb") as output:
@@ -243,7 +243,7 @@ class Environment:
             marks = ["-m", "not slow and not conformance"]
             configuration = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)]
             return [*command, *configuration, *marks, str(ROOT / suite.name)]
-        # The configuration of this project is none of theirs.
+        # Other libraries' tests must not use this project's configuration.
         configuration = ["-c", os.devnull, "--rootdir", directory]
         if self.name.startswith("acme-"):
             configuration += ["-p", "jax_compat", "-p", "own_home", "-p", "parsed_flags"]
@@ -270,14 +270,14 @@ def wait_for(process: subprocess.Popen[bytes], timeout_s: int) -> int | None:
     except subprocess.TimeoutExpired:
         return None
     finally:
-        # Also of one that ended: a child of a test must not live on beside the next suite.
+        # Also after a normal end: children of tests must not run beside the next suite.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def count(suite: Suite, outcome: Outcome, report: pathlib.Path) -> None:
-    """Fills in how many tests ended in which way."""
+    """Sets the counts of an outcome."""
     if suite.run == "program" or (suite.run == "module" and suite.arguments):
         if outcome.status is not None:
             outcome.passed = int(outcome.status == 0)
@@ -288,7 +288,7 @@ def count(suite: Suite, outcome: Outcome, report: pathlib.Path) -> None:
         outcome.skipped = int(results["skipped"])
         outcome.passed = int(results["tests"]) - outcome.skipped - outcome.failed
     elif ran := re.findall(r"^Ran (\d+) tests?", outcome.output, re.MULTILINE):
-        # What unittest prints: "Ran 5 tests in 3s", then "FAILED (failures=1, skipped=1)".
+        # unittest prints "Ran 5 tests in 3s", then "FAILED (failures=1, skipped=1)".
         end = re.findall(r"^(?:OK|FAILED)\b.*", outcome.output, re.MULTILINE)
         ends = dict(re.findall(r"(\w+)=(\d+)", end[-1] if end else ""))
         outcome.failed = int(ends.get("failures", 0)) + int(ends.get("errors", 0))
@@ -297,7 +297,7 @@ def count(suite: Suite, outcome: Outcome, report: pathlib.Path) -> None:
 
 
 def row_of(environment: str, suite: Suite, outcome: Outcome) -> dict[str, str]:
-    """Returns what the table shows of a suite."""
+    """Returns the row of a suite in the table."""
     verdict = judge(suite, outcome)
     obtained = "no result"
     if verdict == "as expected" and suite.fails_with:
@@ -339,7 +339,7 @@ def judge(suite: Suite, outcome: Outcome) -> str:
 
 
 def counts(passed: int, skipped: int, failed: int) -> str:
-    """Returns how tests ended, as pytest says it."""
+    """Returns the counts as text, in pytest's words."""
     parts = [f"{passed} passed"]
     parts += [f"{skipped} skipped"] if skipped else []
     parts += [f"{failed} failed"] if failed else []
@@ -347,7 +347,7 @@ def counts(passed: int, skipped: int, failed: int) -> str:
 
 
 def result_of(outcome: Outcome) -> str:
-    """Returns what a program says of itself in its last line of JSON, or whether it succeeded."""
+    """Returns the result in a program's last line of JSON, or whether it succeeded."""
     for line in reversed(outcome.output.splitlines()):
         if line.startswith("{") and line.endswith("}"):
             told = json.loads(line)
@@ -363,7 +363,7 @@ def keep_log(directory: pathlib.Path, environment: str, suite: Suite, outcome: O
 
 
 def print_table(rows: list[dict[str, str]]) -> None:
-    """Prints one line for each suite, then what has to be said about some."""
+    """Prints one line for each suite, then the reasons of deviations."""
     lines = [COLUMNS, *([row[column] for column in COLUMNS] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
     print()

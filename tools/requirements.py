@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints what building, running and the named extras of a pyproject.toml need, for pip.
+"""Prints the requirements of a pyproject.toml for pip: to build, to run, and those of extras.
 
     python tools/requirements.py pyproject.toml test lint
 
-pip can install a project's extras only together with the project; here they come first, so that a
-change of the Rust code does not install anything again.
+pip can install a project's extras only together with the project. Here they are installed first, so
+that a change of the Rust code does not reinstall them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ else:
 
 
 def main() -> int:
-    """Prints one requirement a line, without spaces, so that a shell may split them."""
+    """Prints one requirement per line, without spaces, so that a shell can split them."""
     path, *extras = sys.argv[1:]
     pyproject = tomllib.loads(pathlib.Path(path).read_text(encoding="utf-8"))
     requirements = pyproject["build-system"]["requires"] + pyproject["project"]["dependencies"]

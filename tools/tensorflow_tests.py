@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the TensorFlow tests against the installed wheel, once in each of several environments.
+"""Runs the TensorFlow tests against the installed wheel in several environments.
 
     python tools/tensorflow_tests.py .venvs/tf-2.15 .venvs/tf-2.21
     python tools/tensorflow_tests.py .venvs/tf-2.15 --tests tests/with_tensorflow/test_tf_client.py
 
-Prints a table. Fails if a test failed in one of them, or if no test of TensorFlow passed there.
+Prints a table. Fails if a test failed, or if no TensorFlow test passed, in one of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COLUMNS = ("environment", "TensorFlow", "Python", "NumPy", "passed", "skipped", 
 
 
 def main() -> int:
-    """Returns 0 when all went well in all environments."""
+    """Returns 0 if the tests passed in all environments."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("environments", nargs="+", type=pathlib.Path)
     parser.add_argument("--tests", nargs="+", help="instead of all that concern TensorFlow")
@@ -65,7 +65,7 @@ def run_in(environment: pathlib.Path, tests: list[str]) -> dict[str, Any]:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         result = pathlib.Path(directory, "result.json")
-        # Neither this process nor a child of a test may find the source tree on its path.
+        # This process and the children of tests must not have the source tree on their path.
         variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
         python = environment.absolute() / "bin" / "python"
         status = subprocess.run(
@@ -85,7 +85,7 @@ def run_in(environment: pathlib.Path, tests: list[str]) -> dict[str, Any]:
 
 
 def run_inside(result: pathlib.Path, tests: list[str]) -> int:
-    """Runs the tests in this process, which belongs to the environment that is to be tested."""
+    """Runs the tests in this process, whose interpreter is that of the environment."""
     import numpy as np
     import pytest
     import tensorflow as tf
@@ -115,18 +115,18 @@ class Tally:
         self._ends: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Notes the worst that is told of a test, its preparation and its end included."""
+        """Records the worst result of a test, including its setup and teardown."""
         worst = {"passed": 0, "skipped": 1, "failed": 2}
         before = self._ends.get(report.nodeid, "passed")
         self._ends[report.nodeid] = max(before, report.outcome, key=worst.__getitem__)
 
     def pytest_collectreport(self, report: Any) -> None:
-        """Notes files that cannot be imported or that skip themselves."""
+        """Records files that cannot be imported or that skip themselves."""
         if report.outcome != "passed":
             self._ends[report.nodeid] = report.outcome
 
     def counts(self) -> dict[str, int]:
-        """Returns how many tests ended in which way."""
+        """Returns the number of tests by result."""
         counter = Counter(self._ends.values())
         with_tensorflow = sum(
             end == "passed" and "tensorflow" in nodeid for nodeid, end in self._ends.items()

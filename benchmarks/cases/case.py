@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a case is."""
+"""The description of a case."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import measure
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """One figure that a case reports, and what it should reach.
+    """One figure that a case reports, with its target.
 
     Attributes:
       name: Name within the case.
       unit: Unit of the value.
       lower_is_better: True for times and sizes.
       target_ratio: The first package's value divided by the second's should be at least this (at
-        most, when lower is better). `None` when there is no target.
+        most, if lower is better). `None`: no target.
       limit: The value itself should be at least (at most) this. Except for times it is not judged
-        in a quick run, whose tables are too small and whose measurements are too short.
+        in a quick run, because its tables are too small and its measurements too short.
     """
 
     name: str
@@ -36,10 +36,10 @@ class Case:
 
     Attributes:
       name: Name on the command line.
-      description: What is done, in one sentence.
-      run: Does it and returns a figure for every metric.
-      metrics: What it reports.
-      needs: Modules that the interpreter must have; without them the case is skipped.
+      description: One sentence about the measurement.
+      run: Runs the case and returns a figure for every metric.
+      metrics: The metrics that it reports.
+      needs: Modules that are required; without them the case is skipped.
     """
 
     name: str

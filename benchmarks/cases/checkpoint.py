@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saving a server's tables and loading them, and how long clients wait meanwhile."""
+"""Saving and loading a server's tables, and the latency of clients meanwhile."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _save_alone(server: ServerUnderTest) -> measure.Figure:
 def _save_under_load(
     server: ServerUnderTest, payload: payloads.Payload, scale: measure.Scale
 ) -> Figures:
-    """One client inserts and one samples; both note every call, before and during the save."""
+    """One client inserts and one samples; both record every call, before and during the save."""
     with (
         probes.open_probe("insert", server.address, payload) as inserting,
         probes.open_probe("sample", server.address, payload) as sampling,
@@ -74,7 +74,7 @@ def _save_under_load(
     for kind, made in calls.items():
         begin, end = made[:, 0], made.sum(axis=1)
         figures |= _latencies(f"{kind}_calm", made[(begin > calm) & (end < started)])
-        # A call counts when any part of it fell into the save.
+        # A call counts if any part of it was during the save.
         figures |= _latencies(f"{kind}_saving", made[(end > started) & (begin < ended)])
     return figures
 
@@ -90,7 +90,7 @@ def _latencies(name: str, calls: np.ndarray) -> Figures:
 
 
 def _load(table: TableSpec, root: str, payload: payloads.Payload, count: int) -> measure.Figure:
-    """Makes a server of what was saved, in this process, and looks at what it holds."""
+    """Loads the checkpoint into a server in this process, and checks its items."""
     cpu_before = time.process_time()
     started = time.perf_counter()
     server = build_server([table], root)

@@ -23,10 +23,10 @@ from cases.sampling import BATCH
 
 Figures = Mapping[str, measure.Figure]
 
-# Batches that TensorFlow keeps ready. A deeper buffer would only hold older samples.
+# Batches that TensorFlow prefetches. A larger buffer would only hold older samples.
 _PREFETCH = 2
 _NEEDS = ("tensorflow",)
-# Until then TensorFlow sizes its buffers, and the memory of batches is fresh from the system.
+# Until then TensorFlow sizes its buffers, and the memory of batches is new from the system.
 _SETTLING_BATCHES = 16
 _SETTLING_SECONDS = 1.0
 
@@ -36,7 +36,7 @@ def dataset(
 ) -> Any:
     """Returns a `TrajectoryDataset` of a table of `payload`.
 
-    Two batches in flight is what the documentation of dm-reverb recommends.
+    The documentation of dm-reverb recommends two batches in flight.
     """
     import tensorflow as tf
 
@@ -63,7 +63,7 @@ def batches(address: str, payload: payloads.Payload, *, size: int, workers: int)
 
 
 def require_batch(payload: payloads.Payload, batch: Any, size: int) -> None:
-    """Raises `ValueError` when a batch is not of `size` different-looking items of `payload`."""
+    """Raises `ValueError` unless a batch has `size` different items of `payload`."""
     columns = [np.asarray(batch.data[name]) for name in sorted(batch.data)]
     keys = np.asarray(batch.info.key)
     if keys.dtype != np.uint64 or len(keys) != size or any(len(c) != size for c in columns):
@@ -92,7 +92,7 @@ def _batched(
     table = dataclasses.replace(table_for(payload), sampler=sampler)
     with open_server(where, [table]) as server:
         _filled(server, payload, items)
-        # Nobody else holds the iterator: it has to go before the server does.
+        # The last reference: the iterator must be deleted before the server stops.
         figure = _rate_of(
             batches(server.address, payload, size=size, workers=workers),
             payload,
@@ -131,7 +131,7 @@ def _settle(iterator: Iterator[Any]) -> None:
 def _one_at_a_time(
     scale: measure.Scale, *, payload: payloads.Payload, items: int, in_flight: int, stride: int
 ) -> Figures:
-    """TensorFlow's own loop takes the items and hands every `stride`-th one to Python."""
+    """TensorFlow's own loop consumes the items and passes every `stride`-th one to Python."""
     with open_server("remote", [table_for(payload)]) as server:
         _filled(server, payload, items)
         samples = dataset(server.address, payload, in_flight=in_flight)
@@ -158,7 +158,7 @@ def _rate_of_shard(
 
 
 def _first_item(scale: measure.Scale) -> Figures:
-    """How long a program waits when it begins to read, the making of the dataset left out."""
+    """Measures the time to the first item, without making the dataset."""
     with open_server("remote") as server:
         _filled(server, payloads.SMALL, 1_000)
         samples = dataset(server.address, payloads.SMALL)
@@ -168,13 +168,13 @@ def _first_item(scale: measure.Scale) -> Figures:
             sample = next(iter(samples))
             durations.append(time.perf_counter() - started)
             payloads.SMALL.require([sample.data[name] for name in sorted(sample.data)])
-    # The first one traces functions, which is done once a program.
+    # The first one traces functions, which is done once per program.
     return {"p50": measure.Figure(statistics.median(durations[1:]), operations=len(durations) - 1)}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-    """What a dataset is filled with, and the ratios that it should reach."""
+    """The data of a dataset, and the target ratios."""
 
     payload: payloads.Payload
     words: str

@@ -34,7 +34,7 @@ def _one_writer(
     with open_server(where, [table_for(payload)]) as server:
         actor = actors.TrajectoryActor(server.client, payload, chunk_length=chunk_length)
         if payload is payloads.LARGE:
-            # A full table: otherwise the figure is how fast the system hands out fresh memory.
+            # A full table: otherwise the figure would measure the allocation of new memory.
             actor.write(table_for(payload).max_size)
         figure = measure.rate(actor.write, scale, server_cpu=server.cpu_seconds)
         (sample,) = server.client.sample("table", 1, emit_timesteps=False)
@@ -47,7 +47,7 @@ def _several_processes(scale: measure.Scale, *, number: int) -> Figures:
         open_server("remote") as server,
         actors.open_actors(number, server.address, payloads.SMALL) as writers,
     ):
-        # Two rounds: the first finds out how many items fill the time.
+        # Two rounds: the first calibrates the number of items.
         probe = 500 if scale.quick else 2_000
         count = max(probe, round(probe / writers.write(probe) * scale.seconds))
         return {

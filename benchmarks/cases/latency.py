@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long one call takes when nothing else is going on."""
+"""The latency of single calls on an idle server."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def _per_item(
             writers, server.address, payload, warmup=_WARM_UP_ITEMS // writers
         ) as processes,
     ):
-        # What threads, connections and code cost once is not the items' memory.
+        # The fixed memory of threads, connections and code does not belong to the items.
         server.client.reset("table")
         before = server.resident_bytes()
         processes.write(count)

@@ -23,19 +23,19 @@ Fetch = Callable[[Any], tuple[np.ndarray, list[np.ndarray]]]
 
 _SAMPLES_PER_INSERT = 8.0
 _MIN_SIZE = 1_000
-# More than any learner uses up; the actor is ended with the case.
+# More than any learner consumes; the actor is stopped at the end of the case.
 _WITHOUT_END = 100_000_000
 
 
 def _samples_of(client: Any) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Returns a batch through `client.sample`, as a program for the peer has to."""
+    """Returns a batch through `client.sample`, as programs for the peer must do."""
     samples = list(client.sample("table", BATCH, emit_timesteps=False))
     columns = [np.stack(column) for column in zip(*(s.data for s in samples), strict=True)]
     return np.asarray([sample.info.key for sample in samples], np.uint64), columns
 
 
 def _one_process(scale: measure.Scale) -> Figures:
-    """One thread inserts 32 items, samples a batch, updates its priorities, and begins again."""
+    """One thread inserts 32 items, samples a batch, updates its priorities, and repeats."""
     with open_server("remote", [TableSpec(sampler="prioritized", max_size=100_000)]) as server:
         actor = actors.TrajectoryActor(server.client, payloads.SMALL)
         actor.write(_MIN_SIZE)
@@ -51,7 +51,7 @@ def _one_process(scale: measure.Scale) -> Figures:
 def _actor_and_learner(
     scale: measure.Scale, *, open_learner: Callable[[ServerUnderTest], Callable[[], None]]
 ) -> Figures:
-    """An actor process writes as fast as the limiter lets it; this process learns."""
+    """An actor process writes as fast as the limiter allows; this process learns."""
     table = TableSpec(
         sampler="prioritized",
         max_size=100_000,
@@ -73,7 +73,7 @@ def _actor_and_learner(
 
 
 def _calling(fetch: Fetch) -> Callable[[ServerUnderTest], Callable[[], None]]:
-    """Returns what opens a learner that calls `fetch` for each batch."""
+    """Returns a function that opens a learner that calls `fetch` for each batch."""
     return lambda server: partial(_learn_once, server.client, fetch)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changing priorities in batches of 256."""
+"""Updating priorities in batches of 256."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DIFFERENT_BATCHES = 16
 
 
 def update_batches(client: Any, table: str = "table") -> list[dict[int, float]]:
-    """Returns updates of items in the table, made beforehand: only the call is measured."""
+    """Returns updates of items in the table, made in advance so that only the call is measured."""
     samples = client.sample(table, BATCH * _DIFFERENT_BATCHES, emit_timesteps=False)
     keys = [sample.info.key for sample in samples]
     priorities = np.random.default_rng(0).uniform(0.1, 10, len(keys)).tolist()

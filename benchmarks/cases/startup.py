@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long it takes until a program can begin."""
+"""The startup time of a program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IMPORTS = 5
 
 def _import_time(scale: measure.Scale) -> Mapping[str, measure.Figure]:
     imports = 3 if scale.quick else _IMPORTS
-    # The first import finds the files on the disk, the others in memory; only those count.
+    # The first import reads the files from disk, the others from memory; only those count.
     seconds = [_import_once() for _ in range(1 + imports)][1:]
     return {"seconds": measure.Figure(statistics.median(seconds), operations=imports)}
 

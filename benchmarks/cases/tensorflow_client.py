@@ -39,7 +39,7 @@ def _sample(scale: measure.Scale, *, where: str) -> Figures:
         def sample(count: int) -> None:
             for _ in range(count):
                 received = client.sample("table", dtypes)
-            # The first step of an item; the check wants an axis of time.
+            # The first step of an item; the check requires a time axis.
             payloads.SMALL.require([np.asarray(column)[None] for column in received.data])
 
         return {"rate": measure.rate(sample, scale, server_cpu=server.cpu_seconds)}

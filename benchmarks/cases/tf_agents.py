@@ -27,7 +27,7 @@ _EPISODE = 100
 _ITEMS = 5_000
 _BATCH = 64
 _ENVIRONMENTS = 32
-# Batches that are read before anything is measured.
+# Batches that are read before the measurement.
 _SETTLING_BATCHES = 50
 
 
@@ -56,7 +56,7 @@ def _frame_spec(observation: tuple[int, ...]) -> Any:
 
 
 def _frames(observation: tuple[int, ...], rows: int | None = None) -> list[Any]:
-    """Returns the frames of one episode; with `rows`, of that many environments in step."""
+    """Returns the frames of one episode; with `rows`, of that many parallel environments."""
     from tf_agents.trajectories import trajectory
 
     batch = () if rows is None else (rows,)
@@ -142,7 +142,7 @@ def _observed_batches(scale: measure.Scale) -> Figures:
 
 
 def _writer_of(observer: Any, frames: list[Any]) -> Callable[[int], None]:
-    """Returns a function that shows that many frames to an observer and waits for the server."""
+    """Returns a function that passes frames to an observer and waits for confirmation."""
 
     endless = itertools.cycle(frames)
 
@@ -190,7 +190,7 @@ def _batches(
 ) -> Figures:
     with _buffer(adapter, observation, length) as buffer:
         _fill(adapter, buffer, observation, length)
-        # Nobody else holds the iterator: it has to go before the server does.
+        # The last reference: the iterator must be deleted before the server stops.
         figure = measure.rate(_reader(_iterator(buffer, length), length), scale, per_call=_BATCH)
     return {"rate": figure}
 

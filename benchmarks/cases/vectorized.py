@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing many environments or many steps at once, where the package offers it."""
+"""Writing many environments or many steps at once, if the package supports it."""
 
 from __future__ import annotations
 
