@@ -47,7 +47,7 @@ class CheckpointerOptions:
     name: str | None = None
 
     def __repr__(self) -> str:
-        """Equal to dm-reverb's, which programs print; plus the name if there is one."""
+        """Equal to dm-reverb's text, which programs print, plus the name if there is one."""
         name = "" if self.name is None else f", name={self.name}"
         return f"TFRecordCheckpointer(root_dir={self.path or ''}, group={self.group}{name})"
 

@@ -25,8 +25,7 @@ __all__ = ["Client", "Writer"]
 # bounded, because otherwise a mistyped address would look like a hang.
 DEFAULT_CONNECT_TIMEOUT_S = 60.0
 
-# A peer that vanished is detected after at most their sum. A frozen peer is tolerated for the
-# second.
+# A peer that vanished is detected within their sum. A peer may freeze for less than the timeout.
 DEFAULT_KEEPALIVE_S = 10.0
 DEFAULT_KEEPALIVE_TIMEOUT_S = 5.0
 
@@ -98,7 +97,7 @@ class Client:
 
     @property
     def server_address(self) -> str:
-        """The address as it was given."""
+        """Address of the server, as given to the constructor."""
         return self._server_address
 
     def insert(self, data: Any, priorities: Mapping[str, float]) -> None:
@@ -163,7 +162,7 @@ class Client:
     ) -> Writer:
         """Makes a legacy writer, whose items are the last few steps.
 
-        Blocks until the server has sent its tables' signatures; they are cached.
+        Blocks until the server has sent its tables' signatures, which are cached.
 
         Args:
           max_sequence_length: Length of the longest item, in steps.
@@ -203,11 +202,11 @@ class Client:
     ) -> TrajectoryWriter:
         """Makes a writer whose items are arbitrary slices of its history.
 
-        Blocks until the server has sent its tables' signatures; they are cached. Does not block if
+        Blocks until the server has sent its tables' signatures, which are cached. Does not block if
         `validate_items` is False.
 
         Args:
-          num_keep_alive_refs: How many of the newest values of each column new items may use.
+          num_keep_alive_refs: Number of newest values of each column that new items may use.
           validate_items: Compares items with their table's signature before they are sent.
           get_signature_timeout_ms: Ignored; accepted for programs written for early versions of
             dm-reverb. The client's `connect_timeout_s` bounds the wait.
@@ -227,7 +226,7 @@ class Client:
 
         Args:
           batch_size: Number of environments, `B`.
-          num_keep_alive_refs: How many of the newest values of each column and environment new
+          num_keep_alive_refs: Number of newest values of each column and environment that new
             items may use.
           validate_items: As in `trajectory_writer`.
 
@@ -252,7 +251,7 @@ class Client:
     ) -> SequenceWriter:
         """Makes a writer that turns every sequence of steps, or every episode, into an item.
 
-        Blocks until the server has sent its tables' signatures; they are cached.
+        Blocks until the server has sent its tables' signatures, which are cached.
 
         Args:
           tables: Names of the tables; every item is inserted into each of them.

@@ -74,7 +74,7 @@ class NestWriter(Generic[_NativeWriter]):
 
         Args:
           path: Path of the column in the data, as in `tree.flatten_with_path`: `("obs", 0)`.
-          num_keep_alive_refs: How many of the newest values of the column new items may use.
+          num_keep_alive_refs: Number of newest values of the column that new items may use.
           max_chunk_length: Number of values per chunk; `None`: the writer chooses it.
 
         Raises:

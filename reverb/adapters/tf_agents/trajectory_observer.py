@@ -25,7 +25,8 @@ class ReverbAddTrajectoryObserver(FrameObserver):
     * dropped by default;
     * with `pad_end_of_episodes`: the first of them is padded, if it has a frame that is in no other
       window, so that no frame is lost;
-    * with `tile_end_of_episodes` too: all of them that begin with a frame are padded.
+    * with `tile_end_of_episodes` too: all of them that begin with a frame of the episode are
+      padded.
 
     A padding frame has step_type LAST, next_step_type FIRST and zeros everywhere else.
 
@@ -66,8 +67,9 @@ class ReverbAddTrajectoryObserver(FrameObserver):
           py_client: The client to write through.
           table_name: The table or tables to write each window to.
           sequence_length: Number of frames of a window.
-          stride_length: Number of frames from the start of a window to that of the next. With
-            `sequence_length` or more, windows do not overlap; with more, frames are skipped.
+          stride_length: Number of frames from the start of a window to that of the next. If it
+            equals `sequence_length`, windows do not overlap; if it is greater, the frames between
+            them are skipped.
           priority: Priority of the items: a number, or a function of the window, a nest of arrays
             `[sequence_length, ...]`. A function requires that the window is decoded.
           pad_end_of_episodes: See the class.

@@ -106,7 +106,7 @@ class ReverbAdder:
 
         Args:
           client: Client of the server with the tables.
-          max_sequence_length: How many of the newest steps new items may use.
+          max_sequence_length: Number of newest steps that new items may use.
           max_in_flight_items: `add` waits while more items than this are unconfirmed; `None`: it
             never waits.
           delta_encoded: Ignored, as in Acme.
