@@ -11,11 +11,12 @@ from calls import answer_calls, offer
 from control import CONTROL
 from datasets import DATASETS
 from patterns import PATTERNS
-from reading import READING
 from servers import RemoteServers
 from tensors import TENSORS
 from world import SKIPPED, World, attempt
 from writing import WRITING
+
+from reading import READING
 
 _STEPS: dict[str, Callable[[World, dict[str, Any]], Any]] = {
     **CONTROL,

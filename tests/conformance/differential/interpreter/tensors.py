@@ -8,12 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 import tree
-from reading import encode_replay
 from values import leaves_of
 from values import step as step_of
 from world import SKIPPED, World
 
 import reverb
+from reading import encode_replay
 
 
 def _insert(world: World, step: dict[str, Any]) -> Any:
