@@ -2,6 +2,7 @@
 """Fixtures that tests of several features share: servers, and the two ways to reach one."""
 
 import contextlib
+import pathlib
 import re
 
 import pytest
@@ -88,3 +89,41 @@ def background():
 def root(tmp_path):
     """A directory for checkpoints; it does not exist yet."""
     return tmp_path / "checkpoints"
+
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+# What follows `python` names the library that a block needs besides NumPy.
+_PYTHON_BLOCK = r"^```python{library}\n(.*?)^```$"
+
+
+@pytest.fixture
+def run_snippets(monkeypatch, tmp_path):
+    """Runs the snippets of the README and of docs/ that need a library, page by page.
+
+    `pages = run_snippets(" tensorflow")` returns the pages that have any.
+    """
+    monkeypatch.chdir(tmp_path)
+
+    def run_snippets(library, root=ROOT):
+        paths = [root / "README.md", *sorted(root.glob("docs/**/*.md"))]
+        return [path.relative_to(root).as_posix() for path in paths if _run_page(path, library) > 0]
+
+    return run_snippets
+
+
+def _run_page(path, library):
+    """Runs the blocks of a page one after another; returns how many there are."""
+    text = path.read_text(encoding="utf-8")
+    block = re.compile(_PYTHON_BLOCK.format(library=library), re.MULTILINE | re.DOTALL)
+    blocks = list(block.finditer(text))
+    names = {"__name__": "snippet"}
+    try:
+        for match in blocks:
+            # Empty lines in front, so that an error names the line of the file.
+            source = "\n" * text.count("\n", 0, match.start(1)) + match.group(1)
+            exec(compile(source, str(path), "exec"), names)
+    finally:
+        if "server" in names:
+            names["server"].stop()
+    return len(blocks)

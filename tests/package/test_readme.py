@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quick start of the README runs as it stands there."""
+"""The snippets of the README and of the pages in docs/ run as they stand."""
 
 from __future__ import annotations
 
@@ -8,35 +8,51 @@ import re
 
 import pytest
 
-README = pathlib.Path(__file__).parents[2] / "README.md"
+ROOT = pathlib.Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = [README, *sorted(ROOT.glob("docs/**/*.md"))]
 
-# What stands behind `python` names the library that a block needs besides.
-_BLOCK = r"^```python{library}\n(.*?)^```$"
+# Snippets that a test runs. The words after `python` name a library; each has a test beside it.
+RUN = {"python", "python tensorflow", "python tf-agents", "python acme"}
+# Blocks that are only shown. `python shown` is for Python that cannot run by itself.
+SHOWN = {"python shown", "sh", "console", "text", "yaml"}
 
 
-def python_blocks(text: str, library: str = "") -> list[str]:
-    """Returns the blocks for a library, each behind as many lines as stand before it."""
-    return [
-        "\n" * text.count("\n", 0, match.start(1)) + match.group(1)
-        for match in re.finditer(_BLOCK.format(library=library), text, re.MULTILINE | re.DOTALL)
+def test_snippets_run(run_snippets):
+    assert run_snippets("") == [
+        "README.md",
+        "docs/concepts.md",
+        "docs/howto/checkpoints.md",
+        "docs/howto/connections.md",
+        "docs/howto/export.md",
+        "docs/howto/testing.md",
+        "docs/howto/waiting.md",
     ]
 
 
-@pytest.mark.parametrize(("library", "count"), [("", 6), (" acme", 1)])
-def test_python_blocks_run_one_after_another(library, count):
-    blocks = python_blocks(README.read_text(encoding="utf-8"), library)
-    assert len(blocks) == count
-    names: dict[str, object] = {"__name__": "readme"}
-    try:
-        for block in blocks:
-            exec(compile(block, str(README), "exec"), names)
-    finally:
-        if "server" in names:
-            names["server"].stop()
+def test_snippets_for_acme_run(run_snippets):
+    assert run_snippets(" acme") == ["docs/howto/acme.md"]
 
 
-def test_python_blocks_keep_their_line_numbers():
-    text = "# Title\n\n```python\na = 1\n```\n\ntext\n\n```python\nb = 2\n```\n"
-    first, second = python_blocks(text)
-    assert first.splitlines()[3] == "a = 1"
-    assert second.splitlines()[9] == "b = 2"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_block_says_whether_it_is_run(page):
+    fences = re.findall(r"^ *```(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(fences) % 2 == 0
+    for info, end in zip(fences[::2], fences[1::2], strict=True):
+        assert end == ""
+        assert info in RUN | SHOWN or re.match(r"\{\S+\}", info)
+
+
+def test_the_readme_is_short_and_begins_with_the_commands():
+    lines = README.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 200
+    for command in ("make demo", "make test", "pip install ."):
+        assert any(line.startswith(command) for line in lines[:60])
+
+
+def test_snippets_keep_their_line_numbers(run_snippets, tmp_path):
+    text = "# Title\n\n```python\na = 1\n```\n\n```python\na / 0\n```\n"
+    (tmp_path / "README.md").write_text(text)
+    with pytest.raises(ZeroDivisionError) as caught:
+        run_snippets("", tmp_path)
+    assert caught.traceback[-1].lineno + 1 == text.splitlines().index("a / 0") + 1
