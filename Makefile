@@ -31,7 +31,8 @@ NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
 # Stamps: what was done already is not done again until its inputs change.
 SETUP_DONE := $(VENV)/.setup-done
 BUILD_DONE := $(VENV)/.build-done
-DOCS_DONE := $(VENV)/.docs-tools-done
+DOCS_ENV := .venvs/docs
+DOCS_DONE := $(DOCS_ENV)/.setup-done
 PEER_DONE := $(PEER)/.setup-done
 WHEEL_DONE := dist/.wheel-done
 # dm-reverb 0.14 was built for this one; its datasets are compared with ours there.
@@ -71,8 +72,8 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 	--ignore-disjoint-bases
 
 .PHONY: help setup build release test test-all test-tf check fix proto bench demo demo-numpy demo-acme \
-	demo-quick notebooks notebooks-quick test-integrations docs wheel clean conformance differential rust-tests \
-	environments
+	demo-quick notebooks notebooks-quick test-integrations docs docs-pages wheel clean conformance \
+	differential rust-tests environments
 
 help: ## print this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -140,23 +141,28 @@ demo-acme: $(ACME_ENV)/.wheel-done ## learn CartPole with Acme
 demo-quick: ## all demos with a small budget, for CI
 	$(MAKE) demo demo-numpy demo-acme DEMO='--budget quick'
 
+# Executed copies are what `make docs` shows; those with small settings are not worth showing.
+RUN_NOTEBOOKS := $(if $(REVERB_NOTEBOOK_QUICK),,--executed notebooks/executed)
 NOTEBOOK_WHEELS := $(NOTEBOOK_ENV)/.wheel-done $(TF_AGENTS_ENV)/.wheel-done $(ACME_ENV)/.wheel-done
 notebooks: $(NOTEBOOK_DONE) $(NOTEBOOK_WHEELS) ## run notebooks/, each in the environment that it names
-	$(NOTEBOOK_ENV)/bin/python tools/run_notebooks.py --environment tensorflow $(NOTEBOOKS)
-	$(TF_AGENTS_ENV)/bin/python tools/run_notebooks.py --environment tf-agents $(NOTEBOOKS)
-	$(ACME_ENV)/bin/python tools/run_notebooks.py --environment acme $(NOTEBOOKS)
+	$(NOTEBOOK_ENV)/bin/python tools/run_notebooks.py $(RUN_NOTEBOOKS) --environment tensorflow $(NOTEBOOKS)
+	$(TF_AGENTS_ENV)/bin/python tools/run_notebooks.py $(RUN_NOTEBOOKS) --environment tf-agents $(NOTEBOOKS)
+	$(ACME_ENV)/bin/python tools/run_notebooks.py $(RUN_NOTEBOOKS) --environment acme $(NOTEBOOKS)
 
 notebooks-quick: ## run notebooks/ with small settings, for CI
 	REVERB_NOTEBOOK_QUICK=1 $(MAKE) notebooks
 
-docs: build $(DOCS_DONE) ## write the reference of both languages to docs/build/
-	mkdir -p docs/build
-	echo '*' > docs/build/.gitignore
-	$(PY) -m pdoc --docformat google --output-directory docs/build/python reverb
+docs: docs-pages ## build the documentation into site/ (EXECUTED=1: run the notebooks first, for their output)
 	RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' \
 		cargo doc --workspace --no-deps --document-private-items
-	rm -rf docs/build/rust
-	cp -R target/doc docs/build/rust
+	cp -R target/doc site/rust
+	$(PY) tools/check_site.py site
+
+# Every warning is an error: a dead link, a public name without a page, a docstring that does not parse.
+docs-pages: build $(DOCS_DONE) $(if $(EXECUTED),notebooks)
+	rm -rf site
+	PYTHONPATH=. $(DOCS_ENV)/bin/python -m sphinx --fail-on-warning --keep-going --nitpicky --fresh-env \
+		--quiet --builder html --doctree-dir target/doctrees docs site
 
 wheel: $(WHEEL_DONE) ## build the wheel into dist/ and check what it holds
 	$(PYTEST) --noconftest -m 'not slow' tests/package/test_wheel.py
@@ -172,15 +178,16 @@ differential: build $(PEER_DONE) .venvs/tf-$(PEER_TF)/.wheel-done ## run random 
 		--programs $(PROGRAMS) $(if $(SEED),--seed $(SEED))
 
 clean: ## remove everything that make made, environments included
-	rm -rf target $(VENV) .venvs dist docs/build demo_output benchmarks/results \
+	rm -rf target $(VENV) .venvs dist site notebooks/executed demo_output benchmarks/results \
 		.pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find reverb tests benchmarks examples tools -name __pycache__ -prune -exec rm -rf {} +
-	rm -f reverb/core/_native*.so $(SHIM)
+	rm -f reverb/core/_native*.so $(SHIM) docs/tutorials/*.ipynb
 
 # ---- What the targets above stand on --------------------------------------------------------------
 
 # Downloads and unpacks what later steps of .ci/run need, while the compiler works.
-environments: $(TF:%=.venvs/tf-%/.setup-done) $(INTEGRATIONS:%=.venvs/%/.setup-done) $(NOTEBOOK_DONE)
+environments: $(TF:%=.venvs/tf-%/.setup-done) $(INTEGRATIONS:%=.venvs/%/.setup-done) $(NOTEBOOK_DONE) \
+	$(DOCS_DONE)
 
 # Compiles the Rust tests without running them; .ci/run does that beside the build.
 rust-tests:
@@ -226,8 +233,10 @@ $(INTEGRATION_SETUPS): .venvs/%/.setup-done: tests/integrations/requirements/%.t
 	tests/integrations/set_up.sh $(@D) $(TF_PYTHON)
 	touch $@
 
-$(DOCS_DONE): $(SETUP_DONE)
-	$(PY) -m pip install --quiet --disable-pip-version-check pdoc
+$(DOCS_DONE): pyproject.toml tools/requirements.py
+	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
+		$$($(@D)/bin/python tools/requirements.py pyproject.toml docs)
 	touch $@
 
 $(PEER_DONE): benchmarks/peer/setup.sh benchmarks/peer/requirements.txt

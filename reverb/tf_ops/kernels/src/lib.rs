@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! TensorFlow's custom ops: sample, insert and update inside a graph.
 //!
-//! Nothing of TensorFlow is linked. [`register`] looks the functions of its stable C API up in the
+//! Nothing of TensorFlow is linked. `register` looks the functions of its stable C API up in the
 //! process, so one binary serves every TensorFlow, and works where there is none. It must be called
 //! while `tf.load_op_library` loads a library, because only what is registered at that time becomes
 //! Python functions; the shim beside this crate does so.
