@@ -14,6 +14,11 @@ class SampleInfo(NamedTuple):
     Fields are Python numbers in `Client.sample`, arrays `[B]` in `Client.sample_batch`, and tensors
     in TensorFlow datasets.
 
+    Example:
+      >>> info = client.sample_batch("table", 1).info
+      >>> print(info.probability, info.table_size, info.times_sampled)
+      [1.] [1] [1]
+
     Attributes:
       key: uint64 that identifies the item in its table.
       probability: float64, the probability of sampling this item at that moment; 0.0 in a scan.
@@ -51,6 +56,11 @@ class SampleInfo(NamedTuple):
 
 class ReplaySample(NamedTuple):
     """An item, or one step of it.
+
+    Example:
+      >>> sample = client.sample_batch("table", 1)
+      >>> print(sample.data[0].shape, sample.info.priority)
+      (1, 1, 4) [1.]
 
     Attributes:
       info: State of the item when it was sampled.

@@ -26,6 +26,11 @@ class TableInfo:
     Fields that are messages have the methods of protobuf, for example
     `info.sampler_options.WhichOneof("distribution")`.
 
+    Example:
+      >>> info = client.server_info()["table"]
+      >>> print(info.current_size, info.max_size, info.rate_limiter_info.min_size_to_sample)
+      1 1000 1
+
     Attributes:
       name: Name of the table.
       sampler_options: Message `KeyDistributionOptions` of the sampler.
@@ -81,6 +86,12 @@ class TableInfo:
 @dataclasses.dataclass(frozen=True)
 class CheckpointStatus:
     """Status of a server's checkpoints.
+
+    Example:
+      >>> path = client.checkpoint()
+      >>> status = client.checkpoint_status()
+      >>> print(status.num_saved, status.latest_path == path, status.latest_error)
+      1 True None
 
     Attributes:
       is_saving: Whether the server is saving.

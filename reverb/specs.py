@@ -88,6 +88,11 @@ class BoundedTensorSpec(TensorSpec):
 
     The bounds are documentation; values are not checked against them.
 
+    Example:
+      >>> spec = BoundedTensorSpec([2], np.float32, minimum=0.0, maximum=1.0)
+      >>> spec.maximum
+      array(1., dtype=float32)
+
     Attributes:
       minimum: Array of the spec's dtype, of its shape or broadcastable to it.
       maximum: Array of the spec's dtype, of its shape or broadcastable to it.

@@ -20,6 +20,11 @@ class TableStatistics:
     A value is `None` if there are no items, or if it is unknown. The length of an item is the
     number of steps of its longest column.
 
+    Example:
+      >>> statistics = reverb.checkpointers.read(client.checkpoint()).statistics()["table"]
+      >>> print(statistics.num_items, statistics.priority_max)
+      1 1.0
+
     Attributes:
       num_items: Number of items.
       num_chunks: Number of distinct chunks that the items refer to.

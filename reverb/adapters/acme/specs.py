@@ -13,6 +13,15 @@ class EnvironmentSpec(NamedTuple):
 
     Leaves are any objects with a `shape` and a `dtype`.
 
+    Example:
+      >>> spec = reverb.specs.TensorSpec
+      >>> environment_spec = EnvironmentSpec(
+      ...     observations=spec([4], np.float32),
+      ...     actions=spec([], np.int32),
+      ...     rewards=spec([], np.float32),
+      ...     discounts=spec([], np.float32),
+      ... )
+
     Attributes:
       observations: Nest of specs.
       actions: Nest of specs.

@@ -9,6 +9,10 @@ __all__ = ["Transition"]
 class Transition(NamedTuple):
     """A transition over one step or several, with the fields of `acme.types.Transition`.
 
+    Example:
+      >>> Transition(np.zeros(4), np.int32(1), 1.0, 0.99, np.ones(4)).reward
+      1.0
+
     Attributes:
       observation: Nest of arrays `[...]`, the observation before the first step.
       action: Nest of arrays `[...]`, the action of the first step.
