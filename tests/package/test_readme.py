@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = [README, *sorted(ROOT.glob("docs/**/*.md"))]
 

@@ -5,7 +5,7 @@ import pathlib
 import subprocess
 import sys
 
-TOOL = pathlib.Path(__file__).parents[1] / "tools" / "check_site.py"
+TOOL = pathlib.Path(__file__).parents[2] / "tools" / "check_site.py"
 
 
 def check(site):

@@ -12,7 +12,7 @@ if sys.version_info >= (3, 11):
 else:
     from pip._vendor import tomli as tomllib
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "tests" / "integrations" / "requirements"
 
 
