@@ -3,9 +3,9 @@
 //!
 //! All tables are locked together for as long as it takes to note their counters, and the time of
 //! their newest item. From then on every change of an older item first notes the item as it was
-//! ([`Before`]), and the slots are copied some hundreds at a time, with the lock free in between.
-//! What was noted and what was copied make up the tables at that moment, however long the copying
-//! takes. Data is shared and not copied.
+//! ([`BeforeImages`]), and the slots are copied some hundreds at a time, with the lock free in
+//! between. What was noted and what was copied make up the tables at that moment, however long the
+//! copying takes. Data is shared and not copied.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

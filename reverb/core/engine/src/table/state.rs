@@ -2,7 +2,7 @@
 //! The heart of a table: what it holds and what each operation does to it.
 //!
 //! Everything here happens at once and never waits; the same operations on the same seed give the
-//! same result. Time is told by the caller. [`super::turn`] decides who comes next, and
+//! same result. Time is told by the caller. [`super::wait_queues`] decides who comes next, and
 //! [`super::Table`] makes callers wait.
 //!
 //! [`super::snapshot`] copies a state while it goes on changing, and [`super::restore`] makes one
