@@ -30,6 +30,10 @@ __all__ = [
 class CheckpointerOptions:
     """The options of a checkpointer, as the server reads them.
 
+    Example:
+      >>> CheckpointerOptions(path="/tmp/checkpoints", keep_latest=3).keep_latest
+      3
+
     Attributes:
       path: Directory of checkpoints; `None`: a temporary directory, made by the first save.
       group: Must be empty for saving; groups are not supported.
@@ -53,7 +57,12 @@ class CheckpointerOptions:
 
 
 class CheckpointerBase(abc.ABC):
-    """The base of all checkpointers."""
+    """The base of all checkpointers.
+
+    Example:
+      >>> isinstance(DefaultCheckpointer(path="/tmp/checkpoints"), CheckpointerBase)
+      True
+    """
 
     @abc.abstractmethod
     def internal_checkpointer(self) -> CheckpointerOptions:
@@ -146,7 +155,15 @@ class DefaultCheckpointer(CheckpointerBase):
 
 
 class TempDirCheckpointer(DefaultCheckpointer):
-    """Saves to a new temporary directory, which is not removed."""
+    """Saves to a new temporary directory, which is not removed.
+
+    Example:
+      >>> checkpointer = TempDirCheckpointer()
+      >>> table = reverb.Table.queue("queue", 10)
+      >>> with reverb.Server([table], checkpointer=checkpointer) as server:
+      ...     server.localhost_client().checkpoint().startswith(checkpointer.path)
+      True
+    """
 
     def __init__(self) -> None:
         super().__init__(tempfile.mkdtemp())

@@ -29,6 +29,13 @@ __all__ = [
 class ReverbError(Exception):
     """The base of all errors of this package.
 
+    Example:
+      >>> try:
+      ...     client.sample_batch("no_such_table", 1)
+      ... except reverb.ReverbError as error:
+      ...     print(type(error).__name__)
+      TableNotFoundError
+
     Attributes:
       samples: In an error of `Client.sample_batch` or `Client.sample`: the items that were sampled
         and not returned, a list of `ReplaySample`. Otherwise empty.
@@ -42,7 +49,15 @@ class ReverbError(Exception):
 
 
 class DeadlineExceededError(ReverbError, RuntimeError):
-    """The deadline of a call or of a rate limiter passed; the text says what it waited for."""
+    """The deadline of a call or of a rate limiter passed; the text says what it waited for.
+
+    Example:
+      >>> try:
+      ...     client.sample_batch("replay", 1, timeout_ms=0)
+      ... except DeadlineExceededError:
+      ...     print("the table is empty")
+      the table is empty
+    """
 
 
 class InvalidArgumentError(ReverbError, ValueError):

@@ -160,7 +160,12 @@ class SampleToInsertRatio(RateLimiter):
 
 
 class Queue(RateLimiter):
-    """For queues: every item is sampled once; inserts wait while the table holds `size` items."""
+    """For queues: every item is sampled once; inserts wait while the table holds `size` items.
+
+    Example:
+      >>> Queue(10)
+      RateLimiter(samples_per_insert=1, min_diff_=0, max_diff=10, min_size_to_sample=1)
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__(
@@ -169,7 +174,12 @@ class Queue(RateLimiter):
 
 
 class Stack(RateLimiter):
-    """For stacks: the same rule as `Queue`."""
+    """For stacks: the same rule as `Queue`.
+
+    Example:
+      >>> Stack(10)
+      RateLimiter(samples_per_insert=1, min_diff_=0, max_diff=10, min_size_to_sample=1)
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__(

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executes all cells of notebooks; fails at the first error.
+"""Executes notebooks from the first cell to the last; fails at the first error.
 
     python tools/run_notebooks.py notebooks/*.ipynb
     python tools/run_notebooks.py --environment tf-agents notebooks/*.ipynb
 
-The kernel is this interpreter. The metadata of a notebook names its environment,
-`"reverb": {"environment": "tf-agents"}`; with `--environment` only notebooks of that environment
-are run. With REVERB_NOTEBOOK_QUICK=1 in the environment they use small settings. The files are not
-changed.
+The kernel is this interpreter. A notebook names what has to be installed there in its metadata,
+`"reverb": {"environment": "tf-agents"}`; with `--environment` only those that name it are run. With
+REVERB_NOTEBOOK_QUICK=1 in the environment they use small settings. The files stay as they are;
+`--executed DIRECTORY` writes copies with their output.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ TIMEOUT_S = 600
 
 
 def main() -> int:
-    """Returns 0 if every cell of the selected notebooks ran."""
+    """Returns 0 when every cell of every notebook that was chosen ran."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("notebooks", nargs="+", type=pathlib.Path)
     parser.add_argument("--environment", help="runs only the notebooks made for it; default: all")
+    parser.add_argument("--executed", type=pathlib.Path, help="directory for the executed copies")
     arguments = parser.parse_args()
     count = 0
     for path in arguments.notebooks:
@@ -37,6 +38,9 @@ def main() -> int:
         if arguments.environment not in (None, environment_of(path, notebook)):
             continue
         run(path, notebook)
+        if arguments.executed:
+            arguments.executed.mkdir(parents=True, exist_ok=True)
+            nbformat.write(notebook, arguments.executed / path.name)
         count += 1
     if count == 0:
         print(f"no notebook is made for {arguments.environment!r}", file=sys.stderr)
@@ -45,7 +49,7 @@ def main() -> int:
 
 
 def environment_of(path: pathlib.Path, notebook: nbformat.NotebookNode) -> str:
-    """Returns the environment that a notebook names."""
+    """Returns what a notebook says has to be installed."""
     environment = notebook.metadata.get("reverb", {}).get("environment")
     if environment is None:
         raise SystemExit(f"{path}: its metadata lacks 'reverb': {{'environment': ...}}")
@@ -53,9 +57,9 @@ def environment_of(path: pathlib.Path, notebook: nbformat.NotebookNode) -> str:
 
 
 def run(path: pathlib.Path, notebook: nbformat.NotebookNode) -> None:
-    """Runs a notebook and prints how long it took."""
+    """Runs a notebook and says how long it took."""
     started = time.monotonic()
-    # In a directory without sources, so that the kernel imports the installed package.
+    # In a directory without sources: the kernel imports what is installed.
     with tempfile.TemporaryDirectory() as directory:
         NotebookClient(
             notebook,
