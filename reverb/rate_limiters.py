@@ -8,7 +8,6 @@ a sample is allowed if `I - D >= min_size_to_sample` and
 """
 
 import logging
-import math
 import numbers
 import operator
 import sys
@@ -51,18 +50,6 @@ class RateLimiter:
           InvalidArgumentError: If a number is out of its range.
           TypeError: If `min_size_to_sample` is not an integer.
         """
-        if not samples_per_insert > 0:
-            raise InvalidArgumentError(
-                f"samples_per_insert must be greater than 0, got {samples_per_insert}"
-            )
-        if operator.index(min_size_to_sample) < 1:
-            raise InvalidArgumentError(
-                f"min_size_to_sample must be at least 1, got {min_size_to_sample}"
-            )
-        if math.isnan(min_diff) or math.isnan(max_diff):
-            raise InvalidArgumentError(
-                f"min_diff and max_diff must be numbers, got {min_diff} and {max_diff}"
-            )
         self._samples_per_insert = samples_per_insert
         self._min_size_to_sample = min_size_to_sample
         self._min_diff = min_diff
@@ -86,10 +73,6 @@ class MinSize(RateLimiter):
     """
 
     def __init__(self, min_size_to_sample: int) -> None:
-        if min_size_to_sample < 1:
-            raise InvalidArgumentError(
-                f"min_size_to_sample must be at least 1, got {min_size_to_sample}"
-            )
         super().__init__(
             samples_per_insert=1.0,
             min_size_to_sample=min_size_to_sample,

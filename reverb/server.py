@@ -2,7 +2,6 @@
 """Tables, and the server that serves them."""
 
 import abc
-import collections
 import logging
 import operator
 from collections.abc import Sequence
@@ -86,10 +85,6 @@ class Table:
             not a spec, or if a selector or the rate limiter is already in use.
           UnimplementedError: If an extension builds a native extension.
         """
-        if not name:
-            raise InvalidArgumentError("name must not be empty")
-        if max_size <= 0:
-            raise InvalidArgumentError(f"max_size must be at least 1, got {max_size}")
         if not -_INT32_LIMIT <= operator.index(max_times_sampled) < _INT32_LIMIT:
             raise InvalidArgumentError(
                 f"max_times_sampled must fit into 32 bits, got {max_times_sampled}"
@@ -293,17 +288,9 @@ class Server:
             checkpointer's name; names directory, checkpoint and process.
         """
         tables = list(tables or ())
-        if not tables:
-            raise InvalidArgumentError("tables must hold at least one table, got none")
         for table in tables:
             if not isinstance(table, Table):
                 raise TypeError(f"tables must hold Table objects, got {table!r}")
-        names = collections.Counter(table.name for table in tables)
-        duplicates = sorted(name for name, count in names.items() if count > 1)
-        if duplicates:
-            raise InvalidArgumentError(
-                f"tables of one server must differ in name, got more than one named {duplicates}"
-            )
         port = 0 if port is None else operator.index(port)
         if not 0 <= port <= MAX_PORT:
             raise InvalidArgumentError(f"port must be from 0 to {MAX_PORT}, got {port}")

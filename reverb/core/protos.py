@@ -9,10 +9,11 @@ use: `protos.TableInfo`, `protos.StructuredValue`.
 
 import functools
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor import Descriptor, FileDescriptor
 
 _DESCRIPTORS = pathlib.Path(__file__).parent / "wire" / "proto" / "descriptors.bin"
 _PACKAGES = ("deepmind.reverb", "reverb", "tensorflow", "google.protobuf")
@@ -24,15 +25,21 @@ def _pool() -> descriptor_pool.DescriptorPool:
     files = descriptor_pb2.FileDescriptorSet.FromString(_DESCRIPTORS.read_bytes())
     for file in files.file:  # Dependencies come first.
         pool.AddSerializedFile(file.SerializeToString())
+    for file in files.file:
+        _name_module(pool.FindFileByName(file.name).message_types_by_name.values())
     return pool
+
+
+def _name_module(descriptors: Iterable[Descriptor]) -> None:
+    """Lets pickle and copy find the classes of messages, also of those that are only in fields."""
+    for descriptor in descriptors:
+        message_factory.GetMessageClass(descriptor).__module__ = __name__
+        _name_module(descriptor.nested_types)
 
 
 @functools.cache
 def _message_class(full_name: str) -> Any:
-    cls = message_factory.GetMessageClass(_pool().FindMessageTypeByName(full_name))
-    # Pickle and copy find a class by its module and name.
-    cls.__module__ = __name__
-    return cls
+    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(full_name))
 
 
 def file_descriptor(file_name: str) -> FileDescriptor:

@@ -7,13 +7,12 @@ that one run reports every problem with its line.
 
 import bisect
 import dataclasses
-import math
 from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf import text_format
 
-from reverb.core import protos
+from reverb.core import native, protos
 from reverb.errors import ReverbError
 from reverb.server import MAX_PORT
 from reverb.server_executable import server_from_proto
@@ -32,6 +31,13 @@ _UNUSED_TABLE_FIELDS = (
     "num_unique_samples",
     "signature",
 )
+# A limiter that is good in every field.
+_GOOD_LIMITER = {
+    "samples_per_insert": 1.0,
+    "min_size_to_sample": 1,
+    "min_diff": 0.0,
+    "max_diff": 0.0,
+}
 _UNUSED_LIMITER_FIELDS = ("delete_count", "insert_count", "sample_count")
 
 
@@ -147,14 +153,12 @@ def _selector_problems(options: Any) -> Iterator[tuple[str, str]]:
 
 
 def _limiter_problems(limiter: Any) -> Iterator[tuple[str, str]]:
-    ratio = limiter.samples_per_insert
-    if not 0 < ratio < math.inf:
-        yield "samples_per_insert", f"must be finite and greater than 0, got {ratio:g}"
-    if limiter.min_size_to_sample < 1:
-        yield "min_size_to_sample", f"must be at least 1, got {limiter.min_size_to_sample}"
-    for field in ("min_diff", "max_diff"):
-        if math.isnan(getattr(limiter, field)):
-            yield field, "must be a number, got nan"
+    # Each field alone in a limiter that is good otherwise: the core names one problem at a time.
+    for field in _GOOD_LIMITER:
+        try:
+            native.RateLimiter(**_GOOD_LIMITER | {field: getattr(limiter, field)})
+        except ReverbError as error:
+            yield field, str(error).removeprefix(f"{field} ").rstrip(".")
 
 
 def _unused(config: Any) -> Iterator[str]:

@@ -2,12 +2,15 @@
 """How selectors are made and copied; what they pick is tested in the engine."""
 
 import functools
+import typing
 
 import pytest
 
-from reverb import item_selectors
-from reverb.core import protos
+import reverb
+from reverb import checkpointers, item_selectors, reverb_types, testing
+from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError, UnimplementedError
+from reverb.server_executable import server_config
 
 
 @pytest.mark.parametrize(
@@ -64,3 +67,49 @@ def test_empty_options_describe_none():
 def test_a_false_option_describes_none():
     with pytest.raises(InvalidArgumentError, match="fifo must be true, got false"):
         item_selectors.from_options(protos.KeyDistributionOptions(fifo=False))
+
+
+def _all_selectors():
+    """One object of each class of selectors that the core has, with an argument where it needs one."""
+    arguments = {"PrioritizedSelector": (0.5,), "HeapSelector": (True,)}
+    return [
+        (cls, arguments.get(cls.__name__, ()))
+        for cls in vars(native).values()
+        if isinstance(cls, type)
+        and issubclass(cls, native.ItemSelector)
+        and cls is not native.ItemSelector
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cls", "arguments"), _all_selectors(), ids=lambda value: getattr(value, "__name__", "")
+)
+class TestEverySelector:
+    """Fails for a selector that was forgotten somewhere; CONTRIBUTING.md has the recipe."""
+
+    def test_it_has_a_public_name(self, cls, arguments):
+        makers = [getattr(item_selectors, name) for name in item_selectors.__all__]
+        public = {getattr(maker, "func", maker) for maker in makers}
+        assert cls in public
+        assert cls in typing.get_args(reverb_types.SelectorType)
+
+    def test_it_survives_its_message(self, cls, arguments):
+        selector = cls(*arguments)
+        options = testing.table(sampler=cls(*arguments)).info.sampler_options
+        assert repr(item_selectors.from_options(options)) == repr(selector)
+
+    def test_the_config_of_a_server_names_it(self, cls, arguments):
+        options = testing.table(sampler=cls(*arguments)).info.sampler_options
+        assert f"{options.WhichOneof('distribution')}" in server_config._SELECTORS
+
+    def test_a_checkpoint_restores_it(self, cls, arguments, tmp_path):
+        def serve(sampler):
+            checkpointer = checkpointers.DefaultCheckpointer(tmp_path, restore_settings=True)
+            return reverb.Server([testing.table(sampler=sampler)], checkpointer=checkpointer)
+
+        with serve(cls(*arguments)) as server:
+            client = server.localhost_client()
+            saved = client.server_info()["table"].sampler_options
+            client.checkpoint()
+        with serve(reverb.selectors.MaxHeap()) as server:
+            assert server.localhost_client().server_info()["table"].sampler_options == saved

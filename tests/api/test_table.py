@@ -23,11 +23,11 @@ def without_times(info):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"name": ""}, "name must not be empty"),
-        ({"max_size": 0}, "max_size must be at least 1, got 0"),
+        ({"name": ""}, "name of a table must not be empty"),
+        ({"max_size": 0}, "max_size must be at least 1 and at most 2147483647, got 0"),
         ({"max_size": 2**31}, "max_size must be at least 1 and at most 2147483647, got 2147483648"),
         ({"max_times_sampled": 2**31}, "max_times_sampled must fit into 32 bits, got 2147"),
-        ({"max_size": -3}, "max_size must be at least 1, got -3"),
+        ({"max_size": -3}, "max_size must be at least 1 and at most 2147483647, got -3"),
         ({"signature": {"a": object()}}, r"leaf \('a',\) of the signature: a spec must have"),
         ({"signature": {"a": [1.0, None, "x"], 2: 1}}, "keys of a signature must be strings"),
     ],

@@ -149,7 +149,7 @@ def test_values_that_cannot_be_read_are_named(old, new, place, complaint):
             "samples_per_insert: 1",
             "samples_per_insert: nan",
             "line 7: tables[0].rate_limiter.samples_per_insert must be finite and greater than 0, "
-            "got nan",
+            "got NaN",
         ),
         (
             "min_size_to_sample: 1",
@@ -159,7 +159,7 @@ def test_values_that_cannot_be_read_are_named(old, new, place, complaint):
         (
             "min_diff: 0",
             "min_diff: nan",
-            "line 7: tables[0].rate_limiter.min_diff must be a number, got nan",
+            "line 7: tables[0].rate_limiter.min_diff must be a number, got NaN",
         ),
         (GOOD, "", "line 1: tables must hold at least one table, got none"),
     ],
@@ -262,7 +262,9 @@ def test_tables_are_made_of_messages():
     assert first.info.rate_limiter_info.max_diff == 9
     assert first.info.sampler_options.fifo
     config.tables[0].max_size = 0
-    with pytest.raises(InvalidArgumentError, match="max_size must be at least 1, got 0"):
+    with pytest.raises(
+        InvalidArgumentError, match="max_size must be at least 1 and at most 2147483647, got 0"
+    ):
         server_from_proto.tables_from_proto(config.tables)
 
 

@@ -170,5 +170,5 @@ pub(crate) fn to_numpy(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny
     if to_type_num(dtype).is_some() {
         return py.import("numpy")?.call_method1("dtype", (name,));
     }
-    py.import("reverb.dtypes")?.call_method1("from_number", (dtype.number(),))
+    py.import("reverb._nests.dtypes")?.call_method1("from_number", (dtype.number(),))
 }
