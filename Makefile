@@ -63,7 +63,7 @@ PYTHON_SOURCES := $(shell find reverb -name '*.py' -o -name '*.pyi') pyproject.t
 GENERATED := reverb/core/wire/src/generated reverb/core/wire/proto
 
 # The binding crate has no Rust tests: it is glue, and its test binary would need libpython.
-CARGO_TEST := cargo test --workspace --exclude reverb-bindings
+CARGO_TEST := cargo test --workspace --exclude reverb-bindings --exclude regenerate-protos
 PYTEST := $(PY) -m pytest
 
 # Special methods of compiled classes take their arguments by position, whatever a stub calls them;
@@ -84,7 +84,7 @@ build: $(BUILD_DONE) $(SHIM) ## compile the native module into .venv, optimised,
 
 release: setup $(SHIM) ## build wheel and source distribution into dist/ and check them
 	rm -rf dist
-	$(PY) -m maturin build --release --strip --sdist --out dist
+	$(PY) -m maturin build --release --sdist --out dist
 	touch $(WHEEL_DONE)
 	$(PYTEST) --noconftest -m 'not slow' tests/package/test_wheel.py
 
@@ -123,7 +123,7 @@ fix: setup ## repair formatting and the lints that can repair themselves
 	$(PY) -m ruff format .
 
 proto: ## rewrite the generated code from reverb/core/wire/proto/*.proto
-	cargo run --quiet --package reverb-wire --example regenerate
+	cargo run --quiet --package regenerate-protos
 
 bench: $(BENCH_ENV)/.wheel-done $(PEER_DONE) ## measure the wheel beside dm-reverb 0.14 (two hours; BENCH='--quick')
 	$(PY) benchmarks/bench.py --package-python ours=$(BENCH_ENV)/bin/python \
@@ -208,7 +208,7 @@ $(SHIM): $(SHIM_SOURCES) | $(SETUP_DONE)
 
 $(WHEEL_DONE): $(SETUP_DONE) $(SHIM) $(RUST_SOURCES) $(PYTHON_SOURCES)
 	rm -rf dist
-	$(PY) -m maturin build --release --strip --out dist
+	$(PY) -m maturin build --release --out dist
 	touch $@
 
 $(TF_SETUPS): .venvs/tf-%/.setup-done: pyproject.toml tools/requirements.py

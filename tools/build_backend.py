@@ -47,7 +47,6 @@ def build_wheel(*args: Any, **kwargs: Any) -> str:
     """Builds a wheel with both libraries; arguments and result are those of PEP 517."""
     build_shim()
     # Debug information is five sixths of the native module.
-    os.environ.setdefault("MATURIN_PEP517_ARGS", "--strip")
     return maturin.build_wheel(*args, **kwargs)
 
 

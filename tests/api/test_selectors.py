@@ -70,7 +70,7 @@ def test_a_false_option_describes_none():
 
 
 def _all_selectors():
-    """One object of each class of selectors that the core has, with an argument where it needs one."""
+    """Each class of selectors in the core, with arguments for it."""
     arguments = {"PrioritizedSelector": (0.5,), "HeapSelector": (True,)}
     return [
         (cls, arguments.get(cls.__name__, ()))

@@ -45,6 +45,7 @@ CRATES = {
     },
     "reverb-tf": {"reverb-client", "reverb-data", "reverb-wire"},
     "reverb-ops-shim": set(),
+    "regenerate-protos": set(),
 }
 # What a crate must not even see through others' eyes.
 _HTTP = {"h2", "http", "hyper", "socket2", "tonic"}

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rewrites `src/generated/` and `proto/descriptors.bin` from `proto/*.proto`: `make proto`.
+//! Rewrites `src/generated/` and `proto/descriptors.bin` of `reverb-wire` from its `.proto` files:
+//! `make proto`.
 //!
 //! No `protoc` is needed: the compiler is a Rust library.
 
@@ -38,7 +39,7 @@ const PACKAGES: [&str; 6] = [
 const HEADER: &str = "// SPDX-License-Identifier: Apache-2.0\n";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../reverb/core/wire");
     let proto = root.join("proto");
     let mut compiler = protox::Compiler::new([&proto])?;
     compiler.include_imports(true).include_source_info(true).open_files(FILES)?;
@@ -72,7 +73,11 @@ fn write_descriptors(mut set: FileDescriptorSet, path: &Path) -> Result<(), Box<
     for file in &mut set.file {
         file.source_code_info = None;
     }
-    fs::write(path, set.encode_to_vec())?;
+    let bytes = set.encode_to_vec();
+    // Running programs may have the file open: it is left alone if nothing has changed.
+    if fs::read(path).ok().as_ref() != Some(&bytes) {
+        fs::write(path, bytes)?;
+    }
     Ok(())
 }
 
