@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The items of one table of a checkpoint, one block after another.
+//! Reads the items of one table of a checkpoint, block by block.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::stored::{ChunkMap, Stored};
 
 /// Reads the items of one table, in the order of the file.
 ///
-/// The first call reads all chunks and keeps them: items refer to any of them.
+/// The first call reads all chunks and keeps them in memory, because items may refer to any of
+/// them.
 #[derive(Debug)]
 pub struct ItemCursor {
     stored: Arc<Stored>,
@@ -25,7 +26,7 @@ impl ItemCursor {
     ///
     /// # Errors
     ///
-    /// `TableNotFound` if the checkpoint has none.
+    /// `TableNotFound` if the checkpoint has no such table.
     pub fn new(stored: &Arc<Stored>, table: &str) -> Result<Self> {
         let tables = stored.tables();
         let Some(at) = tables.iter().position(|known| known.name() == table) else {
@@ -37,11 +38,11 @@ impl ItemCursor {
         Ok(Self { stored: Arc::clone(stored), table: at, table_size, opened: None })
     }
 
-    /// The next items, at least one; none at the end. Blocks while it reads.
+    /// Reads the next items: at least one, or none at the end. Blocks while it reads.
     ///
     /// # Errors
     ///
-    /// `DataLoss` with the file and the place if it is damaged.
+    /// `DataLoss` with the file and the position if it is damaged.
     pub fn next_items(&mut self) -> Result<Vec<Sampled>> {
         let progress = Arc::new(Progress::default());
         let Some((chunks, blocks)) = &mut self.opened else {
@@ -66,6 +67,6 @@ impl ItemCursor {
 
     fn of_table(&self, items: Vec<(usize, StoredItem)>) -> Vec<Sampled> {
         let own = items.into_iter().filter(|(table, _)| *table == self.table);
-        own.map(|(_, item)| item.looked_at(self.table_size)).collect()
+        own.map(|(_, item)| item.into_scanned(self.table_size)).collect()
     }
 }

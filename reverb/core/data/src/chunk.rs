@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::proto_bytes::{Field, Reader};
 use crate::tensor::{Tensor, TensorData};
 
-/// Where in an episode a chunk's steps lie.
+/// The range of an episode's steps that a chunk covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SequenceRange {
     /// Random id of the episode.
@@ -35,11 +35,11 @@ struct Header {
     key: u64,
     range: SequenceRange,
     delta: bool,
-    /// The payload, where it is not inline.
+    /// The payload, if it is not inline.
     shared: Option<Box<Bytes>>,
 }
 
-/// Payloads up to this size are copied next to the header; larger ones are kept as they came.
+/// Payloads up to this size are copied next to the header; larger ones stay in their buffer.
 const MAX_INLINE_BYTES: usize = 4096;
 
 impl Chunk {
@@ -62,7 +62,7 @@ impl Chunk {
         self.header().key
     }
 
-    /// Where in its episode it lies.
+    /// The range of its steps in the episode.
     pub fn range(&self) -> SequenceRange {
         self.header().range
     }
@@ -80,12 +80,12 @@ impl Chunk {
         }
     }
 
-    /// The payload as a shared buffer, if it is kept in one.
+    /// The payload as a shared buffer, if it has one.
     pub fn shared_data(&self) -> Option<&Bytes> {
         self.header().shared.as_deref()
     }
 
-    /// The tensors in order, headers read.
+    /// The tensors in order, with their headers parsed.
     pub fn tensors(&self) -> impl Iterator<Item = Result<TensorView<'_>>> {
         let delta = self.is_delta_encoded();
         let mut reader = Reader::new(self.data());
@@ -129,7 +129,7 @@ impl Chunk {
         std::ptr::eq(self.header(), other.header())
     }
 
-    /// Tells it from every other chunk that is alive, also from those with the same key.
+    /// An identifier that is unique among all live chunks, even those with the same key.
     pub fn identity(&self) -> usize {
         std::ptr::from_ref(self.header()).addr()
     }
@@ -179,7 +179,7 @@ impl ChunkBuilder {
         }
     }
 
-    /// The chunk of everything that was added.
+    /// Builds the chunk from all tensors that were added.
     pub fn finish(self, key: u64, range: SequenceRange) -> Chunk {
         if self.data.len() <= MAX_INLINE_BYTES {
             return Chunk::from_slice(key, range, self.delta, &self.data);

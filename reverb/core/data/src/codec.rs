@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tensors as they are stored and sent: a `TensorProto` whose content is one raw snappy block.
+//! The encoding of stored and sent tensors: a `TensorProto` whose content is one raw snappy block.
 //!
-//! The format knows no "uncompressed" marker, but a snappy block may consist of one literal, which
-//! is the raw bytes behind a header of at most ten bytes. We write that where compression does not
-//! pay, every reader of the format understands it, and we recognise it and slice rows out without
-//! decompressing.
+//! The format has no "uncompressed" marker, but a snappy block may consist of a single literal: the
+//! raw bytes after a header of at most ten bytes. We write such a block where compression does not
+//! pay. Every reader of the format understands it. Our reader recognises it and slices rows out of
+//! it without decompressing.
 
 use std::cell::RefCell;
 
@@ -16,15 +16,15 @@ use crate::proto_bytes::{
 use crate::tensor::{Shape, Tensor, TensorData};
 use crate::{delta, literal};
 
-/// Below this many bytes compression is not even tried: the header costs what it could save.
+/// Smaller contents are not compressed: the header would cost what compression saves.
 const MIN_COMPRESSIBLE_BYTES: usize = 128;
-/// Blocks above this size are judged by a few samples of `TRIAL_BYTES` before all of it is
-/// compressed.
+/// Of contents above this size, a few samples of `TRIAL_BYTES` are compressed first, to estimate
+/// whether compressing all of it pays.
 const TRIAL_THRESHOLD_BYTES: usize = 64 * 1024;
 const TRIAL_BYTES: usize = 4 * 1024;
-/// Compression pays if it takes off at least one byte in this many.
+/// Compression pays if it saves at least one byte in this many.
 const MIN_SAVING_DIVISOR: usize = 8;
-/// No snappy element yields more than 64 bytes from 2, so larger claims are lies.
+/// No snappy element yields more than 64 bytes from 2, so larger claimed lengths are false.
 const MAX_EXPANSION: usize = 32;
 
 struct Scratch {
@@ -114,7 +114,7 @@ fn put_dtype_and_shape(out: &mut Vec<u8>, dtype: DType, shape: &[usize]) {
 }
 
 fn compress_if_it_pays<'s>(scratch: &'s mut Scratch, bytes: &[u8]) -> Option<&'s [u8]> {
-    // Snappy counts in u32; such a tensor is stored as it is.
+    // Snappy lengths are u32; a larger tensor is stored uncompressed.
     if bytes.len() < MIN_COMPRESSIBLE_BYTES || bytes.len() >= u32::MAX as usize / 2 {
         return None;
     }
@@ -147,7 +147,7 @@ fn trim(buffer: &mut Vec<u8>) {
     }
 }
 
-/// A tensor inside a chunk: its header was read, its content was not.
+/// A tensor inside a chunk. Its header is parsed, its content is not decoded yet.
 #[derive(Debug, Clone)]
 pub struct TensorView<'a> {
     /// Type of the elements.
@@ -325,7 +325,7 @@ impl<'a> TensorView<'a> {
         Ok(Tensor { dtype: self.dtype, shape, data })
     }
 
-    /// Bytes of `length` rows, refused if the stored content cannot possibly hold that many.
+    /// Bytes of `length` rows. Fails if the stored content is too short for that many.
     pub fn plausible_bytes(&self, length: usize) -> Result<usize> {
         let bytes = self.row_bytes()?.checked_mul(length);
         let stored = match &self.content {
@@ -337,7 +337,7 @@ impl<'a> TensorView<'a> {
             .ok_or_else(|| damaged("its content is shorter or longer than its shape says"))
     }
 
-    /// Bytes of the whole tensor in memory as the original counts them: strings take 24 bytes and
+    /// Bytes of the whole tensor in memory as dm-reverb counts them: strings take 24 bytes and
     /// their length.
     pub fn uncompressed_bytes(&self) -> usize {
         if self.dtype == DType::String {
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_tensor_is_written_byte_for_byte_like_the_original_writes_it() {
+    fn a_small_tensor_has_the_same_bytes_as_in_dm_reverb() {
         let mut out = Vec::new();
         let bytes: Vec<u8> = [5i32, 7, 4].iter().flat_map(|v| v.to_le_bytes()).collect();
         put_tensor(&mut out, DType::Int32, &[3], &bytes, false);
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn lying_lengths_and_corrupt_blocks_are_data_loss_not_memory() {
+    fn false_lengths_and_corrupt_blocks_are_data_loss_without_allocation() {
         let huge = hex("0803 120a 1208 08ffffffffff7f 2202 0c2c");
         assert!(TensorView::parse(&huge, false).and_then(|v| v.rows(0, 1 << 40)).is_err());
         let zeros = vec![0u8; 4096];
@@ -451,7 +451,7 @@ mod tests {
         for cut in 0..out.len() {
             let mut broken = out.clone();
             broken[cut] ^= 0x55;
-            // Whatever happens, it is a result or an error and never a panic.
+            // The outcome is a result or an error, never a panic.
             if let Ok(Some((1, Field::Bytes(tensor)))) = Reader::new(&broken).field() {
                 let _ = TensorView::parse(tensor, false).and_then(|v| v.rows(0, 4096));
             }

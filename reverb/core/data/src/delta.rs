@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Delta encoding of integer columns: each step as its difference to the one before.
+//! Delta encoding of integer columns: each step is stored as its difference from the previous one.
 
 use crate::dtype::DType;
 

@@ -12,7 +12,7 @@ macro_rules! dtypes {
         pub enum DType { $($name = $number,)* }
 
         impl DType {
-            /// Every type there is.
+            /// All types.
             pub const ALL: &'static [DType] = &[$(DType::$name,)*];
 
             /// The type with TensorFlow's number `number`.

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The one error of the whole core: a kind, which is what programs act on, and a text for people.
+//! The error type of the whole core: a kind that programs branch on, and a message for people.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What the core returns everywhere.
+/// The result type of the whole core.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong, as a caller may act on it. One match each turns it into a gRPC code and a
-/// Python class.
+/// The kind of an error, which programs branch on. One `match` converts it into a gRPC code, and
+/// another into a Python class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// A value that no state of the system could accept.
     InvalidArgument,
     /// Shape, dtype or number of columns differ from what was declared.
     SignatureMismatch,
-    /// No table of that name.
+    /// No table has that name.
     TableNotFound,
     /// A deadline passed; the text says what the call was waiting for.
     DeadlineExceeded,
@@ -23,17 +23,17 @@ pub enum ErrorKind {
     RateLimiterTimeout,
     /// The object is in a state that does not allow the call: closed, expired.
     FailedPrecondition,
-    /// The server, or what stands before it, does not let this caller do that.
+    /// The server, or a proxy in front of it, does not allow this caller to make the call.
     PermissionDenied,
-    /// The server, or what stands before it, does not know who calls.
+    /// The server, or a proxy in front of it, cannot authenticate the caller.
     Unauthenticated,
     /// A limit of memory or size was reached.
     ResourceExhausted,
-    /// Not offered here.
+    /// The call is not supported.
     Unimplemented,
-    /// No server could be reached, or it went away.
+    /// No server could be reached, or the connection to it was lost.
     Unavailable,
-    /// The call was abandoned: the server is stopping, or the caller went away.
+    /// The call was cancelled: the server is shutting down, or the caller is gone.
     Cancelled,
     /// Stored or received bytes are damaged.
     DataLoss,
@@ -41,7 +41,7 @@ pub enum ErrorKind {
     Internal,
 }
 
-/// An error with its kind and a sentence that names the argument, its value and what to do.
+/// An error: its kind, and a message that names the argument, its value and what to do.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error(Box<Inner>);
 
@@ -51,9 +51,9 @@ struct Inner {
     message: String,
 }
 
-/// The sentence by which clients of the original recognise a rate limiter timeout.
+/// The message by which dm-reverb's clients recognise a rate limiter timeout.
 ///
-/// It is the only text in the protocol that anybody matches; "insert" is right even for samples.
+/// It is the only message of the protocol that clients match. It says "insert" for samples too.
 pub const RATE_LIMITER_TIMEOUT: &str =
     "Rate Limiter: Timeout exceeded before the right to insert was acquired.";
 
@@ -73,7 +73,7 @@ impl Error {
         Self::new(ErrorKind::SignatureMismatch, message)
     }
 
-    /// No table `name`; `known` are the tables there are.
+    /// No table `name`; `known` lists the existing tables.
     pub fn table_not_found(name: &str, known: &[String]) -> Self {
         let mut names: Vec<&str> = known.iter().map(String::as_str).collect();
         names.sort_unstable();
@@ -97,7 +97,8 @@ impl Error {
         )
     }
 
-    /// The rate limiter of a table did not let a call through; `waiting_for` tells its numbers.
+    /// The rate limiter of a table did not let a call through; `waiting_for` describes its
+    /// counters.
     pub fn rate_limiter_timeout(waiting_for: &str) -> Self {
         Self::new(ErrorKind::RateLimiterTimeout, format!("{RATE_LIMITER_TIMEOUT} {waiting_for}"))
     }
@@ -112,7 +113,7 @@ impl Error {
         Self::new(ErrorKind::ResourceExhausted, message)
     }
 
-    /// Not offered here.
+    /// The call is not supported.
     pub fn unimplemented(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unimplemented, message)
     }
@@ -122,7 +123,7 @@ impl Error {
         Self::new(ErrorKind::Unavailable, message)
     }
 
-    /// The call was abandoned.
+    /// The call was cancelled.
     pub fn cancelled(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Cancelled, message)
     }
@@ -137,23 +138,23 @@ impl Error {
         Self::new(ErrorKind::Internal, message)
     }
 
-    /// What went wrong, as a caller may act on it.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The sentence for people.
+    /// The message for people.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The same error with words in front that say where it happened.
+    /// Prefixes the message with where the error happened.
     #[must_use]
     pub fn context(self, prefix: &str) -> Self {
         Self::new(self.0.kind, format!("{prefix}: {}", self.0.message))
     }
 
-    /// Whether a client retries by itself: the server went away or is going away.
+    /// Whether a client retries by itself: the server is gone or shutting down.
     pub fn is_transient(&self) -> bool {
         matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Cancelled)
     }

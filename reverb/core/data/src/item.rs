@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Items: on their way into a table, as they were picked from one, and as a checkpoint keeps them.
+//! Items: new ones, sampled ones, and those stored in a checkpoint.
 
 use std::sync::Arc;
 
 use crate::trajectory::Trajectory;
 
-/// An item on its way into a table.
+/// An item to insert into a table.
 #[derive(Debug, Clone)]
 pub struct NewItem {
     /// Random key, unique within the table.
@@ -14,24 +14,24 @@ pub struct NewItem {
     pub table: Arc<str>,
     /// Initial priority.
     pub priority: f64,
-    /// Times it counts as sampled already; 0 from every known writer.
+    /// How often it counts as sampled already; all known writers send 0.
     pub times_sampled: i32,
     /// Its columns.
     pub trajectory: Trajectory,
 }
 
-/// An item as it was picked from a table, or looked at by a scan.
+/// An item that was sampled from a table or read by a scan.
 #[derive(Debug, Clone)]
 pub struct Sampled {
     /// Key of the item.
     pub key: u64,
-    /// Its priority at that moment.
+    /// Its priority at that time.
     pub priority: f64,
-    /// How often it was sampled, this time included if it was.
+    /// How often it was sampled, including this sample. A scan does not count as one.
     pub times_sampled: i32,
-    /// Probability of picking it; 0 if it was not picked but looked at.
+    /// Probability with which it was sampled; 0 if it was read by a scan.
     pub probability: f64,
-    /// Items in the table at that moment.
+    /// Number of items in the table at that time.
     pub table_size: i64,
     /// Wall time of its insertion, nanoseconds since 1970.
     pub inserted_at_ns: i64,
@@ -41,7 +41,7 @@ pub struct Sampled {
     pub trajectory: Trajectory,
 }
 
-/// An item of a table as a checkpoint keeps it.
+/// An item as a checkpoint stores it.
 #[derive(Debug, Clone)]
 pub struct StoredItem {
     /// Key of the item.
@@ -57,8 +57,8 @@ pub struct StoredItem {
 }
 
 impl StoredItem {
-    /// The item as a reader gets it who looks at all items of a table and draws none.
-    pub fn looked_at(self, table_size: i64) -> Sampled {
+    /// The item as a scan returns it: read, but not sampled.
+    pub fn into_scanned(self, table_size: i64) -> Sampled {
         Sampled {
             key: self.key,
             priority: self.priority,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The values that all crates share: errors, tensors, chunks, trajectories, and what a table is.
 //!
-//! This crate does no I/O, waits for nothing and takes no locks. Everything in it is a value.
+//! This crate does no I/O, waits for nothing and takes no locks. It contains only values.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Snappy blocks that are one literal: raw bytes behind a header of at most ten bytes.
+//! Snappy blocks of a single literal: raw bytes after a header of at most ten bytes.
 
 use crate::proto_bytes::{Reader, put_varint, varint_len};
 
@@ -16,7 +16,7 @@ pub(crate) fn header_len(len: usize) -> usize {
         }
 }
 
-/// The varint length and the tag of a snappy block that is one literal of `len` bytes.
+/// Appends the varint length and the tag of a snappy block of one literal of `len` bytes.
 pub(crate) fn put_header(out: &mut Vec<u8>, len: usize) {
     put_varint(out, len as u64);
     let Some(last) = len.checked_sub(1) else { return };
@@ -34,7 +34,7 @@ pub(crate) fn put_header(out: &mut Vec<u8>, len: usize) {
     out.extend_from_slice(&last.to_le_bytes()[..extra_bytes]);
 }
 
-/// The raw bytes of a block that is one single literal.
+/// The raw bytes of a block, if it is a single literal.
 pub(crate) fn body(block: &[u8]) -> Option<&[u8]> {
     let mut reader = Reader::new(block);
     let len = usize::try_from(reader.varint().ok()?).ok()?;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The protobuf wire format by hand, for the two places where a general library costs too much:
+//! A hand-written protobuf wire format, for the two places where a general library costs too much:
 //! tensors inside chunks, and the messages of the two streams.
 
 use crate::error::{Error, Result};
 
-/// Bytes that a varint of `value` takes.
+/// Length in bytes of a varint of `value`.
 pub fn varint_len(value: u64) -> usize {
-    // One byte for every started group of seven bits; zero takes one byte too.
+    // One byte for each group of seven bits, the last one partial. Zero takes one byte too.
     ((64 - (value | 1).leading_zeros()) as usize).div_ceil(7)
 }
 
@@ -43,7 +43,7 @@ pub fn put_bytes_field(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
 pub fn put_nested(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>)) {
     put_tag(out, field, 2);
     let at = out.len();
-    // Most nested messages are short: one byte of length, widened afterwards where it does not do.
+    // Most nested messages are short: reserve one byte for the length, and widen it if needed.
     out.push(0);
     write(out);
     let length = out.len() - at - 1;
@@ -72,7 +72,7 @@ pub fn put_double_field(out: &mut Vec<u8>, field: u32, value: f64) {
 }
 
 /// Appends an `int32` or `int64` unless it is zero. Negative numbers take ten bytes, as protobuf
-/// has it.
+/// requires.
 pub fn put_int_field(out: &mut Vec<u8>, field: u32, value: i64) {
     put_varint_field(out, field, value as u64);
 }
@@ -89,7 +89,7 @@ pub fn put_packed_field(out: &mut Vec<u8>, field: u32, values: &[u64]) {
     }
 }
 
-/// One field of a message, as it stands in the bytes.
+/// One encoded field of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field<'a> {
     /// Wire type 0.
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn lying_lengths_are_errors() {
+    fn false_lengths_are_errors() {
         assert!(Reader::new(&[0x0a, 0x05, 1, 2]).field().is_err());
         assert!(
             Reader::new(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01])

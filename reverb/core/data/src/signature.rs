@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the columns of a table's items look like, flattened.
+//! The dtypes and shapes of the columns of a table's items, flattened.
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -41,7 +41,7 @@ impl TensorSpec {
 pub struct Signature(pub Vec<TensorSpec>);
 
 impl Signature {
-    /// Checks the columns of an item that is about to go to `table`.
+    /// Checks the columns of an item for `table`.
     ///
     /// # Errors
     ///

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::tensor::{Shape, shape_text};
 use crate::trajectory::Trajectory;
 
-/// The batches that a reader makes of the items it samples.
+/// How a reader groups the items that it samples into batches.
 ///
 /// A server that removes what it samples checks the items of one batch before it counts any of
 /// them as sampled.
@@ -16,32 +16,32 @@ use crate::trajectory::Trajectory;
 pub struct Stacking {
     /// Items of one batch, at least 1.
     pub batch_size: usize,
-    /// Place of the next item in its batch, below `batch_size`.
+    /// Position of the next item in its batch, below `batch_size`.
     pub position: usize,
 }
 
 impl Stacking {
-    /// Batches of `batch_size` items, from the first item on.
+    /// Batches of `batch_size` items, starting with the first item.
     pub fn new(batch_size: usize) -> Self {
         Self { batch_size, position: 0 }
     }
 
-    /// The place of the item that comes after `count` more.
+    /// The position after `count` more items.
     #[must_use]
     pub fn after(self, count: usize) -> Self {
-        // What a peer says can be so large that a sum would overflow.
+        // A peer can send numbers so large that their sum would overflow.
         let (count, missing) = (count % self.batch_size, self.missing());
         let position = if count < missing { self.position + count } else { count - missing };
         Self { position, ..self }
     }
 
-    /// The place of the item that came `count` before.
+    /// The position `count` items before.
     #[must_use]
     pub fn before(self, count: usize) -> Self {
         self.after(self.batch_size - count % self.batch_size)
     }
 
-    /// Items that the batch of the next item still lacks.
+    /// Number of items that are missing from the current batch.
     pub fn missing(self) -> usize {
         self.batch_size - self.position
     }
@@ -96,7 +96,7 @@ impl Layout {
         }
     }
 
-    /// Whether the layout of an item is this one; what nearly all items are asked.
+    /// Whether an item has this layout. This is the fast path for nearly all items.
     fn fits(&self, trajectory: &Trajectory) -> Result<bool> {
         if trajectory.num_columns() != self.0.len() {
             return Ok(false);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_go_round() {
+    fn positions_wrap_around() {
         let stacking = Stacking::new(4).after(3);
         assert_eq!((stacking.position, stacking.missing()), (3, 1));
         assert_eq!(stacking.after(1), Stacking::new(4));

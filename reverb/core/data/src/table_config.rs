@@ -8,24 +8,26 @@ use crate::{Error, Result, Signature};
 /// Largest `max_size`: sizes are 32 bits wide in the protocol.
 const MAX_MAX_SIZE: i64 = i32::MAX as i64;
 
-/// What a table is made of.
+/// The settings of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableConfig {
     /// Its name; not empty.
     pub name: String,
-    /// Chooses items to sample.
+    /// Selects the items to sample.
     pub sampler: SelectorConfig,
-    /// Chooses the item to remove when there is one too many.
+    /// Selects the item to evict when the table is over `max_size`.
     pub remover: SelectorConfig,
-    /// Most items in it.
+    /// Maximum number of items.
     pub max_size: i64,
-    /// Samples after which an item is removed; no limit below 1.
+    /// Number of samples after which an item is removed. There is no limit if it is below 1.
     pub max_times_sampled: i32,
-    /// Keeps inserts and samples in step.
+    /// Bounds the ratio of samples to inserts.
     pub rate_limiter: RateLimiterConfig,
-    /// What its items look like. Told to clients, which check their items; not checked here.
+    /// Dtypes and shapes of its items. Clients receive it and check their items. The table does not
+    /// check it.
     pub signature: Option<TableSignature>,
-    /// Makes random choices repeatable; seeded by the operating system if absent.
+    /// Seed of random choices, which makes them reproducible. If absent, the operating system
+    /// provides one.
     pub seed: Option<u64>,
 }
 
@@ -54,27 +56,27 @@ impl TableConfig {
     }
 }
 
-/// What a table's items look like.
+/// The signature of a table's items.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableSignature {
     /// The columns in flat order.
     pub flat: Signature,
-    /// The nest of specs, a serialized `tensorflow.StructuredValue`; never looked into here.
+    /// The nest of specs, a serialized `tensorflow.StructuredValue`. The core never parses it.
     pub encoded: Bytes,
 }
 
-/// Which selector, with its parameters.
+/// A selector and its parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SelectorConfig {
     /// The item that was inserted first.
     Fifo,
     /// The item that was inserted last.
     Lifo,
-    /// Every item alike.
+    /// Every item with the same probability.
     Uniform,
     /// Items in proportion to `priority ^ priority_exponent`; priority 0 weighs nothing.
     Prioritized {
-        /// The exponent; 0 makes all items with a priority above 0 alike.
+        /// The exponent; 0 makes all items with a priority above 0 equally likely.
         priority_exponent: f64,
     },
     /// The item of highest priority, or of lowest; ties go to the one inserted or updated first.
@@ -85,7 +87,7 @@ pub enum SelectorConfig {
 }
 
 impl SelectorConfig {
-    /// Whether the choice follows from the items alone.
+    /// Whether the choice depends on the items alone, and not on chance.
     pub fn is_deterministic(&self) -> bool {
         match self {
             Self::Fifo | Self::Lifo | Self::Heap { .. } => true,
@@ -116,7 +118,7 @@ impl SelectorConfig {
 /// cursor `I * samples_per_insert - S` must stay between `min_diff` and `max_diff`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RateLimiterConfig {
-    /// Samples that each insert pays for.
+    /// Number of samples that each insert allows.
     pub samples_per_insert: f64,
     /// No sample before the table holds this many items.
     pub min_size_to_sample: i64,

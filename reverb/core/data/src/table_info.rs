@@ -3,29 +3,29 @@
 
 use crate::TableConfig;
 
-/// A table at one instant.
+/// The state of a table at one instant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableInfo {
-    /// What it was made of: name, selectors, sizes, limiter, signature.
+    /// Its settings: name, selectors, sizes, limiter, signature.
     pub config: TableConfig,
-    /// Items in it.
+    /// Number of items.
     pub current_size: i64,
-    /// Inserts that its limiter counted since creation or reset; priority updates are none.
+    /// Inserts that its limiter counted since creation or reset. Priority updates do not count.
     pub num_inserts: i64,
     /// Samples that its limiter counted since creation or reset.
     pub num_samples: i64,
-    /// Items removed since creation or reset, for whatever reason.
+    /// Items removed since creation or reset, for any reason.
     pub num_deletes: i64,
-    /// Episodes that chunks of its items belong to.
+    /// Number of episodes to which chunks of its items belong.
     pub num_episodes: i64,
     /// How often an episode lost its last item since creation or reset.
     pub num_deleted_episodes: i64,
     /// Items that were sampled at least once since creation or reset.
     pub num_unique_samples: i64,
-    /// What its time went to.
+    /// How it spent its time.
     pub worker_time: WorkerTime,
-    /// Encoded bytes behind its items. A chunk that several items share counts for each of them, so
-    /// this is at least what the table keeps in memory and may be many times more.
+    /// Encoded bytes of the chunks of its items. A chunk that several items share counts for each
+    /// of them, so this is at least what the table keeps in memory and may be many times more.
     pub stored_bytes: u64,
     /// Inserts that wait for the limiter.
     pub waiting_inserts: usize,
@@ -33,7 +33,7 @@ pub struct TableInfo {
     pub waiting_samples: usize,
 }
 
-/// What a table's time went to since it was created, in milliseconds.
+/// How a table spent its time since it was created, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkerTime {
     /// Updates, deletes and resets.
@@ -42,22 +42,22 @@ pub struct WorkerTime {
     pub sampling_ms: i64,
     /// Inserting.
     pub inserting_ms: i64,
-    /// Nobody asked for anything.
+    /// Idle: there were no requests.
     pub sleeping_ms: i64,
-    /// Inserts waited, and no samples did.
+    /// Inserts were waiting, and no samples were.
     pub waiting_for_sampling_ms: i64,
-    /// Samples waited.
+    /// Samples were waiting.
     pub waiting_for_inserts_ms: i64,
 }
 
-/// What a table has counted.
+/// The counters of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Inserts that its limiter counted.
     pub inserts: i64,
     /// Samples that its limiter counted.
     pub samples: i64,
-    /// Items removed, for whatever reason.
+    /// Items removed, for any reason.
     pub deletes: i64,
     /// How often an episode lost its last item.
     pub deleted_episodes: i64,

@@ -29,12 +29,12 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Number of elements that `shape` asks for, or `None` where that overflows.
+    /// Number of elements of a tensor of this shape, or `None` on overflow.
     pub fn num_elements(shape: &[usize]) -> Option<usize> {
         shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim))
     }
 
-    /// Bytes that a tensor of this dtype and shape takes, `None` on overflow; strings count 0.
+    /// Bytes of a tensor of this dtype and shape, or `None` on overflow. Strings count 0.
     pub fn num_bytes(dtype: DType, shape: &[usize]) -> Option<usize> {
         Self::num_elements(shape)?.checked_mul(dtype.size())
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tensors whose headers were read, for slices that refer to the same ones again and again.
+//! A cache of tensor headers, for slices that refer to the same tensors again and again.
 
 use smallvec::SmallVec;
 
@@ -9,31 +9,31 @@ use crate::error::Result;
 use crate::tensor::Shape;
 use crate::trajectory::Slice;
 
-/// Tensors that are remembered: those of some writers whose items follow each other in turn. All
-/// are looked at for every slice, so there are not many.
-const REMEMBERED: usize = 32;
+/// Number of cached headers: enough for a few writers whose items are interleaved. Every lookup
+/// searches all of them, so the number is small.
+const CAPACITY: usize = 32;
 
-/// What slices are checked against. Chunks stay alive while it is in use.
+/// Headers that slices are checked against. The chunks must stay alive while it is in use.
 #[derive(Debug, Default)]
 pub struct TensorMemo {
-    tensors: SmallVec<[KnownTensor; REMEMBERED]>,
-    /// The one that was read first, once there are as many as are remembered.
+    tensors: SmallVec<[KnownTensor; CAPACITY]>,
+    /// Index of the oldest entry, once the cache is full.
     oldest: usize,
 }
 
-/// What the header of a tensor says.
+/// The header of a cached tensor.
 #[derive(Debug)]
 pub(crate) struct KnownTensor {
     chunk: usize,
     index: usize,
-    /// Steps that it has, and that its content can hold.
+    /// Number of steps, if the content is long enough for all of them, else 0.
     rows: usize,
     pub(crate) dtype: DType,
     pub(crate) row_shape: Shape,
 }
 
 impl TensorMemo {
-    /// The tensor behind a slice, if it has the steps.
+    /// Checks that the tensor of a slice has the slice's steps, and returns its header.
     pub(crate) fn check(&mut self, chunk: &Chunk, slice: Slice) -> Result<&KnownTensor> {
         let identity = chunk.identity();
         let is_it = |known: &KnownTensor| known.chunk == identity && known.index == slice.tensor;
@@ -43,7 +43,7 @@ impl TensorMemo {
         };
         let end = slice.offset.checked_add(slice.length);
         if end.is_none_or(|end| end > self.tensors[at].rows) {
-            // Says what is wrong, in the words that readers use.
+            // These calls return the same errors that readers of the chunk get.
             let tensor = chunk.tensor(slice.tensor)?;
             tensor.check_rows(slice.offset, slice.length)?;
             tensor.plausible_bytes(slice.length)?;
@@ -51,7 +51,7 @@ impl TensorMemo {
         Ok(&self.tensors[at])
     }
 
-    /// Reads a header in the place of the oldest one.
+    /// Reads a header, which replaces the oldest one if the cache is full.
     fn read(&mut self, chunk: &Chunk, slice: Slice) -> Result<usize> {
         let tensor = chunk.tensor(slice.tensor)?;
         let rows = tensor.num_rows()?;
@@ -63,13 +63,13 @@ impl TensorMemo {
             dtype: tensor.dtype,
             row_shape: Shape::from_slice(tensor.row_shape()),
         };
-        if self.tensors.len() < REMEMBERED {
+        if self.tensors.len() < CAPACITY {
             self.tensors.push(known);
             return Ok(self.tensors.len() - 1);
         }
         let at = self.oldest;
         self.tensors[at] = known;
-        self.oldest = (at + 1) % REMEMBERED;
+        self.oldest = (at + 1) % CAPACITY;
         Ok(at)
     }
 }

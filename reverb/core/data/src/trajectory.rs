@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Trajectories: the columns an item is made of, as slices of chunks.
+//! Trajectories: the columns of an item, as slices of chunks.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::tensor_memo::TensorMemo;
 ///
 /// Layout: the chunks, each once, in the order of first reference, and a byte string of varints:
 /// per column `number of slices << 1 | squeeze`, then per slice `chunk ordinal, tensor, offset,
-/// length`. A stored item of a few columns takes a few dozen bytes that way.
+/// length`. A stored item of a few columns thus takes a few dozen bytes.
 #[derive(Clone)]
 pub struct Trajectory(ThinArc<Header, u8>);
 
@@ -46,10 +46,10 @@ pub struct Slice {
     pub length: usize,
 }
 
-/// One column: its slices, concatenated along the steps, are its content.
+/// One column. Its content is its slices, concatenated along the steps.
 #[derive(Debug, Clone)]
 pub struct Column<'a> {
-    /// Whether the one step is given without a leading dimension.
+    /// Whether the column is a single step without the leading dimension.
     pub squeeze: bool,
     num_slices: usize,
     reader: Reader<'a>,
@@ -62,7 +62,7 @@ impl Column<'_> {
         (0..self.num_slices).map(move |_| read_slice(&mut reader))
     }
 
-    /// The slice of a column that has just one, which is the common case.
+    /// The only slice of the column, if it has just one. That is the common case.
     pub fn single_slice(&self) -> Option<Slice> {
         (self.num_slices == 1).then(|| read_slice(&mut self.reader.clone()))
     }
@@ -122,7 +122,7 @@ impl Trajectory {
     }
 
     /// Like [`Trajectory::validate`], for many trajectories one after another. The chunks of all of
-    /// them stay alive meanwhile.
+    /// them must stay alive meanwhile.
     pub fn validate_with(&self, memo: &mut TensorMemo) -> Result<()> {
         for column in self.columns() {
             let mut kind: Option<(DType, Shape)> = None;
@@ -154,7 +154,7 @@ impl Trajectory {
         self.columns().map(|column| self.decode_column(&column)).collect()
     }
 
-    /// Decodes one column: the concatenation of its slices, squeezed if it says so.
+    /// Decodes one column: the concatenation of its slices, squeezed if `squeeze` is set.
     pub fn decode_column(&self, column: &Column<'_>) -> Result<Tensor> {
         let (dtype, mut shape) = self.column_spec(column)?;
         let mut bytes = Vec::new();
@@ -244,8 +244,8 @@ impl fmt::Debug for Trajectory {
     }
 }
 
-/// Collects columns and slices. A slice that continues the one before is merged with it; nothing
-/// else ever is.
+/// Collects columns and slices. A slice that continues the previous one is merged with it. No other
+/// slices are merged.
 #[derive(Debug, Default)]
 pub struct TrajectoryBuilder {
     chunks: Vec<Chunk>,

@@ -4,9 +4,9 @@
 //! `cargo run --release -p reverb-engine --example table_speed [items [case]]`
 //!
 //! Items are as small as a transition of a small environment: one chunk of about 60 encoded bytes,
-//! episodes of 200 items. Operations go to random items, which is the worst for the processor's
-//! caches.
-#![allow(clippy::unwrap_used, reason = "a program for measuring")]
+//! episodes of 200 items. Operations access random items, which is the worst case for the
+//! processor's caches.
+#![allow(clippy::unwrap_used, reason = "a benchmark")]
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use reverb_engine::{Confirm, Table};
 
 const BATCH: usize = 256;
 const ROUNDS: usize = 400;
-/// Items of one insert call, as they come in one message.
+/// Items of one insert call, as in one message.
 const MESSAGE: usize = 32;
 
-struct Ignore;
+struct IgnoreConfirm;
 
-impl Confirm for Ignore {
+impl Confirm for IgnoreConfirm {
     fn confirmed(&self, keys: &[u64]) {
         black_box(keys);
     }
@@ -58,7 +58,7 @@ fn main() {
         "{:34} {:>10} {:>10} {:>13} {:>13} {:>8}",
         "sampler, remover", "insert ns", "evict ns", "sample256 us", "update256 us", "B/item"
     );
-    // A process for each, so that none uses memory that another has freed.
+    // Each case has its own process, so that none reuses memory that another has freed.
     for case in 0..cases.len() {
         let program = std::env::current_exe().unwrap();
         let arguments = [num_items.to_string(), case.to_string()];
@@ -86,7 +86,7 @@ fn measure(num_items: usize, sampler: SelectorConfig, remover: SelectorConfig) {
     let mut rng = SmallRng::seed_from_u64(2);
     let mut keys = Vec::new();
     let mut source = Source::default();
-    let confirm: Arc<dyn Confirm> = Arc::new(Ignore);
+    let confirm: Arc<dyn Confirm> = Arc::new(IgnoreConfirm);
 
     let memory = resident_bytes();
     let mut insert = |keys: &mut Vec<u64>, rng: &mut SmallRng, count: usize| {
@@ -129,7 +129,7 @@ fn measure(num_items: usize, sampler: SelectorConfig, remover: SelectorConfig) {
     );
 }
 
-/// Makes items as a writer does.
+/// Makes items like those of a writer.
 #[derive(Default)]
 struct Source {
     steps: u64,
@@ -166,7 +166,7 @@ fn median(mut round: impl FnMut() -> Duration) -> Duration {
     times[ROUNDS / 2]
 }
 
-/// Memory that the process really occupies, on Linux; 0 elsewhere.
+/// Resident memory of the process on Linux; 0 elsewhere.
 fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|text| text.parse::<usize>().ok());

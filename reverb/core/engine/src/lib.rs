@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is sampled: tables of items, the selectors that pick from them and the rate limiters that
-//! keep inserting and sampling in step.
+//! The engine: tables of items, the selectors that choose items from them, and the rate limiters
+//! that bound the ratio of samples to inserts.
 //!
-//! A table has two faces. `TableState` in `table/state.rs` is its heart: synchronous, deterministic
-//! given a seed, and it never waits; start reading there. [`Table`] puts a lock and two queues
-//! around it, so that callers can wait for their turn. There is no thread per table: whoever calls
-//! does the work that its call made possible, also for others.
+//! A table has two layers. `TableState` in `table/state.rs` is the inner one. It is synchronous,
+//! deterministic for a given seed, and never waits. Start reading there. [`Table`] adds a lock and
+//! two wait queues, so that callers can wait. There is no thread per table: each call also serves
+//! the waiting requests that it unblocked.
 //!
-//! This crate knows no messages, sockets, Python or TensorFlow.
+//! This crate does not depend on messages, sockets, Python or TensorFlow.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp, reason = "tests may"))]

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rate limiters: when a table lets an insert or a sample through.
+//! Rate limiters: when a table allows an insert or a sample.
 
 use std::fmt;
 
 use reverb_data::RateLimiterConfig;
 
-/// The counters of one table and the inequalities over them. It decides, it never waits.
+/// The counters of one table and the inequalities over them. It decides and never waits.
 #[derive(Debug, Clone)]
 pub(crate) struct RateLimiter {
     config: RateLimiterConfig,
@@ -19,7 +19,7 @@ impl RateLimiter {
         Self::with_counters(config, 0, 0, 0)
     }
 
-    /// A limiter that has counted already.
+    /// A limiter with given counters.
     pub(crate) fn with_counters(
         config: RateLimiterConfig,
         inserts: i64,
@@ -57,15 +57,15 @@ impl RateLimiter {
         *self = Self::new(self.config);
     }
 
-    /// Whether `n` more samples may follow at this instant.
+    /// Whether `n` more samples are allowed now.
     pub(crate) fn can_sample(&self, n: i64) -> bool {
         self.size() >= self.config.min_size_to_sample
             && self.cursor() - n as f64 >= self.config.min_diff
     }
 
-    /// Whether `n` more inserts may follow at this instant.
+    /// Whether `n` more inserts are allowed now.
     ///
-    /// Up to the minimum size inserts are free: nobody could sample before it is reached.
+    /// Inserts up to the minimum size are always allowed, because sampling starts only there.
     pub(crate) fn can_insert(&self, n: i64) -> bool {
         let inserts = self.inserts.saturating_add(n);
         inserts.saturating_sub(self.deletes) <= self.config.min_size_to_sample
@@ -73,7 +73,7 @@ impl RateLimiter {
                 <= self.config.max_diff
     }
 
-    /// How many samples may follow one after another at this instant, at most `wanted`.
+    /// How many samples in a row are allowed now, at most `wanted`.
     pub(crate) fn samples_allowed(&self, wanted: usize) -> usize {
         let mut ahead = self.clone();
         for allowed in 0..wanted {
@@ -93,7 +93,7 @@ impl RateLimiter {
         self.inserts as f64 * self.config.samples_per_insert - self.samples as f64
     }
 
-    /// One sentence on what keeps samples from going on, and what would let them.
+    /// One sentence that says why samples wait, and what would unblock them.
     pub(crate) fn describe_wait_for_sample(&self) -> String {
         let config = &self.config;
         if self.can_sample(1) {
@@ -107,7 +107,7 @@ impl RateLimiter {
         format!("A sample waits for {needed} more insert(s){stuck}: {self}.")
     }
 
-    /// One sentence on what keeps inserts from going on, and what would let them.
+    /// One sentence that says why inserts wait, and what would unblock them.
     pub(crate) fn describe_wait_for_insert(&self) -> String {
         let config = &self.config;
         if self.can_insert(1) {
@@ -143,7 +143,7 @@ impl fmt::Display for RateLimiter {
     }
 }
 
-/// The largest doubles stand for "no bound"; printed in full they take 309 digits.
+/// Prints the largest doubles as "none". They mean "no bound", and have 309 digits.
 struct Bound(f64);
 
 impl fmt::Display for Bound {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_wait_is_for_is_told_with_numbers() {
+    fn a_wait_is_described_with_its_counters() {
         let mut limiter = limiter(2.0, 3, 2.0, 10.0);
         limiter.count_insert();
         assert_eq!(
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadlock_is_told() {
+    fn a_deadlock_is_described() {
         // Inserts stop at the minimum size, and samples never start.
         let mut limiter = limiter(1.0, 1, 5.0, 2.0);
         (0..2).for_each(|_| limiter.count_insert());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selectors: which item a table samples next, and which one it removes when it is full.
+//! Selectors: which item a table samples next, and which one it evicts when it is full.
 //!
-//! A selector works over handles, the small numbers under which a table keeps its items.
+//! A selector works on handles, the small numbers that address the items of a table.
 //! `CONTRIBUTING.md` has the recipe for adding one.
 
 use rand::rngs::SmallRng;
@@ -20,14 +20,15 @@ use lifo::Lifo;
 use prioritized::Prioritized;
 use uniform::Uniform;
 
-/// Where a table keeps an item. Handles of removed items are used again.
+/// The address of an item in its table. Handles of removed items are reused.
 pub(crate) type Handle = u32;
 
-/// Checks a priority before anything is changed by it.
+/// Checks a priority before it changes anything.
 ///
 /// # Errors
 ///
-/// `InvalidArgument` for NaN with every selector, and for what has no weight with `Prioritized`.
+/// `InvalidArgument` for NaN with every selector, and for a priority without a finite weight with
+/// `Prioritized`.
 pub(crate) fn check_priority(config: &SelectorConfig, priority: f64) -> Result<()> {
     if priority.is_nan() {
         return Err(Error::invalid_argument("Priority must not be NaN."));
@@ -47,52 +48,52 @@ pub(crate) fn check_priority(config: &SelectorConfig, priority: f64) -> Result<(
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Pick {
     pub(crate) handle: Handle,
-    /// How likely this choice was.
+    /// Probability of this choice.
     pub(crate) probability: f64,
 }
 
 impl Pick {
-    /// A choice without chance.
+    /// A choice with probability 1.
     fn certain(handle: Handle) -> Self {
         Self { handle, probability: 1.0 }
     }
 }
 
-/// What a selector has to know of an item that was removed, to put it back. Means nothing to
-/// others.
+/// What a selector needs to put a removed item back. Opaque to its callers.
 pub(crate) type Place = u64;
 
-/// What every selector can do. Priorities were checked with [`check_priority`].
+/// The operations of a selector. Priorities were checked with [`check_priority`].
 trait Select {
-    /// Adds an item that is not there yet.
+    /// Adds an item that is not present yet.
     fn insert(&mut self, handle: Handle, priority: f64);
 
-    /// Removes an item that is there.
+    /// Removes an item that is present.
     fn remove(&mut self, handle: Handle);
 
-    /// What [`Select::put_back`] needs of an item that is about to be removed.
+    /// What [`Select::put_back`] needs to undo the removal of an item.
     fn place(&self, _handle: Handle) -> Place {
         0
     }
 
-    /// Undoes the last `remove`; several, in the reverse order. Nothing else may have happened.
+    /// Undoes the last `remove`. Several are undone in reverse order. No other operation may come
+    /// in between.
     fn put_back(&mut self, handle: Handle, priority: f64, place: Place);
 
-    /// Gives an item that is there a new priority, or the same one again.
+    /// Gives an item that is present a new priority, perhaps the same one again.
     fn update(&mut self, handle: Handle, priority: f64);
 
-    /// Does several updates, in order.
+    /// Applies several updates in order.
     fn update_many(&mut self, updates: &[(Handle, f64)]) {
         for &(handle, priority) in updates {
             self.update(handle, priority);
         }
     }
 
-    /// Chooses `count` times from the same items, which stay. Nothing if there are none.
+    /// Chooses `count` times, with replacement. Chooses nothing if there are no items.
     fn pick_many(&self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>);
 }
 
-/// Any selector. An enum, because one is called for every item and should be inlined.
+/// Any selector. It is an enum because it is called for every item and should be inlined.
 #[derive(Debug)]
 pub(crate) enum Selector {
     Fifo(Fifo),
@@ -156,7 +157,7 @@ impl Selector {
     }
 }
 
-/// Makes room for `handle` in a table of per-handle entries.
+/// Grows a list of per-handle entries so that it includes `handle`.
 fn ensure<T: Clone>(entries: &mut Vec<T>, handle: Handle, fill: T) {
     let needed = handle as usize + 1;
     if entries.len() < needed {

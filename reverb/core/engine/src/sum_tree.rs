@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A tree of partial sums: weighted choice among millions of entries in a handful of steps.
+//! A tree of partial sums, for weighted choice among millions of entries in a few steps.
 
 /// Children of a node: two cache lines of `f64`.
 const FAN_OUT: usize = 16;
 
-/// Sixteen neighbouring entries of a level. Their sum is one entry of the level above.
+/// Sixteen adjacent entries of a level. Their sum is one entry of the level above.
 #[derive(Debug, Clone)]
 #[repr(align(64))]
 struct Node([f64; FAN_OUT]);
@@ -12,7 +12,7 @@ struct Node([f64; FAN_OUT]);
 impl Node {
     const ZERO: Self = Self([0.0; FAN_OUT]);
 
-    /// Always added in the same order, so that equal children give equal sums.
+    /// Adds always in the same order, so that equal children have equal sums.
     fn sum(&self) -> f64 {
         let [a, b, c, d] = self.group_sums();
         (a + b) + (c + d)
@@ -23,8 +23,8 @@ impl Node {
         std::array::from_fn(|at| (w[4 * at] + w[4 * at + 1]) + (w[4 * at + 2] + w[4 * at + 3]))
     }
 
-    /// The child into whose span `rest` falls, and in `rest` how far into it: first among four
-    /// groups, then in the group.
+    /// Finds the child whose span contains `rest`, and sets `rest` to the offset in that span.
+    /// First searches four groups, then the children of one.
     fn find(&self, rest: &mut f64) -> usize {
         let group = find_in_four(&self.group_sums(), rest);
         let four = &self.0[4 * group..4 * group + 4];
@@ -32,13 +32,13 @@ impl Node {
         if self.0[child] > 0.0 {
             return child;
         }
-        // Rounding carried the point past the end: the last child that weighs something.
+        // Rounding moved the point past the end. Take the last child of nonzero weight.
         self.0.iter().rposition(|&weight| weight > 0.0).unwrap_or(0)
     }
 }
 
-/// Which of four spans `rest` falls into, and in `rest` how far. Without branches, because no
-/// processor could predict them.
+/// Finds which of four spans contains `rest`, and sets `rest` to the offset in it. Has no branches,
+/// because they would be unpredictable.
 fn find_in_four(spans: &[f64; 4], rest: &mut f64) -> usize {
     let begins = [0.0, spans[0], spans[0] + spans[1], (spans[0] + spans[1]) + spans[2]];
     let at = usize::from(begins[1] <= *rest)
@@ -51,9 +51,9 @@ fn find_in_four(spans: &[f64; 4], rest: &mut f64) -> usize {
 /// A point on its way down the tree.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Descent {
-    /// Distance from the beginning of the span of `index`.
+    /// Offset in the span of `index`.
     rest: f64,
-    /// Where it has got to; in the end, the index of a weight.
+    /// Index in the current level; at the end, the index of a weight.
     pub(crate) index: usize,
 }
 
@@ -65,9 +65,9 @@ impl Descent {
 
 /// Weights by index, with their sums.
 ///
-/// An entry above the leaves is always recomputed as the sum of its sixteen children, never
-/// corrected by a difference. So there is no drift, and a sum is zero exactly when all weights
-/// under it are.
+/// An entry above the leaves is always recomputed as the sum of its sixteen children, and never
+/// adjusted by a difference. So there is no drift, and a sum is zero exactly when all weights under
+/// it are zero.
 #[derive(Debug)]
 pub(crate) struct SumTree {
     /// Level 0 holds the weights; the last level is a single node.
@@ -90,7 +90,7 @@ impl SumTree {
         self.levels[0][index / FAN_OUT].0[index % FAN_OUT]
     }
 
-    /// Sets the weight at `index`, which is finite and not negative. Indices never set weigh 0.
+    /// Sets the weight at `index`. It must be finite and not negative. Unset indices have weight 0.
     pub(crate) fn set(&mut self, index: usize, weight: f64) {
         self.grow_to(index);
         let mut at = index;
@@ -104,9 +104,10 @@ impl SumTree {
         self.total = entry;
     }
 
-    /// Sets several weights. All go up together, level by level, for the same reason as in `find`.
+    /// Sets several weights. Updates the tree level by level for all of them, for the same reason
+    /// as in `find`.
     ///
-    /// The weights in `changes` are used up; where an index comes twice, its last weight holds.
+    /// Overwrites the weights in `changes`. If an index occurs twice, its last weight counts.
     pub(crate) fn set_many(&mut self, changes: &mut [(usize, f64)]) {
         let Some(highest) = changes.iter().map(|&(index, _)| index).max() else { return };
         self.grow_to(highest);
@@ -125,10 +126,10 @@ impl SumTree {
         }
     }
 
-    /// For each of `points`, counted from 0 up to the total: the index whose span it falls into.
+    /// Finds for each of `points`, between 0 and the total, the index whose span contains it.
     ///
-    /// Never an index of weight 0, unless all are. All points go down together, level by level:
-    /// their steps do not depend on each other, so the processor takes many at once.
+    /// Never finds an index of weight 0, unless all weights are 0. Descends level by level for all
+    /// points together: their steps are independent, so the processor runs many in parallel.
     pub(crate) fn find(&self, points: &mut [Descent]) {
         for level in self.levels.iter().rev() {
             for point in &mut *points {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A table as its callers see it: a lock around the state, and waiting.
+//! A table as its callers see it: the state behind a lock, and waiting.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,27 +32,27 @@ pub use state::MAX_SAMPLE_BYTES;
 use state::TableState;
 use wait_queues::{Answer, Completions, RequestId, WaitQueues};
 
-/// Most inserts that may be queued before writers are asked to wait.
+/// Maximum number of queued inserts before writers have to wait.
 const MAX_QUEUED_INSERTS: i64 = 1000;
 
-/// Learns what became of inserted items. Called by whoever happens to use the table, with no lock
-/// held; it must neither wait nor take long.
+/// Receives the outcome of inserts. Any thread that uses the table may call it. No lock is held.
+/// The methods must neither block nor take long.
 pub trait Confirm: Send + Sync {
-    /// These items are in the table now, or were and have been removed again.
+    /// These items were inserted. They may have been removed again already.
     fn confirmed(&self, keys: &[u64]);
 
-    /// The table was closed; items of one call that were not confirmed never will be.
+    /// The table was closed. Items of the call that are not confirmed yet will not be inserted.
     fn failed(&self, error: Error);
 }
 
-/// Items, and the rules by which they are inserted, sampled and removed.
+/// A bounded collection of items with a sampler, a remover and a rate limiter.
 ///
-/// All methods may be called from any thread. Only `sample` and `wait_for_insert_room` wait, and
-/// neither holds the lock while it does. Freeing items can take a while (`reset` of a large table);
-/// it happens on the caller's thread after the lock was released.
+/// All methods may be called from any thread. Only `sample`, `sample_stacked` and
+/// `wait_for_insert_room` wait, and they do not hold the lock meanwhile. Freeing items can take
+/// long (`reset` of a large table). It happens on the caller's thread after the lock is released.
 pub struct Table {
     config: TableConfig,
-    /// Queued inserts from which on writers are asked to wait.
+    /// Number of queued inserts at which writers have to wait.
     insert_room: usize,
     room: Notify,
     shared: Mutex<Shared>,
@@ -60,15 +60,15 @@ pub struct Table {
 
 struct Shared {
     state: TableState,
-    turn: WaitQueues,
+    queues: WaitQueues,
     clock: Clock,
     closed: bool,
 }
 
 impl Shared {
-    /// What a table with these settings tells about itself.
+    /// The state of the table, with these settings.
     fn info(&self, config: TableConfig) -> TableInfo {
-        let Self { state, turn, clock, .. } = self;
+        let Self { state, queues, clock, .. } = self;
         TableInfo {
             config,
             current_size: state.len() as i64,
@@ -80,8 +80,8 @@ impl Shared {
             num_unique_samples: state.num_unique_samples(),
             worker_time: clock.read(Instant::now()),
             stored_bytes: state.chunk_bytes(),
-            waiting_inserts: turn.queued_inserts(),
-            waiting_samples: turn.queued_samples(),
+            waiting_inserts: queues.queued_inserts(),
+            waiting_samples: queues.queued_samples(),
         }
     }
 }
@@ -91,13 +91,13 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if a part of `config` cannot be; see [`TableConfig::validate`].
+    /// `InvalidArgument` if `config` is invalid; see [`TableConfig::validate`].
     pub fn new(config: TableConfig) -> Result<Arc<Self>> {
         config.validate()?;
         let insert_room = (config.max_size / 10).clamp(1, MAX_QUEUED_INSERTS) as usize;
         let shared = Shared {
             state: TableState::new(&config),
-            turn: WaitQueues::default(),
+            queues: WaitQueues::default(),
             clock: Clock::new(Instant::now()),
             closed: false,
         };
@@ -105,7 +105,7 @@ impl Table {
         Ok(Arc::new(Self { config, insert_room, room: Notify::new(), shared }))
     }
 
-    /// What it was made of.
+    /// Its settings.
     pub fn config(&self) -> &TableConfig {
         &self.config
     }
@@ -115,42 +115,44 @@ impl Table {
         &self.config.name
     }
 
-    /// Inserts what the rate limiter allows now and queues the rest, behind what is queued already.
+    /// Inserts the items that the rate limiter allows now, and queues the rest after those already
+    /// queued.
     ///
-    /// Never waits. `confirm` is told of every item as it is inserted, perhaps before this returns.
+    /// Never waits. `confirm` is called for every item when it is inserted, perhaps before this
+    /// call returns.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for a priority that a selector of this table cannot take; no item of the
-    /// call is inserted then. `Cancelled` if the table is closed. `confirm` is not called for
-    /// either.
+    /// `InvalidArgument` for a priority that a selector of this table does not accept; no item of
+    /// the call is inserted then. `Cancelled` if the table is closed. In both cases `confirm` is
+    /// not called.
     pub fn insert(&self, items: Vec<NewItem>, confirm: &Arc<dyn Confirm>) -> Result<()> {
         for item in &items {
             check_priority(&self.config, item.key, item.priority)?;
         }
         self.operate(Activity::Inserting, |shared| {
             if !items.is_empty() {
-                shared.turn.queue_inserts(items, Arc::clone(confirm));
+                shared.queues.queue_inserts(items, Arc::clone(confirm));
             }
         })
     }
 
-    /// Takes back the items of `confirm` that still wait for the rate limiter.
+    /// Removes the items of `confirm` that still wait for the rate limiter.
     pub fn cancel_inserts(&self, confirm: &Arc<dyn Confirm>) {
-        // A closed table has given up what waited. The items are freed outside of the lock.
+        // A closed table has no queued items. The items are freed after the lock is released.
         let cancelled = self
-            .operate(Activity::Running, |shared| shared.turn.cancel_inserts(confirm))
+            .operate(Activity::Running, |shared| shared.queues.cancel_inserts(confirm))
             .unwrap_or_default();
         drop(cancelled);
     }
 
-    /// Waits while so many inserts are queued that writers should send no more. Returns at once
-    /// when the table is closed.
+    /// Back-pressure: waits while too many inserts are queued. Returns at once when the table is
+    /// closed.
     pub async fn wait_for_insert_room(&self) {
         loop {
             let notified = self.room.notified();
             let mut notified = std::pin::pin!(notified);
-            // From here on no notice is missed, even before the first poll.
+            // From here on no notification is missed, even before the first poll.
             notified.as_mut().enable();
             if self.queued_inserts() < self.insert_room {
                 return;
@@ -161,30 +163,32 @@ impl Table {
 
     /// Inserts that wait for the rate limiter.
     pub fn queued_inserts(&self) -> usize {
-        self.shared.lock().turn.queued_inserts()
+        self.shared.lock().queues.queued_inserts()
     }
 
-    /// Samples at least one item and at most `num`: as many as the rate limiter allows once it is
-    /// this call's turn, but no more once the chunks behind them reach [`MAX_SAMPLE_BYTES`].
+    /// Samples at least one item and at most `num`. Returns the items that the rate limiter allows
+    /// when the request is served, and stops once their chunks reach [`MAX_SAMPLE_BYTES`].
     ///
     /// Waits at most `timeout` for the first item. Zero makes exactly one attempt, and `None` waits
-    /// for ever. A call that is dropped gives up its place; items that it was handed stay counted.
+    /// without a limit. A dropped call leaves the queue. Items that it was already given stay
+    /// counted.
     ///
     /// # Errors
     ///
-    /// `RateLimiterTimeout` with what it waited for, `Cancelled` if the table is or gets closed,
-    /// `InvalidArgument` if `num` is 0.
+    /// `RateLimiterTimeout` with what it waited for. `Cancelled` if the table is closed, also while
+    /// waiting. `InvalidArgument` if `num` is 0.
     pub async fn sample(&self, num: usize, timeout: Option<Duration>) -> Result<Vec<Sampled>> {
         self.sample_stacked(num, timeout, None).await
     }
 
-    /// Like [`Table::sample`], for a reader that stacks the items. Where sampling removes or counts
-    /// towards removing, items of one batch that cannot be stacked are not sampled: what comes
-    /// before their batch is given, or, if that is nothing, the reason.
+    /// Like [`Table::sample`], for a reader that stacks the items into batches. If the table has a
+    /// `max_times_sampled`, a batch whose items cannot be stacked is not sampled. The call then
+    /// returns the items before that batch, or the error if there are none.
     ///
     /// # Errors
     ///
-    /// As [`Table::sample`], and those of [`reverb_data::Layout::check`]; nothing was sampled then.
+    /// Those of [`Table::sample`], and those of [`reverb_data::Layout::check`]; nothing was sampled
+    /// then.
     pub async fn sample_stacked(
         &self,
         num: usize,
@@ -206,17 +210,17 @@ impl Table {
         if waiting.cancel() {
             return Err(self.rate_limiter_timeout());
         }
-        // Answered at the last moment; the answer is on its way.
+        // The request was answered just before the timeout.
         waiting.answer().await
     }
 
-    /// Like [`Table::sample`] without any waiting: `None` if the rate limiter allows no sample now,
-    /// if others wait for their turn, or if the table is closed.
+    /// Like [`Table::sample`], but never waits. `None` if the rate limiter allows no sample now, if
+    /// other requests are queued, or if the table is closed.
     pub fn try_sample(&self, num: usize) -> Option<Vec<Sampled>> {
         self.try_sample_stacked(num, None)
     }
 
-    /// Like [`Table::sample_stacked`] without any waiting: `None` also if it would fail.
+    /// Like [`Table::sample_stacked`], but never waits. `None` also if it would fail.
     pub fn try_sample_stacked(
         &self,
         num: usize,
@@ -235,7 +239,7 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for a priority that a selector of this table cannot take; nothing is
+    /// `InvalidArgument` for a priority that a selector of this table does not accept; nothing is
     /// changed then. `Cancelled` if the table is closed.
     pub fn mutate(&self, updates: &[(u64, f64)], deletes: &[u64]) -> Result<()> {
         for &(key, priority) in updates {
@@ -249,30 +253,30 @@ impl Table {
         })
     }
 
-    /// Removes all items and sets all counters to zero. What waits stays, and is tried again.
+    /// Removes all items and sets all counters to zero. Queued requests stay queued and are tried
+    /// again.
     pub fn reset(&self) {
-        // A closed table is left as it is: nobody can see it any more.
+        // A closed table stays unchanged, because its items cannot be reached any more.
         let contents =
             self.operate(Activity::Running, |shared| shared.state.reset(&self.config)).ok();
         drop(contents);
     }
 
-    /// Ends all waiting: samples and inserts that were not applied fail with `Cancelled`, and so do
-    /// all later calls. A closed table cannot be opened again; closing it twice does nothing.
+    /// Ends all waiting: queued samples and inserts fail with `Cancelled`, and so do all later
+    /// calls. A closed table cannot be opened again. Closing it twice does nothing.
     pub fn close(&self) {
         let mut done = Completions::default();
         {
             let mut shared = self.shared.lock();
             shared.closed = true;
-            shared.turn.close(self.name(), &mut done);
+            shared.queues.close(self.name(), &mut done);
             shared.clock.change(Activity::Sleeping, Instant::now());
         }
         done.deliver(self.name());
         self.room.notify_waiters();
     }
 
-    /// Whether the rate limiter would let `n` samples follow at this instant. It knows nothing of
-    /// `max_times_sampled`.
+    /// Whether the rate limiter allows `n` more samples now. Ignores `max_times_sampled`.
     ///
     /// # Errors
     ///
@@ -282,8 +286,7 @@ impl Table {
         Ok(self.shared.lock().state.limiter().can_sample(n))
     }
 
-    /// Whether the rate limiter would let `n` inserts follow at this instant. It knows nothing of
-    /// `max_size`.
+    /// Whether the rate limiter allows `n` more inserts now. Ignores `max_size`.
     ///
     /// # Errors
     ///
@@ -293,19 +296,19 @@ impl Table {
         Ok(self.shared.lock().state.limiter().can_insert(n))
     }
 
-    /// What the table tells about itself.
+    /// Its settings, counters and current size.
     pub fn info(&self) -> TableInfo {
         let config = self.config.clone();
         self.shared.lock().info(config)
     }
 
-    /// What an insert waits for, in a sentence with the rate limiter's numbers.
+    /// What an insert waits for, in one sentence with the rate limiter's counters.
     pub fn describe_wait_for_insert(&self) -> String {
         let wait = self.shared.lock().state.limiter().describe_wait_for_insert();
         format!("Rate limiter of table {}: {wait}", self.name())
     }
 
-    /// What a sample waits for, in a sentence with the rate limiter's numbers.
+    /// What a sample waits for, in one sentence with the rate limiter's counters.
     pub fn describe_wait_for_sample(&self) -> String {
         let wait = self.shared.lock().state.limiter().describe_wait_for_sample();
         let TableConfig { name, max_size, rate_limiter, .. } = &self.config;
@@ -319,20 +322,20 @@ impl Table {
         format!("Rate limiter of table {name}: {wait}")
     }
 
-    /// Tries a sample request once, and leaves it queued if it `may_wait`.
+    /// Tries a sample request once. Leaves it queued if it `may_wait`.
     fn attempt(&self, num: usize, stacking: Option<Stacking>, may_wait: bool) -> Result<Attempt> {
         self.operate_and(
             Activity::Sampling,
-            |shared| shared.turn.queue_sample(num, stacking),
+            |shared| shared.queues.queue_sample(num, stacking),
             |shared, done, id| {
                 if let Some(answer) = done.take_own() {
                     return Attempt::Answered(answer);
                 }
                 if !may_wait {
-                    shared.turn.cancel(id);
+                    shared.queues.cancel(id);
                     return Attempt::Refused;
                 }
-                Attempt::Waiting { id, answer: shared.turn.wait(id) }
+                Attempt::Waiting { id, answer: shared.queues.wait(id) }
             },
         )
     }
@@ -341,8 +344,8 @@ impl Table {
         self.operate_and(activity, work, |_, _, result| result)
     }
 
-    /// Does `work` under the lock, serves whoever can be served after it, does `finish`; then
-    /// unlocks and tells everybody.
+    /// Runs `work` under the lock, serves all requests that can be served then, and runs `finish`.
+    /// Then unlocks and delivers the results.
     fn operate_and<W, R>(
         &self,
         activity: Activity,
@@ -358,15 +361,15 @@ impl Table {
                 return Err(wait_queues::closed(self.name()));
             }
             shared.clock.change(activity, Instant::now());
-            let queued = shared.turn.queued_inserts();
+            let queued = shared.queues.queued_inserts();
             let worked = work(shared);
-            let now_ns = if shared.turn.queued_inserts() > 0 { wall_clock_ns() } else { 0 };
-            shared.turn.serve(&mut shared.state, now_ns, &mut done);
+            let now_ns = if shared.queues.queued_inserts() > 0 { wall_clock_ns() } else { 0 };
+            shared.queues.serve(&mut shared.state, now_ns, &mut done);
             result = finish(shared, &mut done, worked);
             gained_room =
-                queued >= self.insert_room && shared.turn.queued_inserts() < self.insert_room;
+                queued >= self.insert_room && shared.queues.queued_inserts() < self.insert_room;
             done.garbage = shared.state.take_garbage();
-            shared.clock.change(shared.turn.waits_for(), Instant::now());
+            shared.clock.change(shared.queues.waits_for(), Instant::now());
         }
         done.deliver(self.name());
         if gained_room {
@@ -381,7 +384,7 @@ impl Table {
 }
 
 impl Drop for Table {
-    /// Queued inserts learn that nobody is going to apply them.
+    /// Queued inserts fail, because they cannot be applied any more.
     fn drop(&mut self) {
         self.close();
     }
@@ -393,14 +396,14 @@ impl fmt::Debug for Table {
     }
 }
 
-/// How far a sample request got at once.
+/// The result of the first attempt of a sample request.
 enum Attempt {
     Answered(Answer),
     Waiting { id: RequestId, answer: oneshot::Receiver<Answer> },
     Refused,
 }
 
-/// A place in the queue, given up when dropped.
+/// A queued sample request. Dropping it removes it from the queue.
 struct Waiting<'a> {
     table: &'a Table,
     id: RequestId,
@@ -415,13 +418,13 @@ impl Waiting<'_> {
         answer.unwrap_or_else(|_| Err(Error::internal("A sample request was lost.")))
     }
 
-    /// False if the request was answered before.
+    /// Removes the request from the queue; false if it was answered already.
     fn cancel(&mut self) -> bool {
         self.is_over = true;
         let mut shared = self.table.shared.lock();
-        let cancelled = shared.turn.cancel(self.id);
+        let cancelled = shared.queues.cancel(self.id);
         if cancelled {
-            let waits_for = shared.turn.waits_for();
+            let waits_for = shared.queues.waits_for();
             shared.clock.change(waits_for, Instant::now());
         }
         cancelled

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many tasks on few threads: nothing is lost, nothing comes twice, no bound is passed.
+//! Many tasks on few threads: no item is lost or duplicated, and no bound is exceeded.
 #![allow(clippy::unwrap_used, reason = "tests may")]
 
 mod common;
@@ -44,7 +44,7 @@ async fn a_queue_hands_every_item_out_once() {
             tokio::spawn(async move {
                 let mut seen = Vec::new();
                 let mut num = reader as usize;
-                // The last reader to wait finds nothing and is told so.
+                // The last reader that waits gets an error.
                 loop {
                     num = num % 9 + 1;
                     match table.sample(num, Some(Duration::from_millis(500))).await {
@@ -130,7 +130,7 @@ async fn a_tight_limiter_holds_its_bounds() {
     for writer in writers {
         writer.await.unwrap();
     }
-    // The last inserts and the samples they allow happen by themselves.
+    // The last inserts, and the samples that they allow, need no further calls.
     while table.queued_inserts() > 0 || table.can_sample(1).unwrap() {
         tokio::task::yield_now().await;
     }
@@ -149,7 +149,7 @@ async fn a_tight_limiter_holds_its_bounds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn calls_that_are_abandoned_leave_nothing_behind() {
+async fn abandoned_calls_leave_nothing_behind() {
     const PER_WRITER: u64 = 500;
     let table = Table::new(queue(3)).unwrap();
     let log = Log::new();
@@ -159,14 +159,14 @@ async fn calls_that_are_abandoned_leave_nothing_behind() {
             tokio::spawn(async move {
                 let mut seen = Vec::new();
                 for round in 0.. {
-                    // Mostly too short; what is answered at the last moment must not get lost.
+                    // Mostly too short. A late answer must not be lost.
                     let timeout = Duration::from_micros(50 * ((round + reader) % 20));
                     match table.sample(2, Some(timeout)).await {
                         Ok(samples) => seen.extend(samples.iter().map(|sample| sample.key)),
                         Err(error) if error.is_transient() => break,
                         Err(_) => {}
                     }
-                    // And some calls are dropped in the middle.
+                    // Some calls are dropped while they wait.
                     tokio::select! {
                         biased;
                         samples = table.sample(1, None) => {
@@ -194,7 +194,7 @@ async fn calls_that_are_abandoned_leave_nothing_behind() {
     for reader in readers {
         seen.extend(reader.await.unwrap());
     }
-    // Items handed to a dropped call are gone, but nothing ever comes twice.
+    // Items given to a dropped call are lost, but no item comes twice.
     assert_eq!(seen.iter().collect::<HashSet<_>>().len(), seen.len());
     assert!(seen.len() as u64 > WRITERS * PER_WRITER / 2, "{}", seen.len());
     let info = table.info();

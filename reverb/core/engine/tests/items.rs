@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What becomes of single items: bad input, repeated keys, sizes and memory.
+//! Single items: bad input, repeated keys, sizes and memory.
 #![allow(clippy::unwrap_used, reason = "tests may")]
 
 mod common;
@@ -41,7 +41,7 @@ fn bad_priorities_change_nothing() {
 
         assert!(log.confirmed.lock().is_empty() && log.failed.lock().is_empty());
         assert_eq!((table.info().current_size, table.info().num_inserts), (2, 2));
-        // The table goes on, with the old priorities.
+        // The table still works, with the old priorities.
         table.mutate(&[], &[0]).unwrap();
         let sample = sample_one(&table);
         assert_eq!((sample.key, sample.priority.to_bits()), (1, 1.0f64.to_bits()));
@@ -53,7 +53,7 @@ fn bad_priorities_change_nothing() {
 }
 
 #[test]
-fn a_repeated_key_only_brings_a_new_priority() {
+fn a_repeated_key_only_updates_the_priority() {
     let table = Table::new(TableConfig { sampler: SelectorConfig::Lifo, ..config(3) }).unwrap();
     insert_all(&table, &[1.0; 2]);
     let log = insert(&table, vec![item_of(0, 9.0, &[chunk(70, 70, 8)])]);
@@ -66,7 +66,7 @@ fn a_repeated_key_only_brings_a_new_priority() {
     assert_eq!((sample.key, sample.priority.to_bits()), (0, 9.0f64.to_bits()));
     assert_eq!(sample.trajectory.chunks()[0].key(), 0, "the data stays");
 
-    // Even so it waits for the limiter.
+    // It still waits for the limiter.
     let table = Table::new(queue(1)).unwrap();
     let log = insert(&table, vec![item(0, 1.0), item(0, 2.0)]);
     assert_eq!(*log.confirmed.lock(), [0]);
@@ -102,7 +102,7 @@ fn the_count_of_samples_may_come_with_an_item() {
 }
 
 #[test]
-fn a_sample_tells_when_the_item_came() {
+fn a_sample_has_the_insertion_time() {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i64;
     let table = Table::new(config(1)).unwrap();
     let before = now();
@@ -132,7 +132,7 @@ fn a_request_for_endless_samples_of_nothing_ends() {
 }
 
 #[test]
-fn chunks_go_with_the_last_reference() {
+fn chunks_are_freed_with_the_last_reference() {
     let shared = chunk(1, 1, 100);
     let table = Table::new(TableConfig { max_times_sampled: 2, ..config(3) }).unwrap();
     let other = Table::new(config(3)).unwrap();
@@ -158,7 +158,7 @@ fn chunks_go_with_the_last_reference() {
     }
     assert_eq!(shared.reference_count(), 4);
     table.close();
-    assert_eq!(shared.reference_count(), 2, "queued inserts are let go");
+    assert_eq!(shared.reference_count(), 2, "queued inserts are freed");
     drop(table);
     assert_eq!(shared.reference_count(), 1);
 }

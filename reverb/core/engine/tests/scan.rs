@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a scan gives of a table that changes meanwhile.
+//! Scans of a table that changes meanwhile.
 #![allow(clippy::unwrap_used, reason = "tests may")]
 
 mod common;
@@ -26,10 +26,10 @@ fn scanned(table: &Table) -> Vec<u64> {
 }
 
 #[test]
-fn items_come_oldest_first_wherever_they_are_kept() {
+fn items_come_oldest_first_whatever_their_slots() {
     let table = Table::new(config(1000)).unwrap();
     insert_all(&table, &[1.0; 20]);
-    // Free places, which are used again in another order.
+    // Free slots are reused in another order.
     table.mutate(&[(3, 9.0)], &[0, 5, 7]).unwrap();
     for key in 20..25 {
         insert(&table, vec![item(key, 1.0)]);
@@ -69,7 +69,7 @@ fn changes_before_an_item_is_reached_are_seen() {
     let mut scan = table.begin_scan().unwrap();
     let first = table.scan(&mut scan).unwrap();
     assert!(first.len() < 1000, "the test needs several steps");
-    // 1999 goes, and its place is taken by a newer item; 1998 only gets another priority.
+    // 1999 is deleted, and a newer item takes its slot. 1998 only gets another priority.
     table.mutate(&[(1998, 7.0)], &[0, 1999]).unwrap();
     insert(&table, vec![item(5000, 1.0), item(5001, 1.0)]);
     let mut items = first;
@@ -123,7 +123,7 @@ fn an_empty_table_and_a_closed_one() {
 }
 
 #[test]
-fn what_stays_comes_once_and_in_order_whatever_others_do() {
+fn items_that_stay_come_once_and_in_order() {
     let table = Table::new(TableConfig { max_size: 30_000, ..config(1) }).unwrap();
     insert_all(&table, &vec![1.0; 20_000]);
     let is_over = AtomicBool::new(false);
@@ -132,7 +132,7 @@ fn what_stays_comes_once_and_in_order_whatever_others_do() {
             let mut key = 100_000;
             while !is_over.load(Ordering::Relaxed) {
                 insert(&table, (key..key + 100).map(|key| item(key, 1.0)).collect());
-                // Odd keys go, even ones stay.
+                // Odd keys are deleted, even ones stay.
                 let gone = (key..key + 100).map(|key| (key * 7 % 10_000) * 2 + 1);
                 let newer = key.saturating_sub(200)..key.saturating_sub(100);
                 let deletes: Vec<u64> = gone.chain(newer).collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is known of the original's tables, as vectors of operations and results.
+//! Known behaviour of dm-reverb's tables, as vectors of operations and results.
 #![allow(clippy::unwrap_used, reason = "tests may")]
 
 mod common;
@@ -34,7 +34,7 @@ fn a_ratio_limiter_bounds_inserts_and_samples() {
 }
 
 #[test]
-fn a_queue_stops_when_full_and_forgets_what_was_sampled() {
+fn a_queue_stops_when_full_and_deletes_sampled_items() {
     let table = Table::new(queue(5)).unwrap();
     insert_all(&table, &[1.0; 5]);
     assert!(!table.can_insert(1).unwrap());
@@ -68,7 +68,7 @@ fn counters_follow_items_and_episodes() {
 }
 
 #[test]
-fn a_max_heap_samples_the_highest_and_ties_go_round() {
+fn a_max_heap_samples_the_highest_and_ties_rotate() {
     let heaps = |max_size| TableConfig { sampler: MAX_HEAP, remover: MIN_HEAP, ..config(max_size) };
     let table = Table::new(heaps(3)).unwrap();
     insert_all(&table, &[5.0, 5.0, 5.0, 1.0, 7.0]);
@@ -88,7 +88,7 @@ fn a_max_heap_samples_the_highest_and_ties_go_round() {
 }
 
 #[test]
-fn a_lifo_remover_removes_the_newcomer() {
+fn a_lifo_remover_evicts_the_new_item() {
     let table = Table::new(TableConfig { remover: SelectorConfig::Lifo, ..config(2) }).unwrap();
     insert_all(&table, &[1.0; 5]);
     let info = table.info();
@@ -97,7 +97,7 @@ fn a_lifo_remover_removes_the_newcomer() {
 }
 
 #[test]
-fn exponent_zero_makes_all_but_zero_alike() {
+fn exponent_zero_gives_equal_weights_except_for_zero() {
     let sampler = SelectorConfig::Prioritized { priority_exponent: 0.0 };
     let table = Table::new(TableConfig { sampler, ..config(10) }).unwrap();
     insert_all(&table, &[0.0, 1.0, 9.0]);
@@ -118,7 +118,7 @@ fn exponent_zero_makes_all_but_zero_alike() {
 }
 
 #[test]
-fn an_item_leaves_after_its_last_sample() {
+fn an_item_is_deleted_after_its_last_sample() {
     let table =
         Table::new(TableConfig { max_times_sampled: 2, rate_limiter: min_size(2), ..config(10) })
             .unwrap();

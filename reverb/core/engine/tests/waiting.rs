@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who waits for what, and what ends the waiting.
+//! Waiting of calls, and what ends it.
 #![allow(clippy::unwrap_used, reason = "tests may")]
 
 mod common;
@@ -54,7 +54,7 @@ async fn a_timeout_of_zero_is_one_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_ends_the_wait_when_it_says() {
+async fn a_timeout_ends_the_wait_on_time() {
     let table = Table::new(queue(5)).unwrap();
     let start = Instant::now();
     let error = table.sample(1, Some(Duration::from_millis(1500))).await.unwrap_err();
@@ -62,7 +62,7 @@ async fn a_timeout_ends_the_wait_when_it_says() {
     let waited = start.elapsed();
     assert!((1500..1510).contains(&waited.as_millis()), "{waited:?}");
     assert_eq!(table.info().waiting_samples, 0);
-    // The request that timed out takes nothing any more.
+    // The request that timed out takes no items later.
     insert_all(&table, &[1.0]);
     let samples = table.sample(1, Some(Duration::MAX)).await.unwrap();
     assert_eq!(keys(&samples), [0]);
@@ -93,7 +93,7 @@ async fn samples_are_answered_in_order_and_alternate_with_inserts() {
     for task in tasks {
         answers.push(keys(&task.await.unwrap().unwrap()));
     }
-    // Each insert makes room for a sample and the other way round, until nothing is left.
+    // Each insert allows a sample and each sample allows an insert, until nothing is left.
     assert_eq!(answers, [vec![0], vec![1, 2], vec![3, 4, 5, 6]]);
     assert_eq!(*log.confirmed.lock(), [0, 1, 2, 3, 4, 5, 6]);
 }
@@ -122,7 +122,7 @@ async fn a_delete_lets_a_queued_insert_in() {
 }
 
 #[tokio::test]
-async fn a_dropped_sample_gives_up_its_place() {
+async fn a_dropped_sample_leaves_the_queue() {
     let table = Table::new(queue(5)).unwrap();
     {
         let mut dropped = pin!(table.sample(1, None));
@@ -137,7 +137,7 @@ async fn a_dropped_sample_gives_up_its_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_comes_with_the_timeout_is_not_lost() {
+async fn an_answer_at_the_timeout_is_not_lost() {
     let table = Table::new(queue(5)).unwrap();
     let mut sampling = pin!(table.sample(1, Some(Duration::from_secs(1))));
     let poll = std::future::poll_fn(|cx| Poll::Ready(sampling.as_mut().poll(cx))).await;
@@ -161,7 +161,7 @@ async fn samples_taken_by_a_dropped_call_stay_counted() {
 }
 
 #[tokio::test]
-async fn closing_wakes_everybody_and_confirms_nothing() {
+async fn closing_wakes_all_waiters_and_confirms_nothing() {
     let table = Table::new(queue(1)).unwrap();
     let log = insert(&table, (0..3).map(|key| item(key, 1.0)).collect());
     let writer = Arc::clone(&table);
@@ -198,7 +198,7 @@ async fn closing_wakes_everybody_and_confirms_nothing() {
 }
 
 #[tokio::test]
-async fn queued_inserts_of_a_table_that_goes_away_fail() {
+async fn queued_inserts_of_a_dropped_table_fail() {
     let table = Table::new(queue(1)).unwrap();
     let log = insert(&table, (0..2).map(|key| item(key, 1.0)).collect());
     drop(table);
@@ -206,7 +206,7 @@ async fn queued_inserts_of_a_table_that_goes_away_fail() {
 }
 
 #[tokio::test]
-async fn inserts_that_wait_can_be_taken_back() {
+async fn queued_inserts_can_be_cancelled() {
     let table = Table::new(queue(1)).unwrap();
     let gone = insert(&table, (0..3).map(|key| item(key, 1.0)).collect());
     let other = insert(&table, vec![item(3, 1.0)]);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The item that was inserted first and is still there.
+//! Selects the oldest item.
 
 use rand::rngs::SmallRng;
 
 use super::insertion_order::InsertionOrder;
 use super::{Handle, Pick, Place, Select};
 
-/// Priorities do not matter, and updates do not move an item.
+/// Ignores priorities. Updates do not move an item.
 #[derive(Debug, Default)]
 pub(crate) struct Fifo(InsertionOrder);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The item of highest or of lowest priority.
+//! Selects the item of highest or of lowest priority.
 
 use std::cmp::Ordering;
 
@@ -7,12 +7,12 @@ use rand::rngs::SmallRng;
 
 use super::{Handle, Pick, Place, Select, ensure};
 
-/// An item in the heap. The smallest is chosen: by `rank`, then by `touched`.
+/// An item in the heap. The smallest one is selected, by `rank`, then by `touched`.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// The priority, negated if the highest is to be chosen.
+    /// The priority, negated if the highest is selected.
     rank: f64,
-    /// Number of the insert or update that touched the item last, so that ties go round.
+    /// Number of the last insert or update of the item, so that ties rotate.
     touched: u64,
     handle: Handle,
 }
@@ -26,16 +26,15 @@ impl Entry {
     }
 }
 
-/// Children of an entry. Four lie next to each other in memory, and make the heap half as deep as
-/// two would.
+/// Children of an entry. Four are adjacent in memory, and make the heap half as deep as two.
 const FAN_OUT: usize = 4;
 
-/// A heap that knows where each item stands.
+/// A heap that knows the position of each item.
 #[derive(Debug)]
 pub(crate) struct Heap {
     sign: f64,
     entries: Vec<Entry>,
-    /// By handle; entries of absent handles mean nothing.
+    /// By handle. Entries of absent handles are meaningless.
     positions: Vec<u32>,
     touches: u64,
 }
@@ -56,7 +55,7 @@ impl Heap {
         self.positions[entry.handle as usize] = at as u32;
     }
 
-    /// Moves the entry at `at` up or down to where it belongs.
+    /// Moves the entry at `at` up or down to its position.
     fn settle(&mut self, at: usize) {
         let entry = self.entries[at];
         let at = self.sift_up(at, &entry);
@@ -114,7 +113,7 @@ impl Select for Heap {
         }
     }
 
-    /// The number of its last touch.
+    /// The number of its last insert or update.
     fn place(&self, handle: Handle) -> Place {
         self.entries[self.positions[handle as usize] as usize].touched
     }

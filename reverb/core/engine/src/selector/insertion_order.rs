@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Handles in the order in which they were inserted: a doubly linked list inside one array.
+//! Handles in order of insertion: a doubly linked list inside one array.
 
 use super::{Handle, ensure};
 
@@ -14,7 +14,7 @@ struct Link {
 
 #[derive(Debug)]
 pub(super) struct InsertionOrder {
-    /// By handle; entries of absent handles mean nothing.
+    /// By handle. Entries of absent handles are meaningless.
     links: Vec<Link>,
     oldest: Handle,
     newest: Handle,
@@ -58,7 +58,7 @@ impl InsertionOrder {
         }
     }
 
-    /// Undoes the last `remove`: the link of the handle still names its neighbours.
+    /// Undoes the last `remove`. The link of the handle still has its neighbours.
     pub(super) fn put_back(&mut self, handle: Handle) {
         let Link { older, newer } = self.links[handle as usize];
         match older {

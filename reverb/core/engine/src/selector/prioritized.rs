@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Items in proportion to a power of their priority.
+//! Selects items in proportion to a power of their priority.
 
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -12,11 +12,11 @@ use crate::sum_tree::{Descent, SumTree};
 /// Largest weight of one item, so that the weights of 2^31 items cannot add up to infinity.
 const MAX_WEIGHT: f64 = 1e298;
 
-/// Choices or updates that are made together.
+/// Number of choices or updates that are done together.
 const BLOCK: usize = 32;
 
-/// Weight of an item: nothing for priority 0, even with exponent 0.
-#[expect(clippy::float_cmp, reason = "exactly 1 can be had without computing a power")]
+/// Weight of an item. It is 0 for priority 0, even with exponent 0.
+#[expect(clippy::float_cmp, reason = "an exponent of exactly 1 needs no power")]
 fn weight(priority: f64, exponent: f64) -> f64 {
     if priority == 0.0 {
         0.0
@@ -48,12 +48,12 @@ pub(super) fn check_priority(priority: f64, exponent: f64) -> Result<()> {
     Ok(())
 }
 
-/// Weights in a sum tree whose leaves are numbered by handle.
+/// Weights in a sum tree whose leaves are indexed by handle.
 #[derive(Debug)]
 pub(crate) struct Prioritized {
     exponent: f64,
     weights: SumTree,
-    /// Who is there: chosen from while nothing has a weight.
+    /// All items. They are selected uniformly while all weights are 0.
     members: Uniform,
 }
 

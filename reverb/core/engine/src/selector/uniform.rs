@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every item alike.
+//! Selects every item with the same probability.
 
 use rand::Rng;
 use rand::rngs::SmallRng;
 
 use super::{Handle, Pick, Place, Select, ensure};
 
-/// All handles without gaps, and where each of them stands.
+/// All handles without gaps, and the position of each.
 #[derive(Debug, Default)]
 pub(crate) struct Uniform {
     dense: Vec<Handle>,
-    /// By handle; entries of absent handles mean nothing.
+    /// By handle. Entries of absent handles are meaningless.
     positions: Vec<u32>,
 }
 

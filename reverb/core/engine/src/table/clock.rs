@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a table spends its time on.
+//! How a table spends its time.
 
 use std::time::{Duration, Instant};
 
 use reverb_data::WorkerTime;
 
-/// What a table does, or what it waits for.
+/// What a table does or waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Activity {
     /// Updates, deletes and resets.
     Running,
     Sampling,
     Inserting,
-    /// Nobody asks for anything.
+    /// Idle: there are no requests.
     Sleeping,
-    /// Inserts wait for the limiter, that is for samples.
+    /// Inserts wait for samples, because of the rate limiter.
     WaitingForSampling,
-    /// Samples wait for the limiter, that is for inserts.
+    /// Samples wait for inserts, because of the rate limiter.
     WaitingForInserts,
 }
 
@@ -33,7 +33,7 @@ impl Clock {
         Self { activity: Activity::Sleeping, since: now, spent: [Duration::ZERO; 6] }
     }
 
-    /// What went on until `now` is over, and `activity` begins.
+    /// Ends the current activity at `now`, and begins `activity`.
     pub(super) fn change(&mut self, activity: Activity, now: Instant) {
         self.spent[self.activity as usize] += now.saturating_duration_since(self.since);
         self.activity = activity;
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_goes_to_the_activity_that_was_on() {
+    fn time_is_added_to_the_current_activity() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut clock = Clock::new(start);

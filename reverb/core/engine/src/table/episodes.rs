@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How many episodes the items of a table come from.
+//! Counts the episodes that the items of a table come from.
 
 use hashbrown::HashMap;
 use reverb_data::Trajectory;
@@ -12,7 +12,7 @@ pub(super) struct Episodes {
 }
 
 impl Episodes {
-    /// No items, after `num_deleted` episodes went.
+    /// No items yet; `num_deleted` episodes were deleted before.
     pub(super) fn after(num_deleted: i64) -> Self {
         Self { references: HashMap::new(), num_deleted }
     }
@@ -57,7 +57,8 @@ impl Episodes {
     }
 }
 
-/// Calls with each episode and its number of chunks in a row; nearly always that is one call.
+/// Calls `call` with each episode and its number of consecutive chunks. Nearly always that is one
+/// call.
 fn for_each_run(trajectory: &Trajectory, mut call: impl FnMut(u64, u64)) {
     let mut episodes = trajectory.chunks().iter().map(|chunk| chunk.range().episode_id);
     let Some(mut current) = episodes.next() else { return };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a table keeps its items: in one array, addressed by small handles, found by key.
+//! The items of a table: one array, addressed by small handles, with an index by key.
 
 use std::ops::Range;
 
@@ -9,21 +9,21 @@ use reverb_data::{StoredItem, Trajectory};
 
 use crate::selector::Handle;
 
-/// A stored item. Kept small: there are millions.
+/// A stored item. It is small because there are millions.
 #[derive(Debug)]
 pub(super) struct Item {
     pub(super) key: u64,
     pub(super) trajectory: Trajectory,
     pub(super) priority: f64,
-    /// Wall time, but later than that of every item inserted before: it tells the order as well.
+    /// Wall time, but strictly increasing in order of insertion.
     pub(super) inserted_at_ns: i64,
     pub(super) times_sampled: i32,
-    /// Encoded bytes of its chunks, remembered so that sampling need not visit the chunks.
+    /// Encoded bytes of its chunks, cached so that sampling need not visit the chunks.
     pub(super) chunk_bytes: u32,
 }
 
 impl Item {
-    /// The item as a checkpoint or a reader gets it.
+    /// The item as checkpoints and scans get it.
     pub(super) fn to_stored(&self) -> StoredItem {
         StoredItem {
             key: self.key,
@@ -60,7 +60,7 @@ impl Slot {
 #[derive(Debug)]
 pub(super) struct Items {
     slots: Vec<Slot>,
-    /// Most slots there can ever be.
+    /// Maximum number of slots.
     limit: usize,
     free: Handle,
     index: HashTable<Handle>,
@@ -68,7 +68,7 @@ pub(super) struct Items {
 }
 
 impl Items {
-    /// No items; never more than `limit`. Memory is taken as items come.
+    /// No items yet, and never more than `limit`. Memory is allocated as items are added.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             slots: Vec::new(),
@@ -99,12 +99,12 @@ impl Items {
         }
     }
 
-    /// Slots in use or free; handles are below this.
+    /// Number of slots, used and free. All handles are below it.
     pub(super) fn num_slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// The items in a range of slots, which may reach beyond the last.
+    /// The items in a range of slots. The range may extend beyond the last slot.
     pub(super) fn in_slots(&self, slots: Range<usize>) -> impl Iterator<Item = (Handle, &Item)> {
         let end = slots.end.min(self.slots.len());
         let start = slots.start.min(end);
@@ -114,7 +114,7 @@ impl Items {
         })
     }
 
-    /// What is in a slot that may be free or gone by now.
+    /// The item in a slot, unless the slot is free or does not exist any more.
     pub(super) fn in_slot(&self, handle: Handle) -> Option<&Item> {
         match self.slots.get(handle as usize)? {
             Slot::Taken(item) => Some(item),
@@ -122,7 +122,7 @@ impl Items {
         }
     }
 
-    /// Adds an item whose key is not there yet.
+    /// Adds an item whose key is not present yet.
     pub(super) fn insert(&mut self, item: Item) -> Handle {
         let key = item.key;
         let handle = self.free;
@@ -158,7 +158,7 @@ impl Items {
     fn push(&mut self, item: Item) -> Handle {
         let len = self.slots.len();
         if len == self.slots.capacity() {
-            // Doubling, but not beyond what the table can hold.
+            // Doubles the capacity, up to the limit of the table.
             self.slots.reserve_exact(len.max(16).min(self.limit.saturating_sub(len).max(1)));
         }
         self.slots.push(Slot::Taken(item));
@@ -166,8 +166,8 @@ impl Items {
     }
 }
 
-/// Mixes keys. They are random numbers from honest clients; a seed keeps dishonest ones from
-/// choosing keys that collide.
+/// Hashes keys. Honest clients send random keys. The seed prevents a malicious client from choosing
+/// keys that collide.
 #[derive(Debug, Clone, Copy)]
 struct KeyHasher {
     seed: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Random operations on a table's state, compared with a model that is as simple as can be.
+//! Random operations on a table's state, compared with a very simple model.
 
 use proptest::prelude::*;
 use reverb_data::{
@@ -26,7 +26,7 @@ struct ModelItem {
     priority: f64,
     times_sampled: i32,
     episodes: Vec<u64>,
-    /// When a heap saw it last; the position in the list says when it was inserted.
+    /// Time of its last insert or update. Its position in the list is the order of insertion.
     touched: u64,
 }
 
@@ -84,7 +84,7 @@ impl Model {
         }
     }
 
-    /// Every key that the selector may choose, with its probability.
+    /// All keys that the selector may choose, with their probabilities.
     fn choices(&self, selector: &SelectorConfig) -> Vec<(u64, f64)> {
         let certain = |item: Option<&ModelItem>| item.map(|item| (item.key, 1.0));
         let by_rank = |sign: f64| {
@@ -128,7 +128,7 @@ fn new_item(key: u64, priority: f64, times_sampled: i32, episodes: &[u64]) -> Ne
     NewItem { key, table: "t".into(), priority, times_sampled, trajectory }
 }
 
-/// A state and its model, operated side by side.
+/// A state and its model, with the same operations applied to both.
 struct Pair {
     config: TableConfig,
     state: TableState,
@@ -180,7 +180,7 @@ impl Pair {
         model.items.push(ModelItem { key, priority, times_sampled, episodes, touched });
         model.inserts += 1;
         if model.items.len() as i64 > self.config.max_size {
-            // Which one went can be random; it must be one that could go.
+            // The evicted item can be random, but it must be a possible choice.
             let choices = model.choices(&self.config.remover);
             let kept = self.state.keys();
             let victim = model.items.iter().find(|item| !kept.contains(&item.key)).unwrap().key;
@@ -352,7 +352,7 @@ fn sample_keys(state: &mut TableState, count: usize) -> Vec<u64> {
 }
 
 #[test]
-fn prioritized_items_come_as_often_as_they_should() {
+fn prioritized_items_are_sampled_in_proportion() {
     const DRAWS: usize = 200_000;
     let priorities: Vec<f64> = (0..1000).map(|i| f64::from(i % 10)).collect();
     let weights: Vec<f64> =
@@ -369,7 +369,7 @@ fn prioritized_items_come_as_often_as_they_should() {
     for (&count, &weight) in seen.iter().zip(&weights) {
         let expected = DRAWS as f64 * weight / total;
         if expected == 0.0 {
-            assert_eq!(count, 0.0, "items of weight 0 never come");
+            assert_eq!(count, 0.0, "items of weight 0 are never sampled");
         } else {
             chi_square += (count - expected).powi(2) / expected;
         }

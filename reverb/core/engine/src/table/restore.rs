@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A table made of stored items.
+//! Restoring a table from stored items.
 
 use reverb_data::{Counters, Error, Result, StoredItem, TableConfig};
 
 use super::state::TableState;
 use super::{Table, check_priority};
 
-/// Deleted items that are freed together.
+/// Number of deleted items that are freed together.
 const MAX_GARBAGE: usize = 1024;
 
-/// What a table is going to hold. The table is not touched before all of it is there.
+/// The contents that a table will get. The table itself changes only in [`Table::install`].
 #[derive(Debug)]
 pub struct Restored {
     config: TableConfig,
@@ -18,24 +18,24 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// Nothing yet; `counters` are those of the stored table.
+    /// No items yet; `counters` are those of the stored table.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if a part of `config` cannot be.
+    /// `InvalidArgument` if `config` is invalid.
     pub fn new(config: TableConfig, counters: &Counters) -> Result<Self> {
         config.validate()?;
         Ok(Self { state: TableState::with_counters(&config, counters), config, num_removed: 0 })
     }
 
-    /// Adds the next item. Items come in the order of their insertion; a time that is not later
-    /// than the one before is moved a nanosecond past it. When there are more than `max_size`, the
-    /// remover removes one.
+    /// Adds the next item. Items must come in order of insertion. An insertion time that is not
+    /// later than the previous one is set to one nanosecond after it. When there are more than
+    /// `max_size` items, the remover evicts one.
     ///
     /// # Errors
     ///
-    /// `FailedPrecondition` if there is an item of this key already, or if a selector of this table
-    /// cannot take its priority.
+    /// `FailedPrecondition` if there is an item with this key already, or if a selector of this
+    /// table does not accept its priority.
     pub fn push(&mut self, item: StoredItem) -> Result<()> {
         let TableConfig { name, .. } = &self.config;
         if self.state.items().find(item.key).is_some() {
@@ -60,28 +60,28 @@ impl Restored {
         Ok(())
     }
 
-    /// What the table is made of.
+    /// The settings of the table.
     pub fn config(&self) -> &TableConfig {
         &self.config
     }
 
-    /// Items it holds so far.
+    /// Number of items so far.
     pub fn len(&self) -> usize {
         self.state.len()
     }
 
-    /// Whether it holds none so far.
+    /// Whether it has no items so far.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Items that were removed because there were more than `max_size`.
+    /// Number of items that were evicted because there were more than `max_size`.
     pub fn num_removed(&self) -> u64 {
         self.num_removed
     }
 
-    /// Makes inserts minus deletes the number of items, which the rate limiter counts on. Whether
-    /// that was wrong.
+    /// Repairs the counters so that inserts minus deletes is the number of items, as the rate
+    /// limiter assumes. Returns whether they were wrong.
     pub fn repair_counters(&mut self) -> bool {
         let limiter = self.state.limiter();
         let is_wrong = limiter.inserts() - limiter.deletes() != self.state.len() as i64
@@ -95,8 +95,8 @@ impl Restored {
 }
 
 impl Table {
-    /// Puts stored items in the place of everything in the table. Meant for a table that nobody
-    /// uses yet, with the settings that `restored` was made with.
+    /// Replaces the contents of the table with the stored items. Meant for a table that is not in
+    /// use yet, with the settings that `restored` was made with.
     pub fn install(&self, mut restored: Restored) {
         debug_assert_eq!(self.config(), &restored.config);
         drop(restored.state.take_garbage());
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn items_and_counters_are_those_that_were_stored() {
         let mut restored = Restored::new(config(10), &counters(7, 4)).unwrap();
-        // The order of the calls counts, whatever the clock had said.
+        // The order of the calls counts, not the stored times.
         for (key, time) in [(1, 100), (2, 100), (3, 50)] {
             restored.push(stored(key, 1.0, time)).unwrap();
         }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_items_are_refused() {
         let mut restored = Restored::new(config(2), &counters(0, 0)).unwrap();
         restored.push(stored(1, 1.0, 1)).unwrap();
         let error = restored.push(stored(1, 1.0, 1)).unwrap_err();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A scan: every item of a table once, oldest first, without drawing any.
+//! A scan: reads every item of a table once, oldest first, without sampling.
 //!
-//! It begins by noting in which slots the items of that moment are, and then visits the slots in
-//! the order of insertion. An item stays in its slot while it lives, and whatever else comes into
-//! the slot is newer than the scan, so a time of insertion is all it takes to recognise it. Both
-//! parts take the lock for a few thousand slots at a time, and no item is kept alive by a scan.
+//! A scan first lists the slots of all present items, and then visits the slots in order of
+//! insertion. An item stays in its slot until it is removed. Any later item in that slot is newer
+//! than the scan, so the insertion time is enough to recognise it. Listing takes the lock for some
+//! thousand slots at a time, visiting for some hundred. A scan keeps no item alive.
 
 use reverb_data::{Result, Sampled};
 
@@ -12,54 +12,55 @@ use super::state::TableState;
 use super::{MAX_SAMPLE_BYTES, Table, wait_queues};
 use crate::selector::Handle;
 
-/// Slots that are noted under one lock.
-const NOTED_SLOTS: usize = 8192;
+/// Number of slots that are listed under one lock.
+const LISTED_SLOTS: usize = 8192;
 
-/// Slots that are visited under one lock: each may cost a wait for the memory.
+/// Number of slots that are visited under one lock: each may cost a cache miss.
 const VISITED_SLOTS: usize = 512;
 
-/// How far a scan has come. It belongs to the table that began it.
+/// The progress of a scan. It belongs to the table that began it.
 #[derive(Debug)]
 pub struct Scan {
-    /// When the newest item was inserted that takes part.
+    /// Insertion time of the newest item that the scan includes.
     newest_ns: i64,
-    /// Where the items were when the scan began, oldest first.
+    /// Slots of the items when the scan began, oldest first.
     handles: Vec<Handle>,
-    /// Handles that were visited.
+    /// Number of handles that were visited.
     visited: usize,
 }
 
 impl Table {
     /// Begins a scan over the items that are in the table now.
     ///
-    /// Takes some 20 ns an item, most of it without the lock.
+    /// Takes about 20 ns per item, mostly without the lock.
     ///
     /// # Errors
     ///
     /// `Cancelled` if the table is closed.
     pub fn begin_scan(&self) -> Result<Scan> {
         let (newest_ns, num_slots) =
-            self.look(|state| (state.newest_ns(), state.items().num_slots()))?;
+            self.read_state(|state| (state.newest_ns(), state.items().num_slots()))?;
         let mut places: Vec<(i64, Handle)> = Vec::new();
-        let mut noted = Vec::with_capacity(NOTED_SLOTS.min(num_slots));
-        for start in (0..num_slots).step_by(NOTED_SLOTS) {
-            self.look(|state| {
-                let items = state.items().in_slots(start..start + NOTED_SLOTS);
+        let mut listed = Vec::with_capacity(LISTED_SLOTS.min(num_slots));
+        for start in (0..num_slots).step_by(LISTED_SLOTS) {
+            self.read_state(|state| {
+                let items = state.items().in_slots(start..start + LISTED_SLOTS);
                 let old = items.filter(|(_, item)| item.inserted_at_ns <= newest_ns);
-                noted.extend(old.map(|(handle, item)| (item.inserted_at_ns, handle)));
+                listed.extend(old.map(|(handle, item)| (item.inserted_at_ns, handle)));
             })?;
-            places.append(&mut noted);
+            places.append(&mut listed);
         }
-        // Slots are mostly filled in order, which is what a stable sort is fast at.
+        // Slots are mostly filled in order, and a stable sort is fast on sorted runs.
         places.sort_by_key(|&(inserted_at_ns, _)| inserted_at_ns);
         let handles = places.into_iter().map(|(_, handle)| handle).collect();
         Ok(Scan { newest_ns, handles, visited: 0 })
     }
 
-    /// The next items of a scan, as they are now, at least one; empty at the end. Never waits.
+    /// Reads the next items of a scan in their present state. Returns at least one item, and none
+    /// at the end. Never waits.
     ///
-    /// As many come together as make up [`MAX_SAMPLE_BYTES`] of chunks, and a few hundred at most.
-    /// Nothing of this counts as sampling. Their `probability` is 0, for nothing was drawn.
+    /// Returns items until their chunks reach [`MAX_SAMPLE_BYTES`], and a few hundred at most. This
+    /// does not count as sampling, and `probability` is 0.
     ///
     /// # Errors
     ///
@@ -68,13 +69,13 @@ impl Table {
         let mut items = Vec::new();
         while items.is_empty() && scan.visited < scan.handles.len() {
             items.reserve(VISITED_SLOTS.min(scan.handles.len() - scan.visited));
-            self.look(|state| scan.visit(state, &mut items))?;
+            self.read_state(|state| scan.visit(state, &mut items))?;
         }
         Ok(items)
     }
 
-    /// Reads something under the lock.
-    fn look<T>(&self, read: impl FnOnce(&TableState) -> T) -> Result<T> {
+    /// Reads from the state under the lock.
+    fn read_state<T>(&self, read: impl FnOnce(&TableState) -> T) -> Result<T> {
         let shared = self.shared.lock();
         if shared.closed {
             return Err(wait_queues::closed(self.name()));
@@ -92,7 +93,7 @@ impl Scan {
             if item.inserted_at_ns > self.newest_ns {
                 continue;
             }
-            items.push(item.to_stored().looked_at(state.len() as i64));
+            items.push(item.to_stored().into_scanned(state.len() as i64));
             chunk_bytes += item.chunk_bytes as usize;
             if chunk_bytes >= MAX_SAMPLE_BYTES {
                 break;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One moment of several tables, copied while they go on.
+//! A consistent snapshot of several tables, copied while they stay in use.
 //!
-//! All tables are locked together for as long as it takes to note their counters, and the time of
-//! their newest item. From then on every change of an older item first notes the item as it was
-//! ([`BeforeImages`]), and the slots are copied some hundreds at a time, with the lock free in
-//! between. What was noted and what was copied make up the tables at that moment, however long the
-//! copying takes. Data is shared and not copied.
+//! All tables are locked together, only to record their counters and the insertion time of their
+//! newest item. From then on, every change of an older item first saves its before-image
+//! ([`BeforeImages`]). The slots are copied a few hundred at a time, and the lock is free in
+//! between. The before-images and the copied slots together are the tables at the time of the lock,
+//! however long the copy takes. Chunks are shared and not copied.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,52 +17,52 @@ use super::items::Item;
 use super::state::{Contents, TableState};
 use crate::selector::Handle;
 
-/// Slots that are copied under one lock: each may cost a wait for the memory.
+/// Number of slots that are copied under one lock: each may cost a cache miss.
 const COPIED_SLOTS: usize = 512;
 
-/// Changes that are noted before memory has to be found for them.
+/// Number of before-images for which memory is reserved at the start.
 const FIRST_CHANGES: usize = 4096;
 
-/// Items of a table as they were at a moment, as far as they have changed since.
+/// Items of a table as they were at the snapshot, if they have changed since.
 #[derive(Debug)]
 pub(super) struct BeforeImages {
-    /// When the newest item was inserted that takes part.
+    /// Insertion time of the newest item in the snapshot.
     newest_ns: i64,
-    /// Slots there were.
+    /// Number of slots at the snapshot.
     num_slots: usize,
-    /// Slots that were copied already; what changes there may be forgotten.
+    /// Number of slots that were copied. Changes below it need no before-image.
     copied: usize,
-    /// One bit a slot: whether `changed` has what was in it.
-    noted: Vec<u64>,
+    /// One bit per slot: whether `changed` has its before-image.
+    recorded: Vec<u64>,
     changed: Vec<StoredItem>,
-    /// Everything there was, if the table was reset.
+    /// The previous contents, if the table was reset.
     reset: Option<Contents>,
 }
 
 impl BeforeImages {
-    /// Memory for some `num_slots` slots. Nothing takes part yet.
+    /// Reserves memory for about `num_slots` slots. The snapshot has not begun yet.
     fn prepare(num_slots: usize) -> Box<Self> {
-        let noted = Vec::with_capacity(num_slots.div_ceil(64));
+        let recorded = Vec::with_capacity(num_slots.div_ceil(64));
         let changed = Vec::with_capacity(FIRST_CHANGES);
-        Box::new(Self { newest_ns: 0, num_slots: 0, copied: 0, noted, changed, reset: None })
+        Box::new(Self { newest_ns: 0, num_slots: 0, copied: 0, recorded, changed, reset: None })
     }
 
-    /// Makes what a state holds now take part.
+    /// Begins the snapshot: it includes all present items of the state.
     fn begin(&mut self, state: &TableState) {
         self.newest_ns = state.newest_ns();
         self.num_slots = state.items().num_slots();
-        self.noted.resize(self.num_slots.div_ceil(64), 0);
+        self.recorded.resize(self.num_slots.div_ceil(64), 0);
     }
 
-    /// Notes an item that is about to change or was just removed.
+    /// Saves the before-image of an item that is about to change or was just removed.
     pub(super) fn record(&mut self, handle: Handle, item: &Item) {
         if self.is_part_of_snapshot(handle, item) {
-            self.noted[handle as usize / 64] |= 1 << (handle % 64);
+            self.recorded[handle as usize / 64] |= 1 << (handle % 64);
             self.changed.push(item.to_stored());
         }
     }
 
-    /// Keeps what a reset throws away, unless it is not needed any more.
+    /// Keeps the contents that a reset discards, if they are still needed. Else returns them.
     pub(super) fn record_reset(&mut self, contents: Contents) -> Option<Contents> {
         if self.reset.is_some() || self.copied >= self.num_slots {
             return Some(contents);
@@ -71,21 +71,21 @@ impl BeforeImages {
         None
     }
 
-    /// Whether an item was there at the moment, is as it was then, and was not copied.
+    /// Whether an item is in the snapshot, unchanged since, and not copied yet.
     fn is_part_of_snapshot(&self, handle: Handle, item: &Item) -> bool {
         let slot = handle as usize;
         item.inserted_at_ns <= self.newest_ns
             && slot >= self.copied
-            && self.noted[slot / 64] & 1 << (slot % 64) == 0
+            && self.recorded[slot / 64] & 1 << (slot % 64) == 0
     }
 
-    /// All items of the moment, oldest first, of which `items` were copied.
+    /// All items of the snapshot, oldest first. `items` are those that were copied.
     fn finish(mut self, mut items: Vec<StoredItem>) -> Vec<StoredItem> {
         if let Some(contents) = self.reset.take() {
             self.copy(&contents, self.num_slots, &mut items);
         }
         items.append(&mut self.changed);
-        // Slots are mostly filled in order, which is what a stable sort is fast at.
+        // Slots are mostly filled in order, and a stable sort is fast on sorted runs.
         items.sort_by_key(|item| item.inserted_at_ns);
         items
     }
@@ -93,13 +93,13 @@ impl BeforeImages {
     fn copy(&mut self, contents: &Contents, num_slots: usize, items: &mut Vec<StoredItem>) {
         let end = self.num_slots.min(self.copied + num_slots);
         let slots = contents.items.in_slots(self.copied..end);
-        let there = slots.filter(|(handle, item)| self.is_part_of_snapshot(*handle, item));
-        items.extend(there.map(|(_, item)| item.to_stored()));
+        let unsaved = slots.filter(|(handle, item)| self.is_part_of_snapshot(*handle, item));
+        items.extend(unsaved.map(|(_, item)| item.to_stored()));
         self.copied = end;
     }
 }
 
-/// A table at one moment.
+/// A snapshot of one table.
 #[derive(Debug)]
 pub struct TableSnapshot {
     /// Its settings and counters.
@@ -108,30 +108,30 @@ pub struct TableSnapshot {
     pub items: Vec<StoredItem>,
 }
 
-/// A moment of several tables that is being copied. Dropping it gives up.
+/// A snapshot of several tables that is being copied. Dropping it abandons the copy.
 #[derive(Debug)]
 pub struct SnapshotCut {
-    /// What was noted of each table, and the table until it is copied.
+    /// The info of each table at the snapshot, and the tables that are not copied yet.
     tables: Vec<(TableInfo, Arc<Table>)>,
     locked: Duration,
 }
 
 impl SnapshotCut {
-    /// Notes the present moment of `tables`, which are all different.
+    /// Begins a snapshot of `tables`, which must all be different.
     ///
-    /// A table that is closed can be copied like any other.
+    /// A closed table can be copied too.
     ///
     /// # Errors
     ///
-    /// `FailedPrecondition` if another moment of one of them is being copied.
+    /// `FailedPrecondition` if one of them is being copied for another snapshot.
     pub fn begin(tables: &[Arc<Table>]) -> Result<Self> {
         let prepare = |table: &Arc<Table>| {
             let num_slots = table.shared.lock().state.items().num_slots();
             (table.config().clone(), BeforeImages::prepare(num_slots + COPIED_SLOTS))
         };
-        // Memory first: a system may take its time to give it.
+        // Allocate before locking, because an allocation can be slow.
         let mut prepared: Vec<_> = tables.iter().map(prepare).collect();
-        let mut moment = Self { tables: Vec::with_capacity(tables.len()), locked: Duration::ZERO };
+        let mut cut = Self { tables: Vec::with_capacity(tables.len()), locked: Duration::ZERO };
         let mut all = Vec::with_capacity(tables.len());
         yield_core();
         all.extend(tables.iter().map(|table| table.shared.lock()));
@@ -149,10 +149,10 @@ impl SnapshotCut {
             let info = shared.info(config);
             before.begin(&shared.state);
             *shared.state.before_images_mut() = Some(before);
-            moment.tables.push((info, Arc::clone(table)));
+            cut.tables.push((info, Arc::clone(table)));
         }
-        moment.locked = start.elapsed();
-        Ok(moment)
+        cut.locked = start.elapsed();
+        Ok(cut)
     }
 
     /// How long all tables were locked together.
@@ -160,17 +160,16 @@ impl SnapshotCut {
         self.locked
     }
 
-    /// Items there were, in all tables.
+    /// Number of items in the snapshot, over all tables.
     pub fn num_items(&self) -> u64 {
         self.tables.iter().map(|(info, _)| info.current_size as u64).sum()
     }
 
-    /// Copies the tables, in the order they were given. Takes some 100 ns an item, most of it
-    /// without a lock.
+    /// Copies the tables in the given order. Takes about 100 ns per item, mostly without a lock.
     pub fn copy(mut self) -> Vec<TableSnapshot> {
         let tables = std::mem::take(&mut self.tables);
         let mut snapshots = Vec::with_capacity(tables.len());
-        // What is not copied yet stays in `self`, whose drop ends it in any case.
+        // Tables that are not copied yet stay in `self`, so that its drop ends their snapshots.
         self.tables.extend(tables.into_iter().rev());
         while let Some((info, table)) = self.tables.last() {
             let items = copy_items(table, info.current_size as usize);
@@ -191,13 +190,13 @@ impl Drop for SnapshotCut {
     }
 }
 
-/// Lets others have this core, without a lock. A thread that copies all the time loses its core in
-/// any case, and without this it would nearly always be with a lock that others wait for.
+/// Yields the core while no lock is held. The scheduler would preempt a copying thread anyway, and
+/// nearly always while it holds a lock that other threads wait for.
 fn yield_core() {
     std::thread::yield_now();
 }
 
-/// Copies one table and ends the noting of its changes.
+/// Copies one table, and stops saving before-images of it.
 fn copy_items(table: &Table, size: usize) -> Vec<StoredItem> {
     let mut items = Vec::with_capacity(size);
     let before = loop {
@@ -210,13 +209,13 @@ fn copy_items(table: &Table, size: usize) -> Vec<StoredItem> {
     before.finish(items)
 }
 
-/// Copies the next slots; once nothing is left that needs the state, what was noted about it.
+/// Copies the next slots. Returns the before-images once the state is not needed any more.
 fn copy_some(
     state: &mut TableState,
     num_slots: usize,
     items: &mut Vec<StoredItem>,
 ) -> Option<Box<BeforeImages>> {
-    let mut before = state.before_images_mut().take().expect("the moment is not over");
+    let mut before = state.before_images_mut().take().expect("the snapshot is not finished");
     if before.reset.is_some() || before.copied >= before.num_slots {
         return Some(before);
     }
@@ -239,17 +238,17 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_while_it_is_copied_is_kept_as_it_was() {
+    fn changes_during_the_copy_are_not_in_the_snapshot() {
         let table = table(5000);
         (0..4000).for_each(|key| insert(&table, key));
-        let moment = SnapshotCut::begin(std::slice::from_ref(&table)).unwrap();
-        assert_eq!(moment.num_items(), 4000);
-        // In slots that are copied in the beginning, in the middle and at the end.
+        let cut = SnapshotCut::begin(std::slice::from_ref(&table)).unwrap();
+        assert_eq!(cut.num_items(), 4000);
+        // In slots that are copied at the beginning, in the middle and at the end.
         table.mutate(&[(1, 50.0), (2000, 51.0), (3999, 52.0)], &[2, 2001, 3998]).unwrap();
         table.mutate(&[(1, 60.0)], &[3999]).unwrap();
         (4000..4010).for_each(|key| insert(&table, key));
         table.try_sample(32).unwrap();
-        let snapshot = moment.copy().pop().unwrap();
+        let snapshot = cut.copy().pop().unwrap();
         assert_eq!(keys(&snapshot.items), (0..4000).collect::<Vec<_>>());
         assert!(snapshot.items.iter().all(|item| item.times_sampled == 0));
         assert!(snapshot.items.iter().all(|item| item.priority.to_bits() == 1f64.to_bits()));
@@ -261,28 +260,28 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_reset_or_closed_meanwhile_is_copied_all_the_same() {
+    fn a_table_that_is_reset_or_closed_during_the_copy_is_still_copied() {
         let table = table(5000);
         (0..3000).for_each(|key| insert(&table, key));
-        let moment = SnapshotCut::begin(std::slice::from_ref(&table)).unwrap();
+        let cut = SnapshotCut::begin(std::slice::from_ref(&table)).unwrap();
         table.mutate(&[(7, 9.0)], &[8]).unwrap();
         table.reset();
         (0..10).for_each(|key| insert(&table, key));
         table.reset();
         table.close();
-        let snapshot = moment.copy().pop().unwrap();
+        let snapshot = cut.copy().pop().unwrap();
         assert_eq!(keys(&snapshot.items), (0..3000).collect::<Vec<_>>());
         assert_eq!(table.info().current_size, 0);
     }
 
     #[test]
-    fn a_moment_that_is_given_up_leaves_no_trace() {
+    fn an_abandoned_snapshot_leaves_no_trace() {
         let table = table(10);
         insert(&table, 1);
-        let moment = SnapshotCut::begin(std::slice::from_ref(&table)).unwrap();
+        let cut = SnapshotCut::begin(std::slice::from_ref(&table)).unwrap();
         let second = SnapshotCut::begin(std::slice::from_ref(&table)).unwrap_err();
         assert_eq!(second.message(), "Table t is being copied already.");
-        drop(moment);
+        drop(cut);
         assert_eq!(SnapshotCut::begin(&[table]).unwrap().copy()[0].items.len(), 1);
     }
 
@@ -331,9 +330,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens while slots are copied, the copy is of the moment it began.
+        /// Operations during the copy do not change the snapshot.
         #[test]
-        fn a_copy_is_one_moment(
+        fn a_snapshot_is_consistent(
             earlier in proptest::collection::vec(step(), 0..60),
             later in proptest::collection::vec(step(), 0..60),
         ) {

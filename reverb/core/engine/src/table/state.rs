@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The heart of a table: what it holds and what each operation does to it.
+//! The state of a table, and what each operation does to it.
 //!
-//! Everything here happens at once and never waits; the same operations on the same seed give the
-//! same result. Time is told by the caller. [`super::wait_queues`] decides who comes next, and
-//! [`super::Table`] makes callers wait.
+//! All operations are synchronous and never wait. The same operations with the same seed give the
+//! same results. The caller passes the time. [`super::wait_queues`] decides which request is served
+//! next, and [`super::Table`] makes callers wait.
 //!
-//! [`super::snapshot`] copies a state while it goes on changing, and [`super::restore`] makes one
-//! of such a copy.
+//! [`super::snapshot`] copies a state while it changes, and [`super::restore`] makes a state from
+//! stored items.
 
 mod stacked;
 
@@ -25,16 +25,18 @@ use super::snapshot::BeforeImages;
 use crate::rate_limiter::RateLimiter;
 use crate::selector::{Handle, Pick, Selector};
 
-/// Chunk bytes behind the items of one sample request, at which it counts as full.
+/// A sample request is full when the chunks of its items reach this many bytes.
 pub const MAX_SAMPLE_BYTES: usize = 1024 * 1024;
 
-/// Items that one sample request gets at most: a bound for items whose chunks are next to nothing.
+/// Maximum number of items of one sample request. It limits requests for items with very small
+/// chunks.
 const MAX_SAMPLE_ITEMS: usize = 65_536;
 
-/// Items that are worked on together, so that the processor fetches them from memory at once.
+/// Number of items that are processed together, so that the processor fetches them from memory in
+/// parallel.
 const BLOCK: usize = 32;
 
-/// What a table holds.
+/// The state of a table.
 #[derive(Debug)]
 pub(super) struct TableState {
     max_size: usize,
@@ -42,17 +44,17 @@ pub(super) struct TableState {
     contents: Contents,
     limiter: RateLimiter,
     rng: SmallRng,
-    /// Trajectories of deleted items. Freeing them can take long; it is for the caller to do that
-    /// where nobody waits.
+    /// Trajectories of deleted items. Freeing them can take long, so the caller does it after it
+    /// has released the lock.
     garbage: Vec<Trajectory>,
     picks: Vec<Pick>,
-    /// When the newest item was inserted, of all there ever were.
+    /// Insertion time of the newest item so far, removed ones included.
     newest_ns: i64,
-    /// While a moment of the past is copied: what has changed since.
+    /// The before-images of a snapshot, while one is being copied.
     before_images: Option<Box<BeforeImages>>,
 }
 
-/// What a reset throws away.
+/// The part of the state that a reset discards.
 #[derive(Debug)]
 pub(super) struct Contents {
     pub(super) items: Items,
@@ -66,7 +68,7 @@ pub(super) struct Contents {
 impl Contents {
     fn new(config: &TableConfig) -> Self {
         Self {
-            // An item is added before the one that makes room for it is removed.
+            // One more than `max_size`: an item is added before another one is evicted.
             items: Items::new(config.max_size as usize + 1),
             sampler: Selector::new(&config.sampler),
             remover: Selector::new(&config.remover),
@@ -77,17 +79,17 @@ impl Contents {
     }
 }
 
-/// The items of one sample request, as far as it got.
+/// The items that one sample request has got so far.
 #[derive(Debug)]
 pub(super) struct Batch {
     wanted: usize,
     chunk_bytes: usize,
     items: Vec<Sampled>,
-    /// The batches that the reader makes of them, if those are checked.
+    /// How the reader stacks the items into batches, if it does.
     stacking: Option<Stacking>,
-    /// Why the next items cannot be sampled: they do not stack.
+    /// Why the next batch cannot be sampled: its items cannot be stacked.
     refusal: Option<Error>,
-    /// Whether it had to wait; the first item says so.
+    /// Whether the request had to wait. Reported with its first item.
     pub(super) has_waited: bool,
 }
 
@@ -104,7 +106,7 @@ impl Batch {
         }
     }
 
-    /// Has items sampled only together with those that they are to be stacked with.
+    /// Makes the request end before a batch whose items cannot be stacked.
     #[must_use]
     pub(super) fn stacked(mut self, stacking: Option<Stacking>) -> Self {
         self.stacking = stacking;
@@ -116,12 +118,12 @@ impl Batch {
             || (self.chunk_bytes >= MAX_SAMPLE_BYTES && self.may_end_here())
     }
 
-    /// Whether no batch of the reader's is cut.
+    /// Whether no batch of the reader would be cut here.
     fn may_end_here(&self) -> bool {
         self.stacking.is_none_or(|stacking| stacking.after(self.items.len()).position == 0)
     }
 
-    /// Whether it gets no more, however long it waits.
+    /// Whether the request is complete: it is full, or its next batch was refused.
     pub(super) fn is_over(&self) -> bool {
         self.is_full() || self.refusal.is_some()
     }
@@ -130,7 +132,7 @@ impl Batch {
         self.items.len()
     }
 
-    /// What was sampled; if that is nothing because items do not stack, the reason.
+    /// The sampled items, or the refusal if there are none.
     pub(super) fn into_answer(self) -> Result<Vec<Sampled>> {
         match self.refusal {
             Some(error) if self.items.is_empty() => Err(error),
@@ -140,12 +142,12 @@ impl Batch {
 }
 
 impl TableState {
-    /// An empty table. `config` was validated.
+    /// An empty table. `config` must be valid.
     pub(super) fn new(config: &TableConfig) -> Self {
         Self::with_counters(config, &Counters::default())
     }
 
-    /// An empty table that has counted already.
+    /// An empty table with given counters.
     pub(super) fn with_counters(config: &TableConfig, counters: &Counters) -> Self {
         let Counters { inserts, samples, deletes, deleted_episodes, unique_samples } = *counters;
         let mut contents = Contents::new(config);
@@ -164,9 +166,10 @@ impl TableState {
         }
     }
 
-    /// Inserts an item. The limiter allows it: the caller asked.
+    /// Inserts an item. The caller has checked that the limiter allows it.
     ///
-    /// An item whose key is there already only brings a new priority; even that needs permission.
+    /// If the key exists already, only its priority is updated. That needs the limiter's permission
+    /// too.
     pub(super) fn insert(&mut self, item: NewItem, now_ns: i64) {
         debug_assert!(self.limiter.can_insert(1));
         if let Some(handle) = self.contents.items.find(item.key) {
@@ -184,13 +187,13 @@ impl TableState {
         self.limiter.count_insert();
     }
 
-    /// Adds an item whose key is not there, and removes one if that is too many.
+    /// Adds an item whose key does not exist yet, and evicts one if the table is over `max_size`.
     pub(super) fn add(&mut self, item: StoredItem) {
         let chunk_bytes = u32::try_from(item.trajectory.chunk_bytes()).unwrap_or(u32::MAX);
         let contents = &mut self.contents;
         contents.chunk_bytes += u64::from(chunk_bytes);
         contents.episodes.add(&item.trajectory);
-        // Clocks may be set back, and items of one call come at the same time.
+        // Clocks may be set back, and items of one call have the same time.
         self.newest_ns = item.inserted_at_ns.max(self.newest_ns.saturating_add(1));
         let handle = contents.items.insert(Item {
             key: item.key,
@@ -202,7 +205,7 @@ impl TableState {
         });
         contents.sampler.insert(handle, item.priority);
         contents.remover.insert(handle, item.priority);
-        // The new item takes part: a Lifo remover removes it again at once.
+        // The new item may be selected too: a Lifo remover evicts it at once.
         if contents.items.len() > self.max_size {
             self.picks.clear();
             contents.remover.pick_many(&mut self.rng, 1, &mut self.picks);
@@ -219,7 +222,7 @@ impl TableState {
         {
             return self.sample_stacked(batch, stacking);
         }
-        // Where samples delete items, each choice depends on the one before.
+        // If sampling can delete items, each choice depends on the previous one.
         let block = if self.max_times_sampled > 0 { 1 } else { BLOCK };
         while !batch.is_full() {
             let wanted = block.min(batch.wanted - batch.len());
@@ -228,7 +231,7 @@ impl TableState {
             picks.clear();
             self.contents.sampler.pick_many(&mut self.rng, allowed, &mut picks);
             if picks.len() > 1 {
-                self.fetch(&picks);
+                self.prefetch(&picks);
             }
             batch.items.reserve(picks.len());
             for &pick in &picks {
@@ -252,13 +255,13 @@ impl TableState {
         }
     }
 
-    /// Gives the items with these keys new priorities, which were checked. Unknown keys are
-    /// ignored.
+    /// Updates the priorities of the items with these keys. The priorities must be checked. Unknown
+    /// keys are ignored.
     pub(super) fn update(&mut self, updates: &[(u64, f64)]) {
         let contents = &mut self.contents;
         let mut found: SmallVec<[(Handle, f64); BLOCK]> = SmallVec::new();
         for block in updates.chunks(BLOCK) {
-            // Finding all first lets the processor fetch them from memory at once.
+            // Finding all items first lets the processor fetch them from memory in parallel.
             found.clear();
             found.extend(block.iter().filter_map(|&(key, priority)| {
                 contents.items.find(key).map(|handle| (handle, priority))
@@ -273,7 +276,8 @@ impl TableState {
         }
     }
 
-    /// Empties the table and its counters. The caller frees what was in it.
+    /// Removes all items and sets all counters to zero. Returns the contents for the caller to
+    /// free.
     pub(super) fn reset(&mut self, config: &TableConfig) -> Option<Contents> {
         self.limiter.reset();
         let contents = std::mem::replace(&mut self.contents, Contents::new(config));
@@ -283,12 +287,12 @@ impl TableState {
         }
     }
 
-    /// Trajectories to free since the last call.
+    /// The trajectories to free, of all items deleted since the last call.
     pub(super) fn take_garbage(&mut self) -> Vec<Trajectory> {
         std::mem::take(&mut self.garbage)
     }
 
-    /// Where changes are noted, or an end of that.
+    /// The before-images, to begin, advance or end a snapshot.
     pub(super) fn before_images_mut(&mut self) -> &mut Option<Box<BeforeImages>> {
         &mut self.before_images
     }
@@ -310,17 +314,17 @@ impl TableState {
         self.contents.items.len()
     }
 
-    /// What a reset would throw away.
+    /// The part of the state that a reset discards, for snapshots.
     pub(super) fn contents(&self) -> &Contents {
         &self.contents
     }
 
-    /// The items, to look at.
+    /// The items, read-only.
     pub(super) fn items(&self) -> &Items {
         &self.contents.items
     }
 
-    /// `inserted_at_ns` of the newest item; every later one has more.
+    /// `inserted_at_ns` of the newest item so far. Every later item has a larger one.
     pub(super) fn newest_ns(&self) -> i64 {
         self.newest_ns
     }
@@ -337,14 +341,14 @@ impl TableState {
         self.contents.num_unique_samples
     }
 
-    /// Chunk bytes of every item, added up; a chunk that items share counts for each of them.
+    /// Sum of the chunk bytes of all items. A shared chunk counts for each item.
     pub(super) fn chunk_bytes(&self) -> u64 {
         self.contents.chunk_bytes
     }
 
-    /// Touches the memory of the picked items, without a step that depends on the one before: the
-    /// counting of references that follows would fetch them one by one.
-    fn fetch(&self, picks: &[Pick]) {
+    /// Reads from all picked items in independent steps, so that the processor fetches them in
+    /// parallel. Otherwise the reference counting that follows would fetch them one by one.
+    fn prefetch(&self, picks: &[Pick]) {
         let columns: usize = picks
             .iter()
             .map(|pick| self.contents.items.get(pick.handle).trajectory.num_columns())
@@ -371,7 +375,7 @@ impl TableState {
             trajectory: item.trajectory.clone(),
         });
         batch.chunk_bytes += item.chunk_bytes as usize;
-        // "At least", because the count may have come with the item.
+        // "At least", because an item can be inserted with a count.
         let is_used_up = self.max_times_sampled > 0 && item.times_sampled >= self.max_times_sampled;
         self.limiter.count_sample();
         if is_used_up {
@@ -401,7 +405,8 @@ impl TableState {
     }
 }
 
-/// Notes an item that is about to change or was just removed, if a moment is being copied.
+/// Saves the before-image of an item that is about to change or was just removed, if a snapshot is
+/// being copied.
 fn record(before: &mut Option<Box<BeforeImages>>, handle: Handle, item: &Item) {
     if let Some(before) = before {
         before.record(handle, item);

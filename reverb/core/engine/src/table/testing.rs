@@ -10,7 +10,7 @@ use reverb_data::{
 
 use super::{Confirm, Table};
 
-/// A table `t`, first in, first out, that lets everything through.
+/// A FIFO table `t` whose rate limiter allows everything.
 pub(in crate::table) fn config(max_size: i64) -> TableConfig {
     TableConfig {
         name: "t".to_owned(),
@@ -33,7 +33,7 @@ pub(super) fn table(max_size: i64) -> Arc<Table> {
     Table::new(config(max_size)).unwrap()
 }
 
-/// An item of one chunk; all are of one episode.
+/// An item of one chunk. All items are of the same episode.
 pub(super) fn item(key: u64) -> NewItem {
     let range = SequenceRange { episode_id: 1, ..SequenceRange::default() };
     let mut trajectory = TrajectoryBuilder::new();
@@ -60,13 +60,13 @@ pub(in crate::table) fn item_of_length(key: u64, length: usize, priority: f64) -
 }
 
 pub(super) fn insert(table: &Table, key: u64) {
-    let nobody: Arc<dyn Confirm> = Arc::new(Nobody);
-    table.insert(vec![item(key)], &nobody).unwrap();
+    let ignore: Arc<dyn Confirm> = Arc::new(IgnoreConfirm);
+    table.insert(vec![item(key)], &ignore).unwrap();
 }
 
-struct Nobody;
+struct IgnoreConfirm;
 
-impl Confirm for Nobody {
+impl Confirm for IgnoreConfirm {
     fn confirmed(&self, _keys: &[u64]) {}
 
     fn failed(&self, error: Error) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whose turn it is: the requests that wait, and the order in which they get on.
+//! Wait queues: pending insert and sample requests, and the order in which they are served.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use super::Confirm;
 use super::clock::Activity;
 use super::state::{Batch, TableState};
 
-/// How a waiting sample request is answered.
+/// The answer to a sample request.
 pub(super) type Answer = Result<Vec<Sampled>>;
 
-/// Names a sample request. Later requests have larger numbers.
+/// Identifies a sample request. Later requests have larger ids.
 pub(super) type RequestId = u64;
 
-/// Whom to tell of which keys.
+/// A callback and the keys to confirm.
 type Confirmation = (Arc<dyn Confirm>, Vec<u64>);
 
-/// Items of one call that are not all applied yet.
+/// An insert call whose items are not all applied yet.
 struct InsertRequest {
     items: std::vec::IntoIter<NewItem>,
     /// Keys applied since the last confirmation.
@@ -29,15 +29,16 @@ struct InsertRequest {
     confirm: Arc<dyn Confirm>,
 }
 
-/// A request for samples. While it waits its batch is empty: whatever it gets, it is answered with.
+/// A sample request. Its batch is empty while it waits, because it is answered as soon as it gets
+/// any items.
 struct SampleRequest {
     id: RequestId,
     batch: Batch,
-    /// Absent until its caller really has to wait.
+    /// Absent until the caller has to wait.
     answer: Option<oneshot::Sender<Answer>>,
 }
 
-/// The two queues of a table. Each is served in order, and neither blocks the other.
+/// The two wait queues of a table. Each is served in order, and neither blocks the other.
 #[derive(Default)]
 pub(super) struct WaitQueues {
     inserts: VecDeque<InsertRequest>,
@@ -46,20 +47,20 @@ pub(super) struct WaitQueues {
     next_id: RequestId,
 }
 
-/// What is left to do after the table was unlocked.
+/// Work to do after the table is unlocked.
 #[derive(Default)]
 #[must_use]
 pub(super) struct Completions {
     confirmed: SmallVec<[Confirmation; 1]>,
     failed: Vec<Arc<dyn Confirm>>,
     answers: Vec<(oneshot::Sender<Answer>, Answer)>,
-    /// The answer to the caller itself, which did not have to wait.
+    /// The answer to the current caller, which does not have to wait.
     own: Option<Answer>,
     pub(super) garbage: Vec<Trajectory>,
 }
 
 impl Completions {
-    /// Tells everybody, then frees what was deleted. No lock is held.
+    /// Delivers confirmations, failures and answers, then frees deleted items. No lock may be held.
     pub(super) fn deliver(self, table: &str) {
         for (confirm, keys) in self.confirmed {
             confirm.confirmed(&keys);
@@ -68,7 +69,7 @@ impl Completions {
             confirm.failed(closed(table));
         }
         for (sender, answer) in self.answers {
-            // A caller that has just gone away does not mind; its samples stay counted.
+            // The caller may be gone already. Its samples stay counted.
             drop(sender.send(answer));
         }
     }
@@ -92,7 +93,7 @@ impl WaitQueues {
         self.samples.len()
     }
 
-    /// What the table waits for when nothing can go on.
+    /// What the table waits for when no request can be served.
     pub(super) fn waits_for(&self) -> Activity {
         if !self.samples.is_empty() {
             Activity::WaitingForInserts
@@ -109,15 +110,16 @@ impl WaitQueues {
         self.inserts.push_back(InsertRequest { items: items.into_iter(), applied, confirm });
     }
 
-    /// Takes back what `confirm` would be told of. What was applied stays.
+    /// Removes and returns the queued items of `confirm`. Items that were applied stay in the
+    /// table.
     pub(super) fn cancel_inserts(&mut self, confirm: &Arc<dyn Confirm>) -> Vec<NewItem> {
         let mut cancelled = Vec::new();
         self.inserts.retain_mut(|request| {
-            let is_its = std::ptr::addr_eq(Arc::as_ptr(&request.confirm), Arc::as_ptr(confirm));
-            if is_its {
+            let is_match = std::ptr::addr_eq(Arc::as_ptr(&request.confirm), Arc::as_ptr(confirm));
+            if is_match {
                 cancelled.extend(request.items.by_ref());
             }
-            !is_its
+            !is_match
         });
         self.queued_inserts -= cancelled.len();
         cancelled
@@ -134,7 +136,7 @@ impl WaitQueues {
         id
     }
 
-    /// Lets the caller of a request wait for its answer.
+    /// Makes the caller of a request wait for its answer.
     pub(super) fn wait(&mut self, id: RequestId) -> oneshot::Receiver<Answer> {
         let (sender, receiver) = oneshot::channel();
         if let Some(at) = self.position(id) {
@@ -145,13 +147,14 @@ impl WaitQueues {
         receiver
     }
 
-    /// Takes a sample request back; false if it is answered already.
+    /// Removes a sample request; false if it was answered already.
     pub(super) fn cancel(&mut self, id: RequestId) -> bool {
         self.position(id).is_some_and(|at| self.samples.remove(at).is_some())
     }
 
-    /// Serves whoever can be served: one insert and one whole sample request in turn, until neither
-    /// gets on. A sample request that got some items by then is answered with those.
+    /// Serves all requests that can be served: alternately one insert and one whole sample request,
+    /// until neither makes progress. A sample request that has some items by then is answered with
+    /// them.
     pub(super) fn serve(&mut self, state: &mut TableState, now_ns: i64, done: &mut Completions) {
         loop {
             let inserted = self.insert_one(state, now_ns, done);
@@ -171,7 +174,7 @@ impl WaitQueues {
         }
     }
 
-    /// Gives up everything that waits.
+    /// Fails all waiting requests.
     pub(super) fn close(&mut self, table: &str, done: &mut Completions) {
         self.queued_inserts = 0;
         done.failed.extend(self.inserts.drain(..).map(|request| request.confirm));

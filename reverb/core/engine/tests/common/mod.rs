@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the tests of tables share.
+//! Helpers for the tests of tables.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) fn min_size(size: i64) -> RateLimiterConfig {
     limiter(1.0, size, -UNLIMITED, UNLIMITED)
 }
 
-/// First in, first out, no limits but `max_size`.
+/// A FIFO table with no limit except `max_size`.
 pub(crate) fn config(max_size: i64) -> TableConfig {
     TableConfig {
         name: "t".into(),
@@ -35,7 +35,7 @@ pub(crate) fn config(max_size: i64) -> TableConfig {
     }
 }
 
-/// What Python calls `Table.queue`.
+/// The settings of Python's `Table.queue`.
 pub(crate) fn queue(size: i64) -> TableConfig {
     TableConfig {
         max_times_sampled: 1,
@@ -62,12 +62,12 @@ pub(crate) fn item_of(key: u64, priority: f64, chunks: &[Chunk]) -> NewItem {
     NewItem { key, table: "t".into(), priority, times_sampled: 0, trajectory: trajectory(chunks) }
 }
 
-/// An item with a chunk and an episode of its own, both numbered as the item.
+/// An item with its own chunk and its own episode, both with the item's number.
 pub(crate) fn item(key: u64, priority: f64) -> NewItem {
     item_of(key, priority, &[chunk(key, key, 8)])
 }
 
-/// Remembers what it was told.
+/// Records all confirmations and failures.
 #[derive(Default)]
 pub(crate) struct Log {
     pub(crate) confirmed: Mutex<Vec<u64>>,
@@ -97,7 +97,7 @@ pub(crate) fn insert(table: &Table, items: Vec<NewItem>) -> Arc<Log> {
     log
 }
 
-/// Inserts items numbered from 0 with these priorities, one by one.
+/// Inserts items with these priorities one by one, with keys from 0 on.
 pub(crate) fn insert_all(table: &Table, priorities: &[f64]) {
     for (key, &priority) in priorities.iter().enumerate() {
         insert(table, vec![item(key as u64, priority)]);

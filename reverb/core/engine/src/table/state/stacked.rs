@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sampling for batches from a table that removes what it samples.
+//! Sampling of stackable batches from a table that deletes items after sampling.
 //!
-//! Items are taken one by one, because each choice depends on the one before. The first one that
-//! cannot be stacked with the others of its batch undoes that batch: its items are put back where
-//! they were, in the reverse order, and nothing was counted.
+//! Items are taken one by one, because each choice depends on the previous one. If an item cannot
+//! be stacked with the others of its batch, that batch is undone: its items are put back in reverse
+//! order, and the counters are restored.
 
 use reverb_data::{Layout, Stacking};
 
@@ -12,7 +12,7 @@ use crate::rate_limiter::RateLimiter;
 use crate::selector::{Handle, Pick, Place};
 use crate::table::items::Item;
 
-/// What was taken since a batch began, and how everything was before.
+/// The items taken since a batch began, and the counters at its beginning.
 struct Undo {
     taken: Vec<Taken>,
     limiter: RateLimiter,
@@ -25,18 +25,19 @@ struct Undo {
 /// An item that was sampled.
 struct Taken {
     handle: Handle,
-    /// Where the selectors had it.
+    /// Its place in the sampler and in the remover.
     places: (Place, Place),
 }
 
 impl TableState {
-    /// Samples into `batch` while the limiter allows, until the batch is full, or up to a batch of
-    /// the reader's that cannot be stacked. The reason is noted in `batch` then.
+    /// Samples into `batch` while the limiter allows, until the request is full or the next batch
+    /// of the reader cannot be stacked. In that case `batch.refusal` has the reason.
     pub(super) fn sample_stacked(&mut self, batch: &mut Batch, stacking: Stacking) {
         let mut undo = self.begin_undo(batch);
         let mut layout = None;
         if stacking.after(batch.len()).position > 0 {
-            // What it got before an insert came in between is sampled, and the rest has to fit.
+            // Items of an earlier attempt are sampled already. The rest of the batch must match
+            // them.
             layout =
                 batch.items.last().and_then(|last| Layout::from_trajectory(&last.trajectory).ok());
         }
@@ -103,7 +104,7 @@ impl TableState {
                 times_sampled,
                 chunk_bytes,
             });
-            // The slot that was freed last is used first.
+            // The slot that was freed last is reused first.
             debug_assert_eq!(handle, taken.handle);
             contents.sampler.put_back(handle, sampled.priority, taken.places.0);
             contents.remover.put_back(handle, sampled.priority, taken.places.1);
@@ -128,7 +129,7 @@ mod tests {
         TableState::new(&TableConfig { sampler, max_times_sampled, ..config(100) })
     }
 
-    /// Keys that were sampled, or the text of the refusal.
+    /// The sampled keys, or the text of the refusal.
     fn sample(state: &mut TableState, num: usize, batch_size: usize) -> Result<Vec<u64>, String> {
         let mut batch = Batch::new(num).stacked(Some(Stacking::new(batch_size)));
         state.sample(&mut batch);
@@ -207,7 +208,8 @@ mod tests {
         ]
     }
 
-    /// What a selector knows. Where a heap has its entries is its own business, so they are sorted.
+    /// The contents of a selector. The order of a heap's entries is an internal detail, so they are
+    /// sorted.
     fn describe_selector(selector: &Selector) -> Vec<String> {
         let text = format!("{selector:?}");
         let known = text.split("positions").next().unwrap_or_default();
@@ -219,7 +221,7 @@ mod tests {
         parts
     }
 
-    /// All that can be told about a state.
+    /// All observable parts of a state.
     fn describe(state: &TableState) -> String {
         let numbers = format!(
             "{:?} {:?} {} {} {} {}",
@@ -239,7 +241,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
-        /// A state in which batches were refused is as one that was never asked for them.
+        /// Refused batches do not change the state.
         #[test]
         fn a_refusal_leaves_no_trace(
             sampler in selector(),
@@ -265,14 +267,14 @@ mod tests {
                         } else if let Ok(keys) = sampled {
                             let whole = keys.len() / batch_size * batch_size;
                             let is_cut = keys.len() > whole;
-                            // Only the end of the request or of the items cuts a batch.
+                            // A batch is cut only at the end of the request or of the items.
                             prop_assert!(!is_cut || keys.len() == num || state.len() == 0);
                         }
                     }
                 }
                 prop_assert!(state.len() as i64 <= max_size);
             }
-            // The selectors agree with the items to the end.
+            // The selectors still agree with the items.
             let mut batch = Batch::new(state.len() * 4);
             state.sample(&mut batch);
             prop_assert_eq!(state.len(), 0);
