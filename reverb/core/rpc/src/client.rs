@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The asking end: connections to the servers of a target, and calls over them.
+//! The client side: connections to the servers of a target, and calls over them.
 
 mod channel;
 mod connection;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! gRPC messages on an HTTP/2 stream, for both ends.
+//! gRPC messages on an HTTP/2 stream, for client and server.
 //!
-//! The layer is our own and thin, because the usual ones cost what this project is about: they copy
-//! every message into a buffer of its own on both ends, hop through a task per stream, and reserve
-//! memory for whatever length a peer claims. Here a large chunk goes from memory to the socket as
-//! it is, and is stored as it arrives.
+//! This thin layer replaces the usual libraries because of their cost: they copy every message into
+//! a separate buffer on both ends, pass it through one more task per stream, and reserve as much
+//! memory as a peer claims. Here a large chunk goes from memory to the socket without a copy, and
+//! is stored as it arrives.
 
 mod compression;
 mod read;
@@ -19,27 +19,27 @@ use reverb_data::{Error, ErrorKind};
 /// Bytes of one stream that a peer may send before they are consumed.
 pub const STREAM_WINDOW_BYTES: u32 = 16 << 20;
 
-/// Bytes of all streams of a connection. As large as HTTP/2 allows, so that a stream that waits for
-/// a rate limiter does not hold up the others.
+/// Bytes of all streams of a connection. It is the maximum of HTTP/2, so that a stream that waits
+/// for a rate limiter does not block the others.
 pub const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 
-/// Largest frame that we take. A message that fits into one is not copied when it arrives.
+/// Largest frame that we accept. A message that fits into one is not copied when it arrives.
 pub const MAX_FRAME_BYTES: u32 = 4 << 20;
 
-/// Bytes of a stream that wait for the socket before a sender is held up.
+/// Bytes of a stream that may wait for the socket before its sender has to wait.
 pub const SEND_BUFFER_BYTES: usize = 2 << 20;
 
-/// Streams that were reset lately and whose late frames are still recognised. Every short call that
-/// is cancelled is one.
+/// Number of recently reset streams whose late frames are still recognised. Every cancelled call is
+/// one.
 pub const MAX_RESET_STREAMS: usize = 4096;
 
-/// Bytes of a header list that we take.
+/// Largest header list that we accept, in bytes.
 pub const MAX_HEADER_LIST_BYTES: u32 = 64 << 10;
 
 /// Largest message: what HTTP/2 flow control can count.
 pub const MAX_MESSAGE_BYTES: usize = (1 << 31) - 1;
 
-/// An error of HTTP/2 as an error of the call; `peer` says who was talked to.
+/// Converts an HTTP/2 error to an error of the call. `peer` names the other end.
 pub fn stream_error(error: &h2::Error, peer: &str) -> Error {
     let reset_by_peer = error.is_reset() && error.is_remote();
     let kind = match error.reason() {

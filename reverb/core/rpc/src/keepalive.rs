@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keepalive: how an end of a connection notices that the other one has gone without a word.
+//! Keepalive: how one end of a connection detects that the other end is gone.
 //!
-//! A machine that loses power or its network closes no connection. Between two ends of this
-//! package, each sends a PING of HTTP/2 from time to time while a call is open. gRPC's own library
-//! closes a connection after a few of them (`too_many_pings`), so peers that have not said that
-//! they are ours are left to TCP, which notices later and cannot see a process that hangs.
+//! A machine that loses power or its network does not close its connections. If both ends are of
+//! this package, each sends an HTTP/2 PING at intervals while a call is open. gRPC's own library
+//! closes a connection after a few PINGs (`too_many_pings`). So peers that have not identified
+//! themselves as ours get none. For them there is only TCP keepalive, which takes longer and does
+//! not detect a process that hangs.
 
 mod liveness;
 
@@ -20,38 +21,38 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, MissedTickBehavior};
 
-/// What both ends call themselves: clients as `user-agent`, servers as `server`.
+/// The product name of both ends: clients send it as `user-agent`, servers as `server`.
 pub const PRODUCT: &str = concat!("grpc-rust-reverb/", env!("CARGO_PKG_VERSION"));
 
-/// The part of it that all versions share.
+/// The prefix of `PRODUCT` that all versions share.
 const PRODUCT_NAME: &[u8] = b"grpc-rust-reverb/";
 
-/// A connection on which nothing came this long is probed by TCP.
+/// TCP probes a connection after this time without data.
 const TCP_PROBE_AFTER: Duration = Duration::from_secs(10);
 
 /// Time from one probe to the next.
 const TCP_PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Probes without an answer that end a connection.
+/// TCP closes a connection after this many unanswered probes.
 const TCP_PROBES: u32 = 4;
 
-/// What is sent and not acknowledged for this long ends a connection. Linux applies it to probes as
-/// well, in place of their number, and to a peer that acknowledges but has no room for more. It is
-/// compared when a probe is due, so it is a little less than what all probes take.
+/// TCP closes a connection when data stays unacknowledged for this long. Linux applies it to probes
+/// too, instead of their number, and to a peer that acknowledges but has no room for more. It is
+/// checked when a probe is due, so it is slightly less than the time of all probes.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(28);
 
-/// The time to answer is counted in so many parts, see `Keepalive::is_answered`.
+/// The timeout is measured in this many parts, see `Keepalive::is_answered`.
 const PARTS: u32 = 5;
 
 /// Shortest and longest interval and timeout, in seconds.
 const LIMITS_S: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
 
-/// When to ask a peer whether it is still there.
+/// When to ping a peer, and how long to wait for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
-    /// Time from one PING to the next while a call is open; `None`: none are sent.
+    /// Time between two PINGs while a call is open. `None` sends none.
     pub interval: Option<Duration>,
-    /// A peer that is silent for so long after a PING is gone.
+    /// A peer that is silent for this long after a PING counts as gone.
     pub timeout: Duration,
 }
 
@@ -62,7 +63,7 @@ impl Default for Keepalive {
 }
 
 impl Keepalive {
-    /// The same in seconds, as users write them.
+    /// Makes the options from seconds.
     ///
     /// # Errors
     ///
@@ -84,43 +85,43 @@ impl Keepalive {
         })
     }
 
-    /// Makes TCP notice a peer that is gone, in about half a minute. Where an option cannot be had,
-    /// the connection works without.
+    /// Sets TCP keepalive, which detects a lost peer within about half a minute. An option that the
+    /// system does not support is skipped.
     pub fn set_tcp_options(self, socket: &TcpStream) {
         let socket = SockRef::from(socket);
         let keepalive = TcpKeepalive::new().with_time(TCP_PROBE_AFTER);
         #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos", windows))]
         let keepalive = keepalive.with_interval(TCP_PROBE_INTERVAL).with_retries(TCP_PROBES);
         let _ = socket.set_tcp_keepalive(&keepalive);
-        // A user who grants a frozen peer more time means it for TCP too.
+        // If the user allows a frozen peer more time, TCP must allow it too.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let _ = socket.set_tcp_user_timeout(Some(
             TCP_USER_TIMEOUT.max(self.interval.unwrap_or_default() + self.timeout),
         ));
     }
 
-    /// Sends pings while a call is open and the peer is one of ours. Resolves when one was not
-    /// answered, and never on a connection that ends in another way.
+    /// Sends pings while a call is open and the peer is one of ours. Resolves when a ping was not
+    /// answered. Never resolves if the connection ends in another way.
     pub async fn watch(self, mut pings: PingPong, liveness: &Liveness) {
         let Some(interval) = self.interval else { return std::future::pending().await };
         let mut ticks = tokio::time::interval_at(Instant::now() + interval, interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if liveness.is_to_be_pinged() && !self.is_answered(&mut pings, liveness).await {
+            if liveness.needs_pings() && !self.is_answered(&mut pings, liveness).await {
                 liveness.set_gone();
                 return;
             }
         }
     }
 
-    /// Whether the peer answers a PING. Anything else that it sends or takes meanwhile shows that
-    /// it is there: on a slow line the PING may wait behind megabytes.
+    /// Whether the peer answers a PING. Any data that it sends or acknowledges meanwhile counts as
+    /// a sign of life, because on a slow line the PING may wait behind megabytes.
     ///
-    /// Time in which this process itself did not run does not count. So the timeout is waited for
-    /// in parts, and a part that took too long is waited for again.
+    /// Time in which this process itself did not run does not count. So the timeout is split into
+    /// parts, and a part that took too long is repeated.
     async fn is_answered(self, pings: &mut PingPong, liveness: &Liveness) -> bool {
-        liveness.forget();
+        liveness.take_heard();
         let mut pong = pin!(pings.ping(Ping::opaque()));
         let part = self.timeout / PARTS;
         let mut silent_parts = 0;
@@ -128,9 +129,9 @@ impl Keepalive {
             let began = Instant::now();
             match tokio::time::timeout(part, &mut pong).await {
                 Ok(Ok(_)) => return true,
-                // The connection has ended, and whoever drives it knows why.
+                // The connection has ended. The task that drives it has the reason.
                 Ok(Err(_)) => return std::future::pending().await,
-                Err(_) if liveness.forget() => silent_parts = 0,
+                Err(_) if liveness.take_heard() => silent_parts = 0,
                 Err(_) if began.elapsed() > 2 * part => {}
                 Err(_) => silent_parts += 1,
             }
@@ -139,7 +140,7 @@ impl Keepalive {
     }
 }
 
-/// Whether a `user-agent` or `server` header is one of this package.
+/// Whether a `user-agent` or `server` header is from this package.
 pub fn is_ours(product: Option<&HeaderValue>) -> bool {
     product.is_some_and(|it| it.as_bytes().starts_with(PRODUCT_NAME))
 }

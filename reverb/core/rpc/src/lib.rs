@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! gRPC over HTTP/2: connections, calls, messages and their status.
 //!
-//! The crate knows nothing of replay: of `reverb-data` it uses the errors alone. `client` opens
+//! The crate is independent of replay: it uses only the errors of `reverb-data`. `client` opens
 //! calls, `server` answers them, `frames` reads and writes their messages.
 
 #![forbid(unsafe_code)]

@@ -5,19 +5,20 @@ use std::io::IoSlice;
 
 use bytes::{Buf, Bytes};
 
-/// Bytes of the frame in front of every message: a flag for compression and a length.
+/// Length of the header before every message: a compression flag and the length of the message.
 pub const FRAME_HEADER_BYTES: usize = 5;
 
-/// Payloads up to this size are copied: cheaper than one more entry in a vectored write.
+/// Payloads up to this size are copied. That is cheaper than one more entry in a vectored write.
 const MAX_COPIED_BYTES: usize = 2048;
 
-/// A message with its gRPC frame header, ready for the socket. Large payloads are shared with it.
+/// A message with its gRPC frame header, ready for the socket. Large payloads are shared, not
+/// copied.
 #[derive(Debug)]
 pub struct Message {
     segments: Vec<Segment>,
-    /// First segment that is not consumed.
+    /// Index of the first segment that is not consumed.
     at: usize,
-    /// Consumed bytes of that segment.
+    /// Number of consumed bytes of that segment.
     consumed: usize,
     remaining: usize,
 }
@@ -38,21 +39,22 @@ impl Segment {
 }
 
 impl Message {
-    /// The encoding of a generated message.
+    /// Encodes a generated message.
     pub fn encode(message: &impl prost::Message) -> Self {
         let mut builder = MessageBuilder::with_capacity(message.encoded_len());
         message.encode_raw(builder.out());
         builder.finish()
     }
 
-    /// A message of which the encoding is at hand.
+    /// A message from its encoding.
     pub fn from_body(body: &[u8]) -> Self {
         let mut builder = MessageBuilder::with_capacity(body.len());
         builder.out().extend_from_slice(body);
         builder.finish()
     }
 
-    /// A message that the caller has compressed as the headers of its stream say.
+    /// A message from its compressed encoding. The compression must be that of the stream's
+    /// headers.
     pub fn from_compressed_body(body: &[u8]) -> Self {
         let mut builder = MessageBuilder::with_capacity(body.len());
         builder.out()[0] = 1;
@@ -60,7 +62,7 @@ impl Message {
         builder.finish()
     }
 
-    /// No bytes at all, not even a frame header: what ends a stream.
+    /// No bytes at all, not even a frame header. It ends a stream.
     pub(crate) fn empty() -> Self {
         Self { segments: Vec::new(), at: 0, consumed: 0, remaining: 0 }
     }
@@ -115,12 +117,12 @@ impl MessageBuilder {
         Self { segments: Vec::new(), tail, closed_bytes: 0 }
     }
 
-    /// Where small parts are written.
+    /// The buffer for small parts.
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.tail
     }
 
-    /// Bytes of the message so far.
+    /// Length of the message so far, in bytes.
     pub fn len(&self) -> usize {
         self.closed_bytes + self.tail.len() - FRAME_HEADER_BYTES
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The answering end: a port, its connections, and the calls that come over them.
+//! The server side: a port, its connections, and the calls on them.
 
 mod call;
 mod listener;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Errors as they travel: the one place that turns kinds into gRPC codes and back.
+//! The gRPC status: the only place that converts error kinds to gRPC codes and back.
 
 use std::fmt::Write;
 
@@ -12,10 +12,10 @@ pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 /// Header or trailer that holds the percent-encoded message.
 pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// Clients of the original refuse header lists of more than 8 KiB, so a longer message is cut.
+/// dm-reverb's clients refuse header lists of more than 8 KiB, so a longer message is cut.
 const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// What an abandoned connection is called by old gRPC libraries; it means `UNAVAILABLE`.
+/// The message of old gRPC libraries for a lost connection. It means `UNAVAILABLE`.
 const STREAM_REMOVED: &str = "Stream removed";
 
 /// The codes of gRPC.
@@ -65,9 +65,9 @@ const CODES: [Code; 17] = [
 /// How a call ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// The kind.
+    /// The code.
     pub code: Code,
-    /// The sentence for people; empty on success.
+    /// The message for people; empty on success.
     pub message: String,
 }
 
@@ -96,7 +96,7 @@ impl Status {
         Self { code, message: error.message().to_owned() }
     }
 
-    /// The status as an error, `None` if the call succeeded.
+    /// The status as an error, or `None` if the call succeeded.
     pub fn into_error(self) -> Option<Error> {
         let kind = match self.code {
             Code::Ok => return None,
@@ -132,7 +132,7 @@ impl Status {
         }
     }
 
-    /// Reads the status from headers or trailers, if it is there.
+    /// Reads the status from headers or trailers, if they have one.
     pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let number = headers.get(GRPC_STATUS)?.to_str().ok().and_then(|text| text.parse().ok());
         let code = number.and_then(|at: usize| CODES.get(at).copied()).unwrap_or(Code::Unknown);
@@ -140,7 +140,7 @@ impl Status {
         Some(Self { code, message: message.unwrap_or_default() })
     }
 
-    /// What a bare HTTP status means: somebody who does not speak gRPC answered.
+    /// The status for a bare HTTP status: the peer does not speak gRPC.
     pub fn from_http(status: StatusCode) -> Self {
         let code = match status.as_u16() {
             404 => Code::Unimplemented,
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_survives_the_journey() {
+    fn every_kind_survives_a_round_trip() {
         for kind in [
             ErrorKind::InvalidArgument,
             ErrorKind::TableNotFound,
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_limiter_timeout_is_known_by_its_sentence() {
+    fn a_rate_limiter_timeout_is_recognised_by_its_message() {
         let error = Error::rate_limiter_timeout("Table t holds 0 items.");
         let status = round_trip(&Status::from_error(&error));
         assert_eq!(status.code, Code::DeadlineExceeded);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn long_messages_are_cut_to_what_old_clients_take() {
+    fn long_messages_are_cut_to_the_limit_of_old_clients() {
         let message = "ü".repeat(100_000);
         let mut headers = HeaderMap::new();
         Status { code: Code::Internal, message: message.clone() }.put_headers(&mut headers);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_headers_are_read_as_far_as_they_go() {
+    fn damaged_headers_are_read_as_far_as_possible() {
         let mut headers = HeaderMap::new();
         assert_eq!(Status::from_headers(&headers), None);
         headers.insert(GRPC_STATUS, HeaderValue::from_static("99"));

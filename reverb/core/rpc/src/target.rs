@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where servers are: what a user writes as an address.
+//! Targets: the server addresses that users write.
 
 use reverb_data::{Error, Result};
 
-/// A parsed address: one or several places, each with a port.
+/// A parsed target: one or several hosts, each with a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// In the order given; at least one.
-    pub places: Vec<HostPort>,
+    /// At least one, in the given order.
+    pub hosts: Vec<HostPort>,
 }
 
 /// A host name or an IP address, and a port.
@@ -20,7 +20,7 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// As it is written in a URI.
+    /// The authority part of a URI.
     pub fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -29,8 +29,7 @@ impl HostPort {
         }
     }
 
-    /// Whether a server in this process may be meant: a loopback address, or the address that
-    /// stands for all.
+    /// Whether it can be a server in this process: a loopback address, or the unspecified address.
     pub fn is_loopback(&self) -> bool {
         if self.host.eq_ignore_ascii_case("localhost") {
             return true;
@@ -42,25 +41,25 @@ impl HostPort {
 }
 
 impl Target {
-    /// Reads `host:port`, a list of them separated by commas, or the gRPC forms `dns:///host:port`,
+    /// Parses `host:port`, a comma-separated list of them, or the gRPC forms `dns:///host:port`,
     /// `ipv4:1.2.3.4:1,5.6.7.8:2` and `ipv6:[::1]:1`.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` that says what is missing.
+    /// `InvalidArgument` that says what is wrong.
     pub fn parse(text: &str) -> Result<Self> {
-        let places = without_scheme(text)
+        let hosts = without_scheme(text)
             .split(',')
-            .map(|place| parse_place(place.trim(), text))
+            .map(|host_port| parse_host_port(host_port.trim(), text))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { places })
+        Ok(Self { hosts })
     }
 }
 
 fn without_scheme(text: &str) -> &str {
     for scheme in ["dns:", "ipv4:", "ipv6:"] {
         if let Some(rest) = text.strip_prefix(scheme) {
-            // `dns://authority/host`: the name server to ask is not ours to choose.
+            // `dns://authority/host`: the authority is ignored. The system chooses the name server.
             return match rest.strip_prefix("//") {
                 Some(rest) => rest.split_once('/').map_or(rest, |(_, host)| host),
                 None => rest,
@@ -70,16 +69,16 @@ fn without_scheme(text: &str) -> &str {
     text
 }
 
-fn parse_place(place: &str, text: &str) -> Result<HostPort> {
+fn parse_host_port(host_port: &str, text: &str) -> Result<HostPort> {
     let malformed = |what: &str| {
         Error::invalid_argument(format!(
             "Server address {text:?} {what}; write host:port, for example localhost:8000."
         ))
     };
-    if place.contains("://") {
+    if host_port.contains("://") {
         return Err(malformed("has a scheme of URLs"));
     }
-    let (host, port) = place.rsplit_once(':').ok_or_else(|| malformed("has no port"))?;
+    let (host, port) = host_port.rsplit_once(':').ok_or_else(|| malformed("has no port"))?;
     let host = match host.strip_prefix('[') {
         Some(rest) => rest.strip_suffix(']').ok_or_else(|| malformed("has an open bracket"))?,
         None if host.contains(':') => {
@@ -98,10 +97,10 @@ fn parse_place(place: &str, text: &str) -> Result<HostPort> {
     Ok(HostPort { host: host.to_owned(), port })
 }
 
-/// The port, if `target` is one place and a server in this process may be meant by it.
+/// The port, if `target` is a single host that can be a server in this process.
 pub fn loopback_port(target: &str) -> Option<u16> {
-    match Target::parse(target).ok()?.places.as_slice() {
-        [place] if place.is_loopback() => Some(place.port),
+    match Target::parse(target).ok()?.hosts.as_slice() {
+        [host_port] if host_port.is_loopback() => Some(host_port.port),
         _ => None,
     }
 }
@@ -110,19 +109,19 @@ pub fn loopback_port(target: &str) -> Option<u16> {
 mod tests {
     use super::*;
 
-    fn places(text: &str) -> Vec<String> {
-        Target::parse(text).unwrap().places.iter().map(HostPort::authority).collect()
+    fn hosts(text: &str) -> Vec<String> {
+        Target::parse(text).unwrap().hosts.iter().map(HostPort::authority).collect()
     }
 
     #[test]
     fn every_form_of_an_address_is_understood() {
-        assert_eq!(places("localhost:80"), ["localhost:80"]);
-        assert_eq!(places("dns:///a.b:80"), ["a.b:80"]);
-        assert_eq!(places("dns://8.8.8.8/a.b:80"), ["a.b:80"]);
-        assert_eq!(places("dns:a.b:80"), ["a.b:80"]);
-        assert_eq!(places("ipv4:1.2.3.4:1,5.6.7.8:2"), ["1.2.3.4:1", "5.6.7.8:2"]);
-        assert_eq!(places("ipv6:[::1]:1"), ["[::1]:1"]);
-        assert_eq!(places("h1:1, h2:2"), ["h1:1", "h2:2"]);
+        assert_eq!(hosts("localhost:80"), ["localhost:80"]);
+        assert_eq!(hosts("dns:///a.b:80"), ["a.b:80"]);
+        assert_eq!(hosts("dns://8.8.8.8/a.b:80"), ["a.b:80"]);
+        assert_eq!(hosts("dns:a.b:80"), ["a.b:80"]);
+        assert_eq!(hosts("ipv4:1.2.3.4:1,5.6.7.8:2"), ["1.2.3.4:1", "5.6.7.8:2"]);
+        assert_eq!(hosts("ipv6:[::1]:1"), ["[::1]:1"]);
+        assert_eq!(hosts("h1:1, h2:2"), ["h1:1", "h2:2"]);
     }
 
     #[test]
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_loopback_place_can_be_this_process() {
+    fn only_a_single_loopback_host_can_be_this_process() {
         for text in ["localhost:5", "127.0.0.1:5", "[::1]:5", "0.0.0.0:5", "ipv4:127.0.0.1:5"] {
             assert_eq!(loopback_port(text), Some(5), "{text}");
         }

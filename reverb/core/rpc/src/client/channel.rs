@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls to a server, or to several in turn.
+//! Calls to one server, or to several in round-robin order.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,22 +19,23 @@ use crate::message::Message;
 use crate::status::Status;
 use crate::target::Target;
 
-/// The connections to the servers of a target. Connects when it is used; the next call reconnects.
+/// The connections to the servers of a target. It connects at the first call, and reconnects at the
+/// next call after a connection was lost.
 ///
-/// Calls and streams go to the servers in turn, past those that cannot be reached. All futures
-/// must be polled on a tokio runtime with I/O and time.
+/// Calls and streams go to the servers in round-robin order, and unreachable servers are skipped.
+/// All futures must be polled on a tokio runtime with I/O and time.
 pub struct Channel {
     target: String,
     pool: Arc<Pool>,
     connect_timeout: Duration,
-    /// Calls that have warned that they reach one server of several. Once will do.
+    /// Paths of calls for which the warning "reaches one server of several" was logged.
     warned_of: Mutex<HashSet<String>>,
 }
 
-/// How long to look for a server that answers, unless the caller says otherwise.
+/// Default time limit for reaching a server that answers.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Shorter ones would not even let a server across the street answer.
+/// Minimum time limit: with a shorter one even a nearby server could not answer.
 const MIN_CONNECT_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Channel {
@@ -48,27 +49,26 @@ impl Channel {
         })
     }
 
-    /// Bounds how long a call looks for a server that answers.
+    /// Sets the time limit for reaching a server that answers.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout.max(MIN_CONNECT_TIMEOUT);
         self
     }
 
-    /// Says when the servers are asked whether they are still there. To be called before anything
-    /// is connected.
+    /// Sets the keepalive options. Must be called before the first call.
     #[must_use]
     pub fn with_keepalive(mut self, keepalive: Keepalive) -> Self {
         self.pool = Pool::new(self.pool.target().clone(), keepalive);
         self
     }
 
-    /// The target as it was given.
+    /// The target as the caller wrote it.
     pub fn target(&self) -> &str {
         &self.target
     }
 
-    /// How many servers the target means, as far as is known by now.
+    /// Number of servers of the target, as far as known by now.
     pub fn num_servers(&self) -> usize {
         self.pool.num_servers()
     }
@@ -83,8 +83,8 @@ impl Channel {
         single_reply(call, method_name(path), request).await
     }
 
-    /// As `unary`, for calls that a user may expect to reach every server: warns once if there are
-    /// several.
+    /// Like `unary`, for calls that a user may expect to reach every server. Logs one warning per
+    /// path if there are several servers.
     pub async fn unary_to_one<Response: prost::Message + Default>(
         &self,
         path: &str,
@@ -117,7 +117,7 @@ impl Channel {
         }
     }
 
-    /// Opens a stream. Waits for a connection, and not for the server's answer, which may come only
+    /// Opens a stream. Waits for a connection, but not for the server's answer: that may come only
     /// after a message was sent.
     pub async fn open(&self, path: &str) -> Result<Call> {
         let connection = self.connection().await?;
@@ -150,7 +150,7 @@ async fn single_reply<Response: prost::Message + Default>(
     method: &str,
     request: &impl prost::Message,
 ) -> Result<Response> {
-    // If the stream is over already, the answer says why.
+    // If this fails, the stream is over already, and the reply has the reason.
     let _ = call.sender.send_last(Message::encode(request));
     let mut reply = call.reply;
     let message = reply.next().await?;
@@ -188,25 +188,25 @@ fn request(connection: &Connection, path: &str) -> Result<Request<()>> {
     let headers = request.headers_mut();
     headers.insert(header::TE, HeaderValue::from_static("trailers"));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    // Tells a server of ours that it may send pings.
+    // Servers of this package send pings only to clients that identify themselves.
     headers.insert(header::USER_AGENT, HeaderValue::from_static(PRODUCT));
     headers.insert("grpc-accept-encoding", HeaderValue::from_static(ACCEPTED_COMPRESSION));
     Ok(request)
 }
 
-/// A stream that was opened.
+/// An open stream.
 #[derive(Debug)]
 pub struct Call {
-    /// Where messages go.
+    /// Sends messages to the server.
     pub sender: MessageSender,
-    /// Where they come from.
+    /// Receives messages from the server.
     pub reply: Reply,
 }
 
-/// What comes back on a stream: headers, messages and, at the end, a status.
+/// The receiving half of a stream: headers, messages and, at the end, a status.
 pub struct Reply {
     state: ReplyState,
-    /// Until the stream has ended.
+    /// Present until the stream has ended.
     open: Option<OpenCall>,
     peer: String,
     ping_timeout: Duration,
@@ -219,13 +219,13 @@ enum ReplyState {
 }
 
 impl Reply {
-    /// The server, for error texts.
+    /// Name of the server, for error texts.
     pub fn peer(&self) -> &str {
         &self.peer
     }
 
-    /// The next message; `None` if the server ended the stream in order. Nothing is lost if the
-    /// future is dropped.
+    /// The next message; `None` if the server ended the stream without an error. Cancel safe: no
+    /// message is lost if the future is dropped.
     pub async fn next(&mut self) -> Result<Option<bytes::Bytes>> {
         loop {
             match &mut self.state {
@@ -240,7 +240,7 @@ impl Reply {
                     let status = match reader.next().await {
                         Ok(Some(message)) => return Ok(Some(message)),
                         Ok(None) => {
-                            reader.trailers().await.map(|it| status_of_trailers(it.as_ref()))
+                            reader.trailers().await.map(|it| status_from_trailers(it.as_ref()))
                         }
                         Err(error) => Err(error),
                     };
@@ -251,7 +251,7 @@ impl Reply {
         }
     }
 
-    /// Cancels the stream for our part; `error` is what it gives from now on.
+    /// Cancels the stream. From now on `next` returns `error`.
     pub fn abandon(&mut self, error: Error) {
         self.end(Some(error));
     }
@@ -271,7 +271,7 @@ impl Reply {
         self.state = ReplyState::Ended(status);
     }
 
-    /// The status of a call that has had its message.
+    /// Waits for the status of a call whose only message was received.
     async fn expect_end(&mut self) -> Result<()> {
         match self.next().await? {
             None => Ok(()),
@@ -282,30 +282,30 @@ impl Reply {
         }
     }
 
-    /// What reads the messages, or how the stream has ended.
+    /// Returns a reader of the messages, or the status if the stream has ended already.
     fn begin(
         &self,
         response: std::result::Result<http::Response<h2::RecvStream>, h2::Error>,
     ) -> std::result::Result<MessageReader, Option<Error>> {
         let response = response.map_err(|error| Some(stream_error(&error, &self.peer)))?;
         if let Some(open) = &self.open {
-            open.liveness().meet(response.headers().get(header::SERVER));
+            open.liveness().identify(response.headers().get(header::SERVER));
         }
-        // A call that fails at once has its status where a stream has its headers.
+        // A call that fails at once has its status in the headers.
         if let Some(status) = Status::from_headers(response.headers()) {
             return Err(status.into_error());
         }
         if !response.status().is_success() {
             let error = Status::from_http(response.status()).into_error();
-            let place = format!("No server of ours is at {}", self.peer);
-            return Err(error.map(|error| error.context(&place)));
+            let context = format!("No server of ours is at {}", self.peer);
+            return Err(error.map(|error| error.context(&context)));
         }
         let compression = Compression::from_headers(response.headers()).map_err(Some)?;
         Ok(MessageReader::new(response.into_body(), compression, self.peer.as_str()))
     }
 }
 
-fn status_of_trailers(trailers: Option<&HeaderMap>) -> Option<Error> {
+fn status_from_trailers(trailers: Option<&HeaderMap>) -> Option<Error> {
     match trailers.and_then(Status::from_headers) {
         Some(status) => status.into_error(),
         None => Some(Error::internal("The server ended the stream without a status.")),

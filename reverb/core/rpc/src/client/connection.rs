@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The connection to a server: made when needed, shared by all calls, made anew when lost.
+//! The connection to a server: opened when needed, shared by all calls, reopened when lost.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,11 +20,11 @@ use crate::keepalive::{Keepalive, Liveness, WatchedSocket};
 use crate::message::Message;
 use crate::target::HostPort;
 
-/// How long a server that could not be reached is passed over while there are others.
-const PASS_OVER: Duration = Duration::from_secs(1);
+/// How long an unreachable server is skipped while there are others.
+const BACKOFF: Duration = Duration::from_secs(1);
 
-/// The same for one that did not even refuse: trying it costs `pool::CONNECT_TIMEOUT`.
-const PASS_OVER_SILENT: Duration = Duration::from_secs(30);
+/// The same for a server that did not answer at all: trying it costs `pool::CONNECT_TIMEOUT`.
+const BACKOFF_AFTER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A connection that a call may use.
 pub(super) struct Connection {
@@ -32,11 +32,11 @@ pub(super) struct Connection {
     pub(super) liveness: Arc<Liveness>,
     /// Host and port as the user wrote them.
     pub(super) authority: String,
-    /// The same for error texts: it tells servers apart that share a name.
+    /// Name for error texts. It distinguishes servers that share a host name.
     pub(super) peer: String,
 }
 
-/// What calls share of a connection that stands.
+/// The part of an open connection that all calls share.
 #[derive(Clone)]
 struct Link {
     handle: SendRequest<Message>,
@@ -44,26 +44,26 @@ struct Link {
 }
 
 pub(super) struct Server {
-    pub(super) place: HostPort,
-    /// Several only if they are the same machine: the loopback addresses of both families.
+    pub(super) host_port: HostPort,
+    /// Several only if they are the same machine: its IPv4 and IPv6 loopback addresses.
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) peer: String,
     state: Mutex<State>,
-    /// Held while connecting, so that calls at the same time share one attempt.
+    /// Held while connecting, so that concurrent calls share one attempt.
     connecting: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct State {
     link: Option<Link>,
-    passed_over_until: Option<Instant>,
+    backoff_until: Option<Instant>,
 }
 
 impl Server {
-    /// A server with at least one address. Nothing is connected yet.
-    pub(super) fn new(place: &HostPort, addresses: Vec<SocketAddr>, peer: String) -> Self {
+    /// A server with at least one address. It is not connected yet.
+    pub(super) fn new(host_port: &HostPort, addresses: Vec<SocketAddr>, peer: String) -> Self {
         Self {
-            place: place.clone(),
+            host_port: host_port.clone(),
             addresses,
             peer,
             state: Mutex::default(),
@@ -71,8 +71,8 @@ impl Server {
         }
     }
 
-    pub(super) fn is_passed_over(&self) -> bool {
-        self.state.lock().passed_over_until.is_some_and(|until| Instant::now() < until)
+    pub(super) fn is_backing_off(&self) -> bool {
+        self.state.lock().backoff_until.is_some_and(|until| Instant::now() < until)
     }
 
     pub(super) async fn connection(
@@ -83,22 +83,22 @@ impl Server {
         let connection = |Link { handle, liveness }| Connection {
             handle,
             liveness,
-            authority: self.place.authority(),
+            authority: self.host_port.authority(),
             peer: self.peer.clone(),
         };
-        if let Some(link) = self.living_link().await {
+        if let Some(link) = self.open_link().await {
             return Ok(connection(link));
         }
-        let _turn = self.connecting.lock().await;
-        // Somebody else may have connected meanwhile.
-        if let Some(link) = self.living_link().await {
+        let _guard = self.connecting.lock().await;
+        // Another call may have connected meanwhile.
+        if let Some(link) = self.open_link().await {
             return Ok(connection(link));
         }
         self.connect(limit, keepalive).await.map(connection)
     }
 
-    /// What stands, unless it is known to be lost.
-    async fn living_link(&self) -> Option<Link> {
+    /// The open connection, unless it is known to be lost.
+    async fn open_link(&self) -> Option<Link> {
         let Link { handle, liveness } = self.state.lock().link.clone()?;
         let ready = handle.ready().await.ok();
         if ready.is_none() {
@@ -117,9 +117,9 @@ impl Server {
         };
         let mut state = self.state.lock();
         state.link = connected.as_ref().ok().cloned();
-        state.passed_over_until = connected.as_ref().err().map(|error| {
+        state.backoff_until = connected.as_ref().err().map(|error| {
             let is_silent = error.kind() == io::ErrorKind::TimedOut;
-            Instant::now() + if is_silent { PASS_OVER_SILENT } else { PASS_OVER }
+            Instant::now() + if is_silent { BACKOFF_AFTER_TIMEOUT } else { BACKOFF }
         });
         connected
     }
@@ -143,8 +143,8 @@ impl Server {
     }
 }
 
-/// A connection on which the server has answered once: that the machine takes connections does not
-/// mean that anybody is there to serve them.
+/// Opens a connection and waits for a first answer of the server. A machine may accept connections
+/// although no server process serves them.
 async fn establish<S>(socket: S, keepalive: Keepalive, peer: String) -> io::Result<Link>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -162,18 +162,18 @@ where
         .handshake(WatchedSocket::new(socket, Arc::clone(&liveness)))
         .await
         .map_err(io::Error::other)?;
-    let mut pings = connection.ping_pong().expect("nobody took it before");
+    let mut pings = connection.ping_pong().expect("it is taken only here");
     tokio::select! {
         pong = pings.ping(h2::Ping::opaque()) => pong.map_err(io::Error::other)?,
         ended = &mut connection => return Err(closed(ended)),
     };
     let link = Link { handle, liveness: Arc::clone(&liveness) };
     tokio::spawn(async move {
-        // The calls on the connection report its end; here it is only driven.
+        // The calls on the connection report its end. This task only drives it.
         tokio::select! {
             ended = connection => log::debug!("the connection to {peer} ended: {ended:?}"),
             () = keepalive.watch(pings, &liveness) => {
-                log::info!("the connection to {peer} is given up: no answer to a ping");
+                log::info!("closing the connection to {peer}: no answer to a ping");
             }
         }
     });

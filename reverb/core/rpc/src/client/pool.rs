@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All servers of a target, and the names behind which they are.
+//! The pool of all servers of a target, and the resolution of their host names.
 
 use std::collections::HashSet;
 use std::io;
@@ -17,52 +17,52 @@ use crate::BoxFuture;
 use crate::keepalive::Keepalive;
 use crate::target::{HostPort, Target};
 
-/// How long to wait for a host that does not answer at all. One that refuses says so at once.
+/// How long to wait for a host that does not answer at all. A refusal arrives at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Names are looked up again at most this often.
-const LOOK_UP_EVERY: Duration = Duration::from_secs(1);
+/// Minimum time between two resolutions of the names.
+const MIN_RESOLVE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Finds the addresses of a place.
-type Lookup = dyn Fn(HostPort) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
+/// Resolves a host name to addresses.
+type Resolver = dyn Fn(HostPort) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
 
 /// All servers of a target.
 pub(super) struct Pool {
     target: Target,
     keepalive: Keepalive,
-    lookup: Box<Lookup>,
+    resolver: Box<Resolver>,
     names: Mutex<Names>,
-    /// Held while names are looked up, so that calls at the same time share one look-up.
-    looking_up: tokio::sync::Mutex<()>,
-    turn: AtomicUsize,
+    /// Held while names are resolved, so that concurrent calls share one resolution.
+    resolving: tokio::sync::Mutex<()>,
+    next_server: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Names {
     servers: Arc<[Arc<Server>]>,
-    /// When they were looked up; `None`: the next call does it before anything else.
-    looked_up: Option<Instant>,
+    /// When the names were resolved. If `None`, the next call resolves them first.
+    resolved_at: Option<Instant>,
 }
 
 impl Pool {
     pub(super) fn new(target: Target, keepalive: Keepalive) -> Arc<Self> {
-        let lookup = |place: HostPort| -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
+        let resolver = |host_port: HostPort| -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
             Box::pin(async move {
-                let host = (place.host.as_str(), place.port);
+                let host = (host_port.host.as_str(), host_port.port);
                 Ok(tokio::net::lookup_host(host).await?.collect())
             })
         };
-        Self::with_lookup(target, keepalive, Box::new(lookup))
+        Self::with_resolver(target, keepalive, Box::new(resolver))
     }
 
-    fn with_lookup(target: Target, keepalive: Keepalive, lookup: Box<Lookup>) -> Arc<Self> {
+    fn with_resolver(target: Target, keepalive: Keepalive, resolver: Box<Resolver>) -> Arc<Self> {
         Arc::new(Self {
             target,
             keepalive,
-            lookup,
+            resolver,
             names: Mutex::default(),
-            looking_up: tokio::sync::Mutex::new(()),
-            turn: AtomicUsize::new(0),
+            resolving: tokio::sync::Mutex::new(()),
+            next_server: AtomicUsize::new(0),
         })
     }
 
@@ -74,24 +74,24 @@ impl Pool {
         self.keepalive
     }
 
-    /// How many servers there are, as far as is known: a name may stand for several.
+    /// Number of servers, as far as known. A name may resolve to several.
     pub(super) fn num_servers(&self) -> usize {
-        self.names.lock().servers.len().max(self.target.places.len())
+        self.names.lock().servers.len().max(self.target.hosts.len())
     }
 
-    /// The connection for the next call.
+    /// A connection for the next call.
     ///
     /// # Errors
     ///
-    /// `Unavailable` that names every address and why it could not be reached.
+    /// `Unavailable` that names every server and why it could not be reached.
     pub(super) async fn connection(self: &Arc<Self>, limit: Duration) -> Result<Connection> {
         let servers = self.servers().await?;
-        // A silent one leaves time for the others.
+        // A server that does not answer must leave time for the others.
         let each = limit.div_f64(servers.len() as f64).min(CONNECT_TIMEOUT);
-        let first = self.turn.fetch_add(1, Ordering::Relaxed) % servers.len();
+        let first = self.next_server.fetch_add(1, Ordering::Relaxed) % servers.len();
         let in_turn = || servers[first..].iter().chain(&servers[..first]);
         let (tried_last, tried_first): (Vec<_>, Vec<_>) =
-            in_turn().partition(|server| servers.len() > 1 && server.is_passed_over());
+            in_turn().partition(|server| servers.len() > 1 && server.is_backing_off());
         let mut failures = Vec::new();
         for server in tried_first.into_iter().chain(tried_last) {
             match server.connection(each, self.keepalive).await {
@@ -99,11 +99,12 @@ impl Pool {
                 Err(error) => failures.push(format!("{}: {error}", server.peer)),
             }
             if servers.len() > 1 {
-                // It may have moved; there are others, so the call need not wait for the answer.
-                self.look_up_in_background();
+                // The server may have moved. The call need not wait for the resolution, because
+                // there are other servers.
+                self.resolve_in_background();
             }
         }
-        self.names.lock().looked_up = None;
+        self.names.lock().resolved_at = None;
         Err(Error::unavailable(format!("No server could be reached at {}.", failures.join(", "))))
     }
 
@@ -111,54 +112,54 @@ impl Pool {
         if let Some(servers) = self.known_servers() {
             return Ok(servers);
         }
-        let _turn = self.looking_up.lock().await;
+        let _guard = self.resolving.lock().await;
         match self.known_servers() {
             Some(servers) => Ok(servers),
-            None => self.look_up().await,
+            None => self.resolve().await,
         }
     }
 
     fn known_servers(&self) -> Option<Arc<[Arc<Server>]>> {
         let names = self.names.lock();
-        names.looked_up.is_some().then(|| Arc::clone(&names.servers))
+        names.resolved_at.is_some().then(|| Arc::clone(&names.servers))
     }
 
-    fn look_up_in_background(self: &Arc<Self>) {
+    fn resolve_in_background(self: &Arc<Self>) {
         let is_due = |pool: &Self| {
-            pool.names.lock().looked_up.is_some_and(|at| at.elapsed() >= LOOK_UP_EVERY)
+            pool.names.lock().resolved_at.is_some_and(|at| at.elapsed() >= MIN_RESOLVE_INTERVAL)
         };
         if !is_due(self) {
             return;
         }
         let pool = Arc::clone(self);
         tokio::spawn(async move {
-            let _turn = pool.looking_up.lock().await;
+            let _guard = pool.resolving.lock().await;
             if is_due(&pool)
-                && let Err(error) = pool.look_up().await
+                && let Err(error) = pool.resolve().await
             {
                 log::debug!("{error}");
             }
         });
     }
 
-    /// Asks for all names. Servers that are still there keep their connections, and so do those of
-    /// a name that cannot be looked up now.
-    async fn look_up(&self) -> Result<Arc<[Arc<Server>]>> {
+    /// Resolves all names. Servers whose addresses are unchanged keep their connections. Servers of
+    /// a name that cannot be resolved now stay in the pool.
+    async fn resolve(&self) -> Result<Arc<[Arc<Server>]>> {
         let known = Arc::clone(&self.names.lock().servers);
         let mut found: Vec<Arc<Server>> = Vec::new();
         let mut failures = Vec::new();
-        for place in &self.target.places {
-            let mut known = known.iter().filter(|server| server.place == *place);
-            match self.addresses(place).await {
+        for host_port in &self.target.hosts {
+            let mut known = known.iter().filter(|server| server.host_port == *host_port);
+            match self.addresses(host_port).await {
                 Ok(groups) => found.extend(groups.iter().map(|addresses| {
                     let same = |server: &&Arc<Server>| server.addresses == *addresses;
                     known.clone().find(same).cloned().unwrap_or_else(|| {
-                        let peer = peer(place, addresses, groups.len());
-                        Arc::new(Server::new(place, addresses.clone(), peer))
+                        let peer = peer(host_port, addresses, groups.len());
+                        Arc::new(Server::new(host_port, addresses.clone(), peer))
                     })
                 })),
                 Err(error) => {
-                    failures.push(format!("{}: {error}", place.authority()));
+                    failures.push(format!("{}: {error}", host_port.authority()));
                     found.extend(known.by_ref().cloned());
                 }
             }
@@ -171,13 +172,13 @@ impl Pool {
         }
         let mut names = self.names.lock();
         names.servers = found.into();
-        names.looked_up = Some(Instant::now());
+        names.resolved_at = Some(Instant::now());
         Ok(Arc::clone(&names.servers))
     }
 
-    /// The addresses behind a name, those of a server together.
-    async fn addresses(&self, place: &HostPort) -> io::Result<Vec<Vec<SocketAddr>>> {
-        let mut addresses = (self.lookup)(place.clone()).await?;
+    /// The addresses of a name, grouped by server.
+    async fn addresses(&self, host_port: &HostPort) -> io::Result<Vec<Vec<SocketAddr>>> {
+        let mut addresses = (self.resolver)(host_port.clone()).await?;
         let mut seen = HashSet::new();
         addresses.retain(|address| seen.insert(*address));
         if addresses.is_empty() {
@@ -193,12 +194,12 @@ impl Pool {
     }
 }
 
-/// What a server is called in errors: as the user wrote it, with its address if others share the
-/// name.
-fn peer(place: &HostPort, addresses: &[SocketAddr], servers_of_place: usize) -> String {
+/// The name of a server in errors: the name that the user wrote, with the address if several
+/// servers share that name.
+fn peer(host_port: &HostPort, addresses: &[SocketAddr], servers_of_host: usize) -> String {
     match addresses {
-        [address] if servers_of_place > 1 => format!("{} ({})", place.authority(), address.ip()),
-        _ => place.authority(),
+        [address] if servers_of_host > 1 => format!("{} ({})", host_port.authority(), address.ip()),
+        _ => host_port.authority(),
     }
 }
 

@@ -8,16 +8,16 @@ use flate2::read::{GzDecoder, ZlibDecoder};
 use http::HeaderMap;
 use reverb_data::{Error, Result};
 
-/// Largest message after decompression: a few bytes can claim to be gigabytes.
+/// Largest message after decompression. Without a limit a few bytes could expand to gigabytes.
 const MAX_DECOMPRESSED_BYTES: u64 = 256 << 20;
 
-/// What we tell peers that we understand.
+/// The compressions that we announce to peers.
 pub const ACCEPTED: &str = "identity,deflate,gzip";
 
 /// How the compressed messages of a stream are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// None are.
+    /// Not at all.
     Identity,
     /// RFC 1952.
     Gzip,
@@ -26,7 +26,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// What the headers of a stream announce.
+    /// The compression that the headers of a stream announce.
     pub fn from_headers(headers: &HeaderMap) -> Result<Self> {
         match headers.get("grpc-encoding").map(http::HeaderValue::as_bytes) {
             None | Some(b"identity") => Ok(Self::Identity),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Messages out of the data frames of a stream.
+//! Reads messages from the data frames of a stream.
 
 use std::task::{Context, Poll, ready};
 
@@ -11,10 +11,10 @@ use reverb_data::{Error, Result};
 use crate::frames::{Compression, stream_error};
 use crate::message::FRAME_HEADER_BYTES;
 
-/// Reads the messages of one direction of a stream, each as one buffer.
+/// Reads the messages of one direction of a stream. Each message is one buffer.
 ///
-/// A message inside one frame is a part of that frame; only a message that spans frames is copied,
-/// and memory for it grows with what has arrived, not with what its header claims.
+/// A message inside one frame is a slice of that frame. Only a message that spans frames is copied.
+/// Its memory grows with the received bytes, and not with the length that its header claims.
 #[derive(Debug)]
 pub struct MessageReader {
     frames: FrameSource,
@@ -26,7 +26,7 @@ pub struct MessageReader {
 struct FrameSource(RecvStream);
 
 impl MessageReader {
-    /// Reads from `stream`; `peer` says who is at the other end.
+    /// Reads from `stream`; `peer` names the other end.
     pub fn new(stream: RecvStream, compression: Compression, peer: impl Into<String>) -> Self {
         Self {
             frames: FrameSource(stream),
@@ -35,8 +35,8 @@ impl MessageReader {
         }
     }
 
-    /// The next message, or `None` when the peer has ended its direction. Nothing is lost if the
-    /// future is dropped.
+    /// The next message, or `None` when the peer has ended its direction. Cancel safe: no message
+    /// is lost if the future is dropped.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
@@ -51,7 +51,7 @@ impl MessageReader {
                 Some(Ok(data)) => {
                     let length = data.len();
                     self.assembler.put(data);
-                    // An error means that the stream is over, which the next poll says better.
+                    // An error means that the stream is over. The next poll returns a better error.
                     let _ = self.frames.0.flow_control().release_capacity(length);
                 }
                 Some(Err(error)) => return Poll::Ready(Err(stream_error(&error, &self.peer))),
@@ -72,11 +72,11 @@ impl MessageReader {
 #[derive(Debug)]
 struct Assembler {
     compression: Compression,
-    /// What has arrived and belongs to no message yet.
+    /// Received bytes that are not part of a message yet.
     rest: Bytes,
     header: [u8; FRAME_HEADER_BYTES],
     header_filled: usize,
-    /// A message of which only a part has arrived.
+    /// The received part of an incomplete message.
     partial: BytesMut,
 }
 
@@ -91,7 +91,7 @@ impl Assembler {
         }
     }
 
-    /// Adds a buffer; only after `take` has returned `None`.
+    /// Adds a buffer. May be called only after `take` has returned `None`.
     fn put(&mut self, data: Bytes) {
         debug_assert!(self.rest.is_empty());
         self.rest = data;
@@ -132,8 +132,8 @@ impl Assembler {
         let count = self.rest.len().min(length - self.partial.len());
         let needed = self.partial.len() + count;
         if needed > self.partial.capacity() {
-            // Twice what is needed now, but never more than the message: growing copies each byte
-            // at most twice.
+            // Reserve twice what is needed now, but at most the whole message. So growing copies
+            // each byte at most twice.
             self.partial.reserve(length.min(needed.saturating_mul(2)) - self.partial.len());
         }
         self.partial.extend_from_slice(&self.rest.split_to(count));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_out_whole_however_they_are_cut() {
+    fn messages_are_whole_for_any_split() {
         let bodies: [&[u8]; 4] = [b"abc", b"", &[7; 300], b"z"];
         let bytes: Vec<u8> = bodies.iter().flat_map(|body| framed(0, body)).collect();
         for size in 1..=bytes.len() {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lying_length_reserves_no_memory() {
+    fn a_false_length_reserves_no_memory() {
         let mut assembler = Assembler::new(Compression::Identity);
         assembler.put(Bytes::from_static(&[0, 0xff, 0xff, 0xff, 0xff, 1, 2, 3]));
         assert!(assembler.take().unwrap().is_none());
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_refused() {
+    fn a_decompression_bomb_is_refused() {
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         let zeros = vec![0; 1 << 20];
         (0..257).for_each(|_| gzip.write_all(&zeros).unwrap());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Messages into a stream, no faster than the peer takes them.
+//! Writes messages to a stream, no faster than the peer accepts them.
 
 use std::task::{Context, Poll, ready};
 
@@ -19,7 +19,7 @@ pub struct MessageSender {
 }
 
 impl MessageSender {
-    /// Writes to `stream`; `peer` says who is at the other end.
+    /// Writes to `stream`; `peer` names the other end.
     pub fn new(stream: SendStream<Message>, peer: impl Into<String>) -> Self {
         Self { stream, peer: peer.into() }
     }
@@ -53,7 +53,7 @@ impl MessageSender {
 
     /// Ends this direction.
     pub fn finish(&mut self) {
-        // It fails only if the stream is over already.
+        // This fails only if the stream is over already.
         self.stream.reserve_capacity(0);
         let _ = self.stream.send_data(Message::empty(), true);
     }
@@ -64,7 +64,7 @@ impl MessageSender {
         let _ = self.stream.send_trailers(trailers);
     }
 
-    /// Resolves when the peer has reset the stream or the connection is gone.
+    /// Resolves when the peer has reset the stream or the connection is lost.
     pub async fn closed(&mut self) {
         let _ = std::future::poll_fn(|context| self.poll_closed(context)).await;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is known of the peer of a connection.
+//! Liveness of the peer of a connection.
 
 use std::io;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use http::HeaderValue;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Shared by a connection, its socket and its calls.
+/// State shared by a connection, its socket and its calls.
 #[derive(Debug, Default)]
 pub struct Liveness {
     is_ours: AtomicBool,
@@ -20,31 +20,31 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Takes note of what the peer calls itself.
-    pub fn meet(&self, product: Option<&HeaderValue>) {
-        // Reading is cheaper than writing, and one header is as good as all.
+    /// Records the product name that the peer sent.
+    pub fn identify(&self, product: Option<&HeaderValue>) {
+        // Reading is cheaper than writing, and one matching header is enough.
         if !self.is_ours() && super::is_ours(product) {
             self.is_ours.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether the peer has said that it is of this package.
+    /// Whether the peer has identified itself as part of this package.
     pub fn is_ours(&self) -> bool {
         self.is_ours.load(Ordering::Relaxed)
     }
 
-    /// Whether the peer has left a PING without an answer.
+    /// Whether the peer has not answered a PING.
     pub fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::Relaxed)
     }
 
-    /// A call is open until the guard is dropped.
+    /// Counts a call as open until the guard is dropped.
     pub fn open_call(self: &Arc<Self>) -> OpenCall {
         self.open_calls.fetch_add(1, Ordering::Relaxed);
         OpenCall(Arc::clone(self))
     }
 
-    pub(super) fn is_to_be_pinged(&self) -> bool {
+    pub(super) fn needs_pings(&self) -> bool {
         self.is_ours() && self.open_calls.load(Ordering::Relaxed) > 0
     }
 
@@ -52,17 +52,17 @@ impl Liveness {
         self.is_gone.store(true, Ordering::Relaxed);
     }
 
-    fn hear(&self) {
+    fn set_heard(&self) {
         self.was_heard.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the peer has given a sign of life since the last time this was asked.
-    pub(super) fn forget(&self) -> bool {
+    /// Whether the peer has given a sign of life since the last call of this method.
+    pub(super) fn take_heard(&self) -> bool {
         self.was_heard.swap(false, Ordering::Relaxed)
     }
 }
 
-/// A call that is open.
+/// A guard that counts a call as open.
 #[derive(Debug)]
 pub struct OpenCall(Arc<Liveness>);
 
@@ -79,8 +79,8 @@ impl Drop for OpenCall {
     }
 }
 
-/// A socket that takes note of signs of life: bytes that come, and bytes that go again after the
-/// socket was full, because then the peer has acknowledged some.
+/// A socket that records signs of life: received bytes, and writes that succeed after the socket
+/// was full, because then the peer has acknowledged some bytes.
 #[derive(Debug)]
 pub struct WatchedSocket<S> {
     socket: S,
@@ -94,9 +94,9 @@ impl<S> WatchedSocket<S> {
         Self { socket, liveness, was_full: false }
     }
 
-    fn note(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn record_write(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if self.was_full && matches!(written, Poll::Ready(Ok(_))) {
-            self.liveness.hear();
+            self.liveness.set_heard();
         }
         self.was_full = written.is_pending();
         written
@@ -111,7 +111,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for WatchedSocket<S> {
     ) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.socket).poll_read(context, buffer);
         if read.is_ready() {
-            self.liveness.hear();
+            self.liveness.set_heard();
         }
         read
     }
@@ -124,7 +124,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedSocket<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.socket).poll_write(context, bytes);
-        self.note(written)
+        self.record_write(written)
     }
 
     fn poll_write_vectored(
@@ -133,7 +133,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedSocket<S> {
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.socket).poll_write_vectored(context, buffers);
-        self.note(written)
+        self.record_write(written)
     }
 
     fn is_write_vectored(&self) -> bool {

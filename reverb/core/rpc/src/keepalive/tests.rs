@@ -64,20 +64,20 @@ async fn tcp_notices_a_peer_that_is_gone_in_half_a_minute() {
 }
 
 #[tokio::test]
-async fn a_socket_notes_signs_of_life() -> io::Result<()> {
+async fn a_socket_records_signs_of_life() -> io::Result<()> {
     let liveness = Arc::new(Liveness::default());
     let (socket, mut peer) = duplex(8);
     let mut socket = WatchedSocket::new(socket, Arc::clone(&liveness));
     socket.write_all(b"12345678").await?;
-    assert!(!liveness.forget(), "a buffer that has room says nothing of the peer");
+    assert!(!liveness.take_heard(), "a buffer with room shows nothing about the peer");
     let (written, read) = tokio::join!(socket.write_all(b"9"), peer.read_u8());
     assert_eq!((written?, read?), ((), b'1'));
-    assert!(liveness.forget(), "the peer made room");
+    assert!(liveness.take_heard(), "the peer made room");
     peer.write_u8(1).await?;
-    assert!(!liveness.forget());
+    assert!(!liveness.take_heard());
     assert_eq!(socket.read_u8().await?, 1);
-    assert!(liveness.forget());
-    assert!(!liveness.forget());
+    assert!(liveness.take_heard());
+    assert!(!liveness.take_heard());
     Ok(())
 }
 
@@ -85,13 +85,13 @@ async fn a_socket_notes_signs_of_life() -> io::Result<()> {
 fn calls_are_counted() {
     let liveness = Arc::new(Liveness::default());
     let first = liveness.open_call();
-    assert!(!liveness.is_to_be_pinged(), "nobody knows who the peer is");
-    liveness.meet(Some(&HeaderValue::from_static("grpc-c++/1.39.0")));
-    assert!(!liveness.is_to_be_pinged());
-    liveness.meet(Some(&HeaderValue::from_static(PRODUCT)));
+    assert!(!liveness.needs_pings(), "the peer is not identified");
+    liveness.identify(Some(&HeaderValue::from_static("grpc-c++/1.39.0")));
+    assert!(!liveness.needs_pings());
+    liveness.identify(Some(&HeaderValue::from_static(PRODUCT)));
     let second = liveness.open_call();
     drop(first);
-    assert!(liveness.is_to_be_pinged());
+    assert!(liveness.needs_pings());
     drop(second);
-    assert!(!liveness.is_to_be_pinged());
+    assert!(!liveness.needs_pings());
 }

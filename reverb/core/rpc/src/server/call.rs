@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One call: what it asks for is checked, handed to the handler, and ended with a status.
+//! One call: its headers are checked, the handler answers it, and a status ends it.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::status::Status;
 
 /// Answers the calls of a server.
 pub trait Handler: Send + Sync + 'static {
-    /// Answers the call of a path, to its status. Its messages come from `reader`, and the answers
-    /// go to `responder`. An error becomes the status of the call.
+    /// Answers a call and returns its status. `path` is the method, `reader` gives its messages,
+    /// and `responder` sends the answers. An error becomes the status of the call.
     fn answer(
         self: &Arc<Self>,
         path: &str,
@@ -27,7 +27,7 @@ pub trait Handler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Status>> + Send;
 }
 
-/// Answers one call to its end.
+/// Runs one call until its end.
 pub(super) async fn run(
     handler: Arc<impl Handler>,
     stop: Stop,

@@ -23,27 +23,27 @@ use tokio::time::Instant;
 use super::call::{self, Handler};
 use super::stop::Stop;
 
-/// Connections that wait to be accepted.
+/// Number of connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// Streams of one connection at the same time.
+/// Maximum number of concurrent streams of one connection.
 const MAX_STREAMS: u32 = 10_000;
 
-/// How long peers have to take their last messages when the server stops.
+/// How long peers may take to receive their last messages when the server shuts down.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How long to wait with the next connection when the process has no more file descriptors.
+/// How long to wait before the next `accept` after one failed, as when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a peer may take to say that it speaks HTTP/2. Connections that never do would use up
+/// Time limit for the HTTP/2 handshake. Without it, connections that never send one would use up
 /// the file descriptors.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Opens the port: on both IP versions unless `host` says where. Port 0 takes any free one.
+/// Opens the port, for IPv4 and IPv6 unless `host` is given. Port 0 takes any free port.
 ///
 /// # Errors
 ///
-/// `InvalidArgument` that names the port and says what to do.
+/// `InvalidArgument` that names the port and suggests what to do.
 pub fn bind(host: Option<&str>, port: u16) -> Result<std::net::TcpListener> {
     let addresses: Vec<SocketAddr> = match host {
         Some(host) => (host, port)
@@ -59,7 +59,8 @@ pub fn bind(host: Option<&str>, port: u16) -> Result<std::net::TcpListener> {
     for address in addresses {
         match listen(address) {
             Ok(listener) => return Ok(listener),
-            // Where there is no IPv6, the next address will do; a port that is taken is taken.
+            // Without IPv6 the next address may work. If the port is in use, no other address
+            // helps.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 failure = Some(error);
                 break;
@@ -97,15 +98,15 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// What the connections of a server share.
+/// State shared by the connections of a server.
 struct Shared<H> {
     handler: Arc<H>,
     stop: Stop,
     keepalive: Keepalive,
 }
 
-/// Accepts connections until the server stops, then closes the port and gives the streams a moment
-/// to end.
+/// Accepts connections until the server shuts down. Then closes the port, and gives the streams the
+/// time `GRACE` to end.
 pub async fn serve<H: Handler>(
     listener: TcpListener,
     handler: Arc<H>,
@@ -146,7 +147,7 @@ async fn serve_streams<H: Handler>(
     peer: SocketAddr,
     shared: &Shared<H>,
 ) -> std::result::Result<(), h2::Error> {
-    // It only makes things better; where it cannot be had, the connection works without.
+    // This is only an optimisation. The connection also works without it.
     let _ = socket.set_nodelay(true);
     shared.keepalive.set_tcp_options(&socket);
     let liveness = Arc::new(Liveness::default());
@@ -164,7 +165,7 @@ async fn serve_streams<H: Handler>(
     let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake);
     let Ok(Ok(connection)) = shared.stop.or(handshake).await else { return Ok(()) };
     let mut connection = connection?;
-    let pings = connection.ping_pong().expect("nobody took it before");
+    let pings = connection.ping_pong().expect("it is taken only here");
     let mut gone = pin!(shared.keepalive.watch(pings, &liveness));
     let peer: Arc<str> = format!("client {peer}").into();
     let mut deadline = None;
@@ -178,13 +179,13 @@ async fn serve_streams<H: Handler>(
             }
             () = sleep_until(deadline), if deadline.is_some() => return Ok(()),
             () = &mut gone => {
-                log::info!("the connection from {peer} is given up: no answer to a ping");
+                log::info!("closing the connection from {peer}: no answer to a ping");
                 return Ok(());
             }
         };
         let Some(stream) = accepted else { return Ok(()) };
         let (request, response) = stream?;
-        liveness.meet(request.headers().get(header::USER_AGENT));
+        liveness.identify(request.headers().get(header::USER_AGENT));
         let call = liveness.open_call();
         let (handler, stop) = (Arc::clone(&shared.handler), shared.stop.clone());
         tokio::spawn(call::run(handler, stop, request, response, Arc::clone(&peer), call));

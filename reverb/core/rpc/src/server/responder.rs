@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The answering half of a stream.
+//! The sending half of a call's stream.
 
 use crate::frames::{ACCEPTED_COMPRESSION, MessageSender, stream_error};
 use crate::keepalive::{OpenCall, PRODUCT};
@@ -9,7 +9,7 @@ use h2::server::SendResponse;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use reverb_data::{Error, Result};
 
-/// Sends messages and, once, a status. Headers go out with the first of either, or before a wait.
+/// Sends messages and, once, a status. Headers are sent with the first of them, or by `announce`.
 pub struct Responder {
     state: State,
     call: OpenCall,
@@ -17,8 +17,8 @@ pub struct Responder {
 }
 
 enum State {
-    Silent(SendResponse<Message>),
-    Speaking(MessageSender),
+    BeforeHeaders(SendResponse<Message>),
+    AfterHeaders(MessageSender),
     Done,
 }
 
@@ -30,44 +30,43 @@ impl std::fmt::Debug for Responder {
 
 impl Responder {
     pub(super) fn new(response: SendResponse<Message>, call: OpenCall, peer: &str) -> Self {
-        Self { state: State::Silent(response), call, peer: peer.to_owned() }
+        Self { state: State::BeforeHeaders(response), call, peer: peer.to_owned() }
     }
 
-    /// Whether the peer has left a ping without an answer. It will not learn what becomes of the
-    /// call.
+    /// Whether the peer has not answered a ping. It will not receive the result of the call.
     pub fn is_peer_gone(&self) -> bool {
         self.call.liveness().is_gone()
     }
 
-    /// Lets a client of ours know whom it waits for, so that it may send pings meanwhile. To be
-    /// called before a long wait.
+    /// Sends the headers now to a client of this package. They identify this server, so the client
+    /// sends pings while it waits. Should be called before a long wait.
     pub fn announce(&mut self) {
-        if matches!(self.state, State::Silent(_)) && self.call.liveness().is_ours() {
-            // It fails only if the stream is over, which the call notices by itself.
-            let _ = self.speaking();
+        if matches!(self.state, State::BeforeHeaders(_)) && self.call.liveness().is_ours() {
+            // This fails only if the stream is over. The call detects that by itself.
+            let _ = self.open_sender();
         }
     }
 
     /// Sends a message as soon as the peer has room for a part of it.
     pub async fn send(&mut self, message: Message) -> Result<()> {
-        self.speaking()?.send(message).await
+        self.open_sender()?.send(message).await
     }
 
     /// Sends a message without waiting.
     pub fn send_now(&mut self, message: Message) -> Result<()> {
-        self.speaking()?.send_now(message)
+        self.open_sender()?.send_now(message)
     }
 
     /// Ends the stream with a status.
     pub fn finish(&mut self, status: &Status) {
         match std::mem::replace(&mut self.state, State::Done) {
-            State::Silent(mut response) => {
+            State::BeforeHeaders(mut response) => {
                 let mut head = response_head();
                 status.put_headers(head.headers_mut());
-                // It fails only if the peer is gone, who need not be told then.
+                // This fails only if the peer is gone and needs no status.
                 let _ = response.send_response(head, true);
             }
-            State::Speaking(mut sender) => {
+            State::AfterHeaders(mut sender) => {
                 let mut trailers = HeaderMap::new();
                 status.put_headers(&mut trailers);
                 sender.finish_with(trailers);
@@ -76,9 +75,10 @@ impl Responder {
         }
     }
 
-    /// Ends the stream for somebody who does not speak gRPC.
+    /// Ends the stream of a peer that does not speak gRPC.
     pub(super) fn refuse(&mut self, status: StatusCode) {
-        if let State::Silent(mut response) = std::mem::replace(&mut self.state, State::Done) {
+        if let State::BeforeHeaders(mut response) = std::mem::replace(&mut self.state, State::Done)
+        {
             let mut head = Response::new(());
             *head.status_mut() = status;
             let _ = response.send_response(head, true);
@@ -88,22 +88,22 @@ impl Responder {
     /// Resolves when the peer has cancelled the stream or is gone.
     pub async fn closed(&mut self) {
         std::future::poll_fn(|context| match &mut self.state {
-            State::Silent(response) => response.poll_reset(context).map(|_| ()),
-            State::Speaking(sender) => sender.poll_closed(context).map(|_| ()),
+            State::BeforeHeaders(response) => response.poll_reset(context).map(|_| ()),
+            State::AfterHeaders(sender) => sender.poll_closed(context).map(|_| ()),
             State::Done => std::task::Poll::Ready(()),
         })
         .await;
     }
 
-    fn speaking(&mut self) -> Result<&mut MessageSender> {
-        if let State::Silent(response) = &mut self.state {
+    fn open_sender(&mut self) -> Result<&mut MessageSender> {
+        if let State::BeforeHeaders(response) = &mut self.state {
             let stream = response
                 .send_response(response_head(), false)
                 .map_err(|error| stream_error(&error, &self.peer))?;
-            self.state = State::Speaking(MessageSender::new(stream, self.peer.as_str()));
+            self.state = State::AfterHeaders(MessageSender::new(stream, self.peer.as_str()));
         }
         match &mut self.state {
-            State::Speaking(sender) => Ok(sender),
+            State::AfterHeaders(sender) => Ok(sender),
             _ => Err(Error::cancelled("The stream has been ended.")),
         }
     }
@@ -113,7 +113,7 @@ fn response_head() -> Response<()> {
     let mut head = Response::new(());
     let headers = head.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    // Tells a client of ours that it may send pings.
+    // Clients of this package send pings only to servers that identify themselves.
     headers.insert(header::SERVER, HeaderValue::from_static(PRODUCT));
     headers.insert("grpc-accept-encoding", HeaderValue::from_static(ACCEPTED_COMPRESSION));
     head

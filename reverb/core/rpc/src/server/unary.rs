@@ -11,7 +11,7 @@ use crate::frames::MessageReader;
 ///
 /// # Errors
 ///
-/// `InvalidArgument` if there is none, or another one, or if it is malformed.
+/// `InvalidArgument` if there is no message, more than one, or a malformed one.
 pub async fn read_single_message<M: prost::Message + Default>(
     stop: &Stop,
     reader: &mut MessageReader,

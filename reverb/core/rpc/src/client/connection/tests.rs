@@ -13,13 +13,13 @@ const PING: u8 = 6;
 const WINDOW_UPDATE: u8 = 8;
 const ACK: u8 = 1;
 
-/// A server that takes note of PINGs. It answers the first one, which is a part of connecting, and
-/// the others while it is told to.
+/// A server that records PINGs. It answers the first one, which is part of connecting, and the
+/// others unless it is frozen.
 #[derive(Default)]
 struct Peer {
     pings: Mutex<Vec<Duration>>,
     is_frozen: AtomicBool,
-    /// What it says every two seconds, whether it is frozen or not.
+    /// Whether it sends a frame every two seconds, even while it is frozen.
     is_talking: AtomicBool,
 }
 
@@ -74,7 +74,7 @@ impl Peer {
         }
     }
 
-    /// Seconds at which PINGs came, but for the first.
+    /// Seconds at which PINGs arrived, except for the first.
     fn pings(&self) -> Vec<u64> {
         self.pings.lock()[1..].iter().map(Duration::as_secs).collect()
     }
@@ -88,8 +88,8 @@ async fn connect(keepalive: Keepalive) -> (Arc<Peer>, Link) {
     (peer, link)
 }
 
-fn introduce(link: &Link) {
-    link.liveness.meet(Some(&HeaderValue::from_static(PRODUCT)));
+fn identify(link: &Link) {
+    link.liveness.identify(Some(&HeaderValue::from_static(PRODUCT)));
 }
 
 async fn wait_s(seconds: u64) {
@@ -101,9 +101,9 @@ async fn is_open(link: &Link) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pings_go_while_a_call_is_open() {
+async fn pings_are_sent_while_a_call_is_open() {
     let (peer, link) = connect(Keepalive::default()).await;
-    introduce(&link);
+    identify(&link);
     wait_s(35).await;
     assert!(peer.pings().is_empty(), "no call, no ping");
     let call = link.liveness.open_call();
@@ -116,11 +116,11 @@ async fn pings_go_while_a_call_is_open() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_ping_goes_to_a_peer_of_which_we_know_nothing() {
+async fn unknown_peers_get_no_pings() {
     let (peer, link) = connect(Keepalive::default()).await;
     let _call = link.liveness.open_call();
-    link.liveness.meet(None);
-    link.liveness.meet(Some(&HeaderValue::from_static("envoy")));
+    link.liveness.identify(None);
+    link.liveness.identify(Some(&HeaderValue::from_static("envoy")));
     peer.is_frozen.store(true, Ordering::Relaxed);
     wait_s(3600).await;
     assert!(peer.pings().is_empty());
@@ -128,9 +128,9 @@ async fn no_ping_goes_to_a_peer_of_which_we_know_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_ping_goes_where_none_are_wanted() {
+async fn pings_can_be_turned_off() {
     let (peer, link) = connect(Keepalive { interval: None, ..Keepalive::default() }).await;
-    introduce(&link);
+    identify(&link);
     let _call = link.liveness.open_call();
     peer.is_frozen.store(true, Ordering::Relaxed);
     wait_s(3600).await;
@@ -141,7 +141,7 @@ async fn no_ping_goes_where_none_are_wanted() {
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_does_not_answer_is_gone_after_the_timeout() {
     let (peer, link) = connect(Keepalive::default()).await;
-    introduce(&link);
+    identify(&link);
     let _call = link.liveness.open_call();
     wait_s(11).await;
     peer.is_frozen.store(true, Ordering::Relaxed);
@@ -156,7 +156,7 @@ async fn a_peer_that_does_not_answer_is_gone_after_the_timeout() {
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_was_frozen_for_four_seconds_is_not_gone() {
     let (peer, link) = connect(Keepalive::default()).await;
-    introduce(&link);
+    identify(&link);
     let _call = link.liveness.open_call();
     wait_s(9).await;
     for _ in 0..10 {
@@ -170,9 +170,9 @@ async fn a_peer_that_was_frozen_for_four_seconds_is_not_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_says_something_else_is_there() {
+async fn a_peer_that_sends_other_frames_is_alive() {
     let (peer, link) = connect(Keepalive::default()).await;
-    introduce(&link);
+    identify(&link);
     let _call = link.liveness.open_call();
     wait_s(5).await;
     peer.is_frozen.store(true, Ordering::Relaxed);
@@ -186,11 +186,11 @@ async fn a_peer_that_says_something_else_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_options_say_how_often_and_how_long() {
+async fn the_options_set_interval_and_timeout() {
     let keepalive =
         Keepalive { interval: Some(Duration::from_secs(60)), timeout: Duration::from_secs(30) };
     let (peer, link) = connect(keepalive).await;
-    introduce(&link);
+    identify(&link);
     let _call = link.liveness.open_call();
     peer.is_frozen.store(true, Ordering::Relaxed);
     wait_s(89).await;
@@ -201,7 +201,7 @@ async fn the_options_say_how_often_and_how_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_closes_while_we_connect_is_told_as_that() {
+async fn a_peer_that_closes_while_connecting_is_reported_as_closed() {
     let (ours, mut theirs) = duplex(1 << 16);
     tokio::spawn(async move {
         let _ = theirs.read_exact(&mut [0; 24]).await;

@@ -9,19 +9,19 @@ use super::*;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What a name stands for, to be changed while a pool uses it.
+/// The addresses of a name. A test can change them while a pool uses them.
 #[derive(Default)]
 struct Zone {
     addresses: Mutex<Vec<SocketAddr>>,
     is_down: AtomicBool,
-    look_ups: AtomicUsize,
+    resolutions: AtomicUsize,
 }
 
 impl Zone {
     fn pool(self: &Arc<Self>, target: &str) -> Arc<Pool> {
         let zone = Arc::clone(self);
-        let lookup = move |_| -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
-            zone.look_ups.fetch_add(1, Ordering::Relaxed);
+        let resolver = move |_| -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
+            zone.resolutions.fetch_add(1, Ordering::Relaxed);
             let answer = if zone.is_down.load(Ordering::Relaxed) {
                 Err(io::Error::other("no name server"))
             } else {
@@ -29,19 +29,23 @@ impl Zone {
             };
             Box::pin(async { answer })
         };
-        Pool::with_lookup(Target::parse(target).unwrap(), Keepalive::default(), Box::new(lookup))
+        Pool::with_resolver(
+            Target::parse(target).unwrap(),
+            Keepalive::default(),
+            Box::new(resolver),
+        )
     }
 
     fn set(&self, hosts: &[&Host]) {
         *self.addresses.lock() = hosts.iter().map(|host| host.address).collect();
     }
 
-    fn look_ups(&self) -> usize {
-        self.look_ups.load(Ordering::Relaxed)
+    fn resolutions(&self) -> usize {
+        self.resolutions.load(Ordering::Relaxed)
     }
 }
 
-/// A server that answers pings and nothing else.
+/// A server that only answers pings.
 struct Host {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -67,7 +71,8 @@ impl Host {
         Self { address, connections, serving: serving.abort_handle() }
     }
 
-    /// Closes the port and all connections. The clock stands still until everybody has seen it.
+    /// Closes the port and all connections. The paused clock advances only after all tasks have
+    /// seen it.
     async fn stop(&self) {
         self.serving.abort();
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -78,7 +83,7 @@ impl Host {
     }
 }
 
-/// Whom the next `count` calls reach, sorted.
+/// The servers that the next `count` calls reach, sorted.
 async fn reached(pool: &Arc<Pool>, count: usize) -> Vec<String> {
     let mut peers = Vec::new();
     for _ in 0..count {
@@ -94,7 +99,7 @@ async fn a_name_with_several_addresses_is_several_servers() {
     let zone = Arc::new(Zone::default());
     zone.set(&[&hosts[0], &hosts[1], &hosts[0]]);
     let pool = zone.pool("replay:80");
-    assert_eq!(pool.num_servers(), 1, "nobody knows better yet");
+    assert_eq!(pool.num_servers(), 1, "the name is not resolved yet");
     let peers = reached(&pool, 4).await;
     assert_eq!(
         peers,
@@ -104,7 +109,7 @@ async fn a_name_with_several_addresses_is_several_servers() {
             .collect::<Vec<_>>()
     );
     assert_eq!(pool.num_servers(), 2);
-    assert_eq!(zone.look_ups(), 1);
+    assert_eq!(zone.resolutions(), 1);
 }
 
 #[tokio::test]
@@ -119,7 +124,7 @@ async fn localhost_is_one_server_in_both_families() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_are_looked_up_again_when_one_of_several_servers_fails() {
+async fn names_are_resolved_again_when_one_of_several_servers_fails() {
     let hosts = [
         Host::start("127.0.0.1").await,
         Host::start("127.0.0.2").await,
@@ -132,20 +137,20 @@ async fn names_are_looked_up_again_when_one_of_several_servers_fails() {
     zone.set(&[&hosts[0], &hosts[2]]);
     tokio::time::sleep(Duration::from_secs(5)).await;
     reached(&pool, 4).await;
-    assert_eq!(zone.look_ups(), 1, "nothing failed");
+    assert_eq!(zone.resolutions(), 1, "nothing failed");
     hosts[1].stop().await;
-    // Its turn comes among the next two, and the call goes to the other one.
+    // One of the next two calls tries it first, and then goes to the other server.
     let peers = reached(&pool, 2).await;
     assert_eq!(peers, ["replay:80 (127.0.0.1)"; 2]);
     tokio::time::sleep(Duration::from_millis(1)).await;
-    assert_eq!(zone.look_ups(), 2);
+    assert_eq!(zone.resolutions(), 2);
     let peers = reached(&pool, 2).await;
     assert_eq!(peers, ["replay:80 (127.0.0.1)", "replay:80 (127.0.0.3)"]);
     assert_eq!(hosts[0].connections(), 1, "a server that stayed keeps its connection");
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_are_not_looked_up_more_than_once_a_second() {
+async fn names_are_resolved_at_most_once_a_second() {
     let hosts = [Host::start("127.0.0.1").await, Host::start("127.0.0.2").await];
     let zone = Arc::new(Zone::default());
     zone.set(&[&hosts[0], &hosts[1]]);
@@ -156,11 +161,11 @@ async fn names_are_not_looked_up_more_than_once_a_second() {
         reached(&pool, 2).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert!((5..=11).contains(&zone.look_ups()), "{} in 10 s", zone.look_ups());
+    assert!((5..=11).contains(&zone.resolutions()), "{} in 10 s", zone.resolutions());
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_name_server_the_servers_stay_as_they_are() {
+async fn without_a_name_server_the_known_servers_stay() {
     let hosts = [Host::start("127.0.0.1").await, Host::start("127.0.0.2").await];
     let zone = Arc::new(Zone::default());
     zone.set(&[&hosts[0], &hosts[1]]);
@@ -172,14 +177,14 @@ async fn without_a_name_server_the_servers_stay_as_they_are() {
         assert_eq!(reached(&pool, 2).await, ["replay:80 (127.0.0.1)"; 2]);
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    assert!(zone.look_ups() > 1);
+    assert!(zone.resolutions() > 1);
     assert_eq!(pool.num_servers(), 2);
     hosts[0].stop().await;
     let error = pool.connection(LIMIT).await.err().unwrap();
     for host in ["replay:80 (127.0.0.1)", "replay:80 (127.0.0.2)"] {
         assert!(error.message().contains(host), "{error}");
     }
-    // The next call looks the names up before anything else.
+    // The next call resolves the names first.
     let moved = Host::start("127.0.0.3").await;
     zone.set(&[&moved]);
     zone.is_down.store(false, Ordering::Relaxed);
@@ -188,7 +193,7 @@ async fn without_a_name_server_the_servers_stay_as_they_are() {
 }
 
 #[tokio::test]
-async fn a_name_that_does_not_exist_is_told() {
+async fn an_unknown_name_is_reported() {
     let zone = Arc::new(Zone::default());
     let error = zone.pool("replay:80").connection(LIMIT).await.err().unwrap();
     assert!(error.message().contains("replay:80: the name has no address"), "{error}");
