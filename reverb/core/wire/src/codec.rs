@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The messages of the two streams, straight between bytes and what the engine stores.
+//! The messages of the two streams: direct conversion between bytes and what the engine stores.
 //!
-//! They carry all data, so no generic tree of messages is built: chunks pass through as bytes, and
-//! everything else is read where it stands.
+//! These messages carry all data, so no generic tree of messages is built. Chunks stay encoded
+//! bytes, and all other fields are read in place.
 
 pub mod chunk;
 pub mod insert;

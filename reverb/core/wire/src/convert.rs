@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Between generated messages and the types of the core.
+//! Conversions between generated messages and the types of the core.
 
 pub mod signature;
 pub mod table_config;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A server over the network.
+//! The transport to a server over the network.
 
 mod insert;
 mod sample;
@@ -29,13 +29,13 @@ impl GrpcTransport {
         Ok(Self(Channel::new(target)?))
     }
 
-    /// Bounds how long a call looks for a server that answers.
+    /// Sets the time limit for reaching a server that answers.
     #[must_use]
     pub fn with_connect_timeout(self, timeout: Duration) -> Self {
         Self(self.0.with_connect_timeout(timeout))
     }
 
-    /// Says when the servers are sent pings. To be called before anything is connected.
+    /// Sets the keepalive options. Must be called before the first call.
     #[must_use]
     pub fn with_keepalive(self, keepalive: Keepalive) -> Self {
         Self(self.0.with_keepalive(keepalive))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The paths of all calls, as both ends name them.
+//! The paths of all calls, for both ends.
 
 /// Writers send items.
 pub const INSERT_STREAM: &str = "/deepmind.reverb.ReverbService/InsertStream";
-/// Samplers ask for items.
+/// Samplers request items.
 pub const SAMPLE_STREAM: &str = "/deepmind.reverb.ReverbService/SampleStream";
 /// Updates priorities and deletes items.
 pub const MUTATE_PRIORITIES: &str = "/deepmind.reverb.ReverbService/MutatePriorities";
@@ -11,23 +11,23 @@ pub const MUTATE_PRIORITIES: &str = "/deepmind.reverb.ReverbService/MutatePriori
 pub const RESET: &str = "/deepmind.reverb.ReverbService/Reset";
 /// Describes all tables.
 pub const SERVER_INFO: &str = "/deepmind.reverb.ReverbService/ServerInfo";
-/// Hands dm-reverb's clients of the same process a pointer; not so here.
+/// Gives dm-reverb's clients in the same process a pointer. Here it does not.
 pub const INITIALIZE_CONNECTION: &str = "/deepmind.reverb.ReverbService/InitializeConnection";
 /// Saves all tables.
 pub const CHECKPOINT: &str = "/deepmind.reverb.ReverbService/Checkpoint";
 
 /// Reads a whole table. dm-reverb does not have it.
 pub const SCAN: &str = "/reverb.ReplayService/Scan";
-/// What became of the checkpoints. dm-reverb does not have it.
+/// Reports the result of checkpoints. dm-reverb does not have it.
 pub const CHECKPOINT_STATUS: &str = "/reverb.ReplayService/CheckpointStatus";
 
 /// gRPC's health service.
 pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
-/// The same, for as long as the caller listens.
+/// The same as a stream, until the caller cancels it.
 pub const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 /// gRPC's reflection service.
 pub const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
-/// The same under the service's older name.
+/// The same with the service's older name.
 pub const OLD_REFLECTION: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
 /// All of them. A test compares the list with the services of the `.proto` files.

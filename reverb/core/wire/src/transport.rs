@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a client reaches a server: over gRPC, or by a call if the server lives in the same process.
+//! How a client reaches a server: over gRPC, or directly if the server is in the same process.
 //!
-//! Both implement [`Transport`] and behave the same. Writers and samplers know nothing else of a
+//! Both implement [`Transport`] and behave the same. Writers and samplers use nothing else of a
 //! server.
 
 use std::future::Future;
@@ -14,48 +14,48 @@ use tokio::sync::mpsc;
 use crate::generated::TableInfo;
 use crate::generated::reverb::CheckpointStatusResponse;
 
-/// A future on the heap, so that the traits here can be used as objects.
+/// A boxed future, so that the traits here are object safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What a writer sends at once: chunks, then items that refer to them.
+/// What a writer sends in one message: chunks, and items that refer to them.
 #[derive(Debug, Default)]
 pub struct InsertBatch {
-    /// Chunks that this stream does not hold yet.
+    /// Chunks that the server does not hold for this stream yet.
     pub chunks: Vec<Chunk>,
     /// Items, in order.
     pub items: Vec<NewItem>,
-    /// Keys of all chunks that the server must still hold after the items; each once.
+    /// Keys of all chunks that the server must still hold after these items, each once.
     pub keep_chunk_keys: Vec<u64>,
 }
 
-/// The writing half of an insert stream.
+/// The sending half of an insert stream.
 pub trait InsertSink: Send {
-    /// Hands a batch over. Waits while the server does not take more (back-pressure).
+    /// Sends a batch. Waits while the server accepts no more (back-pressure).
     fn send(&mut self, batch: InsertBatch) -> BoxFuture<'_, Result<()>>;
 }
 
-/// Keys of items as they are confirmed. The last message is an error if the stream failed; the
-/// channel just closes if the server ended it in order.
+/// Receives the keys of confirmed items. If the stream failed, the last message is an error. If the
+/// server ended it without an error, the channel closes.
 pub type Confirmations = mpsc::UnboundedReceiver<Result<Vec<u64>>>;
 
-/// An open insert stream. Dropping both halves cancels it: what the server has read is still
+/// An open insert stream. Dropping both halves cancels it. Items that the server has read are still
 /// inserted.
 pub struct InsertStream {
-    /// Where batches go.
+    /// Sends batches.
     pub sink: Box<dyn InsertSink>,
-    /// Where confirmations come from.
+    /// Receives confirmations.
     pub confirmations: Confirmations,
 }
 
 /// An open sample stream. Dropping it cancels it.
 pub trait SampleStream: Send {
-    /// Asks for `num_samples` more items (at least 1) of `table`. May be called while earlier
-    /// requests are answered; they are answered in order. `timeout` bounds every wait for the rate
-    /// limiter; `None` waits for ever and zero makes one immediate attempt.
+    /// Requests `num_samples` more items (at least 1) of `table`. May be called while earlier
+    /// requests are pending; requests are answered in order. `timeout` limits every wait for the
+    /// rate limiter. `None` waits without a limit, and zero makes one immediate attempt.
     ///
-    /// With `stacking`, items of one batch that cannot be stacked are not sampled, where sampling
-    /// removes items and as far as they would be sampled in one go: `receive` fails, and they stay
-    /// in the table. Servers of dm-reverb do not know of it.
+    /// With `stacking`, if sampling can remove items from the table, a batch whose items cannot be
+    /// stacked is not sampled: `receive` fails, and the items stay in the table. This covers the
+    /// items that the table samples in one step. Servers of dm-reverb ignore it.
     fn request(
         &mut self,
         table: &str,
@@ -74,7 +74,7 @@ pub trait ScanStream: Send {
     fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>>;
 }
 
-/// Tables of a server with the id of their configuration.
+/// The tables of a server, with the id of their configuration.
 #[derive(Debug, Clone)]
 pub struct ServerInfo {
     /// Random id, drawn when the server started.
@@ -83,7 +83,7 @@ pub struct ServerInfo {
     pub tables: Vec<TableInfo>,
 }
 
-/// The calls a server answers.
+/// The calls of a server.
 pub trait Transport: Send + Sync {
     /// Opens an insert stream.
     fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>>;
@@ -91,10 +91,11 @@ pub trait Transport: Send + Sync {
     /// Opens a sample stream.
     fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>>;
 
-    /// Opens a scan of a table; it begins with what is in the table when the server learns of it.
+    /// Opens a scan of a table. It includes the items that are in the table when the server
+    /// receives the call.
     fn open_scan<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<Box<dyn ScanStream>>>;
 
-    /// Deletes, then updates priorities. Unknown keys are ignored.
+    /// Deletes items, then updates priorities. Unknown keys are ignored.
     fn mutate_priorities<'a>(
         &'a self,
         table: &'a str,
@@ -111,22 +112,22 @@ pub trait Transport: Send + Sync {
     /// Saves all tables and returns the path.
     fn checkpoint(&self) -> BoxFuture<'_, Result<String>>;
 
-    /// What became of its checkpoints.
+    /// The results of its checkpoints.
     fn checkpoint_status(&self) -> BoxFuture<'_, Result<CheckpointStatusResponse>>;
 
-    /// Where the server is, for error texts.
+    /// The address of the server, for error texts.
     fn address(&self) -> &str;
 
-    /// Whether the server lives in this process.
+    /// Whether the server is in this process.
     fn is_local(&self) -> bool;
 
-    /// Whether calls and streams take turns among several servers, as far as is known by now.
+    /// Whether calls and streams are distributed over several servers, as far as known by now.
     fn has_several_servers(&self) -> bool {
         false
     }
 }
 
-/// The error of a stream that the other side ended although more was expected.
+/// The error of a stream that the other end closed too early.
 pub fn stream_ended(address: &str) -> Error {
     Error::unavailable(format!("The server at {address} ended the stream."))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The hand-made codecs against captured traffic of the original and against the generated
+//! The hand-written codecs, compared with captured traffic of dm-reverb and with the generated
 //! messages.
 
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -30,7 +30,7 @@ macro_rules! capture {
     };
 }
 
-/// Reads a request the way a server does, on a stream that holds `held`.
+/// Reads a request like a server, on a stream that holds `held`.
 fn read(message: &Bytes, held: &mut HashMap<u64, Chunk>) -> InsertBatch {
     let request = InsertRequest::parse(message.clone()).unwrap();
     let mut chunks = Vec::new();
@@ -55,13 +55,13 @@ fn read(message: &Bytes, held: &mut HashMap<u64, Chunk>) -> InsertBatch {
     InsertBatch { chunks, items, keep_chunk_keys: request.keep_chunk_keys().to_vec() }
 }
 
-/// We leave the size statistics out of messages; readers do without.
+/// Our messages have no size statistics, because readers do not need them.
 fn without_sizes(chunk: &mut proto::ChunkData) {
     chunk.data_uncompressed_size = 0;
 }
 
 #[test]
-fn captured_chunks_come_out_byte_for_byte() {
+fn captured_chunks_are_encoded_byte_for_byte() {
     for bytes in [capture!("chunk_int32_plain_3"), capture!("chunk_int32_delta_3x1")] {
         let chunk = RawChunk::parse(&bytes).unwrap().to_chunk(&bytes, Sharing::Stored);
         let mut written = Vec::new();
@@ -71,7 +71,7 @@ fn captured_chunks_come_out_byte_for_byte() {
 }
 
 #[test]
-fn captured_insert_requests_are_written_as_they_were_read() {
+fn captured_insert_requests_are_encoded_byte_for_byte() {
     let mut held = HashMap::new();
     for bytes in [
         capture!("insert_req_int32_plain_3"),
@@ -123,7 +123,7 @@ fn a_captured_sample_is_read_and_written() {
 }
 
 #[test]
-fn requests_and_confirmations_are_those_of_the_original() {
+fn requests_and_confirmations_equal_those_of_dm_reverb() {
     let written = body_bytes(Message::encode(&request("lifo", 1, None, None)));
     assert_eq!(written, capture!("sample_req"));
     let bytes = capture!("insert_resp_multi");
@@ -135,7 +135,7 @@ fn requests_and_confirmations_are_those_of_the_original() {
 }
 
 #[test]
-fn what_the_original_lacks_has_numbers_that_it_skips() {
+fn our_extensions_have_field_numbers_that_dm_reverb_skips() {
     let plain = body_bytes(Message::encode(&request("lifo", 1, None, None)));
     let stacked = request("lifo", 1, None, Some(Stacking { batch_size: 5, position: 2 }));
     let written = body_bytes(Message::encode(&stacked));
@@ -147,7 +147,7 @@ fn what_the_original_lacks_has_numbers_that_it_skips() {
 }
 
 #[test]
-fn a_zero_timeout_does_not_become_for_ever() {
+fn a_zero_timeout_does_not_become_infinite() {
     for (timeout, milliseconds) in [
         (None, -1),
         (Some(Duration::ZERO), 1),
@@ -195,7 +195,7 @@ fn a_signature_of_anything_else_is_refused() {
         deep = StructuredValue { kind: Some(Kind::ListValue(ListValue { values: vec![deep] })) };
     }
     assert!(flatten_signature(&deep).unwrap_err().message().contains("deeper"));
-    // Dropping a thousand levels one in the other is fine, a million would not be.
+    // Dropping a thousand nested levels works. A million would overflow the stack.
 }
 
 fn chunk(key: u64, length: usize) -> Chunk {
@@ -221,7 +221,7 @@ fn sample(key: u64, chunks: &[Chunk]) -> Sampled {
 }
 
 #[test]
-fn large_samples_are_cut_where_the_original_cuts_them() {
+fn large_samples_are_split_as_in_dm_reverb() {
     let chunks: Vec<Chunk> = (0..7).map(|key| chunk(key, 614_471)).collect();
     let mut encoder = SampleEncoder::new();
     let mut messages = Vec::new();
@@ -229,7 +229,8 @@ fn large_samples_are_cut_where_the_original_cuts_them() {
         encoder.push("t", &sample(key, &chunks), |message| messages.push(message));
     }
     messages.extend(encoder.finish());
-    // Entry by entry: chunks, whether there is information, whether it is the last of its sample.
+    // For each entry: number of chunks, whether it has information, whether it is the last of its
+    // sample.
     let layout: Vec<Vec<(usize, bool, bool)>> = messages
         .into_iter()
         .map(|message| {
@@ -252,7 +253,7 @@ fn large_samples_are_cut_where_the_original_cuts_them() {
 }
 
 #[test]
-fn one_chunk_larger_than_a_message_travels_whole() {
+fn a_chunk_larger_than_a_message_is_not_split() {
     let mut encoder = SampleEncoder::new();
     let chunks = [chunk(1, 5 << 20)];
     encoder.push("t", &sample(1, &chunks), |_| panic!("nothing to cut"));
@@ -292,15 +293,14 @@ fn decode(messages: &[proto::SampleStreamResponse]) -> reverb_data::Result<Vec<S
 }
 
 #[test]
-fn samples_are_put_together_however_a_server_sends_them() {
+fn samples_are_joined_however_a_server_splits_them() {
     let (a, b, extra) = (chunk(1, 10), chunk(2, 5000), chunk(3, 10));
     let wanted = sample(9, &[a.clone(), b.clone()]);
     let keys = |samples: &[Sampled]| {
         let chunks = samples.iter().flat_map(|it| it.trajectory.chunks());
         chunks.map(Chunk::key).collect::<Vec<_>>()
     };
-    // Chunks in the other order, information alone, an empty message, an end alone, a chunk too
-    // many.
+    // Chunks in reverse order, information alone, an empty message, an end alone, a surplus chunk.
     let samples = decode(&[
         entry(Some(&wanted), &[], false),
         proto::SampleStreamResponse::default(),
@@ -312,14 +312,14 @@ fn samples_are_put_together_however_a_server_sends_them() {
     assert_eq!(keys(&samples), [1, 2]);
     assert_eq!(samples[0].trajectory.chunks()[1].data(), b.data());
 
-    // The end of one sample and the beginning of the next in one message.
+    // The end of one sample and the beginning of the next one in the same message.
     let mut both = entry(None, &[&b], true);
     both.entries.extend(entry(Some(&wanted), &[&a], false).entries);
     let samples =
         decode(&[entry(Some(&wanted), &[&a], false), both, entry(None, &[&b], true)]).unwrap();
     assert_eq!(keys(&samples), [1, 2, 1, 2]);
 
-    // Only the first information counts, and the first chunk of a key.
+    // Only the first information counts, and only the first chunk of a key.
     let other = sample(10, std::slice::from_ref(&a));
     let twin = Chunk::from_slice(1, SequenceRange::default(), false, &[9]);
     let samples =
@@ -331,7 +331,7 @@ fn samples_are_put_together_however_a_server_sends_them() {
 
 #[test]
 fn a_reader_that_keeps_at_least_what_its_writer_counts_on_finds_every_chunk() {
-    // Two chunks of key 3: keys are drawn at random by writers, and nobody makes them keep to it.
+    // Two chunks of key 3: keys should be random, but nothing enforces it.
     let mut chunks: Vec<Chunk> = (0..20).map(|key| chunk(key, 1000 + 300 * key as usize)).collect();
     chunks.push(Chunk::from_slice(3, SequenceRange::default(), false, &[99; 1900]));
     let wanted: Vec<Sampled> = (0..400usize)
@@ -402,7 +402,7 @@ fn only_chunks_that_fill_their_message_keep_it_alive() {
 }
 
 #[test]
-fn descriptors_stand_before_those_that_need_them() {
+fn descriptors_come_before_their_dependents() {
     let set = include_bytes!("../proto/descriptors.bin");
     let set = prost_types::FileDescriptorSet::decode(&set[..]).unwrap();
     let mut known: Vec<&str> = Vec::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bytes that nobody should send: they are errors or nonsense, but never a crash.
+//! Malformed bytes: they decode to errors or nonsense, but never crash.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use reverb_wire::codec::sample::SampleDecoder;
 use reverb_wire::generated as proto;
 use reverb_wire::transport::InsertBatch;
 
-/// What a server and then a reader do with an insert request.
+/// Processes an insert request like a server and then a reader.
 fn take_insert(message: Bytes) -> Result<(), Error> {
     let request = InsertRequest::parse(message)?;
     let mut held = HashMap::new();
@@ -37,7 +37,7 @@ fn take_sample(message: &Bytes) -> Result<(), Error> {
     let mut samples = Vec::new();
     let result = SampleDecoder::new().push(message, &mut samples);
     for sample in &samples {
-        // What came over the network is checked as it is decoded.
+        // Received data is checked when it is decoded.
         let _ = sample.trajectory.decode();
     }
     result
@@ -55,7 +55,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn noise_is_survived(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn noise_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let bytes = Bytes::from(bytes);
         let _ = take_insert(bytes.clone());
         let _ = take_sample(&bytes);
@@ -63,7 +63,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_messages_are_survived(
+    fn damaged_messages_never_panic(
         which in 0..CAPTURES.len(),
         changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..6),
         cut in any::<proptest::sample::Index>(),
@@ -83,7 +83,7 @@ proptest! {
     }
 
     #[test]
-    fn what_we_write_the_generated_code_reads(batch in any_batch()) {
+    fn the_generated_code_reads_our_messages(batch in any_batch()) {
         let message = proto::InsertStreamRequest::decode(body_bytes(encode_request(&batch))).unwrap();
         prop_assert_eq!(&message.keep_chunk_keys, &batch.keep_chunk_keys);
         prop_assert_eq!(message.chunks.len(), batch.chunks.len());
@@ -122,7 +122,7 @@ prop_compose! {
         start in any::<i32>(),
         end in any::<i32>(),
         flags in any::<(bool, bool)>(),
-        // Both sides of the size from which a payload is not copied.
+        // Below and above the size from which a payload is not copied.
         length in prop_oneof![0usize..100, 1900usize..2300],
     ) -> Chunk {
         let range = SequenceRange { episode_id, start, end, sparse: flags.0 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a client makes of a server that follows a script, the odd ones included.
+//! How a client handles a server that follows a script, including odd ones.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -38,7 +38,7 @@ enum Step {
 
 use Step::*;
 
-/// Serves every stream by the script; gives the address.
+/// Serves every stream by the script; returns the address.
 async fn serve(script: &'static [Step]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -68,7 +68,7 @@ async fn follow(
     mut request: Request<RecvStream>,
     mut response: SendResponse<Bytes>,
 ) {
-    // Not before the client has said something.
+    // Waits for the first message of the client.
     let _ = request.body_mut().data().await;
     let mut stream = None;
     for &step in script {
@@ -98,10 +98,10 @@ async fn follow(
                 response.send_response(head, true).unwrap();
             }
         }
-        // Every step in a frame of its own, seen by the client before the next.
+        // Each step is a separate frame, which the client receives before the next one.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // As far as this server is concerned, the client may talk on.
+    // The client may continue to send.
     while let Some(Ok(data)) = request.body_mut().data().await {
         let _ = request.body_mut().flow_control().release_capacity(data.len());
     }
@@ -120,7 +120,7 @@ async fn sample(script: &'static [Step], count: usize) -> (Vec<Sampled>, Error) 
         match soon(stream.receive()).await {
             Ok(more) => samples.extend(more),
             Err(error) => {
-                // A stream that has ended stays so, and asking it for more does no harm.
+                // A stream that has ended stays ended, and another request does no harm.
                 let _ = stream.request("lifo", 1, None, None);
                 assert_eq!(soon(stream.receive()).await.unwrap_err(), error);
                 return (samples, error);
@@ -168,7 +168,7 @@ async fn call(script: &'static [Step]) -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_status_survives_a_reset_behind_it() {
+async fn the_status_is_kept_after_a_reset() {
     for reason in [None, Some(Reason::NO_ERROR), Some(Reason::CANCEL)] {
         let script: &'static [Step] = match reason {
             None => &[Headers, Message(SAMPLE), Trailers("8", "enough")],
@@ -193,7 +193,7 @@ async fn every_end_of_a_sample_stream_has_its_kind() {
     assert_eq!(error.kind(), ErrorKind::RateLimiterTimeout);
     let (_, error) = sample(&[OnlyTrailers("4", "Deadline Exceeded")], 1).await;
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
-    // In order, but without the samples.
+    // Without an error, but also without the samples.
     let (samples, error) = sample(&[Headers, Message(SAMPLE), Trailers("0", "")], 2).await;
     assert_eq!((samples.len(), error.kind()), (1, ErrorKind::Unavailable));
     let (_, error) = sample(&[Headers, Reset(Reason::CANCEL)], 1).await;
@@ -232,7 +232,7 @@ async fn damaged_answers_are_errors_that_name_the_server() {
 }
 
 #[tokio::test]
-async fn too_many_samples_are_noticed() {
+async fn too_many_samples_are_an_error() {
     let two: &'static [u8] = Box::leak([SAMPLE, SAMPLE].concat().into_boxed_slice());
     let script: &'static [Step] = Box::leak(Box::new([Headers, Message(two)]));
     let (samples, error) = sample(script, 1).await;
@@ -241,12 +241,12 @@ async fn too_many_samples_are_noticed() {
 }
 
 #[tokio::test]
-async fn a_scan_ends_in_order_or_says_why_not() {
+async fn a_scan_ends_normally_or_with_a_reason() {
     let (items, error) = scan(&[Headers, Message(SAMPLE), Message(&[]), Trailers("0", "")]).await;
     assert_eq!((items.len(), error), (1, None));
     let (items, error) = scan(&[Headers, Message(SAMPLE), Trailers("14", "going away")]).await;
     assert_eq!((items.len(), error.unwrap().kind()), (1, ErrorKind::Unavailable));
-    // An entry with information about an item, which never ends.
+    // An entry with information about an item that is never completed.
     let begun = &[Headers, Message(&[0x0a, 2, 0x0a, 0]), Trailers("0", "")];
     let (items, error) = scan(begun).await;
     let error = error.unwrap();
@@ -259,7 +259,7 @@ async fn a_scan_ends_in_order_or_says_why_not() {
 }
 
 #[tokio::test]
-async fn a_server_that_knows_no_scans_is_told_of() {
+async fn a_server_without_scans_is_reported() {
     for script in [&[OnlyTrailers("12", "")], &[Http(404)]] as [&'static [Step]; 2] {
         let error = scan(script).await.1.unwrap();
         assert_eq!(error.kind(), ErrorKind::Unimplemented);
@@ -269,7 +269,7 @@ async fn a_server_that_knows_no_scans_is_told_of() {
 }
 
 #[tokio::test]
-async fn a_writer_learns_why_its_stream_ended() {
+async fn a_writer_gets_the_reason_why_its_stream_ended() {
     const KEYS: &[u8] = include_bytes!("captures/insert_resp_multi.bin");
     let (keys, end, error) =
         insert(&[Headers, Message(KEYS), Trailers("14", "going away"), Reset(Reason::NO_ERROR)])
@@ -280,7 +280,7 @@ async fn a_writer_learns_why_its_stream_ended() {
     let (_, end, error) = insert(&[OnlyTrailers("5", "no such table")]).await;
     assert_eq!(end.unwrap().kind(), ErrorKind::TableNotFound);
     assert_eq!(error.message(), "no such table");
-    // In order: nothing more comes, and writing on is an error that one retries.
+    // Without an error: nothing more comes, and another write is a transient error.
     let (_, end, error) = insert(&[Headers, Trailers("0", "")]).await;
     assert_eq!(end, None);
     assert_eq!(error.kind(), ErrorKind::Unavailable);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `ChunkData`: a short header around a payload that nobody but its writer and its reader looks
-//! into.
+//! `ChunkData`: a short header and a payload that only its writer and its reader decode.
 
 use bytes::Bytes;
 use reverb_data::proto_bytes::{
@@ -11,12 +10,12 @@ use reverb_data::{Chunk, Error, Result, SequenceRange};
 
 use reverb_rpc::message::MessageBuilder;
 
-/// A chunk as it stands in a message.
+/// An encoded chunk in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawChunk<'a> {
     /// Its key.
     pub key: u64,
-    /// Where in its episode it lies.
+    /// The range of its steps in the episode.
     pub range: SequenceRange,
     /// Whether its integer tensors are delta encoded.
     pub delta: bool,
@@ -26,16 +25,16 @@ pub struct RawChunk<'a> {
     pub has_deprecated_data: bool,
 }
 
-/// When a chunk keeps a part of the message it came in, instead of a copy.
+/// When a chunk shares the buffer of its message, instead of copying its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
-    /// The chunk is stored: it must not pin a message much larger than itself.
+    /// The chunk is stored. It must not keep a message alive that is much larger than itself.
     Stored,
-    /// The chunk is read soon and dropped.
+    /// The chunk is decoded soon and dropped.
     Transient,
 }
 
-/// Smaller payloads are copied: the receive buffer they lie in may hold many messages, up to a few
+/// Smaller payloads are copied, because their receive buffer may hold many messages, up to a few
 /// megabytes.
 const MIN_SHARED_STORED: usize = 128 * 1024;
 const MIN_SHARED_TRANSIENT: usize = 4096;
@@ -72,7 +71,7 @@ impl<'a> RawChunk<'a> {
         Ok(chunk)
     }
 
-    /// The chunk; `message` is the buffer that `data` lies in.
+    /// Converts it to a chunk; `message` is the buffer that contains `data`.
     pub fn to_chunk(&self, message: &Bytes, sharing: Sharing) -> Chunk {
         let shared = match sharing {
             Sharing::Stored => {
@@ -123,7 +122,7 @@ pub(crate) fn put_chunk(builder: &mut MessageBuilder, field: u32, chunk: &Chunk)
     put_varint_field(builder.out(), 6, tensors);
 }
 
-/// Bytes that `put_chunk` appends for a field number below 16.
+/// Number of bytes that `put_chunk` appends for a field number below 16.
 pub(crate) fn chunk_field_len(chunk: &Chunk) -> usize {
     let length = header(chunk).len()
         + payload_field_len(chunk.data().len())
@@ -142,21 +141,22 @@ fn tensors_field_len(tensors: u64) -> usize {
 fn number_of_tensors(chunk: &Chunk) -> u64 {
     let mut reader = Reader::new(chunk.data());
     let mut tensors = 0;
-    // A damaged payload is the reader's problem; here it only ends the count.
+    // A damaged payload only ends the count. The reader reports it.
     while let Ok(Some((field, _))) = reader.field() {
         tensors += u64::from(field == 1);
     }
     tensors
 }
 
-/// The fields in front of the payload, in a buffer on the stack.
+/// The fields before the payload, in a buffer on the stack.
 struct ChunkHeader {
     bytes: [u8; Self::MAX],
     length: usize,
 }
 
 impl ChunkHeader {
-    /// Key, tag and length of the range, episode, start, end, sparse, delta: each at its longest.
+    /// Key, tag and length of the range, episode, start, end, sparse, delta: each with its maximum
+    /// length.
     const MAX: usize = 11 + 2 + 11 + 11 + 11 + 2 + 2;
 
     fn len(&self) -> usize {
@@ -201,12 +201,12 @@ fn header(chunk: &Chunk) -> ChunkHeader {
     header
 }
 
-/// Appends the whole `ChunkData` message of a chunk under a key, the size statistics of field 7
-/// included: for checkpoints.
+/// Appends the whole `ChunkData` message of a chunk with the given key, including the size
+/// statistics of field 7. Used for checkpoints.
 pub fn put_chunk_data(out: &mut Vec<u8>, key: u64, chunk: &Chunk) {
     let range = chunk.range();
     let (mut tensors, mut bytes) = (0, 0);
-    // A damaged payload is stored as it came; here it only ends the count.
+    // A damaged payload is stored unchanged. It only ends the count.
     for tensor in chunk.tensors().map_while(Result::ok) {
         tensors += 1;
         bytes += tensor.uncompressed_bytes() as u64;

@@ -10,7 +10,7 @@ use crate::codec::item::{ItemHead, RawItem, put_item};
 use crate::transport::InsertBatch;
 use reverb_rpc::message::{Message, MessageBuilder};
 
-/// The message for a batch.
+/// Encodes a batch.
 pub fn encode_request(batch: &InsertBatch) -> Message {
     let small = batch.chunks.iter().map(|chunk| chunk.data().len().min(2048) + 64).sum::<usize>();
     let mut builder = MessageBuilder::with_capacity(
@@ -34,7 +34,7 @@ pub fn encode_request(batch: &InsertBatch) -> Message {
     builder.finish()
 }
 
-/// A received request. Its chunks and items are read from the message as they are asked for.
+/// A received request. Its chunks and items are read from the message on demand.
 #[derive(Debug, Clone)]
 pub struct InsertRequest {
     message: Bytes,
@@ -44,7 +44,7 @@ pub struct InsertRequest {
 }
 
 impl InsertRequest {
-    /// Checks the outline of a message.
+    /// Checks the top-level fields of a message.
     pub fn parse(message: Bytes) -> Result<Self> {
         let (mut num_chunks, mut num_items) = (0, 0);
         let mut keep_chunk_keys = Vec::new();
@@ -71,12 +71,12 @@ impl InsertRequest {
         self.num_items
     }
 
-    /// Keys of the chunks that the stream shall hold on to.
+    /// Keys of the chunks that the stream must keep.
     pub fn keep_chunk_keys(&self) -> &[u64] {
         &self.keep_chunk_keys
     }
 
-    /// The bytes that everything lies in.
+    /// The bytes of the whole message.
     pub fn message(&self) -> &Bytes {
         &self.message
     }
@@ -95,7 +95,7 @@ impl InsertRequest {
         let mut reader = Reader::new(&self.message);
         std::iter::from_fn(move || {
             loop {
-                // `parse` has been through the outline, so there is no error to report here.
+                // `parse` has checked the top-level fields, so there is no error here.
                 match reader.field().ok().flatten()? {
                     (field, Field::Bytes(bytes)) if field == wanted => return Some(bytes),
                     _ => {}
@@ -105,14 +105,14 @@ impl InsertRequest {
     }
 }
 
-/// The message that confirms items.
+/// Encodes the confirmation of items.
 pub fn encode_confirmation(keys: &[u64]) -> Message {
     let mut builder = MessageBuilder::with_capacity(keys.len() * 10 + 11);
     put_packed_field(builder.out(), 1, keys);
     builder.finish()
 }
 
-/// Keys of a message that confirms items.
+/// Decodes the keys of a confirmation.
 pub fn decode_confirmation(message: &[u8]) -> Result<Vec<u64>> {
     let mut keys = Vec::new();
     let mut reader = Reader::new(message);

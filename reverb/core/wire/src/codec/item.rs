@@ -8,7 +8,7 @@ use reverb_data::{Chunk, Error, Result, Trajectory, TrajectoryBuilder};
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
-/// An item as it stands in a message; its trajectory is read once its chunks are at hand.
+/// An encoded item in a message. Its trajectory is read when its chunks are available.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RawItem<'a> {
     /// Its key.
@@ -21,13 +21,12 @@ pub struct RawItem<'a> {
     pub times_sampled: i32,
     /// Wall time of its insertion, nanoseconds since 1970; 0 if it is not given.
     pub inserted_at_ns: i64,
-    /// Whether it refers to chunks in the way of early checkpoints, which `trajectory` does not
-    /// read.
+    /// Whether it has the chunk references of early checkpoints, which `trajectory` does not read.
     pub has_deprecated_references: bool,
     message: &'a [u8],
 }
 
-/// What a trajectory consists of, as it is read.
+/// The parts of a trajectory, in the order in which they are read.
 enum Part {
     Slice { chunk_key: u64, offset: i32, length: i32, index: i32 },
     EndOfColumn { squeeze: bool },
@@ -64,7 +63,7 @@ impl<'a> RawItem<'a> {
         Ok(item)
     }
 
-    /// Its columns, made of the chunks that `find` knows.
+    /// Its trajectory. `find` returns the chunk of a key.
     ///
     /// # Errors
     ///
@@ -102,7 +101,8 @@ impl<'a> RawItem<'a> {
         builder.finish()
     }
 
-    /// Calls with every slice of its columns: position of the column, key of the chunk, steps.
+    /// Calls `call` with every slice of its columns: position of the column, key of the chunk,
+    /// number of steps.
     ///
     /// # Errors
     ///
@@ -182,7 +182,7 @@ fn parse_timestamp(message: &[u8]) -> Result<i64> {
     Ok(nanoseconds)
 }
 
-/// What of an item is written besides its trajectory.
+/// The fields of an item besides its trajectory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ItemHead<'a> {
     /// Its key.
@@ -202,7 +202,7 @@ pub fn put_item(out: &mut Vec<u8>, head: &ItemHead<'_>, trajectory: &Trajectory)
     put_item_with_keys(out, head, trajectory, Chunk::key);
 }
 
-/// Like [`put_item`], with the keys under which chunks are known where the item is going.
+/// Like [`put_item`]; `key_of` returns the keys of chunks at the destination.
 pub fn put_item_with_keys(
     out: &mut Vec<u8>,
     head: &ItemHead<'_>,

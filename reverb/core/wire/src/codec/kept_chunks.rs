@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The chunks of a scan that its reader still has, so that neighbours that share chunks bring them
-//! once. Both ends do the same with the same chunks, so they agree without talking about it.
+//! A cache of the chunks that the reader of a scan still has, so that chunks shared by nearby items
+//! are sent once. Both ends apply the same rules to the same chunks, so they stay in sync without
+//! messages.
 
 use std::collections::{HashMap, VecDeque};
 
 use reverb_data::Chunk;
 
-/// What keeping a chunk costs beside its payload, in bytes.
+/// Memory of a kept chunk besides its payload, in bytes.
 const CHUNK_COST: usize = 256;
 
-/// The chunks that came last.
+/// The most recent chunks.
 ///
-/// A writer that keeps less than its reader sends more than it had to, and nothing goes wrong.
+/// If a writer keeps less than its reader, it sends some chunks again, which does no harm.
 #[derive(Debug)]
 pub(crate) struct KeptChunks {
     limit: usize,
     bytes: usize,
     in_order: VecDeque<Chunk>,
-    /// The latest of each key: writers draw keys at random, but nobody makes them.
+    /// The latest chunk of each key. Keys should be random, but two chunks can have the same one.
     by_key: HashMap<u64, Chunk>,
 }
 
@@ -27,7 +28,7 @@ impl KeptChunks {
         Self { limit, bytes: 0, in_order: VecDeque::new(), by_key: HashMap::new() }
     }
 
-    /// Keeps a chunk, unless it is there; says whether it was not.
+    /// Keeps a chunk; returns false if it was kept already.
     pub(crate) fn add(&mut self, chunk: &Chunk) -> bool {
         if self.get(chunk.key()).is_some_and(|kept| kept.is_same(chunk)) {
             return false;
@@ -43,8 +44,8 @@ impl KeptChunks {
         self.by_key.get(&key)
     }
 
-    /// Forgets what exceeds the limit. To be called between samples, for one sample may refer to
-    /// chunks that others of its own would displace.
+    /// Removes the oldest chunks above the limit. Must be called only between samples, because
+    /// within a sample it could remove chunks that the sample refers to.
     pub(crate) fn end_sample(&mut self) {
         while self.bytes > self.limit
             && let Some(oldest) = self.in_order.pop_front()
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_are_kept_up_to_the_limit_and_for_the_length_of_a_sample_all() {
+    fn the_latest_are_kept_up_to_the_limit_and_all_within_a_sample() {
         let mut kept = KeptChunks::new(2 * (CHUNK_COST + 10));
         let chunks: Vec<Chunk> = (0..3).map(|key| chunk(key, 10)).collect();
         assert!(chunks.iter().all(|chunk| kept.add(chunk)));
@@ -81,11 +82,11 @@ mod tests {
             (0..3).map(|key| kept.get(key).is_some()).collect::<Vec<_>>(),
             [false, true, true]
         );
-        assert!(kept.add(&chunks[0]), "it was forgotten");
+        assert!(kept.add(&chunks[0]), "it was removed");
     }
 
     #[test]
-    fn another_chunk_of_the_same_key_takes_its_place() {
+    fn another_chunk_of_the_same_key_replaces_it() {
         let mut kept = KeptChunks::new(2 * (CHUNK_COST + 10));
         let (old, new) = (chunk(1, 10), chunk(1, 10));
         assert!(kept.add(&old) && kept.add(&new));
@@ -97,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_nothing_outlives_its_sample() {
+    fn with_limit_zero_nothing_outlives_its_sample() {
         let mut kept = KeptChunks::new(0);
         assert!(kept.add(&chunk(1, 0)));
         kept.end_sample();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `SampleStreamResponse`: cutting samples into messages, and putting them together again.
+//! `SampleStreamResponse`: splits samples into messages and joins them again.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use reverb_rpc::message::{Message, MessageBuilder};
 /// A message is closed once its chunks exceed this many bytes.
 pub const MAX_MESSAGE_CHUNK_BYTES: usize = 2 << 20;
 
-/// The request for `num_samples` items.
+/// Makes the request for `num_samples` items.
 ///
-/// Zero means "for ever" to servers of the original, so the shortest timeout they know is sent in
-/// its place.
+/// dm-reverb's servers take a timeout of zero as "no timeout", so their shortest timeout is sent
+/// instead.
 pub fn request(
     table: &str,
     num_samples: usize,
@@ -44,11 +44,11 @@ pub fn request(
     }
 }
 
-/// The batches that a request is for.
+/// How the requester stacks the items of a request into batches.
 ///
 /// # Errors
 ///
-/// `InvalidArgument` for numbers that cannot be.
+/// `InvalidArgument` for invalid numbers.
 pub fn stacking(request: &SampleStreamRequest) -> Result<Option<Stacking>> {
     let Some(sample_stream_request::Stacking { batch_size, position }) = request.stacking else {
         return Ok(None);
@@ -63,17 +63,19 @@ pub fn stacking(request: &SampleStreamRequest) -> Result<Option<Stacking>> {
     Ok(Some(Stacking { batch_size: number(batch_size), position: number(position) }))
 }
 
-/// Cuts samples into messages: several samples in one, or a large sample over several.
+/// Splits samples into messages: one message has several samples, or a large sample spans several
+/// messages.
 #[derive(Debug)]
 pub struct SampleEncoder {
     builder: MessageBuilder,
     chunk_bytes: usize,
     scratch: Vec<u8>,
-    /// What the reader of a scan has; for other readers each sample comes with all its chunks.
+    /// The chunks that the reader of a scan has. For other readers, each sample is sent with all
+    /// its chunks.
     kept: Option<KeptChunks>,
 }
 
-/// A guess that spares small samples the growing of their buffer.
+/// Initial capacity, so that the buffer of small samples need not grow.
 const SAMPLE_CAPACITY: usize = 256;
 
 impl Default for SampleEncoder {
@@ -93,14 +95,14 @@ impl SampleEncoder {
         }
     }
 
-    /// An encoder for a reader that keeps as many bytes of chunks.
+    /// An encoder for a reader that keeps this many bytes of chunks.
     #[must_use]
     pub fn with_kept_chunks(mut self, bytes: usize) -> Self {
         self.kept = Some(KeptChunks::new(bytes));
         self
     }
 
-    /// Adds a sample of `table`. Messages that are full are handed to `emit`.
+    /// Adds a sample of `table`. Passes full messages to `emit`.
     pub fn push(&mut self, table: &str, sample: &Sampled, mut emit: impl FnMut(Message)) {
         if self.chunk_bytes > MAX_MESSAGE_CHUNK_BYTES {
             emit(self.take());
@@ -114,7 +116,7 @@ impl SampleEncoder {
         self.put_entries(&new, emit);
     }
 
-    /// Writes a sample with these chunks over as many messages as it takes.
+    /// Writes a sample with these chunks into one or more messages.
     fn put_entries(&mut self, chunks: &[Chunk], mut emit: impl FnMut(Message)) {
         let mut rest = chunks;
         loop {
@@ -136,7 +138,7 @@ impl SampleEncoder {
         }
     }
 
-    /// The last message, unless it would be empty.
+    /// The last message, if it is not empty.
     pub fn finish(&mut self) -> Option<Message> {
         (self.builder.len() > 0).then(|| self.take())
     }
@@ -147,8 +149,7 @@ impl SampleEncoder {
         std::mem::replace(&mut self.builder, next).finish()
     }
 
-    /// Writes an entry; the information about the sample is in `scratch` until its first entry took
-    /// it.
+    /// Writes an entry. The first entry of a sample takes the sample's information from `scratch`.
     fn put_entry(&mut self, chunks: &[Chunk], is_last: bool) {
         let info_len = if self.scratch.is_empty() {
             0
@@ -184,26 +185,27 @@ fn put_sample_info(out: &mut Vec<u8>, table: &str, sample: &Sampled) {
     put_varint_field(out, 4, u64::from(sample.rate_limited));
 }
 
-/// Puts samples together from the entries of any number of messages.
+/// Joins the entries of any number of messages to samples.
 ///
-/// Chunks may come in any order and be more than the sample needs; its information must come by its
-/// last entry.
+/// The chunks of a sample may come in any order, and some may be unused. Its information must come
+/// with its last entry at the latest.
 #[derive(Debug, Default)]
 pub struct SampleDecoder {
-    /// The serialized `SampleInfo` of the sample that has begun.
+    /// The serialized `SampleInfo` of the current sample.
     info: Option<Bytes>,
     chunks: Vec<Chunk>,
-    /// The chunks of a scan, which outlive their sample, instead of `chunks`.
+    /// Used instead of `chunks` in a scan, where chunks outlive their sample.
     kept: Option<KeptChunks>,
 }
 
 impl SampleDecoder {
-    /// A decoder at the start of a sample.
+    /// A decoder before the first sample.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A decoder that keeps as many bytes of chunks, as its encoder was told.
+    /// A decoder that keeps this many bytes of chunks. It must not be less than the encoder's
+    /// number.
     #[must_use]
     pub fn with_kept_chunks(mut self, bytes: usize) -> Self {
         self.kept = Some(KeptChunks::new(bytes));
@@ -303,10 +305,10 @@ fn build_sample<'a>(info: &[u8], find: impl Fn(u64) -> Result<&'a Chunk>) -> Res
     })
 }
 
-/// Finds chunks of a sample by key; the first of a key wins.
+/// Finds the chunks of a sample by key. If several have the same key, it finds the first.
 struct ChunkLookup<'a> {
     chunks: &'a [Chunk],
-    /// Only where a search one by one would be slow.
+    /// Present only if a linear search would be slow.
     by_key: Option<HashMap<u64, &'a Chunk>>,
 }
 

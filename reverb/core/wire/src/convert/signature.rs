@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Signatures: a nest of specs as a flat list of columns.
+//! Signatures: converts a nest of specs to a flat list of columns.
 
 use reverb_data::{DType, Error, Result, Signature, TensorSpec};
 
 use crate::generated::tensorflow::structured_value::Kind;
 use crate::generated::tensorflow::{StructuredValue, TensorShapeProto};
 
-/// Deeper nests are refused. The wire format itself stops at a hundred messages.
+/// Deeper nests are refused. The wire format itself allows a hundred nested messages.
 const MAX_DEPTH: usize = 64;
 
-/// Stands for a value that is missing from its message; it is refused like any other that is no
-/// spec.
+/// A placeholder for a missing value. It is refused like any other value that is not a spec.
 static NOTHING: StructuredValue = StructuredValue { kind: None };
 
 /// Flattens a nest: dictionaries by sorted key, lists and tuples by index, named tuples in their
 /// own order.
 ///
-/// A column is called by its path, joined with `/`, followed by the name of the spec if it has one.
+/// The name of a column is its path, joined with `/`, followed by the name of the spec if it has
+/// one.
 ///
 /// # Errors
 ///
-/// `InvalidArgument` if the nest holds anything but specs, or an element type that does not exist.
+/// `InvalidArgument` if the nest has a value that is not a spec, or an unknown element type.
 pub fn flatten_signature(value: &StructuredValue) -> Result<Signature> {
     let mut columns = Vec::new();
     flatten(value, &mut Vec::new(), &mut columns)?;
@@ -95,7 +95,7 @@ fn column(
         }
         full_name.push_str(name);
     }
-    // A missing shape is the empty one: a scalar.
+    // A missing shape is the empty shape, a scalar.
     let dims = match shape {
         Some(shape) if shape.unknown_rank => None,
         Some(shape) => Some(shape.dim.iter().map(|dim| usize::try_from(dim.size).ok()).collect()),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The settings of a table as messages name them, and back.
+//! Converts the settings of a table to messages and back.
 
 use prost::Message;
 use reverb_data::{Result, SelectorConfig, TableSignature};
@@ -9,7 +9,7 @@ use crate::generated::KeyDistributionOptions;
 use crate::generated::key_distribution_options::{Distribution, Heap, Prioritized};
 use crate::generated::tensorflow::StructuredValue;
 
-/// A selector as the protocol names it.
+/// The message of a selector.
 pub fn from_selector(config: SelectorConfig) -> KeyDistributionOptions {
     let distribution = match config {
         SelectorConfig::Fifo => Distribution::Fifo(true),
@@ -26,25 +26,25 @@ pub fn from_selector(config: SelectorConfig) -> KeyDistributionOptions {
     }
 }
 
-/// The message behind a signature.
+/// The message of a signature.
 pub fn from_signature(signature: &TableSignature) -> Option<StructuredValue> {
-    // Who gave the table its signature has checked it; one that cannot be read is none.
+    // The signature was checked when the table was made. One that cannot be decoded counts as none.
     StructuredValue::decode(signature.encoded.as_ref()).ok()
 }
 
-/// A signature of a message.
+/// The signature of a message.
 ///
 /// # Errors
 ///
-/// `InvalidArgument` if it holds anything but specs.
+/// `InvalidArgument` if it has a value that is not a spec.
 pub fn to_signature(message: &StructuredValue) -> Result<TableSignature> {
     let flat = flatten_signature(message)?;
     Ok(TableSignature { flat, encoded: message.encode_to_vec().into() })
 }
 
-/// The selector that a message names, or `None` if it names none.
+/// The selector of a message, or `None` if it has none.
 pub fn to_selector(options: Option<&KeyDistributionOptions>) -> Option<SelectorConfig> {
-    // Every variant is named, so that the compiler leads whoever adds one here.
+    // The match is exhaustive, so that the compiler points here when a variant is added.
     match options?.distribution.as_ref()? {
         Distribution::Fifo(is_set) => is_set.then_some(SelectorConfig::Fifo),
         Distribution::Lifo(is_set) => is_set.then_some(SelectorConfig::Lifo),

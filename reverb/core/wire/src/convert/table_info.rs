@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tables as messages describe them.
+//! Converts descriptions of tables to messages.
 
 use reverb_data::{RateLimiterConfig, TableInfo, WorkerTime};
 
 use super::table_config::{from_selector, from_signature};
 use crate::generated as proto;
 
-/// The message about a table. Parts with only default values are present all the same: clients look
+/// The message for a table. Parts with only default values are still present, because clients look
 /// for them.
 pub fn from_table_info(info: &TableInfo) -> proto::TableInfo {
     let config = &info.config;
@@ -30,7 +30,7 @@ pub fn from_table_info(info: &TableInfo) -> proto::TableInfo {
     }
 }
 
-/// A stored table as a server describes one: what a checkpoint does not have is 0.
+/// The message for a stored table. Values that a checkpoint does not have are 0.
 pub fn from_checkpoint(message: &proto::PriorityTableCheckpoint) -> proto::TableInfo {
     let limiter = message.rate_limiter.unwrap_or_default();
     let stats = |completed| Some(proto::RateLimiterCallStats { completed });

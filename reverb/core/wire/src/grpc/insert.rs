@@ -9,7 +9,7 @@ use crate::transport::{BoxFuture, InsertBatch, InsertSink, InsertStream, stream_
 use reverb_rpc::client::{Call, Reply};
 use reverb_rpc::frames::MessageSender;
 
-/// Makes a stream of an opened call. A task of its own reads the confirmations.
+/// Makes an insert stream from an open call. A separate task reads the confirmations.
 pub(super) fn stream(call: Call) -> InsertStream {
     let (confirmations, receiver) = mpsc::unbounded_channel();
     let (ended, end) = watch::channel(None);
@@ -20,8 +20,8 @@ pub(super) fn stream(call: Call) -> InsertStream {
     }
 }
 
-/// Drops its half of the stream, and with it cancels the call, when nobody wants confirmations any
-/// more.
+/// Reads confirmations until their receiver is dropped. Then drops its half of the stream, which
+/// cancels the call.
 async fn read_confirmations(
     mut reply: Reply,
     confirmations: mpsc::UnboundedSender<Result<Vec<u64>>>,
@@ -55,7 +55,7 @@ async fn read_confirmations(
 
 struct GrpcInsertSink {
     sender: MessageSender,
-    /// Why the server ended the stream, once it has.
+    /// The reason why the server ended the stream, once it has.
     end: watch::Receiver<Option<Error>>,
 }
 
@@ -71,8 +71,7 @@ impl InsertSink for GrpcInsertSink {
             if error.kind() == ErrorKind::ResourceExhausted {
                 return Err(error);
             }
-            // The stream is over, and its status is on the way; it says more than a failed write
-            // does.
+            // The stream is over. Wait for its status, which is a better error than a failed write.
             match self.end.wait_for(Option::is_some).await {
                 Ok(end) => Err(end.clone().unwrap_or(error)),
                 Err(_) => Err(error),

@@ -15,7 +15,7 @@ pub(super) struct GrpcSampleStream {
     sender: MessageSender,
     reply: Reply,
     decoder: SampleDecoder,
-    /// Samples that were asked for and have not come.
+    /// Number of requested samples that have not arrived yet.
     outstanding: usize,
 }
 
@@ -51,7 +51,7 @@ impl GrpcSampleStream {
         Ok(samples)
     }
 
-    /// Nothing that comes after such an error can be trusted, so the stream is over.
+    /// Ends the stream, because nothing after such an error can be trusted.
     fn fail(&mut self, kind: ErrorKind, what: &str) -> Error {
         let error = Error::new(kind, format!("The server at {} {what}", self.reply.peer()));
         self.reply.abandon(error.clone());
@@ -71,7 +71,7 @@ impl SampleStream for GrpcSampleStream {
             return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
         }
         self.outstanding = self.outstanding.saturating_add(num_samples);
-        // If the stream is over, `receive` says why.
+        // If this fails, the stream is over, and `receive` returns the reason.
         let _ =
             self.sender.send_now(Message::encode(&request(table, num_samples, timeout, stacking)));
         Ok(())

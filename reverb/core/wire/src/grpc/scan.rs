@@ -9,8 +9,8 @@ use crate::transport::{BoxFuture, ScanStream};
 use reverb_rpc::client::{Call, Reply};
 use reverb_rpc::message::Message;
 
-/// Chunks that are kept because later items may refer to them. Items that follow each other often
-/// share chunks, and those of several writers follow each other in turn.
+/// Bytes of chunks that are kept because later items may refer to them. Consecutive items often
+/// share chunks, and items of several writers are interleaved.
 const KEPT_CHUNK_BYTES: usize = 16 << 20;
 
 pub(super) struct GrpcScanStream {
@@ -23,7 +23,7 @@ impl GrpcScanStream {
         let Call { mut sender, reply } = call;
         let request =
             ScanRequest { table: table.to_owned(), kept_chunk_bytes: KEPT_CHUNK_BYTES as i64 };
-        // If the stream is over already, the reply says why.
+        // If this fails, the stream is over already, and the reply has the reason.
         let _ = sender.send_last(Message::encode(&request));
         Self { reply, decoder: SampleDecoder::new().with_kept_chunks(KEPT_CHUNK_BYTES) }
     }
@@ -59,7 +59,7 @@ impl GrpcScanStream {
         ))
     }
 
-    /// Nothing that comes after such an error can be trusted, so the stream is over.
+    /// Ends the stream, because nothing after such an error can be trusted.
     fn fail(&mut self, what: &str) -> Error {
         let text = format!("The server at {} {what}", self.reply.peer());
         let error = Error::new(ErrorKind::DataLoss, text);
