@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A file of records, read in blocks of whole records.
+//! Reads a file of records in blocks of whole records.
 //!
-//! Inflating is one stream and is done here, as is finding where records end; checking and parsing
-//! their data is for whoever gets the block.
+//! The reader inflates the stream and finds the ends of records, because both are sequential. The
+//! consumer of a block checks and parses the data of its records.
 
 use std::fs::File;
 use std::io;
@@ -17,13 +17,14 @@ use crate::failure::{damaged, from_io};
 use crate::progress::Progress;
 use crate::record::{FOOTER_BYTES, HEADER_BYTES, masked_crc, parse_header, record_bytes};
 
-/// What is read from the file at once.
+/// Number of bytes read from the file at once.
 const INPUT_BYTES: usize = 256 * 1024;
 
 /// A block ends with the record that makes it at least this long.
 const BLOCK_BYTES: usize = 512 * 1024;
 
-/// Memory for a record grows by as much at a time: what a damaged length claims is not believed.
+/// Memory for a record grows by at most this much at a time, because a damaged length may claim any
+/// size.
 const MAX_GROWTH_BYTES: usize = 64 << 20;
 
 /// Whole records of a file.
@@ -31,7 +32,7 @@ const MAX_GROWTH_BYTES: usize = 64 << 20;
 pub(crate) struct Block {
     path: Arc<Path>,
     bytes: Bytes,
-    /// Where in the uncompressed file it begins.
+    /// Its offset in the uncompressed file.
     offset: u64,
     first_record: u64,
 }
@@ -57,19 +58,19 @@ fn place(record: u64, offset: u64) -> String {
 }
 
 impl Block {
-    /// The buffer that all records lie in.
+    /// The buffer that contains all records.
     pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// Its records, each checked as it comes.
+    /// Its records. Each is checked when it is returned.
     pub(crate) fn records(&self) -> impl Iterator<Item = Result<Record<'_>>> {
         let (mut at, mut number) = (0, self.first_record);
         std::iter::from_fn(move || {
             let rest = &self.bytes[at..];
             let (header, rest) = rest.split_first_chunk::<HEADER_BYTES>()?;
             let offset = self.offset + at as u64;
-            // The lengths were found good when the block was cut.
+            // The reader has checked the lengths already.
             let length = parse_header(header)? as usize;
             let (data, footer) = (&rest[..length], &rest[length..length + FOOTER_BYTES]);
             let record = Record { block: self, data, offset, number };
@@ -89,15 +90,15 @@ impl Block {
 pub(crate) struct Blocks {
     path: Arc<Path>,
     input: Input,
-    /// The beginning of a record that is not complete yet.
+    /// The beginning of an incomplete record.
     carry: Vec<u8>,
-    /// Where in the uncompressed file `carry` begins.
+    /// The offset of `carry` in the uncompressed file.
     offset: u64,
     num_records: u64,
 }
 
 impl Blocks {
-    /// A reader of a file, from its beginning.
+    /// A reader that starts at the beginning of a file.
     pub(crate) fn new(
         path: PathBuf,
         file: &Arc<File>,
@@ -120,7 +121,7 @@ impl Blocks {
         Self { path, input, carry: Vec::new(), offset: 0, num_records: 0 }
     }
 
-    /// Records of the blocks so far.
+    /// Number of records in the blocks so far.
     pub(crate) fn num_records(&self) -> u64 {
         self.num_records
     }
@@ -133,7 +134,7 @@ impl Blocks {
     /// early.
     pub(crate) fn next(&mut self) -> Result<Option<Block>> {
         let mut bytes = std::mem::take(&mut self.carry);
-        // Where the first record ends that is not known to be complete, and how many are.
+        // End of the complete records, and their number.
         let (mut end, mut count) = (0, 0);
         let mut wanted = BLOCK_BYTES;
         loop {
@@ -185,18 +186,19 @@ impl Blocks {
 /// How the records of a checkpoint are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Encoding {
-    /// One zlib stream a file.
+    /// One zlib stream per file.
     Zlib,
-    /// As they are: checkpoints of early releases of dm-reverb.
+    /// Uncompressed, in checkpoints of early releases of dm-reverb.
     Plain,
 }
 
 impl Encoding {
-    /// Finds out from a file that has at least one record.
-    pub(crate) fn of_file(path: &Path, file: &File) -> Result<Self> {
+    /// Detects the encoding of a file with at least one record.
+    pub(crate) fn from_file(path: &Path, file: &File) -> Result<Self> {
         let mut header = [0; HEADER_BYTES];
         let read = read_at(file, &mut header, 0).map_err(|error| from_io("read", path, &error))?;
-        // A header whose checksum agrees is no accident, whatever else its bytes could mean.
+        // A header with a correct checksum is no coincidence, even if its bytes are a valid zlib
+        // header.
         let is_record = read == HEADER_BYTES && parse_header(&header).is_some();
         Ok(if is_record { Self::Plain } else { Self::Zlib })
     }
@@ -211,14 +213,14 @@ struct Input {
     buffer: Vec<u8>,
     filled: usize,
     used: usize,
-    /// Where in the file `buffer` begins.
+    /// The offset of `buffer` in the file.
     file_offset: u64,
     inflate: Option<Decompress>,
     is_over: bool,
 }
 
 impl Input {
-    /// Appends to `out` until it is `wanted` bytes long, or the file is over.
+    /// Appends to `out` until it is `wanted` bytes long, or the file ends.
     fn read(&mut self, out: &mut Vec<u8>, wanted: usize) -> Result<()> {
         out.reserve_exact(wanted.saturating_sub(out.len()));
         while out.len() < wanted && !self.is_over {

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The chunks behind many items, each once, under keys that tell them apart.
+//! The chunks of many items, each once, under unique keys.
 
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use reverb_data::{Chunk, Trajectory};
 
-/// Distinct chunks in the order in which they were met.
+/// Distinct chunks in order of first reference.
 ///
-/// Keys are drawn by writers, and nothing keeps two of them from sending different chunks under the
-/// same key. A checkpoint finds chunks by their keys alone, so the later one gets a new key there.
+/// Writers draw keys at random, and two of them may send different chunks with the same key. A
+/// checkpoint finds chunks by key alone, so the later chunk gets a new key there.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkSet {
     chunks: Vec<(u64, Chunk)>,
     by_key: HashMap<u64, u32>,
-    /// New keys, by identity.
+    /// New keys, by identity of the chunk.
     renamed: HashMap<usize, u64>,
 }
 
 impl ChunkSet {
-    /// Adds the chunks of an item that are not there yet.
+    /// Adds those chunks of an item that are not in the set yet.
     pub(crate) fn add(&mut self, trajectory: &Trajectory) {
         for chunk in trajectory.chunks() {
             let mut key = chunk.key();
@@ -55,7 +55,7 @@ impl ChunkSet {
     }
 }
 
-/// Whether a reader could not tell one from the other.
+/// Whether both chunks are the same for a reader.
 fn is_equal(a: &Chunk, b: &Chunk) -> bool {
     a.range() == b.range() && a.is_delta_encoded() == b.is_delta_encoded() && a.data() == b.data()
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The directory of checkpoints: names, what is complete, whose it is, and what may be deleted.
+//! The directory of checkpoints: their names, which are complete, which server owns them, and which
+//! may be deleted.
 //!
-//! A checkpoint is written in a directory `.partial-*` and renamed when all of it is on disk. Who
-//! writes or loads one locks its tables file (`flock`), and keeps that lock for as long as its
-//! server runs: so everybody sees, without asking, what belongs to somebody who is alive. A lock
-//! ends with its process, however that ends. The name of a server stands in the manifest.
+//! A checkpoint is written in a directory `.partial-*`, which is renamed when all of it is on disk.
+//! A server that writes or loads a checkpoint locks its tables file (`flock`) for as long as the
+//! server runs. So other processes can see which checkpoints are in use. A lock ends with its
+//! process, even if that is killed. The manifest contains the name of the server.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -25,15 +26,15 @@ pub(crate) const ITEMS: &str = "items.tfrecord";
 pub(crate) const CHUNKS: &str = "chunks.tfrecord";
 pub(crate) const DONE: &str = "DONE";
 
-/// What the directory of a checkpoint is called while it is written or deleted.
+/// Prefix of the directory name of a checkpoint that is being written or deleted.
 const PARTIAL: &str = ".partial-";
 
-/// The complete checkpoint that a server on `root` restores: the last of them, as in the original,
-/// or the last that a server of this name saved.
+/// The complete checkpoint that a server on `root` restores: the last one, as in dm-reverb, or the
+/// last one that a server of this name saved.
 ///
 /// # Errors
 ///
-/// `FailedPrecondition` if `root` is there and cannot be read.
+/// `FailedPrecondition` if `root` exists and cannot be read.
 pub(crate) fn latest(root: &Path, server: Option<&ServerName>) -> Result<Option<PathBuf>> {
     for name in names(root)?.into_iter().rev() {
         let path = root.join(name);
@@ -44,8 +45,8 @@ pub(crate) fn latest(root: &Path, server: Option<&ServerName>) -> Result<Option<
     Ok(None)
 }
 
-/// Whether a server of this name saved a checkpoint. If nobody can tell, it did: loading it fails
-/// and tells why, where passing over it would load an older one.
+/// Whether a server of this name saved a checkpoint. True if that cannot be determined: then
+/// loading it fails with the reason, while skipping it would load an older checkpoint.
 fn may_be_of(path: &Path, server: &ServerName) -> bool {
     Manifest::read_or_empty(path).map_or(true, |manifest| manifest.name.as_ref() == Some(server))
 }
@@ -54,16 +55,18 @@ fn may_be_of(path: &Path, server: &ServerName) -> bool {
 ///
 /// # Errors
 ///
-/// `FailedPrecondition` if this process may not look: passing over it would load an older one.
+/// `FailedPrecondition` if this process may not read it: skipping it would load an older
+/// checkpoint.
 pub(crate) fn is_complete(path: &Path) -> Result<bool> {
     match path.join(DONE).try_exists() {
-        // A plain file has nothing in it.
+        // A plain file contains no checkpoint.
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => Ok(false),
         found => found.map_err(|error| from_io("look into", path, &error)),
     }
 }
 
-/// Names in `root` that may be checkpoints, by their bytes. A directory that is not there is empty.
+/// Names in `root` that may be checkpoints, sorted by their bytes. Empty if the directory does not
+/// exist.
 fn names(root: &Path) -> Result<Vec<OsString>> {
     let entries = match fs::read_dir(root) {
         Ok(entries) => entries,
@@ -91,7 +94,7 @@ pub(crate) struct Partial {
     lock: Option<FileLock>,
 }
 
-/// Its directory, which goes unless the checkpoint is published.
+/// The directory of a partial checkpoint. It is deleted unless the checkpoint is published.
 #[derive(Debug)]
 struct PartialDirectory {
     path: PathBuf,
@@ -105,13 +108,13 @@ impl PartialDirectory {
     }
 }
 
-/// A new name of that kind.
+/// A new name for a partial checkpoint.
 fn new_partial(root: &Path) -> PathBuf {
     root.join(format!("{PARTIAL}{:016x}", rand::random::<u64>()))
 }
 
 impl Partial {
-    /// Makes the directory, and `root` before it.
+    /// Creates the directory, and `root` if needed.
     pub(crate) fn create(root: &Path) -> Result<Self> {
         fs::create_dir_all(root).map_err(|error| from_io("create directory", root, &error))?;
         let _lock = lock_directory(root);
@@ -130,7 +133,7 @@ impl Partial {
         &self.directory.path
     }
 
-    /// The file of tables, made at the beginning because the lock is on it.
+    /// The file of tables. It is created first because it is the locked file.
     pub(crate) fn tables(&self) -> &File {
         &self.tables
     }
@@ -139,7 +142,7 @@ impl Partial {
         self.directory.create_file(name)
     }
 
-    /// Makes the checkpoint complete and gives it its name. All other files are on disk.
+    /// Completes the checkpoint and renames it. All other files must be on disk.
     pub(crate) fn publish(self, manifest: &Manifest) -> Result<HeldCheckpoint> {
         let Self { root, mut directory, lock, .. } = self;
         let done = directory.path.join(DONE);
@@ -175,13 +178,13 @@ impl Drop for PartialDirectory {
     }
 }
 
-/// Makes what was done to the names in a directory last.
+/// Makes renames and new names in a directory durable.
 fn sync_directory(path: &Path) -> io::Result<()> {
     // Only Unix can open a directory like a file.
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
-/// The present time as a name that sorts behind every checkpoint there is.
+/// A name for the present time, which sorts after every existing checkpoint.
 fn next_name(root: &Path) -> Result<String> {
     let now = to_name(&Local::now().fixed_offset());
     let last = names(root)?.into_iter().rev().find_map(|name| {
@@ -195,23 +198,24 @@ fn next_name(root: &Path) -> Result<String> {
     }
 }
 
-/// RFC 3339 in local time, like the original's names.
+/// RFC 3339 in local time, like dm-reverb's names.
 fn to_name(time: &DateTime<FixedOffset>) -> String {
     time.format("%Y-%m-%dT%H:%M:%S%.9f%:z").to_string()
 }
 
-/// Deletes complete checkpoints of this package and of servers of this name (without one, if there
-/// is none) but for the newest `keep`, one of which is the last of `held`, and what processes that
-/// are gone have left unfinished. Nothing else: no file that this package did not write, and
-/// nothing of servers that are running. Warns of those that may be mistaken for this one.
+/// Deletes old checkpoints: all complete ones of this package that have the given server name (or
+/// none, if `server` is `None`), except for the newest `keep`. The last of `held` is one of these.
+/// Also deletes unfinished checkpoints of processes that have ended. Never deletes files that this
+/// package did not write, nor checkpoints of other running servers. Warns of running servers whose
+/// checkpoints could be mistaken for this server's.
 pub(crate) fn prune(root: &Path, keep: usize, server: Option<&ServerName>, held: &mut Held) {
     let _lock = lock_directory(root);
-    delete_left_overs(root);
+    delete_leftovers(root);
     let Ok(names) = names(root) else { return };
     let mut deletable = Vec::new();
     for name in names {
         let path = root.join(name);
-        let Some(manifest) = manifest_of_ours(&path) else { continue };
+        let Some(manifest) = own_manifest(&path) else { continue };
         let is_of_name = manifest.name.as_ref() == server;
         let is_mine = held.checkpoints.iter().any(|held| held.path == path);
         let is_new = held.checkpoints.last().is_some_and(|held| held.path == path);
@@ -219,7 +223,7 @@ pub(crate) fn prune(root: &Path, keep: usize, server: Option<&ServerName>, held:
             && (is_of_name || server.is_none())
             && is_locked(&path.join(TABLES)).is_ok_and(|it| it)
         {
-            held.tell_of_neighbour(root, &path, &manifest);
+            held.warn_of_server(root, &path, &manifest);
         } else if is_of_name
             && !is_new
             && has_only_our_files(&path)
@@ -231,7 +235,8 @@ pub(crate) fn prune(root: &Path, keep: usize, server: Option<&ServerName>, held:
     let surplus = deletable.len().saturating_sub(keep.saturating_sub(1));
     for path in &deletable[..surplus] {
         held.checkpoints.retain(|held| held.path != *path);
-        // Under its own name it would be incomplete, and nobody's, if this is interrupted.
+        // Rename it first: if the deletion is interrupted under its own name, an incomplete
+        // checkpoint without an owner remains.
         let aside = new_partial(root);
         match fs::rename(path, &aside) {
             Ok(()) => delete_files(&aside),
@@ -240,8 +245,8 @@ pub(crate) fn prune(root: &Path, keep: usize, server: Option<&ServerName>, held:
     }
 }
 
-/// What unfinished checkpoints of processes that are gone there are goes.
-fn delete_left_overs(root: &Path) {
+/// Deletes unfinished checkpoints of processes that have ended.
+fn delete_leftovers(root: &Path) {
     let Ok(entries) = fs::read_dir(root) else { return };
     for entry in entries.flatten() {
         if is_partial(&entry.file_name()) && has_only_our_files(&entry.path()) {
@@ -253,9 +258,9 @@ fn delete_left_overs(root: &Path) {
     }
 }
 
-/// The manifest of a complete checkpoint that this package wrote. One that somebody has given
-/// another name is somebody's.
-fn manifest_of_ours(path: &Path) -> Option<Manifest> {
+/// The manifest of a complete checkpoint that this package wrote. `None` if a user has renamed the
+/// checkpoint.
+fn own_manifest(path: &Path) -> Option<Manifest> {
     DateTime::parse_from_rfc3339(path.file_name()?.to_str()?).ok()?;
     Manifest::read(path).ok()?
 }
@@ -266,7 +271,7 @@ fn has_only_our_files(path: &Path) -> bool {
     entries.flatten().all(|entry| ours.iter().any(|name| entry.file_name() == *name))
 }
 
-/// Whether a server that is running wrote or loaded it. If that cannot be known, it is.
+/// Whether a running server wrote or loaded it. True if that cannot be determined.
 fn is_in_use(path: &Path) -> bool {
     match is_locked(&path.join(TABLES)) {
         Ok(is_locked) => is_locked,
@@ -276,7 +281,7 @@ fn is_in_use(path: &Path) -> bool {
 
 /// Deletes the files of a checkpoint and its directory.
 fn delete_files(path: &Path) {
-    // The marker first: what is left if this is interrupted is not complete.
+    // Delete the marker first, so that an interrupted deletion leaves no complete checkpoint.
     for name in [DONE, ITEMS, CHUNKS, TABLES] {
         let _ = fs::remove_file(path.join(name));
     }
@@ -304,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn names_grow_even_if_the_clock_does_not() {
+    fn names_increase_even_if_the_clock_does_not() {
         let root = tempfile::tempdir().unwrap();
         let future = "2999-01-01T00:00:00.5+00:00";
         fs::create_dir(root.path().join(future)).unwrap();
@@ -338,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_use_is_left_alone_until_they_are_gone() {
+    fn checkpoints_in_use_are_kept_until_their_servers_end() {
         let root = tempfile::tempdir().unwrap();
         let theirs = checkpoint(root.path());
         let writing = Partial::create(root.path()).unwrap();
@@ -352,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_another_name_is_left_alone() {
+    fn checkpoints_of_other_names_are_kept() {
         let root = tempfile::tempdir().unwrap();
         let names = [None, Some("a".parse().unwrap()), Some("b".parse().unwrap())];
         let mut latest_of = Vec::new();
@@ -372,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finished_is_not_there() {
+    fn unfinished_checkpoints_are_ignored() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(latest(&root.path().join("nowhere"), None).unwrap(), None);
         let left_over = Partial::create(root.path()).unwrap();

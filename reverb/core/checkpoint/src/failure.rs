@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Errors of files, told with the path and with what to do.
+//! Errors of files, with the path and advice.
 
 use std::io;
 use std::path::Path;
 
 use reverb_data::{Error, ErrorKind};
 
-/// What the system says about a path.
+/// Converts an error of the system about a path.
 pub(crate) fn from_io(what: &str, path: &Path, error: &io::Error) -> Error {
     let (kind, advice) = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -26,7 +26,7 @@ pub(crate) fn from_io(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::new(kind, format!("Checkpoint: cannot {what} {}: {error}.{advice}", path.display()))
 }
 
-/// Damage at a place of a file; `at` says where.
+/// The error for a damaged file; `at` is the position.
 pub(crate) fn damaged(path: &Path, at: &str, what: &str) -> Error {
     let directory = path.parent().unwrap_or(path);
     Error::data_loss(format!(

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a server has to itself in a directory of checkpoints: its name, and the checkpoints that it
-//! wrote or loaded.
+//! What a server holds in a directory of checkpoints: its name, and the checkpoints that it wrote
+//! or loaded.
 //!
-//! All of it are locks, so others see without asking what belongs to a server that runs, and a
-//! server that was killed has nothing.
+//! Both are held by file locks. So other processes can see what a running server holds, and a
+//! killed server holds nothing.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -21,24 +21,24 @@ use crate::owner::Owner;
 use crate::pipeline::check;
 use crate::progress::Progress;
 
-/// What the file of a name begins with, which is locked by the server that has the name.
+/// Prefix of the file of a name. The server with that name locks it.
 const NAME_FILE: &str = ".server-";
 
-/// How long a start waits for what another server has: one that is stopping, or whose start was
-/// interrupted, gives it back within a moment.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a start waits for a lock of another server. A server that shuts down, or whose start
+/// was interrupted, releases its locks soon.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// How often it tries meanwhile.
+/// Interval between two attempts.
 const POLL: Duration = Duration::from_millis(20);
 
-/// What a server has to itself. Dropping it lets others have it.
+/// The name and the checkpoints that a server holds. Dropping it releases them.
 #[derive(Debug, Default)]
 pub struct Held {
     name: Option<FileLock>,
-    /// In the order they were written; the one that was loaded comes first.
+    /// In the order in which they were written. The one that was loaded comes first.
     pub(crate) checkpoints: Vec<HeldCheckpoint>,
-    /// Servers that were told of.
-    neighbours: BTreeSet<String>,
+    /// Servers that a warning was logged for.
+    known_servers: BTreeSet<String>,
 }
 
 /// A checkpoint that a server wrote or loaded.
@@ -50,11 +50,11 @@ pub(crate) struct HeldCheckpoint {
 }
 
 impl Held {
-    /// Takes a name for as long as the server runs.
+    /// Takes a name until the value is dropped.
     ///
     /// # Errors
     ///
-    /// `FailedPrecondition` if another server that runs has it; tells which.
+    /// `FailedPrecondition` if another running server has it. The message names that server.
     pub(crate) fn take_name(
         &mut self,
         root: &Path,
@@ -62,7 +62,7 @@ impl Held {
         progress: &Progress,
     ) -> Result<()> {
         let path = root.join(format!("{NAME_FILE}{}", name.as_str()));
-        self.name = patiently(progress, || match lock_name(root, &path) {
+        self.name = retry(progress, || match lock_name(root, &path) {
             Ok(lock) => Ok(Ok(Some(lock))),
             Err(TryLockError::WouldBlock) => Ok(Err(name_is_taken(root, &path, name))),
             Err(TryLockError::Error(error)) => {
@@ -77,19 +77,19 @@ impl Held {
         Ok(())
     }
 
-    /// Takes the latest checkpoint in order to load it; `None` if there is none.
+    /// Takes the latest checkpoint, to load it; `None` if there is none.
     ///
     /// # Errors
     ///
-    /// `FailedPrecondition` if another server that runs has it; tells which.
+    /// `FailedPrecondition` if another running server has it. The message names that server.
     pub(crate) fn take_latest(
         &mut self,
         root: &Path,
         name: Option<&ServerName>,
         progress: &Progress,
     ) -> Result<Option<PathBuf>> {
-        patiently(progress, || {
-            // So that it is not deleted before it is taken.
+        retry(progress, || {
+            // Locked so that it is not deleted before it is taken.
             let _directory = lock_directory(root);
             let Some(path) = latest(root, name)? else { return Ok(Ok(None)) };
             let tables = path.join(TABLES);
@@ -102,7 +102,7 @@ impl Held {
                     log::info!("{} cannot be locked: {error}", tables.display());
                     None
                 }
-                // Reading it will tell why.
+                // Reading it will fail with the reason.
                 Err(_) => None,
             };
             self.checkpoints.push(HeldCheckpoint { path: path.clone(), _lock: lock });
@@ -110,31 +110,32 @@ impl Held {
         })
     }
 
-    /// Gives back the checkpoint that was taken last.
-    pub(crate) fn give_back_checkpoint(&mut self) {
+    /// Releases the checkpoint that was taken last.
+    pub(crate) fn release_checkpoint(&mut self) {
         self.checkpoints.pop();
     }
 
-    /// Warns, once for each, of another server that runs and has a checkpoint in the directory.
-    pub(crate) fn tell_of_neighbour(&mut self, root: &Path, path: &Path, manifest: &Manifest) {
-        let who = describe(path, manifest);
-        if self.neighbours.contains(&who) {
+    /// Warns of another running server that has a checkpoint in the directory, once for each
+    /// server.
+    pub(crate) fn warn_of_server(&mut self, root: &Path, path: &Path, manifest: &Manifest) {
+        let server = describe(path, manifest);
+        if self.known_servers.contains(&server) {
             return;
         }
         log::warn!(
-            "checkpoint directory {}: {who} uses it too, at present checkpoint {}; a server that \
+            "checkpoint directory {}: {server} uses it too, at present checkpoint {}; a server that \
              starts loads the last checkpoint, whoever saved it. Give each server a name of its own \
              by DefaultCheckpointer(..., name=...), or a directory of its own",
             root.display(),
             path.display()
         );
-        self.neighbours.insert(who);
+        self.known_servers.insert(server);
     }
 }
 
-/// Tries again for some time what another server prevents, which may be about to end. `attempt`
-/// returns an error of its own where that is not so.
-fn patiently<T>(
+/// Retries `attempt` for a limited time while another server prevents it, because that server may
+/// be shutting down. `attempt` returns an outer error if a retry would not help.
+fn retry<T>(
     progress: &Progress,
     mut attempt: impl FnMut() -> Result<std::result::Result<T, Error>>,
 ) -> Result<T> {
@@ -142,7 +143,7 @@ fn patiently<T>(
     loop {
         match attempt()? {
             Ok(taken) => return Ok(taken),
-            Err(refused) if start.elapsed() >= PATIENCE => return Err(refused),
+            Err(refused) if start.elapsed() >= MAX_WAIT => return Err(refused),
             Err(_) => {
                 check(progress.cancelled())?;
                 std::thread::sleep(POLL);
@@ -151,7 +152,7 @@ fn patiently<T>(
     }
 }
 
-/// Creates the file of a name if need be, locks it and writes down whose it is.
+/// Creates the file of a name if needed, locks it and writes its owner into it.
 fn lock_name(root: &Path, path: &Path) -> std::result::Result<FileLock, TryLockError> {
     fs::create_dir_all(root).map_err(TryLockError::Error)?;
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
@@ -169,7 +170,8 @@ fn write_owner(file: &mut File) -> io::Result<()> {
     file.write_all(format!("{}\n", Owner::here().to_word()).as_bytes())
 }
 
-/// The server that runs and has a checkpoint: that locked it, or else that wrote it.
+/// Describes the running server that has a checkpoint: the one that locked it, if known, else the
+/// one that wrote it.
 fn describe(path: &Path, manifest: &Manifest) -> String {
     let owner = Owner::of_lock(&path.join(TABLES)).or_else(|| manifest.owner.clone());
     let name = manifest.name.as_ref().map_or_else(String::new, |name| format!(" named {name}"));

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What early releases of dm-reverb wrote otherwise, read as if they had not.
+//! Conversion of the older layouts that early releases of dm-reverb wrote.
 
 use prost::Message;
 use reverb_data::proto_bytes::{Field, Reader, put_bytes_field};
 use reverb_data::{Chunk, Error, Result, Trajectory, TrajectoryBuilder};
 use reverb_wire::generated::PrioritizedItem;
 
-/// The payload of a chunk whose tensors stand in field 3 and not in field 5.
+/// The payload of a chunk whose tensors are in field 3 instead of field 5.
 ///
 /// # Errors
 ///
 /// `DataLoss` if it has both.
-pub(crate) fn payload_of_chunk(message: &[u8], has_payload: bool) -> Result<Vec<u8>> {
+pub(crate) fn chunk_payload(message: &[u8], has_payload: bool) -> Result<Vec<u8>> {
     let mut payload = Vec::new();
     let mut reader = Reader::new(message);
     while let Some((field, value)) = reader.field()? {
@@ -32,9 +32,9 @@ pub(crate) fn payload_of_chunk(message: &[u8], has_payload: bool) -> Result<Vec<
 ///
 /// # Errors
 ///
-/// `DataLoss` if it also refers to some in the new way, or if the chunks do not have the steps; and
-/// what `find` returns.
-pub(crate) fn trajectory_of_item<'c>(
+/// `DataLoss` if it also has references in the new layout, or if the chunks do not have the steps;
+/// and what `find` returns.
+pub(crate) fn item_trajectory<'c>(
     message: &[u8],
     mut find: impl FnMut(u64) -> Result<&'c Chunk>,
 ) -> Result<Trajectory> {
@@ -45,7 +45,7 @@ pub(crate) fn trajectory_of_item<'c>(
             "the item refers to steps in the old way and in the new one.",
         ));
     }
-    #[expect(deprecated, reason = "this is what the file is about")]
+    #[expect(deprecated, reason = "this file reads deprecated fields")]
     let (keys, range) = (item.deprecated_chunk_keys, item.deprecated_sequence_range);
     let range = range.unwrap_or_default();
     let chunks: Vec<&Chunk> = keys.into_iter().map(&mut find).collect::<Result<_>>()?;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checkpoints: all tables of a server as of one moment, in a directory.
+//! Checkpoints: a consistent snapshot of all tables of a server, in a directory.
 //!
-//! The files are those of dm-reverb, so that each can read the other's. [`save()`] copies a moment
-//! of running tables and writes it aside; a checkpoint appears under its name when all of it is on
-//! disk. [`load()`] reads one with all its checksums before any table is touched; [`Stored`] reads
-//! one without tables.
+//! The files have dm-reverb's format, so each package can read the other's checkpoints. [`save()`]
+//! copies a snapshot of tables in use and writes it to a partial directory. The checkpoint gets its
+//! name when all of it is on disk. [`load()`] reads a checkpoint and verifies all its checksums
+//! before it changes any table. [`Stored`] reads one without tables.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Putting a checkpoint into the tables of a server that is about to start.
+//! Loading a checkpoint into the tables of a server before it starts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use crate::stored::{ATTEMPTS, Stored, StoredTable, is_gone};
 pub struct LoadOptions {
     /// The directory of checkpoints.
     pub root: PathBuf,
-    /// A checkpoint to load if `root` has none.
+    /// The checkpoint to load if `root` has none.
     pub fallback: Option<PathBuf>,
     /// The name of the server: only checkpoints of that name are loaded. Without one, the last is.
     pub name: Option<ServerName>,
-    /// Whether tables get the stored settings; otherwise they keep those they were made with.
+    /// Whether tables get the stored settings. Otherwise they keep their own.
     pub restore_settings: bool,
 }
 
@@ -37,23 +37,24 @@ pub struct LoadOptions {
 pub struct Loaded {
     /// Its directory.
     pub path: PathBuf,
-    /// Items in it.
+    /// Number of items in it.
     pub num_items: u64,
-    /// All tables of the server, in their order: those whose settings were restored are new.
+    /// All tables of the server, in their order. Tables whose settings were restored are new
+    /// objects.
     pub tables: Vec<Arc<Table>>,
 }
 
 /// Loads the latest complete checkpoint into `tables`; `None` if there is none.
 ///
-/// Everything is read and checked before any table is touched. The name of the server and the
-/// checkpoint are `held` from then on, unless it is the fallback.
+/// Reads and checks everything before it changes any table. Afterwards `held` has the name of the
+/// server and the checkpoint, except for a fallback checkpoint.
 ///
 /// # Errors
 ///
 /// `InvalidArgument` if the checkpoint has a table that the server lacks; `DataLoss` with the file
-/// and the place if it is damaged; `FailedPrecondition` if another server that runs has the name or
-/// the checkpoint, if it cannot be read, or if a table cannot take an item; `Cancelled` if
-/// `progress` was cancelled. The tables are as they were then.
+/// and the position if it is damaged; `FailedPrecondition` if another running server has the name
+/// or the checkpoint, if it cannot be read, or if a table does not accept an item; `Cancelled` if
+/// `progress` was cancelled. After an error the tables are unchanged.
 pub fn load(
     tables: &[Arc<Table>],
     options: &LoadOptions,
@@ -97,7 +98,7 @@ pub fn load(
     check(progress.cancelled())?;
     let mut all = tables.to_vec();
     for (mut restored, at) in restored.into_iter().zip(targets) {
-        tell(&mut restored, stored.path());
+        warn_of_changes(&mut restored, stored.path());
         if tables[at].config() != restored.config() {
             all[at] = Table::new(restored.config().clone())?;
         }
@@ -114,12 +115,12 @@ fn find(options: &LoadOptions, progress: &Progress, held: &mut Held) -> Result<O
         let Some(found) = found else { break };
         match Stored::read(found.clone()) {
             Ok(stored) => {
-                tell_of_name(&stored, options);
+                warn_of_name(&stored, options);
                 return Ok(Some(stored));
             }
-            // Another server has replaced it with a newer one, on a file system without locks.
+            // Another server has replaced it by a newer one, on a file system without locks.
             Err(error) if attempt < ATTEMPTS && is_gone(&found) => {
-                held.give_back_checkpoint();
+                held.release_checkpoint();
                 drop(error);
             }
             Err(error) => return Err(error),
@@ -128,13 +129,13 @@ fn find(options: &LoadOptions, progress: &Progress, held: &mut Held) -> Result<O
     match &options.fallback {
         Some(path) if is_complete(path)? => Stored::read(path.clone()).map(Some),
         _ => {
-            tell_of_others(options)?;
+            warn_of_others(options)?;
             Ok(None)
         }
     }
 }
 
-fn tell_of_name(stored: &Stored, options: &LoadOptions) {
+fn warn_of_name(stored: &Stored, options: &LoadOptions) {
     if let (None, Some(name)) = (&options.name, stored.server_name()) {
         log::warn!(
             "checkpoint {}: a server named {name} saved it, and is loaded by this one, which has no \
@@ -144,8 +145,8 @@ fn tell_of_name(stored: &Stored, options: &LoadOptions) {
     }
 }
 
-/// Tells a server that starts with nothing of checkpoints that are not its own.
-fn tell_of_others(options: &LoadOptions) -> Result<()> {
+/// If the server has no checkpoint of its own, warns of the checkpoints of other servers.
+fn warn_of_others(options: &LoadOptions) -> Result<()> {
     if let (Some(name), Some(other)) = (&options.name, latest(&options.root, None)?) {
         let whose = Manifest::read_or_empty(&other)?.name;
         let whose = whose.map_or_else(|| "has no name".to_owned(), |it| format!("is named {it}"));
@@ -164,8 +165,7 @@ fn about(stored: &Stored) -> String {
     format!("Checkpoint {}", stored.path().display())
 }
 
-/// The counters of a table tell how many items it had: where nothing else does, it has to have
-/// them.
+/// If the manifest has no number of items, a table must have at least as many as its counters say.
 fn check_count(stored: &Stored, table: &StoredTable, restored: &Restored) -> Result<()> {
     let counters = table.counters();
     let counted = counters.inserts - counters.deletes;
@@ -191,7 +191,7 @@ fn unknown_table(stored: &Stored, name: &str, tables: &[Arc<Table>]) -> Error {
     ))
 }
 
-/// The settings that a table gets; where the two differ, that is logged.
+/// The settings that a table gets. Logs every difference between the stored ones and those in code.
 fn settings_for(
     stored: &StoredTable,
     code: &TableConfig,
@@ -221,7 +221,7 @@ fn settings_for(
     Ok(code.clone())
 }
 
-fn tell(restored: &mut Restored, path: &Path) {
+fn warn_of_changes(restored: &mut Restored, path: &Path) {
     let name = restored.config().name.clone();
     if restored.num_removed() > 0 {
         log::warn!(

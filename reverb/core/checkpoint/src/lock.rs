@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Locks on files (`flock`): they last until they are dropped, and no longer than their process.
+//! File locks (`flock`). A lock lasts until it is dropped or its process ends.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -9,28 +9,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// A lock that somebody holds while the process forks stays locked in the child, so the two use
-/// different ones.
+/// Number of registries. A mutex that is locked during a fork stays locked in the child, so parent
+/// and child use different registries.
 const REGISTRIES: usize = 64;
 
-/// Locked files by the process that locked them, and by number.
+/// Locked files, by the process that locked them and a number.
 static HELD: [Mutex<BTreeMap<(u32, u64), File>>; REGISTRIES] =
     [const { Mutex::new(BTreeMap::new()) }; REGISTRIES];
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// Nobody else, in this process or another, can lock the same file as long as this is there.
+/// While this value exists, the same file cannot be locked again, by this process or another.
 #[derive(Debug)]
 pub(crate) struct FileLock {
     key: (u32, u64),
 }
 
 impl FileLock {
-    /// Locks an open file, which may be closed afterwards. Never waits.
+    /// Locks an open file. The caller may close the file afterwards. Never waits.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` if somebody else has locked it; other errors if the file system has no locks.
+    /// `WouldBlock` if it is locked already; other errors if the file system has no locks.
     pub(crate) fn try_new(file: &File) -> Result<Self, TryLockError> {
         file.try_lock()?;
         let key = (std::process::id(), NEXT_NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -43,11 +43,11 @@ impl FileLock {
 impl Drop for FileLock {
     fn drop(&mut self) {
         if self.key.0 != std::process::id() {
-            // The file is the same one in the parent, and unlocking it would unlock it there.
+            // In a child process: unlocking the file would also unlock it in the parent.
             return;
         }
         if let Some(file) = registry(self.key.0).lock().remove(&self.key) {
-            // Some C code may have forked, and its child has the file open: closing will not do.
+            // Closing is not enough: C code may have forked a child that has the file open.
             let _ = file.unlock();
         }
     }
@@ -57,8 +57,8 @@ fn registry(process: u32) -> &'static Mutex<BTreeMap<(u32, u64), File>> {
     &HELD[process as usize % REGISTRIES]
 }
 
-/// To be called in the child of a fork: leaves the locks to the parent alone. Otherwise they would
-/// outlive a parent that is killed, until its children end.
+/// Must be called in the child of a fork. It leaves the locks to the parent alone. Otherwise they
+/// would outlive a killed parent until its children end.
 pub fn leave_locks_to_parent() {
     for registry in &HELD {
         if let Some(mut held) = registry.try_lock() {
@@ -67,7 +67,7 @@ pub fn leave_locks_to_parent() {
     }
 }
 
-/// Opens a file in order to lock it. On NFS that needs a file that may be written.
+/// Opens a file to lock it. On NFS the file must be open for writing.
 pub(crate) fn open_to_lock(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).open(path);
     file.or_else(|error| match error.kind() {
@@ -76,9 +76,9 @@ pub(crate) fn open_to_lock(path: &Path) -> io::Result<File> {
     })
 }
 
-/// Whether somebody has locked a file; an error if that cannot be known.
+/// Whether a file is locked; an error if that cannot be determined.
 pub(crate) fn is_locked(path: &Path) -> io::Result<bool> {
-    // Shared, for others may look at the same time.
+    // A shared lock, because other processes may check at the same time.
     match File::open(path)?.try_lock_shared() {
         Ok(()) => Ok(false),
         Err(TryLockError::WouldBlock) => Ok(true),
@@ -86,8 +86,8 @@ pub(crate) fn is_locked(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// A lock on a directory for moments in which others must not look. On file systems without locks
-/// it locks nothing, and two servers should not share a directory.
+/// Locks a directory for short operations that exclude each other. On file systems without locks it
+/// does nothing, so two servers should not share a directory there.
 pub(crate) fn lock_directory(path: &Path) -> Option<File> {
     let directory = File::open(path).ok()?;
     directory.lock().ok().map(|()| directory)
@@ -106,7 +106,7 @@ mod tests {
         assert!(is_locked(&path).unwrap() && is_locked(&path).unwrap());
         let again = FileLock::try_new(&open_to_lock(&path).unwrap());
         assert!(matches!(again, Err(TryLockError::WouldBlock)));
-        // This is no child: what is its own stays.
+        // This process is not a child, so it keeps its locks.
         leave_locks_to_parent();
         assert!(is_locked(&path).unwrap());
         drop(lock);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The file `DONE`: that a checkpoint is complete, and what it consists of.
+//! The file `DONE`: it marks a checkpoint as complete and lists its files.
 //!
-//! dm-reverb writes an empty one and only looks whether it exists. Ours begins with who wrote it,
+//! dm-reverb writes an empty one and only checks whether it exists. Ours begins with the writer,
 //! lists the files with their sizes, and ends with a checksum of itself.
 
 use std::fmt::Write;
@@ -15,10 +15,10 @@ use crate::failure::{damaged, from_io};
 use crate::name::ServerName;
 use crate::owner::Owner;
 
-/// What every `DONE` of ours begins with.
+/// The first word of every `DONE` of ours.
 const WRITER: &str = "reverb-replay";
 
-/// Words of the first line.
+/// Prefixes of words in the first line.
 const NAME: &str = "name=";
 const OWNER: &str = "process=";
 
@@ -31,7 +31,7 @@ pub(crate) struct FileEntry {
     pub(crate) bytes: u64,
 }
 
-/// Whose checkpoint it is, and its files.
+/// The owner and the files of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Manifest {
     /// The name of the server, if it has one.
@@ -68,7 +68,7 @@ impl Manifest {
     }
 
     pub(crate) fn to_text(&self) -> String {
-        // Readers pass over words of the first line that they do not know.
+        // Readers skip unknown words of the first line.
         let mut text = format!("{WRITER} {}", env!("CARGO_PKG_VERSION"));
         // Writing to a string cannot fail.
         if let Some(name) = &self.name {
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_damage_is_seen() {
+    fn a_manifest_is_read_back_and_damage_is_detected() {
         let entry = |name: &str, records| FileEntry { name: name.into(), records, bytes: 99 };
         let name = Some("learner-1.b".parse().unwrap());
         let files = vec![entry("a", 1), entry("b", 0)];
@@ -146,7 +146,7 @@ mod tests {
         let nobodys = Manifest { files, ..Manifest::default() };
         assert_eq!(Manifest::parse(nobodys.to_text().as_bytes()), Ok(Some(nobodys)));
         assert_eq!(Manifest::parse(b""), Ok(None));
-        assert_eq!(Manifest::parse(b"somebody else"), Ok(None));
+        assert_eq!(Manifest::parse(b"another program"), Ok(None));
         for at in WRITER.len()..text.len() - 1 {
             let mut bytes = text.clone().into_bytes();
             bytes[at] ^= 1;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The name by which a server knows its checkpoints from those of others.
+//! The name by which a server recognises its own checkpoints.
 
 use std::fmt;
 use std::str::FromStr;
 
 use reverb_data::{Error, Result};
 
-/// Characters of a name, at most.
+/// Maximum number of characters of a name.
 const MAX_LENGTH: usize = 64;
 
-/// A name that stands in every checkpoint of a server, and in the name of a file.
+/// The name of a server. It is written into its checkpoints, and is part of a file name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServerName(String);
 
 impl ServerName {
-    /// The name as it was given.
+    /// The name as a string.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -31,7 +31,7 @@ impl FromStr for ServerName {
 
     /// # Errors
     ///
-    /// `InvalidArgument` unless it is short and of characters that every file system takes.
+    /// `InvalidArgument` if it is too long or has characters that some file systems do not accept.
     fn from_str(name: &str) -> Result<Self> {
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if (1..=MAX_LENGTH).contains(&name.len()) && name.chars().all(is_allowed) {
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_go_into_files_and_lines() {
+    fn names_are_valid_in_file_names_and_lines() {
         for name in ["a", "replay-0.train_2", "..", &"x".repeat(64)] {
             assert_eq!(name.parse::<ServerName>().unwrap().as_str(), name);
         }

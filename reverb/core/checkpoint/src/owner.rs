@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which process wrote a checkpoint or runs under a name, for messages to people.
+//! The process that wrote a checkpoint or has a server name, for messages to people.
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
-/// Where Linux tells who holds which lock.
+/// Linux's list of locks and their holders.
 const LOCKS: &str = "/proc/locks";
 
-/// A process and its machine. What belongs to whom is decided by locks, never by this.
+/// A process and its machine. Ownership is decided by locks, never by this value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Owner {
     process: u32,
@@ -20,13 +20,13 @@ impl Owner {
     /// This process.
     pub(crate) fn here() -> Self {
         let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        // It goes into a line of words.
+        // The host name must be a single word.
         let host: String = name.split_whitespace().collect();
         let host = if host.is_empty() { "localhost".to_owned() } else { host };
         Self { process: std::process::id(), host }
     }
 
-    /// The process on this machine that holds a lock on a file, if the system tells.
+    /// The process on this machine that holds a lock on a file, if the system knows it.
     pub(crate) fn of_lock(path: &Path) -> Option<Self> {
         let inode = inode_of(path)?;
         let locks = fs::read_to_string(LOCKS).ok()?;
@@ -34,7 +34,7 @@ impl Owner {
         Some(Self { process, ..Self::here() })
     }
 
-    /// As a word, which `parse` reads.
+    /// Formats it as one word, which `parse` reads.
     pub(crate) fn to_word(&self) -> String {
         format!("{}@{}", self.process, self.host)
     }
@@ -59,8 +59,8 @@ impl FromStr for Owner {
     }
 }
 
-/// The process in a line such as `1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF`, if that is a
-/// lock on this inode. In another container it is 0.
+/// The process in a line such as `1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF`, if the lock is
+/// on this inode. The process is 0 if it is in another container.
 fn holder(line: &str, inode: u64) -> Option<u32> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let &[_, "FLOCK", _, "WRITE", process, place, ..] = words.as_slice() else { return None };

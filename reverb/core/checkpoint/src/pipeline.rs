@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Work on a sequence by several threads, with the results in the order of the sequence.
+//! Processes a sequence in several threads, and returns the results in order.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,15 +8,15 @@ use std::sync::mpsc;
 use parking_lot::{Condvar, Mutex};
 use reverb_data::{Error, Result};
 
-/// Results for each thread that may wait for the one that comes before them.
+/// Number of results per thread that may wait for an earlier result.
 const AHEAD: usize = 4;
 
-/// Where the inputs come from, and how far everybody is.
+/// The producer of inputs, and the progress of all threads.
 struct Source<P> {
     produce: P,
     /// Number of the next input.
     next: usize,
-    /// Results that were consumed.
+    /// Number of consumed results.
     consumed: usize,
     is_over: bool,
 }
@@ -28,7 +28,7 @@ struct Shared<P> {
 }
 
 impl<P> Shared<P> {
-    /// The next input with its number; `None` when there are no more, or it is all over.
+    /// The next input with its number; `None` at the end of the inputs or after `end`.
     fn pull<I>(&self) -> Result<Option<(usize, I)>>
     where
         P: FnMut() -> Result<Option<I>>,
@@ -55,7 +55,7 @@ impl<P> Shared<P> {
     }
 }
 
-/// Ends the work of all if one thread panics; the scope then passes the panic on.
+/// Ends the work of all threads if one panics. The scope then propagates the panic.
 struct EndOnPanic<'a, P>(&'a Shared<P>);
 
 impl<P> Drop for EndOnPanic<'_, P> {
@@ -66,8 +66,8 @@ impl<P> Drop for EndOnPanic<'_, P> {
     }
 }
 
-/// Passes what `produce` gives through `work`, in `threads` threads of which each begins with
-/// `prepare`, and the results in order to `consume`, in this thread.
+/// Applies `work` to all inputs of `produce` in `threads` threads, and passes the results in order
+/// to `consume` in the calling thread. `prepare` makes the state of each thread.
 ///
 /// # Errors
 ///
@@ -123,7 +123,7 @@ pub(crate) fn in_order<I: Send, W, O: Send>(
                 shared.advanced.notify_all();
             }
         }
-        // What the source failed with comes after all that it gave.
+        // An error of the source comes after all its inputs.
         outcome.and_then(|()| early.remove(&usize::MAX).map_or(Ok(()), |it| it.map(|_| ())))
     })
 }
@@ -136,31 +136,31 @@ pub(crate) fn check(cancel: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Lets threads that answer callers go first; for this thread, and for good.
+/// Lowers the priority of this thread permanently, below that of the threads that answer callers.
 pub(crate) fn lower_priority() {
-    // Elsewhere the same calls would be about the whole process.
+    // On other systems the same calls affect the whole process.
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{getpriority_process, setpriority_process};
         let lowered = getpriority_process(None)
-            .and_then(|nice| setpriority_process(None, (nice + STEP_BACK).min(LOWEST)));
+            .and_then(|nice| setpriority_process(None, (nice + NICENESS).min(MAX_NICENESS)));
         if let Err(error) = lowered {
             log::debug!("the priority of a thread cannot be lowered: {error}");
         }
     }
 }
 
-/// How far threads step back, of the 20 steps below a normal priority.
+/// How much the niceness is raised. The normal one is 0, the highest 19.
 #[cfg(target_os = "linux")]
-const STEP_BACK: i32 = 10;
+const NICENESS: i32 = 10;
 
-/// The lowest priority of the system.
+/// The highest niceness, which is the lowest priority.
 #[cfg(target_os = "linux")]
-const LOWEST: i32 = 19;
+const MAX_NICENESS: i32 = 19;
 
-/// Threads that this machine runs at once.
+/// Number of threads to use on this machine.
 pub(crate) fn num_threads() -> usize {
-    /// More would wait for the one that writes or inflates.
+    /// More threads would only wait for the one that writes or inflates.
     const MAX: usize = 8;
     std::thread::available_parallelism().map_or(1, usize::from).min(MAX)
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How far a save or a load is, to be read by others meanwhile.
+//! The progress of a save or a load, which other threads can read.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Numbers that grow while a checkpoint is written or read.
+/// Counters that increase while a checkpoint is written or read.
 #[derive(Debug, Default)]
 pub struct Progress {
     items_done: AtomicU64,
@@ -13,22 +13,22 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Items that were written or read.
+    /// Number of items written or read so far.
     pub fn items_done(&self) -> u64 {
         self.items_done.load(Ordering::Relaxed)
     }
 
-    /// Items there are; 0 as long as nobody knows.
+    /// Total number of items; 0 while it is unknown.
     pub fn items_total(&self) -> u64 {
         self.items_total.load(Ordering::Relaxed)
     }
 
-    /// Bytes of files that were written or read.
+    /// Number of bytes of files written or read so far.
     pub fn bytes_done(&self) -> u64 {
         self.bytes_done.load(Ordering::Relaxed)
     }
 
-    /// Makes the work end soon, with `Cancelled`.
+    /// Makes the work end soon with `Cancelled`.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }

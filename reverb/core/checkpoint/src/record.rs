@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Records as TensorFlow frames them: length, checksum of the length, data, checksum of the data.
 
-/// Bytes in front of a record's data.
+/// Length of the header before a record's data.
 pub(crate) const HEADER_BYTES: usize = 12;
 
-/// Bytes behind a record's data.
+/// Length of the footer after a record's data.
 pub(crate) const FOOTER_BYTES: usize = 4;
 
 /// The checksum of a record: CRC-32C, rotated and shifted, so that a checksum of data that holds
@@ -27,7 +27,7 @@ pub(crate) fn put_record(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&checksum.to_le_bytes());
 }
 
-/// The length that a header claims, if its checksum agrees.
+/// The length in a header, if its checksum is correct.
 pub(crate) fn parse_header(header: &[u8; HEADER_BYTES]) -> Option<u64> {
     let [l0, l1, l2, l3, l4, l5, l6, l7, c0, c1, c2, c3] = *header;
     let length = [l0, l1, l2, l3, l4, l5, l6, l7];
@@ -35,7 +35,7 @@ pub(crate) fn parse_header(header: &[u8; HEADER_BYTES]) -> Option<u64> {
     (masked_crc(&length) == checksum).then(|| u64::from_le_bytes(length))
 }
 
-/// Bytes of a record from its header to its end.
+/// Length of a record, including header and footer.
 pub(crate) fn record_bytes(data_bytes: u64) -> u64 {
     data_bytes.saturating_add((HEADER_BYTES + FOOTER_BYTES) as u64)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writing a checkpoint while its tables go on.
+//! Saving a checkpoint while its tables stay in use.
 
 use std::fs::File;
 use std::io::Write;
@@ -25,13 +25,13 @@ use crate::record::put_record;
 use crate::settings;
 use crate::zlib::{Compressor, Piece, STREAM_HEADER, StreamChecksum};
 
-/// Items whose records are compressed together, some 400 kB of them.
+/// Number of items whose records are compressed together, about 400 kB.
 const ITEMS_PER_PIECE: usize = 4096;
 
 /// Chunks are compressed together up to this many bytes of data.
 const PIECE_BYTES: usize = 512 * 1024;
 
-/// Bytes that a chunk takes besides its data, about.
+/// Approximate size of a chunk's record besides its data.
 const CHUNK_HEADER_BYTES: usize = 64;
 
 /// Where to save.
@@ -39,12 +39,12 @@ const CHUNK_HEADER_BYTES: usize = 64;
 pub struct SaveOptions {
     /// The directory of checkpoints.
     pub root: PathBuf,
-    /// Group of checkpoints; there are none, so it must be empty.
+    /// Group of the checkpoint. Groups are not supported, so it must be empty.
     pub group: String,
-    /// Checkpoints that are kept, the new one included; at least 1. Those of other names do not
-    /// count and stay.
+    /// Number of checkpoints to keep, including the new one; at least 1. Checkpoints of servers
+    /// with other names do not count and are never deleted.
     pub keep_latest: usize,
-    /// The name of the server; checkpoints of one without a name have none.
+    /// The name of the server, if it has one. It is written into the checkpoint.
     pub name: Option<ServerName>,
 }
 
@@ -53,7 +53,7 @@ pub struct SaveOptions {
 pub struct Saved {
     /// Its directory.
     pub path: PathBuf,
-    /// Items in it.
+    /// Number of items in it.
     pub num_items: u64,
     /// Its size on disk.
     pub bytes: u64,
@@ -63,18 +63,17 @@ pub struct Saved {
     pub took: Duration,
 }
 
-/// Saves one moment of all `tables`. They are locked together only to note the moment; whatever
-/// happens to them while it is written is not part of it. On Linux it lowers the priority of its
-/// thread, for good.
+/// Saves a consistent snapshot of all `tables`. They are locked together only to begin the
+/// snapshot. Later changes are not part of it. On Linux this permanently lowers the priority of the
+/// calling thread.
 ///
-/// `held` is what this server has to itself; the new checkpoint is added, those that were deleted
-/// are taken out.
+/// Adds the new checkpoint to `held`, and removes deleted ones from it.
 ///
 /// # Errors
 ///
-/// `InvalidArgument` for a group; `FailedPrecondition` or `ResourceExhausted` with the path where
-/// the system refuses something; `Cancelled` if `progress` was cancelled. Nothing of the failed
-/// checkpoint stays, and older ones are as they were.
+/// `InvalidArgument` if `group` is not empty; `FailedPrecondition` or `ResourceExhausted` with the
+/// path if the system refuses an operation; `Cancelled` if `progress` was cancelled. After an error
+/// nothing of the new checkpoint remains, and older ones are unchanged.
 pub fn save(
     tables: &[Arc<Table>],
     options: &SaveOptions,
@@ -89,12 +88,12 @@ pub fn save(
     }
     let start = Instant::now();
     let partial = Partial::create(&options.root)?;
-    let moment = SnapshotCut::begin(tables)?;
-    let locked = moment.locked();
-    let num_items = moment.num_items();
+    let cut = SnapshotCut::begin(tables)?;
+    let locked = cut.locked();
+    let num_items = cut.num_items();
     progress.expect_items(num_items);
-    let snapshots = moment.copy();
-    // Not before: whoever waits for a table would wait for a thread that has stepped back.
+    let snapshots = cut.copy();
+    // Only now: during the snapshot, callers would wait for locks that a low-priority thread holds.
     lower_priority();
     let mut manifest = Manifest::new(options.name.clone());
     manifest.files.push(write_tables(&partial, &snapshots, progress)?);
@@ -103,7 +102,8 @@ pub fn save(
         chunks.add(&item.trajectory);
     }
     manifest.files.push(write_items(&partial, &snapshots, &chunks, progress)?);
-    // From here on chunks alone are needed, and what was removed from the tables can go.
+    // From here on only the chunks are needed. Items that were removed from the tables can be
+    // freed.
     drop(snapshots);
     manifest.files.push(write_chunks(&partial, &chunks, progress)?);
     drop(chunks);
@@ -162,7 +162,7 @@ fn write_items(
     file.finish(snapshots.iter().map(|snapshot| snapshot.items.len() as u64).sum())
 }
 
-/// What a thread that compresses works with: a compressor, and a buffer for records.
+/// The state of a compressing thread: a compressor, and a buffer for records.
 fn begin_thread() -> (Compressor, Vec<u8>) {
     lower_priority();
     (Compressor::new(), Vec::new())

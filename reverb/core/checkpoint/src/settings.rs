@@ -10,7 +10,7 @@ use reverb_wire::convert::table_config::{
 };
 use reverb_wire::generated as proto;
 
-/// What a checkpoint says about a table besides its items.
+/// The message for a table in a checkpoint, without its items.
 pub(crate) fn to_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
     let TableConfig { rate_limiter, .. } = &info.config;
     proto::PriorityTableCheckpoint {
@@ -39,7 +39,7 @@ pub(crate) fn to_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
 ///
 /// # Errors
 ///
-/// `InvalidArgument` that names what a table cannot have.
+/// `InvalidArgument` that names the invalid setting.
 pub(crate) fn to_config(message: &proto::PriorityTableCheckpoint) -> Result<TableConfig> {
     let rate_limiter = message.rate_limiter.unwrap_or_default();
     let config = TableConfig {
@@ -73,7 +73,7 @@ pub(crate) fn to_counters(message: &proto::PriorityTableCheckpoint) -> Counters 
     }
 }
 
-/// The settings in which a stored table differs from one in code: name, stored value, value in
+/// The settings that differ between a stored table and one in code: name, stored value, value in
 /// code.
 pub(crate) fn differences(
     stored: &proto::PriorityTableCheckpoint,
@@ -136,7 +136,7 @@ fn selector(
     to_selector(options).ok_or_else(|| Error::invalid_argument(format!("{which} is not set.")))
 }
 
-/// A limit in few digits: "none" is the largest double, which has 309.
+/// Formats a limit. The largest double, which has 309 digits, is "none".
 fn bound(value: f64) -> String {
     if value.abs() < 1e15 { value.to_string() } else { format!("{value:.5e}") }
 }

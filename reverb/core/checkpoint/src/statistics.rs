@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a checkpoint holds, in numbers, without keeping any of it.
+//! Statistics of a checkpoint, computed without keeping its data in memory.
 
 use std::sync::Arc;
 
@@ -13,26 +13,26 @@ use crate::blocks::Block;
 use crate::progress::Progress;
 use crate::stored::{Stored, to_chunk};
 
-/// Numbers about the items of a table; empty where there are no items.
+/// Statistics of the items of a table; empty if there are no items.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TableStatistics {
-    /// Distinct chunks that its items refer to.
+    /// Number of distinct chunks that its items refer to.
     pub num_chunks: u64,
-    /// Their encoded payloads, each once, in bytes.
+    /// Bytes of their encoded payloads, each counted once.
     pub chunk_bytes: u64,
-    /// The same, decoded.
+    /// The same for the decoded payloads.
     pub decoded_bytes: u64,
     /// Times of insertion, nanoseconds since 1970, in the order of the file.
     pub inserted_at_ns: Vec<i64>,
     /// Priorities, in the order of the file.
     pub priorities: Vec<f64>,
-    /// How often each was sampled.
+    /// How often each item was sampled.
     pub times_sampled: Vec<i32>,
-    /// Steps of the longest column of each.
+    /// Number of steps of the longest column of each item.
     pub lengths: Vec<u32>,
 }
 
-/// What of an item is counted.
+/// The part of an item that the statistics need.
 struct Entry {
     table: usize,
     inserted_at_ns: i64,
@@ -50,12 +50,12 @@ struct ChunkSize {
 }
 
 impl Stored {
-    /// Numbers about each table, in the order of `tables`. Reads and checks everything; blocks
+    /// Statistics of each table, in the order of `tables`. Reads and checks everything, and blocks
     /// meanwhile.
     ///
     /// # Errors
     ///
-    /// `DataLoss` with the file and the place if it is damaged.
+    /// `DataLoss` with the file and the position if it is damaged.
     pub fn statistics(&self, progress: &Arc<Progress>) -> Result<Vec<TableStatistics>> {
         progress.expect_items(self.num_items().unwrap_or(0));
         let mut sizes: HashMap<u64, ChunkSize> = HashMap::new();

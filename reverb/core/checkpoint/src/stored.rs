@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A complete checkpoint on disk: its tables, chunks and items, with all checksums.
+//! A complete checkpoint on disk: reads its tables, chunks and items, and verifies all checksums.
 
 use std::fs::File;
 use std::io;
@@ -25,10 +25,10 @@ use crate::pipeline::{in_order, num_threads};
 use crate::progress::Progress;
 use crate::settings;
 
-/// Attempts to open a latest checkpoint, while servers replace it by newer ones.
+/// Number of attempts to open the latest checkpoint while servers replace it by newer ones.
 pub(crate) const ATTEMPTS: usize = 5;
 
-/// A table as it was stored.
+/// A stored table.
 #[derive(Debug, Clone)]
 pub struct StoredTable {
     message: PriorityTableCheckpoint,
@@ -45,11 +45,11 @@ impl StoredTable {
         &self.message
     }
 
-    /// What it was made of.
+    /// Its settings.
     ///
     /// # Errors
     ///
-    /// `FailedPrecondition` if no table can have these settings.
+    /// `FailedPrecondition` if the settings are invalid.
     pub fn config(&self) -> Result<TableConfig> {
         settings::to_config(&self.message).map_err(|error| {
             let text = format!("The stored settings of table {}: {error}", self.name());
@@ -57,7 +57,7 @@ impl StoredTable {
         })
     }
 
-    /// What it had counted.
+    /// Its counters.
     pub fn counters(&self) -> Counters {
         settings::to_counters(&self.message)
     }
@@ -66,7 +66,7 @@ impl StoredTable {
 /// The chunks of a checkpoint by key.
 pub(crate) type ChunkMap = HashMap<u64, Chunk>;
 
-/// A checkpoint whose files are open. That nobody deletes it meanwhile is not needed.
+/// A checkpoint whose files are open. It may be deleted meanwhile.
 #[derive(Debug)]
 pub struct Stored {
     path: PathBuf,
@@ -75,13 +75,13 @@ pub struct Stored {
     chunks: Arc<File>,
     encoding: Encoding,
     manifest: Option<Manifest>,
-    /// Items that stand in the records of tables: a layout of early releases.
+    /// Items inside the records of tables, a layout of early releases.
     items_in_tables: Vec<(u32, Bytes)>,
 }
 
 impl Stored {
-    /// Opens a checkpoint, or the latest complete one of a directory of checkpoints: of the server
-    /// with that name, if one is given.
+    /// Opens a checkpoint, or the latest complete one in a directory of checkpoints. If a name is
+    /// given, it is the latest one of the server with that name.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl Stored {
         let (tables, chunks) = (open_file(&path, TABLES)?, open_file(&path, CHUNKS)?);
         let (tables, chunks) = (required(&path, TABLES, tables)?, required(&path, CHUNKS, chunks)?);
         let items = open_file(&path, ITEMS)?;
-        let encoding = Encoding::of_file(&path.join(TABLES), &tables)?;
+        let encoding = Encoding::from_file(&path.join(TABLES), &tables)?;
         let mut stored = Self {
             path,
             tables: Vec::new(),
@@ -143,7 +143,7 @@ impl Stored {
         &self.tables
     }
 
-    /// Items there are, if that can be known beforehand.
+    /// Number of items, if it is known before reading them.
     pub fn num_items(&self) -> Option<u64> {
         Some(self.manifest.as_ref()?.file(ITEMS)?.records)
     }
@@ -178,12 +178,12 @@ impl Stored {
         Ok(())
     }
 
-    /// Whether the number of records was written down, and so was checked.
+    /// Whether the manifest has the number of records, so that it was checked.
     pub(crate) fn is_counted(&self) -> bool {
         self.manifest.is_some()
     }
 
-    /// Compares the number of records with the one that was written down.
+    /// Compares the number of records with the one in the manifest.
     fn check_count(&self, name: &str, records: u64) -> Result<()> {
         let expected = self.manifest.as_ref().and_then(|it| it.file(name)).map(|it| it.records);
         match expected {
@@ -195,7 +195,8 @@ impl Stored {
         }
     }
 
-    /// Calls with every record of the chunks, in order; `parse` runs in several threads.
+    /// Applies `parse` to every record of the chunks in several threads, and passes the results on
+    /// in order.
     pub(crate) fn for_each_chunk<T: Send>(
         &self,
         progress: &Arc<Progress>,
@@ -213,7 +214,8 @@ impl Stored {
         self.check_count(CHUNKS, blocks.num_records())
     }
 
-    /// Calls with what `parse` makes of every block of items, in order; it runs in several threads.
+    /// Applies `parse` to every block of items in several threads, and passes the results on in
+    /// order.
     pub(crate) fn for_each_item_block<T: Send>(
         &self,
         progress: &Arc<Progress>,
@@ -228,15 +230,15 @@ impl Stored {
         self.check_num_items(blocks.num_records())
     }
 
-    /// Compares the number of items with the one that was written down.
+    /// Compares the number of items with the one in the manifest.
     pub(crate) fn check_num_items(&self, records: u64) -> Result<()> {
         self.check_count(ITEMS, records)
     }
 
-    /// All chunks, for items to refer to.
+    /// Reads all chunks, because items may refer to any of them.
     pub(crate) fn chunks(&self, progress: &Arc<Progress>) -> Result<ChunkMap> {
         let expected = self.manifest.as_ref().and_then(|it| it.file(CHUNKS));
-        // What is claimed is believed up to a point.
+        // The expected number may be wrong, so it reserves memory only up to a limit.
         let expected = expected.map_or(0, |it| it.records.min(1 << 22) as usize);
         let mut chunks = ChunkMap::with_capacity(expected);
         let mut num_lost = 0;
@@ -258,7 +260,7 @@ impl Stored {
         Ok(chunks)
     }
 
-    /// Calls with every item and the position of its table, in order.
+    /// Calls `each` with every item and the position of its table, in order.
     pub(crate) fn for_each_item(
         &self,
         progress: &Arc<Progress>,
@@ -272,7 +274,7 @@ impl Stored {
         self.for_each_item_block(progress, parse, |(table, item)| each(table, item))
     }
 
-    /// The items that stand in the records of tables, with the positions of their tables.
+    /// The items inside the records of tables, with the positions of their tables.
     pub(crate) fn items_in_tables(&self, chunks: &ChunkMap) -> Result<Vec<(usize, StoredItem)>> {
         let mut memo = TensorMemo::default();
         let items = self.messages_in_tables().map(|(table, message)| {
@@ -287,7 +289,7 @@ impl Stored {
         items.collect()
     }
 
-    /// The same as they stand there.
+    /// The same items as encoded messages.
     pub(crate) fn messages_in_tables(&self) -> impl Iterator<Item = (usize, &Bytes)> {
         self.items_in_tables.iter().map(|(table, message)| (*table as usize, message))
     }
@@ -316,7 +318,7 @@ impl Stored {
         parsed.collect()
     }
 
-    /// Where in `tables` the one with this name is.
+    /// The position in `tables` of the table with this name.
     pub(crate) fn position_of(&self, table: &str) -> Result<usize> {
         self.tables.iter().position(|known| known.name() == table).ok_or_else(|| {
             Error::data_loss(format!("the item is of table '{table}', which {TABLES} lacks."))
@@ -324,7 +326,7 @@ impl Stored {
     }
 }
 
-/// Parses blocks in several threads, and passes what comes of them to `each` in order.
+/// Parses blocks in several threads, and passes the results to `each` in order.
 fn for_each_block<T: Send>(
     blocks: &mut Blocks,
     progress: &Progress,
@@ -341,7 +343,7 @@ fn for_each_block<T: Send>(
     )
 }
 
-/// Reads an item and checks what it refers to.
+/// Reads an item and checks its references.
 fn to_item(
     raw: &RawItem<'_>,
     message: &[u8],
@@ -358,7 +360,7 @@ fn to_item(
         })
     };
     let trajectory = if raw.has_deprecated_references {
-        legacy::trajectory_of_item(message, find)?
+        legacy::item_trajectory(message, find)?
     } else {
         raw.trajectory(find)?
     };
@@ -379,7 +381,7 @@ pub(crate) fn to_chunk(record: &Record<'_>, block: &Block) -> Result<Chunk> {
         if !raw.has_deprecated_data {
             return Ok(raw.to_chunk(block.bytes(), Sharing::Stored));
         }
-        let data = legacy::payload_of_chunk(record.data, !raw.data.is_empty())?;
+        let data = legacy::chunk_payload(record.data, !raw.data.is_empty())?;
         Ok(Chunk::from_slice(raw.key, raw.range, raw.delta, &data))
     };
     parse().map_err(|error: Error| record.damaged(error.message()))
@@ -402,7 +404,7 @@ fn missing(path: &Path) -> Error {
     damaged(path, "as a whole", "it is not there.")
 }
 
-/// Whether a failure to read means that the checkpoint was deleted meanwhile.
+/// Whether a read failed because the checkpoint was deleted meanwhile.
 pub(crate) fn is_gone(path: &Path) -> bool {
     matches!(is_complete(path), Ok(false))
 }

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One zlib stream (RFC 1950) made of pieces that are compressed by several threads.
+//! One zlib stream (RFC 1950) from pieces that several threads compress.
 //!
-//! A piece is deflated on its own and ends at a byte (a "sync flush"), so that pieces can follow
-//! each other; what is lost is a dictionary of 32 KiB at the beginning of each.
+//! Each piece is deflated on its own and ends at a byte boundary (a "sync flush"), so that pieces
+//! can be concatenated. The cost is that each piece starts with an empty dictionary of 32 KiB.
 
 use flate2::{Compress, Compression, FlushCompress};
 
-/// How hard to try: what a higher level gains in size costs several times as much time.
+/// Compression level. A higher one saves little space and takes several times as long.
 const LEVEL: u32 = 3;
 
-/// How much of a piece is tried before all of it is.
+/// This much of a piece is compressed first, to decide whether compressing all of it pays.
 const TRIAL_BYTES: usize = 32 * 1024;
 
 /// Longest stored block of the format.
 const MAX_STORED_BYTES: usize = 65_535;
 
-/// The two bytes in front of every stream: deflate with a window of 32 KiB, default level.
+/// The two bytes at the start of every stream: deflate with a window of 32 KiB, default level.
 pub(crate) const STREAM_HEADER: [u8; 2] = [0x78, 0x9c];
 
-/// A last block without content.
+/// An empty last block.
 const LAST_BLOCK: [u8; 2] = [0x03, 0x00];
 
 /// A compressed piece.
@@ -29,7 +29,7 @@ pub(crate) struct Piece {
     checksum: u32,
 }
 
-/// Compresses pieces; one for each thread.
+/// Compresses pieces. Each thread has its own.
 #[derive(Debug)]
 pub(crate) struct Compressor(Compress);
 
@@ -42,7 +42,7 @@ impl Compressor {
         let checksum = simd_adler32::adler32(&raw);
         let trial = &raw[..raw.len().min(TRIAL_BYTES)];
         let mut bytes = self.deflate(trial);
-        // Frames that are compressed already and random numbers get no smaller.
+        // Data that is compressed already, and random numbers, do not get smaller.
         if bytes.len() > trial.len() - trial.len() / 32 {
             bytes.clear();
             put_stored(&mut bytes, raw);
@@ -67,7 +67,7 @@ impl Compressor {
     }
 }
 
-/// Appends blocks that are not compressed; they begin and end at bytes.
+/// Appends uncompressed blocks, which begin and end at byte boundaries.
 fn put_stored(out: &mut Vec<u8>, raw: &[u8]) {
     out.reserve(raw.len() + 5 * raw.len().div_ceil(MAX_STORED_BYTES));
     for block in raw.chunks(MAX_STORED_BYTES) {
@@ -99,8 +99,8 @@ impl StreamChecksum {
     }
 }
 
-/// Adler-32 of two byte strings put together, from that of each and the length of the second: the
-/// low half is the sum of the bytes plus one, the high half the sum of all low halves.
+/// Adler-32 of two concatenated byte strings, from the checksum of each and the length of the
+/// second. The low half is the sum of the bytes plus one, the high half the sum of all low halves.
 fn adler32_of_both(first: u32, second: u32, second_bytes: u64) -> u32 {
     const BASE: u64 = 65_521;
     let (low, high) = (u64::from(first & 0xffff), u64::from(first >> 16));
@@ -132,12 +132,12 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_without_pieces_is_the_empty_one_of_the_original() {
+    fn a_stream_without_pieces_is_dm_reverbs_empty_one() {
         assert_eq!(stream(&[]), [0x78, 0x9c, 0x03, 0, 0, 0, 0, 1]);
     }
 
     #[test]
-    fn what_does_not_compress_is_stored() {
+    fn incompressible_data_is_stored() {
         let noise: Vec<u8> = (0..200_000u32)
             .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
             .map(|byte| byte ^ rand::random::<u8>())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is saved is what is loaded, and what is damaged is not loaded.
+//! Loaded tables equal the saved ones, and damaged checkpoints are not loaded.
 #![allow(clippy::unwrap_used, reason = "tests may")]
 
 use std::fs;
@@ -57,13 +57,13 @@ fn insert(table: &Table, key: u64, chunk: &Chunk) {
     let name = table.name().into();
     let priority = key as f64 / 2.0;
     let item = NewItem { key, table: name, priority, times_sampled: 0, trajectory };
-    let confirm: Arc<dyn Confirm> = Arc::new(Nobody);
+    let confirm: Arc<dyn Confirm> = Arc::new(IgnoreConfirm);
     table.insert(vec![item], &confirm).unwrap();
 }
 
-struct Nobody;
+struct IgnoreConfirm;
 
-impl Confirm for Nobody {
+impl Confirm for IgnoreConfirm {
     fn confirmed(&self, _keys: &[u64]) {}
 
     fn failed(&self, error: Error) {
@@ -83,7 +83,7 @@ fn all(table: &Table) -> Vec<Sampled> {
     }
 }
 
-/// Everything of a table that a checkpoint keeps, as text.
+/// All parts of a table that a checkpoint stores, as text.
 fn content(table: &Table) -> String {
     let info = table.info();
     let counters = (info.num_inserts, info.num_samples, info.num_deletes, info.num_unique_samples);
@@ -139,7 +139,7 @@ fn tables_come_back_as_they_were() {
 }
 
 #[test]
-fn chunks_of_one_key_stay_apart() {
+fn different_chunks_of_one_key_stay_different() {
     let root = tempfile::tempdir().unwrap();
     let saved = tables(10);
     insert(&saved[0], 1, &chunk(7, &[1, 2, 3]));
@@ -168,7 +168,7 @@ fn a_cancelled_save_leaves_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Whatever becomes of the files, it is an error or makes no difference, and never a panic.
+    /// A damaged file is an error or makes no difference, and never causes a panic.
     #[test]
     fn damage_is_never_loaded(
         file in 0..4usize,
