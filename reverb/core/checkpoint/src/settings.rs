@@ -79,8 +79,8 @@ pub(crate) fn differences(
     stored: &proto::PriorityTableCheckpoint,
     code: &TableConfig,
 ) -> Vec<(&'static str, String, String)> {
-    // All fields are named, so that the compiler leads whoever adds an option here. A seed is not
-    // stored.
+    // The pattern is exhaustive, so that the compiler points here when an option is added. The seed
+    // is not stored.
     let TableConfig {
         name: _,
         sampler,

@@ -30,7 +30,7 @@ pub const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflect
 /// The same with the service's older name.
 pub const OLD_REFLECTION: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
-/// All of them. A test compares the list with the services of the `.proto` files.
+/// All paths. A test compares the list with the services of the `.proto` files.
 pub const ALL: [&str; 13] = [
     INSERT_STREAM,
     SAMPLE_STREAM,

@@ -89,9 +89,9 @@ impl Pool {
         // A server that does not answer must leave time for the others.
         let each = limit.div_f64(servers.len() as f64).min(CONNECT_TIMEOUT);
         let first = self.next_server.fetch_add(1, Ordering::Relaxed) % servers.len();
-        let in_turn = || servers[first..].iter().chain(&servers[..first]);
+        let rotated = || servers[first..].iter().chain(&servers[..first]);
         let (tried_last, tried_first): (Vec<_>, Vec<_>) =
-            in_turn().partition(|server| servers.len() > 1 && server.is_backing_off());
+            rotated().partition(|server| servers.len() > 1 && server.is_backing_off());
         let mut failures = Vec::new();
         for server in tried_first.into_iter().chain(tried_last) {
             match server.connection(each, self.keepalive).await {
