@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Latencies and throughput between a client and a server over loopback, and in the process:
+//! Measures latency and throughput between a client and a server, over loopback and in process:
 //! `cargo run --release -p reverb-server --example measure [-- host:port]`. With an address it
 //! measures against a server in another process (`--example serve`).
 //!
-//! `MAX_SIZE` bounds the table, `ONLY` picks one of the throughputs: small, Atari, "400 kB".
+//! `MAX_SIZE` bounds the table, `ONLY` selects one throughput case: small, Atari or "400 kB".
 
 use std::error::Error;
 use std::sync::Arc;
@@ -102,12 +102,12 @@ async fn measure(name: &str, transport: &dyn Transport) -> Outcome<()> {
         transport.reset("fifo").await?;
         let mut confirmed = 0;
         let batches = batches * repeats;
-        // Each batch is sent several times under new keys: preparing them is not what is measured.
+        // Each batch is sent several times under new keys. Preparing the batches is not measured.
         let prepared: Vec<InsertBatch> =
             (0..batches / repeats).map(|_| batch(&mut keys, per_batch, bytes)).collect();
         let start = Instant::now();
         for at in 0..batches {
-            insert.sink.send(again(&prepared[at % prepared.len()], &mut keys)).await?;
+            insert.sink.send(with_new_keys(&prepared[at % prepared.len()], &mut keys)).await?;
             while let Ok(keys) = insert.confirmations.try_recv() {
                 confirmed += keys?.len();
             }
@@ -147,7 +147,7 @@ fn percentiles(times: &mut Vec<Duration>) -> String {
 }
 
 /// The same chunks in new items.
-fn again(batch: &InsertBatch, keys: &mut KeyGenerator) -> InsertBatch {
+fn with_new_keys(batch: &InsertBatch, keys: &mut KeyGenerator) -> InsertBatch {
     let items = batch.items.iter().map(|item| NewItem { key: keys.next_key(), ..item.clone() });
     InsertBatch { chunks: batch.chunks.clone(), items: items.collect(), keep_chunk_keys: vec![] }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A server with a few tables, to try clients of any language on: `cargo run -p reverb-server
+//! A server with a few tables, for trying out clients in any language: `cargo run -p reverb-server
 //! --example serve -- 8000`.
 
 use std::error::Error;
@@ -53,7 +53,7 @@ fn table(
     }
 }
 
-/// `MAX_SIZE` bounds the tables that are no queues.
+/// `MAX_SIZE` bounds the tables that are not queues.
 fn max_size() -> i64 {
     std::env::var("MAX_SIZE").ok().and_then(|text| text.parse().ok()).unwrap_or(1_000_000)
 }

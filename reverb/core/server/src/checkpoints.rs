@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When a server saves its tables, and what became of it.
+//! When a server saves its tables, and the status of its saves.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,27 +17,28 @@ use tokio::sync::oneshot;
 use reverb_rpc::server::stopping;
 
 /// How often progress is logged.
-const LOG_EVERY: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How often a thread looks whether a save has ended that it waits for.
+/// How often a thread polls for the end of a save.
 const END_POLL: Duration = Duration::from_millis(5);
 
 /// Where and when a server saves its tables.
 #[derive(Debug, Clone)]
 pub struct CheckpointOptions {
-    /// The directory of checkpoints; a new temporary one, made by the first save, if absent.
+    /// The directory of checkpoints. If absent, the first save makes a temporary one.
     pub root: Option<PathBuf>,
-    /// Group of checkpoints; there are none, so saving fails unless it is empty.
+    /// The checkpoint group. There are no groups, so saving fails unless it is empty.
     pub group: String,
-    /// Checkpoints that are kept; at least 1.
+    /// How many checkpoints are kept; at least 1.
     pub keep_latest: usize,
-    /// Time from the beginning of one save to the next; none without being asked if absent.
+    /// Time from the start of one save to the next. If absent, there are no periodic saves.
     pub interval: Option<Duration>,
-    /// The name that stands in the checkpoints, so that others of the directory are left alone.
+    /// The server name that is written into its checkpoints. Checkpoints of other servers in the
+    /// directory are left alone.
     pub name: Option<ServerName>,
-    /// What the tables were loaded from.
+    /// The checkpoint that the tables were loaded from.
     pub restored_from: Option<PathBuf>,
-    /// What the server has to itself until it stops; locked while a checkpoint is written.
+    /// What the server holds exclusively until it stops; locked while a checkpoint is written.
     pub held: Arc<tokio::sync::Mutex<Held>>,
 }
 
@@ -55,7 +56,7 @@ impl Default for CheckpointOptions {
     }
 }
 
-/// Saves, one after another, and remembers how it went.
+/// Runs saves one after another, and remembers the outcome of the last.
 pub(crate) struct Checkpoints {
     options: CheckpointOptions,
     runtime: Handle,
@@ -64,7 +65,7 @@ pub(crate) struct Checkpoints {
 
 #[derive(Default)]
 struct State {
-    /// Of the one that is being written, or of the last one.
+    /// Of the save in progress, or of the last one.
     progress: Arc<Progress>,
     is_saving: bool,
     is_stopped: bool,
@@ -91,9 +92,9 @@ impl Checkpoints {
         Arc::new(Self { options, runtime, state: Mutex::default() })
     }
 
-    /// Saves the tables as of a moment after this call. Waits for saves that were asked for before.
+    /// Saves the tables as of a moment after this call. Waits for earlier saves to end.
     ///
-    /// Goes on when it is dropped, for others count on what was begun.
+    /// The save continues when the future is dropped: other callers may rely on it.
     pub(crate) async fn save(self: &Arc<Self>, tables: &[Arc<Table>]) -> Result<String> {
         let (this, tables) = (Arc::clone(self), tables.to_vec());
         let saving = self.runtime.spawn(async move {
@@ -106,15 +107,15 @@ impl Checkpoints {
             let options = this.save_options();
             let (sender, saved) = oneshot::channel();
             let checkpoints = Arc::clone(&this);
-            // A thread of its own, because it lowers its priority for good.
+            // It needs its own thread because it lowers the thread's priority for good.
             let thread = std::thread::Builder::new().name("reverb-save".to_owned());
             let thread = thread.spawn(move || {
                 let saved = save(&tables, &options, &progress, &mut held);
-                // The server may have stopped without waiting any longer.
+                // The server may have stopped without waiting for the end of this save.
                 if checkpoints.state.lock().is_stopped {
                     *held = Held::default();
                 }
-                // Somebody waits, as long as the runtime lives.
+                // The receiver lives as long as the runtime.
                 let _ = sender.send(saved);
             });
             let saved = match thread {
@@ -127,7 +128,7 @@ impl Checkpoints {
         saving.await.unwrap_or_else(|_| Err(lost()))
     }
 
-    /// What there is to tell.
+    /// The status that clients can ask for.
     pub(crate) fn status(&self) -> CheckpointStatusResponse {
         let state = self.state.lock();
         let latest = state.latest.as_ref();
@@ -148,15 +149,15 @@ impl Checkpoints {
         }
     }
 
-    /// Ends the save that is under way, and begins no other.
+    /// Cancels the save in progress, and refuses new ones.
     pub(crate) fn cancel(&self) {
         let mut state = self.state.lock();
         state.is_stopped = true;
         state.progress.cancel();
     }
 
-    /// Blocks until nothing is written any more, at most for `limit`. From then on other servers
-    /// may load and delete what this one wrote, and have its name.
+    /// Blocks until no save is in progress, at most for `limit`. After that, other servers may load
+    /// and delete this server's checkpoints, and use its name.
     pub(crate) fn wait_for_end(&self, limit: Duration) {
         let start = Instant::now();
         loop {
@@ -223,7 +224,7 @@ impl Checkpoints {
     }
 }
 
-/// Makes a directory for nobody but this user.
+/// Makes a directory that only this user can access.
 fn temporary_directory() -> Result<PathBuf> {
     let path = std::env::temp_dir().join(format!("reverb-{:016x}", rand::random::<u64>()));
     let mut builder = std::fs::DirBuilder::new();
@@ -237,10 +238,10 @@ fn temporary_directory() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Logs how far a save is, now and then.
+/// Logs the progress of a save periodically.
 async fn log_progress(progress: Arc<Progress>) {
     loop {
-        tokio::time::sleep(LOG_EVERY).await;
+        tokio::time::sleep(LOG_INTERVAL).await;
         log::info!(
             "checkpoint: {} of {} items and {} bytes are written",
             progress.items_done(),
@@ -250,15 +251,13 @@ async fn log_progress(progress: Arc<Progress>) {
     }
 }
 
-/// A path in a message, where it is text.
+/// A path as text, for a message.
 fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
 fn no_thread(error: &std::io::Error) -> Error {
-    Error::resource_exhausted(format!(
-        "Checkpoint: the system gives no thread to write it: {error}."
-    ))
+    Error::resource_exhausted(format!("Checkpoint: cannot start a thread to write it: {error}."))
 }
 
 fn lost() -> Error {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The health service of gRPC, by which load balancers and orchestrators ask whether to send work.
+//! gRPC's health service. Load balancers and orchestrators ask it whether to send requests here.
 //!
-//! A server opens its port when its tables are ready, so it is either serving or about to end.
+//! A server opens its port when its tables are ready, so it is either serving or shutting down.
 
 use reverb_data::{Error, Result};
 use reverb_rpc::Message;
@@ -14,7 +14,7 @@ use reverb_wire::generated::grpc::health::{HealthCheckRequest, HealthCheckRespon
 use crate::reflection;
 use crate::service::Service;
 
-/// Answers `Check`, to its status.
+/// Answers `Check` with one status.
 pub(crate) async fn check(
     service: &Service,
     mut reader: MessageReader,
@@ -28,8 +28,8 @@ pub(crate) async fn check(
     Ok(Status::ok())
 }
 
-/// Answers `Watch`: sends the state now and when it changes, until the server stops or the caller
-/// has gone.
+/// Answers `Watch`: sends the status now and on every change, until the server stops or the caller
+/// disconnects.
 pub(crate) async fn watch(
     service: &Service,
     mut reader: MessageReader,
@@ -50,7 +50,7 @@ pub(crate) async fn watch(
     }
 }
 
-/// The empty name stands for the server as a whole.
+/// The empty name means the server as a whole.
 fn is_known(service: &str) -> bool {
     service.is_empty() || reflection::services().any(|name| name == service)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The insert stream: chunks and items in, keys of inserted items out.
+//! The insert stream: receives chunks and items, sends the keys of inserted items.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,25 +21,25 @@ use crate::service::Service;
 
 /// One writer's stream.
 ///
-/// It holds the chunks that the writer may still refer to. Items share them, so what no item refers
-/// to is gone as soon as the writer lets go of it, or ends.
+/// The chunks that the writer may still refer to. Items share them, so a chunk without items is
+/// freed as soon as the writer releases it or the stream ends.
 pub(crate) struct InsertStream<'a> {
     service: &'a Service,
     held: HashMap<u64, Chunk>,
-    /// An empty map with room, to sort out what is kept.
+    /// An empty map that keeps its capacity, for filtering the held chunks.
     spare: HashMap<u64, Chunk>,
     inbox: Arc<Inbox>,
     confirm: Arc<dyn Confirm>,
-    /// Items that wait for their confirmation.
+    /// Items that are not confirmed yet.
     unconfirmed: usize,
 }
 
-/// Whether the next message is read.
+/// Whether the stream reads the next message.
 enum Reading {
     Open,
-    /// The table of the last item has enough to do; until the future is done.
+    /// The table of the last item is over its limit; reading resumes when the future completes.
     Paused(Pin<Box<dyn Future<Output = ()> + Send>>),
-    /// The writer has ended its half.
+    /// The writer has closed its half of the stream.
     Ended,
 }
 
@@ -64,20 +64,21 @@ impl<'a> InsertStream<'a> {
         }
     }
 
-    /// Serves the stream until the writer ends it and all its items are confirmed.
+    /// Serves the stream until the writer closes its half and all items are confirmed.
     pub(crate) async fn run(
         mut self,
         reader: MessageReader,
         responder: &mut Responder,
     ) -> Result<()> {
         let result = self.serve(reader, responder).await;
-        // What was inserted before the stream failed is confirmed all the same.
+        // Items that were inserted before the stream failed are confirmed too.
         let keys = self.inbox.take_keys();
         if !keys.is_empty() {
             let _ = responder.send_now(encode_confirmation(&keys));
         }
         if self.unconfirmed > 0 && responder.is_peer_gone() {
-            // A writer that comes back sends them again. They must not be there twice.
+            // The writer will reconnect and send its queued items again. Cancel them here to avoid
+            // duplicates.
             for table in self.service.tables.all() {
                 table.cancel_inserts(&self.confirm);
             }
@@ -88,8 +89,8 @@ impl<'a> InsertStream<'a> {
     async fn serve(&mut self, mut reader: MessageReader, responder: &mut Responder) -> Result<()> {
         let mut reading = Reading::Open;
         loop {
-            // Keys that come while a message is written wait for the next one: under load, many
-            // share a message.
+            // Keys that arrive while a message is written wait for the next one, so under load many
+            // keys share a message.
             let keys = self.inbox.take_keys();
             if !keys.is_empty() {
                 self.unconfirmed = self.unconfirmed.saturating_sub(keys.len());
@@ -148,7 +149,7 @@ impl<'a> InsertStream<'a> {
         }
     }
 
-    /// Takes a message; gives the table of its last item.
+    /// Processes a message; returns the table of its last item.
     fn process(&mut self, message: Bytes) -> Result<Option<Arc<Table>>> {
         let request = InsertRequest::parse(message)?;
         if request.num_chunks() == 0 && request.num_items() == 0 {
@@ -160,7 +161,7 @@ impl<'a> InsertStream<'a> {
         }
         for chunk in request.chunks() {
             let chunk = chunk?;
-            // Writers repeat chunks; the first bytes of a key win.
+            // Writers repeat chunks; the first data of a key is kept.
             self.held
                 .entry(chunk.key)
                 .or_insert_with(|| chunk.to_chunk(request.message(), Sharing::Stored));
@@ -173,8 +174,8 @@ impl<'a> InsertStream<'a> {
         Ok(table)
     }
 
-    /// Inserts items in order, those for the same table together. Items before one that is refused
-    /// stay.
+    /// Inserts items in order, and groups those for the same table. If one is refused, the items
+    /// before it stay.
     fn insert_items(&mut self, request: &InsertRequest) -> Result<Option<Arc<Table>>> {
         let mut run: Vec<NewItem> = Vec::with_capacity(request.num_items().min(1024));
         let mut table: Option<&Arc<Table>> = None;
@@ -227,7 +228,7 @@ impl<'a> InsertStream<'a> {
         Ok((item, table))
     }
 
-    /// Lets go of all held chunks but `keys`, which must be held and differ from each other.
+    /// Releases all held chunks except `keys`, which must be held and distinct.
     fn keep(&mut self, keys: &[u64]) -> Result<()> {
         for key in keys {
             if let Some(chunk) = self.held.remove(key) {
@@ -248,7 +249,7 @@ impl<'a> InsertStream<'a> {
     }
 }
 
-/// Inserts items; gives their number.
+/// Inserts items; returns how many.
 fn insert(table: &Table, items: Vec<NewItem>, confirm: &Arc<dyn Confirm>) -> Result<usize> {
     let count = items.len();
     table.insert(items, confirm)?;
@@ -262,7 +263,7 @@ fn wait_for_room(table: Arc<Table>) -> Reading {
     Reading::Paused(Box::pin(async move { table.wait_for_insert_room().await }))
 }
 
-/// Where tables report what became of a stream's items.
+/// Where tables report the outcome of a stream's items.
 #[derive(Debug, Default)]
 struct Inbox {
     content: Mutex<InboxContent>,

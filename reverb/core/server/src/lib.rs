@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A server of tables, over gRPC and to callers in its own process.
+//! A server of tables, over gRPC and for callers in its own process.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A server in the same process, reached by calls: no socket, no messages, no copies.
+//! A server in the same process, reached by function calls: no socket, no messages, no copies.
 
 mod scan;
 
@@ -21,14 +21,14 @@ use tokio::sync::mpsc;
 use crate::service::Service;
 use reverb_rpc::server::stopping;
 
-/// Samples that are taken from a table in one go; bounds how long its lock is held.
+/// Maximum number of samples per lock of a table; bounds how long the lock is held.
 const MAX_BATCH: usize = 4096;
 
-/// A lock that somebody holds while the process forks stays locked in the child, so the two use
-/// different ones.
+/// A lock that another thread holds during a fork stays locked in the child. So parent and child
+/// use different locks.
 const REGISTRIES: usize = 64;
 
-/// The servers of this process by port.
+/// The servers of this process, by port.
 fn registry() -> &'static Mutex<BTreeMap<u16, Registered>> {
     static ALL: [Mutex<BTreeMap<u16, Registered>>; REGISTRIES] =
         [const { Mutex::new(BTreeMap::new()) }; REGISTRIES];
@@ -37,11 +37,11 @@ fn registry() -> &'static Mutex<BTreeMap<u16, Registered>> {
 
 struct Registered {
     service: Weak<Service>,
-    /// A forked child has the memory of a server but none of its threads.
+    /// A forked child has a server's memory but none of its threads.
     process: u32,
 }
 
-/// Makes a server known, if it is reached by a loopback address.
+/// Registers a server if a loopback address reaches it.
 pub(crate) fn register(port: u16, host: Option<&str>, service: &Arc<Service>) {
     let is_reached = host.is_none_or(|host| HostPort { host: host.to_owned(), port }.is_loopback());
     if is_reached {
@@ -50,7 +50,7 @@ pub(crate) fn register(port: u16, host: Option<&str>, service: &Arc<Service>) {
     }
 }
 
-/// Forgets a server, unless another one has its port by now.
+/// Removes a server, unless another one has taken its port.
 pub(crate) fn unregister(port: u16, service: &Arc<Service>) {
     let mut registry = registry().lock();
     if registry.get(&port).is_some_and(|it| std::ptr::eq(it.service.as_ptr(), &raw const **service))
@@ -59,7 +59,7 @@ pub(crate) fn unregister(port: u16, service: &Arc<Service>) {
     }
 }
 
-/// The way to the server that runs on `port` in this process, if there is one.
+/// A transport to the server that listens on `port` in this process, if there is one.
 pub fn local_transport(port: u16) -> Option<Arc<dyn Transport>> {
     let service = {
         let registry = registry().lock();
@@ -70,13 +70,13 @@ pub fn local_transport(port: u16) -> Option<Arc<dyn Transport>> {
         .then(|| Arc::new(LocalTransport::new(&service, port)) as Arc<dyn Transport>)
 }
 
-/// The service of a server that clients do not keep alive: they may outlive it by far, and its
+/// A reference to a server that does not keep it alive: clients may outlive it by far, and its
 /// tables can be large.
 #[derive(Clone)]
 struct LocalService(Weak<Service>);
 
 impl LocalService {
-    /// The service, if the server still runs.
+    /// The service, if the server is still running.
     fn get(&self) -> Result<Arc<Service>> {
         let service = self.0.upgrade().filter(|service| !service.stop.is_stopped());
         service.ok_or_else(stopping)
@@ -165,14 +165,15 @@ impl Transport for LocalTransport {
     }
 }
 
-/// Passes on what tables report. The channel closes when the sink and all queued items are gone.
+/// Forwards the confirmations of tables. The channel closes when the sink and all queued items are
+/// gone.
 struct Confirmer {
     sender: mpsc::UnboundedSender<Result<Vec<u64>>>,
 }
 
 impl Confirm for Confirmer {
     fn confirmed(&self, keys: &[u64]) {
-        // Nobody listens any more: the items stay all the same.
+        // A closed receiver is fine: the items stay inserted.
         let _ = self.sender.send(Ok(keys.to_vec()));
     }
 
@@ -184,7 +185,7 @@ impl Confirm for Confirmer {
 struct LocalInsertSink {
     service: LocalService,
     confirm: Arc<dyn Confirm>,
-    /// The table of the last item, which says when there is room for more.
+    /// The table of the last item; it signals when there is room for more.
     last_table: Option<Weak<Table>>,
 }
 
@@ -218,7 +219,7 @@ impl InsertSink for LocalInsertSink {
 struct LocalSampleStream {
     service: LocalService,
     requests: VecDeque<LocalRequest>,
-    /// Why the stream has ended. It stays so, as a stream over the network would.
+    /// Why the stream ended. Later calls return it again, as on a stream over the network.
     failure: Option<Error>,
 }
 

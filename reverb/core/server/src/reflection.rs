@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The reflection service of gRPC: tools such as `grpcurl` learn the calls and messages from it.
+//! gRPC's reflection service: tools such as `grpcurl` use it to list calls and messages.
 //!
-//! The messages of `grpc.reflection.v1` and of `v1alpha`, its older name, are the same.
+//! `grpc.reflection.v1` and its older name `v1alpha` have the same messages.
 
 use std::sync::LazyLock;
 
@@ -31,7 +31,7 @@ pub(crate) fn services() -> impl Iterator<Item = &'static str> {
     DIRECTORY.services.iter().map(String::as_str)
 }
 
-/// Answers every request with one response, until the caller ends its half.
+/// Answers every request with one response, until the caller closes its half.
 pub(crate) async fn run(
     service: &Service,
     mut requests: MessageReader,
@@ -49,7 +49,7 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Where every name is declared.
+/// Maps every name to the file that declares it.
 struct Directory {
     files: Vec<File>,
     /// Positions in `files`.
@@ -59,7 +59,7 @@ struct Directory {
 }
 
 struct File {
-    /// As it travels.
+    /// The serialized descriptor.
     descriptor: Bytes,
     dependencies: Vec<usize>,
 }
@@ -81,7 +81,7 @@ impl Directory {
         directory
     }
 
-    /// Adds a file; those it depends on are there already.
+    /// Adds a file, after the files it depends on.
     fn add(&mut self, file: &FileDescriptorProto) {
         let at = self.files.len();
         self.by_symbol.extend(symbols(file).into_iter().map(|symbol| (symbol, at)));
@@ -119,7 +119,7 @@ impl Directory {
         }
     }
 
-    /// A file and all that it needs, each once.
+    /// A file and all its dependencies, each once.
     fn with_dependencies(&self, at: usize) -> MessageResponse {
         let mut order = vec![at];
         let mut next = 0;
@@ -142,7 +142,7 @@ fn failure(code: Code, error_message: String) -> MessageResponse {
     MessageResponse::ErrorResponse(ErrorResponse { error_code: code as i32, error_message })
 }
 
-/// Full names of all that a file declares.
+/// Full names of all symbols that a file declares.
 fn symbols(file: &FileDescriptorProto) -> Vec<String> {
     let mut names = Vec::new();
     for service in &file.service {
@@ -164,7 +164,7 @@ fn message_symbols(scope: &str, message: &DescriptorProto, names: &mut Vec<Strin
     names.push(scope);
 }
 
-/// The values of an enum are names beside it, not inside it.
+/// An enum's values are named in its parent scope, not inside the enum.
 fn enum_symbols(scope: &str, item: &EnumDescriptorProto, names: &mut Vec<String>) {
     names.extend(item.value.iter().map(|value| join(scope, value.name())));
     names.push(join(scope, item.name()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From the path of a call to the code that answers it.
+//! Routes the path of a call to its handler.
 
 use std::sync::Arc;
 
@@ -85,8 +85,8 @@ async fn server_info(
     }))
 }
 
-/// dm-reverb's server hands a pointer to clients of its own process here. An empty answer sends
-/// them to the streams.
+/// A dm-reverb server returns a pointer to clients in its own process here. An empty response makes
+/// them use the streams.
 async fn initialize_connection(
     service: &Service,
     mut reader: MessageReader,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The sample stream: requests in, exactly as many samples out, in order.
+//! The sample stream: receives requests and sends exactly the requested number of samples, in
+//! order.
 
 use std::time::Duration;
 
@@ -11,11 +12,10 @@ use reverb_wire::generated::SampleStreamRequest;
 
 use crate::service::Service;
 
-/// Samples that are taken from a table in one go at first; twice as many after every batch that
-/// came in full.
+/// Number of samples taken from a table per lock at first; it doubles after every full batch.
 const FIRST_BATCH: usize = 128;
 
-/// Serves the stream until the reader ends its half, request by request.
+/// Serves the stream, request by request, until the reader closes its half.
 pub(crate) async fn run(
     service: &Service,
     mut requests: MessageReader,
@@ -47,9 +47,10 @@ async fn serve_request(
     let mut encoder = SampleEncoder::new();
     let mut messages = Vec::new();
     while remaining > 0 {
-        // A batch of the reader's is taken in one go, so that it is checked as a whole.
+        // A batch of the reader is taken under one lock, so that it is checked as a whole.
         let wanted = batch.max(stacking.map_or(0, Stacking::missing)).min(remaining);
-        // The timeout is for each batch: what has been sent does not shorten the wait for the rest.
+        // The timeout applies to each batch: samples that were already sent do not shorten the wait
+        // for the rest.
         let samples = if let Some(samples) = table.try_sample_stacked(wanted, stacking) {
             samples
         } else {
@@ -68,7 +69,7 @@ async fn serve_request(
             service.stop.or(responder.send(message)).await??;
         }
         if remaining > 0 {
-            // Lets the connection send what it has before the next batch is taken.
+            // Lets the connection send queued data before the next batch is taken.
             tokio::task::yield_now().await;
         }
     }
@@ -89,7 +90,7 @@ async fn wait_for_samples(
     }
 }
 
-/// Zero and less mean for ever, as they always have.
+/// Zero and negative values mean no timeout, as in dm-reverb.
 fn timeout(request: &SampleStreamRequest) -> Option<Duration> {
     let milliseconds = request.rate_limiter_timeout.as_ref()?.milliseconds;
     u64::try_from(milliseconds).ok().filter(|&it| it > 0).map(Duration::from_millis)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A scan: the items of a table, once, as fast as the reader takes them.
+//! A scan: sends each item of a table once, as fast as the reader takes them.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use reverb_wire::generated::reverb::ScanRequest;
 
 use crate::service::Service;
 
-/// Chunks that are held for a reader that keeps more: those of items that were deleted meanwhile
-/// would be nowhere else.
+/// Maximum bytes of chunks that a scan holds because its reader keeps them. When their items are
+/// deleted meanwhile, only the scan keeps them in memory.
 const MAX_KEPT_CHUNK_BYTES: usize = 64 << 20;
 
 /// Serves the scan to its end.
@@ -41,12 +41,12 @@ pub(crate) async fn run(
         for message in messages.drain(..) {
             service.stop.or(responder.send(message)).await??;
         }
-        // Lets the connection send what it has before the next items are taken.
+        // Lets the connection send queued data before the next items are taken.
         tokio::task::yield_now().await;
     }
 }
 
-/// Begins a scan where it holds nobody up: sorting millions of items takes its time.
+/// Starts a scan on a thread for blocking work: sorting millions of items takes time.
 async fn begin(table: &Arc<Table>) -> Result<Scan> {
     let table = Arc::clone(table);
     let begun = tokio::task::spawn_blocking(move || table.begin_scan()).await;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The life of a server.
+//! A server: start, stop, and periodic saves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,23 +19,23 @@ use crate::service::Service;
 use crate::tables::Tables;
 use reverb_rpc::server::{self as rpc, StopSender, stop_signal};
 
-/// How long `stop` waits for the port to be closed and the streams to end, at most.
+/// Maximum time that `stop` waits for the port to close and the streams to end.
 const MAX_STOP_WAIT: Duration = Duration::from_secs(5);
 
-/// Where a server listens, and how it deals with its clients.
+/// Where a server listens, and how it treats its clients.
 #[derive(Debug, Clone, Default)]
 pub struct ServerOptions {
-    /// Name or address; all addresses of the machine if absent.
+    /// Host name or address; all addresses of the machine if absent.
     pub host: Option<String>,
-    /// Port; 0 takes any free one.
+    /// Port; 0 picks a free one.
     pub port: u16,
     /// Where and when to save the tables.
     pub checkpoints: CheckpointOptions,
-    /// When to ask clients whether they are still there.
+    /// When to ping clients to see whether they are alive.
     pub keepalive: Keepalive,
 }
 
-/// Serves tables, over gRPC and to this process, until it is stopped or dropped.
+/// Serves tables, over gRPC and to callers in this process, until it is stopped or dropped.
 #[derive(Debug)]
 pub struct Server {
     service: Arc<Service>,
@@ -53,11 +53,12 @@ struct Done {
 }
 
 impl Server {
-    /// Opens the port and serves on `runtime`, which must have I/O and time.
+    /// Opens the port and serves on `runtime`, which must have I/O and time enabled.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if there are no tables, two of one name, or the port cannot be had.
+    /// `InvalidArgument` if there are no tables, if two have the same name, or if the port cannot
+    /// be opened.
     pub fn start(
         tables: Vec<Arc<Table>>,
         options: &ServerOptions,
@@ -93,17 +94,17 @@ impl Server {
         Ok(Self { service, port, stop: stop_sender, done })
     }
 
-    /// The port it listens on, or has listened on.
+    /// The port that it listens on, or listened on before it stopped.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its tables, in the order they were given.
+    /// Its tables, in the order in which they were given.
     pub fn tables(&self) -> &[Arc<Table>] {
         self.service.tables.all()
     }
 
-    /// Whether it has not been stopped.
+    /// Whether it has not been stopped yet.
     pub fn is_running(&self) -> bool {
         !self.service.stop.is_stopped()
     }
@@ -112,19 +113,19 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// As [`reverb_checkpoint::save()`]; `Unavailable` if the server is stopped meanwhile.
+    /// Those of [`reverb_checkpoint::save()`]; `Unavailable` if the server is stopped meanwhile.
     pub async fn checkpoint(&self) -> Result<String> {
         self.service.checkpoint().await
     }
 
-    /// Stops: wakes everybody who waits, ends all streams with `UNAVAILABLE` and closes the port.
-    /// What was confirmed stays in the tables. A checkpoint that is being written is given up.
+    /// Stops the server: wakes all waiting callers, ends all streams with `UNAVAILABLE` and closes
+    /// the port. Confirmed items stay in the tables. A checkpoint in progress is cancelled.
     ///
-    /// Waits until that is done, except on a thread of a runtime, which must not be blocked; `wait`
-    /// is for those. Stopping twice does nothing.
+    /// Blocks until that is done, except on a thread of a runtime, which must not be blocked; use
+    /// `wait` there. Stopping twice has no effect.
     pub fn stop(&self) {
         local::unregister(self.port, &self.service);
-        // In this order: who is woken by a closed table learns that the server stops.
+        // This order: callers that a closed table wakes must see that the server is stopping.
         self.stop.stop();
         self.service.tables.close();
         self.service.checkpoints.cancel();
@@ -137,7 +138,7 @@ impl Server {
         }
     }
 
-    /// Waits until the server was stopped and its port is closed.
+    /// Waits until the server is stopped and its port is closed.
     pub async fn wait(&self) {
         // The sender lives as long as `self`.
         let _ = self.done.tasks.subscribe().wait_for(|&done| done).await;
@@ -150,22 +151,23 @@ impl Drop for Server {
     }
 }
 
-/// Saves when `interval` has passed since the last time it began to, until the server stops.
+/// Saves every `interval`, measured from the start of the last periodic save, until the server
+/// stops.
 async fn save_periodically(service: Arc<Service>, interval: Duration) {
     let mut clock = tokio::time::interval(interval);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first tick comes at once.
+    // The first tick completes immediately.
     clock.tick().await;
     while service.stop.or(clock.tick()).await.is_ok() {
         if let Err(error) = service.checkpoint().await
             && !service.stop.is_stopped()
         {
-            log::error!("{error} The server goes on and tries again in {interval:?}.");
+            log::error!("{error} The next attempt is in {interval:?}.");
         }
     }
 }
 
-/// Reports the end even if the task was dropped together with its runtime.
+/// Reports the end even if the task is dropped together with its runtime.
 struct DoneGuard(Arc<Done>);
 
 impl Drop for DoneGuard {

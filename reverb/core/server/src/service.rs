@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The calls that change or describe tables, however they reach the server.
+//! The calls that change or describe tables, over any transport.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use reverb_wire::generated::TableInfo;
 use crate::checkpoints::Checkpoints;
 use crate::tables::Tables;
 
-/// What a server offers, however it is reached.
+/// What a server offers, over any transport.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) tables: Tables,
@@ -35,7 +35,7 @@ impl Service {
         Ok(())
     }
 
-    /// Saves all tables; returns the path. A caller that goes away does not stop it.
+    /// Saves all tables; returns the path. The save continues if the caller disconnects.
     pub(crate) async fn checkpoint(&self) -> Result<String> {
         self.stop.or(self.checkpoints.save(self.tables.all())).await?
     }

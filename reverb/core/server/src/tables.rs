@@ -7,19 +7,20 @@ use hashbrown::HashMap;
 use reverb_data::{Error, Result};
 use reverb_engine::Table;
 
-/// A set of tables that never changes while the server runs.
+/// A server's set of tables. It never changes while the server runs.
 #[derive(Debug)]
 pub(crate) struct Tables {
     by_name: HashMap<Arc<str>, Arc<Table>>,
     in_order: Vec<Arc<Table>>,
-    /// Tells one server from the next at the same address, so that clients forget what they cached.
+    /// Identifies this server among all servers that had the same address, so that clients know
+    /// when to drop their caches.
     state_id: (u64, u64),
 }
 
 impl Tables {
     /// # Errors
     ///
-    /// `InvalidArgument` if there are none, or two of the same name.
+    /// `InvalidArgument` if there are no tables, or if two have the same name.
     pub(crate) fn new(tables: Vec<Arc<Table>>) -> Result<Self> {
         if tables.is_empty() {
             return Err(Error::invalid_argument("A server needs at least one table."));
@@ -42,11 +43,11 @@ impl Tables {
         Ok(Self { by_name, in_order: tables, state_id: (rand::random(), rand::random()) })
     }
 
-    /// The table with its name as items refer to it.
+    /// The table and its name, as items refer to it.
     ///
     /// # Errors
     ///
-    /// `TableNotFound` that lists the tables there are.
+    /// `TableNotFound` that lists the existing tables.
     pub(crate) fn get(&self, name: &str) -> Result<(&Arc<str>, &Arc<Table>)> {
         self.by_name.get_key_value(name).ok_or_else(|| {
             let known: Vec<String> = self.by_name.keys().map(ToString::to_string).collect();

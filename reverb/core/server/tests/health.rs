@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The health service, and the reflection service under both its names.
+//! The health service, and the reflection service under both of its names.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -22,7 +22,7 @@ const SERVING: i32 = 1;
 const NOT_SERVING: i32 = 2;
 const SERVICE_UNKNOWN: i32 = 3;
 
-/// A call of the health service with its one request.
+/// Calls the health service with its single request.
 async fn ask(raw: &RawClient, method: &str, service: &str) -> RawStream {
     let mut stream =
         raw.open_path(&format!("/grpc.health.v1.Health/{method}"), HeaderMap::new()).await;
@@ -69,7 +69,7 @@ async fn check_answers_for_the_server_and_its_services() {
 }
 
 #[tokio::test]
-async fn watch_tells_that_the_server_stops_and_ends() {
+async fn watch_reports_that_the_server_stops_and_ends() {
     let server = start(vec![table(config("t"))]);
     let raw = RawClient::connect(&server).await;
     let mut known = ask(&raw, "Watch", "").await;
@@ -89,7 +89,7 @@ async fn watch_tells_that_the_server_stops_and_ends() {
 }
 
 #[tokio::test]
-async fn a_watch_that_nobody_reads_does_not_hold_the_server_up() {
+async fn an_unread_watch_does_not_block_the_server() {
     let server = start(vec![table(config("t"))]);
     let raw = RawClient::connect(&server).await;
     let mut watched = ask(&raw, "Watch", "").await;
@@ -101,7 +101,7 @@ async fn a_watch_that_nobody_reads_does_not_hold_the_server_up() {
     drop(ignored);
 }
 
-/// Asks both services on streams of their own, and compares what they say.
+/// Sends the requests to both services on separate streams, and compares the responses.
 async fn reflect(server: &Server, requests: &[MessageRequest]) -> Vec<ServerReflectionResponse> {
     let raw = RawClient::connect(server).await;
     let mut answers: Vec<Vec<ServerReflectionResponse>> = Vec::new();
@@ -159,7 +159,7 @@ async fn reflection_lists_the_services() {
 }
 
 #[tokio::test]
-async fn reflection_gives_a_file_with_all_that_it_needs() {
+async fn reflection_returns_a_file_with_its_dependencies() {
     let server = start(vec![table(config("t"))]);
     let requests = [
         MessageRequest::FileByFilename("grpc/health/v1/health.proto".into()),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a writer may and may not say on an insert stream.
+//! What a writer may and may not send on an insert stream.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -47,7 +47,7 @@ async fn refused_messages_end_the_stream_with_the_right_status() {
             Code::Internal,
             "Could not find sequence chunk 77.",
         ),
-        // The chunk is looked for before the table.
+        // The chunk is looked up before the table.
         (
             vec![insert(&[], vec![simple_item(1, "x", 77)], &[])],
             Code::Internal,
@@ -78,7 +78,7 @@ async fn refused_messages_end_the_stream_with_the_right_status() {
             Code::FailedPrecondition,
             "chunks_.size() == 1 != keep_keys.size() == 2",
         ),
-        // What was let go of is gone.
+        // Released chunks are gone.
         (
             vec![insert(all, vec![good()], &[]), insert(&[], vec![simple_item(2, "t", 1)], &[])],
             Code::Internal,
@@ -103,7 +103,7 @@ async fn refused_messages_end_the_stream_with_the_right_status() {
         assert_eq!(status.code, code, "{}", status.message);
         assert!(status.message.contains(text), "{}", status.message);
     }
-    // The connection and the table are as good as before.
+    // Connection and table still work.
     let mut stream = raw.open("InsertStream").await;
     stream.send(&insert(all, vec![good()], &[1])).await;
     assert_eq!(stream.keys(1).await, [1]);
@@ -249,7 +249,7 @@ async fn malformed_messages_are_refused_and_the_connection_stays() {
             stream.sender.send(Message::from_body(body)).await.unwrap();
             stream.sender.finish();
             let status = stream.status().await;
-            // The last one is well-formed where its first field is a name or is not known.
+            // The last one is well-formed where its first field is a name or unknown.
             assert_ne!(status.code, Code::Internal, "{method} {body:?}: {}", status.message);
             if body.len() != 5 {
                 assert_eq!(status.code, Code::InvalidArgument, "{method} {}", status.message);

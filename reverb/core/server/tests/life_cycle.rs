@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Servers that start, stop and come back, and clients that leave.
+//! Servers that start, stop and restart, and clients that disconnect.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -49,7 +49,7 @@ async fn a_server_answers_on_both_ip_versions() {
 }
 
 #[tokio::test]
-async fn a_server_listens_where_it_was_told_to() {
+async fn a_server_listens_on_its_host_and_port() {
     let options = ServerOptions { host: Some("127.0.0.1".into()), ..ServerOptions::default() };
     let server = Server::start(vec![table(config("a"))], &options, &Handle::current()).unwrap();
     let info = |host: &str| {
@@ -86,7 +86,7 @@ async fn stopping_wakes_everybody_and_keeps_what_was_confirmed() {
         idle.request("q", 2, None, None).unwrap();
         received(&mut *idle, 1).await.unwrap();
 
-        // One reader waits, and one insert.
+        // One reader and one insert are waiting.
         let waiting = tokio::spawn(async move { idle.receive().await });
         eventually(|| items.info().waiting_samples == 1).await;
         let chunks = vec![chunk(11, &[1]), chunk(12, &[1])];
@@ -202,7 +202,7 @@ async fn a_writer_that_vanishes_leaves_no_references() {
         .unwrap();
     confirmed(&mut insert.confirmations, 1).await;
     let sample = items.try_sample(1).unwrap().remove(0);
-    // The stream and this sample.
+    // Held by the stream and by this sample.
     let kept = &sample.trajectory.chunks()[0];
     assert_eq!(kept.reference_count(), 2);
     drop(insert);
@@ -225,20 +225,20 @@ async fn an_insert_that_was_read_happens_even_if_its_writer_vanishes() {
 }
 
 #[tokio::test]
-async fn a_blocked_table_holds_its_writers_up_and_nobody_else() {
+async fn a_blocked_table_blocks_only_its_writers() {
     let blocked = table(queue("q", 10));
     let server = start(vec![Arc::clone(&blocked), table(config("t"))]);
     let transport = client(&server);
     let mut insert = transport.open_insert().await.unwrap();
     let send = async {
-        // More than the stream's window takes.
+        // More than fits into the stream's window.
         for key in 0..1000 {
             insert.sink.send(batch("q", vec![large_chunk(key, 100_000)])).await.unwrap();
         }
     };
     assert!(tokio::time::timeout(Duration::from_millis(500), send).await.is_err());
     assert!(blocked.info().waiting_inserts <= 2, "{}", blocked.info().waiting_inserts);
-    // The same connection serves others meanwhile.
+    // The connection serves other streams meanwhile.
     let mut other = transport.open_insert().await.unwrap();
     other.sink.send(batch("t", vec![large_chunk(1, 20 << 20)])).await.unwrap();
     confirmed(&mut other.confirmations, 1).await;

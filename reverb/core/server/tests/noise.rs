@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections that speak no gRPC, no HTTP/2 or no sense: the server stays up.
+//! Connections that send neither gRPC, HTTP/2 nor valid messages: the server stays up.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -33,7 +33,7 @@ fn post(method: &str) -> Request<()> {
     request
 }
 
-/// Sends the bytes of data frames and ends the stream; gives its status.
+/// Sends `data` in data frames and ends the stream; returns its status.
 async fn status(handle: &SendRequest<Bytes>, method: &str, data: &[u8]) -> Status {
     let mut handle = handle.clone().ready().await.unwrap();
     let (response, mut stream) = handle.send_request(post(method), false).unwrap();
@@ -93,7 +93,7 @@ async fn bytes_that_are_no_http_end_only_their_connection() {
             _ => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec(),
         };
         noise.extend((0..200).flat_map(|_| keys.next_key().to_le_bytes()));
-        // The server may hang up while we still talk.
+        // The server may close the connection while the test still writes.
         let _ = socket.write_all(&noise).await;
         let _ = socket.shutdown().await;
         let _ = soon(socket.read_to_end(&mut Vec::new())).await;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Everything a client can ask for, over the network and in the process: both must behave the same.
+//! Every call of a client, over the network and in process: both must behave the same.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::float_cmp)]
 
@@ -13,8 +13,8 @@ use reverb_server::{Server, local_transport};
 use reverb_wire::transport::{InsertBatch, Transport};
 use support::*;
 
-/// Both ways to a server.
-fn ways(server: &Server) -> [Arc<dyn Transport>; 2] {
+/// Both transports to a server.
+fn transports(server: &Server) -> [Arc<dyn Transport>; 2] {
     [Arc::new(client(server)), local_transport(server.port()).expect("it runs in this process")]
 }
 
@@ -23,7 +23,7 @@ async fn what_is_inserted_is_sampled() {
     for way in 0..2 {
         let tables = vec![table(config("a")), table(queue("b", 10))];
         let server = start(tables);
-        let transport = &ways(&server)[way];
+        let transport = &transports(&server)[way];
         assert_eq!(transport.is_local(), way == 1);
         let mut insert = transport.open_insert().await.unwrap();
         let chunks = vec![chunk(1, &[10, 11]), chunk(2, &[20])];
@@ -47,17 +47,17 @@ async fn what_is_inserted_is_sampled() {
 }
 
 #[tokio::test]
-async fn a_writer_that_lets_go_of_its_half_still_gets_all_confirmations() {
+async fn a_writer_that_closes_its_half_still_gets_all_confirmations() {
     for way in 0..2 {
         let queue_table = table(queue("q", 2));
         let server = start(vec![Arc::clone(&queue_table)]);
-        let transport = &ways(&server)[way];
+        let transport = &transports(&server)[way];
         let mut insert = transport.open_insert().await.unwrap();
         let chunks = (1..=3).map(|key| chunk(key, &[1])).collect();
         insert.sink.send(batch("q", chunks)).await.unwrap();
         assert_eq!(confirmed(&mut insert.confirmations, 2).await, [1, 2]);
         drop(insert.sink);
-        // The third waits for room, and so does the end of the stream.
+        // The third insert waits for room, and so does the end of the stream.
         assert!(insert.confirmations.try_recv().is_err());
         let mut samples = transport.open_sample().await.unwrap();
         samples.request("q", 1, None, None).unwrap();
@@ -73,7 +73,7 @@ async fn priorities_are_changed_and_items_deleted() {
         let prioritized = SelectorConfig::Prioritized { priority_exponent: 1.0 };
         let items = table(TableConfig { sampler: prioritized, ..config("p") });
         let server = start(vec![Arc::clone(&items)]);
-        let transport = &ways(&server)[way];
+        let transport = &transports(&server)[way];
         let mut insert = transport.open_insert().await.unwrap();
         let chunks = (1..=3).map(|key| chunk(key, &[1])).collect();
         insert.sink.send(batch("p", chunks)).await.unwrap();
@@ -97,11 +97,11 @@ async fn priorities_are_changed_and_items_deleted() {
 }
 
 #[tokio::test]
-async fn a_bad_priority_is_refused_and_the_table_goes_on() {
+async fn a_bad_priority_is_refused_and_the_table_still_works() {
     for way in 0..2 {
         let prioritized = SelectorConfig::Prioritized { priority_exponent: 1.0 };
         let server = start(vec![table(TableConfig { sampler: prioritized, ..config("p") })]);
-        let transport = &ways(&server)[way];
+        let transport = &transports(&server)[way];
         for bad in [f64::NAN, -1.0] {
             let mut insert = transport.open_insert().await.unwrap();
             let chunk = chunk(1, &[1]);
@@ -120,9 +120,9 @@ async fn a_bad_priority_is_refused_and_the_table_goes_on() {
 }
 
 #[tokio::test]
-async fn an_unknown_table_is_told_with_the_tables_there_are() {
+async fn an_unknown_table_fails_with_the_names_of_the_tables() {
     let server = start(vec![table(config("b")), table(config("a"))]);
-    for transport in ways(&server) {
+    for transport in transports(&server) {
         let expected = "Priority table x was not found. The tables of this server are: a, b.";
         let check = |error: reverb_data::Error| {
             assert_eq!(error.kind(), ErrorKind::TableNotFound);
@@ -143,9 +143,9 @@ async fn an_unknown_table_is_told_with_the_tables_there_are() {
 }
 
 #[tokio::test]
-async fn a_timeout_is_told_as_one_and_earlier_samples_are_delivered() {
+async fn a_timeout_is_reported_and_earlier_samples_are_delivered() {
     let server = start(vec![table(queue("q", 10))]);
-    for transport in ways(&server) {
+    for transport in transports(&server) {
         let mut insert = transport.open_insert().await.unwrap();
         insert.sink.send(batch("q", vec![chunk(1, &[1])])).await.unwrap();
         confirmed(&mut insert.confirmations, 1).await;
@@ -157,7 +157,7 @@ async fn a_timeout_is_told_as_one_and_earlier_samples_are_delivered() {
             assert_eq!(error.kind(), ErrorKind::RateLimiterTimeout, "{error}");
             assert!(error.message().contains("Rate limiter of table q"), "{error}");
         }
-        // Zero is one attempt, however the server is reached.
+        // Zero means one attempt, over every transport.
         let mut samples = transport.open_sample().await.unwrap();
         samples.request("q", 1, Some(Duration::ZERO), None).unwrap();
         let error = soon(samples.receive()).await.unwrap_err();
@@ -173,7 +173,7 @@ async fn the_description_of_a_server_has_every_part() {
         table(TableConfig { remover: heap, rate_limiter: limiter, ..config("a") }),
         table(config("b")),
     ]);
-    let [remote, local] = ways(&server);
+    let [remote, local] = transports(&server);
     let info = remote.server_info().await.unwrap();
     assert_eq!(info.tables.len(), 2);
     let a = &info.tables[0];
@@ -197,7 +197,7 @@ async fn the_description_of_a_server_has_every_part() {
         let status = transport.checkpoint_status().await.unwrap();
         assert_eq!((status.latest_path, status.is_saving), (path.display().to_string(), false));
     }
-    let saved = ways(&server)[0].checkpoint_status().await.unwrap();
+    let saved = transports(&server)[0].checkpoint_status().await.unwrap();
     assert_eq!((saved.num_saved, saved.num_failed), (2, 0));
     let root = std::path::PathBuf::from(saved.latest_path).parent().unwrap().to_owned();
     std::fs::remove_dir_all(root).unwrap();
@@ -206,7 +206,7 @@ async fn the_description_of_a_server_has_every_part() {
 #[tokio::test]
 async fn many_small_samples_come_completely_and_in_order() {
     let server = start(vec![table(TableConfig { max_size: 5000, ..queue("q", 5000) })]);
-    for transport in ways(&server) {
+    for transport in transports(&server) {
         let mut insert = transport.open_insert().await.unwrap();
         for first in (0..2000).step_by(100) {
             let chunks = (first..first + 100).map(|key| chunk(key, &[key as i32])).collect();

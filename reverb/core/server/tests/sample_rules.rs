@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a reader may ask for on a sample stream.
+//! What a reader may request on a sample stream.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -126,7 +126,7 @@ async fn requests_are_answered_in_order_and_then_the_stream_ends() {
 }
 
 #[tokio::test]
-async fn a_reader_that_leaves_gives_up_its_place() {
+async fn a_reader_that_disconnects_leaves_the_wait_queue() {
     let items = table(queue("q", 10));
     let server = start(vec![Arc::clone(&items)]);
     let raw = RawClient::connect(&server).await;
@@ -149,8 +149,7 @@ async fn a_slow_reader_holds_the_sampling_up() {
     confirmed(&mut insert.confirmations, 1).await;
     let mut samples = transport.open_sample().await.unwrap();
     samples.request("t", 1000, None, None).unwrap();
-    // The window of a stream and what both ends may buffer, far below the gigabyte that was asked
-    // for.
+    // The window of a stream and the buffers of both ends, far below the requested gigabyte.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let taken = items.info().num_samples;
     assert!((1..40).contains(&taken), "{taken} samples taken");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A scan of a table, over the network and within the process.
+//! A scan of a table, over the network and in process.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -16,8 +16,8 @@ use reverb_wire::generated as proto;
 use reverb_wire::transport::{InsertBatch, ScanStream, Transport};
 use support::*;
 
-/// The same server both ways.
-fn ways(server: &Server) -> [Arc<dyn Transport>; 2] {
+/// Both transports to a server.
+fn transports(server: &Server) -> [Arc<dyn Transport>; 2] {
     [Arc::new(client(server)), local_transport(server.port()).unwrap()]
 }
 
@@ -52,7 +52,7 @@ async fn every_item_comes_once_in_order_and_none_counts_as_sampled() {
     let items = table(config("t"));
     let server = start(vec![Arc::clone(&items), table(config("empty"))]);
     insert(&server, batch("t", (0..900).map(|key| chunk(key, &[key as i32, 1])).collect())).await;
-    for transport in ways(&server) {
+    for transport in transports(&server) {
         let found = scan(&*transport, "t").await.unwrap();
         assert_eq!(keys(&found), (0..900).collect::<Vec<_>>());
         let last = &found[899];
@@ -80,7 +80,7 @@ async fn chunks_that_items_share_are_sent_once_and_arrive_whole() {
     let expected: Vec<_> =
         sent.items.iter().map(|item| item.trajectory.decode().unwrap()).collect();
     insert(&server, sent).await;
-    for transport in ways(&server) {
+    for transport in transports(&server) {
         let found = scan(&*transport, "t").await.unwrap();
         let decoded: Vec<_> = found.iter().map(|it| it.trajectory.decode().unwrap()).collect();
         assert!(decoded == expected);
@@ -109,7 +109,7 @@ async fn more_chunks_than_are_kept_arrive_again() {
         far.iter().map(|it| item(it.key(), "t", 1.0, std::slice::from_ref(it))).collect();
     items.push(item(100, "t", 1.0, &[far[0].clone(), far[39].clone()]));
     insert(&server, InsertBatch { items, chunks: far, keep_chunk_keys: Vec::new() }).await;
-    for transport in ways(&server) {
+    for transport in transports(&server) {
         let found = scan(&*transport, "t").await.unwrap();
         assert_eq!(found.len(), 41);
         for item in found {
@@ -134,7 +134,7 @@ async fn a_slow_reader_holds_little_and_a_reader_that_leaves_nothing() {
     let stream = client(&server).open_scan("t").await.unwrap();
     eventually(|| held() > 10).await;
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-    // What the reader keeps, what is in its window, and a few messages.
+    // The reader's chunks, its window, and a few messages.
     let most = (16 << 20) + (4 << 20) + (16 << 20);
     assert!(held() * 400_000 < most, "{} chunks are held", held());
     drop(stream);
@@ -147,7 +147,7 @@ async fn a_server_that_stops_ends_scans_with_an_error() {
     let chunks = (0..100).map(|key| large_chunk(key, 400_000)).collect();
     insert(&server, batch("t", chunks)).await;
     let mut streams = Vec::new();
-    for transport in ways(&server) {
+    for transport in transports(&server) {
         let mut stream = transport.open_scan("t").await.unwrap();
         assert!(!soon(stream.receive()).await.unwrap().is_empty());
         streams.push((transport, stream));
@@ -162,11 +162,11 @@ async fn a_server_that_stops_ends_scans_with_an_error() {
 }
 
 #[tokio::test]
-async fn a_table_closed_by_nobody_knows_whom_ends_scans() {
+async fn a_table_closed_directly_ends_scans() {
     let items: Arc<Table> = table(config("t"));
     let server = start(vec![Arc::clone(&items)]);
     items.close();
-    for transport in ways(&server) {
+    for transport in transports(&server) {
         let error = scan(&*transport, "t").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Cancelled);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A scan of a table of the same process: references are handed over, nothing is encoded.
+//! A scan of a table in the same process: it hands over references and encodes nothing.
 
 use reverb_data::{Error, Result, Sampled};
 use reverb_engine::Scan;
@@ -11,7 +11,7 @@ pub(super) struct LocalScanStream {
     service: LocalService,
     table: String,
     scan: Scan,
-    /// Why the scan has ended. It stays so, as one over the network would.
+    /// Why the scan ended. Later calls return it again, as on a scan over the network.
     failure: Option<Error>,
 }
 

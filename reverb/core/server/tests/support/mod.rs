@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the tests of the server share: tables, items, and a client that may say anything.
+//! Shared by the server's tests: tables, items, and a client that can send arbitrary messages.
 
 #![allow(
     dead_code,
@@ -30,7 +30,7 @@ use reverb_wire::{GrpcTransport, generated as proto};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
-/// Longer than anything takes that works.
+/// Longer than any call that works.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub async fn soon<T>(work: impl Future<Output = T>) -> T {
@@ -110,7 +110,7 @@ pub fn large_chunk(key: u64, bytes: usize) -> Chunk {
     builder.finish(key, SequenceRange::default())
 }
 
-/// An item whose one column is the first step of each of `chunks`.
+/// An item with one column: the first step of each of `chunks`.
 pub fn item(key: u64, table: &str, priority: f64, chunks: &[Chunk]) -> NewItem {
     let mut builder = TrajectoryBuilder::new();
     for chunk in chunks {
@@ -121,7 +121,7 @@ pub fn item(key: u64, table: &str, priority: f64, chunks: &[Chunk]) -> NewItem {
     NewItem { key, table: table.into(), priority, times_sampled: 0, trajectory }
 }
 
-/// A batch of chunks, each with an item of its own of the same key.
+/// A batch of chunks, each with one item of the same key.
 pub fn batch(table: &str, chunks: Vec<Chunk>) -> InsertBatch {
     let items = chunks.iter().map(|it| item(it.key(), table, 1.0, std::slice::from_ref(it)));
     InsertBatch { items: items.collect(), chunks, keep_chunk_keys: Vec::new() }
@@ -145,7 +145,7 @@ pub async fn received(stream: &mut dyn SampleStream, count: usize) -> Result<Vec
     Ok(samples)
 }
 
-/// Waits for something that happens soon, but of which nobody tells.
+/// Waits for a condition that becomes true soon, without a notification.
 pub async fn eventually(mut holds: impl FnMut() -> bool) {
     soon(async {
         while !holds() {
@@ -155,12 +155,12 @@ pub async fn eventually(mut holds: impl FnMut() -> bool) {
     .await;
 }
 
-/// A connection on which one may say anything.
+/// A connection that can send arbitrary messages.
 pub struct RawClient {
     handle: SendRequest<Message>,
 }
 
-/// A stream on which one may say anything.
+/// A stream that can send arbitrary messages.
 pub struct RawStream {
     pub sender: MessageSender,
     response: Option<ResponseFuture>,
@@ -184,7 +184,7 @@ impl RawClient {
         self.open_with(method, HeaderMap::new()).await
     }
 
-    /// A method that the original does not have.
+    /// Opens a method that dm-reverb does not have.
     pub async fn open_own(&self, method: &str) -> RawStream {
         self.open_path(&format!("/reverb.ReplayService/{method}"), HeaderMap::new()).await
     }
@@ -193,7 +193,7 @@ impl RawClient {
         self.open_path(&format!("/deepmind.reverb.ReverbService/{method}"), headers).await
     }
 
-    /// A method of any service.
+    /// Opens a method of any service.
     pub async fn open_path(&self, path: &str, headers: HeaderMap) -> RawStream {
         let mut request = Request::new(());
         *request.method_mut() = Method::POST;
@@ -247,7 +247,7 @@ impl RawStream {
         keys
     }
 
-    /// The status at the end; messages before it are skipped.
+    /// The final status; skips messages before it.
     pub async fn status(&mut self) -> Status {
         loop {
             if let Err(status) = self.next().await {
