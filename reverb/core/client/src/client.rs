@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A client: the calls one can make to a server, whole.
+//! A client: one method per call to a server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::writer::insertion::{IdleWriters, Insertion};
 
 /// A client of one server address. Safe to share between threads.
 ///
-/// Readers and writers keep the session that they were made with, not the client.
+/// Readers and writers keep a reference to the session, not to the client.
 #[derive(Debug)]
 pub struct Client {
     session: Arc<Session>,
@@ -24,8 +24,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client; nothing is connected yet. `connect_timeout` bounds how long any call waits while
-    /// no server answers.
+    /// Makes a client; it connects on first use. `connect_timeout` bounds how long any call waits
+    /// while no server answers.
     pub fn new(
         address: &str,
         connector: Box<dyn Connector>,
@@ -45,13 +45,13 @@ impl Client {
         self.session.address()
     }
 
-    /// Where the client's tasks run.
+    /// The runtime of the client's tasks.
     pub fn runtime(&self) -> &Handle {
         self.session.runtime()
     }
 
-    /// Describes all tables, and refreshes the cache of their signatures. Waits for a server to
-    /// answer, at most `timeout`, and at most the connect timeout.
+    /// Describes all tables, and refreshes the cached signatures. Waits for a server to answer, at
+    /// most for `timeout` and at most for the connect timeout.
     ///
     /// # Errors
     ///
@@ -73,10 +73,10 @@ impl Client {
         self.session.signatures().await
     }
 
-    /// Starts the insert of single steps: finds a writer that is idle, or makes one.
+    /// Starts an insert of single steps, with an idle writer or a new one.
     ///
-    /// Waits for the signatures of the server's tables the first time, and again when the server
-    /// may be another one.
+    /// Waits for the signatures of the server's tables the first time, and again if the server may
+    /// have been replaced.
     pub async fn start_insert(&self) -> Result<Insertion> {
         Insertion::start(&self.session, &self.idle_writers).await
     }
@@ -96,7 +96,7 @@ impl Client {
             .await
     }
 
-    /// Empties a table of one server.
+    /// Removes all items from a table of one server.
     pub async fn reset(&self, table: &str) -> Result<()> {
         self.session.retrying(|transport| async move { transport.reset(table).await }).await
     }
@@ -106,21 +106,21 @@ impl Client {
         self.session.transport()?.checkpoint().await
     }
 
-    /// What became of the checkpoints of one server. Waits for a server to answer, at most
+    /// The status of one server's checkpoints. Waits for a server to answer, at most for
     /// `connect_timeout`.
     pub async fn checkpoint_status(&self) -> Result<CheckpointStatusResponse> {
         self.session.retrying(|transport| async move { transport.checkpoint_status().await }).await
     }
 
-    /// Samples `batch_size` items and stacks them. Waits for the table's rate limiter, each time
-    /// `timeout` at most.
+    /// Samples `batch_size` items and stacks them. Each wait for the table's rate limiter takes at
+    /// most `timeout`.
     ///
-    /// If the timeout passes after some items were sampled, those are the batch. Where sampling
-    /// removes items, those that the limiter allows in one go are sampled only if they can be
-    /// stacked, unless the server is one of dm-reverb.
+    /// If the timeout passes after some items were sampled, the batch consists of those. If
+    /// sampling removes items, the items that the limiter allows at once are sampled only if they
+    /// can be stacked, except from a dm-reverb server.
     ///
-    /// `taken` gets the items as they come: after an error it has what was sampled, and so it has
-    /// when the future is dropped. After a success it is empty.
+    /// `taken` collects the items as they arrive. After an error, or when the future is dropped, it
+    /// holds the items sampled so far. After a success it is empty.
     ///
     /// # Errors
     ///

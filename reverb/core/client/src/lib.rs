@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clients of a server: calls, writers that stream steps in, readers that fetch samples.
+//! Clients of a server: calls, writers that stream steps, readers that fetch samples.
 //!
-//! The crate knows a server only as a `reverb_wire::transport::Transport`, wherever it runs.
+//! The crate reaches every server through `reverb_wire::transport::Transport`, also one in its own
+//! process.
 
 #![forbid(unsafe_code)]
 

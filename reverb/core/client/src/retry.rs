@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When to try again, and when to give up.
+//! Retries with backoff, and when to give up.
 
 use std::time::{Duration, Instant};
 
@@ -9,25 +9,25 @@ use reverb_data::Error;
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// Longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// A stream that lasted this long counts as a success, even if nothing came on it: a limiter may
-/// have let nobody in.
+/// A stream that lasts this long counts as a success even if nothing was received: the rate limiter
+/// may have blocked all requests.
 const STABLE_AFTER: Duration = Duration::from_secs(2);
-/// A line in the log tells every so often that a call is still waiting for its server.
-const REMIND_EVERY: Duration = Duration::from_secs(10);
+/// How often the log says that a call is still waiting for its server.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Pauses between attempts to reach a server, doubling from 1 ms to 1 s, until nothing answered for
-/// too long.
+/// Pauses between attempts to reach a server. They double from 1 ms to 1 s; after `give_up_after`
+/// without an answer, there are no more attempts.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     address: String,
     give_up_after: Duration,
     pause: Duration,
-    /// When the first of the attempts began that failed; `None` while the server answers.
-    silent_since: Option<Instant>,
+    /// Start of the first failed attempt; `None` while the server answers.
+    unreachable_since: Option<Instant>,
     attempt_began: Instant,
-    /// When the stream was opened, if the attempt came that far.
+    /// When the stream was opened, if the attempt got that far.
     connected_at: Option<Instant>,
-    reminded: Instant,
+    logged_at: Instant,
 }
 
 impl Backoff {
@@ -38,26 +38,26 @@ impl Backoff {
             address: address.to_owned(),
             give_up_after,
             pause: MIN_PAUSE,
-            silent_since: None,
+            unreachable_since: None,
             attempt_began: now,
             connected_at: None,
-            reminded: now,
+            logged_at: now,
         }
     }
 
-    /// An attempt begins; the time before it was nobody's fault.
+    /// Starts an attempt; the time before it does not count.
     pub(crate) fn begin(&mut self) {
         self.attempt_began = Instant::now();
     }
 
-    /// A stream was opened. Whether it is of any use, its life will tell.
+    /// The stream is open. It counts as a success after `STABLE_AFTER`, or with the first answer.
     pub(crate) fn connected(&mut self) {
         self.connected_at = Some(Instant::now());
     }
 
-    /// The server did something for us: the clock that gives up stands still.
+    /// The server answered: resets the backoff.
     pub(crate) fn answered(&mut self) {
-        self.silent_since = None;
+        self.unreachable_since = None;
         self.pause = MIN_PAUSE;
         self.begin();
     }
@@ -66,8 +66,8 @@ impl Backoff {
     ///
     /// # Errors
     ///
-    /// `error` itself if another attempt is of no use; `Unavailable` that names the address if no
-    /// server answered for too long.
+    /// `error` itself if it is not transient; `Unavailable` that names the address if no server
+    /// answered for too long.
     pub(crate) async fn pause(&mut self, error: Error) -> Result<(), Error> {
         if !error.is_transient() {
             return Err(error);
@@ -76,8 +76,9 @@ impl Backoff {
             self.answered();
         }
         let now = Instant::now();
-        let silence = now.duration_since(*self.silent_since.get_or_insert(self.attempt_began));
-        if silence >= self.give_up_after {
+        let unreachable_for =
+            now.duration_since(*self.unreachable_since.get_or_insert(self.attempt_began));
+        if unreachable_for >= self.give_up_after {
             return Err(Error::unavailable(format!(
                 "No server answered at {} for {} s. Check the address and that the server runs, or raise \
                  connect_timeout_s. Last error: {error}",
@@ -85,12 +86,13 @@ impl Backoff {
                 self.give_up_after.as_secs_f64(),
             )));
         }
-        if silence >= REMIND_EVERY && now.duration_since(self.reminded) >= REMIND_EVERY {
-            self.reminded = now;
+        if unreachable_for >= LOG_INTERVAL && now.duration_since(self.logged_at) >= LOG_INTERVAL {
+            self.logged_at = now;
             log::warn!("Still waiting for a server at {}: {error}", self.address);
         }
-        // The last attempt is made when the time is up, not a pause later.
-        tokio::time::sleep(self.pause.min(self.give_up_after.saturating_sub(silence))).await;
+        // The last attempt starts at the deadline, not one pause later.
+        tokio::time::sleep(self.pause.min(self.give_up_after.saturating_sub(unreachable_for)))
+            .await;
         self.pause = (self.pause * 2).min(MAX_PAUSE);
         self.begin();
         Ok(())

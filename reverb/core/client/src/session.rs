@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a client and its readers and writers share: the way to a server, and what is known of it.
+//! State that a client shares with its readers and writers: how to reach the server, and cached
+//! signatures.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,14 +15,14 @@ use tokio::runtime::Handle;
 
 use crate::retry::Backoff;
 
-/// Finds the way to a server at the moment it is needed: a server may have started in this process
+/// Selects the transport to a server on every use: a server may have started in this process
 /// meanwhile.
 pub trait Connector: Send + Sync {
     /// The transport to use now.
     fn transport(&self) -> Result<Arc<dyn Transport>>;
 
-    /// Whether it leads to several servers, as far as is known by now. Asked before every call, so
-    /// it makes no transport where that costs something.
+    /// Whether the address is known to lead to several servers. This is checked before every call,
+    /// so an implementation should not create a transport for it if that is expensive.
     fn has_several_servers(&self) -> bool {
         self.transport().is_ok_and(|transport| transport.has_several_servers())
     }
@@ -30,14 +31,14 @@ pub trait Connector: Send + Sync {
 /// Signatures of a server's tables; a table without one maps to `None`.
 pub type Signatures = HashMap<String, Option<Arc<Signature>>>;
 
-/// The way to the servers of one address. Safe to share between threads.
+/// Access to the servers of one address. Safe to share between threads.
 pub(crate) struct Session {
     address: String,
     connector: Box<dyn Connector>,
     connect_timeout: Duration,
     runtime: Handle,
     signatures: Mutex<Option<CachedSignatures>>,
-    /// A sample stream that is open and has nothing outstanding.
+    /// An open sample stream with no outstanding request.
     idle_sample_stream: Mutex<Option<Box<dyn SampleStream>>>,
 }
 
@@ -53,8 +54,8 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// A session; nothing is connected yet. `connect_timeout` bounds how long any call waits while
-    /// no server answers.
+    /// Makes a session; it connects on first use. `connect_timeout` bounds how long any call waits
+    /// while no server answers.
     pub(crate) fn new(
         address: &str,
         connector: Box<dyn Connector>,
@@ -81,36 +82,36 @@ impl Session {
         self.connect_timeout
     }
 
-    /// Where the client's tasks run.
+    /// The runtime of the client's tasks.
     pub(crate) fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    /// The way to the server, as of now.
+    /// The transport to use now.
     pub(crate) fn transport(&self) -> Result<Arc<dyn Transport>> {
         self.connector.transport()
     }
 
-    /// Describes all tables. Waits for a server to answer, at most `connect_timeout`; refreshes the
-    /// signature cache.
+    /// Describes all tables, and refreshes the cached signatures. Waits for a server to answer, at
+    /// most for `connect_timeout`.
     pub(crate) async fn server_info(&self) -> Result<ServerInfo> {
         let info = self.retrying(|transport| async move { transport.server_info().await }).await?;
         self.remember_signatures(&info)?;
         Ok(info)
     }
 
-    /// Opens an insert stream once, without retries. Also says whether the server lives in this
+    /// Opens an insert stream once, without retries. Also returns whether the server is in this
     /// process.
     pub(crate) async fn open_insert(&self) -> Result<(InsertStream, bool)> {
         let transport = self.transport()?;
         Ok((transport.open_insert().await?, transport.is_local()))
     }
 
-    /// Opens a sample stream, or takes the idle one. The flag says whether it was idle: it may be
-    /// stale then.
+    /// Opens a sample stream, or takes the idle one. Also returns whether it was idle; then it may
+    /// be stale.
     pub(crate) async fn open_sample(&self) -> Result<(Box<dyn SampleStream>, bool)> {
         let idle = self.idle_sample_stream.lock().take();
-        // A name may stand for more servers than it did when the stream was kept.
+        // The name may resolve to more servers now than when the stream became idle.
         if let Some(stream) = idle.filter(|_| !self.has_several_servers()) {
             return Ok((stream, true));
         }
@@ -123,17 +124,17 @@ impl Session {
         self.transport()?.open_scan(table).await
     }
 
-    /// Gives a stream back on which nothing is outstanding.
+    /// Keeps a stream without outstanding requests for the next reader.
     ///
-    /// With several servers every call is to go to the next one, so nothing is kept then.
-    pub(crate) fn give_back(&self, stream: Box<dyn SampleStream>) {
+    /// With several servers, every call goes to the next one, so no stream is kept.
+    pub(crate) fn keep_idle(&self, stream: Box<dyn SampleStream>) {
         if !self.has_several_servers() {
             *self.idle_sample_stream.lock() = Some(stream);
         }
     }
 
-    /// Whether the address means several servers, as far as is known by now; calls and streams take
-    /// turns among them.
+    /// Whether the address is known to lead to several servers. Calls and streams are distributed
+    /// over them in turn.
     pub(crate) fn has_several_servers(&self) -> bool {
         self.connector.has_several_servers()
     }
@@ -150,7 +151,7 @@ impl Session {
         Ok(Arc::clone(&cached.tables))
     }
 
-    /// Whether `signatures` are what this client knows of the server now.
+    /// Whether `signatures` are the ones in the cache.
     pub(crate) fn is_current(&self, signatures: &Arc<Signatures>) -> bool {
         let cached = self.signatures.lock();
         cached.as_ref().is_some_and(|cached| Arc::ptr_eq(&cached.tables, signatures))

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writers that create items by themselves: a configuration says which cells make an item, when,
-//! and how important it is.
+//! Writers that create items by configuration: which cells an item consists of, when it is created,
+//! and its priority.
 //!
-//! `config` checks what the caller declared and translates it into `pattern` (which cells),
-//! `condition` (when) and `priority` (how important); `number` remembers the values that conditions
-//! and priorities look at. `engine` applies all of it to a history, step by step, and knows no
-//! server; `writer` sends what the engine finds.
+//! `config` checks the caller's declarations and translates them into `pattern` (which cells),
+//! `condition` (when) and `priority`; `number` keeps the values that conditions and priorities
+//! read. `engine` applies patterns to a history, step by step, without a server; `writer` sends the
+//! items that the engine creates.
 
 pub(crate) mod condition;
 pub(crate) mod config;

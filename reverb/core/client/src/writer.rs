@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Writers: steps become cells of blocks, blocks become chunks, items refer to them.
 //!
-//! `cell` is where a value lives, `lane` the history of one environment, `item` what a caller wants
-//! stored. `item_queue` checks items, and `send_queue` encodes and streams them in the background.
+//! `cell` stores single values, `lane` the history of one environment, `item` a pending item.
+//! `item_queue` checks items, and `send_queue` encodes and streams them in the background.
 //! `trajectory`, `batched`, `sequence`, `legacy` and `insertion` are the writers.
 
 pub(crate) mod batched;

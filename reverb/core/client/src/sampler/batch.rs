@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Stacks items into arrays: every column becomes `[B, T, ...]`, decoded straight into its place.
+//! Stacks items into arrays: every column becomes `[B, T, ...]`, decoded in place.
 
 use reverb_data::stacking::{different_columns, different_shapes};
 use reverb_data::trajectory::Column;
@@ -8,7 +8,7 @@ use reverb_data::{DType, Error, Result, Sampled, Shape, Tensor, TensorData, Traj
 /// One column of a batch, shape `[B, T, ...]`, or `[B, ...]` for squeezed columns.
 pub type BatchColumn = Tensor;
 
-/// Stacked items with what is known of each.
+/// Stacked items with their sample info.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// Keys, `[B]`.
@@ -19,7 +19,7 @@ pub struct Batch {
     pub table_sizes: Vec<i64>,
     /// Priorities, `[B]`.
     pub priorities: Vec<f64>,
-    /// Times each was sampled, `[B]`.
+    /// How many times each was sampled, `[B]`.
     pub times_sampled: Vec<i32>,
     /// The columns.
     pub columns: Vec<BatchColumn>,
@@ -58,7 +58,7 @@ impl Batch {
     }
 }
 
-/// What the rows of one column of a batch have in common, and how one is written to its place.
+/// The common properties of one column's rows in a batch; writes a row to its position.
 #[derive(Debug, Clone)]
 pub struct ColumnPlan {
     /// Type of the elements.
@@ -72,7 +72,7 @@ pub struct ColumnPlan {
 }
 
 impl ColumnPlan {
-    /// The plan for items like this one.
+    /// The plan for items of the same dtypes and shapes as this one.
     pub fn new(trajectory: &Trajectory, column: &Column<'_>) -> Result<Self> {
         let (dtype, item_shape) = trajectory.column_spec(column)?;
         let mut item_bytes = 0;
@@ -93,8 +93,8 @@ impl ColumnPlan {
         shape
     }
 
-    /// Writes the elements of one item's column, which are `item_bytes` long. Says whether the item
-    /// has the planned shape; if not, nothing is written.
+    /// Writes the elements of one item's column, `item_bytes` in all. Returns whether the item has
+    /// the planned shape; if not, nothing is written.
     pub fn write(
         &self,
         trajectory: &Trajectory,
@@ -111,8 +111,8 @@ impl ColumnPlan {
         Ok(true)
     }
 
-    /// Appends the strings of one item's column. Says whether the item has the planned shape; if
-    /// not, nothing is done.
+    /// Appends the strings of one item's column. Returns whether the item has the planned shape; if
+    /// not, nothing is appended.
     pub fn append_strings(
         &self,
         trajectory: &Trajectory,
@@ -129,7 +129,7 @@ impl ColumnPlan {
         Ok(true)
     }
 
-    /// Says why an item that does not have the planned shape cannot be in the batch.
+    /// The error for an item without the planned shape.
     pub fn mismatch(&self, index: usize, trajectory: &Trajectory, column: &Column<'_>) -> Error {
         match trajectory.column_spec(column) {
             Err(error) => error,
@@ -144,7 +144,7 @@ impl ColumnPlan {
         Ok(dtype == self.dtype && shape == self.item_shape && column.squeeze == self.squeeze)
     }
 
-    /// The common case, with one look at the chunk: one slice of fixed-size elements. Says whether
+    /// Fast path for a single slice of fixed-size elements, with one chunk lookup. Returns whether
     /// it applied.
     fn write_single_slice(
         &self,

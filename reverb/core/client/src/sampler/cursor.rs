@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Items of a table, one after another, fetched in batches that grow.
+//! Reads items of a table one after another, in batches that grow.
 //!
 //! The first request asks for one item, the next for one, then for 2, 4, ... up to [`MAX_BATCH`],
-//! and never for more than the caller wants in all. A caller who takes a few items sees hardly any
-//! prefetch, one who takes thousands pays for a round trip per hundreds. The next request leaves
-//! when the last item of a small batch is taken, or half of a large one.
+//! and never for more than the caller wants in total. A caller that takes a few items causes hardly
+//! any prefetch; a caller that takes thousands needs one round trip per hundreds of items. The next
+//! request is sent when the last item of a small batch is taken, or half of a large one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,10 +17,9 @@ use crate::client::Client;
 use crate::retry::Backoff;
 use crate::session::Session;
 
-/// Items asked for at once at the most.
+/// Maximum number of items per request.
 const MAX_BATCH: usize = 256;
-/// From this size of a batch on, the next one is fetched while half of this one is still to be
-/// taken.
+/// For batches of at least this size, the next one is fetched when half of this one is taken.
 const MIN_OVERLAP: usize = 16;
 /// A batch stops growing when its chunks would take more than this.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
@@ -29,27 +28,27 @@ const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 pub struct SampleCursor {
     session: Arc<Session>,
     table: String,
-    /// Items not yet asked for.
+    /// Items not requested yet.
     unrequested: u64,
-    /// Items asked for and not received.
+    /// Items requested and not received yet.
     outstanding: usize,
     ready: VecDeque<Sampled>,
     batch: usize,
-    /// The next request leaves when this few items are left: none while batches are small, half a
-    /// batch later on, so that the server fetches while the caller works.
+    /// Number of remaining items at which the next request is sent: 0 while batches are small, half
+    /// a batch later. The server then fetches while the caller works.
     refill_at: usize,
     requests: u64,
     timeout: Option<Duration>,
-    /// The batches that the caller makes of the items, if it stacks them.
+    /// How the caller stacks the items into batches, if it does.
     stacking: Option<Stacking>,
     stream: Option<Box<dyn SampleStream>>,
-    /// Whether the stream was idle before and has not answered since: it may be stale.
+    /// Whether the stream was idle before and has not answered since. It may be stale then.
     may_be_stale: bool,
     backoff: Backoff,
 }
 
 impl SampleCursor {
-    /// A cursor over `num_samples` items; nothing is asked for yet. `timeout` bounds every wait for
+    /// A cursor over `num_samples` items; nothing is requested yet. `timeout` bounds every wait for
     /// the rate limiter.
     pub fn new(client: &Client, table: &str, num_samples: u64, timeout: Option<Duration>) -> Self {
         let backoff = Backoff::new(client.address(), client.session().connect_timeout());
@@ -70,8 +69,8 @@ impl SampleCursor {
         }
     }
 
-    /// Asks for all items at once, and has them sampled only if they can be stacked, as far as the
-    /// server knows how; see [`SampleStream::request`].
+    /// Requests all items at once. They are sampled only if they can be stacked, if the server
+    /// supports that check; see [`SampleStream::request`].
     #[must_use]
     pub fn stacked(mut self) -> Self {
         let count = usize::try_from(self.unrequested).unwrap_or(usize::MAX).max(1);
@@ -80,7 +79,7 @@ impl SampleCursor {
         self
     }
 
-    /// An item that is here already. Taking the last one sends for more.
+    /// An item that has arrived already. Taking the last one sends the next request.
     pub fn take_ready(&mut self) -> Option<Sampled> {
         let sampled = self.ready.pop_front()?;
         if self.outstanding == 0 && self.ready.len() <= self.refill_at {
@@ -111,12 +110,12 @@ impl SampleCursor {
         Ok(self.ready.drain(..).collect())
     }
 
-    /// Gives the stream back if nothing is outstanding, for the next reader to use.
+    /// Returns the stream for the next reader, if nothing is outstanding.
     pub fn finish(mut self) {
         self.release();
     }
 
-    /// What `next` is waiting for, in words.
+    /// What `next` is waiting for, as text.
     pub fn describe_wait(&self) -> String {
         format!("items of table '{}' at {}", self.table, self.session.address())
     }
@@ -126,7 +125,7 @@ impl SampleCursor {
             self.release();
         } else if let Some(stream) = &mut self.stream {
             let num = self.batch.min(usize::try_from(self.unrequested).unwrap_or(usize::MAX));
-            // A stream that cannot take a request is found out by `fetch`.
+            // If the stream cannot take the request, `fetch` opens a new one.
             if stream.request(&self.table, num, self.timeout, self.stacking).is_ok() {
                 self.requested(num);
             } else {
@@ -145,7 +144,7 @@ impl SampleCursor {
         }
     }
 
-    /// Waits for items, over as many connections as it takes.
+    /// Waits for items, and reconnects as often as necessary.
     async fn fetch(&mut self) -> Result<()> {
         self.backoff.begin();
         while self.ready.is_empty() {
@@ -162,7 +161,7 @@ impl SampleCursor {
                     self.ready.extend(samples);
                 }
                 Err(error) => {
-                    // What was asked for is asked for again.
+                    // Outstanding items are requested again.
                     self.unrequested += self.outstanding as u64;
                     self.stacking = self.stacking.map(|it| it.before(self.outstanding));
                     self.outstanding = 0;
@@ -197,7 +196,7 @@ impl SampleCursor {
         if self.outstanding == 0
             && let Some(stream) = self.stream.take()
         {
-            self.session.give_back(stream);
+            self.session.keep_idle(stream);
         }
     }
 }

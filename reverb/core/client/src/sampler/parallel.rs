@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A sampler that fetches without being asked: several workers fill one queue, so that items are
-//! there when they are wanted. What the datasets of TensorFlow stand on.
+//! A prefetching sampler: several workers fill one queue, so that items are available when they are
+//! needed. The TensorFlow datasets are built on it.
 
 mod stacked;
 
@@ -19,30 +19,31 @@ use crate::retry::Backoff;
 use crate::session::Session;
 use stacked::StackedRequests;
 
-/// From this many items in flight on, a worker asks for half of them at a time: the server works on
-/// one half while the other is used. Below, it asks for all of them once all were taken, and who
-/// counts on it finds the table as expected.
+/// With at least this many items in flight, a worker requests half of them at a time: the server
+/// samples one half while the consumer uses the other. With fewer, it requests all of them after
+/// all were taken, so that a caller can rely on how many items were sampled.
 const MIN_OVERLAP: usize = 32;
 
-/// A shorter timeout is tried again this seldom while nobody waits for its outcome.
+/// Minimum pause before a timed-out request is repeated while no caller waits for it.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(5);
 
-/// How a sampler fetches. The defaults are those of the original's datasets.
+/// How a sampler fetches. The defaults are those of dm-reverb's datasets.
 #[derive(Debug, Clone)]
 pub struct SamplerOptions {
-    /// Items it gives in all; `None` for no limit.
+    /// Maximum number of items in total; `None` for no limit.
     pub max_samples: Option<u64>,
-    /// Items that one worker may have asked for and that were not taken. At least 1.
+    /// Maximum number of items that one worker has requested and the consumer has not taken. At
+    /// least 1.
     pub max_in_flight_samples_per_worker: usize,
-    /// Workers, each with a stream of its own. At least 1.
+    /// Number of workers; each has its own stream. At least 1.
     pub num_workers: usize,
-    /// After this many items a worker opens a new stream, perhaps to another server. At least 1.
+    /// Number of items after which a worker opens a new stream, possibly to another server. At
+    /// least 1.
     pub max_samples_per_stream: u64,
-    /// How long the table's rate limiter may let nothing through while somebody waits; `None` for
-    /// ever.
+    /// How long the table's rate limiter may block while a caller waits; `None` for no timeout.
     pub rate_limiter_timeout: Option<Duration>,
-    /// Items that the consumer stacks into a batch, if their shapes may differ. With one worker, a
-    /// table that removes what it samples keeps batches that cannot be stacked.
+    /// Size of the batches into which the consumer stacks the items, if their shapes may differ.
+    /// With one worker, a table that removes sampled items keeps batches that cannot be stacked.
     pub batch_size: Option<usize>,
 }
 
@@ -60,7 +61,7 @@ impl Default for SamplerOptions {
 }
 
 impl SamplerOptions {
-    /// Workers that have something to do.
+    /// Number of workers that are needed.
     fn effective_workers(&self) -> usize {
         let batches = self.max_samples.map_or(u64::MAX, |max_samples| {
             max_samples / self.max_in_flight_samples_per_worker as u64
@@ -72,15 +73,15 @@ impl SamplerOptions {
 /// What `Sampler::take` found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TakeOutcome {
-    /// Items.
+    /// There were items.
     Some,
-    /// Nothing yet.
+    /// No items yet.
     Nothing,
-    /// There will be no more.
+    /// There are no more items.
     End,
 }
 
-/// Fetches items of one table in the background, from the moment it is made until it is dropped.
+/// Fetches items of one table in the background, from its creation until it is dropped.
 pub struct Sampler {
     shared: Arc<Shared>,
     supervisor: AbortHandle,
@@ -90,46 +91,46 @@ struct Shared {
     session: Arc<Session>,
     table: String,
     options: SamplerOptions,
-    /// Items that may be on their way or waiting to be taken.
+    /// Maximum number of items in flight or waiting to be taken.
     capacity: usize,
     /// Items in one request.
     request: usize,
     state: Mutex<State>,
-    /// Workers wait for room here.
+    /// Notifies workers that there may be room for a request.
     room: Notify,
     on_ready: Box<dyn Fn() + Send + Sync>,
 }
 
 struct State {
     ready: VecDeque<Sampled>,
-    /// Items asked for that have not come.
+    /// Items requested and not received yet.
     outstanding: usize,
     /// Items that were handed out and still count as in flight.
     handed_out: usize,
-    /// Items that may still be asked for.
+    /// Items that may still be requested.
     unrequested: u64,
-    /// Items that the consumer lacks beyond those on their way: it waits for a whole batch.
+    /// Items that the consumer's batch still lacks since the last `take`.
     lacking: usize,
-    /// Present where batches are checked before they are sampled.
+    /// Present if batches are checked before they are sampled.
     stacked: Option<StackedRequests>,
-    /// Whether the consumer came back empty-handed.
+    /// Whether the last `take` did not return enough items.
     is_awaited: bool,
     end: Option<End>,
 }
 
 enum Reservation {
-    /// This many items may be asked for, and how the table checks them.
+    /// The number of items to request, and how the table checks them.
     Made(usize, Option<Stacking>),
     NoRoom,
-    /// All were asked for, or nobody wants more.
+    /// All items were requested, or the sampler has ended.
     NothingToDo,
 }
 
 #[derive(Clone)]
 enum End {
-    /// The rate limiter's timeout passed while somebody waited.
+    /// The rate limiter's timeout passed while the consumer waited.
     TimedOut,
-    /// The next items cannot be stacked. The reason is reported once, after what was sampled
+    /// The next items cannot be stacked. The error is returned once, after the items sampled
     /// before.
     Refused(Option<Error>),
     Failed(Error),
@@ -137,9 +138,9 @@ enum End {
 }
 
 impl Sampler {
-    /// Starts fetching. `before` comes first, and says whether the table removes what it samples;
-    /// if it fails, so does the sampler. `on_ready` is called, on any thread, when `take` may have
-    /// something new to tell; it must not wait.
+    /// Starts fetching. `before` runs first, and returns whether the table removes sampled items;
+    /// if it fails, the sampler fails. `on_ready` is called, on any thread, when the result of
+    /// `take` may have changed; it must not block.
     pub fn start(
         client: &Client,
         table: &str,
@@ -173,15 +174,15 @@ impl Sampler {
         Self { shared, supervisor }
     }
 
-    /// Takes up to `max` items that are here. Never waits.
+    /// Takes up to `max` items that have arrived. Never waits.
     ///
-    /// With `accumulate` the caller collects `max` items for one batch: what is still missing is
-    /// asked for at once. Otherwise items count as in flight until the caller comes for more.
+    /// With `accumulate`, the caller collects `max` items for one batch, and the missing ones are
+    /// requested at once. Without it, the items count as in flight until the next call.
     ///
     /// # Errors
     ///
-    /// Why the sampler failed; from then on always. Why the next batch cannot be stacked, once;
-    /// then it is the end.
+    /// The error that ended the sampler, on every later call too. The reason why the next batch
+    /// cannot be stacked, once; after that, the outcome is `End`.
     pub fn take(
         &self,
         max: usize,
@@ -206,7 +207,7 @@ impl Sampler {
         } else {
             state.handed_out += count;
             if count == 1 && state.handed_out >= self.shared.per_worker() {
-                // The caller works on the last one of a request: now the next may leave.
+                // The caller uses the last item of a request, so the next request may be sent.
                 state.handed_out = 0;
             }
         }
@@ -226,7 +227,7 @@ impl Sampler {
         Ok(if is_finished || state.end.is_some() { TakeOutcome::End } else { TakeOutcome::Nothing })
     }
 
-    /// Why the sampler failed, if it did.
+    /// The error that ended the sampler, if it failed.
     pub fn failure(&self) -> Option<Error> {
         match &self.shared.state.lock().end {
             Some(End::Failed(error)) => Some(error.clone()),
@@ -234,7 +235,7 @@ impl Sampler {
         }
     }
 
-    /// Stops fetching. What was fetched and not taken is dropped.
+    /// Stops fetching, and drops the items that were not taken.
     pub fn close(&self) {
         self.supervisor.abort();
         self.shared.finish(End::Closed);
@@ -252,19 +253,19 @@ impl Shared {
         self.options.max_in_flight_samples_per_worker.max(1)
     }
 
-    /// Whether a caller who comes for more is done with what it got before.
+    /// Whether a caller that asks for more has used all items it got before.
     ///
-    /// It always is; but where few items are in flight, the next request leaves only when all items
-    /// of one are used.
+    /// Usually it has. With few items in flight, the next request is sent only when all items of
+    /// the last one are used.
     fn is_used_up(&self, state: &State) -> bool {
         let per_worker = self.per_worker();
         per_worker >= MIN_OVERLAP || state.handed_out >= per_worker || state.ready.is_empty()
     }
 
-    /// How many items a caller may get at once who works on them one by one.
+    /// How many items to hand out at once to a caller that uses them one by one.
     ///
-    /// Where few are in flight, the last one of a request is given alone: the next request leaves
-    /// when that one is taken, and not when those before it are.
+    /// With few items in flight, the last item of a request is handed out alone: the next request
+    /// is sent when that item is taken, not earlier.
     fn hand_out(&self, state: &State, max: usize) -> usize {
         let per_worker = self.per_worker();
         if per_worker >= MIN_OVERLAP {
@@ -274,8 +275,8 @@ impl Shared {
         max.min((left - 1).max(1))
     }
 
-    /// Waits until there is room for a request, and says how many items to ask for; `None` when
-    /// there is nothing more to do.
+    /// Waits until there is room for a request; returns how many items to request. `None` if there
+    /// is nothing left to do.
     async fn reserve(&self, limit: u64) -> Option<(usize, Option<Stacking>)> {
         loop {
             let mut notified = std::pin::pin!(self.room.notified());
@@ -294,7 +295,7 @@ impl Shared {
             return Reservation::NothingToDo;
         }
         let in_flight = state.outstanding + state.ready.len() + state.handed_out;
-        // While the consumer collects a batch, all that it lacks is asked for in one go.
+        // All items that the consumer's batch lacks are requested at once.
         let lacking = state.lacking.saturating_sub(state.outstanding + state.ready.len());
         let room = (self.capacity + state.lacking).saturating_sub(in_flight);
         let mut wanted = self.request.max(lacking.min(room));
@@ -312,7 +313,7 @@ impl Shared {
         if state.unrequested != u64::MAX {
             state.unrequested -= count as u64;
         }
-        let stacking = state.stacked.as_mut().map(|stacked| stacked.asked(count));
+        let stacking = state.stacked.as_mut().map(|stacked| stacked.reserve(count));
         Reservation::Made(count, stacking)
     }
 
@@ -326,7 +327,7 @@ impl Shared {
         (self.on_ready)();
     }
 
-    /// Gives back what was asked for and will not come.
+    /// Returns items that were requested and will not arrive.
     fn lost(&self, count: usize) {
         let mut state = self.state.lock();
         state.outstanding = state.outstanding.saturating_sub(count);
@@ -359,7 +360,7 @@ impl Shared {
 
 async fn supervise(shared: Arc<Shared>, before: impl Future<Output = Result<bool>> + Send) {
     match before.await {
-        // Several workers share the items of a batch, so no table sees a whole one.
+        // Several workers share the items of a batch, so no table can check a whole batch.
         Ok(true) if shared.options.effective_workers() == 1 => {
             let batch_size = shared.options.batch_size;
             shared.state.lock().stacked = batch_size.map(StackedRequests::new);
@@ -386,15 +387,15 @@ async fn supervise(shared: Arc<Shared>, before: impl Future<Output = Result<bool
             )))),
         }
         if shared.state.lock().end.is_some() {
-            // The others are of no use any more; dropping the set ends them.
+            // The other workers are no longer needed; dropping the set cancels them.
             return;
         }
     }
-    // All items were fetched, and perhaps nobody knew.
+    // All items were fetched; the consumer may not know that these were the last.
     (shared.on_ready)();
 }
 
-/// Fetches until nothing is left to ask for.
+/// Fetches until there is nothing left to request.
 async fn work(shared: Arc<Shared>) -> Result<()> {
     let mut backoff = Backoff::new(shared.session.address(), shared.session.connect_timeout());
     let mut stream: Option<OpenStream> = None;
@@ -420,7 +421,7 @@ async fn work(shared: Arc<Shared>) -> Result<()> {
                 return Ok(());
             }
             if error.kind() == ErrorKind::RateLimiterTimeout && !shared.is_awaited() {
-                // Nobody is waiting, so nobody is to be told; the wait begins anew.
+                // No caller is waiting, so the timeout is not reported; the wait restarts.
                 tokio::time::sleep(SHORTEST_TIMEOUT.saturating_sub(timeout)).await;
                 continue;
             }
@@ -437,7 +438,7 @@ struct OpenStream {
     received: u64,
 }
 
-/// Fetches `missing` items over one stream, and counts it down as they come.
+/// Fetches `missing` items over one stream, and decrements it as they arrive.
 async fn fetch(
     shared: &Shared,
     stream: &mut Option<OpenStream>,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All items of a table, once, in the order of insertion.
+//! Reads all items of a table once, in the order of insertion.
 //!
-//! The server sends as far ahead as the stream has room, so there is nothing to ask for. A scan
-//! that has given items cannot be begun anew when its connection is lost: nobody knows what the
-//! table held at the beginning.
+//! The server sends ahead as far as the stream's window allows, so there are no requests. A scan
+//! that has returned items cannot restart after a lost connection, because the table's original
+//! content is unknown by then.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,15 +21,15 @@ pub struct ScanCursor {
     table: String,
     ready: VecDeque<Sampled>,
     stream: Option<Box<dyn ScanStream>>,
-    /// Items that came; before the first, a scan that failed can begin anew.
+    /// Number of received items; as long as it is 0, a failed scan can restart.
     received: u64,
-    /// How it ended, when it has.
+    /// The result of the scan, once it has ended.
     outcome: Option<Result<()>>,
     backoff: Backoff,
 }
 
 impl ScanCursor {
-    /// A cursor over `table`; nothing is asked for yet.
+    /// A cursor over `table`; it connects on first use.
     pub fn new(client: &Client, table: &str) -> Self {
         let backoff = Backoff::new(client.address(), client.session().connect_timeout());
         Self {
@@ -43,7 +43,7 @@ impl ScanCursor {
         }
     }
 
-    /// An item that is here already.
+    /// An item that has arrived already.
     pub fn take_ready(&mut self) -> Option<Sampled> {
         self.ready.pop_front()
     }
@@ -53,7 +53,7 @@ impl ScanCursor {
     ///
     /// # Errors
     ///
-    /// As the server says; the same again by every later call.
+    /// The server's error; all later calls return it again.
     pub async fn next(&mut self) -> Result<Option<Sampled>> {
         self.backoff.begin();
         loop {

@@ -6,7 +6,7 @@ use reverb_wire::generated::{Condition as Proto, condition::ModuloEq};
 
 use super::config::Checked;
 
-/// What a condition looks at.
+/// The left side of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Left {
     /// Index of the current step in its episode.
@@ -15,7 +15,7 @@ pub(crate) enum Left {
     StepsSinceApplied,
     /// Steps in the history.
     BufferLength,
-    /// 1 while the episode ends.
+    /// 1 at the end of the episode, otherwise 0.
     IsEndEpisode,
     /// The value of a column at the current step.
     Data {
@@ -24,7 +24,7 @@ pub(crate) enum Left {
     },
 }
 
-/// How it is compared.
+/// How the left side is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Comparison {
     Equal(i64),
@@ -44,9 +44,9 @@ pub(crate) struct Condition {
     inverse: bool,
 }
 
-/// What conditions look at, as of the current step.
+/// The values that conditions read, at the current step.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Moment {
+pub(super) struct Inputs {
     pub(super) step_index: u64,
     pub(super) steps_since_applied: u64,
     pub(super) buffer_length: u64,
@@ -54,8 +54,8 @@ pub(super) struct Moment {
 }
 
 impl Condition {
-    /// Translates a condition; `column_of` gives the column of a leaf. The error says what is wrong
-    /// with it.
+    /// Translates a condition; `column_of` maps a leaf to its column. The error says what is wrong
+    /// with the condition.
     pub(super) fn new(proto: &Proto, column_of: impl Fn(usize) -> usize) -> Checked<Self> {
         let left = match proto.left {
             None => {
@@ -100,14 +100,14 @@ impl Condition {
         Self { left: Left::BufferLength, comparison, inverse: false }
     }
 
-    /// Whether the condition asks for a history of at least `steps` steps.
+    /// Whether the condition requires a history of at least `steps` steps.
     pub(super) fn requires_buffer_length(&self, steps: u64) -> bool {
         self.left == Left::BufferLength
             && !self.inverse
             && matches!(self.comparison, Comparison::AtLeast(value) if value >= steps as i64)
     }
 
-    /// The column whose values the condition looks at.
+    /// The column whose values the condition reads.
     pub(super) fn data_column(&self) -> Option<usize> {
         match self.left {
             Left::Data { column } => Some(column),
@@ -115,14 +115,14 @@ impl Condition {
         }
     }
 
-    /// Whether it holds. `data` gives the value of a column; without one the condition is false,
-    /// inverted or not.
-    pub(super) fn holds(&self, moment: &Moment, data: impl Fn(usize) -> Option<i32>) -> bool {
+    /// Whether it holds. `data` returns the value of a column; without a value the condition is
+    /// false, inverted or not.
+    pub(super) fn holds(&self, inputs: &Inputs, data: impl Fn(usize) -> Option<i32>) -> bool {
         let left = match self.left {
-            Left::StepIndex => moment.step_index as i64,
-            Left::StepsSinceApplied => moment.steps_since_applied as i64,
-            Left::BufferLength => moment.buffer_length as i64,
-            Left::IsEndEpisode => moment.is_end_episode.into(),
+            Left::StepIndex => inputs.step_index as i64,
+            Left::StepsSinceApplied => inputs.steps_since_applied as i64,
+            Left::BufferLength => inputs.buffer_length as i64,
+            Left::IsEndEpisode => inputs.is_end_episode.into(),
             Left::Data { column } => match data(column) {
                 Some(value) => value.into(),
                 None => return false,
@@ -141,8 +141,8 @@ impl Condition {
 mod tests {
     use super::*;
 
-    const MOMENT: Moment =
-        Moment { step_index: 7, steps_since_applied: 3, buffer_length: 5, is_end_episode: false };
+    const MOMENT: Inputs =
+        Inputs { step_index: 7, steps_since_applied: 3, buffer_length: 5, is_end_episode: false };
 
     fn holds(left: ProtoLeft, cmp: Cmp, inverse: bool, data: Option<i32>) -> bool {
         let proto = Proto { inverse, left: Some(left), cmp: Some(cmp) };
@@ -197,7 +197,7 @@ mod tests {
         };
         let condition = Condition::new(&proto, |leaf| leaf).unwrap();
         assert!(!condition.holds(&MOMENT, |_| None));
-        assert!(condition.holds(&Moment { is_end_episode: true, ..MOMENT }, |_| None));
+        assert!(condition.holds(&Inputs { is_end_episode: true, ..MOMENT }, |_| None));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a caller declares: patterns with their table, conditions and priority, checked before
-//! anything is written.
+//! The caller's declarations: patterns with their table, conditions and priority. They are checked
+//! before anything is written.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use super::priority::Priority;
 /// A part of a declaration, or what is wrong with it.
 pub(super) type Checked<T> = std::result::Result<T, String>;
 
-/// One pattern and all that belongs to it.
+/// One pattern with its table, conditions and priority.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     pub(super) table: String,
@@ -26,7 +26,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The table its items go to.
+    /// The table of its items.
     pub fn table(&self) -> &str {
         &self.table
     }
@@ -36,7 +36,7 @@ impl Config {
         &self.nodes
     }
 
-    /// How many steps of history its pattern reaches back, the current one included.
+    /// How many steps of history its pattern spans, the current one included.
     pub fn history(&self) -> u64 {
         self.nodes.iter().map(Node::history).max().unwrap_or(0)
     }
@@ -64,7 +64,8 @@ impl Configs {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if there is none, or that says which one is invalid and why.
+    /// `InvalidArgument` if there is no config, or if one is invalid; the text says which one, and
+    /// why.
     pub fn decode(serialized: &[impl AsRef<[u8]>]) -> Result<Self> {
         let mut protos = Vec::with_capacity(serialized.len());
         for (i, bytes) in serialized.iter().enumerate() {
@@ -96,7 +97,7 @@ impl Configs {
         Ok(Self { configs: configs.collect::<Result<_>>()?, leaves })
     }
 
-    /// How many steps of history the patterns reach back.
+    /// How many steps of history the patterns span.
     pub fn history(&self) -> u64 {
         self.configs.iter().map(Config::history).max().unwrap_or(0)
     }
@@ -106,7 +107,7 @@ fn invalid(position: usize, reason: &str) -> Error {
     Error::invalid_argument(format!("Invalid configuration at position {position}: {reason}."))
 }
 
-/// The leaves a declaration reads. Negative ones are refused later.
+/// The leaves that a declaration reads. Negative ones are rejected later.
 fn leaves_of(proto: &StructuredWriterConfig) -> impl Iterator<Item = usize> {
     let nodes = proto.flat.iter().map(|node| node.flat_source_index);
     let conditions = proto.conditions.iter().filter_map(|condition| match condition.left {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Patterns applied to a history, step by step. Knows no server: what becomes of the items is the
-//! caller's business.
+//! Applies patterns to a history, step by step, without a server. The caller decides what to do
+//! with the items.
 
 use reverb_data::{Error, Result};
 use smallvec::SmallVec;
 
-use super::condition::{Condition, Moment};
+use super::condition::{Condition, Inputs};
 use super::config::{Config, Configs};
 use super::number::{Number, NumberHistory};
 use super::priority::{Priority, check_td_error_column, td_error};
@@ -13,65 +13,66 @@ use crate::writer::cell::{CellRef, CellValue};
 use crate::writer::item::ColumnRefs;
 use crate::writer::lane::Lane;
 
-/// An item that a pattern asks for.
+/// An item that a pattern creates.
 #[derive(Debug)]
 pub struct PatternItem<'a> {
-    /// Which pattern.
+    /// Index of the pattern's config.
     pub config: usize,
-    /// The table it is for.
+    /// Its table.
     pub table: &'a str,
-    /// How important it is.
+    /// Its priority.
     pub priority: f64,
     /// Its columns, each with at least one cell.
     pub columns: &'a [ColumnRefs<'a>],
 }
 
-/// Takes the items as they are found. An error stops the search; the pattern counts as not applied.
+/// Takes each item when it is complete. An error stops the search; the pattern counts as not
+/// applied.
 pub(crate) type TakeItem<'f> = &'f mut dyn FnMut(&PatternItem<'_>) -> Result<()>;
 
-/// The history of one environment and the patterns that make items of it.
+/// The history of one environment and the patterns that create items from it.
 #[derive(Debug)]
 pub struct PatternEngine {
     rules: Vec<Rule>,
     /// The leaves of a step that are kept, ascending. Column `i` of the lane is leaf `leaves[i]`.
     leaves: Vec<usize>,
-    /// What errors call a leaf, if known.
+    /// Paths of the leaves for error texts, if known.
     paths: Vec<String>,
-    /// Leaves of every step, as the first step had them.
+    /// Number of leaves of every step, set by the first step.
     num_leaves: Option<usize>,
     lane: Lane,
     watched: Vec<Option<Watched>>,
     current: Step,
-    /// Kept between steps for its memory alone.
+    /// Empty between steps; kept to reuse its memory.
     cells: Vec<CellRef>,
 }
 
-/// The step that patterns end at.
+/// The step at which patterns end.
 #[derive(Debug, Clone, Copy, Default)]
 struct Step {
-    /// Counts all steps from 1, so that it names the step for ever; 0 before the first.
+    /// Number of the step over all episodes, from 1; 0 before the first step.
     serial: u64,
     /// Index in its episode.
     index: u64,
 }
 
-/// A pattern and when it was last applied.
+/// A pattern, and when it was last applied.
 #[derive(Debug)]
 struct Rule {
     config: Config,
     steps_since_applied: u64,
-    /// Serial of the last step that was counted above.
+    /// Serial of the last step that `steps_since_applied` includes.
     counted_at: u64,
-    /// Serial of the last step the pattern made an item of.
+    /// Serial of the last step at which the pattern created an item.
     applied_at: u64,
 }
 
-/// The values of a column that conditions or priorities look at.
+/// The values of a column that conditions or priorities read.
 #[derive(Debug)]
 struct Watched {
     numbers: NumberHistory,
-    /// Whether a condition looks at it and no complaint about its values was logged yet.
-    complain: bool,
+    /// Whether a condition reads it, and no warning about its values was logged yet.
+    warn: bool,
 }
 
 impl PatternEngine {
@@ -92,7 +93,7 @@ impl PatternEngine {
         }
     }
 
-    /// Tells what errors shall call the leaves. Without effect after the first step.
+    /// Sets the paths of the leaves for error texts. Without effect after the first step.
     pub fn set_paths(&mut self, paths: Vec<String>) {
         self.paths = paths;
     }
@@ -102,17 +103,18 @@ impl PatternEngine {
         self.lane.step_is_open()
     }
 
-    /// Appends the values of a step, or of a part of one, and gives the items that are complete now
-    /// to `take`.
+    /// Appends the values of a step, or of a part of one, and passes the items that are complete
+    /// now to `take`.
     ///
-    /// `cells[i]` is the value of leaf `i`. Leaves that nothing reads are dropped.
+    /// `cells[i]` is the value of leaf `i`. Leaves that no pattern or condition reads are dropped.
     ///
     /// # Errors
     ///
-    /// As long as nothing is stored: `InvalidArgument` if the number of leaves changed,
-    /// `SignatureMismatch` if a value has another dtype or shape than the first of its leaf,
-    /// `FailedPrecondition` if a leaf has a value in the open step already. After that:
-    /// `InvalidArgument` for errors that a priority cannot be made of, and those of `take`.
+    /// Before anything is stored: `InvalidArgument` if the number of leaves changed,
+    /// `SignatureMismatch` if a value differs in dtype or shape from the first value of its leaf,
+    /// `FailedPrecondition` if a leaf already has a value in the open step. After that:
+    /// `InvalidArgument` if a priority cannot be computed from the errors, and the errors of
+    /// `take`.
     pub fn append(
         &mut self,
         mut cells: Vec<Option<CellValue<'_>>>,
@@ -128,7 +130,7 @@ impl PatternEngine {
             }
         }
         let begins = (!self.lane.step_is_open()).then(|| self.lane.episode_steps());
-        // No column has a fixed chunk length, so no item waits for a chunk to be completed.
+        // No column has a fixed chunk length, so no item waits for its chunk.
         self.lane.append(&mut row, partial_step)?;
         if let Some(index) = begins {
             self.current = Step { serial: self.current.serial + 1, index };
@@ -141,18 +143,18 @@ impl PatternEngine {
         self.apply(false, take)
     }
 
-    /// Gives the items that the end of the episode at the current step makes complete. To be called
-    /// before `end_episode`; a repeated call finds nothing new.
+    /// Passes the items that the end of the episode completes to `take`. Call it before
+    /// `end_episode`; a second call finds nothing new.
     ///
     /// # Errors
     ///
-    /// As `append` once a step is stored.
+    /// Those of `append` after the step is stored.
     pub fn apply_at_end(&mut self, take: TakeItem<'_>) -> Result<()> {
         self.apply(true, take)
     }
 
-    /// Begins a new episode, closing an open step. With `clear_buffers` the history is emptied;
-    /// without, patterns may reach back into the episode that ended.
+    /// Starts a new episode, closing an open step. With `clear_buffers` the history is emptied;
+    /// without it, patterns may reach back into the last episode.
     pub fn end_episode(&mut self, clear_buffers: bool) {
         self.lane.end_episode(clear_buffers);
         if clear_buffers {
@@ -204,8 +206,8 @@ impl PatternEngine {
             if let Some(number) = number {
                 watched.numbers.push(step, number);
             }
-            if watched.complain && number.and_then(Number::as_condition_value).is_none() {
-                watched.complain = false;
+            if watched.warn && number.and_then(Number::as_condition_value).is_none() {
+                watched.warn = false;
                 log::error!(
                     "A condition looks at column {}, which has dtype {} and shape {}. It needs exactly one element of \
                      an integer type or bool and is false until then.",
@@ -226,7 +228,7 @@ impl PatternEngine {
         for i in 0..self.rules.len() {
             if self.rules[i].begin(self.current, &self.lane, &self.watched, is_end_episode) {
                 let taken = self.make_item(i, take);
-                // They would keep chunks in memory.
+                // The cells would keep chunks in memory.
                 self.cells.clear();
                 if taken? {
                     self.rules[i].applied_at = self.current.serial;
@@ -237,7 +239,7 @@ impl PatternEngine {
         Ok(())
     }
 
-    /// Collects the cells of a pattern and hands the item over; `false` if a cell is absent.
+    /// Collects the cells of a pattern and passes the item on; `false` if a cell is absent.
     fn make_item(&mut self, i: usize, take: TakeItem<'_>) -> Result<bool> {
         let config = &self.rules[i].config;
         let history_len = self.lane.history_len();
@@ -280,7 +282,7 @@ impl Rule {
         Self { config, steps_since_applied: 0, counted_at: 0, applied_at: 0 }
     }
 
-    /// Counts the step once and says whether the pattern is to be applied at it.
+    /// Counts the step once; returns whether to apply the pattern at it.
     fn begin(
         &mut self,
         current: Step,
@@ -295,23 +297,22 @@ impl Rule {
             self.counted_at = current.serial;
             self.steps_since_applied += 1;
         }
-        let moment = Moment {
+        let inputs = Inputs {
             step_index: current.index,
             steps_since_applied: self.steps_since_applied,
             buffer_length: lane.history_len(),
             is_end_episode,
         };
-        let newest = moment.buffer_length - 1;
+        let newest = inputs.buffer_length - 1;
         let data = |column: usize| -> Option<i32> {
             watched[column].as_ref()?.numbers.get(newest)?.as_condition_value()
         };
-        self.config.conditions.iter().all(|condition| condition.holds(&moment, data))
+        self.config.conditions.iter().all(|condition| condition.holds(&inputs, data))
     }
 }
 
 impl Watched {
-    /// What to note of a column: nothing, the newest value, or as many values as patterns reach
-    /// back.
+    /// How many values of a column to keep: none, the newest, or as many as the patterns span.
     fn new(column: usize, configs: &[Config], history: usize) -> Option<Self> {
         let mut conditions = configs.iter().flat_map(|config| &config.conditions);
         let by_condition = conditions.any(|c: &Condition| c.data_column() == Some(column));
@@ -323,7 +324,7 @@ impl Watched {
             return None;
         }
         let keep = if by_priority { history } else { 1 };
-        Some(Self { numbers: NumberHistory::new(keep), complain: by_condition })
+        Some(Self { numbers: NumberHistory::new(keep), warn: by_condition })
     }
 }
 

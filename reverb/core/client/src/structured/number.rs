@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Values that conditions and priorities look at, noted as they are appended.
+//! Values that conditions and priorities read, kept as they are appended.
 //!
-//! A cell could be read back, but by then its block may be compressed, and a priority looks at many
-//! cells a step.
+//! Reading them back from the cells would be slow: by then the block may be compressed, and a
+//! priority reads many cells per step.
 
 use std::collections::VecDeque;
 
@@ -40,7 +40,7 @@ impl Number {
         })
     }
 
-    /// As conditions see it: an integer, truncated to 32 bits.
+    /// The value for conditions: an integer, truncated to 32 bits.
     pub(super) fn as_condition_value(self) -> Option<i32> {
         match self {
             Self::Integer(value) => Some(value as i32),
@@ -48,7 +48,7 @@ impl Number {
         }
     }
 
-    /// As priorities see it.
+    /// The value for priorities.
     pub(super) fn as_f64(self) -> f64 {
         match self {
             Self::Integer(value) => value as f64,
@@ -74,7 +74,7 @@ impl NumberHistory {
         Self { values: VecDeque::new(), keep }
     }
 
-    /// Notes the value of a step, later than all before.
+    /// Adds the value of a step, which must be later than all others.
     pub(super) fn push(&mut self, step: u64, number: Number) {
         if self.values.len() == self.keep {
             self.values.pop_front();
@@ -88,7 +88,7 @@ impl NumberHistory {
         self.values.get(at).map(|(_, number)| *number)
     }
 
-    /// Forgets all values.
+    /// Removes all values.
     pub(super) fn clear(&mut self) {
         self.values.clear();
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node of a pattern: which cells of one column an item takes, counted back from the current
-//! step.
+//! A node of a pattern: the cells of one column that an item contains, counted back from the
+//! current step.
 
 use reverb_wire::generated::PatternNode;
 use reverb_wire::generated::pattern_node::{StartOrNone, StepOrNone, StopOrNone};
@@ -10,20 +10,20 @@ use super::config::Checked;
 /// Cells of one column, relative to the end of the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Node {
-    /// The column: position among the leaves that are read at all.
+    /// The column: its position among the leaves that are read.
     pub column: usize,
-    /// The first cell is this many steps before the end of the history; the current step is 1
-    /// before it.
+    /// The first cell is this many steps before the end of the history; 1 is the current step.
     from_end: u64,
     /// The end of the slice is this many steps before the end of the history.
     stop_from_end: u64,
     stride: u64,
-    /// Whether the one cell is given without a leading dimension.
+    /// Whether the single cell has no leading dimension.
     pub squeeze: bool,
 }
 
 impl Node {
-    /// Translates a node whose leaf is `column`; the error says what is wrong with it.
+    /// Translates a node; `column` is the column of its leaf. The error says what is wrong with the
+    /// node.
     pub(super) fn new(proto: &PatternNode, column: usize) -> Checked<Self> {
         let start = proto.start_or_none.map(|StartOrNone::Start(start)| i64::from(start));
         let stop = proto.stop_or_none.map(|StopOrNone::Stop(stop)| i64::from(stop));
@@ -38,7 +38,7 @@ impl Node {
                 stride: step.unwrap_or(1).unsigned_abs(),
                 squeeze: false,
             },
-            // A lone stop is how a single step is written.
+            // A stop without a start selects a single step.
             None => Self {
                 column,
                 from_end: stop_from_end,
@@ -49,13 +49,13 @@ impl Node {
         })
     }
 
-    /// How many steps of history the node reaches back, the current one included.
+    /// How many steps of history the node spans, the current one included.
     pub fn history(&self) -> u64 {
         self.from_end
     }
 
-    /// The steps of a history of `history_len` steps, oldest first; `None` if it does not reach
-    /// back far enough.
+    /// The selected steps of a history of `history_len` steps, oldest first; `None` if the history
+    /// is too short.
     pub fn steps(&self, history_len: u64) -> Option<impl Iterator<Item = u64> + use<>> {
         let first = history_len.checked_sub(self.from_end)?;
         let end = history_len - self.stop_from_end;

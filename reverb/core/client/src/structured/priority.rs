@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Priorities: how important an item is when it is created.
+//! Priorities: how the priority of a new item is computed.
 
 use reverb_data::tensor::shape_text;
 use reverb_data::{DType, Error, Result, Tensor};
@@ -11,19 +11,20 @@ use crate::writer::cell::CellSpec;
 /// The priority of the items of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Priority {
-    /// The same for all.
+    /// The same for all items.
     Constant(f64),
-    /// `weight * max|e| + (1 - weight) * mean|e|` over the errors `e` that the item refers to.
+    /// `weight * max|e| + (1 - weight) * mean|e|` over the item's errors `e`.
     TdError {
         /// Weight of the maximum.
         weight: f64,
-        /// Which node of the pattern holds the errors.
+        /// Index of the pattern node with the errors.
         node: usize,
     },
 }
 
 impl Priority {
-    /// Translates a priority for a pattern whose nodes read the given leaves. Without one it is 1.
+    /// Translates the priority of a pattern; `leaves` are the leaves of its nodes. The default is
+    /// 1.
     pub(super) fn new(proto: Option<&Proto>, leaves: &[i32]) -> Self {
         match proto.and_then(|proto| proto.priority_fn) {
             None => Self::Constant(1.0),
@@ -38,7 +39,7 @@ impl Priority {
     }
 }
 
-/// `weight * max|e| + (1 - weight) * mean|e|`, for at least one error. A NaN among them makes it
+/// `weight * max|e| + (1 - weight) * mean|e|`, for at least one error. If one is NaN, the result is
 /// NaN.
 pub(super) fn td_error(weight: f64, errors: impl IntoIterator<Item = f64>) -> f64 {
     let (mut max, mut sum, mut count) = (0.0f64, 0.0, 0u32);
@@ -51,7 +52,7 @@ pub(super) fn td_error(weight: f64, errors: impl IntoIterator<Item = f64>) -> f6
     weight * max + (1.0 - weight) * sum / f64::from(count.max(1))
 }
 
-/// Checks that a column can hold temporal difference errors; `label` names it.
+/// Checks that a column can hold temporal difference errors; `label` names it in the error.
 pub(super) fn check_td_error_column(spec: &CellSpec, label: impl FnOnce() -> String) -> Result<()> {
     let known = matches!(spec.dtype, DType::Float32 | DType::Float64 | DType::Int32 | DType::Int64);
     if known && Tensor::num_elements(&spec.shape) == Some(1) {

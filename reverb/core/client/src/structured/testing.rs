@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Short ways to write down configs and steps in tests.
+//! Short constructors of configs and steps for tests.
 
 use reverb_data::{DType, TensorData};
 use reverb_wire::generated::condition::{Cmp, Left, ModuloEq};

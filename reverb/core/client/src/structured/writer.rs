@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The structured writer: what the patterns find goes to the server.
+//! The structured writer: sends the items that its patterns create.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::writer::cell::CellValue;
 use crate::writer::item_queue::ItemQueue;
 use crate::writer::send_queue::SendQueue;
 
-/// How long the items of a dropped writer may take to be confirmed before they are abandoned.
+/// Maximum time to flush the items of a dropped writer; the rest is abandoned.
 const DROP_FLUSH_TIME: Duration = Duration::from_secs(5);
 
-/// Writes steps of one environment; patterns make items of them.
+/// Writes steps of one environment; patterns create items from them.
 ///
-/// Dropping it does not wait: what is not confirmed yet is sent in the background, for a few
-/// seconds at the most.
+/// Dropping it does not block: unconfirmed items are flushed in the background, for a few seconds
+/// at most.
 #[derive(Debug)]
 pub struct StructuredWriter {
     engine: Mutex<PatternEngine>,
@@ -30,12 +30,13 @@ pub struct StructuredWriter {
 }
 
 impl StructuredWriter {
-    /// A writer for serialized `StructuredWriterConfig` messages. The server is not contacted
-    /// before the first item.
+    /// Makes a writer from serialized `StructuredWriterConfig` messages. It connects to the server
+    /// with the first item.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if there is no config, or that says which one is invalid and why.
+    /// `InvalidArgument` if there is no config, or if one is invalid; the text says which one, and
+    /// why.
     pub fn new(client: &Client, configs: &[Vec<u8>]) -> Result<Self> {
         let engine = PatternEngine::new(Configs::decode(configs)?);
         Ok(Self {
@@ -45,12 +46,12 @@ impl StructuredWriter {
         })
     }
 
-    /// The items on their way.
+    /// The items in flight.
     pub fn queue(&self) -> &ItemQueue {
         &self.queue
     }
 
-    /// Tells what errors shall call the leaves of a step. To be called before the first append.
+    /// Sets the paths of a step's leaves for error texts. Call it before the first append.
     pub fn set_paths(&self, paths: Vec<String>) {
         self.engine.lock().set_paths(paths);
     }
@@ -61,25 +62,26 @@ impl StructuredWriter {
     ///
     /// # Errors
     ///
-    /// Those of [`PatternEngine::append`], and those that ended the stream to the server for good.
+    /// Those of [`PatternEngine::append`], and the error that ended the insert stream for good.
     pub fn append(&self, cells: Vec<Option<CellValue<'_>>>, partial_step: bool) -> Result<()> {
         self.queue.send_queue().check()?;
         self.engine.lock().append(cells, partial_step, &mut |item| self.create(item))
     }
 
-    /// Waits until at most `max_pending` items are unconfirmed. A `timeout` of zero does not wait
-    /// at all.
+    /// Waits until at most `max_pending` items are unconfirmed. With a `timeout` of zero it does
+    /// not wait.
     ///
     /// # Errors
     ///
-    /// `DeadlineExceeded` that says what it waited for; the error that ended the stream to the
-    /// server for good.
+    /// `DeadlineExceeded`, whose text says what it waited for; the error that ended the insert
+    /// stream for good.
     pub async fn flush(&self, max_pending: usize, timeout: Option<Duration>) -> Result<()> {
         self.queue.flush(max_pending, timeout).await
     }
 
-    /// Creates the items that the end of the episode makes complete, waits until all are confirmed,
-    /// and begins a new episode. If that fails or takes longer than `timeout` the episode goes on.
+    /// Creates the items that the end of the episode completes, waits until all items are
+    /// confirmed, and starts a new episode. If that fails or takes longer than `timeout`, the
+    /// episode continues.
     pub async fn end_episode(&self, clear_buffers: bool, timeout: Option<Duration>) -> Result<()> {
         self.queue.send_queue().check()?;
         self.engine.lock().apply_at_end(&mut |item| self.create(item))?;
@@ -93,7 +95,7 @@ impl StructuredWriter {
         self.engine.lock().step_is_open()
     }
 
-    /// Stops at once; what is not confirmed is abandoned.
+    /// Stops at once; unconfirmed items are abandoned.
     pub fn close(&self) {
         self.queue.send_queue().close();
     }
@@ -114,7 +116,7 @@ impl Drop for StructuredWriter {
     }
 }
 
-/// Sends what a dropped writer left behind, and gives up after `limit`.
+/// Flushes the items of a dropped writer, and gives up after `limit`.
 async fn flush_and_close(queue: Arc<SendQueue>, limit: Duration) {
     queue.freeze_blocks(0);
     let flushed = tokio::time::timeout(limit, queue.wait_until_pending(0)).await;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A writer for environments that are stepped together: one history each, one stream for all.
+//! A writer for environments that are stepped together: one history per environment, one insert
+//! stream for all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use super::lane::{ColumnOptions, Lane};
 use crate::client::Client;
 use crate::session::Signatures;
 
-/// Which steps of a column's history an item takes, in Python's terms.
+/// Which steps of a column's history an item contains, as in Python.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepIndex {
     /// One step, without a leading dimension. Negative counts from the end.
@@ -23,12 +24,12 @@ pub enum StepIndex {
     Range {
         /// First step; `None` for the oldest.
         start: Option<i64>,
-        /// Step behind the last; `None` for the end.
+        /// The step after the last; `None` for the end.
         stop: Option<i64>,
         /// Stride, at least 1.
         step: i64,
     },
-    /// Any steps in any order, repeated ones too. Negative counts from the end.
+    /// Any steps in any order, with repeats allowed. Negative counts from the end.
     Steps(Arc<[i64]>),
 }
 
@@ -58,8 +59,8 @@ pub struct BatchedWriter {
 }
 
 impl BatchedWriter {
-    /// A writer for `batch_size` environments that keeps the last `num_keep_alive_refs` values of
-    /// each column of each.
+    /// A writer for `batch_size` environments. It keeps the last `num_keep_alive_refs` values of
+    /// each column of each environment.
     pub fn new(
         client: &Client,
         batch_size: usize,
@@ -70,18 +71,18 @@ impl BatchedWriter {
         Self { lanes: Mutex::new(lanes), queue: ItemQueue::new(client.session(), signatures) }
     }
 
-    /// The items on their way.
+    /// The items in flight.
     pub fn queue(&self) -> &ItemQueue {
         &self.queue
     }
 
-    /// Adds a column to all histories; gives its index.
+    /// Adds a column to all histories; returns its index.
     pub fn add_column(&self, label: &str) -> usize {
         let mut lanes = self.lanes.lock();
         lanes.iter_mut().map(|lane| lane.add_column(label, None)).last().unwrap_or(0)
     }
 
-    /// What errors call a column.
+    /// A column's name in error texts.
     pub fn label(&self, column: usize) -> String {
         label(&self.lanes.lock(), column).to_owned()
     }
@@ -96,8 +97,7 @@ impl BatchedWriter {
         self.lanes.lock().iter_mut().try_for_each(|lane| lane.configure(column, options))
     }
 
-    /// The cells that an index selects in every environment; `None` where one of them does not
-    /// exist.
+    /// The cells that an index selects in each environment; `None` where a cell does not exist.
     pub fn select(&self, column: &BatchedColumn) -> Vec<Option<Vec<CellRef>>> {
         let select = |lane: &Lane| {
             let mut cells = Vec::new();
@@ -106,12 +106,12 @@ impl BatchedWriter {
         self.lanes.lock().iter().map(select).collect()
     }
 
-    /// Closed steps of the current episode of every environment.
+    /// Number of closed steps of the current episode, per environment.
     pub fn episode_steps(&self) -> Vec<u64> {
         self.lanes.lock().iter().map(Lane::episode_steps).collect()
     }
 
-    /// Steps in the history of every environment.
+    /// Number of steps in the history, per environment.
     pub fn history_len(&self) -> Vec<u64> {
         self.lanes.lock().iter().map(Lane::history_len).collect()
     }
@@ -134,8 +134,8 @@ impl BatchedWriter {
                 )));
             }
         }
-        // All environments are looked at before any gets its row: episodes end one by one, and so
-        // do open steps.
+        // All environments are checked before any stores its row: their episodes and open steps may
+        // differ.
         for (i, lane) in lanes.iter().enumerate() {
             let is_set = |value: &&BatchedValue<'_>| lane.is_set_in_open_step(value.column);
             if let Some(value) = values.iter().find(is_set) {
@@ -157,8 +157,8 @@ impl BatchedWriter {
 
     /// Creates one item per selected environment. Never waits.
     ///
-    /// Without `selected`, environments whose episode is too short for the wanted steps get none.
-    /// Gives the number of items.
+    /// Without `selected`, environments whose episode is too short for the requested steps get
+    /// none. Returns the number of items.
     ///
     /// # Errors
     ///
@@ -202,14 +202,15 @@ impl BatchedWriter {
                 .collect();
             items.push(self.queue.prepare(table, priorities[i], &refs)?);
         }
-        // All or none: the caller could not tell which of them were created before an error.
+        // All or none: otherwise the caller could not tell which items were created before an
+        // error.
         let created = items.len();
         self.queue.send_queue().push_all(items)?;
         Ok(created)
     }
 
-    /// Ends the episode of the selected environments, and empties their histories if asked to.
-    /// Never waits.
+    /// Ends the episode of the selected environments. With `clear_buffers` it also empties their
+    /// histories. Never waits.
     pub fn end_episode(&self, selected: Option<&[bool]>, clear_buffers: bool) {
         let mut lanes = self.lanes.lock();
         for (i, lane) in lanes.iter_mut().enumerate() {
@@ -224,7 +225,7 @@ impl BatchedWriter {
         self.queue.flush(max_pending, timeout).await
     }
 
-    /// Stops at once; what is not confirmed is abandoned.
+    /// Stops at once; unconfirmed items are abandoned.
     pub fn close(&self) {
         self.queue.send_queue().close();
     }
@@ -253,12 +254,12 @@ fn collect(lane: &Lane, column: &BatchedColumn, cells: &mut Vec<CellRef>) -> boo
         StepIndex::At(at) => push(absolute(at)),
         StepIndex::Steps(ref steps) => steps.iter().all(|&at| push(absolute(at))),
         StepIndex::Range { start, stop, step } => {
-            // A start before the beginning means that the history is too short, not that fewer
-            // steps are meant.
+            // A start before the beginning means that the history is too short. It must not select
+            // fewer steps.
             let start = match (start, stop) {
                 (Some(start), _) => absolute(start),
                 (None, None) => 0,
-                // `history[:k]` begins with the oldest step that is kept, as in the writer of one
+                // `history[:k]` starts at the oldest step that is kept, as in the writer of one
                 // environment.
                 (None, Some(_)) => {
                     lane.cells(column.column).next().map_or(0, |(step, _)| step as i64)

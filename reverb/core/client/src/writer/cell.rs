@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Cells and the blocks they are collected in.
+//! Cells, and the blocks that collect them.
 //!
-//! A block is a chunk in the making. While it is open, cells are appended to plain buffers, one per
-//! column; once it is frozen nothing changes any more; closing encodes it. Encoding happens in the
-//! task of the send queue, outside the lock, so that `append` never waits for compression.
+//! A block becomes a chunk. While it is open, cells are appended to plain buffers, one per column.
+//! Once it is frozen, nothing changes any more. Closing encodes it, in the task of the send queue
+//! and outside the lock, so that `append` never waits for compression.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -111,7 +111,7 @@ impl CellValue<'_> {
 /// The cells of one column in a block.
 #[derive(Debug)]
 struct TensorBuffer {
-    /// Step of the episode of every cell.
+    /// Each cell's step in the episode.
     steps: Vec<i32>,
     data: TensorData,
 }
@@ -123,34 +123,34 @@ enum State {
     Closed(Closed),
 }
 
-/// Where the cells of a closed block went.
+/// Where the cells of a closed block are.
 #[derive(Debug, Clone)]
 struct Closed {
     chunks: SmallVec<[Chunk; 1]>,
-    /// Per column of the block: which chunk, which tensor in it.
-    places: SmallVec<[(u16, u16); 4]>,
+    /// For each column of the block: the index of its chunk, and of its tensor in the chunk.
+    positions: SmallVec<[(u16, u16); 4]>,
 }
 
-/// What a block knows of each of its columns, without a lock.
+/// State of a block's column that is accessible without the lock.
 #[derive(Debug)]
 pub struct BlockColumn {
     /// Type and shape of the cells.
     pub spec: Arc<CellSpec>,
-    /// Whether any item refers to the column; the flag is the column's, shared by all its blocks.
+    /// Whether any item refers to the column. All blocks of a column share the flag.
     pub referenced: Arc<AtomicBool>,
     /// Cells below this index have left the history.
     expired_below: AtomicU32,
-    /// Whether the cells count as waiting to be sent.
+    /// Whether the cells are counted in the waiting bytes of a send queue.
     queued: AtomicBool,
 }
 
-/// A chunk in the making, of one column or of several small ones.
+/// An unfinished chunk, of one column or of several small ones.
 #[derive(Debug)]
 pub struct Block {
     columns: SmallVec<[BlockColumn; 4]>,
     episode_id: u64,
     delta: bool,
-    /// Whether items must wait until the block was frozen by its owner (fixed chunk lengths).
+    /// Whether items must wait until the owner freezes the block (fixed chunk lengths).
     gated: bool,
     state: Mutex<State>,
 }
@@ -188,10 +188,10 @@ impl Block {
         &self.columns
     }
 
-    /// Appends cells `(position of the column, value)` of one step; the values fit the specs.
+    /// Appends cells `(position of the column, value)` of one step; the values must fit the specs.
     ///
-    /// Tells `placed` the index of each in its column. Says false, and does nothing, if the block
-    /// is not open any more.
+    /// Calls `placed` with each cell's column and index. Returns `false`, and does nothing, if the
+    /// block is not open any more.
     pub fn append<'c, 'v: 'c>(
         &self,
         step: i32,
@@ -216,7 +216,7 @@ impl Block {
         }
     }
 
-    /// Ends the open phase: later cells go to another block. Says whether the block was open.
+    /// Ends the open phase: later cells go to another block. Returns whether the block was open.
     pub fn freeze(&self) -> bool {
         let mut state = self.state.lock();
         if let State::Open(buffers) = &mut *state {
@@ -226,18 +226,18 @@ impl Block {
         false
     }
 
-    /// Whether items on this block may be sent now.
+    /// Whether items that refer to this block may be sent now.
     pub fn is_ready(&self) -> bool {
         !self.gated || !matches!(&*self.state.lock(), State::Open(_))
     }
 
-    /// The chunk of a column and the position of its tensor in it; encodes the block if that was
-    /// not done yet.
+    /// A column's chunk, and the position of its tensor in the chunk. Encodes the block if
+    /// necessary.
     pub fn chunk_of(&self, position: usize, next_key: &mut dyn FnMut() -> u64) -> (Chunk, usize) {
         let buffers = {
             let mut state = self.state.lock();
             match &mut *state {
-                State::Closed(closed) => return closed.place(position),
+                State::Closed(closed) => return closed.chunk_and_tensor(position),
                 State::Frozen(buffers) => Arc::clone(buffers),
                 State::Open(buffers) => {
                     let frozen = Arc::new(std::mem::take(buffers));
@@ -248,17 +248,17 @@ impl Block {
         };
         let closed = self.encode(&buffers, next_key);
         let mut state = self.state.lock();
-        // Somebody else may have been quicker; the first result stands, for its keys may be in use.
+        // Another thread may have been faster. Its result is kept, because its keys may be in use.
         if let State::Closed(closed) = &*state {
-            return closed.place(position);
+            return closed.chunk_and_tensor(position);
         }
-        let place = closed.place(position);
+        let found = closed.chunk_and_tensor(position);
         *state = State::Closed(closed);
-        place
+        found
     }
 
-    /// Notes that an item refers to the column at `position`; says whether that is news.
-    pub fn note_queued(&self, position: usize) -> bool {
+    /// Records that an item refers to the column at `position`; returns whether it is the first.
+    pub fn mark_queued(&self, position: usize) -> bool {
         !self.columns[position].queued.swap(true, Ordering::Relaxed)
     }
 
@@ -270,14 +270,14 @@ impl Block {
         }
     }
 
-    /// Columns with cells at the same steps share a chunk, unless only one of them is ever referred
-    /// to by items: a chunk travels as a whole.
+    /// Columns with cells at the same steps share a chunk, unless items refer to only one of them:
+    /// a chunk is always sent as a whole.
     fn encode(&self, buffers: &[TensorBuffer], next_key: &mut dyn FnMut() -> u64) -> Closed {
-        let mut places: SmallVec<[(u16, u16); 4]> =
+        let mut positions: SmallVec<[(u16, u16); 4]> =
             SmallVec::from_elem((u16::MAX, 0), buffers.len());
         let mut chunks = SmallVec::new();
         for first in 0..buffers.len() {
-            if places[first].0 != u16::MAX || buffers[first].steps.is_empty() {
+            if positions[first].0 != u16::MAX || buffers[first].steps.is_empty() {
                 continue;
             }
             let steps = &buffers[first].steps;
@@ -286,13 +286,13 @@ impl Block {
             let mut tensors = 0;
             for position in first..buffers.len() {
                 let buffer = &buffers[position];
-                if places[position].0 != u16::MAX
+                if positions[position].0 != u16::MAX
                     || buffer.steps != *steps
                     || self.columns[position].referenced.load(Ordering::Relaxed) != referenced
                 {
                     continue;
                 }
-                places[position] = (chunks.len() as u16, tensors);
+                positions[position] = (chunks.len() as u16, tensors);
                 tensors += 1;
                 self.put_buffer(&mut data, position, buffer);
             }
@@ -301,7 +301,7 @@ impl Block {
             let range = SequenceRange { episode_id: self.episode_id, start, end, sparse };
             chunks.push(Chunk::new(next_key(), range, self.delta, data.into()));
         }
-        Closed { chunks, places }
+        Closed { chunks, positions }
     }
 
     fn put_buffer(&self, data: &mut Vec<u8>, position: usize, buffer: &TensorBuffer) {
@@ -345,8 +345,8 @@ impl TensorBuffer {
 }
 
 impl Closed {
-    fn place(&self, position: usize) -> (Chunk, usize) {
-        let (chunk, tensor) = self.places[position];
+    fn chunk_and_tensor(&self, position: usize) -> (Chunk, usize) {
+        let (chunk, tensor) = self.positions[position];
         (self.chunks[usize::from(chunk)].clone(), usize::from(tensor))
     }
 }
@@ -368,7 +368,7 @@ impl CellRef {
         &self.block.columns[usize::from(self.position)].spec
     }
 
-    /// Whether the cell has left its writer's history, so that no new item may use it.
+    /// Whether the cell has left its writer's history; new items must not use it then.
     pub fn is_expired(&self) -> bool {
         let column = &self.block.columns[usize::from(self.position)];
         self.index < column.expired_below.load(Ordering::Acquire)
@@ -380,7 +380,7 @@ impl CellRef {
         column.expired_below.fetch_max(self.index + 1, Ordering::AcqRel);
     }
 
-    /// Notes that an item refers to the column.
+    /// Records that an item refers to the column.
     pub fn mark_referenced(&self) {
         self.block.columns[usize::from(self.position)].referenced.store(true, Ordering::Relaxed);
     }
@@ -394,7 +394,7 @@ impl CellRef {
             State::Open(buffers) => buffers[position].row(index, spec),
             State::Frozen(buffers) => buffers[position].row(index, spec),
             State::Closed(closed) => {
-                let (chunk, tensor) = closed.place(position);
+                let (chunk, tensor) = closed.chunk_and_tensor(position);
                 chunk.tensor(tensor)?.rows(index, 1)?.data
             }
         };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Inserting single steps: each one becomes an item of its own in every table.
+//! Inserts of single steps: each step becomes one item in every table.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use super::cell::CellValue;
 use super::legacy::{LegacyOptions, LegacyWriter};
 use crate::session::Session;
 
-/// Writers that are kept, at the most.
+/// Maximum number of idle writers.
 const MAX_IDLE: usize = 8;
 
-/// Writers of single steps that are open and have nothing to send.
+/// Open writers of single steps with nothing to send.
 #[derive(Debug, Default)]
 pub(crate) struct IdleWriters(Mutex<Vec<LegacyWriter>>);
 
-/// An insert of single steps, which owns a writer until it is confirmed.
+/// An insert of single steps. It owns a writer until all items are confirmed.
 ///
-/// Adding steps never waits and copies the values, so that a binding can lend memory for as long
-/// as it may. If adding fails, no item was created.
+/// Adding steps never waits and copies the values, so a binding needs to lend its memory only for
+/// the call. If adding fails, no item is created.
 #[derive(Debug)]
 pub struct Insertion {
     writer: LegacyWriter,
@@ -32,14 +32,14 @@ pub struct Insertion {
 impl Insertion {
     /// Takes an idle writer, or makes one.
     ///
-    /// A writer keeps the signatures that it was made with. So they are fetched again when the
-    /// server may be another one, which may have other tables.
+    /// A writer keeps the signatures that it was made with. They are fetched again if the server
+    /// may have been replaced by one with other tables.
     pub(crate) async fn start(session: &Arc<Session>, idle: &Arc<IdleWriters>) -> Result<Self> {
         let several = session.has_several_servers();
         let writer = idle.0.lock().pop();
         let writer = writer.filter(|writer| !several && !writer.queue().send_queue().was_lost());
-        // In this process no connection tells that a server has gone, but asking costs nothing
-        // either. Of several servers the writer itself asks the one whose turn it is.
+        // In process, there is no connection that breaks when a server is replaced, but asking is
+        // cheap. With several servers, the new writer asks the next one in turn.
         let may_be_another = writer.is_none() && !several;
         if may_be_another || session.transport()?.is_local() {
             session.server_info().await?;
@@ -51,7 +51,7 @@ impl Insertion {
         Ok(Self { writer, session: Arc::clone(session), idle: Arc::clone(idle) })
     }
 
-    /// Adds one step, and an item of it to each table with its priority. Never waits.
+    /// Adds one step, and for each table an item of it with that table's priority. Never waits.
     ///
     /// # Errors
     ///
@@ -66,8 +66,8 @@ impl Insertion {
         items.iter().try_for_each(|(table, priority)| self.writer.create_item(table, 1, *priority))
     }
 
-    /// Adds a step for each row of `columns` `[B, ...]`, and an item of it to each table with its
-    /// priority, one of `B`. Never waits.
+    /// Adds a step for each row of `columns` `[B, ...]`, and for each table an item per step with
+    /// one of that table's `B` priorities. Never waits.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl Insertion {
 
     /// Waits until all items are confirmed, and keeps the writer for the next insert.
     ///
-    /// Of several servers the next insert goes to another one, so no writer is kept.
+    /// With several servers, the next insert goes to another one, so no writer is kept.
     pub async fn finish(self) -> Result<()> {
         self.writer.flush_all().await?;
         if self.session.has_several_servers() {

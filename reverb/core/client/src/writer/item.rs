@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Items that wait to be sent: what the caller asked for, in terms of cells.
+//! Pending items: what the caller asked for, in terms of cells.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use super::lane::Lane;
 /// The cells of one column of an item.
 #[derive(Debug, Clone, Copy)]
 pub struct ColumnRefs<'a> {
-    /// The cells in order; any order, with repeats if the caller wants.
+    /// The cells in order; any order, repeats allowed.
     pub cells: &'a [CellRef],
-    /// Whether the one cell is given without a leading dimension.
+    /// Whether the single cell has no leading dimension.
     pub squeeze: bool,
 }
 
@@ -42,12 +42,13 @@ pub(crate) struct PendingItem {
 }
 
 impl PendingItem {
-    /// Checks the columns and notes which cells they are made of.
+    /// Checks the columns and records their cells.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` for a NaN priority, no columns, an empty column, an expired cell, cells of
-    /// different dtype or shape in one column, or a squeezed column that has not exactly one cell.
+    /// different dtype or shape in one column, or a squeezed column that does not have exactly one
+    /// cell.
     pub(crate) fn new(
         key: u64,
         table: Arc<str>,
@@ -70,7 +71,7 @@ impl PendingItem {
         Ok(Self { key, table, priority, columns: columns? })
     }
 
-    /// An item over all that a lane holds, which is at least one step of every column.
+    /// An item over the whole history of a lane, which must have at least one step in every column.
     pub(crate) fn over_history(
         key: u64,
         table: Arc<str>,
@@ -82,7 +83,7 @@ impl PendingItem {
         Ok(Self { key, table, priority, columns: columns? })
     }
 
-    /// An item over the same cells.
+    /// An item over the same cells, for another table.
     #[must_use]
     pub(crate) fn for_table(&self, key: u64, table: Arc<str>) -> Self {
         Self { key, table, priority: self.priority, columns: self.columns.clone() }
@@ -115,9 +116,9 @@ impl PendingItem {
         signature.check(&self.table, &columns)
     }
 
-    /// Bytes of the cells that no item before this one has referred to.
+    /// Bytes of the cells that no earlier item refers to.
     pub(crate) fn new_bytes(&self) -> usize {
-        let fresh = |run: &&Run| run.first.block.note_queued(usize::from(run.first.position));
+        let fresh = |run: &&Run| run.first.block.mark_queued(usize::from(run.first.position));
         let bytes = |run: &Run| run.first.spec().num_bytes() * run.length as usize;
         self.runs().filter(fresh).map(bytes).sum()
     }
@@ -127,8 +128,7 @@ impl PendingItem {
         &self.table
     }
 
-    /// Notes on every column that items refer to it, so that columns nobody refers to are not sent
-    /// along.
+    /// Marks the item's columns as referenced. Columns that no item refers to are not sent.
     pub(crate) fn mark_referenced(&self) {
         for column in &self.columns {
             column.runs[0].first.mark_referenced();
@@ -140,14 +140,14 @@ impl PendingItem {
         self.runs().all(|run| run.first.block.is_ready())
     }
 
-    /// Ends the blocks it refers to, so that it becomes ready.
+    /// Freezes the blocks it refers to, so that it becomes ready.
     pub(crate) fn freeze(&self) {
         self.runs().for_each(|run| {
             run.first.block.freeze();
         });
     }
 
-    /// Encodes what is not encoded yet and gives the item as it is sent.
+    /// Encodes blocks that are not encoded yet; returns the item to send.
     pub(crate) fn resolve(&self, next_key: &mut dyn FnMut() -> u64) -> Result<NewItem> {
         let mut builder = TrajectoryBuilder::new();
         for column in &self.columns {
@@ -167,7 +167,7 @@ impl PendingItem {
         })
     }
 
-    /// The distinct blocks, roughly: a block may come more than once.
+    /// The blocks it refers to; a block may appear more than once.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = &Arc<super::cell::Block>> {
         self.runs().map(|run| &run.first.block)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What all writers share: items are checked, named, and queued to be sent.
+//! Shared by all writers: checks items, assigns their keys, and queues them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use super::item::{ColumnRefs, PendingItem};
 use super::send_queue::SendQueue;
 use crate::session::{Session, Signatures};
 
-/// How long a deadline's error may wait for the numbers of the rate limiters that it tells.
+/// Maximum time to fetch the rate limiters' state for the text of a deadline error.
 const LIMITER_LOOKUP: Duration = Duration::from_millis(100);
 
-/// The items of one writer that are not confirmed, and the signatures they are checked against.
+/// The unconfirmed items of one writer, and the signatures they are checked against.
 #[derive(Debug)]
 pub struct ItemQueue {
     send_queue: Arc<SendQueue>,
     keys: Mutex<KeyGenerator>,
     signatures: Option<Arc<Signatures>>,
     session: Arc<Session>,
-    /// The tables used so far: their names are shared by all items.
+    /// Names of the tables used so far, shared by all items.
     tables: Mutex<Vec<Arc<str>>>,
 }
 
 impl ItemQueue {
-    /// A queue; with `signatures` every item is checked against its table's.
+    /// A queue; with `signatures`, every item is checked against its table's signature.
     pub(crate) fn new(session: &Arc<Session>, signatures: Option<Arc<Signatures>>) -> Self {
         Self {
             send_queue: SendQueue::start(Arc::clone(session)),
@@ -42,18 +42,20 @@ impl ItemQueue {
         &self.send_queue
     }
 
-    /// Returns the error that ended the stream for good, or that the writer is closed.
+    /// Returns the error that ended the insert stream for good, or an error if the writer is
+    /// closed.
     pub fn check(&self) -> Result<()> {
         self.send_queue.check()
     }
 
-    /// Whether so much is in flight that the caller should call `throttle` before it goes on.
+    /// Whether so many bytes are unconfirmed that the caller should call `throttle` before it
+    /// continues.
     pub fn is_over_limit(&self) -> bool {
         self.send_queue.is_over_limit()
     }
 
-    /// Waits while much is in flight and moving. Returns at once behind a table that takes nothing
-    /// at the moment.
+    /// Waits while many bytes are unconfirmed and confirmations arrive. Returns without delay if
+    /// the table accepts no items at the moment.
     pub async fn throttle(&self) -> Result<()> {
         self.send_queue.throttle().await
     }
@@ -83,7 +85,7 @@ impl ItemQueue {
         self.send_queue.push(self.prepare(table, priority, columns)?)
     }
 
-    /// An item that was checked and is not queued yet.
+    /// Checks an item without queueing it.
     pub(crate) fn prepare(
         &self,
         table: &str,
@@ -103,13 +105,13 @@ impl ItemQueue {
         Ok(item)
     }
 
-    /// Waits until at most `max_pending` items are unconfirmed, after completing the chunks of all
-    /// but that many.
+    /// Waits until at most `max_pending` items are unconfirmed. Completes the chunks of all items
+    /// except the last `max_pending`.
     pub async fn flush(&self, max_pending: usize, timeout: Option<Duration>) -> Result<()> {
         self.flush_for("flush", max_pending, timeout).await
     }
 
-    /// As `flush`, for a call that errors are to name.
+    /// As `flush`; `operation` is the name of the call in error texts.
     pub(crate) async fn flush_for(
         &self,
         operation: &str,
@@ -128,8 +130,8 @@ impl ItemQueue {
         }
     }
 
-    /// What a flush is waiting for, in words, with the numbers of the rate limiters if the server
-    /// is quick to tell.
+    /// What a flush is waiting for, as text, with the state of the rate limiters if the server
+    /// answers quickly.
     async fn describe_wait(&self) -> String {
         let waiting = self.send_queue.describe_wait();
         if self.send_queue.was_lost() {
@@ -139,7 +141,7 @@ impl ItemQueue {
         let info = async { self.session.transport()?.server_info().await };
         let limiters = match tokio::time::timeout(LIMITER_LOOKUP, info).await {
             Ok(Ok(info)) => describe_limiters(&info.tables, &tables),
-            _ => "The server does not tell their numbers at the moment".to_owned(),
+            _ => "The state of their rate limiters is not available".to_owned(),
         };
         format!("{waiting}. A table confirms an item once its rate limiter lets it in. {limiters}")
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The history of one environment: its columns, the steps it may still refer to, the blocks that
-//! are being filled.
+//! The history of one environment: its columns, the steps that items may still refer to, and the
+//! open blocks.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,17 +12,17 @@ use smallvec::SmallVec;
 
 use super::cell::{Block, CellRef, CellSpec, CellValue};
 
-/// Columns with cells up to this size are collected in one block: a chunk of its own would cost
-/// more than the data.
+/// Columns with cells up to this size share one block: the overhead of separate chunks would exceed
+/// the data.
 const MAX_GROUPED_CELL_BYTES: usize = 256;
-/// An automatic block ends when it holds about this much: a reader fetches and decodes a chunk as a
-/// whole, so longer chunks save headers but cost every sample.
+/// An automatic block ends at about this size. A reader fetches and decodes a chunk as a whole:
+/// longer chunks have less overhead, but every sample costs more.
 const MAX_BLOCK_BYTES: usize = 4096;
 
 /// How a column is kept and chunked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ColumnOptions {
-    /// How many of the last values may be referred to.
+    /// How many of the last values items may refer to.
     pub num_keep_alive_refs: usize,
     /// Fixed chunk length, or `None` to let the writer choose.
     pub max_chunk_length: Option<usize>,
@@ -30,26 +30,26 @@ pub struct ColumnOptions {
 
 #[derive(Debug)]
 struct Column {
-    /// What error texts call the column.
+    /// The column's name in error texts.
     label: String,
     options: ColumnOptions,
     spec: Option<Arc<CellSpec>>,
     referenced: Arc<AtomicBool>,
-    /// The last values with the step of the history they belong to.
+    /// The last values, each with its step of the history.
     history: VecDeque<(u64, CellRef)>,
-    place: Place,
+    next_block: NextBlock,
 }
 
-/// Where a column's next cell goes.
+/// The block that takes a column's next cell.
 #[derive(Debug)]
-enum Place {
-    /// Into the group's block, at this position.
+enum NextBlock {
+    /// The group's block, at this position.
     Group(usize),
-    /// Into a block of its own, with the number of cells in it.
+    /// A block of its own, with its number of cells.
     Own(Option<(Arc<Block>, usize)>),
 }
 
-/// Small columns that are chunked together.
+/// Small columns that share their chunks.
 #[derive(Debug, Default)]
 struct Group {
     members: Vec<usize>,
@@ -98,7 +98,7 @@ impl Lane {
         self.columns.len()
     }
 
-    /// Adds a column; `label` is what errors call it. Gives its index.
+    /// Adds a column; `label` is its name in error texts. Returns its index.
     pub fn add_column(
         &mut self,
         label: impl fmt::Display,
@@ -110,12 +110,12 @@ impl Lane {
             spec: None,
             referenced: Arc::default(),
             history: VecDeque::new(),
-            place: Place::Own(None),
+            next_block: NextBlock::Own(None),
         });
         self.columns.len() - 1
     }
 
-    /// What errors call a column.
+    /// A column's name in error texts.
     pub fn label(&self, column: usize) -> &str {
         &self.columns[column].label
     }
@@ -145,7 +145,7 @@ impl Lane {
     pub fn cell(&self, column: usize, step: u64) -> Option<&CellRef> {
         let history = &self.columns[column].history;
         let &(front, _) = history.front()?;
-        // Mostly every step has a value, and then the position is the distance.
+        // Usually every step has a value; then the position is the distance.
         let guess = usize::try_from(step.checked_sub(front)?).ok()?;
         match history.get(guess) {
             Some((at, cell)) if *at == step => Some(cell),
@@ -156,7 +156,7 @@ impl Lane {
         }
     }
 
-    /// The values of a column that can still be referred to, oldest first, with their steps of the
+    /// The values of a column that items can still refer to, oldest first, with their steps of the
     /// history.
     pub fn cells(&self, column: usize) -> impl ExactSizeIterator<Item = (u64, &CellRef)> + Clone {
         self.columns[column].history.iter().map(|(step, cell)| (*step, cell))
@@ -169,8 +169,8 @@ impl Lane {
 
     /// Appends `(column, value)` pairs as a step, or a part of one. Each column at most once.
     ///
-    /// All values are checked before any is stored. Says whether a block of a fixed length became
-    /// complete, so that waiting items may go.
+    /// All values are checked before any is stored. Returns whether a block of fixed length was
+    /// completed, so that waiting items may be ready.
     pub fn append(
         &mut self,
         cells: &mut [(usize, CellValue<'_>)],
@@ -223,7 +223,7 @@ impl Lane {
         self.columns[column].spec = Some(Arc::new(spec));
         if grouped {
             self.group.end_block();
-            self.columns[column].place = Place::Group(self.group.members.len());
+            self.columns[column].next_block = NextBlock::Group(self.group.members.len());
             self.group.members.push(column);
             self.group.bytes_per_step += bytes;
         }
@@ -235,9 +235,9 @@ impl Lane {
         let mut completed = false;
         let mut grouped = false;
         for (column, value) in &mut *cells {
-            match self.columns[*column].place {
-                Place::Group(_) => grouped = true,
-                Place::Own(_) => completed |= self.store_own(*column, step, at, value),
+            match self.columns[*column].next_block {
+                NextBlock::Group(_) => grouped = true,
+                NextBlock::Own(_) => completed |= self.store_own(*column, step, at, value),
             }
         }
         if grouped {
@@ -255,14 +255,16 @@ impl Lane {
             .options
             .max_chunk_length
             .unwrap_or_else(|| auto_length(column.options.num_keep_alive_refs, spec.num_bytes()));
-        let Place::Own(current) = &mut column.place else { unreachable!("the caller looked") };
+        let NextBlock::Own(current) = &mut column.next_block else {
+            unreachable!("the caller looked")
+        };
         loop {
             let (block, len) = current.get_or_insert_with(|| {
                 let member = (Arc::clone(spec), Arc::clone(&column.referenced));
                 (Block::new([member], episode_id, gated, false), 0)
             });
             let mut index = 0;
-            // The send task may have ended the block meanwhile; then a new one is begun.
+            // The send task may have frozen the block meanwhile; then a new one is started.
             if !block.append(step, std::iter::once((0, &mut *value)), |_, i| index = i) {
                 *current = None;
                 continue;
@@ -293,9 +295,9 @@ impl Lane {
             }));
             let positions: SmallVec<[Option<usize>; 8]> = cells
                 .iter()
-                .map(|(column, _)| match columns[*column].place {
-                    Place::Group(position) => Some(position),
-                    Place::Own(_) => None,
+                .map(|(column, _)| match columns[*column].next_block {
+                    NextBlock::Group(position) => Some(position),
+                    NextBlock::Own(_) => None,
                 })
                 .collect();
             let members = cells
@@ -324,11 +326,11 @@ impl Lane {
     ///
     /// # Errors
     ///
-    /// `FailedPrecondition` if cells of the column wait for their chunk to be completed.
+    /// `FailedPrecondition` if cells of the column are in an unfinished chunk.
     pub fn configure(&mut self, column: usize, options: ColumnOptions) -> Result<()> {
-        let waiting = match &self.columns[column].place {
-            Place::Own(current) => current.as_ref().map_or(0, |(block, _)| block.open_len(0)),
-            Place::Group(position) => {
+        let waiting = match &self.columns[column].next_block {
+            NextBlock::Own(current) => current.as_ref().map_or(0, |(block, _)| block.open_len(0)),
+            NextBlock::Group(position) => {
                 self.group.block.as_ref().map_or(0, |block| block.open_len(*position))
             }
         };
@@ -347,23 +349,23 @@ impl Lane {
     }
 
     fn leave_group(&mut self, column: usize) {
-        let Place::Group(position) = self.columns[column].place else { return };
+        let NextBlock::Group(position) = self.columns[column].next_block else { return };
         self.group.end_block();
         self.group.members.remove(position);
-        self.columns[column].place = Place::Own(None);
+        self.columns[column].next_block = NextBlock::Own(None);
         self.group.bytes_per_step = 0;
         for (position, &member) in self.group.members.iter().enumerate() {
-            self.columns[member].place = Place::Group(position);
+            self.columns[member].next_block = NextBlock::Group(position);
             self.group.bytes_per_step +=
                 self.columns[member].spec.as_ref().map_or(0, |spec| spec.num_bytes());
         }
     }
 
-    /// Ends all unfinished blocks.
+    /// Freezes all unfinished blocks.
     pub fn end_blocks(&mut self) {
         self.group.end_block();
         for column in &mut self.columns {
-            if let Place::Own(current) = &mut column.place
+            if let NextBlock::Own(current) = &mut column.next_block
                 && let Some((block, _)) = current.take()
             {
                 block.freeze();
@@ -371,7 +373,7 @@ impl Lane {
         }
     }
 
-    /// Begins a new episode. With `clear_buffers` the history is emptied and its references expire.
+    /// Starts a new episode. With `clear_buffers` the history is emptied and its references expire.
     pub fn end_episode(&mut self, clear_buffers: bool) {
         self.end_blocks();
         if self.open.is_some() {
@@ -510,7 +512,7 @@ mod tests {
         let (a, at_a) = cells[0].block.chunk_of(0, &mut next);
         let (b, at_b) = cells[1].block.chunk_of(1, &mut next);
         let (c, at_c) = cells[2].block.chunk_of(2, &mut next);
-        assert!(a.is_same(&c) && !a.is_same(&b), "a column nobody refers to is not sent along");
+        assert!(a.is_same(&c) && !a.is_same(&b), "a column that no item refers to is not sent");
         assert_eq!((at_a, at_b, at_c), (0, 0, 1));
         assert_eq!(value(&cells[1]), 2);
     }

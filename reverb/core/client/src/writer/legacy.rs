@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The writer of the first versions: whole steps, one chunk for all columns, items over the last
-//! steps.
+//! The legacy writer: whole steps, one chunk for all columns, items over the last steps.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,13 +16,13 @@ use crate::session::{Session, Signatures};
 /// Settings of a legacy writer, checked by the caller.
 #[derive(Debug, Clone, Copy)]
 pub struct LegacyOptions {
-    /// Most steps an item may span.
+    /// Maximum number of steps per item.
     pub max_sequence_length: usize,
     /// Steps per chunk.
     pub chunk_length: usize,
     /// Whether integer columns are delta encoded.
     pub delta_encoded: bool,
-    /// Items that may be on their way before a call waits.
+    /// Maximum number of items in flight before a call waits.
     pub max_in_flight_items: usize,
 }
 
@@ -39,7 +38,7 @@ pub struct LegacyWriter {
 #[derive(Debug)]
 struct State {
     episode_id: u64,
-    /// Steps written so far, which is the index of the next.
+    /// Number of steps written so far, which is the index of the next.
     steps: i32,
     /// The last steps, oldest first, each with one cell per column.
     history: VecDeque<Vec<CellRef>>,
@@ -68,12 +67,12 @@ impl LegacyWriter {
         Self { state: Mutex::new(state), queue: ItemQueue::new(session, None), signatures, options }
     }
 
-    /// The items on their way.
+    /// The items in flight.
     pub fn queue(&self) -> &ItemQueue {
         &self.queue
     }
 
-    /// The signatures that it compares items with.
+    /// The signatures that it checks items against.
     pub fn signatures(&self) -> &Arc<Signatures> {
         &self.signatures
     }
@@ -94,8 +93,7 @@ impl LegacyWriter {
         self.state.lock().closed
     }
 
-    /// Appends one step. Never waits; says whether that completed a chunk, and then `settle` is to
-    /// be called.
+    /// Appends one step. Never waits. Returns whether it completed a chunk; then call `settle`.
     pub fn append(&self, mut cells: Vec<CellValue<'_>>) -> Result<bool> {
         let completed = self.store(&mut cells)?;
         if completed {
@@ -104,7 +102,7 @@ impl LegacyWriter {
         Ok(completed)
     }
 
-    /// Waits while more than the allowed number of items are on their way.
+    /// Waits while more than the allowed number of items are in flight.
     pub async fn settle(&self) -> Result<()> {
         self.wait_for_room(self.options.max_in_flight_items.saturating_add(1)).await
     }
@@ -150,7 +148,7 @@ impl LegacyWriter {
             refs.push(CellRef { block: Arc::clone(&block), position: position as u16, index });
         });
         if !appended {
-            return Err(Error::internal("a chunk of the writer was ended by somebody else"));
+            return Err(Error::internal("a chunk of the writer was completed by another thread"));
         }
         *len += 1;
         let full = *len == options.chunk_length;
@@ -246,8 +244,8 @@ impl LegacyWriter {
         self.queue.send_queue().wait_for_room(limit).await
     }
 
-    /// Writes waiting items, without waiting for their confirmation; if there are none, waits until
-    /// all are confirmed.
+    /// Sends waiting items without waiting for their confirmation. If there are none, waits until
+    /// all items are confirmed.
     pub async fn flush(&self) -> Result<()> {
         self.state.lock().check_open()?;
         if self.queue.send_queue().has_unready() {
@@ -265,9 +263,9 @@ impl LegacyWriter {
         self.queue.send_queue().blocks_completed();
     }
 
-    /// Writes what waits, waits for all confirmations, and ends the stream.
+    /// Sends waiting items, waits for all confirmations, and ends the stream.
     ///
-    /// Without `retry_on_unavailable` an unreachable server is logged, and the writer counts as
+    /// Without `retry_on_unavailable`, an unreachable server is only logged, and the writer is
     /// closed.
     pub async fn close(&self, retry_on_unavailable: bool) -> Result<()> {
         {
@@ -293,13 +291,13 @@ impl LegacyWriter {
         result
     }
 
-    /// Waits until all items are confirmed, whatever chunks have to be ended for it.
+    /// Completes all chunks, and waits until all items are confirmed.
     pub async fn flush_all(&self) -> Result<()> {
         self.end_chunk();
         self.queue.flush(0, None).await
     }
 
-    /// Begins a new episode with an empty history, so that the stream can be used again.
+    /// Starts a new episode with an empty history, so that the stream can be reused.
     pub fn begin_episode(&self) {
         let mut state = self.state.lock();
         state.episode_id = KeyGenerator::new().next_key();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The queue of a writer: what waits to be sent, what is on its way, and who waits for it.
+//! The send queue of a writer: items to send, items in flight, and callers that wait for
+//! confirmations.
 //!
-//! The background task that empties it is in `send_task`.
+//! The background task that sends the items is in `send_task`.
 
 mod send_task;
 
@@ -18,86 +19,87 @@ use tokio::sync::{Notify, watch};
 use super::item::PendingItem;
 use crate::session::Session;
 
-/// While something is on its way, up to this many items gather before they are sent.
+/// While items are in flight, up to this many more are gathered before they are sent.
 const GATHER_ITEMS: usize = 64;
-/// ... but never longer than this, so that an item for a free table does not wait behind a blocked
-/// one.
+/// Maximum time to gather items. It is short, because a free table's item must not wait for a
+/// blocked table.
 const GATHER_TIME: Duration = Duration::from_millis(1);
-/// A writer that is faster than its connection is slowed down when this much waits: memory that is
-/// filled and drained only once costs more than sending it.
+/// A writer that is faster than its connection is slowed down when this many bytes are unconfirmed.
+/// More memory, filled and drained only once, costs more than sending it.
 const MAX_WAITING_BYTES: usize = 32 * 1024 * 1024;
-/// ... but only while confirmations come: behind a closed rate limiter it is the program's business
-/// when to wait.
+/// Without a confirmation for this long, the writer is not slowed down: the rate limiter may be
+/// closed, and then the program decides when to wait.
 const STALLED_AFTER: Duration = Duration::from_millis(20);
-/// From this many unconfirmed items on a warning is logged, once per doubling.
+/// Number of unconfirmed items at which a warning is logged; it doubles with each warning.
 const WARN_PENDING_ITEMS: usize = 100_000;
 
-/// The queue of one writer and the task that empties it.
+/// The queue of one writer, and the task that sends its items.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     state: Mutex<State>,
     /// Wakes the task.
     work: Notify,
-    /// Ends the task, whatever it waits for.
+    /// Ends the task, even while it waits.
     closing: Notify,
-    /// Bumped whenever items were confirmed or the writer failed.
+    /// Notified when items are confirmed, when the stream is lost, and when the writer fails or is
+    /// closed.
     progress: watch::Sender<()>,
-    /// More than `MAX_WAITING_BYTES` wait, and they are moving.
+    /// Whether more than `MAX_WAITING_BYTES` are unconfirmed while confirmations arrive.
     over_limit: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Items with the bytes that each added.
+    /// Items to send, each with the bytes that it added.
     queue: VecDeque<(PendingItem, usize)>,
-    /// Encoded but not confirmed, by key.
+    /// Encoded items that are not confirmed, by key.
     in_flight: HashMap<u64, Sent>,
-    /// Table of the item that the task is encoding, which is in no list meanwhile but pending all
-    /// the same.
+    /// Table of the item that the task is encoding. That item is in no list, but it counts as
+    /// pending.
     encoding: Option<Arc<str>>,
-    /// To be sent again after a reconnect, before the queue.
+    /// Items to send again after a reconnect, before the queue.
     resend: VecDeque<(NewItem, usize)>,
     sent: u64,
-    /// Bytes of all items that are not confirmed.
+    /// Bytes of all unconfirmed items.
     waiting_bytes: usize,
-    /// No confirmation came for a while.
+    /// Whether no confirmation arrived within `STALLED_AFTER`.
     stalled: bool,
     task: Task,
-    /// Callers that wait for confirmations: nothing gathers then.
+    /// Number of callers that wait for confirmations. While there are any, items are not gathered.
     flushing: usize,
     error: Option<Error>,
-    /// The last stream was lost, and there is no other yet.
+    /// Set while the stream is lost and not reopened.
     lost: Option<Lost>,
     closed: bool,
     warn_at: usize,
     address: String,
 }
 
-/// The time without a stream.
+/// The state between two streams.
 #[derive(Debug)]
 struct Lost {
     since: Instant,
-    /// What the last attempt to open another one failed with.
+    /// The error of the last attempt to reconnect.
     error: Error,
 }
 
-/// An item on its way.
+/// An item in flight.
 #[derive(Debug)]
 struct Sent {
-    /// Its place in the order of sending.
+    /// Its position in the order of sending.
     order: u64,
     item: NewItem,
     bytes: usize,
 }
 
-/// What the task is doing, so that it is woken only when that helps.
+/// What the task is doing, so that it is woken only when necessary.
 #[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
 enum Task {
     #[default]
     Busy,
-    /// Waits for an item that can be sent.
+    /// Waits for an item that is ready to be sent.
     Idle,
-    /// Lets items gather.
+    /// Gathers items for one message.
     Gathering,
 }
 
@@ -120,12 +122,12 @@ impl SendQueue {
         queue
     }
 
-    /// Queues an item. Never waits; but see `is_over_limit`.
+    /// Queues an item. Never waits; see `is_over_limit`.
     pub(crate) fn push(&self, item: PendingItem) -> Result<()> {
         self.push_all([item])
     }
 
-    /// Queues items, all or none. Never waits; but see `is_over_limit`.
+    /// Queues all items or none. Never waits; see `is_over_limit`.
     pub(crate) fn push_all(&self, items: impl IntoIterator<Item = PendingItem>) -> Result<()> {
         let items = items.into_iter().map(|item| {
             item.mark_referenced();
@@ -141,7 +143,7 @@ impl SendQueue {
         if state.waiting_bytes > MAX_WAITING_BYTES && !state.stalled {
             self.over_limit.store(true, Ordering::Relaxed);
         }
-        state.warn_of_many();
+        state.warn_if_many();
         let wake = match state.task {
             Task::Busy => false,
             Task::Idle => state.queue.len() > before,
@@ -154,13 +156,14 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Whether so much is on its way that the caller should call `throttle` before it goes on.
+    /// Whether so many bytes are unconfirmed that the caller should call `throttle` before it
+    /// continues.
     pub(crate) fn is_over_limit(&self) -> bool {
         self.over_limit.load(Ordering::Relaxed)
     }
 
-    /// Waits while much is on its way and moving. Returns at once behind a table that takes nothing
-    /// at the moment.
+    /// Waits while many bytes are unconfirmed and confirmations arrive. Returns without delay if
+    /// the table accepts no items at the moment.
     pub(crate) async fn throttle(&self) -> Result<()> {
         let mut progress = self.progress.subscribe();
         loop {
@@ -179,22 +182,22 @@ impl SendQueue {
         }
     }
 
-    /// Tells the task that waiting items may have become ready.
+    /// Wakes the task: waiting items may have become ready.
     pub(crate) fn blocks_completed(&self) {
         self.work.notify_one();
     }
 
-    /// The error that ended the stream for good, or that the writer is closed.
+    /// Returns the error that ended the stream for good, or an error if the writer is closed.
     pub(crate) fn check(&self) -> Result<()> {
         self.state.lock().check()
     }
 
-    /// Items that are not confirmed yet.
+    /// Number of items that are not confirmed yet.
     pub(crate) fn num_pending(&self) -> usize {
         self.state.lock().num_pending()
     }
 
-    /// Items that could be sent, or were sent, and are not confirmed yet.
+    /// Number of items that are ready or sent, and not confirmed yet.
     pub(crate) fn num_sendable(&self) -> usize {
         let state = self.state.lock();
         let ready = state.num_ready();
@@ -206,7 +209,7 @@ impl SendQueue {
         self.state.lock().queue.iter().any(|(item, _)| !item.is_ready())
     }
 
-    /// Completes the blocks of all queued items but the last `except`.
+    /// Freezes the blocks of all queued items except the last `except`.
     pub(crate) fn freeze_blocks(&self, except: usize) {
         let state = self.state.lock();
         let count = state.queue.len().saturating_sub(except);
@@ -220,7 +223,7 @@ impl SendQueue {
         self.wait_until(|state| state.num_pending() <= max_pending).await
     }
 
-    /// Waits until fewer than `limit` sendable items are unconfirmed.
+    /// Waits until fewer than `limit` items are ready or sent, and unconfirmed.
     pub(crate) async fn wait_for_room(&self, limit: usize) -> Result<()> {
         self.wait_until(|state| {
             let ready = state.num_ready();
@@ -247,7 +250,7 @@ impl SendQueue {
         }
     }
 
-    /// Waits until an attempt to reach the server fails; gives that error.
+    /// Waits until the stream is lost or an attempt to reconnect fails; returns the error.
     pub(crate) async fn stream_lost(&self) -> Error {
         let mut progress = self.progress.subscribe();
         loop {
@@ -261,12 +264,12 @@ impl SendQueue {
         }
     }
 
-    /// Whether the last stream was lost, and there is no other yet.
+    /// Whether the stream is lost and not reopened.
     pub(crate) fn was_lost(&self) -> bool {
         self.state.lock().lost.is_some()
     }
 
-    /// What a flush is waiting for, in words.
+    /// What a flush is waiting for, as text.
     pub(crate) fn describe_wait(&self) -> String {
         let tables = self.waiting_tables().join(", ");
         let state = self.state.lock();
@@ -304,7 +307,7 @@ impl SendQueue {
         self.state.lock().closed
     }
 
-    /// Stops at once; what is not confirmed is abandoned.
+    /// Stops at once; unconfirmed items are abandoned.
     pub(crate) fn close(&self) {
         let (queue, in_flight);
         {
@@ -326,7 +329,7 @@ impl SendQueue {
     }
 
     fn confirm(&self, keys: &[u64]) {
-        // Freed only after the lock: the last reference to big chunks may go with it.
+        // Dropped after the lock is released: this may free large chunks.
         let mut confirmed = Vec::with_capacity(keys.len());
         {
             let mut state = self.state.lock();
@@ -339,8 +342,8 @@ impl SendQueue {
         self.work.notify_one();
     }
 
-    /// Notes that there is no stream. Everything that was sent but not confirmed goes back to the
-    /// front, in order.
+    /// Records that the stream is lost. All items in flight return to the front of the queue, in
+    /// order.
     fn lose_stream(&self, error: &Error) {
         let mut state = self.state.lock();
         let since = state.lost.as_ref().map_or_else(Instant::now, |lost| lost.since);
@@ -354,7 +357,7 @@ impl SendQueue {
         self.progress.send_replace(());
     }
 
-    /// Waits until there is something to send; `false` once the writer is closed.
+    /// Waits until there is an item to send; `false` once the writer is closed.
     async fn wait_for_work(&self) -> bool {
         loop {
             {
@@ -372,7 +375,7 @@ impl SendQueue {
         }
     }
 
-    /// Lets items gather while others are on their way and nobody waits for them.
+    /// Gathers items while others are in flight and no caller waits for confirmations.
     async fn gather(&self) {
         let deadline = tokio::time::Instant::now() + GATHER_TIME;
         loop {
@@ -411,7 +414,7 @@ impl State {
         Ok(())
     }
 
-    fn warn_of_many(&mut self) {
+    fn warn_if_many(&mut self) {
         if self.num_pending() < self.warn_at {
             return;
         }
@@ -434,7 +437,7 @@ impl State {
         self.queue.iter().take_while(|(item, _)| item.is_ready()).count()
     }
 
-    /// Items that were sent, or are about to be, and are not confirmed.
+    /// Number of items that are sent, or about to be, and not confirmed.
     fn num_sent(&self) -> usize {
         self.in_flight.len() + self.resend.len() + usize::from(self.encoding.is_some())
     }
@@ -444,7 +447,7 @@ impl State {
     }
 }
 
-/// Counts a caller that waits, as long as it does.
+/// Counts a waiting caller in `State::flushing` until it is dropped.
 struct Flushing<'a>(&'a SendQueue);
 
 impl<'a> Flushing<'a> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A writer that makes an item of every window of steps by itself, for one environment or for
-//! several in one call.
+//! A writer that creates an item from every window of steps, for one environment or for several in
+//! one call.
 
 mod columns;
 
@@ -23,24 +23,24 @@ use crate::session::Signatures;
 /// Which steps become an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Window {
-    /// The newest `length` steps: when an episode has so many, and after every `stride` steps from
-    /// then on.
+    /// The newest `length` steps: first when an episode has that many, then after every `stride`
+    /// more steps.
     Sliding {
         /// Steps of an item, at least 1.
         length: usize,
-        /// Steps from one item to the next, at least 1.
+        /// Number of steps from one item to the next, at least 1.
         stride: usize,
     },
     /// A whole episode, when it ends.
     Episode {
-        /// Steps of the longest episode that is written, at least 1.
+        /// Maximum number of steps of an episode that is written, at least 1.
         max_length: usize,
-        /// Leaves longer episodes out without an error.
+        /// Drops longer episodes without an error.
         drop_long: bool,
     },
 }
 
-/// What a sequence writer is to write, and where.
+/// Which items a sequence writer creates, and their tables.
 #[derive(Debug, Clone)]
 pub struct SequenceOptions {
     /// Every item goes to each of these tables.
@@ -97,14 +97,14 @@ struct State {
 #[derive(Debug)]
 struct Row {
     lane: Lane,
-    /// Steps of the episode so far, those that were left out included.
+    /// Number of steps of the episode so far, dropped ones included.
     steps: usize,
-    /// The episode was too long: what is left of it is left out.
-    skips: bool,
+    /// The episode was too long: the rest of it is dropped.
+    is_skipping: bool,
 }
 
 impl SequenceWriter {
-    /// A writer that checks what it writes against the `signatures` of the server's tables.
+    /// Makes a writer that checks its items against the `signatures` of the server's tables.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl SequenceWriter {
             Window::Sliding { length, .. } => length,
             Window::Episode { max_length, .. } => max_length,
         };
-        let row = |_| Row { lane: Lane::new(keep), steps: 0, skips: false };
+        let row = |_| Row { lane: Lane::new(keep), steps: 0, is_skipping: false };
         let rows = (0..batch_size.unwrap_or(1)).map(row).collect();
         Ok(Self {
             state: Mutex::new(State { columns: Vec::new(), rows, num_dropped_episodes: 0 }),
@@ -137,12 +137,12 @@ impl SequenceWriter {
         })
     }
 
-    /// The items on their way.
+    /// The items in flight.
     pub fn queue(&self) -> &ItemQueue {
         &self.queue
     }
 
-    /// Where its tasks run.
+    /// The runtime of its tasks.
     pub fn runtime(&self) -> &Handle {
         &self.runtime
     }
@@ -152,29 +152,29 @@ impl SequenceWriter {
         self.batch_size
     }
 
-    /// The columns of every step; none before the first.
+    /// The columns of every step; empty before the first.
     pub fn columns(&self) -> Vec<Column> {
         self.state.lock().columns.clone()
     }
 
-    /// Steps of the current episode of every row.
+    /// Number of steps of the current episode, per row.
     pub fn episode_steps(&self) -> Vec<usize> {
         self.state.lock().rows.iter().map(|row| row.steps).collect()
     }
 
-    /// Episodes that were left out because they were too long.
+    /// Number of episodes that were dropped because they were too long.
     pub fn num_dropped_episodes(&self) -> u64 {
         self.state.lock().num_dropped_episodes
     }
 
-    /// Appends a step and creates the items that are complete with it; gives their number. Never
-    /// waits, but see `ItemQueue::is_over_limit`.
+    /// Appends a step and creates the items that it completes; returns their number. Never waits;
+    /// see `ItemQueue::is_over_limit`.
     ///
     /// # Errors
     ///
-    /// Those of a step that does not fit, and `InvalidArgument` for a priority that is NaN; then
-    /// nothing was appended. `InvalidArgument` if an episode got too long; then the other rows were
-    /// appended. What ended the stream to the server for good.
+    /// An error for a step that does not match the first, and `InvalidArgument` for a priority that
+    /// is NaN; then nothing was appended. `InvalidArgument` if an episode became too long; then the
+    /// other rows were appended. The error that ended the insert stream for good.
     pub fn append(&self, step: Step<'_>) -> Result<usize> {
         let mut state = self.state.lock();
         self.queue.send_queue().check()?;
@@ -184,8 +184,8 @@ impl SequenceWriter {
         }
         let (items, too_long) = self.store(&mut state, step)?;
         let created = items.len();
-        // Still under the lock, so that the items of several threads go in the order of their
-        // steps.
+        // Still under the lock, so that the items of several threads are queued in the order of
+        // their steps.
         self.queue.send_queue().push_all(items)?;
         drop(state);
         match self.window {
@@ -196,11 +196,12 @@ impl SequenceWriter {
         }
     }
 
-    /// Forgets the episodes of the selected rows, and begins new ones.
+    /// Drops the current episodes of the selected rows, and starts new ones.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if the selection is not one value for each row; what closed the writer.
+    /// `InvalidArgument` if the selection does not have one value per row; an error if the writer
+    /// is closed.
     pub fn end_episode(&self, selected: PerRow<'_, bool>) -> Result<()> {
         let mut state = self.state.lock();
         self.queue.send_queue().check()?;
@@ -218,12 +219,12 @@ impl SequenceWriter {
         self.queue.flush(max_pending, timeout).await
     }
 
-    /// Stops at once; what is not confirmed is abandoned.
+    /// Stops at once; unconfirmed items are abandoned.
     pub fn close(&self) {
         self.queue.send_queue().close();
     }
 
-    /// Checks a step, all of it; gives the columns if it is the first.
+    /// Checks a whole step; returns the columns if it is the first.
     fn check(&self, state: &State, step: &Step<'_>) -> Result<Option<Vec<Column>>> {
         let Step { labels, values, is_last, priorities } = step;
         let first = if state.columns.is_empty() {
@@ -275,8 +276,8 @@ impl SequenceWriter {
         Ok(())
     }
 
-    /// Stores a step that fits; gives the items that are complete, and the rows whose episode is
-    /// too long now.
+    /// Stores a valid step; returns the completed items, and the rows whose episode became too
+    /// long.
     fn store(&self, state: &mut State, step: Step<'_>) -> Result<(Vec<PendingItem>, Vec<usize>)> {
         let (mut items, mut too_long) = (Vec::new(), Vec::new());
         let (mut single, batch) = match self.batch_size {
@@ -291,7 +292,7 @@ impl SequenceWriter {
                 row.skip();
                 too_long.push(i);
             }
-            if !row.skips {
+            if !row.is_skipping {
                 match self.batch_size {
                     None => row.append(single.drain(..))?,
                     Some(_) => row.append(batch.iter().map(|value| value.row(i, num_rows)))?,
@@ -308,7 +309,7 @@ impl SequenceWriter {
         Ok((items, too_long))
     }
 
-    /// One item for each table over all that a lane holds, which is never more than a window.
+    /// One item per table over the whole history of a lane, which is never longer than a window.
     fn create_items(&self, lane: &Lane, priority: f64, items: &mut Vec<PendingItem>) -> Result<()> {
         let Some((table, others)) = self.tables.split_first() else { return Ok(()) };
         let item =
@@ -322,7 +323,7 @@ impl SequenceWriter {
     }
 
     fn too_long(&self, rows: &[usize], max_length: usize) -> Error {
-        let whose = match (self.batch_size, rows) {
+        let subject = match (self.batch_size, rows) {
             (None, _) => "The episode is".to_owned(),
             (Some(_), [row]) => format!("The episode of row {row} is"),
             (Some(_), rows) => {
@@ -332,7 +333,7 @@ impl SequenceWriter {
         };
         let others = if self.batch_size.is_some() { "; the other rows were appended" } else { "" };
         Error::invalid_argument(format!(
-            "{whose} longer than max_sequence_length = {max_length} steps. Nothing of it is written, and its steps are \
+            "{subject} longer than max_sequence_length = {max_length} steps. Nothing of it is written, and its steps are \
              ignored until one with is_last{others}. Raise max_sequence_length, or leave such episodes out without an \
              error by drop_long_episodes=True."
         ))
@@ -350,15 +351,15 @@ impl Drop for SequenceWriter {
 }
 
 impl Window {
-    /// Whether the newest step is one too many.
+    /// Whether the episode is longer than allowed with the newest step.
     fn is_exceeded(self, row: &Row) -> bool {
         match self {
             Self::Sliding { .. } => false,
-            Self::Episode { max_length, .. } => !row.skips && row.steps > max_length,
+            Self::Episode { max_length, .. } => !row.is_skipping && row.steps > max_length,
         }
     }
 
-    /// Whether an item is complete with step number `steps` of an episode.
+    /// Whether step number `steps` of an episode completes an item.
     fn is_complete(self, steps: usize, is_last: bool) -> bool {
         match self {
             Self::Sliding { length, stride } => {
@@ -390,12 +391,12 @@ impl Row {
     fn begin_episode(&mut self) {
         self.lane.end_episode(true);
         self.steps = 0;
-        self.skips = false;
+        self.is_skipping = false;
     }
 
     fn skip(&mut self) {
         self.lane.end_episode(true);
-        self.skips = true;
+        self.is_skipping = true;
     }
 }
 

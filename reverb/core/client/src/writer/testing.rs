@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A server for tests of writers.
+//! A fake server for tests of writers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::session::{Connector, Signatures};
 /// An item as a server would store it: table, priority, the bytes of its columns.
 pub(crate) type Stored = (String, f64, Vec<Vec<u8>>);
 
-/// A server that takes items in; it confirms them only if it is told to.
+/// A server that accepts items; it confirms them only if the test says so.
 #[derive(Clone)]
 pub(crate) struct FakeServer {
     pub(crate) confirms: bool,
-    /// Fails every stream with this.
+    /// Every stream fails with this error.
     pub(crate) refuses: Option<Error>,
     pub(crate) stored: Arc<Mutex<Vec<Stored>>>,
     pub(crate) arrivals: Arc<Notify>,
@@ -88,9 +88,9 @@ impl InsertSink for FakeSink {
     }
 }
 
-/// What neither a writer nor a sampler asks of its server.
+/// For calls that neither a writer nor a sampler makes.
 pub(crate) fn unexpected<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T>> {
-    Box::pin(async { Err(Error::internal("nobody here has any business with this call")) })
+    Box::pin(async { Err(Error::internal("unexpected call in a test")) })
 }
 
 /// The calls of a `Transport` that a test server never gets, and its address.

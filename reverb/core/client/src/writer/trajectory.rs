@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The trajectory writer: one history, items over any of its cells.
+//! The trajectory writer: one history, and items over any of its cells.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct TrajectoryWriter {
 }
 
 impl TrajectoryWriter {
-    /// A writer that can refer to the last `num_keep_alive_refs` values of every column.
+    /// A writer whose items can refer to the last `num_keep_alive_refs` values of every column.
     pub fn new(
         client: &Client,
         num_keep_alive_refs: usize,
@@ -37,20 +37,20 @@ impl TrajectoryWriter {
         &self.lane
     }
 
-    /// The items on their way.
+    /// The items in flight.
     pub fn queue(&self) -> &ItemQueue {
         &self.queue
     }
 
-    /// Waits until all items are confirmed, then begins a new episode. If that fails or takes
-    /// longer than `timeout` nothing changes.
+    /// Waits until all items are confirmed, then starts a new episode. If that fails or takes
+    /// longer than `timeout`, nothing changes.
     pub async fn end_episode(&self, clear_buffers: bool, timeout: Option<Duration>) -> Result<()> {
         self.queue.flush_for("end_episode", 0, timeout).await?;
         self.lane.lock().end_episode(clear_buffers);
         Ok(())
     }
 
-    /// Stops at once; what is not confirmed is abandoned.
+    /// Stops at once; unconfirmed items are abandoned.
     pub fn close(&self) {
         self.queue.send_queue().close();
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Time is paused: it passes only when nobody has anything to do, and then at once.
+//! Time is paused: it advances at once, and only when all tasks are idle.
 
 use super::*;
 
@@ -21,19 +21,19 @@ fn options(in_flight: usize, workers: usize) -> SamplerOptions {
     }
 }
 
-/// Waits until every task waits for something. Paused time does not pass before.
+/// Waits until every task is idle. Paused time does not advance before.
 async fn settle() {
     tokio::time::sleep(MILLISECOND).await;
 }
 
-/// Takes what is there, at most `max`, as somebody who works on items one by one.
+/// Takes up to `max` items that have arrived, like a caller that uses items one by one.
 fn take(sampler: &Sampler, max: usize) -> (TakeOutcome, Vec<u64>) {
     let mut out = Vec::new();
     let taken = sampler.take(max, false, &mut out).unwrap();
     (taken, out.iter().map(|sample| sample.key).collect())
 }
 
-/// Takes one item, which must be there.
+/// Takes one item, which must have arrived.
 async fn take_one(sampler: &Sampler) -> u64 {
     settle().await;
     let (taken, keys) = take(sampler, 1);
@@ -53,7 +53,7 @@ async fn take_all(sampler: &Sampler) -> Vec<u64> {
     }
 }
 
-/// Collects for a batch that lacks `missing` items.
+/// Collects items for a batch that lacks `missing` items.
 fn collect(sampler: &Sampler, missing: usize) -> (TakeOutcome, usize) {
     let mut out = Vec::new();
     let taken = sampler.take(missing, true, &mut out).unwrap();
@@ -63,7 +63,7 @@ fn collect(sampler: &Sampler, missing: usize) -> (TakeOutcome, usize) {
 mod in_flight {
     use super::*;
 
-    /// Items asked for at the start, after one was taken, and after `in_flight + 1` were.
+    /// Items requested at the start, after one was taken, and after `in_flight + 1` were.
     async fn counts(in_flight: usize, workers: usize) -> [usize; 3] {
         let server = Server::open();
         let sampler = server.sampler(options(in_flight, workers));
@@ -89,11 +89,12 @@ mod in_flight {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_caller_who_could_take_more_at_once_changes_nothing() {
+    async fn a_caller_that_could_take_more_at_once_changes_nothing() {
         let server = Server::open();
         let sampler = server.sampler(options(4, 1));
         settle().await;
-        // The last one of a request is given alone, for the next request leaves with it.
+        // The last item of a request is handed out alone, because the next request is sent when it
+        // is taken.
         assert_eq!(take(&sampler, 64), (TakeOutcome::Some, vec![0, 1, 2]));
         settle().await;
         assert_eq!(server.requested(), 4);
@@ -195,7 +196,7 @@ mod lost_streams {
         let sampler = server.sampler(SamplerOptions { max_samples: Some(12), ..options(4, 1) });
         let keys = take_all(&sampler).await;
         assert_eq!(keys, [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13]);
-        // What did not come is asked for again, and no more than that.
+        // Only the items that did not arrive are requested again.
         assert_eq!(server.requests(), [(0, 4), (0, 4), (1, 2), (1, 4)]);
     }
 
@@ -236,7 +237,7 @@ mod batches {
         settle().await;
         assert_eq!(collect(&sampler, 32), (TakeOutcome::Some, 4));
         settle().await;
-        // Beyond the batch, as many as ever are in flight.
+        // Beyond the batch, the usual number of items is in flight.
         assert_eq!(server.requests(), [(0, 4), (0, 28), (0, 4)]);
         assert_eq!(collect(&sampler, 28), (TakeOutcome::Some, 28));
         settle().await;

@@ -6,13 +6,12 @@ use reverb_wire::generated::StructuredWriterConfig;
 use super::*;
 use crate::structured::testing::*;
 
-/// Random calls against the rules in their plainest form.
+/// Random calls, compared with a simple model of the rules.
 mod model;
-/// What values do: conditions on them, priorities of them, and which are refused.
+/// Values: conditions on them, priorities computed from them, and rejected values.
 mod values;
 
-/// What an item looked like: its config, priority, and per column the values and whether it is
-/// squeezed.
+/// An item: its config, priority, and per column the values and whether it is squeezed.
 #[derive(Debug, Clone, PartialEq)]
 struct Item(usize, f64, Vec<(Vec<i32>, bool)>);
 

@@ -57,7 +57,7 @@ async fn flushing_nothing_does_not_touch_the_server() {
 }
 
 #[tokio::test]
-async fn an_episode_that_cannot_be_flushed_goes_on() {
+async fn an_episode_that_cannot_be_flushed_continues() {
     let server = FakeServer::new(false);
     let writer = server.writer(&[
         config("t", vec![last(0, -2)], vec![]),

@@ -2,8 +2,8 @@
 //! The background task of a writer: encodes items, streams them, collects confirmations,
 //! reconnects.
 //!
-//! Items are sent strictly in order. While a message is on its way the next items gather, so that a
-//! fast writer pays for a message per dozens of items, and a slow one waits for nobody.
+//! Items are sent strictly in order. While a message is in flight, the next items are gathered: a
+//! fast writer sends dozens of items per message, and a slow one sends each item at once.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,11 +17,11 @@ use crate::retry::Backoff;
 use crate::session::Session;
 use crate::writer::cell::Block;
 
-/// A message is ended when its chunks take this much, to keep the memory of both sides bounded.
+/// A message is sent when its chunks reach this size, to bound the memory of both sides.
 const MESSAGE_BYTES: usize = 4 * 1024 * 1024;
-/// Items in one message at the most.
+/// Maximum number of items in one message.
 const MESSAGE_ITEMS: usize = 1024;
-/// The task: connects when there is something to send, and again when the stream is lost.
+/// The task: connects when there is something to send, and reconnects when the stream is lost.
 pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
     let mut keys = KeyGenerator::new();
     let mut backoff = Backoff::new(session.address(), session.connect_timeout());
@@ -70,12 +70,12 @@ async fn receive(
     Err(reverb_wire::transport::stream_ended(&queue.state.lock().address))
 }
 
-/// One stream's worth of sending.
+/// The sending side of one stream.
 struct SendTask<'k> {
     sink: Box<dyn InsertSink>,
-    /// Items carry their chunks themselves; there is nothing to keep on the other side.
+    /// Local items carry their chunks, so the server holds no chunks for the stream.
     is_local: bool,
-    /// Chunks that the server holds for this stream, with the block whose life they share.
+    /// Chunks that the server holds for this stream, each until its block is freed.
     streamed: HashMap<u64, Weak<Block>>,
     keys: &'k mut KeyGenerator,
 }
@@ -105,7 +105,7 @@ impl SendTask<'_> {
         }
     }
 
-    /// Takes the next item that can be sent, encodes it and counts it as on its way.
+    /// Takes the next ready item, encodes it, and counts it as in flight.
     fn next_item(&mut self, queue: &SendQueue) -> Result<Option<(NewItem, Vec<Arc<Block>>)>> {
         let (pending, bytes) = {
             let mut state = queue.state.lock();
@@ -120,7 +120,7 @@ impl SendTask<'_> {
             state.encoding = Some(Arc::clone(pending.0.table()));
             pending
         };
-        // Encoding is outside the lock: it is the expensive part.
+        // Encoding is expensive, so it runs outside the lock.
         let item = pending.resolve(&mut || self.keys.next_key());
         let blocks = if self.is_local { Vec::new() } else { pending.blocks().cloned().collect() };
         let mut state = queue.state.lock();
@@ -133,7 +133,7 @@ impl SendTask<'_> {
         Ok(Some((item, blocks)))
     }
 
-    /// Adds an item and the chunks the server lacks; gives the bytes added.
+    /// Adds an item, and the chunks that the server lacks; returns the number of bytes.
     fn add(&mut self, batch: &mut InsertBatch, item: NewItem, blocks: &[Arc<Block>]) -> usize {
         let mut bytes = 0;
         if !self.is_local {

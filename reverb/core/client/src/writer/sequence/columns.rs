@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the steps of a sequence writer look like: its first step decides, and all others are like
-//! it.
+//! The columns of a sequence writer's steps. The first step sets them, and all later steps must
+//! match.
 
 use reverb_data::tensor::shape_text;
 use reverb_data::{DType, Error, Result, Shape, Signature};
@@ -26,7 +26,7 @@ pub(super) fn of_first_step(
         return Err(Error::invalid_argument("A step must have at least one value, got none"));
     }
     if labels.len() != values.len() {
-        return Err(Error::internal("labels and values do not belong together"));
+        return Err(Error::internal("labels and values must be of the same length"));
     }
     let column = |(label, value): (&String, &CellValue<'_>)| {
         let shape = row_shape(label, value, batch_size)?;
@@ -40,8 +40,8 @@ pub(super) fn of_first_step(
 ///
 /// # Errors
 ///
-/// `InvalidArgument` that names a column which is missing or too much, or whose first dimension is
-/// not the number of rows; `SignatureMismatch` for another dtype or shape.
+/// `InvalidArgument` that names a missing or additional column, or a column whose first dimension
+/// is not the number of rows; `SignatureMismatch` for another dtype or shape.
 pub(super) fn check(
     columns: &[Column],
     labels: Option<&[String]>,
@@ -52,7 +52,7 @@ pub(super) fn check(
         check_labels(columns, labels)?;
     }
     if columns.len() != values.len() {
-        return Err(Error::internal("columns and values do not belong together"));
+        return Err(Error::internal("columns and values must be of the same length"));
     }
     for (Column { label, spec }, value) in columns.iter().zip(values) {
         let shape = row_shape(label, value, batch_size)?;
@@ -70,8 +70,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Checks the columns against the signature of a table, in items of `length` steps; `None` leaves
-/// the length open.
+/// Checks the columns against the signature of a table, for items of `length` steps; `None` means
+/// any length.
 pub(super) fn check_signature(
     columns: &[Column],
     table: &str,

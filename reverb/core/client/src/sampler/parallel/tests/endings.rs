@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Errors, and the end of a sampler that is not wanted any more.
+//! Errors, and closing a sampler.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -34,24 +34,24 @@ async fn what_comes_before_must_succeed() {
     let server = Server::open();
     let mismatch = async { Err(Error::invalid_argument("not this signature")) };
     let news = Arc::new(AtomicUsize::new(0));
-    let told = Arc::clone(&news);
+    let counter = Arc::clone(&news);
     let count = move || {
-        told.fetch_add(1, Ordering::Relaxed);
+        counter.fetch_add(1, Ordering::Relaxed);
     };
     let sampler = Sampler::start(&server.client(), server::TABLE, options(4, 2), mismatch, count);
     settle().await;
     assert_eq!(kind(&sampler), ErrorKind::InvalidArgument);
     assert_eq!(server.streams(), (0, 0));
-    assert_eq!(news.load(Ordering::Relaxed), 1, "whoever waits is told");
+    assert_eq!(news.load(Ordering::Relaxed), 1, "a waiting call is notified");
 }
 
 #[tokio::test(start_paused = true)]
 async fn items_and_the_end_are_announced() {
     let server = Server::allowing(0);
     let news = Arc::new(AtomicUsize::new(0));
-    let told = Arc::clone(&news);
+    let counter = Arc::clone(&news);
     let count = move || {
-        told.fetch_add(1, Ordering::Relaxed);
+        counter.fetch_add(1, Ordering::Relaxed);
     };
     let options = SamplerOptions { max_samples: Some(2), ..options(4, 1) };
     let _sampler =

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A server of one table that samples what a test lets it sample, and writes down what it was
-//! asked.
+//! A fake server of one table. The test decides how much it samples; it records all requests.
 
 use std::collections::VecDeque;
 
@@ -22,22 +21,22 @@ pub(super) struct Server {
 }
 
 struct ServerState {
-    /// Items that the rate limiter lets through before it closes.
+    /// Number of items that the rate limiter allows before it blocks.
     allowed: usize,
-    /// Items sampled so far, which is the key of the next one.
+    /// Number of items sampled so far, which is the key of the next one.
     sampled: u64,
-    /// Requests as they came: the number of the stream, and how many items.
+    /// All requests: the number of the stream, and the number of items.
     requests: Vec<(usize, usize)>,
     opened: usize,
     closed: usize,
-    /// Streams that cannot be opened fail with these, in order.
+    /// Errors of the next attempts to open a stream, in order.
     refusals: VecDeque<Error>,
-    /// The stream that sampled a key fails with the error before it delivers that key.
+    /// Errors by key: the stream that sampled the key fails before it delivers it.
     failures: VecDeque<(u64, Error)>,
 }
 
 impl Server {
-    /// A server whose rate limiter lets this many items through.
+    /// A server whose rate limiter allows this many items.
     pub(super) fn allowing(allowed: usize) -> Self {
         let state = ServerState {
             allowed,
@@ -51,12 +50,12 @@ impl Server {
         Self { state: Arc::new(Mutex::new(state)), news: Arc::default() }
     }
 
-    /// A server whose rate limiter lets everything through.
+    /// A server whose rate limiter allows everything.
     pub(super) fn open() -> Self {
         Self::allowing(usize::MAX)
     }
 
-    /// Lets more items through.
+    /// Allows more items.
     pub(super) fn allow(&self, more: usize) {
         self.state.lock().allowed += more;
         self.news.notify_waiters();
@@ -67,12 +66,12 @@ impl Server {
         self.state.lock().refusals.push_back(error);
     }
 
-    /// Makes the stream fail that samples an item, with this and all that is outstanding on it.
+    /// Makes the stream that samples an item fail, together with all items outstanding on it.
     pub(super) fn fail_at(&self, key: u64, error: Error) {
         self.state.lock().failures.push_back((key, error));
     }
 
-    /// Starts a sampler on it that has nothing to do before.
+    /// Starts a sampler on this server, with nothing to run before.
     pub(super) fn sampler(&self, options: SamplerOptions) -> Sampler {
         Sampler::start(&self.client(), TABLE, options, async { Ok(false) }, || {})
     }
@@ -82,17 +81,17 @@ impl Server {
         Client::new("scripted:1", Box::new(self.clone()), timeout, Handle::current())
     }
 
-    /// What it was asked: the number of the stream, and how many items.
+    /// All requests: the number of the stream, and the number of items.
     pub(super) fn requests(&self) -> Vec<(usize, usize)> {
         self.state.lock().requests.clone()
     }
 
-    /// Items it was asked for in all.
+    /// Number of requested items in total.
     pub(super) fn requested(&self) -> usize {
         self.state.lock().requests.iter().map(|(_, count)| count).sum()
     }
 
-    /// Streams that were opened, and those of them that were closed.
+    /// Number of streams that were opened, and number of those that were closed.
     pub(super) fn streams(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.opened, state.closed)
@@ -100,7 +99,7 @@ impl Server {
 }
 
 impl ServerState {
-    /// The answer to a request for `outstanding` items, if there is one.
+    /// The response to a request for `outstanding` items, if there is one.
     fn answer(&mut self, outstanding: usize) -> Option<Result<Vec<Sampled>>> {
         let count = outstanding.min(self.allowed);
         let last = self.sampled + count as u64;
@@ -113,7 +112,7 @@ impl ServerState {
         }
         if failure.is_some() {
             let (_, error) = self.failures.pop_front()?;
-            // They were sampled, and then nobody got them.
+            // These items were sampled, and then lost.
             self.take(count);
             return Some(Err(error));
         }
@@ -169,7 +168,7 @@ impl SampleStream for Stream {
 
     fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>> {
         Box::pin(async move {
-            // An answer takes time, in which other workers ask.
+            // A response takes time, in which other workers send requests.
             tokio::task::yield_now().await;
             let limit = self.timeout.unwrap_or(Duration::from_secs(1_000_000));
             let answer = async {

@@ -9,7 +9,7 @@ fn sampler(server: &Server, in_flight: usize, removes_sampled: bool) -> Sampler 
     Sampler::start(&server.client(), server::TABLE, options, before, || {})
 }
 
-/// What happens when the next item of a batch is wanted, at most `missing`.
+/// The result of asking for the next items of a batch, at most `missing`.
 fn collect_or_fail(sampler: &Sampler, missing: usize) -> std::result::Result<Vec<u64>, String> {
     let mut out = Vec::new();
     match sampler.take(missing, true, &mut out) {
@@ -19,7 +19,7 @@ fn collect_or_fail(sampler: &Sampler, missing: usize) -> std::result::Result<Vec
 }
 
 #[tokio::test(start_paused = true)]
-async fn whole_batches_are_asked_for_and_only_those_that_fit_ahead() {
+async fn whole_batches_are_requested_and_only_those_that_fit_ahead() {
     let server = Server::open();
     let sampler = sampler(&server, 10, true);
     settle().await;

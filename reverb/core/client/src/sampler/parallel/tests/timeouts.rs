@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rate limiter's timeout: whom it ends, and whom not.
+//! The rate limiter's timeout: when it ends a sampler, and when it does not.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn timing_out(in_flight: usize, workers: usize) -> SamplerOptions {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_ends_nothing_while_nobody_waits() {
+async fn it_ends_nothing_while_no_call_waits() {
     let server = Server::allowing(0);
     let sampler = server.sampler(timing_out(4, 1));
     tokio::time::sleep(TIMEOUT * 10).await;
@@ -21,14 +21,14 @@ async fn it_ends_nothing_while_nobody_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_ends_the_sampler_while_somebody_waits() {
+async fn it_ends_the_sampler_while_a_call_waits() {
     let server = Server::allowing(3);
     let sampler = server.sampler(timing_out(4, 1));
     for key in 0..3 {
         assert_eq!(take_one(&sampler).await, key);
     }
     tokio::time::sleep(TIMEOUT * 2).await;
-    assert_eq!(take(&sampler, 1), (TakeOutcome::Nothing, vec![]), "nobody had waited before");
+    assert_eq!(take(&sampler, 1), (TakeOutcome::Nothing, vec![]), "no call had waited before");
     tokio::time::sleep(TIMEOUT * 2).await;
     assert_eq!(take(&sampler, 1), (TakeOutcome::End, vec![]));
     assert!(sampler.failure().is_none(), "an end is no failure");
@@ -73,13 +73,13 @@ async fn what_came_before_it_is_still_given_to_a_batch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn zero_is_one_attempt_for_each_who_asks_and_few_for_nobody() {
+async fn zero_is_one_attempt_per_call_and_few_without_calls() {
     let server = Server::allowing(0);
     let timeout = Some(Duration::ZERO);
     let sampler = server.sampler(SamplerOptions { rate_limiter_timeout: timeout, ..options(1, 1) });
     tokio::time::sleep(TIMEOUT).await;
     let attempts = server.requests().len();
-    assert!((2..=30).contains(&attempts), "{attempts} attempts in 100 ms that nobody wanted");
+    assert!((2..=30).contains(&attempts), "{attempts} attempts in 100 ms without a waiting call");
     assert_eq!(take(&sampler, 1).0, TakeOutcome::Nothing);
     tokio::time::sleep(SHORTEST_TIMEOUT + MILLISECOND).await;
     assert_eq!(take(&sampler, 1).0, TakeOutcome::End);

@@ -6,12 +6,12 @@ use reverb_wire::generated::pattern_node::{StartOrNone, StepOrNone, StopOrNone};
 
 use super::*;
 
-/// The rules in their plainest form, over a history that is never shortened.
+/// A simple model of the rules, over a history that is never shortened.
 #[derive(Default)]
 struct Model {
     history: Vec<[Option<i32>; 2]>,
     open: bool,
-    /// Of the episode: closed steps.
+    /// Closed steps of the episode.
     steps: i32,
     /// Index of the newest step in its episode.
     index: i32,
@@ -30,7 +30,7 @@ struct ModelRule {
 }
 
 impl Model {
-    /// Says whether the step was accepted.
+    /// Returns whether the step was accepted.
     fn append(&mut self, values: [Option<i32>; 2], partial: bool) -> bool {
         if self.open {
             let newest = self.history.last_mut().unwrap();
@@ -83,7 +83,7 @@ impl Model {
     }
 }
 
-/// What Python's `x[start:stop:step]` or `x[stop]` gives, if nothing is missing.
+/// The result of Python's `x[start:stop:step]` or `x[stop]`, if no value is missing.
 fn select(history: &[[Option<i32>; 2]], node: &PatternNode) -> Option<Vec<i32>> {
     let len = history.len() as i32;
     let stop = node.stop_or_none.map_or(0, |StopOrNone::Stop(stop)| stop);
@@ -118,7 +118,8 @@ fn node() -> impl Strategy<Value = PatternNode> {
     prop_oneof![single, range]
 }
 
-/// Nodes, least steps between items, multiple of the step index, whether only at the end.
+/// Nodes, minimum number of steps between items, divisor of the step index, whether only at the
+/// end.
 type RuleSpec = (Vec<PatternNode>, i32, i32, bool);
 
 fn rule() -> impl Strategy<Value = RuleSpec> {
