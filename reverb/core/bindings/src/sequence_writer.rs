@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The sequence writer as Python sees it: one native call for a step of all environments, and its
-//! items.
+//! The sequence writer as Python sees it: one native call appends a step of all environments and
+//! creates its items.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,17 +19,17 @@ use crate::nest::{Known, Leaves, Structure};
 use crate::process::Local;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
 
-/// Writes every window of steps. Dropping it closes it: what was not flushed is abandoned.
+/// Writes every window of steps. Dropping it closes it and abandons items that were not flushed.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct SequenceWriter {
     core: Local<Arc<Core>>,
-    /// The structures of steps that fitted.
+    /// The structures of accepted steps.
     steps: Mutex<Known<()>>,
-    /// What the ops of TensorFlow know it by, if they do.
+    /// Its handle in TensorFlow's ops, if they use it.
     handle: OnceLock<i64>,
 }
 
-/// One value for each row, as Python gave it.
+/// One value for each row, as Python passed it.
 enum Rows<'py, T: Element> {
     All(T),
     Each(PyReadonlyArray1<'py, T>),
@@ -152,8 +152,10 @@ impl SequenceWriter {
     ) -> PyResult<usize> {
         self.check()?;
         if labels.len() != leaves.len() {
-            return Err(reverb_data::Error::internal("labels and leaves do not belong together"))
-                .or_raise();
+            return Err(reverb_data::Error::internal(
+                "labels and leaves must be of the same length",
+            ))
+            .or_raise();
         }
         self.store(py, Some(&labels), &leaves, is_last, priorities)
     }
@@ -195,7 +197,7 @@ impl SequenceWriter {
 
     fn tensorflow_handle(&self) -> PyResult<i64> {
         self.check()?;
-        Ok(*self.handle.get_or_init(|| reverb_tf::lend_writer(&self.core)))
+        Ok(*self.handle.get_or_init(|| reverb_tf::register_writer(&self.core)))
     }
 
     fn close(&self) {
@@ -209,7 +211,7 @@ impl Drop for SequenceWriter {
     fn drop(&mut self) {
         self.close();
         if let Some(handle) = self.handle.get() {
-            reverb_tf::take_back_writer(*handle);
+            reverb_tf::unregister_writer(*handle);
         }
     }
 }

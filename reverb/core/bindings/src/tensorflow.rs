@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What TensorFlow's ops get from this module: the address of the function that registers them, and
+//! What this module provides to TensorFlow's ops: the address of their register function, and
 //! clients.
 
 use std::collections::HashMap;
@@ -18,16 +18,16 @@ use crate::process::{Local, runtime};
 
 /// How long an op waits while no server answers; the default of `reverb.Client`.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// A client that no op asked for in this time is forgotten, with its connections.
-const FORGET_AFTER: Duration = Duration::from_secs(60);
+/// A client that no op has used for this long is evicted, with its connections.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One client for each address, whichever op uses it. Made anew after a fork.
+/// One client per address, shared by all ops. Made anew after a fork.
 static CLIENTS: Mutex<Option<Local<Clients>>> = Mutex::new(None);
 
 #[derive(Default)]
 struct Clients(Mutex<HashMap<String, (Arc<Client>, Instant)>>);
 
-/// The address of the function that registers the ops, for `reverb.tf_ops` to hand to the library
+/// The address of the function that registers the ops. `reverb.tf_ops` passes it to the library
 /// that TensorFlow loads.
 #[pyfunction]
 pub(crate) fn tensorflow_register_address() -> usize {
@@ -35,8 +35,8 @@ pub(crate) fn tensorflow_register_address() -> usize {
     reverb_tf::register_address()
 }
 
-/// Closes samplers that a dataset has started for iterators, beyond the number of those that are
-/// left.
+/// Closes the samplers that a dataset started for its iterators and no longer needs; `keep` is the
+/// number of iterators that are left.
 #[pyfunction]
 #[pyo3(signature = (dataset_key, keep))]
 pub(crate) fn close_parked_samplers(py: Python<'_>, dataset_key: i64, keep: usize) {
@@ -61,10 +61,10 @@ fn client(address: &str) -> Result<Arc<Client>> {
     Ok(client)
 }
 
-/// Drops the clients that no op used for a while, and their connections.
+/// Evicts the clients that no op has used for a while, with their connections.
 pub(crate) fn evict_idle_clients() {
-    reverb_tf::give_back();
-    // Somebody may have held the lock when this process was forked off another.
+    reverb_tf::purge_memory();
+    // Another thread may have held the lock when this process was forked.
     let Some(clients) = CLIENTS.try_lock() else { return };
     let Some(clients) = clients.as_ref().filter(|clients| clients.origin().is_here()) else {
         return;
@@ -72,7 +72,7 @@ pub(crate) fn evict_idle_clients() {
     let forgotten: Vec<_> = {
         let mut clients = clients.0.lock();
         let is_idle = |(client, used): &mut (Arc<Client>, Instant)| {
-            used.elapsed() > FORGET_AFTER && Arc::strong_count(client) == 1
+            used.elapsed() > IDLE_TIMEOUT && Arc::strong_count(client) == 1
         };
         clients.extract_if(|_, entry| is_idle(entry)).collect()
     };

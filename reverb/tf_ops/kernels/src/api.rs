@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! TensorFlow's C API: the functions that are used, found in the process when ops are registered.
+//! TensorFlow's C API: the functions in use, looked up in the process when ops are registered.
 
 #![allow(unsafe_code)]
 
@@ -9,9 +9,10 @@ use std::sync::OnceLock;
 use crate::failure::{Code, Failure, Outcome};
 use crate::ops;
 
-/// An object of TensorFlow, which only its functions look into.
+/// An object of TensorFlow; only its functions access the content.
 pub(crate) type Opaque = *mut c_void;
-/// Frees the memory of a tensor: data, its length in bytes, and what the tensor was made with.
+/// Frees the memory of a tensor. Arguments: data, its length in bytes, and the argument that the
+/// tensor was made with.
 pub(crate) type Deallocator = extern "C" fn(*mut c_void, usize, *mut c_void);
 
 unsafe extern "C" {
@@ -21,13 +22,13 @@ unsafe extern "C" {
 
 /// `RTLD_NOW`, the same on Linux and macOS.
 const NOW: c_int = 2;
-/// `RTLD_NOLOAD`: only what the process has loaded already.
+/// `RTLD_NOLOAD`: only a library that is already loaded.
 #[cfg(target_os = "macos")]
 const NO_LOAD: c_int = 0x10;
 #[cfg(not(target_os = "macos"))]
 const NO_LOAD: c_int = 4;
 
-/// Where all functions of the C API live, whatever imported them.
+/// The library with all functions of the C API, whichever module imported it.
 #[cfg(target_os = "macos")]
 const LIBRARY: &CStr = c"@rpath/libtensorflow_framework.2.dylib";
 #[cfg(not(target_os = "macos"))]
@@ -49,14 +50,14 @@ macro_rules! functions {
             unsafe fn find(library: *mut c_void) -> Result<Self, String> {
                 Ok(Self { $($name: {
                     let name = concat!(stringify!($name), "\0");
-                    // SAFETY: the name ends with a zero byte and the caller vouches for the
+                    // SAFETY: the name ends with a zero byte, and the caller guarantees the
                     // library.
                     let found = unsafe { dlsym(library, name.as_ptr().cast()) };
                     if found.is_null() {
                         return Err(format!("this TensorFlow has no function {}", stringify!($name)));
                     }
-                    // SAFETY: TensorFlow declares the function so; the C API does not change within
-                    // version 2.
+                    // SAFETY: TensorFlow declares the function with this type; the C API does not
+                    // change within version 2.
                     unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) $(-> $result)?>(found) }
                 },)* })
             }
@@ -106,7 +107,7 @@ pub(crate) struct Buffer {
 
 static API: OnceLock<Api> = OnceLock::new();
 
-/// The functions. Only ops call this, and they exist only once the functions were found.
+/// The functions. Only ops call this, and ops exist only after the functions were found.
 pub(crate) fn api() -> &'static Api {
     API.get().expect("ops are registered after the functions were found")
 }
@@ -120,13 +121,13 @@ impl Status {
         Self(unsafe { (api().TF_NewStatus)() })
     }
 
-    /// A status that says what went wrong.
+    /// A status with the code and the text of a failure.
     pub(crate) fn from_failure(failure: &Failure) -> Self {
         let status = Self::new();
-        // A text with a zero byte in it ends there.
+        // The text ends at its first zero byte.
         let text = failure.message.split('\0').next().unwrap_or_default();
         let text = CString::new(text).unwrap_or_default();
-        // SAFETY: the status lives and the text ends with a zero byte.
+        // SAFETY: the status is alive, and the text ends with a zero byte.
         unsafe { (api().TF_SetStatus)(status.0, failure.code as c_int, text.as_ptr()) };
         status
     }
@@ -135,9 +136,9 @@ impl Status {
         self.0
     }
 
-    /// Fails if a function of TensorFlow reported an error.
+    /// Fails if a TensorFlow function reported an error.
     pub(crate) fn check(&self) -> Outcome<()> {
-        // SAFETY: the status lives, and the text as long as it.
+        // SAFETY: the status is alive, and its text lives as long.
         unsafe {
             if (api().TF_GetCode)(self.0) == 0 {
                 return Ok(());
@@ -160,9 +161,9 @@ pub fn register_address() -> usize {
     register as *const () as usize
 }
 
-/// Registers all ops in the TensorFlow of this process. Returns 0, 1 if that was done before, and
-/// -1 with a text in `error` (at most `capacity` bytes, the ending zero byte included) if it is not
-/// possible.
+/// Registers all ops in the TensorFlow of this process. Returns 0, 1 if they were registered
+/// before, and -1 if it failed; then `error` holds a text of at most `capacity` bytes, the
+/// terminating zero byte included.
 extern "C" fn register(error: *mut c_char, capacity: usize) -> c_int {
     let registered = std::panic::catch_unwind(register_once)
         .unwrap_or_else(|_| Err("a bug of reverb, please report it".to_owned()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The attributes of an op, read from its `NodeDef`: the C API cannot tell lists of shapes
-//! otherwise.
+//! The attributes of an op, read from its `NodeDef`: the C API has no other way to read lists of
+//! shapes.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use reverb_data::{DType, Result};
 use crate::api::{Opaque, Status, api};
 use crate::failure::{Failure, Outcome};
 
-/// A shape of which dimensions, or even the rank, may be unknown.
+/// A shape with possibly unknown dimensions, or an unknown rank (`None`).
 pub(crate) type PartialShape = Option<Vec<Option<usize>>>;
 
 /// The attributes: name and serialised `tensorflow.AttrValue`.
@@ -28,7 +28,7 @@ impl Attrs {
             let buffer = (api().TF_OpKernelConstruction_GetNodeDef)(construction, status.raw());
             status.check()?;
             let Some(held) = buffer.as_ref() else {
-                return Err(Failure::internal("TensorFlow gave no NodeDef"));
+                return Err(Failure::internal("TensorFlow returned no NodeDef"));
             };
             let bytes = std::slice::from_raw_parts(held.data.cast::<u8>(), held.length);
             let attrs = Self::parse(bytes);
@@ -121,7 +121,7 @@ impl Attrs {
         })
     }
 
-    /// A number; protobuf may leave a zero out.
+    /// A number; protobuf may omit a zero.
     fn varint(&self, name: &str, number: u32) -> Outcome<u64> {
         let mut found = 0;
         for field in fields(self.value(name)?)? {
@@ -134,7 +134,7 @@ impl Attrs {
         Ok(found)
     }
 
-    /// The `ListValue`s of an attribute: one, or none if it is empty.
+    /// The `ListValue`s of an attribute: one, or none if the list is empty.
     fn lists(&self, name: &str) -> Outcome<Vec<&[u8]>> {
         let mut lists = Vec::new();
         for field in fields(self.value(name)?)? {

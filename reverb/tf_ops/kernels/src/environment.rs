@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the process lends to the ops.
+//! Functions of the process that the ops use.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,15 +8,15 @@ use reverb_data::Result;
 
 use crate::failure::{Failure, Outcome};
 
-/// Handed over by whoever links this crate, before ops are registered.
+/// Installed by the binary that links this crate, before ops are registered.
 pub struct Environment {
-    /// The process's client of an address.
+    /// Returns the process's client of an address.
     pub client: fn(&str) -> Result<Arc<Client>>,
 }
 
 static ENVIRONMENT: OnceLock<Environment> = OnceLock::new();
 
-/// Hands the environment over. Only the first call counts.
+/// Installs the environment. Only the first call has an effect.
 pub fn install(environment: Environment) {
     let _ = ENVIRONMENT.set(environment);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an op reports when it fails: a code of TensorFlow and a text.
+//! The error of an op: a code of TensorFlow and a text.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub(crate) enum Code {
     PermissionDenied = 7,
     ResourceExhausted = 8,
     FailedPrecondition = 9,
-    /// Stands for `UNAVAILABLE` too, which TensorFlow replaces by `INTERNAL` inside functions.
+    /// Also used for `UNAVAILABLE`, which TensorFlow replaces by `INTERNAL` inside functions.
     Aborted = 10,
     OutOfRange = 11,
     Unimplemented = 12,
@@ -48,7 +48,7 @@ impl Failure {
         Self::new(Code::Internal, message)
     }
 
-    /// What a dataset takes for its end.
+    /// The error that ends a dataset.
     pub(crate) fn end_of_sequence() -> Self {
         Self::new(Code::OutOfRange, "End of sequence")
     }

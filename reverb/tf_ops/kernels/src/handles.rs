@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Numbers that stand for objects in a graph.
+//! Handles: numbers that refer to objects in a graph.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 
 use crate::failure::{Code, Failure, Outcome};
 
-/// Numbers are never used twice in a process, whatever they stand for; 0 stands for nothing.
+/// A process never uses a number twice, for any kind of object; 0 refers to nothing.
 static NEXT: AtomicI64 = AtomicI64::new(1);
 
 /// Objects of one kind.
@@ -24,14 +24,14 @@ impl<T> Handles<T> {
         Self { kind, objects: RwLock::new(None) }
     }
 
-    /// Gives an object a number.
+    /// Assigns a handle to an object.
     pub(crate) fn add(&self, object: Arc<T>) -> i64 {
         let handle = NEXT.fetch_add(1, Ordering::Relaxed);
         self.objects.write().get_or_insert_default().insert(handle, object);
         handle
     }
 
-    /// The object with a number.
+    /// The object of a handle.
     pub(crate) fn get(&self, handle: i64) -> Outcome<Arc<T>> {
         let objects = self.objects.read();
         let found = objects.as_ref().and_then(|objects| objects.get(&handle));
@@ -47,7 +47,7 @@ impl<T> Handles<T> {
         })
     }
 
-    /// Forgets a number, and says whether it stood for something.
+    /// Removes a handle; returns its object, if there was one.
     pub(crate) fn remove(&self, handle: i64) -> Option<Arc<T>> {
         self.objects.write().as_mut()?.remove(&handle)
     }

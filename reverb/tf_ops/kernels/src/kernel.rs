@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ops and their kernels: how a Rust type becomes one.
+//! Ops and their kernels: registers a Rust type as an op.
 
 #![allow(unsafe_code)]
 
@@ -20,7 +20,7 @@ pub(crate) struct Definition {
     pub(crate) attrs: &'static [&'static str],
 }
 
-/// An op. One value is made for each place in a graph, and for each set of attributes in eager
+/// An op. TensorFlow makes one value per node of a graph, and one per set of attributes in eager
 /// code.
 pub(crate) trait Op: Sized + Send + Sync + 'static {
     /// Its interface.
@@ -72,7 +72,7 @@ fn c_string(text: &str) -> CString {
     CString::new(text).expect("definitions hold no zero bytes")
 }
 
-/// The shapes of outputs depend on attributes that a shape function cannot read; the Python side
+/// The shapes of outputs depend on attributes that a shape function cannot read, so the Python side
 /// sets them.
 extern "C" fn unknown_shapes(context: Opaque, status: Opaque) {
     // SAFETY: TensorFlow passes a context and a status that live during the call.
@@ -94,8 +94,8 @@ extern "C" fn create<T: Op>(construction: Opaque) -> Opaque {
 
 extern "C" fn compute<T: Op>(kernel: Opaque, context: Opaque) {
     let computed = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: `create` made the kernel, and TensorFlow deletes it only after the last call. It
-        // is null if that failed, and then there is no call.
+        // SAFETY: `create` made the kernel, and TensorFlow deletes it only after the last call. If
+        // `create` failed, the pointer is null and there is no call.
         let op = unsafe { kernel.cast::<T>().as_ref() };
         let op = op.ok_or_else(|| Failure::internal("the op was not created"))?;
         op.compute(&mut Context { raw: context })
@@ -111,12 +111,12 @@ extern "C" fn delete<T: Op>(kernel: Opaque) {
     if !kernel.is_null() {
         // SAFETY: `create` made it with `Box::into_raw`, and TensorFlow deletes it once.
         let op = unsafe { Box::from_raw(kernel.cast::<T>()) };
-        // Nobody is left to tell of a panic.
+        // A panic cannot be reported here.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(op)));
     }
 }
 
-/// No panic may cross into TensorFlow.
+/// The failure for a panic, which must not cross into TensorFlow.
 fn bug(panic: &(dyn Any + Send)) -> Failure {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
@@ -129,7 +129,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// The number of inputs, those of lists counted one by one.
+    /// The number of inputs; each input of a list counts.
     pub(crate) fn num_inputs(&self) -> usize {
         // SAFETY: the context lives during the call that it was made for.
         let count = unsafe { (api().TF_NumInputs)(self.raw) };
@@ -140,7 +140,7 @@ impl Context {
     pub(crate) fn input(&self, index: usize) -> Outcome<Input> {
         let status = Status::new();
         let mut tensor = std::ptr::null_mut();
-        // SAFETY: the context lives, and the new tensor belongs to `Input`, which frees it.
+        // SAFETY: the context is alive, and the new tensor belongs to `Input`, which frees it.
         unsafe {
             (api().TF_GetInput)(self.raw, index as c_int, &raw mut tensor, status.raw());
         }
@@ -152,7 +152,7 @@ impl Context {
     pub(crate) fn set_output(&mut self, index: usize, output: Output) -> Outcome<()> {
         let status = Status::new();
         let tensor = output.into_tensor()?;
-        // SAFETY: the context lives, and TensorFlow holds a reference of its own to the tensor from
+        // SAFETY: the context is alive, and TensorFlow holds its own reference to the tensor from
         // now on.
         unsafe {
             (api().TF_SetOutput)(self.raw, index as c_int, tensor, status.raw());
@@ -161,11 +161,11 @@ impl Context {
         status.check()
     }
 
-    /// Gives an input on as an output: the same memory.
+    /// Forwards an input to an output; they share the memory.
     pub(crate) fn forward(&mut self, input: usize, output: usize) -> Outcome<()> {
         let input = self.input(input)?;
         let status = Status::new();
-        // SAFETY: context and tensor live, and TensorFlow holds a reference of its own to the
+        // SAFETY: context and tensor are alive, and TensorFlow holds its own reference to the
         // tensor from now on.
         unsafe { (api().TF_SetOutput)(self.raw, output as c_int, input.raw(), status.raw()) };
         status.check()

@@ -2,13 +2,12 @@
 //! TensorFlow's custom ops: sample, insert and update inside a graph.
 //!
 //! Nothing of TensorFlow is linked. `register` looks the functions of its stable C API up in the
-//! process, so one binary serves every TensorFlow, and works where there is none. It must be called
-//! while `tf.load_op_library` loads a library, because only what is registered at that time becomes
-//! Python functions; the shim beside this crate does so.
+//! process, so one binary works with every TensorFlow, and without it. It must be called while
+//! `tf.load_op_library` loads a library, because only ops registered at that time become Python
+//! functions; the shim beside this crate calls it then.
 //!
-//! No op waits longer than its `wait_ms`: the C API has no cancellation, so whoever waits comes
-//! back empty-handed from time to time, and is called again unless nobody wants the result any
-//! more.
+//! No op blocks longer than its `wait_ms`, because the C API has no cancellation. An op that times
+//! out returns an empty result, and the caller polls it again while the result is still needed.
 
 mod api;
 mod attrs;
@@ -30,6 +29,6 @@ mod writers;
 
 pub use api::register_address;
 pub use environment::{Environment, install};
-pub use memory::give_back;
+pub use memory::purge_memory;
 pub use sampler::close_parked;
-pub use writers::{lend as lend_writer, take_back as take_back_writer};
+pub use writers::{register as register_writer, unregister as unregister_writer};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory for output tensors: aligned as TensorFlow wants it, and used again.
+//! Memory for output tensors: aligned as TensorFlow requires, and reused.
 //!
-//! TensorFlow takes memory over without a copy only where it is aligned to 64 bytes. A batch may be
-//! many megabytes; memory that is fresh from the system costs more in page faults than the batch
-//! takes to be written.
+//! TensorFlow takes over memory without a copy only if it is aligned to 64 bytes. A batch may take
+//! many megabytes. Fresh memory from the system costs more in page faults than it costs to write
+//! the batch.
 
 #![allow(unsafe_code)]
 
@@ -14,33 +14,33 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// What TensorFlow asks of the memory of a tensor.
+/// TensorFlow's alignment of a tensor's memory.
 const ALIGNMENT: usize = 64;
-/// Smaller pieces are left to the allocator, which is as fast.
+/// Smaller blocks are left to the allocator, which is as fast.
 const MIN_POOLED_BYTES: usize = 32 * 1024;
-/// Larger pieces come straight from the system.
+/// Larger blocks come directly from the system.
 const MIN_MAPPED_BYTES: usize = 4 * 1024 * 1024;
-/// Bytes kept for use again, at the most.
+/// Maximum number of bytes kept for reuse.
 const MAX_KEPT_BYTES: usize = 1 << 30;
-/// Memory that nobody asked for in this time is given back.
-const KEEP_FOR: Duration = Duration::from_secs(2);
+/// Memory that is not reused for this long is freed.
+const MAX_IDLE: Duration = Duration::from_secs(2);
 
-static KEPT: Mutex<Kept> = Mutex::new(Kept { pieces: BTreeMap::new(), bytes: 0 });
+static KEPT: Mutex<Kept> = Mutex::new(Kept { blocks: BTreeMap::new(), bytes: 0 });
 
-/// Pieces that are free, by capacity, the one that was used last at the end.
+/// Free blocks by capacity; the most recently used one is at the end.
 struct Kept {
-    pieces: BTreeMap<usize, Vec<(Memory, Instant)>>,
+    blocks: BTreeMap<usize, Vec<(Memory, Instant)>>,
     bytes: usize,
 }
 
-/// A piece of memory, initialised, aligned to 64 bytes.
+/// A block of memory, initialised, aligned to 64 bytes.
 #[derive(Debug)]
 pub(crate) struct Memory {
     start: NonNull<u8>,
     capacity: usize,
 }
 
-// SAFETY: it owns its memory alone.
+// SAFETY: it is the only owner of its memory.
 unsafe impl Send for Memory {}
 
 impl Memory {
@@ -65,7 +65,7 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), length) }
     }
 
-    /// Keeps it for the next who needs as much.
+    /// Keeps the memory for reuse.
     pub(crate) fn recycle(self) {
         if self.capacity >= MIN_POOLED_BYTES {
             KEPT.lock().put(self);
@@ -75,7 +75,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated in the same way, and freed only here.
+        // SAFETY: allocated with the same layout, and freed only here.
         unsafe {
             if self.capacity < MIN_MAPPED_BYTES {
                 dealloc(self.start.as_ptr(), layout(self.capacity));
@@ -86,14 +86,14 @@ impl Drop for Memory {
     }
 }
 
-/// Zeroed memory of the allocator.
+/// Zeroed memory from the allocator.
 fn allocate(capacity: usize) -> Option<NonNull<u8>> {
     // SAFETY: the layout has a size above zero.
     NonNull::new(unsafe { alloc_zeroed(layout(capacity)) })
 }
 
-/// Memory straight from the system, in huge pages where it has them: touching a hundred megabytes
-/// for the first time takes a tenth of the time that it does page by page.
+/// Memory directly from the system, in huge pages if possible: the first access to a hundred
+/// megabytes then takes a tenth of the time.
 #[cfg(target_os = "linux")]
 mod pages {
     use std::ffi::{c_int, c_void};
@@ -120,22 +120,22 @@ mod pages {
     const HUGE_PAGES: c_int = 14;
 
     pub(super) fn map(length: usize) -> Option<NonNull<u8>> {
-        // SAFETY: a new mapping that touches no other.
+        // SAFETY: a new mapping that does not overlap any other.
         let start = unsafe {
             mmap(std::ptr::null_mut(), length, READ_AND_WRITE, PRIVATE_AND_ANONYMOUS, -1, 0)
         };
         let failed = start.addr() == usize::MAX;
         let start = NonNull::new(start).filter(|_| !failed)?;
-        // SAFETY: that mapping. A system without huge pages refuses, and nothing is lost.
+        // SAFETY: that mapping. A system without huge pages refuses, which does no harm.
         unsafe { madvise(start.as_ptr(), length, HUGE_PAGES) };
         Some(start.cast())
     }
 
     /// # Safety
     ///
-    /// The memory must come from `map` with the same length, and not be used any more.
+    /// The memory must come from `map` with the same length, and must not be used any more.
     pub(super) unsafe fn unmap(start: NonNull<u8>, length: usize) {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { munmap(start.as_ptr().cast(), length) };
     }
 }
@@ -150,9 +150,9 @@ mod pages {
 
     /// # Safety
     ///
-    /// The memory must come from `map` with the same length, and not be used any more.
+    /// The memory must come from `map` with the same length, and must not be used any more.
     pub(super) unsafe fn unmap(start: NonNull<u8>, length: usize) {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { std::alloc::dealloc(start.as_ptr(), super::layout(length)) };
     }
 }
@@ -162,8 +162,7 @@ fn layout(capacity: usize) -> Layout {
         .expect("tensors are smaller than half the address space")
 }
 
-/// Large pieces are a little larger than asked for, so that they fit batches of about the same
-/// size.
+/// Large blocks are rounded up a little, so that they fit batches of about the same size.
 fn capacity_for(length: usize) -> usize {
     let step = (length.next_power_of_two() / 16).max(ALIGNMENT);
     length.max(1).next_multiple_of(step)
@@ -171,10 +170,10 @@ fn capacity_for(length: usize) -> usize {
 
 impl Kept {
     fn take(&mut self, capacity: usize) -> Option<Memory> {
-        let (&found, pieces) = self.pieces.range_mut(capacity..=capacity * 2).next()?;
-        let (memory, _) = pieces.pop()?;
-        if pieces.is_empty() {
-            self.pieces.remove(&found);
+        let (&found, blocks) = self.blocks.range_mut(capacity..=capacity * 2).next()?;
+        let (memory, _) = blocks.pop()?;
+        if blocks.is_empty() {
+            self.blocks.remove(&found);
         }
         self.bytes -= found;
         Some(memory)
@@ -182,17 +181,17 @@ impl Kept {
 
     fn put(&mut self, memory: Memory) {
         self.bytes += memory.capacity;
-        self.pieces.entry(memory.capacity).or_default().push((memory, Instant::now()));
-        self.give_back();
+        self.blocks.entry(memory.capacity).or_default().push((memory, Instant::now()));
+        self.purge();
     }
 
-    fn give_back(&mut self) {
+    fn purge(&mut self) {
         let now = Instant::now();
         let mut bytes = self.bytes;
         let mut room = MAX_KEPT_BYTES;
-        self.pieces.retain(|&capacity, pieces| {
-            pieces.retain(|(_, since)| {
-                let keep = now.duration_since(*since) < KEEP_FOR && capacity <= room;
+        self.blocks.retain(|&capacity, blocks| {
+            blocks.retain(|(_, since)| {
+                let keep = now.duration_since(*since) < MAX_IDLE && capacity <= room;
                 if keep {
                     room -= capacity;
                 } else {
@@ -200,17 +199,18 @@ impl Kept {
                 }
                 keep
             });
-            !pieces.is_empty()
+            !blocks.is_empty()
         });
         self.bytes = bytes;
     }
 }
 
-/// Gives memory back to the system that was free for a while. To be called now and then.
-pub fn give_back() {
-    // Who holds the lock gives back too; and in the child of a fork it may be held for ever.
+/// Frees memory that was not reused for a while. To be called periodically.
+pub fn purge_memory() {
+    // If another thread holds the lock, that thread does the same. In the child of a fork the lock
+    // may never be released.
     if let Some(mut kept) = KEPT.try_lock() {
-        kept.give_back();
+        kept.purge();
     }
 }
 
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn large_pieces_are_used_again() {
+    fn large_blocks_are_used_again() {
         let length = 3_333_333;
         let memory = Memory::take(length);
         let start = memory.start;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The ops, one file for what belongs together.
+//! The ops, grouped by file.
 
 use std::time::Duration;
 

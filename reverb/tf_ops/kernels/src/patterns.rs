@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engine behind an iterator of a dataset of patterns.
+//! The engine behind an iterator of a pattern dataset.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,15 +21,15 @@ pub(crate) struct Patterns(Mutex<State>);
 
 struct State {
     engine: PatternEngine,
-    /// Items that nobody has popped yet.
+    /// Items that were not popped yet.
     queue: VecDeque<Item>,
 }
 
 /// The columns of an item, each `[T, ...]`, or `[...]` if it is squeezed.
 type Item = Vec<Tensor>;
 
-/// Checks configurations, and makes each wait until the history is long enough for it and for those
-/// before it, as the original's datasets do.
+/// Checks configurations. Each pattern also waits until the history is long enough for it and for
+/// those before it, as in dm-reverb's datasets.
 pub(crate) fn parse_configs(serialized: &[Vec<u8>]) -> Outcome<Configs> {
     let mut configs = Configs::decode(serialized)?;
     let mut longest = 0;
@@ -46,7 +46,7 @@ pub(crate) fn open(configs: Configs) -> i64 {
     ENGINES.add(Arc::new(Patterns(Mutex::new(state))))
 }
 
-/// The engine with a handle.
+/// The engine of a handle.
 pub(crate) fn get(handle: i64) -> Outcome<Arc<Patterns>> {
     ENGINES.get(handle)
 }
@@ -57,8 +57,8 @@ pub(crate) fn close(handle: i64) {
 }
 
 impl Patterns {
-    /// Appends a step; returns how many items wait then. `clear_after_episode` says what its end
-    /// means for the history.
+    /// Appends a step; returns the number of queued items. `clear_after_episode`: whether the end
+    /// of an episode clears the history.
     pub(crate) fn append(
         &self,
         step: Vec<CellValue<'_>>,
@@ -102,7 +102,7 @@ impl Patterns {
     }
 }
 
-/// The data of an item, which its cells may forget later.
+/// Copies the data of an item, because its cells may expire later.
 fn read(item: &PatternItem<'_>) -> Result<Item> {
     let columns = item.columns.iter().map(|column| {
         let cells =
@@ -116,7 +116,7 @@ fn read(item: &PatternItem<'_>) -> Result<Item> {
     columns.collect()
 }
 
-/// Tensors of one shape, with a new leading dimension.
+/// Stacks tensors of one shape along a new leading dimension.
 fn stack<'a>(tensors: impl ExactSizeIterator<Item = &'a Tensor>) -> Result<Tensor> {
     let count = tensors.len();
     let mut stacked: Option<Tensor> = None;

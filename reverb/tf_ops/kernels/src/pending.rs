@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls to a server that may take longer than an op may wait.
+//! Calls to a server that may take longer than an op may block.
 //!
-//! A call is driven by the thread of the op for a short while, which is all that most need. What
-//! then is not done goes on in the background, under a handle with which the caller comes back for
-//! the result.
+//! The thread of the op drives a call for a short time, which is enough for most calls. An
+//! unfinished call continues in the background under a handle. The caller polls the handle for the
+//! result.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use tokio::task::AbortHandle;
 
 use crate::failure::{Failure, Outcome};
 use crate::handles::Handles;
-use crate::waiting::Bell;
+use crate::waiting::Notifier;
 
-/// A call in the making.
-pub(crate) type Call = Pin<Box<dyn Future<Output = Outcome<Answer>> + Send>>;
+/// A call that is not finished.
+pub(crate) type Call = Pin<Box<dyn Future<Output = Outcome<Reply>> + Send>>;
 
-/// What a call gives.
-pub(crate) enum Answer {
-    /// It was done.
+/// The result of a call.
+pub(crate) enum Reply {
+    /// The call is complete and returns nothing.
     Done,
     /// An item was sampled.
     Sampled(Box<Sampled>),
 }
 
-/// How far a call is.
+/// The state of a call.
 pub(crate) enum Progress {
-    Finished(Answer),
-    /// Not done yet; the handle stands for it.
+    Finished(Reply),
+    /// Not finished; the handle refers to it.
     Pending(i64),
 }
 
@@ -40,43 +40,43 @@ static PENDING: Handles<Pending> = Handles::new("call");
 
 #[derive(Default)]
 struct Pending {
-    answer: Mutex<Option<Outcome<Answer>>>,
-    /// Rings when the answer is there.
-    bell: Bell,
+    reply: Mutex<Option<Outcome<Reply>>>,
+    /// Notified when the result is there.
+    notifier: Notifier,
     task: Mutex<Option<AbortHandle>>,
 }
 
-/// Makes a call, and waits for about `limit`.
+/// Starts a call, and waits for about `limit`.
 pub(crate) fn start(runtime: &Handle, mut call: Call, limit: Duration) -> Outcome<Progress> {
-    let answered = runtime.block_on(async { tokio::time::timeout(limit, &mut call).await });
-    if let Ok(answer) = answered {
-        return Ok(Progress::Finished(answer?));
+    let finished = runtime.block_on(async { tokio::time::timeout(limit, &mut call).await });
+    if let Ok(reply) = finished {
+        return Ok(Progress::Finished(reply?));
     }
     let pending = Arc::new(Pending::default());
     let handle = PENDING.add(Arc::clone(&pending));
-    let answered = Arc::clone(&pending);
+    let shared = Arc::clone(&pending);
     let task = runtime.spawn(async move {
-        let answer = call.await;
-        *answered.answer.lock() = Some(answer);
-        answered.bell.ring();
+        let reply = call.await;
+        *shared.reply.lock() = Some(reply);
+        shared.notifier.notify();
     });
     *pending.task.lock() = Some(task.abort_handle());
     Ok(Progress::Pending(handle))
 }
 
-/// Waits for a call for about `limit` more.
+/// Waits for about `limit` more.
 pub(crate) fn resume(handle: i64, limit: Duration) -> Outcome<Progress> {
     let pending = PENDING.get(handle)?;
-    match pending.bell.wait(limit, || pending.answer.lock().take()) {
+    match pending.notifier.wait(limit, || pending.reply.lock().take()) {
         None => Ok(Progress::Pending(handle)),
-        Some(answer) => {
+        Some(reply) => {
             PENDING.remove(handle);
-            Ok(Progress::Finished(answer?))
+            Ok(Progress::Finished(reply?))
         }
     }
 }
 
-/// Gives a call up that nobody waits for any more; says whether it was still to be done.
+/// Cancels a call; returns whether it existed. Its result, if there was one, is dropped.
 pub(crate) fn abandon(handle: i64) -> bool {
     let Some(pending) = PENDING.remove(handle) else { return false };
     if let Some(task) = pending.task.lock().take() {
@@ -86,7 +86,7 @@ pub(crate) fn abandon(handle: i64) -> bool {
 }
 
 impl Progress {
-    /// The handle that outputs carry: 0 once the call is done.
+    /// The handle for the op's output: 0 once the call is finished.
     pub(crate) fn handle(&self) -> i64 {
         match self {
             Self::Finished(_) => 0,
@@ -94,13 +94,13 @@ impl Progress {
         }
     }
 
-    /// The item of a call that samples.
+    /// The sampled item of a finished call.
     pub(crate) fn into_sampled(self) -> Outcome<Option<Sampled>> {
         match self {
             Self::Pending(_) => Ok(None),
-            Self::Finished(Answer::Sampled(sampled)) => Ok(Some(*sampled)),
-            Self::Finished(Answer::Done) => {
-                Err(Failure::invalid_argument("the handle stands for a call that samples nothing"))
+            Self::Finished(Reply::Sampled(sampled)) => Ok(Some(*sampled)),
+            Self::Finished(Reply::Done) => {
+                Err(Failure::invalid_argument("the handle belongs to a call that samples nothing"))
             }
         }
     }

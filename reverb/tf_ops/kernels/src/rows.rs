@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sampled items become the outputs of an op: stacked, decoded straight into the memory that
+//! Converts sampled items to the outputs of an op: stacked, decoded directly into the memory that
 //! TensorFlow takes over.
 
 use std::sync::{Arc, OnceLock};
@@ -15,18 +15,19 @@ use crate::failure::{Failure, Outcome};
 use crate::kernel::Context;
 use crate::tensor::Output;
 
-/// What the caller of a dataset expects of every row.
+/// The rows that a dataset's caller expects.
 pub(crate) struct RowSpecs {
     pub(crate) table: String,
     pub(crate) columns: Vec<(DType, PartialShape)>,
-    /// Whether a row is a step of an item, and not the whole.
+    /// Whether a row is a step of an item, and not a whole item.
     pub(crate) timesteps: bool,
-    /// The table's signature, once it is known; `None` if it has none, or could not be had.
+    /// The table's signature, once it is known; `None` if the table has none or it is not
+    /// available.
     pub(crate) signature: OnceLock<Option<Arc<Signature>>>,
 }
 
 impl RowSpecs {
-    /// Compares what is expected with the signature of the table.
+    /// Compares the specs with the signature of the table.
     pub(crate) fn check_signature(&self, signature: &Signature) -> Result<()> {
         let (table, requested, known) = (&self.table, self.columns.len(), signature.0.len());
         if requested != known {
@@ -53,7 +54,7 @@ impl RowSpecs {
         Ok(())
     }
 
-    /// Compares an item with what is expected.
+    /// Compares an item with the specs.
     pub(crate) fn check_item(&self, trajectory: &Trajectory) -> Outcome<()> {
         self.check_num_columns(trajectory)?;
         for (i, column) in trajectory.columns().enumerate() {
@@ -63,7 +64,7 @@ impl RowSpecs {
         Ok(())
     }
 
-    /// Compares a row with what is expected.
+    /// Compares a row with the specs.
     pub(crate) fn check_row(&self, index: usize, dtype: DType, shape: &[usize]) -> Outcome<()> {
         let signature = self.signature.get().and_then(Option::as_ref);
         let name =
@@ -122,7 +123,7 @@ impl RowSpecs {
     }
 }
 
-/// Whether some shape is an instance of both.
+/// Whether there is a shape that matches both.
 fn are_compatible(a: &PartialShape, b: &PartialShape) -> bool {
     let (Some(a), Some(b)) = (a, b) else { return true };
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is_none() || b.is_none() || a == b)
@@ -143,7 +144,7 @@ fn partial_shape_text(shape: &PartialShape) -> String {
     }
 }
 
-/// The five vectors that say how rows were picked.
+/// The five vectors of sample info.
 pub(crate) struct Infos {
     keys: Vec<u64>,
     probabilities: Vec<f64>,
@@ -163,7 +164,7 @@ impl Infos {
         }
     }
 
-    /// Adds as many rows of one item.
+    /// Adds `rows` rows of one item.
     pub(crate) fn push(&mut self, sampled: &Sampled, rows: usize) {
         for _ in 0..rows {
             self.keys.push(sampled.key);
@@ -174,7 +175,7 @@ impl Infos {
         }
     }
 
-    /// Sets five outputs from `first` on.
+    /// Sets five outputs, starting at `first`.
     fn set_outputs(&self, context: &mut Context, first: usize) -> Outcome<()> {
         let shape = || Shape::from_slice(&[self.keys.len()]);
         let eight =
@@ -197,11 +198,11 @@ impl Infos {
     }
 }
 
-/// Rows, ready to be given to TensorFlow.
+/// Rows that can be passed to TensorFlow.
 pub(crate) struct Rows {
     infos: Infos,
     columns: Vec<Output>,
-    /// Items that went into them.
+    /// Number of items in the rows.
     pub(crate) num_items: usize,
 }
 
@@ -211,7 +212,7 @@ impl Rows {
         Self { infos, columns, num_items }
     }
 
-    /// No rows, in the form that the specs ask for.
+    /// No rows, in the form that the specs require.
     pub(crate) fn none(specs: &RowSpecs) -> Outcome<Self> {
         let columns = specs.columns.iter().map(|(dtype, shape)| {
             let dims = shape.iter().flatten().map(|dim| dim.unwrap_or(0));
@@ -225,7 +226,7 @@ impl Rows {
         Ok(Self { infos: Infos::with_capacity(0), columns, num_items: 0 })
     }
 
-    /// Sets all outputs: the five vectors of infos, then the columns.
+    /// Sets all outputs: the five vectors of sample info, then the columns.
     pub(crate) fn set_outputs(self, context: &mut Context) -> Outcome<()> {
         self.infos.set_outputs(context, 0)?;
         for (i, column) in self.columns.into_iter().enumerate() {
@@ -234,8 +235,8 @@ impl Rows {
         Ok(())
     }
 
-    /// Stacks whole items: columns become `[B, T, ...]`. Ends before an item of another shape than
-    /// the first; with `exact` that is an error.
+    /// Stacks whole items: columns become `[B, T, ...]`. Stops before an item whose shape differs
+    /// from the first; with `exact` that is an error.
     pub(crate) fn of_items(samples: &[Sampled], specs: &RowSpecs, exact: bool) -> Outcome<Self> {
         let Some(first) = samples.first() else { return Self::none(specs) };
         let mut columns = Columns::new(&first.trajectory, specs, samples.len())?;
@@ -254,32 +255,32 @@ impl Rows {
     }
 }
 
-/// The columns of a batch of items in the making.
-struct Columns(SmallVec<[(ColumnPlan, Place); 8]>);
+/// The columns of an unfinished batch of items.
+struct Columns(SmallVec<[(ColumnPlan, ColumnData); 8]>);
 
-enum Place {
+enum ColumnData {
     Bytes(Output),
     Strings(Vec<Vec<u8>>),
 }
 
 impl Columns {
-    /// Room for `rows` items like this one.
+    /// Allocates `rows` rows for items like this one.
     fn new(trajectory: &Trajectory, specs: &RowSpecs, rows: usize) -> Outcome<Self> {
         specs.check_num_columns(trajectory)?;
         let mut columns = SmallVec::new();
         for (i, column) in trajectory.columns().enumerate() {
             let plan = ColumnPlan::new(trajectory, &column)?;
             specs.check_row(i, plan.dtype, &plan.item_shape[usize::from(plan.squeeze)..])?;
-            let place = match plan.dtype {
-                DType::String => Place::Strings(Vec::new()),
-                dtype => Place::Bytes(Output::new(dtype, plan.batch_shape(rows))?),
+            let data = match plan.dtype {
+                DType::String => ColumnData::Strings(Vec::new()),
+                dtype => ColumnData::Bytes(Output::new(dtype, plan.batch_shape(rows))?),
             };
-            columns.push((plan, place));
+            columns.push((plan, data));
         }
         Ok(Self(columns))
     }
 
-    /// Writes an item. If it has other shapes than the first, says so.
+    /// Writes an item. Returns an error if its shapes differ from the first.
     fn put(&mut self, row: usize, trajectory: &Trajectory) -> Result<Option<Error>> {
         if trajectory.num_columns() != self.0.len() {
             return Ok(Some(Error::invalid_argument(format!(
@@ -288,9 +289,8 @@ impl Columns {
                 trajectory.num_columns(),
             ))));
         }
-        for (i, ((plan, place), column)) in self.0.iter_mut().zip(trajectory.columns()).enumerate()
-        {
-            if !place.write(plan, row, trajectory, &column)? {
+        for (i, ((plan, data), column)) in self.0.iter_mut().zip(trajectory.columns()).enumerate() {
+            if !data.write(plan, row, trajectory, &column)? {
                 return Ok(Some(plan.mismatch(i, trajectory, &column)));
             }
         }
@@ -299,12 +299,12 @@ impl Columns {
 
     /// The first `rows` rows.
     fn finish(self, rows: usize) -> Outcome<Vec<Output>> {
-        let outputs = self.0.into_iter().map(|(plan, place)| match place {
-            Place::Bytes(mut output) => {
+        let outputs = self.0.into_iter().map(|(plan, data)| match data {
+            ColumnData::Bytes(mut output) => {
                 output.truncate(rows);
                 Ok(output)
             }
-            Place::Strings(mut strings) => {
+            ColumnData::Strings(mut strings) => {
                 let shape = plan.batch_shape(rows);
                 strings.truncate(Tensor::num_elements(&shape).unwrap_or(0));
                 Output::strings(shape, &strings)
@@ -314,7 +314,7 @@ impl Columns {
     }
 }
 
-impl Place {
+impl ColumnData {
     fn write(
         &mut self,
         plan: &ColumnPlan,
@@ -325,8 +325,8 @@ impl Place {
         match self {
             Self::Strings(strings) => plan.append_strings(trajectory, column, strings),
             Self::Bytes(output) => {
-                let place = row * plan.item_bytes..(row + 1) * plan.item_bytes;
-                plan.write(trajectory, column, &mut output.bytes_mut()[place])
+                let range = row * plan.item_bytes..(row + 1) * plan.item_bytes;
+                plan.write(trajectory, column, &mut output.bytes_mut()[range])
             }
         }
     }

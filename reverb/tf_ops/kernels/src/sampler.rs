@@ -13,55 +13,53 @@ use crate::failure::{Failure, Outcome};
 use crate::handles::Handles;
 use crate::rows::{RowSpecs, Rows};
 use crate::timesteps::StepQueue;
-use crate::waiting::Bell;
+use crate::waiting::Notifier;
 
-/// How long an iterator waits for the signature of its table before it goes on without.
+/// How long an iterator waits for the signature of its table before it continues without it.
 const SIGNATURE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Steps for each row that an op asks for, at the most, where the number need not be exact. Many
-/// items are longer than one step, and a call costs as much for one of them as for a few.
+/// Maximum number of steps per requested row, if the number of rows need not be exact. Many items
+/// are longer than one step, and a call costs as much for one step as for a few.
 const MAX_STEPS_PER_ROW: usize = 16;
 
 static OPEN: Handles<OpenSampler> = Handles::new("sampler");
 
-/// Samplers that were started for the iterators of a dataset before those asked for them, by the
-/// key of the dataset.
+/// Samplers that were started before an iterator asked for them, by the key of the dataset.
 static STARTED: Mutex<Option<HashMap<i64, Started>>> = Mutex::new(None);
 
-/// Handles of samplers of one dataset.
+/// Handles of one dataset's samplers.
 #[derive(Default)]
 struct Started {
-    /// Nobody has asked for these yet.
+    /// Not taken by an iterator yet.
     parked: VecDeque<i64>,
-    /// Iterators have these.
+    /// Taken by iterators.
     taken: Vec<i64>,
 }
 
-/// A sampler, and what TensorFlow did not take of what it fetched.
+/// A sampler, and the fetched items that TensorFlow has not taken.
 pub(crate) struct OpenSampler {
     sampler: Sampler,
     specs: Arc<RowSpecs>,
-    /// Rings when the sampler has something new to tell.
-    bell: Arc<Bell>,
-    /// Items that were taken from the sampler and wait for others to make a batch, or were too many
-    /// for one.
+    /// Notified when the sampler may have new items or has ended.
+    notifier: Arc<Notifier>,
+    /// Items taken from the sampler that are too few for a batch, or were too many for one.
     held: Mutex<Vec<Sampled>>,
-    /// The same, where rows are steps.
+    /// The same, if rows are steps.
     held_steps: Mutex<StepQueue>,
 }
 
 /// How many rows an op asks for, and in which form.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct RowRequest {
     pub(crate) rows: usize,
-    /// Whether to wait for all of them.
+    /// Whether to wait for all rows.
     pub(crate) exact: bool,
-    /// Whether fewer are worth nothing at the end.
+    /// Whether to drop an incomplete batch at the end.
     pub(crate) drop_remainder: bool,
 }
 
-impl Wanted {
-    /// How many steps a call gives at the most.
+impl RowRequest {
+    /// Maximum number of steps per call.
     fn steps(self) -> usize {
         if self.exact { self.rows } else { self.rows.saturating_mul(MAX_STEPS_PER_ROW) }
     }
@@ -69,23 +67,23 @@ impl Wanted {
 
 /// Starts a sampler and returns its handle.
 pub(crate) fn open(client: &Arc<Client>, specs: RowSpecs, options: SamplerOptions) -> i64 {
-    let (specs, bell) = (Arc::new(specs), Arc::new(Bell::default()));
-    let before = learn_signature(Arc::clone(client), Arc::clone(&specs), Arc::clone(&bell));
+    let (specs, notifier) = (Arc::new(specs), Arc::new(Notifier::default()));
+    let before = learn_signature(Arc::clone(client), Arc::clone(&specs), Arc::clone(&notifier));
     let on_ready = {
-        let bell = Arc::clone(&bell);
-        move || bell.ring()
+        let notifier = Arc::clone(&notifier);
+        move || notifier.notify()
     };
     let sampler = Sampler::start(client, &specs.table, options, before, on_ready);
     let (held, held_steps) = (Mutex::default(), Mutex::default());
-    OPEN.add(Arc::new(OpenSampler { sampler, specs, bell, held, held_steps }))
+    OPEN.add(Arc::new(OpenSampler { sampler, specs, notifier, held, held_steps }))
 }
 
-/// The sampler with a handle.
+/// The sampler of a handle.
 pub(crate) fn get(handle: i64) -> Outcome<Arc<OpenSampler>> {
     OPEN.get(handle)
 }
 
-/// Closes a sampler; says whether it was open.
+/// Closes a sampler; returns whether it was open.
 pub(crate) fn close(handle: i64) -> bool {
     let Some(sampler) = OPEN.remove(handle) else { return false };
     sampler.sampler.close();
@@ -107,9 +105,8 @@ pub(crate) fn take_parked(dataset_key: i64) -> Option<i64> {
     Some(handle)
 }
 
-/// Closes samplers that were started for a dataset of which `keep` iterators are left: those that
-/// were not taken, as far as they are too many, and all if there is no iterator. TensorFlow may
-/// take seconds to drop what it had.
+/// Closes samplers of a dataset with `keep` iterators left: the parked ones beyond `keep`, or all
+/// of them if `keep` is 0. TensorFlow may take seconds to drop its handles.
 pub fn close_parked(dataset_key: i64, keep: usize) {
     let mut closing = Vec::new();
     if let Some(all) = STARTED.lock().as_mut()
@@ -128,12 +125,12 @@ pub fn close_parked(dataset_key: i64, keep: usize) {
     }
 }
 
-/// Compares the specs with the signature of the table, if it can be had, and says whether the table
-/// removes what it samples.
+/// Compares the specs with the signature of the table, if it is available; returns whether the
+/// table removes sampled items.
 async fn learn_signature(
     client: Arc<Client>,
     specs: Arc<RowSpecs>,
-    bell: Arc<Bell>,
+    notifier: Arc<Notifier>,
 ) -> Result<bool> {
     let table = specs.table.clone();
     let lookup = async {
@@ -153,8 +150,8 @@ async fn learn_signature(
     let (signatures, removes_sampled) = signatures?;
     let signature = signatures.get(&table).cloned();
     if signature.is_none() {
-        // Another of several servers may have it; otherwise the first sample says that it was not
-        // found.
+        // With several servers, another one may have the table. Otherwise the first sample fails
+        // with not found.
         log::warn!("The server at {} has no table '{table}'.", client.address());
     }
     let signature = signature.flatten();
@@ -162,58 +159,60 @@ async fn learn_signature(
         specs.check_signature(signature)?;
     }
     let _ = specs.signature.set(signature);
-    bell.ring();
+    notifier.notify();
     Ok(removes_sampled)
 }
 
 impl OpenSampler {
-    /// The next rows; none if not enough came within about `limit`.
-    pub(crate) fn next(&self, wanted: Wanted, limit: Duration) -> Outcome<Rows> {
+    /// The next rows; none if not enough arrived within about `limit`.
+    pub(crate) fn next(&self, request: RowRequest, limit: Duration) -> Outcome<Rows> {
         if self.specs.timesteps {
-            return self.next_steps(wanted, limit);
+            return self.next_steps(request, limit);
         }
         let mut held = self.held.lock();
-        let found = self.bell.wait(limit, || self.collect(wanted, &mut held).transpose());
+        let found = self.notifier.wait(limit, || self.collect(request, &mut held).transpose());
         match found.transpose()? {
             None => return Rows::none(&self.specs),
             Some(TakeOutcome::End)
-                if held.is_empty() || (wanted.exact && wanted.drop_remainder) =>
+                if held.is_empty() || (request.exact && request.drop_remainder) =>
             {
-                // What nobody gets is compared all the same, as items are before they are stacked.
+                // Dropped items are compared too, because items are compared before they are
+                // stacked.
                 let last = std::mem::take(&mut *held);
                 last.iter().try_for_each(|item| self.specs.check_item(&item.trajectory))?;
                 return Err(Failure::end_of_sequence());
             }
             Some(_) => {}
         }
-        let rows = Rows::of_items(&held, &self.specs, wanted.exact);
+        let rows = Rows::of_items(&held, &self.specs, request.exact);
         match &rows {
             Ok(rows) => drop(held.drain(..rows.num_items)),
-            // What cannot be stacked is left out, so that it does not stand in the way for ever.
-            Err(_) if wanted.exact => held.clear(),
+            // Items that cannot be stacked are dropped. Otherwise every later call would fail.
+            Err(_) if request.exact => held.clear(),
             Err(_) => drop(held.remove(0)),
         }
         rows
     }
 
-    /// As `next`, where rows are steps, and what was taken may end in the middle of an item.
-    fn next_steps(&self, wanted: Wanted, limit: Duration) -> Outcome<Rows> {
+    /// As `next`, if rows are steps; a call may stop in the middle of an item.
+    fn next_steps(&self, request: RowRequest, limit: Duration) -> Outcome<Rows> {
         let mut held = self.held_steps.lock();
-        let found = self.bell.wait(limit, || self.collect_steps(wanted, &mut held).transpose());
+        let found =
+            self.notifier.wait(limit, || self.collect_steps(request, &mut held).transpose());
         match found.transpose()? {
             None => Rows::none(&self.specs),
             Some(TakeOutcome::End)
-                if held.is_empty() || (wanted.exact && wanted.drop_remainder) =>
+                if held.is_empty() || (request.exact && request.drop_remainder) =>
             {
                 let last = std::mem::take(&mut *held);
                 last.check(&self.specs)?;
                 Err(Failure::end_of_sequence())
             }
-            Some(_) => held.take(wanted.steps(), &self.specs, wanted.exact),
+            Some(_) => held.take(request.steps(), &self.specs, request.exact),
         }
     }
 
-    /// Checks that an op gives what the sampler was made for.
+    /// Checks that an op's outputs match the sampler's specs.
     pub(crate) fn check_outputs(&self, dtypes: &[DType]) -> Outcome<()> {
         if self.specs.columns.iter().map(|(dtype, _)| dtype).eq(dtypes) {
             return Ok(());
@@ -224,28 +223,32 @@ impl OpenSampler {
     }
 
     /// Takes items from the sampler; `None` if there are not enough yet.
-    fn collect(&self, wanted: Wanted, held: &mut Vec<Sampled>) -> Result<Option<TakeOutcome>> {
-        if !held.is_empty() && (!wanted.exact || held.len() >= wanted.rows) {
+    fn collect(&self, request: RowRequest, held: &mut Vec<Sampled>) -> Result<Option<TakeOutcome>> {
+        if !held.is_empty() && (!request.exact || held.len() >= request.rows) {
             return Ok(Some(TakeOutcome::Some));
         }
-        let missing = wanted.rows - held.len();
-        let taken = self.sampler.take(missing, wanted.exact, held)?;
+        let missing = request.rows - held.len();
+        let taken = self.sampler.take(missing, request.exact, held)?;
         Ok(match taken {
             TakeOutcome::End => Some(TakeOutcome::End),
-            TakeOutcome::Some if !wanted.exact || held.len() >= wanted.rows => {
+            TakeOutcome::Some if !request.exact || held.len() >= request.rows => {
                 Some(TakeOutcome::Some)
             }
             TakeOutcome::Some | TakeOutcome::Nothing => None,
         })
     }
 
-    /// As `collect`, where rows are steps.
-    fn collect_steps(&self, wanted: Wanted, held: &mut StepQueue) -> Result<Option<TakeOutcome>> {
+    /// As `collect`, if rows are steps.
+    fn collect_steps(
+        &self,
+        request: RowRequest,
+        held: &mut StepQueue,
+    ) -> Result<Option<TakeOutcome>> {
         let (mut items, mut lacking) = (Vec::new(), false);
-        while !held.is_ready(wanted.rows, wanted.exact) {
-            let missing = held.num_missing_items(wanted.steps()).min(wanted.rows);
-            let taken = self.sampler.take(missing, wanted.exact, &mut items)?;
-            lacking = wanted.exact && items.len() < missing;
+        while !held.is_ready(request.rows, request.exact) {
+            let missing = held.num_missing_items(request.steps()).min(request.rows);
+            let taken = self.sampler.take(missing, request.exact, &mut items)?;
+            lacking = request.exact && items.len() < missing;
             for sampled in items.drain(..) {
                 held.push(sampled, &self.specs);
             }
@@ -256,16 +259,16 @@ impl OpenSampler {
             }
         }
         if lacking {
-            // Items were longer than those before, so that fewer are needed. If the sampler failed
-            // meanwhile, the next call tells.
+            // Some items were longer than the earlier ones, so fewer are needed. If the sampler
+            // failed meanwhile, the next call reports it.
             let _ = self.sampler.take(0, true, &mut items);
         }
         Ok(Some(TakeOutcome::Some))
     }
 
-    /// Whether the table's signature was compared; waits for it for about `limit`.
+    /// Whether the table's signature was compared; waits for that for about `limit`.
     pub(crate) fn check(&self, limit: Duration) -> Outcome<bool> {
-        let checked = self.bell.wait(limit, || match self.specs.signature.get() {
+        let checked = self.notifier.wait(limit, || match self.specs.signature.get() {
             Some(_) => Some(Ok(true)),
             None => self.sampler.failure().map(|error| Err(Failure::from(error))),
         });
@@ -273,7 +276,7 @@ impl OpenSampler {
     }
 }
 
-/// Options as ops give them: -1 stands for the default.
+/// Options from op attributes: -1 means the default.
 pub(crate) fn options(
     max_in_flight_samples_per_worker: i64,
     num_workers: i64,

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Strings as TensorFlow lays them out (`TF_TString` of `ctstring_internal.h`).
+//! Strings in TensorFlow's memory layout (`TF_TString` of `ctstring_internal.h`).
 //!
-//! A string takes 24 bytes. The two lowest bits of the first byte tell its kind: 0 `SMALL`, at most
-//! 22 bytes in place; 1 `LARGE`, on the heap of the C library; 2 `OFFSET`, behind it in the same
-//! memory; 3 `VIEW`, anywhere. All are read; only the first two are written, because TensorFlow
-//! copies the others without what they point to.
+//! A string takes 24 bytes. The two lowest bits of the first byte encode its kind: 0 `SMALL`, at
+//! most 22 bytes in place; 1 `LARGE`, on the heap of the C library; 2 `OFFSET`, behind it in the
+//! same memory; 3 `VIEW`, anywhere. All kinds are read. Only the first two are written, because
+//! TensorFlow copies the others without the bytes that they point to.
 
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
 
-/// Bytes of a string in a tensor.
+/// Size of a string in a tensor, in bytes.
 pub(crate) const SIZE: usize = 24;
-/// The longest string that needs no heap.
+/// The longest string without heap memory.
 const MAX_SMALL: usize = 22;
 const LARGE: u8 = 1;
 const OFFSET: u8 = 2;
 const VIEW: u8 = 3;
 
 unsafe extern "C" {
-    // TensorFlow may free and grow strings itself, so they must come from where its own come from.
+    // TensorFlow may free and grow strings itself, so they must come from its allocator.
     fn malloc(bytes: usize) -> *mut c_void;
     fn free(memory: *mut c_void);
 }
 
-/// Writes a string into 24 bytes that hold none.
+/// Writes a string into 24 bytes that hold no string.
 pub(crate) fn write(place: &mut [u8; SIZE], string: &[u8]) {
-    // Newer versions give the last word a meaning: it must not hold what was there before.
+    // Newer versions use the last word, so it must not keep its old content.
     place.fill(0);
     let length = string.len();
     if length <= MAX_SMALL {
@@ -48,11 +48,11 @@ pub(crate) fn write(place: &mut [u8; SIZE], string: &[u8]) {
     place[16..24].copy_from_slice(&(start as usize).to_ne_bytes());
 }
 
-/// Frees what `write` allocated, or what TensorFlow put there instead.
+/// Frees a string that `write` allocated, or that TensorFlow put there instead.
 ///
 /// # Safety
 ///
-/// The place must hold a string of a tensor that nobody uses any more.
+/// `place` must hold a string of a tensor that is not used any more.
 pub(crate) unsafe fn release(place: &mut [u8; SIZE]) {
     if place[0] & 3 == LARGE {
         // SAFETY: strings of this kind own memory of the C library.
@@ -65,7 +65,7 @@ pub(crate) unsafe fn release(place: &mut [u8; SIZE]) {
 ///
 /// # Safety
 ///
-/// The place must be in the memory of a tensor of strings that lives as long as the result is used.
+/// `place` must be in the memory of a tensor of strings that lives as long as the result is used.
 pub(crate) unsafe fn read(place: &[u8; SIZE]) -> &[u8] {
     let (start, length) = match place[0] & 3 {
         LARGE => (word(place, 16) as *const u8, word(place, 0) >> 2),
@@ -82,7 +82,7 @@ pub(crate) unsafe fn read(place: &[u8; SIZE]) -> &[u8] {
     if length == 0 {
         return &[];
     }
-    // SAFETY: TensorFlow keeps strings whole; see above for how long.
+    // SAFETY: TensorFlow keeps strings valid as long as their tensor; see `# Safety`.
     unsafe { std::slice::from_raw_parts(start, length) }
 }
 
@@ -105,7 +105,7 @@ mod tests {
             let mut place = [0xff; SIZE];
             write(&mut place, &string);
             assert_eq!(place[0] & 3, u8::from(length > MAX_SMALL));
-            // SAFETY: the place holds a string, and nobody else uses it.
+            // SAFETY: the place holds a string, and nothing else uses it.
             unsafe {
                 assert_eq!(read(&place), string);
                 release(&mut place);
@@ -120,14 +120,14 @@ mod tests {
         let mut view = [0; SIZE];
         view[0..8].copy_from_slice(&(text.len() << 2 | usize::from(VIEW)).to_ne_bytes());
         view[8..16].copy_from_slice(&(text.as_ptr() as usize).to_ne_bytes());
-        // SAFETY: the text lives.
+        // SAFETY: the text is alive.
         assert_eq!(unsafe { read(&view) }, text);
 
         let mut places = [[0; SIZE]; 2];
         places[1][..4].copy_from_slice(b"near");
         places[0][0..4].copy_from_slice(&(4u32 << 2 | u32::from(OFFSET)).to_ne_bytes());
         places[0][4..8].copy_from_slice(&(SIZE as u32).to_ne_bytes());
-        // SAFETY: the text stands right behind the string, in the same array.
+        // SAFETY: the text is directly behind the string, in the same array.
         assert_eq!(unsafe { read(&places[0]) }, b"near");
     }
 }

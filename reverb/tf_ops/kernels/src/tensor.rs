@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tensors that come in, and tensors that go out.
+//! Input and output tensors.
 
 #![allow(unsafe_code)]
 
@@ -14,22 +14,22 @@ use crate::failure::{Failure, Outcome};
 use crate::memory::Memory;
 use crate::strings;
 
-/// A tensor that an op was called with.
+/// An input tensor of an op.
 pub(crate) struct Input {
     raw: Opaque,
     dtype: DType,
     shape: Shape,
 }
 
-// SAFETY: a `TF_Tensor` is a counted reference to memory that nobody changes.
+// SAFETY: a `TF_Tensor` is a counted reference to memory that never changes.
 unsafe impl Send for Input {}
 // SAFETY: as above.
 unsafe impl Sync for Input {}
 
 impl Input {
-    /// Takes a reference over.
+    /// Takes over a reference.
     pub(crate) fn new(raw: Opaque) -> Outcome<Self> {
-        // SAFETY: `raw` is a tensor that `Input` owns from here on.
+        // SAFETY: `raw` is a tensor that `Input` owns from now on.
         let (number, shape) = unsafe {
             let rank = (api().TF_NumDims)(raw);
             let shape = (0..rank).map(|i| (api().TF_Dim)(raw, i) as usize).collect();
@@ -57,10 +57,10 @@ impl Input {
         &self.shape
     }
 
-    /// The elements as they lie in memory.
+    /// The elements as they are in memory.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory belongs to the tensor, which lives as long as `self`. Its length is 0
-        // without elements, and then the address may be null.
+        // SAFETY: the memory belongs to the tensor, which lives as long as `self`. Without elements
+        // its length is 0, and the address may be null.
         unsafe {
             let length = (api().TF_TensorByteSize)(self.raw);
             let start = (api().TF_TensorData)(self.raw).cast::<u8>();
@@ -157,7 +157,7 @@ impl Drop for Input {
     }
 }
 
-/// A tensor that an op gives. TensorFlow takes its memory over.
+/// An output tensor of an op. TensorFlow takes over its memory.
 pub(crate) struct Output {
     dtype: DType,
     shape: Shape,
@@ -168,10 +168,10 @@ pub(crate) struct Output {
 struct Contents {
     /// `None` only while it is being dropped.
     memory: Option<Memory>,
-    /// Bytes of the elements.
+    /// Number of bytes of the elements.
     length: usize,
     holds_strings: bool,
-    /// Runs when the last tensor that shares the memory is gone, on any thread. Must not wait.
+    /// Runs on any thread when the last tensor that shares the memory is freed. Must not block.
     on_release: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -180,7 +180,7 @@ impl Contents {
         let mut contents =
             Self { memory: Some(Memory::take(length)), length, holds_strings, on_release: None };
         if holds_strings {
-            // What was there before is no string.
+            // The old content is not a string.
             contents.bytes_mut().fill(0);
         }
         contents
@@ -200,7 +200,7 @@ impl Drop for Contents {
     fn drop(&mut self) {
         if self.holds_strings {
             for place in self.places_mut() {
-                // SAFETY: the tensor is gone or was never made, and nobody uses its strings.
+                // SAFETY: the tensor was freed or never made, so its strings are not used any more.
                 unsafe { strings::release(place) };
             }
         }
@@ -214,7 +214,7 @@ impl Drop for Contents {
 }
 
 impl Output {
-    /// A tensor of fixed-size elements of any content, to be written with `bytes_mut`.
+    /// A tensor of fixed-size elements with any content, to be written with `bytes_mut`.
     pub(crate) fn new(dtype: DType, shape: Shape) -> Outcome<Self> {
         let length =
             Tensor::num_bytes(dtype, &shape).filter(|&length| length <= isize::MAX as usize / 2);
@@ -244,7 +244,7 @@ impl Output {
         Ok(Self { dtype: DType::String, shape, contents })
     }
 
-    /// A tensor without elements, where the caller will not look.
+    /// A tensor without elements, for an output that the caller does not read.
     pub(crate) fn placeholder(dtype: DType) -> Outcome<Self> {
         if dtype == DType::String {
             return Self::strings(Shape::from_slice(&[0]), &[] as &[&[u8]]);
@@ -252,7 +252,7 @@ impl Output {
         Self::new(dtype, Shape::from_slice(&[0]))
     }
 
-    /// A scalar, or a vector, of numbers given as their bytes.
+    /// A scalar or a vector of numbers, given as bytes.
     pub(crate) fn numbers<const N: usize>(
         dtype: DType,
         shape: Shape,
@@ -276,7 +276,7 @@ impl Output {
         Self::numbers(DType::Bool, Shape::new(), std::iter::once([u8::from(value)]))
     }
 
-    /// A decoded tensor, with a new shape of as many elements.
+    /// A decoded tensor with a new shape of the same number of elements.
     pub(crate) fn from_tensor(tensor: &Tensor, shape: Shape) -> Outcome<Self> {
         match &tensor.data {
             TensorData::Strings(values) => Self::strings(shape, values),
@@ -293,7 +293,7 @@ impl Output {
         }
     }
 
-    /// The elements, to be written.
+    /// The elements, for writing.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.contents.bytes_mut()
     }
@@ -308,7 +308,7 @@ impl Output {
         }
     }
 
-    /// Runs `action` when the last tensor that shares the memory is gone.
+    /// Runs `action` when the last tensor that shares the memory is freed.
     pub(crate) fn on_release(mut self, action: impl FnOnce() + Send + 'static) -> Self {
         self.contents.on_release = Some(Box::new(action));
         self
@@ -320,8 +320,8 @@ impl Output {
         let (number, length) = (self.dtype.number(), self.contents.length);
         let start = self.contents.bytes_mut().as_mut_ptr();
         let contents = Box::into_raw(Box::new(self.contents));
-        // SAFETY: the memory lives until TensorFlow calls the deallocator, which it does once, with
-        // `contents`; also if it copies the data at once.
+        // SAFETY: the memory lives until TensorFlow calls the deallocator with `contents`. It calls
+        // it once, also if it copies the data at once.
         let tensor = unsafe {
             (api().TF_NewTensor)(
                 number,
@@ -342,10 +342,10 @@ impl Output {
 
 type Dims = smallvec::SmallVec<[i64; 6]>;
 
-/// Called when the last tensor is gone that shares the memory, on any thread.
+/// Called on any thread when the last tensor that shares the memory is freed.
 extern "C" fn release(_data: *mut c_void, _length: usize, contents: *mut c_void) {
     // SAFETY: `into_tensor` made it, and TensorFlow calls this once.
     let contents = unsafe { Box::from_raw(contents.cast::<Contents>()) };
-    // A panic must not cross into TensorFlow, and nobody is there to be told.
+    // A panic must not cross into TensorFlow, and cannot be reported.
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(contents)));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The steps of sampled items, one after another: a batch may begin and end in the middle of an
+//! The steps of sampled items, one after another. A batch may start and end in the middle of an
 //! item.
 
 use std::collections::VecDeque;
@@ -13,29 +13,29 @@ use crate::failure::{Failure, Outcome};
 use crate::rows::{Infos, RowSpecs, Rows};
 use crate::tensor::Output;
 
-/// Items of which not all steps were given yet, in order.
+/// Items with steps that were not returned yet, in order.
 #[derive(Default)]
 pub(crate) struct StepQueue {
     items: VecDeque<Item>,
-    /// Steps of the first item that were given.
+    /// Number of steps of the first item that were returned.
     given: usize,
-    /// Steps that were not.
+    /// Number of steps that were not.
     left: usize,
-    /// Steps of the longest item so far.
+    /// Number of steps of the longest item so far.
     longest: usize,
-    /// What is wrong with the item after the last one. No step of it can ever be given.
+    /// The error of the item after the last one. None of that item's steps can be returned.
     failure: Option<Failure>,
 }
 
 struct Item {
     sampled: Sampled,
     steps: usize,
-    /// Columns that were decoded whole because some of their steps could not be decoded without the
+    /// Columns that were decoded as a whole, because some steps cannot be decoded without the
     /// others; by index.
     decoded: Vec<Option<Tensor>>,
 }
 
-/// Some steps of the item at a position in the queue.
+/// A range of steps of the item at a position in the queue.
 struct Part {
     item: usize,
     first: usize,
@@ -43,7 +43,7 @@ struct Part {
 }
 
 impl StepQueue {
-    /// Adds an item. What is wrong with it is told when all steps before it were given.
+    /// Adds an item. An error in it is reported after all steps before it were returned.
     pub(crate) fn push(&mut self, sampled: Sampled, specs: &RowSpecs) {
         if self.failure.is_some() {
             return;
@@ -59,7 +59,8 @@ impl StepQueue {
         }
     }
 
-    /// Whether `take` has something to give; with `exact`, whether more items would change nothing.
+    /// Whether `take` has something to return. With `exact`: whether more items would not change
+    /// the result.
     pub(crate) fn is_ready(&self, rows: usize, exact: bool) -> bool {
         self.failure.is_some() || self.left >= if exact { rows } else { 1 }
     }
@@ -68,16 +69,16 @@ impl StepQueue {
         self.left == 0
     }
 
-    /// Compares the steps that nobody gets with what is expected.
+    /// Compares dropped steps with the specs.
     pub(crate) fn check(&self, specs: &RowSpecs) -> Outcome<()> {
         for item in &self.items {
-            check_kinds(&kinds(&item.sampled.trajectory)?, specs)?;
+            check_step_specs(&step_specs(&item.sampled.trajectory)?, specs)?;
         }
         Ok(())
     }
 
-    /// How many more items are needed for as many rows, unless longer ones come than any so far.
-    /// What is asked for and not needed is lost to others if the table is a queue.
+    /// How many more items are needed for `rows` rows, unless the new ones are longer than all so
+    /// far. An unneeded item is lost to other readers if the table is a queue.
     pub(crate) fn num_missing_items(&self, rows: usize) -> usize {
         match self.longest {
             0 => 1,
@@ -85,8 +86,8 @@ impl StepQueue {
         }
     }
 
-    /// Gives up to `rows` steps: columns become `[steps, ...]`. Steps of different shapes are not
-    /// given together; with `exact` that is an error, after which the steps are gone.
+    /// Returns up to `rows` steps: columns become `[steps, ...]`. Steps of different shapes are not
+    /// returned together; with `exact` that is an error, and the steps are dropped.
     pub(crate) fn take(&mut self, rows: usize, specs: &RowSpecs, exact: bool) -> Outcome<Rows> {
         if let Some(failure) = &self.failure
             && (self.left == 0 || (exact && self.left < rows))
@@ -95,34 +96,34 @@ impl StepQueue {
         }
         let mut parts = self.parts(rows);
         let Some(first) = self.items.front() else { return Rows::none(specs) };
-        let kinds = kinds(&first.sampled.trajectory)?;
-        check_kinds(&kinds, specs)?;
+        let step_specs = step_specs(&first.sampled.trajectory)?;
+        check_step_specs(&step_specs, specs)?;
         for (i, part) in parts.iter().enumerate() {
             let item = &self.items[part.item];
-            let fits = is_of_kinds(item, part, &kinds);
+            let fits = matches_step_specs(item, part, &step_specs);
             if matches!(fits, Ok(true)) {
                 continue;
             }
             if i > 0 && !exact {
-                // What is wrong with it is told when all steps before it were given.
+                // The error of this item is reported after all steps before it were returned.
                 parts.truncate(i);
                 break;
             }
             fits?;
-            let others = self::kinds(&item.sampled.trajectory)?;
-            check_kinds(&others, specs)?;
+            let others = self::step_specs(&item.sampled.trajectory)?;
+            check_step_specs(&others, specs)?;
             if exact {
                 self.skip(&parts);
-                return Err(different(&kinds, &others));
+                return Err(different(&step_specs, &others));
             }
             return Err(mixed().into());
         }
-        let taken = self.copy(&parts, kinds)?;
+        let taken = self.copy(&parts, step_specs)?;
         self.skip(&parts);
         Ok(taken)
     }
 
-    /// The next steps, `rows` of them if there are as many.
+    /// The next steps: `rows` of them, or fewer if there are not enough.
     fn parts(&self, rows: usize) -> Vec<Part> {
         let (mut parts, mut missing, mut first) = (Vec::new(), rows, self.given);
         for (item, Item { steps, .. }) in self.items.iter().enumerate() {
@@ -137,9 +138,9 @@ impl StepQueue {
         parts
     }
 
-    fn copy(&mut self, parts: &[Part], kinds: Kinds) -> Outcome<Rows> {
+    fn copy(&mut self, parts: &[Part], step_specs: StepSpecs) -> Outcome<Rows> {
         let rows = parts.iter().map(|part| part.count).sum();
-        let mut columns = kinds
+        let mut columns = step_specs
             .into_iter()
             .map(|(dtype, shape)| StepColumn::new(dtype, shape, rows))
             .collect::<Outcome<SmallVec<[StepColumn; 8]>>>()?;
@@ -166,7 +167,7 @@ impl StepQueue {
         Ok(Rows::new(infos, columns, parts.len()))
     }
 
-    /// Forgets steps that were given.
+    /// Removes steps that were returned.
     fn skip(&mut self, parts: &[Part]) {
         for part in parts {
             self.left -= part.count;
@@ -179,27 +180,31 @@ impl StepQueue {
     }
 }
 
-/// Type and shape of one step of every column.
-type Kinds = SmallVec<[(DType, Shape); 8]>;
+/// Type and shape of one step, for every column.
+type StepSpecs = SmallVec<[(DType, Shape); 8]>;
 
-fn kinds(trajectory: &Trajectory) -> Outcome<Kinds> {
-    let mut kinds = Kinds::new();
+fn step_specs(trajectory: &Trajectory) -> Outcome<StepSpecs> {
+    let mut step_specs = StepSpecs::new();
     for column in trajectory.columns() {
         let (dtype, mut shape) = trajectory.column_spec(&column)?;
         shape.remove(0);
-        kinds.push((dtype, shape));
+        step_specs.push((dtype, shape));
     }
-    Ok(kinds)
+    Ok(step_specs)
 }
 
-fn check_kinds(kinds: &Kinds, specs: &RowSpecs) -> Outcome<()> {
-    kinds.iter().enumerate().try_for_each(|(i, (dtype, shape))| specs.check_row(i, *dtype, shape))
+fn check_step_specs(step_specs: &StepSpecs, specs: &RowSpecs) -> Outcome<()> {
+    step_specs
+        .iter()
+        .enumerate()
+        .try_for_each(|(i, (dtype, shape))| specs.check_row(i, *dtype, shape))
 }
 
-/// Compares steps of an item with what all of a batch must be, before memory is made for them.
-fn is_of_kinds(item: &Item, part: &Part, kinds: &Kinds) -> Result<bool> {
+/// Compares an item's steps with the dtypes and shapes of the batch, before memory is allocated for
+/// them.
+fn matches_step_specs(item: &Item, part: &Part, step_specs: &StepSpecs) -> Result<bool> {
     let trajectory = &item.sampled.trajectory;
-    for (column, (dtype, shape)) in trajectory.columns().zip(kinds) {
+    for (column, (dtype, shape)) in trajectory.columns().zip(step_specs) {
         for slice in slices(&column, part) {
             let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
             if tensor.dtype != *dtype || tensor.row_shape() != &shape[..] {
@@ -211,7 +216,7 @@ fn is_of_kinds(item: &Item, part: &Part, kinds: &Kinds) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether steps can be copied without decoding others.
+/// Whether these steps can be copied without decoding others.
 fn is_in_place(trajectory: &Trajectory, column: &Column<'_>, part: &Part) -> Result<bool> {
     for slice in slices(column, part) {
         if !trajectory.chunks()[slice.chunk].tensor(slice.tensor)?.has_rows_in_place() {
@@ -221,7 +226,7 @@ fn is_in_place(trajectory: &Trajectory, column: &Column<'_>, part: &Part) -> Res
     Ok(true)
 }
 
-/// Where the steps of a part lie.
+/// The slices of a column that hold a part's steps.
 fn slices(column: &Column<'_>, part: &Part) -> impl Iterator<Item = Slice> {
     let (mut skipped, mut missing) = (part.first, part.count);
     column.slices().filter_map(move |mut slice| {
@@ -254,8 +259,8 @@ pub(crate) fn not_timesteps(table: &str, first: usize, index: usize, steps: usiz
     ))
 }
 
-fn different(kinds: &Kinds, others: &Kinds) -> Failure {
-    let unlike = kinds.iter().zip(others).enumerate().find(|(_, (kind, other))| kind != other);
+fn different(step_specs: &StepSpecs, others: &StepSpecs) -> Failure {
+    let unlike = step_specs.iter().zip(others).enumerate().find(|(_, (kind, other))| kind != other);
     let Some((i, ((dtype, shape), (other_dtype, other_shape)))) = unlike else {
         return mixed().into();
     };
@@ -273,41 +278,41 @@ fn mixed() -> Error {
     Error::data_loss("A column mixes chunks of different dtypes or shapes.")
 }
 
-/// One column of a batch of steps in the making.
+/// One column of an unfinished batch of steps.
 struct StepColumn {
     shape: Shape,
-    place: Place,
+    data: ColumnData,
 }
 
-enum Place {
-    /// The bytes before the second are written.
+enum ColumnData {
+    /// The number of bytes that are written.
     Bytes(Output, usize),
     Strings(Vec<Vec<u8>>),
 }
 
 impl StepColumn {
-    /// Room for `rows` steps of a shape.
+    /// Allocates `rows` steps of a shape.
     fn new(dtype: DType, mut shape: Shape, rows: usize) -> Outcome<Self> {
         shape.insert(0, rows);
-        let place = match dtype {
-            DType::String => Place::Strings(Vec::new()),
-            dtype => Place::Bytes(Output::new(dtype, shape.clone())?, 0),
+        let data = match dtype {
+            DType::String => ColumnData::Strings(Vec::new()),
+            dtype => ColumnData::Bytes(Output::new(dtype, shape.clone())?, 0),
         };
-        Ok(Self { shape, place })
+        Ok(Self { shape, data })
     }
 
     /// Appends steps of an item.
     fn put(&mut self, trajectory: &Trajectory, column: &Column<'_>, part: &Part) -> Outcome<()> {
         for slice in slices(column, part) {
             let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
-            match &mut self.place {
-                Place::Strings(strings) => {
+            match &mut self.data {
+                ColumnData::Strings(strings) => {
                     strings.extend(tensor.string_rows(slice.offset, slice.length)?);
                 }
-                Place::Bytes(output, written) => {
+                ColumnData::Bytes(output, written) => {
                     let end = *written + tensor.row_bytes()? * slice.length;
-                    let place = output.bytes_mut().get_mut(*written..end).ok_or_else(mixed)?;
-                    tensor.copy_rows(slice.offset, slice.length, place)?;
+                    let target = output.bytes_mut().get_mut(*written..end).ok_or_else(mixed)?;
+                    tensor.copy_rows(slice.offset, slice.length, target)?;
                     *written = end;
                 }
             }
@@ -315,19 +320,19 @@ impl StepColumn {
         Ok(())
     }
 
-    /// Appends steps of an item whose column was decoded.
+    /// Appends steps of an item with a decoded column.
     fn put_decoded(&mut self, tensor: Option<&Tensor>, part: &Part) -> Outcome<()> {
         let elements = Tensor::num_elements(&self.shape[1..]).unwrap_or(0);
         let steps = part.first * elements..(part.first + part.count) * elements;
-        match (&mut self.place, tensor.map(|tensor| (tensor.dtype.size(), &tensor.data))) {
-            (Place::Strings(strings), Some((_, TensorData::Strings(decoded)))) => {
+        match (&mut self.data, tensor.map(|tensor| (tensor.dtype.size(), &tensor.data))) {
+            (ColumnData::Strings(strings), Some((_, TensorData::Strings(decoded)))) => {
                 strings.extend_from_slice(decoded.get(steps).ok_or_else(mixed)?);
             }
-            (Place::Bytes(output, written), Some((size, TensorData::Bytes(decoded)))) => {
+            (ColumnData::Bytes(output, written), Some((size, TensorData::Bytes(decoded)))) => {
                 let steps = decoded.get(steps.start * size..steps.end * size).ok_or_else(mixed)?;
                 let end = *written + steps.len();
-                let place = output.bytes_mut().get_mut(*written..end).ok_or_else(mixed)?;
-                place.copy_from_slice(steps);
+                let target = output.bytes_mut().get_mut(*written..end).ok_or_else(mixed)?;
+                target.copy_from_slice(steps);
                 *written = end;
             }
             _ => return Err(mixed().into()),
@@ -336,9 +341,9 @@ impl StepColumn {
     }
 
     fn finish(self) -> Outcome<Output> {
-        match self.place {
-            Place::Bytes(output, _) => Ok(output),
-            Place::Strings(strings) => Output::strings(self.shape, &strings),
+        match self.data {
+            ColumnData::Bytes(output, _) => Ok(output),
+            ColumnData::Strings(strings) => Output::strings(self.shape, &strings),
         }
     }
 }

@@ -1,47 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How ops wait: for a limited time, and until somebody rings.
+//! How ops wait: until a notification, for a limited time.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Wakes those who wait for news of one thing.
+/// Wakes the threads that wait for a change.
 #[derive(Default)]
-pub(crate) struct Bell {
-    /// How often it rang.
-    rings: Mutex<u64>,
-    rang: Condvar,
+pub(crate) struct Notifier {
+    /// How many notifications there were.
+    count: Mutex<u64>,
+    changed: Condvar,
 }
 
-impl Bell {
-    /// There may be news.
-    pub(crate) fn ring(&self) {
-        *self.rings.lock() += 1;
-        self.rang.notify_all();
+impl Notifier {
+    /// Wakes all waiting threads: there may be a change.
+    pub(crate) fn notify(&self) {
+        *self.count.lock() += 1;
+        self.changed.notify_all();
     }
 
-    /// Calls `attempt`, and again whenever the bell rings, until it gives something, at most for
-    /// about `limit`.
+    /// Calls `attempt`, and repeats it after every notification, until it returns a result, for at
+    /// most about `limit`.
     pub(crate) fn wait<T>(
         &self,
         limit: Duration,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        let mut heard = None;
+        let mut seen = None;
         let mut deadline = None;
         loop {
             if let Some(result) = attempt() {
                 return Some(result);
             }
-            // What rang during the attempt may not have been seen by it.
-            let mut rings = self.rings.lock();
+            // `attempt` may have missed notifications that came while it ran.
+            let mut count = self.count.lock();
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + limit);
-            while heard == Some(*rings) {
-                if self.rang.wait_until(&mut rings, deadline).timed_out() {
+            while seen == Some(*count) {
+                if self.changed.wait_until(&mut count, deadline).timed_out() {
                     return None;
                 }
             }
-            heard = Some(*rings);
+            seen = Some(*count);
         }
     }
 }
@@ -54,29 +54,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_in_vain_comes_back_in_time() {
+    fn a_wait_without_notifications_times_out() {
         let began = Instant::now();
         let mut attempts = 0;
-        let result: Option<()> = Bell::default().wait(Duration::from_millis(20), || {
+        let result: Option<()> = Notifier::default().wait(Duration::from_millis(20), || {
             attempts += 1;
             None
         });
         assert!(result.is_none());
         assert!(began.elapsed() >= Duration::from_millis(20));
-        assert_eq!(attempts, 2, "one at once, one to see what came meanwhile");
+        assert_eq!(attempts, 2, "one at once, one for missed notifications");
     }
 
     #[test]
-    fn who_waits_is_woken() {
-        let (bell, done) = (Arc::new(Bell::default()), Arc::new(AtomicBool::new(false)));
+    fn a_notification_wakes_a_waiting_thread() {
+        let (notifier, done) = (Arc::new(Notifier::default()), Arc::new(AtomicBool::new(false)));
         let waiting = {
-            let (bell, done) = (Arc::clone(&bell), Arc::clone(&done));
+            let (notifier, done) = (Arc::clone(&notifier), Arc::clone(&done));
             std::thread::spawn(move || {
-                bell.wait(Duration::from_secs(60), || done.load(Ordering::Acquire).then_some(7))
+                notifier.wait(Duration::from_secs(60), || done.load(Ordering::Acquire).then_some(7))
             })
         };
         done.store(true, Ordering::Release);
-        bell.ring();
+        notifier.notify();
         assert_eq!(waiting.join().unwrap(), Some(7));
     }
 }

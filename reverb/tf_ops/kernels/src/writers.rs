@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sequence writers that Python has made and lends to the ops.
+//! Sequence writers of Python that ops may use.
 
 use std::sync::{Arc, Weak};
 
@@ -8,20 +8,20 @@ use reverb_client::SequenceWriter;
 use crate::failure::{Code, Failure, Outcome};
 use crate::handles::Handles;
 
-/// Only lent: a graph that names a writer does not keep it open.
+/// Weak references: a graph with the handle of a writer does not keep it open.
 static WRITERS: Handles<Weak<SequenceWriter>> = Handles::new("sequence writer");
 
-/// Gives a writer a handle that ops know it by, until [`take_back`].
-pub fn lend(writer: &Arc<SequenceWriter>) -> i64 {
+/// Assigns a handle to a writer for the ops, until [`unregister`].
+pub fn register(writer: &Arc<SequenceWriter>) -> i64 {
     WRITERS.add(Arc::new(Arc::downgrade(writer)))
 }
 
-/// Forgets the handle of a writer that goes away.
-pub fn take_back(handle: i64) {
+/// Removes the handle of a writer that is closed.
+pub fn unregister(handle: i64) {
     WRITERS.remove(handle);
 }
 
-/// The writer with a handle.
+/// The writer of a handle.
 pub(crate) fn get(handle: i64) -> Outcome<Arc<SequenceWriter>> {
     WRITERS.get(handle)?.upgrade().ok_or_else(|| {
         Failure::new(Code::FailedPrecondition, "the sequence writer was closed while the op began")

@@ -11,14 +11,14 @@ use reverb_data::tensor::shape_text;
 use crate::attrs::Attrs;
 use crate::failure::{Failure, Outcome};
 use crate::kernel::{Context, Definition, Op};
-use crate::pending::{self, Answer};
+use crate::pending::{self, Reply};
 use crate::tensor::{Input, Output};
 use crate::writers;
 
-/// Appends a step of all environments and queues the items that are complete with it.
+/// Appends a step of all environments, and queues the items that it completes.
 ///
-/// The step is stored and its items are queued when the op returns. `pending` is a call only while
-/// the writer is slowed down, because it outruns its connection.
+/// When the op returns, the step is stored and its items are queued. `pending` is a call only while
+/// the writer is throttled, because it is faster than its connection.
 pub(super) struct Append {
     labels: Vec<String>,
     wait: Duration,
@@ -29,8 +29,8 @@ impl Op for Append {
         name: "ReverbReplayAppend",
         inputs: &[
             "writer: int64",
-            // Never looked at: ops with the same resource run in the order of the program, which
-            // TensorFlow promises for nothing else, where loops and branches are involved.
+            // Never read: ops with the same resource run in program order. TensorFlow guarantees
+            // that order for nothing else inside loops and branches.
             "order: resource",
             "is_last: bool",
             "priorities: double",
@@ -53,7 +53,7 @@ impl Op for Append {
         let data =
             (4..context.num_inputs()).map(|i| context.input(i)).collect::<Outcome<Vec<_>>>()?;
         if data.len() != self.labels.len() {
-            return Err(Failure::internal("labels and data do not belong together"));
+            return Err(Failure::internal("labels and data must be of the same length"));
         }
         let created = writer.append(Step {
             labels: Some(&self.labels),
@@ -68,7 +68,8 @@ impl Op for Append {
 }
 
 impl Append {
-    /// Waits while the writer outruns its connection; gives the handle of a wait that is not over.
+    /// Waits while the writer is faster than its connection; returns the handle of an unfinished
+    /// wait.
     fn throttle(&self, writer: Arc<SequenceWriter>) -> Outcome<i64> {
         if !writer.queue().is_over_limit() {
             return Ok(0);
@@ -76,13 +77,13 @@ impl Append {
         let runtime = writer.runtime().clone();
         let call = Box::pin(async move {
             writer.queue().throttle().await?;
-            Ok(Answer::Done)
+            Ok(Reply::Done)
         });
         Ok(pending::start(&runtime, call, self.wait)?.handle())
     }
 }
 
-/// One value for each row, or one for all.
+/// One value per row, or one for all.
 enum Rows<T> {
     All(T),
     Each(Vec<T>),

@@ -11,10 +11,10 @@ use crate::attrs::Attrs;
 use crate::environment::client;
 use crate::failure::{Code, Failure, Outcome};
 use crate::kernel::{Context, Definition, Op};
-use crate::pending::{self, Answer};
+use crate::pending::{self, Reply};
 use crate::tensor::{Input, Output};
 
-/// Inserts one step, and an item that consists of it into every table.
+/// Inserts one step, and an item of it into every table.
 pub(super) struct Insert {
     wait: Duration,
 }
@@ -71,15 +71,15 @@ async fn insert(
     client: Arc<Client>,
     items: Vec<(String, f64)>,
     data: Vec<Input>,
-) -> Outcome<Answer> {
+) -> Outcome<Reply> {
     let insertion = client.start_insert().await?;
     insertion.add(data.iter().map(Input::cell).collect(), &items).map_err(as_invalid_table)?;
     drop(data);
     insertion.finish().await.map_err(as_invalid_table)?;
-    Ok(Answer::Done)
+    Ok(Reply::Done)
 }
 
-/// A table that does not exist is an invalid argument of an insert, as it always was.
+/// For an insert, a missing table is an invalid argument, as in dm-reverb.
 fn as_invalid_table(error: Error) -> Failure {
     let mut failure = Failure::from(error);
     if failure.code == Code::NotFound {
@@ -88,7 +88,7 @@ fn as_invalid_table(error: Error) -> Failure {
     failure
 }
 
-/// Sets the priorities of items; keys that are not there are ignored.
+/// Sets the priorities of items; unknown keys are ignored.
 pub(super) struct UpdatePriorities {
     wait: Duration,
 }
@@ -123,14 +123,14 @@ impl Op for UpdatePriorities {
         let updates = keys.into_iter().zip(priorities).collect();
         let call = Box::pin(async move {
             client.mutate_priorities(&table, updates, Vec::new()).await?;
-            Ok(Answer::Done)
+            Ok(Reply::Done)
         });
         let progress = pending::start(&runtime, call, self.wait)?;
         context.set_output(0, Output::int(progress.handle())?)
     }
 }
 
-/// Goes on waiting for an insert or an update.
+/// Waits further for an insert or an update.
 pub(super) struct Resume {
     wait: Duration,
 }
@@ -153,7 +153,7 @@ impl Op for Resume {
     }
 }
 
-/// Gives a call up.
+/// Cancels a call.
 pub(super) struct Abandon;
 
 impl Op for Abandon {

@@ -10,10 +10,10 @@ use crate::kernel::{Context, Definition, Op};
 use crate::patterns;
 use crate::tensor::{Input, Output};
 
-/// Appends a step and gives the items that are complete then, or queues them.
+/// Appends a step, and returns the items that it completes, or queues them.
 ///
-/// The handle is the state of the iterator: with 0 an engine is made, and freed when the last
-/// tensor with its handle is gone, which is when the iterator is.
+/// The handle is the state of the iterator. With 0 an engine is made. It is freed with the last
+/// tensor that holds its handle, which is when the iterator is freed.
 pub(super) struct Append {
     configs: Configs,
     dtypes: Vec<DType>,
@@ -51,7 +51,7 @@ impl Op for Append {
             let owner = Output::int(handle)?.on_release(move || patterns::close(handle));
             context.set_output(0, owner)?;
         } else {
-            // The very tensor, which frees the engine when it goes.
+            // The same tensor; the engine is freed when it is.
             context.forward(0, 0)?;
         }
         let engine = patterns::get(handle)?;
@@ -73,7 +73,7 @@ impl Op for Append {
     }
 }
 
-/// Gives the oldest item of the queue.
+/// Returns the oldest item of the queue.
 pub(super) struct Pop {
     dtypes: Vec<DType>,
 }

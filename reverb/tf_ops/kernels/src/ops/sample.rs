@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One sampled step: what `TFClient.sample` stands on.
+//! Samples one step, for `TFClient.sample`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::attrs::Attrs;
 use crate::environment::client;
 use crate::failure::{Code, Failure, Outcome};
 use crate::kernel::{Context, Definition, Op};
-use crate::pending::{self, Answer, Progress};
+use crate::pending::{self, Progress, Reply};
 use crate::tensor::Output;
 use crate::timesteps::not_timesteps;
 
@@ -26,10 +26,10 @@ const OUTPUTS: &[&str] = &[
     "data: Toutput_list",
 ];
 
-/// Samples an item and gives its first step, or the handle of the call that waits for one.
+/// Samples an item and returns its first step, or the handle of the call that waits for one.
 pub(super) struct Sample {
     outputs: Outputs,
-    /// With which code a dtype other than expected fails.
+    /// The error code for an unexpected dtype.
     wrong_dtype: Code,
     wait: Duration,
 }
@@ -43,7 +43,7 @@ impl Op for Sample {
     };
 
     fn create(attrs: &Attrs) -> Outcome<Self> {
-        // In the original TensorFlow itself notices, and calls it an internal error in graphs only.
+        // In dm-reverb, TensorFlow itself detects this; only in graphs it is an internal error.
         let wrong_dtype =
             if attrs.bool("in_graph")? { Code::Internal } else { Code::InvalidArgument };
         Ok(Self { outputs: Outputs::create(attrs)?, wrong_dtype, wait: super::wait(attrs)? })
@@ -59,7 +59,7 @@ impl Op for Sample {
     }
 }
 
-/// Goes on waiting for an item.
+/// Waits further for an item.
 pub(super) struct Resume {
     outputs: Outputs,
     wait: Duration,
@@ -88,7 +88,7 @@ async fn sample(
     table: &str,
     dtypes: &[DType],
     wrong_dtype: Code,
-) -> Outcome<Answer> {
+) -> Outcome<Reply> {
     let signatures = client.signatures().await?;
     let mut cursor = SampleCursor::new(&client, table, 1, None);
     let sampled = cursor.next().await?;
@@ -99,14 +99,14 @@ async fn sample(
         check(&sampled, table, dtypes, wrong_dtype, signature)
     };
     if check(&signatures).is_err() {
-        // Perhaps they are those of a server that was at this address before.
+        // The cached signatures may be those of a previous server at this address.
         client.server_info(None).await?;
         check(&*client.signatures().await?)?;
     }
-    Ok(Answer::Sampled(Box::new(sampled)))
+    Ok(Reply::Sampled(Box::new(sampled)))
 }
 
-/// Checks that the item is made of steps, and that these are what is expected.
+/// Checks that the item consists of steps, and that they match the expected outputs.
 fn check(
     sampled: &Sampled,
     table: &str,
@@ -188,7 +188,7 @@ impl Outputs {
         let trajectory = &sampled.trajectory;
         if trajectory.num_columns() != self.dtypes.len() {
             return Err(Failure::invalid_argument(
-                "the handle stands for a sample of another table",
+                "the handle belongs to a sample of another table",
             ));
         }
         let eight =

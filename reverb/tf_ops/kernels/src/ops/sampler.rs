@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The ops behind an iterator of a dataset: create a sampler, take from it, close it.
+//! The ops behind a dataset's iterator: create a sampler, take rows from it, close it.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::environment::client;
 use crate::failure::{Failure, Outcome};
 use crate::kernel::{Context, Definition, Op};
 use crate::rows::RowSpecs;
-use crate::sampler::{self, Wanted};
+use crate::sampler::{self, RowRequest};
 use crate::tensor::Output;
 
-/// Starts a sampler, or takes one that was started for the iterator before.
+/// Starts a sampler, or takes one that was already started for the iterator.
 pub(super) struct Create {
     columns: Vec<(DType, PartialShape)>,
     timesteps: bool,
@@ -90,13 +90,13 @@ impl Op for Create {
     }
 }
 
-/// The handle of a sampler that lives as long as a tensor with the handle: that is how an iterator
-/// owns it.
+/// A tensor with the handle of a sampler. The sampler is closed with the last tensor that holds its
+/// handle: that is how an iterator owns it.
 fn owner(handle: i64) -> Outcome<Output> {
     Ok(Output::int(handle)?.on_release(move || _ = sampler::close(handle)))
 }
 
-/// Says whether the table's signature was compared with what the dataset expects.
+/// Returns whether the table's signature was compared with the dataset's specs.
 pub(super) struct Check {
     wait: Duration,
 }
@@ -119,9 +119,9 @@ impl Op for Check {
     }
 }
 
-/// Gives the next rows.
+/// Returns the next rows.
 pub(super) struct Next {
-    wanted: Wanted,
+    request: RowRequest,
     wait: Duration,
     dtypes: Vec<DType>,
 }
@@ -152,7 +152,7 @@ impl Op for Next {
         let rows = usize::try_from(rows).ok().filter(|&rows| rows > 0);
         let rows = rows.ok_or_else(|| Failure::invalid_argument("rows must be at least 1"))?;
         Ok(Self {
-            wanted: Wanted {
+            request: RowRequest {
                 rows,
                 exact: attrs.bool("exact")?,
                 drop_remainder: attrs.bool("drop_remainder")?,
@@ -165,7 +165,7 @@ impl Op for Next {
     fn compute(&self, context: &mut Context) -> Outcome<()> {
         let sampler = sampler::get(context.input(0)?.int()?)?;
         sampler.check_outputs(&self.dtypes)?;
-        sampler.next(self.wanted, self.wait)?.set_outputs(context)
+        sampler.next(self.request, self.wait)?.set_outputs(context)
     }
 }
 
