@@ -1,30 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The memory allocator of the module.
 //!
-//! Small cells, items and chunks come and go by the million; the system's allocator spends more on
-//! them than they hold.
+//! Programs allocate and free millions of small cells, items and chunks. The system's allocator
+//! spends more on them than they hold.
 
 #![allow(unsafe_code)]
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// `mi_option_purge_delay` of mimalloc's `mimalloc.h`, which the crate does not name.
+/// `mi_option_purge_delay` of mimalloc's `mimalloc.h`; the crate has no name for it.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
-/// Freed memory is kept this long before it goes back to the system. A stream of large chunks uses
-/// the same memory over and over; at the default of 10 ms most of its time went to clearing fresh
-/// pages.
+/// How long freed memory is kept before it returns to the system. A stream of large chunks reuses
+/// the same memory; with the default of 10 ms, most of its time went to clearing fresh pages.
 const PURGE_DELAY_MS: std::ffi::c_long = 1000;
 
 /// Returns free memory to the system, except pages that belong to another thread's heap.
 ///
-/// The allocator purges by itself only while it is busy, and only in part.
+/// By itself the allocator purges only while it is busy, and only in part.
 pub(crate) fn purge() {
     // SAFETY: may be called at any time, by any thread.
     unsafe { libmimalloc_sys::mi_collect(true) };
 }
 
-/// Sets the allocator up, unless the environment (`MIMALLOC_PURGE_DELAY`) says otherwise.
+/// Sets up the allocator, unless the environment overrides it (`MIMALLOC_PURGE_DELAY`).
 pub(crate) fn set_up() {
     // SAFETY: sets one word of mimalloc's option table, as its documentation allows at any time.
     unsafe { libmimalloc_sys::mi_option_set_default(PURGE_DELAY, PURGE_DELAY_MS) };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! NumPy arrays and our tensors, without a copy where that is possible. The only `unsafe` of the
-//! package but for TensorFlow's C interface.
+//! Converts between NumPy arrays and our tensors, without a copy where that is possible. The only
+//! `unsafe` of the package except TensorFlow's C interface.
 
 #![allow(unsafe_code)]
 
@@ -16,12 +16,12 @@ use reverb_data::{DType, Shape, Tensor, TensorData, Trajectory};
 use crate::dtype;
 use crate::error::{OrRaise, in_column};
 
-/// Arrays from this size on are filled, and given to NumPy, without the GIL or a copy.
+/// Arrays of at least this size are filled and handed to NumPy without the GIL or a copy.
 const LARGE_BYTES: usize = 32 * 1024;
 
-/// One value of a step, as Python gave it, with its elements in reach.
+/// One value of a step, as Python passed it, with direct access to its elements.
 pub(crate) enum Leaf<'py> {
-    /// `None`: the column is absent in this step.
+    /// `None`: the column has no value in this step.
     Absent,
     /// A Python number.
     Scalar(DType, [u8; 8]),
@@ -46,7 +46,7 @@ fn numpy_function<'py>(
 }
 
 impl<'py> Leaf<'py> {
-    /// Takes a value apart by NumPy's rules.
+    /// Converts a value by NumPy's rules.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl<'py> Leaf<'py> {
         {
             return Ok(Self::Scalar(DType::Int64, int.to_le_bytes()));
         }
-        // NumPy would cut off trailing zeros of these.
+        // NumPy would strip trailing zeros of these.
         if let Ok(bytes) = value.cast_exact::<PyBytes>() {
             return Ok(Self::Strings(Shape::new(), vec![bytes.as_bytes().to_vec()]));
         }
@@ -99,7 +99,7 @@ impl<'py> Leaf<'py> {
 
     fn from_strings(array: &Bound<'py, PyUntypedArray>) -> PyResult<Self> {
         if !matches!(array.dtype().kind(), b'S' | b'U' | b'O') {
-            return Err(refused(array));
+            return Err(unsupported_dtype(array));
         }
         let list = array.call_method0("ravel")?.call_method0("tolist")?;
         let mut strings = Vec::with_capacity(array.len());
@@ -109,13 +109,13 @@ impl<'py> Leaf<'py> {
             } else if let Ok(text) = element.cast::<PyString>() {
                 strings.push(text.to_cow()?.into_owned().into_bytes());
             } else {
-                return Err(refused(array));
+                return Err(unsupported_dtype(array));
             }
         }
         Ok(Self::Strings(Shape::from_slice(array.shape()), strings))
     }
 
-    /// The value as the writers take it; `None` if absent.
+    /// The value as the writers take it; `None` if there is none.
     pub(crate) fn value(&mut self) -> Option<CellValue<'_>> {
         Some(match self {
             Leaf::Absent => return None,
@@ -134,16 +134,15 @@ impl<'py> Leaf<'py> {
     }
 }
 
-/// The error for an array that has no place in a table; it names the dtype and what could be used
-/// instead.
+/// The error for an array that cannot be stored. It names the dtype and possible replacements.
 #[cold]
-fn refused(array: &Bound<'_, PyUntypedArray>) -> PyErr {
+fn unsupported_dtype(array: &Bound<'_, PyUntypedArray>) -> PyErr {
     let descr = array.dtype();
     let declared = dtype::declared_name(&descr).ok().flatten();
     let known = dtype::EXTENSIONS.map(DType::name);
     let is_extension = descr.num() >= NPY_TYPES::NPY_USERDEF as i32;
     let name = match declared {
-        // With the right size it would have a place.
+        // The type is supported, but not in this size.
         Some(name) if known.contains(&&*name) => format!("{name} of {} byte(s)", descr.itemsize()),
         Some(name) => name,
         None => {
@@ -164,7 +163,7 @@ fn refused(array: &Bound<'_, PyUntypedArray>) -> PyErr {
     ))
 }
 
-/// Takes the leaves of a step apart; errors name the leaf by its number.
+/// Converts the leaves of a step; errors name the leaf by its number.
 pub(crate) fn parse_leaves<'a, 'py>(
     leaves: &'a [Bound<'py, PyAny>],
 ) -> impl Iterator<Item = PyResult<Leaf<'py>>> + 'a {
@@ -174,7 +173,7 @@ pub(crate) fn parse_leaves<'a, 'py>(
         .map(|(i, leaf)| Leaf::new(leaf).map_err(|error| in_column(leaf.py(), i, error)))
 }
 
-/// The values of leaves none of which may be absent.
+/// The values of leaves, all of which must be present.
 pub(crate) fn all_values<'a>(leaves: &'a mut [Leaf<'_>]) -> PyResult<Vec<CellValue<'a>>> {
     let values: Option<Vec<CellValue<'_>>> = leaves.iter_mut().map(Leaf::value).collect();
     values.ok_or_else(|| {
@@ -182,8 +181,8 @@ pub(crate) fn all_values<'a>(leaves: &'a mut [Leaf<'_>]) -> PyResult<Vec<CellVal
     })
 }
 
-/// The elements of a C-contiguous array. Whoever holds the slice holds the GIL, so that no other
-/// thread writes to it.
+/// The elements of a C-contiguous array. The caller holds the GIL as long as it uses the slice, so
+/// no other thread writes to it.
 fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>, dtype: DType) -> &'a [u8] {
     let len = array.len() * dtype.size();
     if len == 0 {
@@ -194,9 +193,9 @@ fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>, dtype: DType) -> &'a [u8] 
     unsafe { std::slice::from_raw_parts((*array.as_array_ptr()).fields.data.cast::<u8>(), len) }
 }
 
-/// A new uninitialised array that `fill` writes completely.
+/// A new uninitialised array, which `fill` writes completely.
 ///
-/// Large ones are filled without the GIL: nobody else knows of the array yet.
+/// A large one is filled without the GIL: no other thread has a reference to it yet.
 fn new_array<'py>(
     py: Python<'py>,
     num: NPY_TYPES,
@@ -226,8 +225,8 @@ fn new_array<'py>(
     };
     if num_bytes > 0 {
         let untyped = array.cast::<PyUntypedArray>()?;
-        // SAFETY: NumPy allocated `num_bytes` bytes; they are zeroed first, so that `fill` sees
-        // initialised memory even if it only reads; nobody else has a reference to the array.
+        // SAFETY: NumPy allocated `num_bytes` bytes. They are zeroed first, so that `fill` sees
+        // initialised memory even if it reads. There is no other reference to the array.
         let bytes = unsafe {
             let data = (*untyped.as_array_ptr()).fields.data.cast::<u8>();
             if num_bytes < LARGE_BYTES {
@@ -244,7 +243,7 @@ fn new_array<'py>(
     Ok(array)
 }
 
-/// Gives a decoded tensor to NumPy; large ones keep their memory.
+/// Hands a decoded tensor to NumPy; large ones keep their memory.
 pub(crate) fn tensor_to_array<'py>(py: Python<'py>, tensor: Tensor) -> PyResult<Bound<'py, PyAny>> {
     let Tensor { dtype, shape, data } = tensor;
     match data {
@@ -276,9 +275,9 @@ fn bytes_to_array<'py>(
     let memory = Bound::new(py, Memory(bytes))?;
     let data = memory.get().0.as_ptr().cast_mut();
     // SAFETY: `data` points to as many bytes as the shape takes (a tensor's invariant), in memory
-    // that `memory` owns, which becomes the array's base and so outlives it. Nothing else ever
-    // touches that memory again, so that the array may be writeable. `SetBaseObject` takes over the
-    // reference to `memory`.
+    // that `memory` owns. `memory` becomes the array's base, so it outlives the array. Nothing else
+    // ever touches that memory again, so that the array may be writeable. `SetBaseObject` takes
+    // over the reference to `memory`.
     unsafe {
         let descr = PY_ARRAY_API.PyArray_DescrFromType(py, num as i32);
         let flags = npyffi::NPY_ARRAY_WRITEABLE;
@@ -302,11 +301,11 @@ fn bytes_to_array<'py>(
     }
 }
 
-/// Memory of ours under a NumPy array.
+/// Our memory under a NumPy array.
 #[pyclass(frozen)]
 struct Memory(Vec<u8>);
 
-/// An object array of `bytes`, as the original gives strings back.
+/// An object array of `bytes`, as dm-reverb returns strings.
 fn strings_to_array<'py>(
     py: Python<'py>,
     shape: &[usize],
@@ -350,7 +349,7 @@ fn column_part<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     match (dtype::to_type_num(dtype), Tensor::num_bytes(dtype, shape)) {
         (Some(num), Some(num_bytes)) if dtype != DType::String => {
-            // What the chunk claims is checked before memory is taken for it.
+            // The chunk's metadata is checked before memory is allocated for it.
             for slice in column.slices() {
                 let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor).or_raise()?;
                 tensor.plausible_bytes(slice.length).or_raise()?;

@@ -23,7 +23,7 @@ use crate::process::Local;
 use crate::trajectory_writer::label;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
 
-/// One index, applied to the history of each environment.
+/// One index, applied to the history of every environment.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct BatchedTrajectoryColumn {
     writer: Arc<Local<Core>>,
@@ -99,7 +99,7 @@ impl BatchedTrajectoryColumn {
     }
 }
 
-/// What a batched writer still holds of one column.
+/// The part of one column's history that a batched writer keeps.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct BatchedColumnHistory {
     writer: Arc<Local<Core>>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A checkpoint on disk as Python sees it, and work on files that Ctrl-C gives up.
+//! A checkpoint on disk as Python sees it, and file operations that Ctrl-C cancels.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -19,10 +19,10 @@ use crate::sampler::{Cursor, Sampler};
 use crate::server;
 use crate::wait::wait;
 
-/// How often progress is told to Python.
-const TELL_EVERY: Duration = Duration::from_millis(200);
+/// How often Python gets the progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Cancels the work that nobody waits for any more.
+/// Cancels the work when its caller stops waiting.
 struct CancelOnDrop(Arc<Progress>);
 
 impl Drop for CancelOnDrop {
@@ -35,7 +35,7 @@ fn lost() -> Error {
     Error::internal("The work on a checkpoint ended without a result.")
 }
 
-/// Runs `work` on a thread for such, and waits for it.
+/// Runs `work` on a thread for blocking work, and waits for it.
 pub(crate) fn blocking<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce(&Arc<Progress>) -> Result<T> + Send + 'static,
@@ -83,7 +83,7 @@ impl StoredCheckpoint {
     }
 
     /// For each table: name, items, chunks, encoded and decoded bytes, (min, median, mean, max) of
-    /// time of insertion, priority, times sampled and length, and the priorities that are 0.
+    /// insertion time, priority, times sampled and length, and the number of priorities that are 0.
     #[pyo3(signature = (progress))]
     fn statistics(
         &self,
@@ -99,8 +99,9 @@ impl StoredCheckpoint {
             Ok(names.zip(tables).map(|(name, table)| summary(name, table)).collect())
         });
         loop {
-            let done =
-                wait(py, async { Ok(tokio::time::timeout(TELL_EVERY, &mut task).await.ok()) })?;
+            let done = wait(py, async {
+                Ok(tokio::time::timeout(PROGRESS_INTERVAL, &mut task).await.ok())
+            })?;
             if let Some(progress) = &progress {
                 progress.call1((cancel.0.items_done(), cancel.0.items_total()))?;
             }
@@ -151,12 +152,12 @@ fn min_median_mean_max(mut values: Vec<f64>) -> Option<Summary> {
     Some((min, median, mean, max))
 }
 
-/// The items of a checkpoint, read on a thread for such.
+/// The items of a checkpoint, read on a thread for blocking work.
 pub(crate) struct StoredCursor {
-    /// Absent while a thread reads, for good if nobody waited for that.
+    /// Absent while a thread reads; absent for good if that read was interrupted.
     cursor: Option<ItemCursor>,
     ready: VecDeque<Sampled>,
-    /// Why it has ended; it stays so.
+    /// Why it ended; later calls raise it again.
     failure: Option<Error>,
 }
 
@@ -194,7 +195,7 @@ impl StoredCursor {
     }
 }
 
-/// The checksum of records in files of TensorFlow's format.
+/// The masked checksum of records in TensorFlow's file format.
 #[pyfunction]
 #[pyo3(signature = (data))]
 pub(crate) fn masked_crc32c(data: &[u8]) -> u32 {

@@ -31,7 +31,7 @@ use crate::structured_writer::StructuredWriter;
 use crate::trajectory_writer::TrajectoryWriter;
 use crate::wait::{timeout_ms as timeout, wait};
 
-/// Calls to the server at one address. Connects on first use.
+/// Calls a server at one address. Connects on first use.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Client {
     address: String,
@@ -141,7 +141,7 @@ impl Client {
     fn reset(&self, py: Python<'_>, table: &str) -> PyResult<()> {
         let core = self.core();
         wait(py, core.reset(table))?;
-        // In this process, it was this thread that freed the items.
+        // If the server runs in this process, this thread freed the items.
         py.detach(allocator::purge);
         Ok(())
     }
@@ -334,9 +334,10 @@ fn new_core(address: &str, connect_timeout: Duration, keepalive: Keepalive) -> A
     Arc::new(Core::new(address, connector, connect_timeout, runtime().handle().clone()))
 }
 
-/// Hangs what was sampled before a failure on its exception, flat: nobody else has it any more.
+/// Attaches the samples taken before a failure to its exception, flat: they exist nowhere else any
+/// more.
 fn with_samples(py: Python<'_>, error: PyErr, taken: &[Sampled]) -> PyErr {
-    // What cannot be decoded is left out.
+    // Samples that cannot be decoded are left out.
     let samples = taken.iter().filter_map(|sampled| flat_sample(py, sampled).ok());
     let list = PyList::new(py, samples.collect::<Vec<_>>());
     match list.and_then(|list| error.value(py).setattr("samples", list)) {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a program sees of a writer's history: histories of columns, trajectory columns, single
-//! cells.
+//! A writer's history as a program sees it: histories of columns, trajectory columns, single cells.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use crate::dtype;
 use crate::error::{OrRaise, to_python};
 use crate::process::Local;
 
-/// One value of one column, as long as the writer keeps it.
+/// One value of one column; usable as long as the writer keeps it.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct CellRef(Cell);
 
@@ -54,7 +53,7 @@ fn check_alive(cells: &[Cell]) -> reverb_data::Result<()> {
     Ok(())
 }
 
-/// References to values of one column, in the order in which a sampler will see them.
+/// References to values of one column, in the order of the item.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct TrajectoryColumn {
     pub(crate) cells: SmallVec<[Cell; 2]>,
@@ -91,7 +90,7 @@ impl TrajectoryColumn {
         self.squeeze
     }
 
-    /// The references as the original has them, for programs that look at its private attribute.
+    /// The references in dm-reverb's form, for programs that use its private attribute.
     #[getter(_data_references)]
     fn data_references<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.refs(py)?)
@@ -194,7 +193,7 @@ impl TrajectoryColumn {
     }
 }
 
-/// The error for values of a column that has none.
+/// The error for the values of an empty column.
 pub(crate) fn empty_column() -> Error {
     Error::invalid_argument("The column is empty; there is nothing to stack.")
 }
@@ -226,8 +225,7 @@ pub(crate) fn stack(cells: &[Cell]) -> reverb_data::Result<Tensor> {
     Ok(Tensor { dtype, shape, data })
 }
 
-/// An index that is a Python int and nothing else; NumPy's integers are refused as the original
-/// does.
+/// An exact Python int; NumPy's integers are rejected as in dm-reverb.
 fn plain_int(index: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
     match index.cast::<PyInt>() {
         Ok(int) => int.extract().map(Some),
@@ -249,7 +247,7 @@ fn holds_none(label: &str) -> PyErr {
     )))
 }
 
-/// What a writer still holds of one column.
+/// The part of one column's history that a writer keeps.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct ColumnHistory {
     pub(crate) writer: Arc<Local<TrajectoryWriter>>,
@@ -289,8 +287,7 @@ impl ColumnHistory {
         self.refs_from(py, |_| 0)?.call_method0("__iter__")
     }
 
-    /// The references that are kept, for programs that look at this private attribute of the
-    /// original.
+    /// The kept references, for programs that use this private attribute of dm-reverb.
     #[getter(_data_references)]
     fn data_references<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.refs_from(py, |lane| self.oldest(lane))
@@ -312,13 +309,13 @@ impl ColumnHistory {
 }
 
 impl ColumnHistory {
-    /// The oldest step whose value is kept; 0 without any.
+    /// The oldest step whose value is kept; 0 if there is none.
     fn oldest(&self, lane: &Lane) -> u64 {
         lane.cells(self.column).next().map_or(0, |(step, _)| step)
     }
 
-    /// References to the values of all steps from one on, `None` where a step has none or it has
-    /// left the history.
+    /// References to the values of all steps from `first` on; `None` where a step has no value or
+    /// the value has left the history.
     fn refs_from<'py>(
         &self,
         py: Python<'py>,
@@ -362,13 +359,14 @@ impl ColumnHistory {
         let start = slice.getattr(pyo3::intern!(py, "start"))?;
         let mut first = indices.start as i64;
         if start.is_none() {
-            // `history[:k]` begins with the oldest step that can still be referred to, unless all
-            // is asked for.
+            // `history[:k]` starts at the oldest step that can still be referred to. `history[:]`
+            // selects every step.
             if indices.step > 0 && !slice.getattr(pyo3::intern!(py, "stop"))?.is_none() {
                 first = first.max(self.oldest(lane) as i64);
             }
         } else if start.extract::<i64>()? < -len {
-            // More steps than there are: an item of fewer steps than asked for would go unnoticed.
+            // The slice asks for more steps than exist. Without an error, a too short item would go
+            // unnoticed.
             return Err(holds_none(&self.label));
         }
         let mut cells = SmallVec::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chooses the way to a server: by a call if it lives in this process, over gRPC otherwise.
+//! Selects the transport to a server: function calls if it runs in this process, gRPC otherwise.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,8 +14,8 @@ use reverb_wire::transport::Transport;
 
 use crate::process::runtime;
 
-/// Looks at every use whether a server of this process listens at the address: it may have started
-/// meanwhile.
+/// Checks on every use whether a server of this process listens at the address: one may have
+/// started meanwhile.
 pub(crate) struct AnyConnector {
     address: String,
     loopback_port: Option<u16>,
@@ -51,7 +51,8 @@ impl Connector for AnyConnector {
         Ok(Arc::clone(self.remote.get_or_init(|| remote)) as Arc<dyn Transport>)
     }
 
-    /// A server of this process is one, and what was never reached is not known to be more.
+    /// A server of this process is a single one, and an address that was never reached is not known
+    /// to be several.
     fn has_several_servers(&self) -> bool {
         self.remote.get().is_some_and(|remote| remote.has_several_servers())
     }

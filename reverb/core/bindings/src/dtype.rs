@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Element types of NumPy and ours.
+//! Maps NumPy's element types to ours and back.
 
 use numpy::npyffi::NPY_TYPES;
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
@@ -9,15 +9,14 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyAny, PyDict, PyString};
 use reverb_data::DType;
 
-/// The types that the package `ml_dtypes` adds to NumPy, under the names that they have here.
+/// The types that the package `ml_dtypes` adds to NumPy, under our names.
 pub(crate) const EXTENSIONS: [DType; 5] =
     [DType::BFloat16, DType::Float8E5M2, DType::Float8E4M3FN, DType::Int4, DType::UInt4];
 
-/// What `ml_dtypes` calls them, once the program has imported it.
+/// Their classes in `ml_dtypes`, once the program has imported it.
 static EXTENSION_TYPES: PyOnceLock<Vec<(Py<PyAny>, DType)>> = PyOnceLock::new();
 
-/// Our type for the elements of an array, `None` where we have none (or where strings need a
-/// conversion).
+/// Our type for the elements of an array; `None` if we have none, or if strings need a conversion.
 #[inline]
 pub(crate) fn from_numpy(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
     match from_type_num(descr.num()) {
@@ -26,7 +25,7 @@ pub(crate) fn from_numpy(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DTy
     }
 }
 
-/// The type of an array of `ml_dtypes`, or of the raw bytes that stand for one (see
+/// The type of an array of `ml_dtypes`, or of the raw bytes that represent one (see
 /// `reverb.dtypes.from_number`).
 #[cold]
 #[inline(never)]
@@ -42,11 +41,11 @@ fn extension(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
     } else {
         None
     };
-    // Whoever reads the elements counts on this size.
+    // Readers of the elements rely on this size.
     Ok(found.filter(|dtype| dtype.size() == descr.itemsize()))
 }
 
-/// The name in the metadata of a dtype of raw bytes.
+/// The type's name in the metadata of a dtype of raw bytes.
 pub(crate) fn declared_name(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<String>> {
     let py = descr.py();
     let metadata = descr.getattr(intern!(py, "metadata"))?;
@@ -61,7 +60,8 @@ fn extension_types(py: Python<'_>) -> PyResult<&[(Py<PyAny>, DType)]> {
     if let Some(types) = EXTENSION_TYPES.get(py) {
         return Ok(types);
     }
-    // Whoever has such an array has imported the package; nobody else shall pay for it.
+    // A program with such an array has imported the package. Other programs should not pay for the
+    // import.
     let modules = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
     let Some(module) = modules.get_item("ml_dtypes")? else { return Ok(&[]) };
     let mut types = Vec::new();
@@ -77,7 +77,7 @@ fn extension_types(py: Python<'_>) -> PyResult<&[(Py<PyAny>, DType)]> {
     Ok(EXTENSION_TYPES.get_or_init(py, || types))
 }
 
-/// Our type for a NumPy type number, `None` where NumPy itself has no such type.
+/// Our type for a NumPy type number; `None` if NumPy has no such type.
 fn from_type_num(num: i32) -> Option<DType> {
     use NPY_TYPES as N;
     const LONG_IS_64: bool = std::mem::size_of::<std::ffi::c_long>() == 8;
@@ -115,7 +115,7 @@ fn from_type_num(num: i32) -> Option<DType> {
     })
 }
 
-/// NumPy's type number, `None` where NumPy itself has no such type.
+/// NumPy's type number; `None` if NumPy has no such type.
 pub(crate) fn to_type_num(dtype: DType) -> Option<NPY_TYPES> {
     use NPY_TYPES as N;
     Some(match dtype {
@@ -152,8 +152,8 @@ pub(crate) fn to_type_num(dtype: DType) -> Option<NPY_TYPES> {
     })
 }
 
-/// The NumPy dtype object. Types that NumPy lacks are those of `ml_dtypes`, or raw bytes where that
-/// is not installed.
+/// The NumPy dtype object. Types that NumPy lacks come from `ml_dtypes`, or are raw bytes where
+/// that is not installed.
 pub(crate) fn to_numpy(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
     let name = match dtype {
         DType::String => "object",

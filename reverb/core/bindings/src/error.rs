@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The core's error becomes a class of `reverb.errors`: the one place where that is decided.
+//! Maps the core's errors to the classes of `reverb.errors`, in this one place.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -47,7 +47,8 @@ pub(crate) fn to_python(error: &Error) -> PyErr {
     }
 }
 
-/// A `TypeError` with the column in front whose value it is about; other errors name it themselves.
+/// A `TypeError` whose text starts with the value's column. Other errors name the column
+/// themselves.
 pub(crate) fn in_column(py: Python<'_>, column: impl std::fmt::Display, error: PyErr) -> PyErr {
     if error.is_instance_of::<PyTypeError>(py) {
         PyTypeError::new_err(format!("Column {column}: {}", error.value(py)))

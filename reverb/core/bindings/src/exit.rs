@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Shutdown: how blocked threads end when the interpreter exits.
 //!
-//! The interpreter first joins all threads but daemons: blocked calls give up then. Later it is
-//! finalized while daemons still run: a daemon that is blocked here never returns to Python
-//! (<https://github.com/python/cpython/issues/87135>: a thread that takes the GIL then crashes or
-//! hangs).
+//! The interpreter first joins all threads except daemons; blocked calls give up then. Later it is
+//! finalized while daemons still run. A daemon thread that is blocked here never returns to Python:
+//! a thread that takes the GIL during finalization crashes or hangs
+//! (<https://github.com/python/cpython/issues/87135>).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,22 +17,22 @@ use reverb_data::Error;
 
 use crate::error::OrRaise;
 
-/// Blocked calls give up when none of them made progress for this long.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Blocked calls give up when none of them has made progress for this long.
+const GRACE_PERIOD: Duration = Duration::from_secs(3);
 
-/// A call that began during the shutdown blocks at least this long.
-const LEAST_PATIENCE: Duration = Duration::from_millis(300);
+/// Minimum time that a call blocks if it began during the shutdown.
+const MIN_GRACE_PERIOD: Duration = Duration::from_millis(300);
 
-/// How long the finalization waits for daemon threads to park, at most.
-const PARKING_TIME: Duration = Duration::from_millis(500);
+/// Maximum time that the finalization waits for daemon threads to park.
+const MAX_PARKING_TIME: Duration = Duration::from_millis(500);
 
-/// Whether the interpreter joins its threads, or has done so.
+/// Whether the interpreter is joining its threads, or has joined them.
 static SHUTTING_DOWN: AtomicBool = AtomicBool::new(false);
-/// Whether waits have given up: later ones are short.
+/// Whether blocked calls have given up. From then on, calls block only briefly.
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 /// Whether the interpreter is being finalized.
 static FINALIZING: AtomicBool = AtomicBool::new(false);
-/// Threads inside `wait` that may want the GIL.
+/// Number of threads inside `wait` that may take the GIL.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 static STATE: Mutex<State> =
     Mutex::new(State { finalizer: None, progress: None, blocked: BTreeSet::new() });
@@ -40,37 +40,37 @@ static STATE: Mutex<State> =
 struct State {
     /// The thread that finalizes the interpreter.
     finalizer: Option<ThreadId>,
-    /// When a thread that the interpreter joins last got what it waited for.
+    /// When a call last succeeded on a thread that the interpreter joins.
     progress: Option<Instant>,
-    /// Threads that have waited for a while, as Python numbers them.
+    /// Threads that have been blocked for a while, by Python's thread identifier.
     blocked: BTreeSet<u64>,
 }
 
-/// Starts the shutdown: the interpreter begins to join its threads.
+/// Starts the shutdown: the interpreter is about to join its threads.
 pub(crate) fn begin_shutdown() {
     STATE.lock().progress = Some(Instant::now());
     SHUTTING_DOWN.store(true, Ordering::Release);
 }
 
-/// Whether the interpreter joins its threads, or has done so.
+/// Whether the interpreter is joining its threads, or has joined them.
 pub(crate) fn is_shutting_down() -> bool {
     SHUTTING_DOWN.load(Ordering::Acquire)
 }
 
-/// Starts the finalization, which this thread runs. Blocks for at most [`PARKING_TIME`], until no
-/// other thread is about to take the GIL: older versions of Python end such a thread with its Rust
-/// frames still on the stack.
+/// Starts the finalization, on the calling thread. Blocks until no other thread is about to take
+/// the GIL, for at most [`MAX_PARKING_TIME`]. Older versions of Python end such a thread with its
+/// Rust frames still on the stack.
 pub(crate) fn finalize() {
     STATE.lock().finalizer = Some(std::thread::current().id());
     FINALIZING.store(true, Ordering::Release);
-    let deadline = Instant::now() + PARKING_TIME;
+    let deadline = Instant::now() + MAX_PARKING_TIME;
     while WAITING.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// This process is the child of a fork: the other threads are not here.
-pub(crate) fn forked() {
+/// Resets the count in the child of a fork: the other threads do not exist there.
+pub(crate) fn reset_after_fork() {
     WAITING.store(0, Ordering::Release);
 }
 
@@ -83,9 +83,10 @@ impl Waiting {
         Self
     }
 
-    /// Never returns once the interpreter is being finalized, except to the thread that does it.
+    /// Parks the thread for good once the interpreter is being finalized. Returns at once
+    /// otherwise, and on the thread that finalizes it.
     #[expect(clippy::unused_self, reason = "only a thread that is counted as waiting may park")]
-    pub(crate) fn park_at_the_end(&self) {
+    pub(crate) fn park_if_finalizing(&self) {
         if !FINALIZING.load(Ordering::Acquire) || is_finalizer_thread() {
             return;
         }
@@ -102,25 +103,25 @@ impl Drop for Waiting {
     }
 }
 
-/// This thread got what it waited for.
-pub(crate) fn progressed(py: Python<'_>) -> PyResult<()> {
+/// Records that a call on this thread succeeded.
+pub(crate) fn record_progress(py: Python<'_>) -> PyResult<()> {
     if is_shutting_down() && !is_daemon(py)? {
         STATE.lock().progress = Some(Instant::now());
     }
     Ok(())
 }
 
-/// How long a call stays blocked after the main thread has ended.
+/// How long a call may stay blocked after the main thread has ended.
 ///
-/// Threads that still work are left alone, as in Python. Calls give up only when every thread that
-/// the interpreter joins is blocked here and none makes progress: the program would never end
-/// otherwise.
-pub(crate) struct Patience {
+/// As in Python, threads that still work may finish. Calls give up only if every thread that the
+/// interpreter joins is blocked here and none makes progress. Otherwise the program would never
+/// end.
+pub(crate) struct GracePeriod {
     thread: u64,
     began: Instant,
 }
 
-impl Patience {
+impl GracePeriod {
     pub(crate) fn new(py: Python<'_>) -> PyResult<Self> {
         if is_finalizer_thread() {
             return Ok(Self { thread: 0, began: Instant::now() });
@@ -139,31 +140,31 @@ impl Patience {
                 STATE.lock().progress = Some(Instant::now());
             }
             let progress = STATE.lock().progress;
-            if progress.is_none_or(|progress| progress.elapsed() < PATIENCE) {
+            if progress.is_none_or(|progress| progress.elapsed() < GRACE_PERIOD) {
                 return Ok(());
             }
             GIVEN_UP.store(true, Ordering::Release);
         }
-        if self.began.elapsed() < LEAST_PATIENCE {
+        if self.began.elapsed() < MIN_GRACE_PERIOD {
             return Ok(());
         }
         Err(Error::cancelled("The interpreter is exiting; the call was given up.")).or_raise()
     }
 }
 
-impl Drop for Patience {
+impl Drop for GracePeriod {
     fn drop(&mut self) {
         STATE.lock().blocked.remove(&self.thread);
     }
 }
 
-/// Whether this thread finalizes the interpreter. Python's modules may be gone by then.
+/// Whether this thread finalizes the interpreter. Python's modules may be gone then.
 fn is_finalizer_thread() -> bool {
     FINALIZING.load(Ordering::Acquire)
         && STATE.lock().finalizer == Some(std::thread::current().id())
 }
 
-/// Whether the interpreter ends without this thread.
+/// Whether this is a daemon thread, which the interpreter does not join.
 fn is_daemon(py: Python<'_>) -> PyResult<bool> {
     if is_finalizer_thread() {
         return Ok(false);

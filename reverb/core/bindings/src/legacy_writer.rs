@@ -27,7 +27,7 @@ impl Writer {
     }
 }
 
-/// Appends the leaves of one step; says whether a chunk was completed.
+/// Appends the leaves of one step; returns whether it completed a chunk.
 fn append_step(core: &LegacyWriter, leaves: &[Bound<'_, PyAny>]) -> PyResult<bool> {
     let mut parsed = parse_leaves(leaves).collect::<PyResult<Vec<_>>>()?;
     core.append(all_values(&mut parsed)?).or_raise()
@@ -92,7 +92,7 @@ impl Writer {
         priority: f64,
     ) -> PyResult<()> {
         self.check()?;
-        // Errors come before any waiting.
+        // Invalid arguments are reported before any waiting.
         self.core.check(table, num_timesteps).or_raise()?;
         if !self.core.has_item_room() {
             wait(py, self.core.wait_for_item_room())?;
@@ -113,7 +113,7 @@ impl Writer {
         }
         let closed = wait(py, self.core.close(retry_on_unavailable));
         if exit::is_shutting_down() && closed.is_err() {
-            // Mostly it is the collector who closes now, and cannot tell anybody.
+            // The garbage collector usually makes this call, and cannot report an error.
             log::warn!(
                 "a writer was closed with {} unconfirmed items, because the interpreter is exiting",
                 self.core.queue().num_pending()

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The compiled module `reverb.core._native`: glue between Python and the core, without opinions.
+//! The compiled module `reverb.core._native`: glue between Python and the core, without decisions
+//! of its own.
 //!
 //! A method here parses its arguments, waits without the GIL, and converts the result. `unsafe`
 //! lives in `array` and `allocator`.
 
 #![allow(
     clippy::needless_pass_by_value,
-    reason = "Python methods receive what was extracted from their arguments, which nobody else owns"
+    reason = "Python methods own what was extracted from their arguments; nothing else does"
 )]
 #![allow(
     clippy::elidable_lifetime_names,
-    reason = "'py says that a value belongs to the interpreter"
+    reason = "'py shows that a value belongs to the interpreter"
 )]
 
 use pyo3::prelude::*;

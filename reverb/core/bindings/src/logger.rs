@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Log lines go to standard error: the core's threads never take the GIL, so Python's logging is
-//! out of reach.
+//! Writes log lines to standard error. The core's threads never take the GIL, so they cannot use
+//! Python's logging.
 
 use std::io::Write;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
-/// Names the lowest level that is shown: error, warn (default), info, debug.
+/// The lowest level that is shown: error, warn (default), info or debug.
 const LEVEL_VARIABLE: &str = "REVERB_LOG";
 
-/// Where lines come from that are shown: the crates of the core, and this one, which is named after
-/// its module.
+/// Prefixes of the targets that are shown: the crates of the core, and this crate, which is named
+/// after its module.
 const OUR_TARGETS: [&str; 2] = ["reverb", "_native"];
 
 struct StandardError;
@@ -24,7 +24,7 @@ impl Log for StandardError {
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
             let level = record.level().as_str().to_lowercase();
-            // Nobody may be listening any more, which is no reason to fail.
+            // Standard error may be closed, which is no reason to fail.
             let _ = writeln!(std::io::stderr(), "reverb {level}: {}", record.args());
         }
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nests of dicts, lists and tuples that were seen before, flattened again without Python.
+//! Flattens nests of dicts, lists and tuples whose structure is known, without Python code.
 //!
-//! The order is that of dm-tree: dicts by sorted key, tuples (named ones too) and lists by
-//! position. Only exact dicts and lists and tuple types are recognised; whatever else there is,
-//! dm-tree looks at it on the Python side.
+//! The order is that of dm-tree: dicts by sorted key, tuples (also named ones) and lists by
+//! position. Only exact dicts and lists and tuple types are recognised; everything else is left to
+//! dm-tree on the Python side.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
@@ -29,7 +29,7 @@ fn is_container(value: &Bound<'_, PyAny>) -> bool {
 impl Structure {
     /// The structure of a nest, or `None` if it has containers that only dm-tree knows.
     ///
-    /// `is_leaf` says of everything that is no container whether it may be a leaf.
+    /// `is_leaf` decides whether a value that is not a container may be a leaf.
     pub(crate) fn from_nest(
         value: &Bound<'_, PyAny>,
         is_leaf: &dyn Fn(&Bound<'_, PyAny>) -> bool,
@@ -52,8 +52,8 @@ impl Structure {
         }
         if let Ok(tuple) = value.cast::<PyTuple>() {
             let ty = value.get_type();
-            // A tuple subclass with fields is a named tuple; another one may be flattened in its
-            // own way.
+            // A tuple subclass with fields is a named tuple. Any other subclass may have its own
+            // way to be flattened.
             if !value.is_exact_instance_of::<PyTuple>() && !ty.hasattr("_fields")? {
                 return Ok(None);
             }
@@ -86,7 +86,8 @@ impl Structure {
         }
     }
 
-    /// Adds the leaves of a nest of this very structure; `false` if it has another.
+    /// Adds the leaves of a nest of exactly this structure; returns `false` if its structure
+    /// differs.
     pub(crate) fn flatten<'py>(
         &self,
         value: &Bound<'py, PyAny>,
@@ -145,14 +146,14 @@ impl Structure {
     }
 }
 
-/// The structures a writer has seen, each with what it stands for.
+/// The structures that a writer has seen, each with its meaning.
 pub(crate) struct Known<T> {
     structures: Vec<(Structure, T)>,
-    /// Where the last one was found.
+    /// Position of the last match.
     last: usize,
 }
 
-/// More than this many different structures are not remembered.
+/// Maximum number of remembered structures.
 const MAX_STRUCTURES: usize = 32;
 
 impl<T> Known<T> {
@@ -169,7 +170,7 @@ impl<T> Known<T> {
         self.last = self.structures.len() - 1;
     }
 
-    /// The leaves of a nest whose structure is known, and what the structure stands for.
+    /// The leaves of a nest whose structure is known, and the meaning of the structure.
     pub(crate) fn flatten<'py>(
         &mut self,
         value: &Bound<'py, PyAny>,

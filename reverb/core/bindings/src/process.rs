@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The life of the process: its one runtime, what a fork does to it, and its end.
+//! The process: its runtime, forks, and shutdown.
 
 use std::ops::Deref;
 use std::sync::OnceLock;
@@ -13,14 +13,14 @@ use tokio::runtime::Runtime;
 
 use crate::{allocator, exit, tensorflow};
 
-/// Counts forks: objects remember in which process they were made.
+/// Counts forks: objects remember the process that made them.
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
 
-/// Forks of forks that each have a runtime of their own.
+/// Maximum depth of forks of forks that each have a runtime.
 const MAX_GENERATIONS: usize = 64;
 
-/// One for each generation, because a lock that somebody held while the process forked stays locked
-/// in the child. Never dropped: the threads end with the process.
+/// One per generation, because a lock that another thread holds during a fork stays locked in the
+/// child. Never dropped: the threads end with the process.
 static RUNTIMES: [OnceLock<Runtime>; MAX_GENERATIONS] =
     [const { OnceLock::new() }; MAX_GENERATIONS];
 
@@ -31,16 +31,16 @@ pub(crate) fn runtime() -> &'static Runtime {
             .enable_all()
             .thread_name("reverb")
             .build()
-            .expect("the system gives us threads");
+            .expect("the system can start threads");
         runtime.spawn(keep_house());
         runtime
     })
 }
 
-/// Interval of the housekeeping. Long enough that memory which is about to be used again is left.
+/// Interval of the housekeeping. Long enough that memory which is soon used again is not purged.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What has to be done now and then although no call asks for it, in this order.
+/// Periodic tasks that no call triggers, in this order.
 const HOUSEKEEPING: [fn(); 2] = [tensorflow::evict_idle_clients, allocator::purge];
 
 async fn keep_house() {
@@ -50,7 +50,7 @@ async fn keep_house() {
     }
 }
 
-/// In which process an object was made.
+/// The process that made an object.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin(usize);
 
@@ -60,12 +60,12 @@ impl Origin {
         Self(GENERATION.load(Ordering::Acquire))
     }
 
-    /// Whether the object was made in this process, and not before a fork.
+    /// Whether this process made the object, and not a parent before a fork.
     pub(crate) fn is_here(self) -> bool {
         self.0 == GENERATION.load(Ordering::Acquire)
     }
 
-    /// Refuses to use an object on the wrong side of a fork, where none of its threads exist.
+    /// Rejects the use of an object in a forked child, where its threads do not exist.
     pub(crate) fn check(self, what: &str) -> Result<()> {
         if self.is_here() {
             return Ok(());
@@ -79,8 +79,8 @@ impl Origin {
 
 /// A value that belongs to threads of the process that made it.
 ///
-/// A forked child has a picture of it, with locks that may be held by threads that do not exist
-/// there: it is not even dropped on that side.
+/// A forked child has a copy of it, with locks that may be held by threads that do not exist there.
+/// So the child does not even drop it.
 #[derive(Debug)]
 pub(crate) struct Local<T> {
     /// `None` only while it is being dropped.
@@ -93,7 +93,7 @@ impl<T> Local<T> {
         Self { value: Some(value), origin: Origin::here() }
     }
 
-    /// In which process it was made.
+    /// The process that made it.
     pub(crate) fn origin(&self) -> Origin {
         self.origin
     }
@@ -115,14 +115,15 @@ impl<T> Drop for Local<T> {
     }
 }
 
-/// Lets waits give up where nothing goes on any more, so that the interpreter can join its threads.
+/// Lets blocked calls give up when none makes progress, so that the interpreter can join its
+/// threads.
 #[pyfunction]
 #[pyo3(name = "_shut_down")]
 pub(crate) fn shut_down() {
     exit::begin_shutdown();
 }
 
-/// Keeps daemon threads away from the interpreter while it is taken down.
+/// Keeps daemon threads away from the interpreter while it is finalized.
 #[pyfunction]
 #[pyo3(name = "_finalize")]
 fn finalize(py: Python<'_>) {
@@ -133,11 +134,11 @@ fn finalize(py: Python<'_>) {
 #[pyo3(name = "_after_fork_in_child")]
 fn after_fork_in_child() {
     GENERATION.fetch_add(1, Ordering::AcqRel);
-    exit::forked();
+    exit::reset_after_fork();
     leave_locks_to_parent();
 }
 
-/// Asks Python to tell us of forks and of its end.
+/// Registers our hooks for forks and for the interpreter's exit.
 pub(crate) fn register_hooks(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let os = py.import("os")?;
@@ -146,9 +147,9 @@ pub(crate) fn register_hooks(module: &Bound<'_, PyModule>) -> PyResult<()> {
         kwargs.set_item("after_in_child", wrap_pyfunction!(after_fork_in_child, module)?)?;
         register.call((), Some(&kwargs))?;
     }
-    // Before the interpreter joins its threads; `atexit` would come after that, too late for a
-    // thread that waits. The last to register is called first, and executors join their threads in
-    // the same way: they come after us.
+    // Runs before the interpreter joins its threads. `atexit` would run after that, too late for a
+    // blocked thread. The hook that was registered last runs first; executors join their threads by
+    // the same hooks, so importing their module first makes theirs run after ours.
     py.import("concurrent.futures.thread")?;
     let atexit = py.import("atexit")?;
     let stop = wrap_pyfunction!(shut_down, module)?;

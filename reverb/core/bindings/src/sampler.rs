@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `Client.sample` and `Client.scan` as Python sees them: decoded items, one after another.
+//! `Client.sample` and `Client.scan` as Python sees them: iterators of decoded items.
 
 use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
@@ -15,7 +15,7 @@ use crate::error::OrRaise;
 use crate::process::Local;
 use crate::wait::wait;
 
-/// Where items come from.
+/// Source of the items.
 pub(crate) enum Cursor {
     Sample(SampleCursor),
     Scan(ScanCursor),
@@ -31,7 +31,7 @@ impl Cursor {
         }
     }
 
-    /// What it is called in the text of an error.
+    /// Its name in error texts.
     fn name(&self) -> &'static str {
         match self {
             Self::Sample(_) => "sample generator",
@@ -55,7 +55,7 @@ pub(crate) struct Sampler {
     cursor: Local<Mutex<Option<Cursor>>>,
     name: &'static str,
     emit_timesteps: bool,
-    /// Whether each sample comes in a pair with the seconds since 1970 at which it was inserted.
+    /// Whether each sample is paired with its time of insertion, in seconds since 1970.
     with_inserted_at: bool,
     info_type: Py<PyAny>,
     sample_type: Py<PyAny>,
@@ -132,7 +132,7 @@ impl Sampler {
             return Ok(list.into_any());
         }
         for step in 0..num_steps.count {
-            // The ellipsis keeps rows of rank 0 arrays, where the number alone would give NumPy
+            // The ellipsis keeps arrays for rows of rank 0; the number alone would return NumPy
             // scalars.
             let rows: PyResult<Vec<_>> =
                 columns.iter().map(|column| column.get_item((step, py.Ellipsis()))).collect();
@@ -141,7 +141,7 @@ impl Sampler {
         Ok(list.into_any())
     }
 
-    /// Hangs an item that cannot be given as the caller wants it on the exception.
+    /// Attaches an item to the exception that says why it cannot be returned in the requested form.
     fn keep_sample(&self, py: Python<'_>, error: PyErr, sampled: &Sampled) -> PyErr {
         let flat = || {
             let columns = PyList::new(py, columns(py, &sampled.trajectory)?)?;
@@ -149,7 +149,7 @@ impl Sampler {
             self.sample_type.bind(py).call1((info, columns))
         };
         match flat().and_then(|sample| error.value(py).setattr("samples", vec![sample])) {
-            // What cannot be decoded cannot be kept.
+            // An item that cannot be decoded is not attached.
             Ok(()) | Err(_) => error,
         }
     }
@@ -172,7 +172,7 @@ impl Sampler {
 /// The fields of `SampleInfo`, and the columns.
 type FlatSample<'py> = ((u64, f64, i64, f64, i32), Vec<Bound<'py, PyAny>>);
 
-/// An item without the classes of Python.
+/// An item as a flat tuple.
 pub(crate) fn flat_sample<'py>(py: Python<'py>, sampled: &Sampled) -> PyResult<FlatSample<'py>> {
     Ok((info(sampled), columns(py, &sampled.trajectory)?))
 }
@@ -191,11 +191,11 @@ struct Timesteps {
     specs: SmallVec<[(DType, Shape); 8]>,
 }
 
-/// Steps of an item that hold no bytes cost a writer nothing; as timesteps, each costs a reader a
+/// Limit for steps without data. They cost a writer nothing, but as timesteps each costs a reader a
 /// Python object.
 const MAX_EMPTY_STEPS: usize = 1 << 20;
 
-/// The number of timesteps of an item, if all its columns have the same.
+/// The number of timesteps of an item, if all its columns have the same number.
 fn timesteps(trajectory: &Trajectory) -> reverb_data::Result<Timesteps> {
     let mut specs: SmallVec<[(DType, Shape); 8]> = SmallVec::new();
     for (i, column) in trajectory.columns().enumerate() {
@@ -232,7 +232,7 @@ fn timesteps(trajectory: &Trajectory) -> reverb_data::Result<Timesteps> {
 
 #[pymethods]
 impl Sampler {
-    /// Fields of `SampleInfo`; programs for dm-reverb tell columns of data from them by it.
+    /// Number of fields of `SampleInfo`; programs for dm-reverb use it to skip to the data columns.
     #[classattr]
     const NUM_INFO_TENSORS: usize = 5;
 

@@ -17,7 +17,7 @@ use crate::process::{Local, runtime};
 use crate::table::Table;
 use crate::wait::wait;
 
-/// Serves from construction until stopped or dropped.
+/// Serves from construction until it is stopped or dropped.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Server {
     core: Local<Core>,
@@ -26,7 +26,7 @@ pub(crate) struct Server {
     group: String,
 }
 
-/// Where a server saves its tables, and what it starts with.
+/// Where a server saves its tables, and which checkpoint it starts with.
 #[derive(FromPyObject)]
 pub(crate) struct Checkpoints {
     #[pyo3(attribute("path"))]
@@ -51,19 +51,19 @@ impl Checkpoints {
     }
 }
 
-/// The name of a server as it goes into files.
+/// The server name as it is written into files.
 pub(crate) fn server_name(name: Option<&str>) -> PyResult<Option<ServerName>> {
     name.map(str::parse).transpose().or_raise()
 }
 
-/// Refuses a name that no server may have.
+/// Rejects an invalid server name.
 #[pyfunction]
 #[pyo3(signature = (name))]
 pub(crate) fn check_server_name(name: &str) -> PyResult<()> {
     server_name(Some(name)).map(drop)
 }
 
-/// Loads the latest checkpoint, if there is one. Ctrl-C gives it up.
+/// Loads the latest checkpoint, if there is one. Ctrl-C cancels it.
 fn load(
     py: Python<'_>,
     checkpoints: &Checkpoints,
@@ -122,7 +122,7 @@ impl Server {
         let core = py.detach(|| {
             let started = Core::start(engines.clone(), &options, runtime().handle());
             if started.is_err() {
-                // The tables are given back as they came.
+                // Removes the items of a checkpoint: the caller gets its tables back unchanged.
                 for table in &engines {
                     table.reset();
                 }
@@ -142,7 +142,7 @@ impl Server {
         })
     }
 
-    /// Saves all tables, and waits for it.
+    /// Saves all tables. Blocks until the checkpoint is complete.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<String> {
         self.core.origin().check("Server").or_raise()?;
         wait(py, self.core.checkpoint())
@@ -180,7 +180,7 @@ impl Server {
     }
 }
 
-/// Tables taken for a server, given back unless it starts.
+/// Tables that are claimed for a server, and released unless it starts.
 struct Claims<'a>(Vec<&'a Py<Table>>);
 
 impl<'a> Claims<'a> {
@@ -207,7 +207,7 @@ impl Drop for Claims<'_> {
 impl Drop for Server {
     fn drop(&mut self) {
         if self.core.origin().is_here() {
-            // The collector holds the GIL, and stopping waits for the listener.
+            // The garbage collector holds the GIL, and stopping waits for the listener.
             Python::attach(|py| py.detach(|| self.core.stop()));
         }
     }

@@ -11,7 +11,7 @@ use crate::process::Local;
 use crate::trajectory_writer::label;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
 
-/// Writes steps and makes items by patterns. Dropping it hands what it holds to the background for
+/// Writes steps and creates items by patterns. Dropping it flushes its items in the background, for
 /// a bounded time.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct StructuredWriter {

@@ -17,7 +17,7 @@ use reverb_wire::generated::tensorflow::StructuredValue;
 use crate::error::OrRaise;
 use crate::process::Origin;
 
-/// How a table picks items. An object serves one purpose in one table.
+/// How a table selects items. Each object serves one purpose in one table.
 #[pyclass(frozen, subclass, module = "reverb.core._native")]
 pub(crate) struct ItemSelector {
     config: SelectorConfig,
@@ -66,22 +66,22 @@ macro_rules! selector_without_arguments {
 }
 
 selector_without_arguments!(
-    /// Picks the item that was inserted first.
+    /// Selects the item that was inserted first.
     FifoSelector,
     SelectorConfig::Fifo
 );
 selector_without_arguments!(
-    /// Picks the item that was inserted last.
+    /// Selects the item that was inserted last.
     LifoSelector,
     SelectorConfig::Lifo
 );
 selector_without_arguments!(
-    /// Picks any item with equal probability.
+    /// Selects any item with equal probability.
     UniformSelector,
     SelectorConfig::Uniform
 );
 
-/// Picks item i with probability `p_i^e / sum_k p_k^e`.
+/// Selects item i with probability `p_i^e / sum_k p_k^e`.
 #[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
 pub(crate) struct PrioritizedSelector;
 
@@ -96,7 +96,7 @@ impl PrioritizedSelector {
     }
 }
 
-/// Picks the item of lowest or highest priority.
+/// Selects the item with the lowest or the highest priority.
 #[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
 pub(crate) struct HeapSelector;
 
@@ -134,12 +134,12 @@ fn rate_limiter_text(config: &RateLimiterConfig) -> String {
     )
 }
 
-/// A number in few digits: "no limit" is the largest double, which has 309.
+/// A number in few digits: "no limit" is the largest double, which has 309 digits.
 fn short(value: f64) -> String {
     if value.abs() < 1e15 { value.to_string() } else { format!("{value:.5e}") }
 }
 
-/// When a table lets inserts and samples through.
+/// When a table allows inserts and samples.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct RateLimiter {
     config: RateLimiterConfig,
@@ -170,10 +170,9 @@ impl RateLimiter {
 /// A table of items.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Table {
-    /// Another one after a checkpoint was restored with its settings.
+    /// Replaced when a checkpoint is restored with its settings.
     engine: Mutex<Arc<Engine>>,
-    /// Set by the server that takes the table, for good: a table that was closed cannot be opened
-    /// again.
+    /// Set for good by the server that claims the table: a closed table cannot be reopened.
     served: AtomicBool,
     origin: Origin,
 }
@@ -188,12 +187,12 @@ impl Table {
         Arc::clone(&self.engine.lock())
     }
 
-    /// Stands for another table of the same name from now on.
+    /// Replaces the table by another one of the same name.
     pub(crate) fn replace_engine(&self, engine: &Arc<Engine>) {
         *self.engine.lock() = Arc::clone(engine);
     }
 
-    /// Takes the table for a server.
+    /// Claims the table for a server.
     ///
     /// # Errors
     ///
@@ -210,7 +209,7 @@ impl Table {
         Ok(())
     }
 
-    /// Gives the table back, because its server could not start.
+    /// Releases the table, because its server could not start.
     pub(crate) fn release(&self) {
         self.served.store(false, Ordering::Release);
     }
@@ -245,7 +244,7 @@ impl Table {
             Some(encoded) => {
                 let value = StructuredValue::decode(encoded).map_err(|error| {
                     Error::invalid_argument(format!(
-                        "signature is no StructuredValue message: {error}"
+                        "signature is not a StructuredValue message: {error}"
                     ))
                 });
                 Some(to_signature(&value.or_raise()?).or_raise()?)

@@ -19,7 +19,8 @@ use crate::nest::{Known, Leaves, Structure};
 use crate::process::Local;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
 
-/// Writes steps and items over them. Dropping it closes it: what was not flushed is abandoned.
+/// Writes steps and items over them. Dropping it closes it and abandons items that were not
+/// flushed.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct TrajectoryWriter {
     core: Arc<Local<Core>>,
@@ -27,14 +28,14 @@ pub(crate) struct TrajectoryWriter {
 }
 
 struct State {
-    /// Texts of the columns' paths.
+    /// Labels of the columns: their paths as text.
     labels: Vec<String>,
     numbers: HashMap<String, usize>,
-    /// Options of columns that were not seen yet.
+    /// Options of columns that have no value yet.
     options: HashMap<String, ColumnOptions>,
-    /// Nests that `append` recognises, with the columns of their leaves.
+    /// Known structures of `append`, with the columns of their leaves.
     steps: Known<Vec<usize>>,
-    /// Nests that `create_item` recognises.
+    /// Known structures of `create_item`.
     trajectories: Known<()>,
 }
 
@@ -56,7 +57,7 @@ impl TrajectoryWriter {
         self.core.origin().check("TrajectoryWriter").or_raise()
     }
 
-    /// Refuses values for columns that have one in the open step already.
+    /// Rejects values for columns that already have one in the open step.
     fn check_unset(&self, columns: &[usize], leaves: &[Bound<'_, PyAny>]) -> PyResult<()> {
         let (label, leaf) = {
             let lane = self.core.lane().lock();
@@ -131,7 +132,7 @@ impl TrajectoryWriter {
     }
 }
 
-/// The key of a path: paths are tuples of strings and ints, and their text tells them apart.
+/// The key of a path: the text of a tuple of strings and ints, which is unique.
 pub(crate) fn label(path: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(path.repr()?.to_string())
 }
@@ -170,7 +171,7 @@ impl TrajectoryWriter {
         self.check()?;
         let known = self.core.lane().lock().num_columns();
         if columns.len() != leaves.len() || columns.iter().any(|&column| column >= known) {
-            return Err(Error::internal("columns and leaves do not belong together")).or_raise();
+            return Err(Error::internal("columns and leaves do not match")).or_raise();
         }
         self.store(&columns, &leaves, partial_step)
     }

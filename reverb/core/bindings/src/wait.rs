@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The one way a call from Python waits: without the GIL, answering Ctrl-C, ended by the
+//! How a call from Python waits: without the GIL, interruptible by Ctrl-C, and ended by the
 //! interpreter's exit.
 
 use std::pin::pin;
@@ -10,13 +10,13 @@ use reverb_client::ItemQueue;
 use reverb_data::Result;
 
 use crate::error::OrRaise;
-use crate::exit::{self, Patience};
+use crate::exit::{self, GracePeriod};
 use crate::process::runtime;
 
-/// How long a signal may go unnoticed.
+/// Maximum delay until a signal is noticed.
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
 
-/// Runs a future to its end. `KeyboardInterrupt` drops it in the middle.
+/// Runs a future to completion. `KeyboardInterrupt` drops it.
 pub(crate) fn wait<T, F>(py: Python<'_>, future: F) -> PyResult<T>
 where
     T: Send,
@@ -24,38 +24,38 @@ where
 {
     let mut future = pin!(future);
     let waiting = exit::Waiting::begin();
-    let mut patience: Option<Patience> = None;
+    let mut grace_period: Option<GracePeriod> = None;
     loop {
         let slice = future.as_mut();
         let finished = py.detach(|| {
             let finished =
                 runtime().block_on(async { tokio::time::timeout(SIGNAL_POLL, slice).await.ok() });
-            waiting.park_at_the_end();
+            waiting.park_if_finalizing();
             finished
         });
         if let Some(result) = finished {
             if result.is_ok() {
-                exit::progressed(py)?;
+                exit::record_progress(py)?;
             }
             return result.or_raise();
         }
         py.check_signals()?;
         if exit::is_shutting_down() {
-            let more = match patience.take() {
-                Some(patience) => patience,
-                None => Patience::new(py)?,
+            let more = match grace_period.take() {
+                Some(grace_period) => grace_period,
+                None => GracePeriod::new(py)?,
             };
-            patience.insert(more).check(py)?;
+            grace_period.insert(more).check(py)?;
         }
     }
 }
 
-/// Slows a writer down that is faster than its connection.
+/// Blocks a writer that is faster than its connection.
 pub(crate) fn throttle(py: Python<'_>, queue: &ItemQueue) -> PyResult<()> {
     if queue.is_over_limit() { wait(py, queue.throttle()) } else { Ok(()) }
 }
 
-/// A timeout in milliseconds as Python gives it: `None` and negative mean no limit.
+/// A timeout in milliseconds, as Python passes it: `None` and negative values mean no limit.
 pub(crate) fn timeout_ms(timeout_ms: Option<i64>) -> Option<Duration> {
     timeout_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis)
 }
