@@ -71,9 +71,9 @@ PYTEST := $(PY) -m pytest
 STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional-only \
 	--ignore-disjoint-bases
 
-.PHONY: help setup build release test test-all test-tf check fix proto bench demo demo-numpy demo-acme \
-	demo-quick notebooks notebooks-quick test-integrations docs docs-pages wheel clean conformance \
-	differential rust-tests environments
+.PHONY: help setup build release test test-all test-tf lint check fix proto bench demo demo-numpy \
+	demo-acme demo-quick notebooks notebooks-quick test-integrations docs docs-pages wheel \
+	clean conformance differential rust-tests environments
 
 help: ## print this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -105,11 +105,13 @@ test-tf: $(TF_WHEELS) ## test the wheel with several TensorFlow releases (TF='2.
 test-integrations: $(INTEGRATIONS:%=.venvs/%/.wheel-done) ## TF-Agents' and Acme's own tests over the wheel (an hour; QUICK=1: minutes)
 	$(PY) tools/integration_tests.py $(if $(QUICK),--quick) $(INTEGRATIONS:%=.venvs/%)
 
-check: build ## formatting, lints, types, stubs, generated code, architecture
+lint: setup ## the fast part of `make check`: formatting and ruff; .pre-commit-config.yaml runs it
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+
+check: lint build ## formatting, lints, types, stubs, generated code, architecture
+	cargo clippy --workspace --all-targets -- -D warnings
 	$(PY) -m pyright --pythonpath $(PY)
 	$(PY) -m mypy.stubtest $(STUBTEST_OPTIONS) reverb.core._native
 	$(MAKE) proto
