@@ -11,6 +11,23 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PEER := .venvs/peer
 
+# What is missing is told in one line, before anything is done. Once there is an environment, its own
+# Python counts.
+GOALS := $(filter-out help clean,$(or $(MAKECMDGOALS),$(.DEFAULT_GOAL)))
+ifneq ($(and $(GOALS),$(if $(wildcard $(PY)),,new)),)
+  PYTHON_FAULT := $(shell $(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
+	print("" if v >= (3, 10) else "is Python %d.%d" % v)' 2>/dev/null || echo 'was not found')
+  ifneq ($(PYTHON_FAULT),)
+    $(error This needs Python 3.10 or later, and $(PYTHON) $(PYTHON_FAULT). \
+	Another one can be named: make PYTHON=python3.11 $(GOALS))
+  endif
+endif
+ifneq ($(filter-out setup,$(GOALS)),)
+  ifeq ($(shell command -v cargo || true),)
+    $(error This needs Rust 1.89 or later, and cargo was not found; https://rustup.rs has it)
+  endif
+endif
+
 # The TensorFlow releases that `make test-tf` tests with, and the one that runs the notebooks.
 TF ?= 2.15 2.18 2.21
 NOTEBOOK_TF := $(lastword $(TF))
