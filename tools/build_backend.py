@@ -11,7 +11,6 @@ exist before. To build only that library:
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import shutil
 import subprocess

@@ -62,9 +62,7 @@ def test_samples_per_insert_must_be_positive(samples_per_insert):
 
 @pytest.mark.parametrize("samples_per_insert", [0, -1.0])
 def test_the_ratio_must_be_positive(samples_per_insert):
-    with pytest.raises(
-        InvalidArgumentError, match="samples_per_insert must be greater than 0"
-    ):
+    with pytest.raises(InvalidArgumentError, match="samples_per_insert must be greater than 0"):
         rate_limiters.SampleToInsertRatio(samples_per_insert, 1, 10.0)
 
 
