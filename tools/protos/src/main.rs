@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rewrites `src/generated/` and `proto/descriptors.bin` of `reverb-wire` from its `.proto` files:
+//! Generates `src/generated/` and `proto/descriptors.bin` of `reverb-wire` from its `.proto` files:
 //! `make proto`.
 //!
 //! No `protoc` is needed: the compiler is a Rust library.
@@ -24,7 +24,7 @@ const FILES: [&str; 9] = [
     "grpc/reflection/v1alpha/reflection.proto",
 ];
 
-/// The messages of the older reflection service are those of the newer; tools see both.
+/// The older reflection service has the same messages as the newer one. Tools see both.
 const DESCRIBED_ONLY: &str = "grpc.reflection.v1alpha";
 
 const PACKAGES: [&str; 6] = [
@@ -68,21 +68,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What the Python package loads into a descriptor pool of its own, dependencies first.
+/// Writes the descriptors that the Python package loads into its own descriptor pool, dependencies
+/// first.
 fn write_descriptors(mut set: FileDescriptorSet, path: &Path) -> Result<(), Box<dyn Error>> {
     for file in &mut set.file {
         file.source_code_info = None;
     }
     let bytes = set.encode_to_vec();
-    // Running programs may have the file open: it is left alone if nothing has changed.
+    // Running programs may have the file open, so it is not rewritten if nothing has changed.
     if fs::read(path).ok().as_ref() != Some(&bytes) {
         fs::write(path, bytes)?;
     }
     Ok(())
 }
 
-/// To Rust code the payload of a chunk is bytes (the same on the wire), so that nobody re-encodes
-/// it.
+/// Changes the type of a chunk's payload to bytes for Rust code, so that it is never re-encoded.
+/// The encoding on the wire is the same.
 fn keep_chunk_data_opaque(set: &mut FileDescriptorSet) {
     let messages = set.file.iter_mut().flat_map(|file| &mut file.message_type);
     let chunk = messages.into_iter().find(|message| message.name() == "ChunkData");
