@@ -102,3 +102,19 @@ def test_a_library_may_register_the_same_names_in_the_default_pool():
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert result.stdout == "ok\n", result.stderr
+
+
+def test_a_message_in_a_field_can_be_pickled_in_a_fresh_process():
+    # Its class was made by the field, and no program has named it.
+    program = textwrap.dedent("""
+        import pickle
+        from reverb import testing
+
+        info = testing.table().info
+        assert pickle.loads(pickle.dumps(info)) == info
+        print("ok")
+    """)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert result.stdout == "ok\n", result.stderr
