@@ -46,7 +46,9 @@ const HOUSEKEEPING: [fn(); 2] = [tensorflow::evict_idle_clients, allocator::purg
 async fn keep_house() {
     loop {
         tokio::time::sleep(HOUSEKEEPING_INTERVAL).await;
-        HOUSEKEEPING.iter().for_each(|task| task());
+        for task in HOUSEKEEPING {
+            task();
+        }
     }
 }
 

@@ -122,7 +122,7 @@ impl Transport for GrpcTransport {
     }
 
     fn address(&self) -> &str {
-        &self.0.target()
+        self.0.target()
     }
 
     fn is_local(&self) -> bool {
