@@ -49,7 +49,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     set.file.retain(|file| file.package() != DESCRIBED_ONLY);
     keep_chunk_data_opaque(&mut set);
-    let out = root.join("src/generated");
+    let out = std::env::temp_dir().join(format!("reverb-protos-{}", std::process::id()));
+    fs::create_dir_all(&out)?;
     let mut config = prost_build::Config::new();
     config
         .out_dir(&out)
@@ -61,10 +62,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         ])
         .compile_fds(set)?;
     for package in PACKAGES {
-        let path = out.join(format!("{package}.rs"));
-        let code = fs::read_to_string(&path)?;
-        fs::write(&path, format!("{HEADER}{code}"))?;
+        let file = format!("{package}.rs");
+        let code = format!("{HEADER}{}", fs::read_to_string(out.join(&file))?);
+        write_if_changed(&root.join("src/generated").join(file), code.as_bytes())?;
     }
+    fs::remove_dir_all(out)?;
     Ok(())
 }
 
@@ -74,9 +76,13 @@ fn write_descriptors(mut set: FileDescriptorSet, path: &Path) -> Result<(), Box<
     for file in &mut set.file {
         file.source_code_info = None;
     }
-    let bytes = set.encode_to_vec();
-    // Running programs may have the file open, so it is not rewritten if nothing has changed.
-    if fs::read(path).ok().as_ref() != Some(&bytes) {
+    write_if_changed(path, &set.encode_to_vec())
+}
+
+/// Writes a file unless it is up to date. Running programs may read it, and a new time would make
+/// the next build compile everything again.
+fn write_if_changed(path: &Path, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
+    if fs::read(path).ok().as_deref() != Some(bytes) {
         fs::write(path, bytes)?;
     }
     Ok(())
