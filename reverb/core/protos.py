@@ -16,6 +16,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 
 _DESCRIPTORS = pathlib.Path(__file__).parent / "wire" / "proto" / "descriptors.bin"
+# Protobuf makes a class again, under another module, once the last reference is gone.
+_CLASSES: list[type] = []
 _PACKAGES = ("deepmind.reverb", "reverb", "tensorflow", "google.protobuf")
 
 
@@ -33,7 +35,9 @@ def _pool() -> descriptor_pool.DescriptorPool:
 def _name_module(descriptors: Iterable[Descriptor]) -> None:
     """Lets pickle and copy find the classes of messages, also of those that are only in fields."""
     for descriptor in descriptors:
-        message_factory.GetMessageClass(descriptor).__module__ = __name__
+        cls = message_factory.GetMessageClass(descriptor)
+        cls.__module__ = __name__
+        _CLASSES.append(cls)
         _name_module(descriptor.nested_types)
 
 

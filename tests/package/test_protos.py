@@ -107,9 +107,11 @@ def test_a_library_may_register_the_same_names_in_the_default_pool():
 def test_a_message_in_a_field_can_be_pickled_in_a_fresh_process():
     # Its class was made by the field, and no program has named it.
     program = textwrap.dedent("""
-        import pickle
+        import gc, pickle
         from reverb import testing
 
+        testing.table().info
+        gc.collect()
         info = testing.table().info
         assert pickle.loads(pickle.dumps(info)) == info
         print("ok")
