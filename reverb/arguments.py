@@ -18,10 +18,7 @@ def check_at_least_one(argument: str, value: Any) -> int:
       InvalidArgumentError: If it is below 1.
       TypeError: If it is not an integer.
     """
-    value = operator.index(value)
-    if value < 1:
-        raise InvalidArgumentError(f"{argument} must be at least 1, got {value}")
-    return value
+    return _check_at_least(1, argument, value)
 
 
 def check_not_negative(argument: str, value: Any) -> int:
@@ -31,9 +28,13 @@ def check_not_negative(argument: str, value: Any) -> int:
       InvalidArgumentError: If it is below 0.
       TypeError: If it is not an integer.
     """
+    return _check_at_least(0, argument, value)
+
+
+def _check_at_least(limit: int, argument: str, value: Any) -> int:
     value = operator.index(value)
-    if value < 0:
-        raise InvalidArgumentError(f"{argument} must be at least 0, got {value}")
+    if value < limit:
+        raise InvalidArgumentError(f"{argument} must be at least {limit}, got {value}")
     return value
 
 

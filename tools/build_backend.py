@@ -45,7 +45,6 @@ SHIM = ROOT / "reverb" / "tf_ops" / "_reverb_ops.so"
 def build_wheel(*args: Any, **kwargs: Any) -> str:
     """Builds a wheel with both libraries; arguments and result are those of PEP 517."""
     build_shim()
-    # Debug information is five sixths of the native module.
     return maturin.build_wheel(*args, **kwargs)
 
 

@@ -6,7 +6,7 @@ use reverb_data::{
     TableSignature,
 };
 use reverb_wire::convert::table_config::{
-    from_selector, from_signature, to_selector, to_signature,
+    from_selector, from_signature, to_rate_limiter, to_selector, to_signature,
 };
 use reverb_wire::generated as proto;
 
@@ -41,19 +41,13 @@ pub(crate) fn to_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
 ///
 /// `InvalidArgument` that names the invalid setting.
 pub(crate) fn to_config(message: &proto::PriorityTableCheckpoint) -> Result<TableConfig> {
-    let rate_limiter = message.rate_limiter.unwrap_or_default();
     let config = TableConfig {
         name: message.table_name.clone(),
         sampler: selector("sampler", message.sampler.as_ref())?,
         remover: selector("remover", message.remover.as_ref())?,
         max_size: message.max_size,
         max_times_sampled: message.max_times_sampled,
-        rate_limiter: RateLimiterConfig {
-            samples_per_insert: rate_limiter.samples_per_insert,
-            min_size_to_sample: rate_limiter.min_size_to_sample,
-            min_diff: rate_limiter.min_diff,
-            max_diff: rate_limiter.max_diff,
-        },
+        rate_limiter: to_rate_limiter(&message.rate_limiter.unwrap_or_default()),
         signature: message.signature.as_ref().map(to_signature).transpose()?,
         seed: None,
     };

@@ -123,7 +123,7 @@ impl MessageBuilder {
     }
 
     /// Length of the message so far, in bytes.
-    pub fn body_bytes(&self) -> usize {
+    pub fn body_len(&self) -> usize {
         self.closed_bytes + self.tail.len() - FRAME_HEADER_BYTES
     }
 
@@ -140,7 +140,7 @@ impl MessageBuilder {
 
     /// Completes the message.
     pub fn finish(mut self) -> Message {
-        let length = self.body_bytes();
+        let length = self.body_len();
         if !self.tail.is_empty() {
             self.segments.push(Segment::Written(self.tail));
         }
@@ -173,7 +173,7 @@ mod tests {
         builder.put_shared(&large);
         builder.put_shared(&small);
         builder.put_shared(&large);
-        assert_eq!(builder.body_bytes(), 2 + 5000 + 10 + 5000);
+        assert_eq!(builder.body_len(), 2 + 5000 + 10 + 5000);
         let mut message = builder.finish();
         assert_eq!(message.segments.len(), 4);
 

@@ -140,7 +140,7 @@ impl SampleEncoder {
 
     /// The last message, if it is not empty.
     pub fn finish(&mut self) -> Option<Message> {
-        (self.builder.body_bytes() > 0).then(|| self.take())
+        (self.builder.body_len() > 0).then(|| self.take())
     }
 
     fn take(&mut self) -> Message {

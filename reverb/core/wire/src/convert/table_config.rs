@@ -2,12 +2,12 @@
 //! Converts the settings of a table to messages and back.
 
 use prost::Message;
-use reverb_data::{Result, SelectorConfig, TableSignature};
+use reverb_data::{RateLimiterConfig, Result, SelectorConfig, TableSignature};
 
 use super::signature::flatten_signature;
-use crate::generated::KeyDistributionOptions;
 use crate::generated::key_distribution_options::{Distribution, Heap, Prioritized};
 use crate::generated::tensorflow::StructuredValue;
+use crate::generated::{KeyDistributionOptions, RateLimiterCheckpoint};
 
 /// The message of a selector.
 pub fn from_selector(config: SelectorConfig) -> KeyDistributionOptions {
@@ -53,5 +53,15 @@ pub fn to_selector(options: Option<&KeyDistributionOptions>) -> Option<SelectorC
             Some(SelectorConfig::Prioritized { priority_exponent: *priority_exponent })
         }
         Distribution::Heap(Heap { min_heap }) => Some(SelectorConfig::Heap { min_heap: *min_heap }),
+    }
+}
+
+/// The rate limiter that a message describes; its counters are ignored.
+pub fn to_rate_limiter(message: &RateLimiterCheckpoint) -> RateLimiterConfig {
+    RateLimiterConfig {
+        samples_per_insert: message.samples_per_insert,
+        min_size_to_sample: message.min_size_to_sample,
+        min_diff: message.min_diff,
+        max_diff: message.max_diff,
     }
 }

@@ -3,7 +3,7 @@
 
 use reverb_data::{RateLimiterConfig, TableInfo, WorkerTime};
 
-use super::table_config::{from_selector, from_signature};
+use super::table_config::{from_selector, from_signature, to_rate_limiter};
 use crate::generated as proto;
 
 /// The message for a table. Parts with only default values are still present, because clients look
@@ -33,21 +33,17 @@ pub fn from_table_info(info: &TableInfo) -> proto::TableInfo {
 /// The message for a stored table. Values that a checkpoint does not have are 0.
 pub fn from_checkpoint(message: &proto::PriorityTableCheckpoint) -> proto::TableInfo {
     let limiter = message.rate_limiter.unwrap_or_default();
-    let stats = |completed| Some(proto::RateLimiterCallStats { completed });
     proto::TableInfo {
         name: message.table_name.clone(),
         sampler_options: message.sampler,
         remover_options: message.remover,
         max_size: message.max_size,
         current_size: limiter.insert_count - limiter.delete_count,
-        rate_limiter_info: Some(proto::RateLimiterInfo {
-            samples_per_insert: limiter.samples_per_insert,
-            min_diff: limiter.min_diff,
-            max_diff: limiter.max_diff,
-            min_size_to_sample: limiter.min_size_to_sample,
-            insert_stats: stats(limiter.insert_count),
-            sample_stats: stats(limiter.sample_count),
-        }),
+        rate_limiter_info: Some(rate_limiter(
+            &to_rate_limiter(&limiter),
+            limiter.insert_count,
+            limiter.sample_count,
+        )),
         signature: message.signature.clone(),
         max_times_sampled: message.max_times_sampled,
         num_deleted_episodes: message.num_deleted_episodes,
