@@ -69,6 +69,16 @@ NOTEBOOK_ENV := .venvs/tf-$(NOTEBOOK_TF)
 BENCH_ENV := .venvs/tf-agents-2.15
 NOTEBOOK_DONE := $(NOTEBOOK_ENV)/.notebook-tools-done
 
+RELEASE_ENV := .venvs/release
+RELEASE_SETUP := $(RELEASE_ENV)/.setup-done
+RELEASE_RUN := PATH="$(CURDIR)/$(RELEASE_ENV)/bin:$$PATH" $(RELEASE_ENV)/bin/python
+RELEASE_TARGET := $(shell uname -m)-unknown-linux-gnu
+
+# The Pythons that `make test-pythons` tests the wheel with.
+PYTHONS ?= python3.10 python3.13
+PYTHON_SETUPS := $(PYTHONS:%=.venvs/%/.setup-done)
+PYTHON_WHEELS := $(PYTHONS:%=.venvs/%/.wheel-done)
+
 # The library that TensorFlow loads, beside the native module that has the kernels.
 SHIM := reverb/tf_ops/_reverb_ops.so
 SHIM_SOURCES := $(shell find reverb/tf_ops/shim -name '*.rs' -o -name Cargo.toml) Cargo.toml \
@@ -88,7 +98,7 @@ PYTEST := $(PY) -m pytest
 STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional-only \
 	--ignore-disjoint-bases
 
-.PHONY: help setup build release test test-all test-tf lint check fix proto bench demo demo-numpy \
+.PHONY: help setup build release test test-all test-tf test-pythons lint check fix proto bench demo demo-numpy \
 	demo-acme demo-quick notebooks notebooks-quick test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments
 
@@ -99,11 +109,16 @@ setup: $(SETUP_DONE) ## make .venv with everything that building and testing nee
 
 build: $(BUILD_DONE) $(SHIM) ## compile the native module into .venv, optimised, as an editable install
 
-release: setup $(SHIM) ## build wheel and source distribution into dist/ and check them
+# Zig links both libraries with the glibc of manylinux2014, whatever glibc this system has.
+release: $(RELEASE_SETUP) ## build a manylinux2014 wheel and the source distribution into dist/, and check them (Linux)
 	rm -rf dist
-	$(PY) -m maturin build --release --sdist --out dist
+	$(RELEASE_RUN) tools/build_backend.py --target $(RELEASE_TARGET) --glibc 2.17
+	$(RELEASE_RUN) -m maturin sdist --out dist
+	$(RELEASE_RUN) -m maturin build --release --target $(RELEASE_TARGET) --zig \
+		--compatibility manylinux2014 --out dist
 	touch $(WHEEL_DONE)
-	$(PYTEST) --noconftest -m 'not slow' tests/package/test_wheel.py
+	$(RELEASE_RUN) -m auditwheel show dist/*.whl
+	$(RELEASE_RUN) -m pytest --noconftest -m 'not slow' tests/package/test_wheel.py
 
 test: build ## run the tests that a change must pass: Rust and Python, a few minutes
 	$(CARGO_TEST) --lib --bins --tests
@@ -117,7 +132,10 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(MAKE) test-integrations
 
 test-tf: $(TF_WHEELS) ## test the wheel with several TensorFlow releases (TF='2.14 2.19' for others)
-	$(PY) tools/tensorflow_tests.py $(TF:%=.venvs/tf-%) $(if $(TF_TESTS),--tests $(TF_TESTS))
+	$(PY) tools/wheel_tests.py $(TF:%=.venvs/tf-%) $(if $(TF_TESTS),--tests $(TF_TESTS))
+
+test-pythons: $(PYTHON_WHEELS) ## test the wheel with several Pythons, without TensorFlow (PYTHONS='python3.12' for another)
+	$(PY) tools/wheel_tests.py --without-tensorflow $(PYTHONS:%=.venvs/%)
 
 test-integrations: $(INTEGRATIONS:%=.venvs/%/.wheel-done) ## TF-Agents' and Acme's own tests over the wheel (an hour; QUICK=1: minutes)
 	$(PY) tools/integration_tests.py $(if $(QUICK),--quick) $(INTEGRATIONS:%=.venvs/%)
@@ -148,7 +166,9 @@ bench: $(BENCH_ENV)/.wheel-done $(PEER_DONE) ## measure the wheel beside dm-reve
 	$(PY) benchmarks/bench.py --package-python ours=$(BENCH_ENV)/bin/python \
 		--package-python peer=$(PEER)/bin/python $(BENCH)
 
-demo: $(TF_AGENTS_ENV)/.wheel-done ## learn CartPole with TF-Agents; a picture in demo_output/
+# The environment is mostly downloads, so it is made while the compiler works.
+demo: ## learn CartPole with TF-Agents; a picture in demo_output/
+	$(MAKE) --jobs=2 $(TF_AGENTS_ENV)/.wheel-done
 	$(TF_AGENTS_ENV)/bin/python examples/tf_agents_dqn.py $(DEMO)
 
 demo-numpy: build ## learn CartPole with actors, a server and a learner, without TensorFlow
@@ -237,7 +257,7 @@ $(TF_SETUPS): .venvs/tf-%/.setup-done: pyproject.toml tools/requirements.py
 	touch $@
 
 # What the package depends on is there already; only the package itself is exchanged.
-$(TF_WHEELS) $(INTEGRATION_WHEELS): %/.wheel-done: %/.setup-done $(WHEEL_DONE)
+$(TF_WHEELS) $(PYTHON_WHEELS) $(INTEGRATION_WHEELS): %/.wheel-done: %/.setup-done $(WHEEL_DONE)
 	$*/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
 		dist/*.whl
 	touch $@
@@ -250,6 +270,18 @@ $(NOTEBOOK_DONE): $(NOTEBOOK_ENV)/.setup-done
 $(INTEGRATION_SETUPS): .venvs/%/.setup-done: tests/integrations/requirements/%.txt \
 		tests/integrations/set_up.sh
 	tests/integrations/set_up.sh $(@D) $(TF_PYTHON)
+	touch $@
+
+$(PYTHON_SETUPS): .venvs/%/.setup-done: pyproject.toml tools/requirements.py
+	[ -x $(@D)/bin/python ] || $* -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
+		$$($(@D)/bin/python tools/requirements.py pyproject.toml test)
+	touch $@
+
+$(RELEASE_SETUP): pyproject.toml tools/requirements.py
+	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
+		$$($(@D)/bin/python tools/requirements.py pyproject.toml release)
 	touch $@
 
 $(DOCS_DONE): pyproject.toml tools/requirements.py

@@ -3,13 +3,15 @@
 
 Has the hooks of PEP 517 and PEP 660, for `pip install .`, `pip install -e .` and `python -m build`.
 maturin builds one library for the wheel, the native module; the other one, a few kilobytes, must
-exist before. To build only that library:
+exist before. To build only that library, for this system or for an old glibc:
 
     python tools/build_backend.py
+    python tools/build_backend.py --target x86_64-unknown-linux-gnu --glibc 2.17
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import pathlib
 import shutil
@@ -54,13 +56,21 @@ def build_editable(*args: Any, **kwargs: Any) -> str:
     return maturin.build_editable(*args, **kwargs)
 
 
-def build_shim() -> None:
+def build_shim(target: str | None = None, glibc: str | None = None) -> None:
     """Compiles the library that TensorFlow loads and puts it at `SHIM`.
+
+    Args:
+      target: The platform, as Rust names it; by default this one.
+      glibc: The release of glibc to link with, by Zig; needs `target`, cargo-zigbuild and ziglang.
+        By default what the system has.
 
     Raises:
       subprocess.CalledProcessError: If cargo failed; it has printed the reason.
     """
-    command = ["cargo", "build", "--package", "reverb-ops-shim", "--profile", "shim"]
+    command = ["cargo", "build" if glibc is None else "zigbuild"]
+    if target is not None:
+        command += ["--target", target if glibc is None else f"{target}.{glibc}"]
+    command += ["--package", "reverb-ops-shim", "--profile", "shim"]
     messages = subprocess.run(
         [*command, "--message-format", "json-render-diagnostics"],
         cwd=ROOT,
@@ -80,5 +90,13 @@ def build_shim() -> None:
     built.replace(SHIM)
 
 
+def main() -> None:
+    """Builds only the library that TensorFlow loads."""
+    parser = argparse.ArgumentParser(description=build_shim.__doc__.partition("\n")[0])
+    parser.add_argument("--target")
+    parser.add_argument("--glibc")
+    build_shim(**vars(parser.parse_args()))
+
+
 if __name__ == "__main__":
-    build_shim()
+    main()

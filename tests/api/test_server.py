@@ -137,7 +137,7 @@ def test_a_dropped_server_stops():
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
-def test_stop_wakes_who_waits_for_a_sample():
+def test_stop_ends_a_call_that_waits_for_a_sample():
     with reverb.Server([testing.table()]) as server:
         client = reverb.Client(f"localhost:{server.port}", connect_timeout_s=0.5)
         client.server_info()

@@ -217,7 +217,7 @@ class TestStop:
         client.server.stop()
         with contextlib.suppress(ReverbError):
             assert call.result() != first
-        # It was given up, or it was finished while the client had been told to go.
+        # It was aborted, or it was finished while the client was being disconnected.
         assert len(names(root)) == 1
         assert num_items(root) == MANY
 

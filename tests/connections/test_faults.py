@@ -229,7 +229,7 @@ WAITING = {
 }
 
 
-def test_a_server_that_stops_wakes_who_waits(path, connect, background, until):
+def test_a_server_that_stops_ends_the_calls_that_wait(path, connect, background, until):
     full, empty = reverb.Table.queue("full", 1), testing.table("empty")
     server = reverb.Server([full, empty])
     client = connect(server, connect_timeout_s=CONNECT_TIMEOUT_S)

@@ -25,7 +25,7 @@ EXPECTED = {
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.CANCELLED,  # By us: some requests ask for more than anybody wants to read.
 }
-# Answers that are read before a stream is given up.
+# Responses that are read before a stream is closed.
 ENOUGH = 5
 
 # No field number, no wire type, ends too early, groups, overlong numbers, nested too deep.

@@ -187,7 +187,10 @@ def test_python_modules_know_only_who_they_may(path):
     assert not too_high
 
 
-@pytest.mark.parametrize("library", ["tf_agents", "acme"])
+ADAPTED = sorted(path.parent.name for path in PACKAGE.glob("adapters/*/__init__.py"))
+
+
+@pytest.mark.parametrize("library", ADAPTED)
 def test_adapters_use_the_public_package_only(library):
     private = {"_moved", "_nests", "arguments", "core", "tf_ops"}
     for path in (PACKAGE / "adapters" / library).rglob("*.py"):

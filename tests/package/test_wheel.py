@@ -7,7 +7,9 @@ Looks at the wheel in `dist/` if there is one; the slow variants build one first
 from __future__ import annotations
 
 import email.parser
+import importlib.util
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -147,6 +149,46 @@ def test_what_tensorflow_loads_needs_three_old_functions_and_exports_nothing(whe
     assert needed == {"getenv", "strlen", "write"}
     # What every library has: the linker's own, needed only where somebody has them ("w").
     assert {kind for kind, _ in symbols} <= {"U", "w"}
+
+
+# ---- The wheel of `make release` ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def old_glibc(wheel):
+    """The release of glibc that the wheel's tag promises to be enough, as `(2, 17)`."""
+    tag = re.search(r"manylinux_(\d+)_(\d+)", wheel.name)
+    if tag is None:
+        pytest.skip("the wheel is for this system's glibc; `make release` builds one for manylinux")
+    return int(tag[1]), int(tag[2])
+
+
+@pytest.mark.parametrize("library", ["reverb/core/_native.abi3.so", SHIM])
+def test_no_library_needs_a_newer_glibc_than_the_tag_says(wheel, old_glibc, library, tmp_path):
+    elf = pytest.importorskip("elftools.elf.elffile", reason="`make release` has pyelftools")
+    with zipfile.ZipFile(wheel) as archive:
+        path = archive.extract(library, tmp_path)
+    with open(path, "rb") as file:
+        needed = {
+            version.name
+            for _, versions in elf.ELFFile(file).get_section_by_name(".gnu.version_r").iter_versions()
+            for version in versions
+        }
+    releases = {tuple(map(int, name[6:].split("."))) for name in needed if name[:6] == "GLIBC_"}
+    assert releases, needed
+    assert max(releases) <= old_glibc
+
+
+def test_auditwheel_agrees_with_the_tag(wheel, old_glibc):
+    if importlib.util.find_spec("auditwheel") is None:
+        pytest.skip("auditwheel is not installed; `make release` has it")
+    told = subprocess.run(
+        [sys.executable, "-m", "auditwheel", "show", wheel],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    assert 'following platform tag: "manylinux_{}_{}_'.format(*old_glibc) in " ".join(told.split())
 
 
 def test_wheel_holds_every_python_file_of_the_package(names):

@@ -44,6 +44,8 @@ def in_sampler_order(samples: Iterator[Any], sampler_options: Any) -> Iterator[A
         return samples
     if kind == "lifo":
         return reversed(list(samples))
+    if kind != "heap":
+        raise NotImplementedError(f"the order of items for the deterministic selector {kind!r}")
     sign = 1.0 if sampler_options.heap.min_heap else -1.0
     # A stable sort: of equal priorities, the older item comes first, as in the heap.
     return iter(sorted(samples, key=lambda sample: sign * float(sample.info.priority)))

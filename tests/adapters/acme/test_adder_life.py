@@ -295,6 +295,9 @@ def test_a_timeout_of_0_does_not_wait(serve_tables):
             adder.add(np.float32(0), MID)
         with pytest.raises(DeadlineExceededError):
             give_up(adder)
+        # One that is not closed waits when it is deleted.
+        with contextlib.suppress(DeadlineExceededError):
+            adder.close(0)
 
 
 def test_add_waits_while_too_many_items_are_in_flight(serve_tables, background):

@@ -48,13 +48,13 @@ class Model:
             self.insert(key, priority)
 
     def update(self, priorities: dict[int, float]) -> None:
-        """New priorities; keys that are gone are passed over."""
+        """New priorities; keys that are gone are ignored."""
         for key, priority in priorities.items():
             if key in self.items:
                 self.items[key][0] = priority
 
     def delete(self, keys: list[int]) -> None:
-        """Deletes items; keys that are gone are passed over."""
+        """Deletes items; keys that are gone are ignored."""
         for key in keys:
             if self.items.pop(key, None) is not None:
                 self.deletes += 1

@@ -28,7 +28,7 @@ const MAX_PARKING_TIME: Duration = Duration::from_millis(500);
 
 /// Whether the interpreter is joining its threads, or has joined them.
 static SHUTTING_DOWN: AtomicBool = AtomicBool::new(false);
-/// Whether blocked calls have given up. From then on, calls block only briefly.
+/// Whether blocked calls have been aborted. From then on, calls block only briefly.
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 /// Whether the interpreter is being finalized.
 static FINALIZING: AtomicBool = AtomicBool::new(false);
@@ -148,7 +148,7 @@ impl GracePeriod {
         if self.began.elapsed() < MIN_GRACE_PERIOD {
             return Ok(());
         }
-        Err(Error::cancelled("The interpreter is exiting; the call was given up.")).or_raise()
+        Err(Error::cancelled("The interpreter is exiting; the call was aborted.")).or_raise()
     }
 }
 

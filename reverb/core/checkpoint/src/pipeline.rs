@@ -131,7 +131,7 @@ pub(crate) fn in_order<I: Send, W, O: Send>(
 /// Fails once `cancel` is set.
 pub(crate) fn check(cancel: &AtomicBool) -> Result<()> {
     if cancel.load(Ordering::Relaxed) {
-        return Err(Error::cancelled("The checkpoint was given up: its server is stopping."));
+        return Err(Error::cancelled("The checkpoint was aborted: its server is stopping."));
     }
     Ok(())
 }
@@ -216,6 +216,6 @@ mod tests {
         assert_eq!((seen, outcome.unwrap_err().message()), ((0..50).collect(), "source"));
         let (seen, outcome) = run(None, None, Some(20));
         assert_eq!(seen.len(), 21);
-        assert!(outcome.unwrap_err().message().contains("given up"));
+        assert!(outcome.unwrap_err().message().contains("aborted"));
     }
 }

@@ -118,7 +118,7 @@ impl Error {
         Self::new(ErrorKind::Unimplemented, message)
     }
 
-    /// The server at `address` cannot be reached.
+    /// A server cannot be reached.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unavailable, message)
     }

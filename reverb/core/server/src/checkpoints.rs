@@ -166,7 +166,7 @@ impl Checkpoints {
                 return;
             }
             if start.elapsed() >= limit {
-                return log::warn!("the server stops while a checkpoint is given up");
+                return log::warn!("the server stops; the checkpoint in progress is aborted");
             }
             std::thread::sleep(END_POLL);
         }

@@ -112,8 +112,8 @@ impl Transport for GrpcTransport {
                 self.0.unary_to_one(methods::CHECKPOINT_STATUS, &CheckpointStatusRequest {}).await;
             answer.map_err(|error| match error.kind() {
                 ErrorKind::Unimplemented => Error::unimplemented(format!(
-                    "The server at {} does not tell about its checkpoints: it is a server of \
-                     dm-reverb, or of an older release of this package.",
+                    "The server at {} does not report the state of its checkpoints: it is a \
+                     server of dm-reverb, or of an older release of this package.",
                     self.0.target()
                 )),
                 _ => error,

@@ -177,7 +177,7 @@ fn request(connection: &Connection, path: &str) -> Result<Request<()>> {
         .build();
     let uri = uri.map_err(|error| {
         Error::invalid_argument(format!(
-            "{} is no address of a server: {error}.",
+            "{} is not an address of a server: {error}.",
             connection.authority
         ))
     })?;
@@ -297,7 +297,7 @@ impl Reply {
         }
         if !response.status().is_success() {
             let error = Status::from_http(response.status()).into_error();
-            let context = format!("No server of ours is at {}", self.peer);
+            let context = format!("There is no gRPC server at {}", self.peer);
             return Err(error.map(|error| error.context(&context)));
         }
         let compression = Compression::from_headers(response.headers()).map_err(Some)?;

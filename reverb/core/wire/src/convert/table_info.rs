@@ -48,7 +48,8 @@ pub fn from_checkpoint(message: &proto::PriorityTableCheckpoint) -> proto::Table
         max_times_sampled: message.max_times_sampled,
         num_deleted_episodes: message.num_deleted_episodes,
         num_unique_samples: message.num_unique_samples,
-        ..proto::TableInfo::default()
+        num_episodes: 0,
+        table_worker_time: None,
     }
 }
 

@@ -124,7 +124,7 @@ async fn dropping_a_blocked_writer_does_not_wait() {
     assert!(dropped.elapsed() < Duration::from_secs(1));
     assert_eq!(queue.num_pending(), 1, "it is still being tried");
     flush_and_close(Arc::clone(&queue), Duration::from_millis(20)).await;
-    assert_eq!(queue.num_pending(), 0, "and given up after a while");
+    assert_eq!(queue.num_pending(), 0, "and it is dropped after a while");
     assert_eq!(queue.check().unwrap_err().kind(), ErrorKind::FailedPrecondition);
 }
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the TensorFlow tests against the installed wheel in several environments.
+"""Runs tests against the installed wheel in several environments.
 
-    python tools/tensorflow_tests.py .venvs/tf-2.15 .venvs/tf-2.21
-    python tools/tensorflow_tests.py .venvs/tf-2.15 --tests tests/with_tensorflow/test_tf_client.py
+    python tools/wheel_tests.py .venvs/tf-2.15 .venvs/tf-2.21
+    python tools/wheel_tests.py .venvs/tf-2.15 --tests tests/with_tensorflow/test_tf_client.py
+    python tools/wheel_tests.py .venvs/python3.13 --without-tensorflow
 
-Prints a table. Fails if a test failed, or if no TensorFlow test passed, in one of them.
+Runs the tests that concern TensorFlow, or all without it. Prints a table. Fails if a test failed in
+one of the environments, or if no test of TensorFlow passed where there has to be one.
 """
 
 from __future__ import annotations
@@ -43,12 +45,18 @@ def main() -> int:
     """Returns 0 if the tests passed in all environments."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("environments", nargs="+", type=pathlib.Path)
-    parser.add_argument("--tests", nargs="+", help="instead of all that concern TensorFlow")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--tests", nargs="+", help="instead of all that concern TensorFlow")
+    which.add_argument(
+        "--without-tensorflow", action="store_true", help="all tests, in environments without it"
+    )
     parser.add_argument("--inside", type=pathlib.Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inside:
         return run_inside(arguments.inside, arguments.tests)
     tests = arguments.tests or [TENSORFLOW_TESTS, VECTORS, *GENERAL_TESTS]
+    if arguments.without_tensorflow:
+        tests = ["tests"]
     rows = [run_in(environment, tests) for environment in arguments.environments]
     print_table(rows)
     complaints = [
@@ -79,7 +87,7 @@ def run_in(environment: pathlib.Path, tests: list[str]) -> dict[str, Any]:
     row["seconds"] = round(time.monotonic() - started)
     if status != 0:
         row["complaint"] = f"failed with status {status}"
-    elif any("tensorflow" in test for test in tests) and row["passed_with_tensorflow"] == 0:
+    elif TENSORFLOW_TESTS in tests and row["passed_with_tensorflow"] == 0:
         row["complaint"] = "no test of TensorFlow passed"
     return row
 
@@ -88,7 +96,6 @@ def run_inside(result: pathlib.Path, tests: list[str]) -> int:
     """Runs the tests in this process, whose interpreter is that of the environment."""
     import numpy as np
     import pytest
-    import tensorflow as tf
 
     import reverb
 
@@ -100,12 +107,21 @@ def run_inside(result: pathlib.Path, tests: list[str]) -> int:
     options = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-p", "no:cacheprovider"]
     status = pytest.main([*options, "-m", "not slow and not conformance", *paths], plugins=[tally])
     versions = {
-        "TensorFlow": tf.__version__,
+        "TensorFlow": tensorflow_version(),
         "Python": platform.python_version(),
         "NumPy": np.__version__,
     }
     result.write_text(json.dumps(versions | tally.counts()), encoding="utf-8")
     return int(status)
+
+
+def tensorflow_version() -> str:
+    """Returns the version of the environment's TensorFlow, or "none"."""
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError:
+        return "none"
+    return tf.__version__
 
 
 class Tally:
