@@ -168,12 +168,9 @@ def test_no_library_needs_a_newer_glibc_than_the_tag_says(wheel, old_glibc, libr
     elf = pytest.importorskip("elftools.elf.elffile", reason="`make release` has pyelftools")
     with zipfile.ZipFile(wheel) as archive:
         path = archive.extract(library, tmp_path)
-    with open(path, "rb") as file:
-        needed = {
-            version.name
-            for _, versions in elf.ELFFile(file).get_section_by_name(".gnu.version_r").iter_versions()
-            for version in versions
-        }
+    with pathlib.Path(path).open("rb") as file:
+        section = elf.ELFFile(file).get_section_by_name(".gnu.version_r")
+        needed = {version.name for _, versions in section.iter_versions() for version in versions}
     releases = {tuple(map(int, name[6:].split("."))) for name in needed if name[:6] == "GLIBC_"}
     assert releases, needed
     assert max(releases) <= old_glibc

@@ -7,7 +7,9 @@ import tensorflow as tf
 from reverb import errors
 from reverb.tf_ops.eager_errors import as_tensorflow_errors
 
-CLASSES = [kind for kind in errors.ReverbError.__subclasses__() if kind.__module__ == errors.__name__]
+CLASSES = [
+    kind for kind in errors.ReverbError.__subclasses__() if kind.__module__ == errors.__name__
+]
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
