@@ -110,7 +110,7 @@ setup: $(SETUP_DONE) ## make .venv with everything that building and testing nee
 build: $(BUILD_DONE) $(SHIM) ## compile the native module into .venv, optimised, as an editable install
 
 # Zig links both libraries with the glibc of manylinux2014, whatever glibc this system has.
-release: $(RELEASE_SETUP) ## build a manylinux2014 wheel and the source distribution into dist/, and check them (Linux)
+release: setup $(RELEASE_SETUP) ## build a manylinux2014 wheel and the source distribution into dist/, and check them (Linux)
 	rm -rf dist
 	$(RELEASE_RUN) tools/build_backend.py --target $(RELEASE_TARGET) --glibc 2.17
 	$(RELEASE_RUN) -m maturin sdist --out dist

@@ -63,12 +63,21 @@ CALLS = {
 WRITERS = {
     "insert": lambda client: client.insert([1], {"table": 1.0}),
     "insert_batch": lambda client: client.insert_batch([np.arange(2)], {"table": np.ones(2)}),
-    "trajectory": trajectory,
-    "batched": batched,
-    "sequence": sequence,
-    "structured": structured,
-    "legacy": legacy,
+    "trajectory_writer": trajectory,
+    "batched_trajectory_writer": batched,
+    "sequence_writer": sequence,
+    "structured_writer": structured,
+    "writer": legacy,
 }
+
+
+def test_every_call_of_a_client_is_tried():
+    methods = {
+        name
+        for name in dir(reverb.Client)
+        if name[0] != "_" and callable(getattr(reverb.Client, name))
+    }
+    assert methods == {*CALLS, *WRITERS}
 
 
 @pytest.mark.parametrize("code", KINDS, ids=lambda code: code.name)

@@ -22,7 +22,7 @@ pub mod server_reflection_request {
         FileContainingExtension(super::ExtensionRequest),
         #[prost(string, tag = "6")]
         AllExtensionNumbersOfType(::prost::alloc::string::String),
-        /// What is asked for does not matter.
+        /// The value is ignored.
         #[prost(string, tag = "7")]
         ListServices(::prost::alloc::string::String),
     }
@@ -61,7 +61,7 @@ pub mod server_reflection_response {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FileDescriptorResponse {
-    /// Serialized `google.protobuf.FileDescriptorProto`s: the file that was asked for, then those it needs.
+    /// Serialized `google.protobuf.FileDescriptorProto`s: the requested file, then those it imports.
     #[prost(bytes = "bytes", repeated, tag = "1")]
     pub file_descriptor_proto: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
 }
@@ -85,7 +85,7 @@ pub struct ServiceResponse {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ErrorResponse {
-    /// A code of gRPC.
+    /// A status code of gRPC.
     #[prost(int32, tag = "1")]
     pub error_code: i32,
     #[prost(string, tag = "2")]

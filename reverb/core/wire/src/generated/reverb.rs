@@ -4,9 +4,9 @@
 pub struct ScanRequest {
     #[prost(string, tag = "1")]
     pub table: ::prost::alloc::string::String,
-    /// How much the reader keeps of the chunks that came last, in bytes of their payloads plus 256 each. A sample may
-    /// refer to any chunk that is kept while it comes in; what exceeds the limit is forgotten after each sample. With 0,
-    /// every sample comes with all its chunks.
+    /// How many bytes of the last chunks the reader keeps: their payloads, plus 256 for each. A sample
+    /// may refer to any chunk that the reader keeps; after each sample the oldest chunks beyond the
+    /// limit are dropped. With 0, every sample comes with all its chunks.
     #[prost(int64, tag = "2")]
     pub kept_chunk_bytes: i64,
 }
@@ -30,17 +30,17 @@ pub struct CheckpointStatusResponse {
     pub latest_saved_at_ns: i64,
     #[prost(double, tag = "7")]
     pub latest_duration_s: f64,
-    /// How long all tables were locked together.
+    /// How long all tables were locked at the same time.
     #[prost(double, tag = "8")]
     pub latest_pause_ms: f64,
-    /// Why the last one failed; empty if it did not.
+    /// Why the last save failed; empty if it did not.
     #[prost(string, tag = "9")]
     pub latest_error: ::prost::alloc::string::String,
     #[prost(int64, tag = "10")]
     pub num_saved: i64,
     #[prost(int64, tag = "11")]
     pub num_failed: i64,
-    /// What the server was started from; empty if it started with empty tables.
+    /// The checkpoint that was loaded; empty if the server started with empty tables.
     #[prost(string, tag = "12")]
     pub restored_from: ::prost::alloc::string::String,
 }

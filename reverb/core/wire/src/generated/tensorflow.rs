@@ -168,7 +168,8 @@ pub mod resource_handle_proto {
         pub shape: ::core::option::Option<super::TensorShapeProto>,
     }
 }
-/// A tensor. Inside chunks only the first, second and fourth field are written; readers accept `string_val` too.
+/// A tensor. Inside chunks only the first, second and fourth field are written; readers accept
+/// `string_val` too.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TensorProto {
     #[prost(enumeration = "DataType", tag = "1")]
