@@ -48,7 +48,9 @@ class Worker:
 
     def __init__(self, package: str, python: str, program: pathlib.Path = _PROGRAM) -> None:
         self.package = package
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        # Its own directory is on its path, and nothing of ours.
+        hidden = ("PYTHONPATH", "PYTHONSAFEPATH")
+        environment = {name: value for name, value in os.environ.items() if name not in hidden}
         environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - it lives as long as the process
         self._process = subprocess.Popen(

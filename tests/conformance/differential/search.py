@@ -32,7 +32,10 @@ def random_program(seed: int, number: int) -> dict[str, Any]:
     def test(program: dict[str, Any]) -> None:
         made.append(program)
 
-    test.hypothesis.fuzz_one_input(random.Random(f"{seed} {number}").randbytes(_RANDOM_BYTES))
+    generator = random.Random(f"{seed} {number}")
+    # Some bytes make no program.
+    while not made:
+        test.hypothesis.fuzz_one_input(generator.randbytes(_RANDOM_BYTES))
     return made[0]
 
 

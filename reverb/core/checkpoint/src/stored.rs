@@ -90,8 +90,9 @@ impl Stored {
         if is_complete(path)? {
             return Self::read(path.to_owned());
         }
-        for attempt in 1.. {
-            let Some(found) = latest(path, name)? else { break };
+        for attempt in 1..=ATTEMPTS {
+            // A listing can miss the checkpoint that replaces the one it finds, so it is repeated.
+            let Some(found) = latest(path, name)? else { continue };
             match Self::read(found.clone()) {
                 Err(error) if attempt < ATTEMPTS && is_gone(&found) => drop(error),
                 read => return read,
