@@ -168,9 +168,9 @@ impl Client {
             .iter()
             .map(|(table, priority)| Ok((table.extract()?, priority.extract()?)))
             .collect::<PyResult<_>>()?;
-        let insertion = wait(py, self.core().start_insert())?;
+        let mut insertion = wait(py, self.core().start_insert())?;
         let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
-        insertion.add(all_values(&mut parsed)?, &priorities).or_raise()?;
+        insertion.add(&all_values(&mut parsed)?, &priorities).or_raise()?;
         wait(py, insertion.finish())
     }
 
@@ -186,7 +186,7 @@ impl Client {
             let priorities: PyReadonlyArray1<'_, f64> = priorities.extract()?;
             tables.push((table.extract()?, priorities.as_array().to_vec()));
         }
-        let insertion = wait(py, self.core().start_insert())?;
+        let mut insertion = wait(py, self.core().start_insert())?;
         let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
         insertion.add_batch(&all_values(&mut parsed)?, &tables).or_raise()?;
         wait(py, insertion.finish())

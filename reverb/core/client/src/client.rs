@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use crate::sampler::batch::Batch;
 use crate::sampler::cursor::SampleCursor;
 use crate::session::{Connector, Session, Signatures};
-use crate::writer::insertion::{IdleWriters, Insertion};
+use crate::writer::insertion::{IdleStreams, Insertion};
 
 /// A client of one server address. Safe to share between threads.
 ///
@@ -20,7 +20,7 @@ use crate::writer::insertion::{IdleWriters, Insertion};
 #[derive(Debug)]
 pub struct Client {
     session: Arc<Session>,
-    idle_writers: Arc<IdleWriters>,
+    idle_streams: Arc<IdleStreams>,
 }
 
 impl Client {
@@ -33,7 +33,7 @@ impl Client {
         runtime: Handle,
     ) -> Self {
         let session = Session::new(address, connector, connect_timeout, runtime);
-        Self { session: Arc::new(session), idle_writers: Arc::default() }
+        Self { session: Arc::new(session), idle_streams: Arc::default() }
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -73,12 +73,12 @@ impl Client {
         self.session.signatures().await
     }
 
-    /// Starts an insert of single steps, with an idle writer or a new one.
+    /// Starts an insert of single steps, with an idle stream or a new one.
     ///
     /// Waits for the signatures of the server's tables the first time, and again if the server may
     /// have been replaced.
     pub async fn start_insert(&self) -> Result<Insertion> {
-        Insertion::start(&self.session, &self.idle_writers).await
+        Insertion::start(&self.session, &self.idle_streams).await
     }
 
     /// Deletes items, then updates priorities. Unknown keys are ignored.

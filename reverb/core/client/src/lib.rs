@@ -15,6 +15,7 @@ mod writer;
 
 pub use client::Client;
 pub use sampler::batch::{Batch, BatchColumn, ColumnPlan};
+pub use sampler::copy_plan::CopyPlans;
 pub use sampler::cursor::SampleCursor;
 pub use sampler::parallel::{Sampler, SamplerOptions, TakeOutcome};
 pub use sampler::scan::ScanCursor;

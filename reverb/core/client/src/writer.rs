@@ -3,7 +3,8 @@
 //!
 //! `cell` stores single values, `lane` the history of one environment, `item` a pending item.
 //! `item_queue` checks items, and `send_queue` encodes and streams them in the background.
-//! `trajectory`, `batched`, `sequence`, `legacy` and `insertion` are the writers.
+//! `trajectory`, `batched`, `sequence` and `legacy` are the writers. `insertion` needs none of it:
+//! it encodes single steps (`rows`) and sends them itself.
 
 pub(crate) mod batched;
 pub(crate) mod cell;
@@ -12,8 +13,10 @@ pub(crate) mod item;
 pub(crate) mod item_queue;
 pub(crate) mod lane;
 pub(crate) mod legacy;
+mod rows;
 pub(crate) mod send_queue;
 pub(crate) mod sequence;
+mod signatures;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod trajectory;

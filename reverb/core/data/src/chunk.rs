@@ -52,7 +52,15 @@ impl Chunk {
         Self(ThinArc::from_header_and_slice(header, &[]))
     }
 
-    /// A chunk whose payload is copied.
+    /// A chunk whose payload is copied, next to its header or into a buffer of its own.
+    pub fn from_payload(key: u64, range: SequenceRange, delta: bool, data: &[u8]) -> Self {
+        if data.len() <= MAX_INLINE_BYTES {
+            return Self::from_slice(key, range, delta, data);
+        }
+        Self::new(key, range, delta, Bytes::copy_from_slice(data))
+    }
+
+    /// A chunk whose payload is copied next to its header.
     pub fn from_slice(key: u64, range: SequenceRange, delta: bool, data: &[u8]) -> Self {
         Self(ThinArc::from_header_and_slice(Header { key, range, delta, shared: None }, data))
     }

@@ -27,6 +27,11 @@ const MIN_SAVING_DIVISOR: usize = 8;
 /// No snappy element yields more than 64 bytes from 2, so larger claimed lengths are false.
 const MAX_EXPANSION: usize = 32;
 
+/// Whether a content of this size is stored as it is, whatever its bytes.
+pub fn is_never_compressed(num_bytes: usize) -> bool {
+    num_bytes < MIN_COMPRESSIBLE_BYTES
+}
+
 struct Scratch {
     encoder: snap::raw::Encoder,
     compressed: Vec<u8>,
@@ -115,7 +120,7 @@ fn put_dtype_and_shape(out: &mut Vec<u8>, dtype: DType, shape: &[usize]) {
 
 fn compress_if_it_pays<'s>(scratch: &'s mut Scratch, bytes: &[u8]) -> Option<&'s [u8]> {
     // Snappy lengths are u32; a larger tensor is stored uncompressed.
-    if bytes.len() < MIN_COMPRESSIBLE_BYTES || bytes.len() >= u32::MAX as usize / 2 {
+    if is_never_compressed(bytes.len()) || bytes.len() >= u32::MAX as usize / 2 {
         return None;
     }
     let limit = |len: usize| len - len / MIN_SAVING_DIVISOR;
@@ -220,11 +225,18 @@ impl<'a> TensorView<'a> {
 
     /// Whether some rows can be copied without decoding the others.
     pub fn has_rows_in_place(&self) -> bool {
-        match &self.content {
-            Content::Packed(block) => {
-                self.delta_width().is_none() && literal::body(block).is_some()
-            }
-            Content::StringValues(_) => false,
+        self.stored_as_is().is_some()
+    }
+
+    /// The elements of all rows, if they are of a fixed size and stored as they are.
+    pub fn values_in_place(&self) -> Option<&'a [u8]> {
+        if self.dtype == DType::String { None } else { self.stored_as_is() }
+    }
+
+    fn stored_as_is(&self) -> Option<&'a [u8]> {
+        match self.content {
+            Content::Packed(block) if self.delta_width().is_none() => literal::body(block),
+            _ => None,
         }
     }
 

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod chunk;
+mod chunk_layout;
 pub mod codec;
 mod delta;
 pub mod dtype;
@@ -23,6 +24,7 @@ mod tensor_memo;
 pub mod trajectory;
 
 pub use chunk::{Chunk, ChunkBuilder, SequenceRange};
+pub use chunk_layout::ChunkLayout;
 pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
 pub use item::{NewItem, Sampled, StoredItem};

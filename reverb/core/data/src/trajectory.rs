@@ -111,6 +111,24 @@ impl Trajectory {
         })
     }
 
+    /// Its columns as they are stored. Trajectories with equal ones have the same columns, of the
+    /// same steps of the same tensors, each of its own chunks.
+    pub fn stored_columns(&self) -> &[u8] {
+        &self.0.slice
+    }
+
+    /// The same slices of another chunk.
+    ///
+    /// # Panics
+    ///
+    /// If this trajectory has several chunks.
+    #[must_use]
+    pub fn with_chunk(&self, chunk: Chunk) -> Self {
+        assert_eq!(self.chunks().len(), 1, "only a single chunk can be replaced");
+        let header = Header { chunks: Chunks::One(chunk), num_columns: self.header().num_columns };
+        Self(ThinArc::from_header_and_slice(header, &self.0.slice))
+    }
+
     /// Encoded bytes of all its chunks.
     pub fn chunk_bytes(&self) -> usize {
         self.chunks().iter().map(|chunk| chunk.data().len()).sum()

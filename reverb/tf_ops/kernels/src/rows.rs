@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use reverb_client::ColumnPlan;
+use reverb_client::{ColumnPlan, CopyPlans};
 use reverb_data::tensor::shape_text;
 use reverb_data::trajectory::Column;
 use reverb_data::{DType, Error, Result, Sampled, Shape, Signature, Tensor, Trajectory};
@@ -241,12 +241,17 @@ impl Rows {
         let Some(first) = samples.first() else { return Self::none(specs) };
         let mut columns = Columns::new(&first.trajectory, specs, samples.len())?;
         let mut infos = Infos::with_capacity(samples.len());
+        let mut plans = CopyPlans::default();
         for (row, sampled) in samples.iter().enumerate() {
-            if let Some(misfit) = columns.put(row, &sampled.trajectory)? {
-                if exact {
-                    return Err(misfit.into());
+            let trajectory = &sampled.trajectory;
+            if !plans.copy(trajectory, |i, at, values| columns.put_values(i, row, at, values)) {
+                if let Some(misfit) = columns.put(row, trajectory)? {
+                    if exact {
+                        return Err(misfit.into());
+                    }
+                    break;
                 }
-                break;
+                plans.learn(trajectory);
             }
             infos.push(sampled, 1);
         }
@@ -295,6 +300,16 @@ impl Columns {
             }
         }
         Ok(None)
+    }
+
+    /// Writes the values of a column of an item that has the planned shapes.
+    #[inline]
+    fn put_values(&mut self, index: usize, row: usize, at: usize, values: &[u8]) {
+        let (plan, ColumnData::Bytes(output)) = &mut self.0[index] else {
+            unreachable!("strings have no layout")
+        };
+        let begin = row * plan.item_bytes + at;
+        output.bytes_mut()[begin..begin + values.len()].copy_from_slice(values);
     }
 
     /// The first `rows` rows.

@@ -5,6 +5,8 @@ use reverb_data::stacking::{different_columns, different_shapes};
 use reverb_data::trajectory::Column;
 use reverb_data::{DType, Error, Result, Sampled, Shape, Tensor, TensorData, Trajectory};
 
+use crate::sampler::copy_plan::CopyPlans;
+
 /// One column of a batch, shape `[B, T, ...]`, or `[B, ...]` for squeezed columns.
 pub type BatchColumn = Tensor;
 
@@ -38,14 +40,19 @@ impl Batch {
         for column in first.trajectory.columns() {
             columns.push(ColumnBuffer::new(&first.trajectory, &column, samples.len())?);
         }
+        let mut plans = CopyPlans::default();
         for (row, sampled) in samples.iter().enumerate() {
             let trajectory = &sampled.trajectory;
+            if plans.copy(trajectory, |i, at, values| columns[i].put_values(row, at, values)) {
+                continue;
+            }
             if trajectory.num_columns() != columns.len() {
                 return Err(different_columns(columns.len(), trajectory.num_columns()));
             }
             for (i, (buffer, column)) in columns.iter_mut().zip(trajectory.columns()).enumerate() {
                 buffer.put(i, row, trajectory, &column)?;
             }
+            plans.learn(trajectory);
         }
         Ok(Self {
             keys: samples.iter().map(|s| s.key).collect(),
@@ -204,6 +211,16 @@ impl ColumnBuffer {
             TensorData::Strings(strings) => plan.append_strings(trajectory, column, strings)?,
         };
         if fits { Ok(()) } else { Err(plan.mismatch(index, trajectory, column)) }
+    }
+
+    /// Writes the values of an item that has the planned shape.
+    #[inline]
+    fn put_values(&mut self, row: usize, at: usize, values: &[u8]) {
+        let TensorData::Bytes(bytes) = &mut self.data else {
+            unreachable!("strings have no layout")
+        };
+        let begin = row * self.plan.item_bytes + at;
+        bytes[begin..begin + values.len()].copy_from_slice(values);
     }
 
     fn finish(self) -> Tensor {

@@ -107,7 +107,7 @@ impl SampleCursor {
         if self.ready.is_empty() && (self.outstanding > 0 || self.unrequested > 0) {
             self.fetch().await?;
         }
-        Ok(self.ready.drain(..).collect())
+        Ok(std::mem::take(&mut self.ready).into())
     }
 
     /// Returns the stream for the next reader, if nothing is outstanding.
@@ -153,12 +153,14 @@ impl SampleCursor {
                     self.may_be_stale = false;
                     self.backoff.answered();
                     self.outstanding = self.outstanding.saturating_sub(samples.len());
-                    let bytes: usize = samples.iter().map(|s| s.trajectory.chunk_bytes()).sum();
-                    let fitting = MAX_BATCH_BYTES / (bytes / samples.len().max(1)).max(1);
-                    self.batch = self.batch.min(fitting.max(1));
+                    if self.unrequested > 0 {
+                        let bytes: usize = samples.iter().map(|s| s.trajectory.chunk_bytes()).sum();
+                        let fitting = MAX_BATCH_BYTES / (bytes / samples.len().max(1)).max(1);
+                        self.batch = self.batch.min(fitting.max(1));
+                    }
                     self.refill_at =
                         if samples.len() < MIN_OVERLAP { 0 } else { samples.len() / 2 };
-                    self.ready.extend(samples);
+                    self.ready = samples.into();
                 }
                 Err(error) => {
                     // Outstanding items are requested again.

@@ -1,54 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Inserts of single steps: each step becomes one item in every table.
+//!
+//! The steps are encoded and sent by the caller, in a few large messages, on a stream that stays
+//! open for the next insert. No task and no history is needed, unlike for the writers.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use reverb_data::tensor::shape_text;
-use reverb_data::{Error, Result};
+use reverb_data::{DType, Error, KeyGenerator, NewItem, Result, SequenceRange, Trajectory};
+use reverb_wire::transport::{InsertBatch, InsertStream, stream_ended};
 
 use super::cell::CellValue;
-use super::legacy::{LegacyOptions, LegacyWriter};
-use crate::session::Session;
+use super::rows::{RowEncoder, encode_step};
+use super::signatures::{check_steps, unknown_table};
+use crate::retry::Backoff;
+use crate::session::{Session, Signatures};
 
-/// Maximum number of idle writers.
+/// Maximum number of idle streams.
 const MAX_IDLE: usize = 8;
+/// A message is sent when its chunks reach this size, to bound the memory of both sides.
+const MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+/// Maximum number of items in one message.
+const MESSAGE_ITEMS: usize = 1024;
 
-/// Open writers of single steps with nothing to send.
+/// Open streams with nothing in flight.
 #[derive(Debug, Default)]
-pub(crate) struct IdleWriters(Mutex<Vec<LegacyWriter>>);
+pub(crate) struct IdleStreams(Mutex<Vec<Inserter>>);
 
-/// An insert of single steps. It owns a writer until all items are confirmed.
+/// What one insert needs, kept for the next.
+struct Inserter {
+    /// `None` before the first insert.
+    stream: Option<InsertStream>,
+    is_local: bool,
+    /// The signatures that items are checked against.
+    signatures: Arc<Signatures>,
+    keys: KeyGenerator,
+}
+
+/// An insert of single steps.
 ///
 /// Adding steps never waits and copies the values, so a binding needs to lend its memory only for
 /// the call. If adding fails, no item is created.
 #[derive(Debug)]
 pub struct Insertion {
-    writer: LegacyWriter,
+    inserter: Inserter,
     session: Arc<Session>,
-    idle: Arc<IdleWriters>,
+    idle: Arc<IdleStreams>,
+    episode_id: u64,
+    num_steps: i32,
+    /// The items in order; those of one step share a trajectory.
+    items: Vec<NewItem>,
 }
 
 impl Insertion {
-    /// Takes an idle writer, or makes one.
+    /// Takes an idle stream, or opens one later.
     ///
-    /// A writer keeps the signatures that it was made with. They are fetched again if the server
+    /// A stream keeps the signatures that it was made with. They are fetched again if the server
     /// may have been replaced by one with other tables.
-    pub(crate) async fn start(session: &Arc<Session>, idle: &Arc<IdleWriters>) -> Result<Self> {
+    pub(crate) async fn start(session: &Arc<Session>, idle: &Arc<IdleStreams>) -> Result<Self> {
         let several = session.has_several_servers();
-        let writer = idle.0.lock().pop();
-        let writer = writer.filter(|writer| !several && !writer.queue().send_queue().was_lost());
+        let inserter = idle.0.lock().pop().filter(|inserter| !several && !inserter.was_lost());
         // In process, there is no connection that breaks when a server is replaced, but asking is
-        // cheap. With several servers, the new writer asks the next one in turn.
-        let may_be_another = writer.is_none() && !several;
+        // cheap. With several servers, the new stream asks the next one in turn.
+        let may_be_another = inserter.is_none() && !several;
         if may_be_another || session.transport()?.is_local() {
             session.server_info().await?;
         }
-        let writer = match writer.filter(|writer| session.is_current(writer.signatures())) {
-            Some(writer) => writer,
-            None => new_writer(session).await?,
+        let current = inserter.filter(|inserter| session.is_current(&inserter.signatures));
+        let mut inserter = match current {
+            Some(inserter) => inserter,
+            None => Inserter {
+                stream: None,
+                is_local: false,
+                signatures: session.signatures().await?,
+                keys: KeyGenerator::new(),
+            },
         };
-        Ok(Self { writer, session: Arc::clone(session), idle: Arc::clone(idle) })
+        let episode_id = inserter.keys.next_key();
+        let (session, idle) = (Arc::clone(session), Arc::clone(idle));
+        Ok(Self { inserter, session, idle, episode_id, num_steps: 0, items: Vec::new() })
     }
 
     /// Adds one step, and for each table an item of it with that table's priority. Never waits.
@@ -57,13 +89,19 @@ impl Insertion {
     ///
     /// `InvalidArgument` for a priority that is NaN, `TableNotFound`, and `SignatureMismatch` for a
     /// step that does not fit the signature of a table. Then no item was created.
-    pub fn add(&self, step: Vec<CellValue<'_>>, items: &[(String, f64)]) -> Result<()> {
-        self.writer.append(step)?;
+    pub fn add(&mut self, step: &[CellValue<'_>], items: &[(String, f64)]) -> Result<()> {
+        let columns: Vec<(DType, &[usize])> =
+            step.iter().map(|cell| (cell.dtype(), cell.shape())).collect();
         for (table, priority) in items {
             check_priority(table, *priority)?;
-            self.writer.check(table, 1)?;
+            self.check_step(table, &columns)?;
         }
-        items.iter().try_for_each(|(table, priority)| self.writer.create_item(table, 1, *priority))
+        let range = self.next_step();
+        let trajectory = encode_step(step, self.inserter.keys.next_key(), range)?;
+        for (table, priority) in items {
+            self.push(&Arc::from(table.as_str()), *priority, trajectory.clone());
+        }
+        Ok(())
     }
 
     /// Adds a step for each row of `columns` `[B, ...]`, and for each table an item per step with
@@ -73,7 +111,11 @@ impl Insertion {
     ///
     /// Those of `add`, and `InvalidArgument` for a column of another length. Then no item was
     /// created.
-    pub fn add_batch(&self, columns: &[CellValue<'_>], items: &[(String, Vec<f64>)]) -> Result<()> {
+    pub fn add_batch(
+        &mut self,
+        columns: &[CellValue<'_>],
+        items: &[(String, Vec<f64>)],
+    ) -> Result<()> {
         let num_rows = items.first().map_or(0, |(_, priorities)| priorities.len());
         for (table, priorities) in items {
             priorities.iter().try_for_each(|priority| check_priority(table, *priority))?;
@@ -86,44 +128,163 @@ impl Insertion {
                 )));
             }
         }
+        if num_rows == 0 {
+            return Ok(());
+        }
+        let row: Vec<(DType, &[usize])> =
+            columns.iter().map(|column| (column.dtype(), &column.shape()[1..])).collect();
+        items.iter().try_for_each(|(table, _)| self.check_step(table, &row))?;
+        let tables: Vec<(Arc<str>, &[f64])> = items
+            .iter()
+            .map(|(table, priorities)| (table.as_str().into(), &priorities[..]))
+            .collect();
+        self.items.reserve(num_rows * tables.len());
+        let mut encoder = RowEncoder::new(columns, num_rows);
         for row in 0..num_rows {
-            self.writer.append(columns.iter().map(|column| column.row(row, num_rows)).collect())?;
-            if row == 0 {
-                items.iter().try_for_each(|(table, _)| self.writer.check(table, 1))?;
+            let range = self.next_step();
+            let trajectory = encoder.encode(row, self.inserter.keys.next_key(), range)?;
+            if let [(table, priorities)] = &tables[..] {
+                self.push(table, priorities[row], trajectory);
+                continue;
             }
-            for (table, priorities) in items {
-                self.writer.create_item(table, 1, priorities[row])?;
+            for (table, priorities) in &tables {
+                self.push(table, priorities[row], trajectory.clone());
             }
         }
         Ok(())
     }
 
-    /// Waits until all items are confirmed, and keeps the writer for the next insert.
+    /// Sends all items, waits until they are confirmed, and keeps the stream for the next insert.
     ///
-    /// With several servers, the next insert goes to another one, so no writer is kept.
-    pub async fn finish(self) -> Result<()> {
-        self.writer.flush_all().await?;
-        if self.session.has_several_servers() {
-            return Ok(());
+    /// After a lost connection, the items that were not confirmed are sent again. The server takes
+    /// an item that it has already as a new priority, so that none is inserted twice.
+    ///
+    /// With several servers, the next insert goes to another one, so no stream is kept.
+    pub async fn finish(mut self) -> Result<()> {
+        let session = Arc::clone(&self.session);
+        let mut backoff = Backoff::new(session.address(), session.connect_timeout());
+        while !self.items.is_empty() {
+            backoff.begin();
+            if let Err(error) = self.send(&mut backoff).await {
+                self.inserter.stream = None;
+                log::debug!("insert stream to {} was lost: {error}", session.address());
+                backoff.pause(error).await?;
+            }
         }
-        self.writer.begin_episode();
-        let mut idle = self.idle.0.lock();
-        if idle.len() < MAX_IDLE {
-            idle.push(self.writer);
+        if !session.has_several_servers() {
+            let mut idle = self.idle.0.lock();
+            if idle.len() < MAX_IDLE {
+                idle.push(self.inserter);
+            }
         }
         Ok(())
+    }
+
+    /// Sends the items once. Whatever happens, the confirmed ones are removed.
+    async fn send(&mut self, backoff: &mut Backoff) -> Result<()> {
+        let stream = match &mut self.inserter.stream {
+            Some(stream) => stream,
+            empty => {
+                let (stream, is_local) = self.session.open_insert().await?;
+                self.inserter.is_local = is_local;
+                empty.insert(stream)
+            }
+        };
+        backoff.connected();
+        let (items, is_local) = (&self.items, self.inserter.is_local);
+        let InsertStream { sink, confirmations } = stream;
+        let mut confirmed: Vec<u64> = Vec::new();
+        let receive = async {
+            while confirmed.len() < items.len() {
+                match confirmations.recv().await {
+                    Some(keys) => confirmed.extend(keys?),
+                    None => return Err(stream_ended(self.session.address())),
+                }
+                backoff.answered();
+            }
+            Ok(())
+        };
+        let send = async {
+            let mut rest = &items[..];
+            while !rest.is_empty() {
+                let (message, after) = rest.split_at(message_len(rest));
+                sink.send(batch(message, is_local)).await?;
+                rest = after;
+            }
+            Ok(())
+        };
+        // Confirmations are taken while items are sent, so that an error ends both.
+        let sent = tokio::try_join!(biased; receive, send).map(|_| ());
+        if sent.is_ok() {
+            self.items.clear();
+        } else {
+            while let Ok(Ok(keys)) = confirmations.try_recv() {
+                confirmed.extend(keys);
+            }
+            let confirmed: HashSet<u64> = confirmed.into_iter().collect();
+            self.items.retain(|item| !confirmed.contains(&item.key));
+        }
+        sent
+    }
+
+    fn check_step(&self, table: &str, columns: &[(DType, &[usize])]) -> Result<()> {
+        let signatures = &self.inserter.signatures;
+        match signatures.get(table) {
+            None => Err(unknown_table(table, self.session.address(), signatures)),
+            Some(None) => Ok(()),
+            Some(Some(signature)) => check_steps(signature, table, columns, 1),
+        }
+    }
+
+    fn next_step(&mut self) -> SequenceRange {
+        let step = self.num_steps;
+        self.num_steps += 1;
+        SequenceRange { episode_id: self.episode_id, start: step, end: step, sparse: false }
+    }
+
+    fn push(&mut self, table: &Arc<str>, priority: f64, trajectory: Trajectory) {
+        let (key, table) = (self.inserter.keys.next_key(), Arc::clone(table));
+        self.items.push(NewItem { key, table, priority, times_sampled: 0, trajectory });
     }
 }
 
-async fn new_writer(session: &Arc<Session>) -> Result<LegacyWriter> {
-    let signatures = session.signatures().await?;
-    let options = LegacyOptions {
-        max_sequence_length: 1,
-        chunk_length: 1,
-        delta_encoded: false,
-        max_in_flight_items: usize::MAX,
+impl Inserter {
+    /// Whether the stream ended while it was idle.
+    fn was_lost(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| {
+            stream.confirmations.is_closed() || !stream.confirmations.is_empty()
+        })
+    }
+}
+
+impl std::fmt::Debug for Inserter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inserter").field("is_local", &self.is_local).finish_non_exhaustive()
+    }
+}
+
+/// How many of the items go into the next message.
+fn message_len(items: &[NewItem]) -> usize {
+    let mut bytes = 0;
+    let fits = |item: &&NewItem| {
+        let before = bytes;
+        bytes += item.trajectory.chunk_bytes();
+        before < MESSAGE_BYTES
     };
-    Ok(LegacyWriter::in_session(session, options, signatures))
+    items[..items.len().min(MESSAGE_ITEMS)].iter().take_while(fits).count()
+}
+
+/// The message of these items. Items of one step follow each other and share their chunk.
+fn batch(items: &[NewItem], is_local: bool) -> InsertBatch {
+    let mut chunks = Vec::new();
+    if !is_local {
+        for chunk in items.iter().flat_map(|item| item.trajectory.chunks()) {
+            if chunks.last().is_none_or(|last: &reverb_data::Chunk| !last.is_same(chunk)) {
+                chunks.push(chunk.clone());
+            }
+        }
+    }
+    InsertBatch { chunks, items: items.to_vec(), keep_chunk_keys: Vec::new() }
 }
 
 fn check_priority(table: &str, priority: f64) -> Result<()> {
@@ -133,4 +294,147 @@ fn check_priority(table: &str, priority: f64) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use reverb_wire::transport::{BoxFuture, InsertSink, SampleStream, Transport};
+    use tokio::runtime::Handle;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::client::Client;
+    use crate::session::Connector;
+    use crate::writer::testing::{FakeServer, unexpected, unexpected_calls};
+
+    /// A server whose first stream confirms some items of its first message and then fails.
+    #[derive(Clone, Default)]
+    struct FailingServer {
+        /// The keys of each message, of all streams.
+        messages: Arc<Mutex<Vec<Vec<u64>>>>,
+        confirmed_before_failure: usize,
+        failure: Option<Error>,
+    }
+
+    struct Sink(FailingServer, mpsc::UnboundedSender<Result<Vec<u64>>>);
+
+    impl InsertSink for Sink {
+        fn send(&mut self, batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
+            let keys: Vec<u64> = batch.items.iter().map(|item| item.key).collect();
+            let mut messages = self.0.messages.lock();
+            messages.push(keys.clone());
+            let is_first = messages.len() == 1;
+            let answer = match &self.0.failure {
+                Some(error) if is_first => {
+                    let _ = self.1.send(Ok(keys[..self.0.confirmed_before_failure].to_vec()));
+                    Err(error.clone())
+                }
+                _ => Ok(keys),
+            };
+            let _ = self.1.send(answer);
+            Box::pin(async { Ok(()) })
+        }
+    }
+
+    impl Connector for FailingServer {
+        fn transport(&self) -> Result<Arc<dyn Transport>> {
+            Ok(Arc::new(self.clone()))
+        }
+    }
+
+    impl Transport for FailingServer {
+        fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
+            let (sender, confirmations) = mpsc::unbounded_channel();
+            let sink = Box::new(Sink(self.clone(), sender));
+            Box::pin(async { Ok(InsertStream { sink, confirmations }) })
+        }
+
+        fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {
+            unexpected()
+        }
+
+        unexpected_calls!("failing:1");
+    }
+
+    fn insertion(server: &FailingServer) -> Insertion {
+        let timeout = Duration::from_secs(5);
+        let client = Client::new("failing:1", Box::new(server.clone()), timeout, Handle::current());
+        let inserter = Inserter {
+            stream: None,
+            is_local: false,
+            signatures: Arc::new(FakeServer::tables(&["a", "b"])),
+            keys: KeyGenerator::new(),
+        };
+        Insertion {
+            inserter,
+            session: Arc::clone(client.session()),
+            idle: Arc::default(),
+            episode_id: 1,
+            num_steps: 0,
+            items: Vec::new(),
+        }
+    }
+
+    fn add_rows(insertion: &mut Insertion, num_rows: usize, tables: &[&str]) -> Result<()> {
+        let bytes: Vec<u8> = (0..num_rows * 4).map(|i| i as u8).collect();
+        let shape = [num_rows, 4];
+        let column = CellValue::Bytes { dtype: DType::UInt8, shape: &shape, bytes: &bytes };
+        let items: Vec<(String, Vec<f64>)> =
+            tables.iter().map(|table| ((*table).to_owned(), vec![1.0; num_rows])).collect();
+        insertion.add_batch(&[column], &items)
+    }
+
+    #[tokio::test]
+    async fn only_what_was_not_confirmed_is_sent_again() {
+        for confirmed_before_failure in [0, 3, 10] {
+            let failure = Some(Error::unavailable("gone"));
+            let server =
+                FailingServer { confirmed_before_failure, failure, ..FailingServer::default() };
+            let mut insertion = insertion(&server);
+            add_rows(&mut insertion, 10, &["a"]).unwrap();
+            let idle = Arc::clone(&insertion.idle);
+            insertion.finish().await.unwrap();
+            let messages = server.messages.lock();
+            let rest = &messages[0][confirmed_before_failure..];
+            let again: Vec<u64> = messages[1..].iter().flatten().copied().collect();
+            assert_eq!(again, rest);
+            assert_eq!(idle.0.lock().len(), 1);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_error_that_is_not_transient_ends_the_insert() {
+        let failure = Some(Error::resource_exhausted("too much"));
+        let server = FailingServer { failure, ..FailingServer::default() };
+        let mut insertion = insertion(&server);
+        add_rows(&mut insertion, 3, &["a"]).unwrap();
+        let idle = Arc::clone(&insertion.idle);
+        assert_eq!(insertion.finish().await.unwrap_err().message(), "too much");
+        assert_eq!(server.messages.lock().len(), 1);
+        assert!(idle.0.lock().is_empty(), "a broken stream is not used again");
+    }
+
+    #[tokio::test]
+    async fn large_batches_go_in_several_messages_in_order() {
+        let server = FailingServer::default();
+        let mut insertion = insertion(&server);
+        add_rows(&mut insertion, 1500, &["a", "b"]).unwrap();
+        let keys: Vec<u64> = insertion.items.iter().map(|item| item.key).collect();
+        insertion.finish().await.unwrap();
+        let messages = server.messages.lock();
+        assert_eq!(messages.iter().map(Vec::len).collect::<Vec<_>>(), [1024, 1024, 952]);
+        assert_eq!(messages.concat(), keys);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_created_if_adding_fails() {
+        let mut insertion = insertion(&FailingServer::default());
+        assert!(add_rows(&mut insertion, 3, &["a", "unknown"]).is_err());
+        let step = CellValue::Bytes { dtype: DType::UInt8, shape: &[1], bytes: &[1] };
+        let tables = [("a".to_owned(), 1.0), ("b".to_owned(), f64::NAN)];
+        assert!(insertion.add(&[step], &tables).is_err());
+        assert!(insertion.items.is_empty());
+    }
 }

@@ -19,6 +19,13 @@ pub struct ColumnRefs<'a> {
     pub squeeze: bool,
 }
 
+/// The error for an item without steps.
+pub(super) fn no_steps() -> Error {
+    Error::invalid_argument(
+        "trajectory must have at least one column with at least one step, all columns are empty",
+    )
+}
+
 /// Consecutive cells of one block, starting at `first`.
 #[derive(Debug, Clone)]
 struct Run {
@@ -56,9 +63,7 @@ impl PendingItem {
         columns: &[ColumnRefs<'_>],
     ) -> Result<Self> {
         if columns.iter().all(|column| column.cells.is_empty()) {
-            return Err(Error::invalid_argument(
-                "trajectory must have at least one column with at least one step, all columns are empty",
-            ));
+            return Err(no_steps());
         }
         if priority.is_nan() {
             return Err(Error::invalid_argument("priority must not be NaN"));

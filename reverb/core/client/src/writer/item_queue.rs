@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, ErrorKind, KeyGenerator, Result};
+use reverb_data::{Error, KeyGenerator, Result};
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCallStats, TableInfo};
 
 use super::item::{ColumnRefs, PendingItem};
 use super::send_queue::SendQueue;
+use super::signatures::unknown_table;
 use crate::session::{Session, Signatures};
 
 /// Maximum time to fetch the rate limiters' state for the text of a deadline error.
@@ -161,16 +162,7 @@ impl ItemQueue {
     }
 
     pub(super) fn unknown_table(&self, table: &str, signatures: &Signatures) -> Error {
-        let mut known: Vec<&str> = signatures.keys().map(String::as_str).collect();
-        known.sort_unstable();
-        Error::new(
-            ErrorKind::TableNotFound,
-            format!(
-                "Unable to create an item in table '{table}': the server at {} has no table of that name. Its tables are: {}.",
-                self.session.address(),
-                known.join(", "),
-            ),
-        )
+        unknown_table(table, self.session.address(), signatures)
     }
 }
 

@@ -10,8 +10,9 @@ use reverb_data::{DType, Error, KeyGenerator, Result};
 use super::cell::{Block, CellRef, CellSpec, CellValue};
 use super::item::ColumnRefs;
 use super::item_queue::ItemQueue;
+use super::signatures::check_steps;
 use crate::client::Client;
-use crate::session::{Session, Signatures};
+use crate::session::Signatures;
 
 /// Settings of a legacy writer, checked by the caller.
 #[derive(Debug, Clone, Copy)]
@@ -49,14 +50,6 @@ struct State {
 impl LegacyWriter {
     /// A writer of one episode.
     pub fn new(client: &Client, options: LegacyOptions, signatures: Arc<Signatures>) -> Self {
-        Self::in_session(client.session(), options, signatures)
-    }
-
-    pub(crate) fn in_session(
-        session: &Arc<Session>,
-        options: LegacyOptions,
-        signatures: Arc<Signatures>,
-    ) -> Self {
         let state = State {
             episode_id: KeyGenerator::new().next_key(),
             steps: 0,
@@ -64,17 +57,17 @@ impl LegacyWriter {
             block: None,
             closed: false,
         };
-        Self { state: Mutex::new(state), queue: ItemQueue::new(session, None), signatures, options }
+        Self {
+            state: Mutex::new(state),
+            queue: ItemQueue::new(client.session(), None),
+            signatures,
+            options,
+        }
     }
 
     /// The items in flight.
     pub fn queue(&self) -> &ItemQueue {
         &self.queue
-    }
-
-    /// The signatures that it checks items against.
-    pub fn signatures(&self) -> &Arc<Signatures> {
-        &self.signatures
     }
 
     /// Its settings.
@@ -215,24 +208,9 @@ impl LegacyWriter {
         let Some(signature) = signature else { return Ok(()) };
         for step in steps {
             let specs: Vec<&Arc<CellSpec>> = step.iter().map(CellRef::spec).collect();
-            let plain: Vec<(DType, &[usize])> =
+            let columns: Vec<(DType, &[usize])> =
                 specs.iter().map(|spec| (spec.dtype, spec.shape.as_slice())).collect();
-            let batched: Vec<Vec<usize>> = specs
-                .iter()
-                .map(|spec| {
-                    std::iter::once(num_timesteps).chain(spec.shape.iter().copied()).collect()
-                })
-                .collect();
-            let fits = signature.0.len() == plain.len()
-                && signature.0.iter().zip(&plain).zip(&batched).all(
-                    |((want, (dtype, shape)), batched)| {
-                        want.dtype == *dtype
-                            && (want.shape_matches(shape) || want.shape_matches(batched))
-                    },
-                );
-            if !fits {
-                signature.check(table, &plain)?;
-            }
+            check_steps(signature, table, &columns, num_timesteps)?;
         }
         Ok(())
     }
@@ -289,21 +267,6 @@ impl LegacyWriter {
         };
         queue.close();
         result
-    }
-
-    /// Completes all chunks, and waits until all items are confirmed.
-    pub async fn flush_all(&self) -> Result<()> {
-        self.end_chunk();
-        self.queue.flush(0, None).await
-    }
-
-    /// Starts a new episode with an empty history, so that the stream can be reused.
-    pub fn begin_episode(&self) {
-        let mut state = self.state.lock();
-        state.episode_id = KeyGenerator::new().next_key();
-        state.steps = 0;
-        state.history.clear();
-        state.block = None;
     }
 }
 

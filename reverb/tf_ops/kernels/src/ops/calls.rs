@@ -72,8 +72,10 @@ async fn insert(
     items: Vec<(String, f64)>,
     data: Vec<Input>,
 ) -> Outcome<Reply> {
-    let insertion = client.start_insert().await?;
-    insertion.add(data.iter().map(Input::cell).collect(), &items).map_err(as_invalid_table)?;
+    let mut insertion = client.start_insert().await?;
+    let step: Vec<_> = data.iter().map(Input::cell).collect();
+    insertion.add(&step, &items).map_err(as_invalid_table)?;
+    drop(step);
     drop(data);
     insertion.finish().await.map_err(as_invalid_table)?;
     Ok(Reply::Done)

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Copies items that differ only in their values, without parsing their chunks again.
+
+use std::ops::Range;
+
+use reverb_data::{ChunkLayout, Trajectory};
+use smallvec::SmallVec;
+
+/// How many kinds of items a batch remembers. Most tables hold one kind.
+const MAX_PLANS: usize = 2;
+/// How many items a batch tries to make a plan of; then it holds too many kinds, or items without a
+/// plan.
+const MAX_ATTEMPTS: usize = 8;
+
+/// How many different layouts an item of a plan has at most.
+const MAX_LAYOUTS: usize = 16;
+
+/// The plans of one batch.
+#[derive(Debug, Default)]
+pub struct CopyPlans {
+    plans: SmallVec<[CopyPlan; MAX_PLANS]>,
+    attempts: usize,
+}
+
+impl CopyPlans {
+    /// Passes the values to `write`, if an item of the same kind was learned: the index of a
+    /// column, the position of the first byte in the item's column, and the bytes. Returns whether
+    /// there was such an item; otherwise `write` was not called.
+    #[inline]
+    pub fn copy(
+        &mut self,
+        trajectory: &Trajectory,
+        write: impl FnMut(usize, usize, &[u8]),
+    ) -> bool {
+        let Some(at) = self.plans.iter_mut().position(|plan| plan.matches(trajectory)) else {
+            return false;
+        };
+        self.plans[at].copy(trajectory, write);
+        true
+    }
+
+    /// Learns the kind of an item that fits into the batch.
+    pub fn learn(&mut self, trajectory: &Trajectory) {
+        if self.attempts < MAX_ATTEMPTS {
+            self.attempts += 1;
+            if let Some(plan) = CopyPlan::new(trajectory) {
+                self.plans.truncate(MAX_PLANS - 1);
+                self.plans.insert(0, plan);
+            }
+        }
+    }
+}
+
+/// Items of chunks of known layouts.
+#[derive(Debug)]
+struct CopyPlan {
+    /// All different layouts of the item's chunks.
+    layouts: SmallVec<[ChunkLayout; 1]>,
+    columns: SmallVec<[PlannedColumn; 8]>,
+    /// What the copies of an item depend on, beside its layouts: its number of chunks, and its
+    /// columns as they are stored.
+    num_chunks: usize,
+    stored_columns: SmallVec<[u8; 64]>,
+    /// The layout of each chunk.
+    layout_of: SmallVec<[usize; 8]>,
+    copies: SmallVec<[Copy; 8]>,
+}
+
+#[derive(Debug)]
+struct PlannedColumn {
+    tensor: usize,
+    num_steps: usize,
+    squeeze: bool,
+}
+
+/// One slice of one column.
+#[derive(Debug)]
+struct Copy {
+    column: usize,
+    /// Position of the first byte in the item's column.
+    at: usize,
+    chunk: usize,
+    place: Range<usize>,
+}
+
+impl CopyPlan {
+    fn new(trajectory: &Trajectory) -> Option<Self> {
+        let mut layouts: SmallVec<[ChunkLayout; 1]> = SmallVec::new();
+        let mut layout_of = SmallVec::new();
+        for chunk in trajectory.chunks() {
+            let known = layouts.iter().position(|layout| layout.matches(chunk));
+            layout_of.push(match known {
+                Some(at) => at,
+                None if layouts.len() < MAX_LAYOUTS => {
+                    layouts.push(ChunkLayout::new(chunk)?);
+                    layouts.len() - 1
+                }
+                None => return None,
+            });
+        }
+        let mut columns = SmallVec::new();
+        for column in trajectory.columns() {
+            let (num_steps, squeeze) = (column.num_steps(), column.squeeze);
+            let tensor = column.slices().next()?.tensor;
+            columns.push(PlannedColumn { tensor, num_steps, squeeze });
+        }
+        let mut plan = Self {
+            layouts,
+            columns,
+            num_chunks: 0,
+            stored_columns: SmallVec::new(),
+            layout_of,
+            copies: SmallVec::new(),
+        };
+        plan.find_copies(trajectory).then_some(plan)
+    }
+
+    /// Whether the item is of this kind; `copies` are then its own.
+    #[inline]
+    fn matches(&mut self, trajectory: &Trajectory) -> bool {
+        let chunks = trajectory.chunks();
+        if chunks.len() == self.num_chunks
+            && trajectory.stored_columns() == &self.stored_columns[..]
+        {
+            let mut pairs = chunks.iter().zip(&self.layout_of);
+            return pairs.all(|(chunk, &layout)| self.layouts[layout].matches(chunk));
+        }
+        // Other steps of chunks that are all alike: windows of a history.
+        let [layout] = &self.layouts[..] else { return false };
+        if !chunks.iter().all(|chunk| layout.matches(chunk)) {
+            return false;
+        }
+        self.layout_of.clear();
+        self.layout_of.resize(chunks.len(), 0);
+        self.find_copies(trajectory)
+    }
+
+    /// Finds the copies of an item whose chunks have the layouts of `layout_of`. Returns whether
+    /// its columns are of this kind; if not, no item matches by its stored columns.
+    fn find_copies(&mut self, trajectory: &Trajectory) -> bool {
+        self.num_chunks = 0;
+        self.copies.clear();
+        if trajectory.num_columns() != self.columns.len() {
+            return false;
+        }
+        for (i, (column, planned)) in trajectory.columns().zip(&self.columns).enumerate() {
+            let (mut at, mut num_steps) = (0, 0);
+            for slice in column.slices() {
+                let layout = &self.layouts[self.layout_of[slice.chunk]];
+                let Some(place) = layout.rows(slice.tensor, slice.offset, slice.length) else {
+                    return false;
+                };
+                if slice.tensor != planned.tensor {
+                    return false;
+                }
+                let length = place.len();
+                self.copies.push(Copy { column: i, at, chunk: slice.chunk, place });
+                at += length;
+                num_steps += slice.length;
+            }
+            if num_steps != planned.num_steps || column.squeeze != planned.squeeze {
+                return false;
+            }
+        }
+        self.num_chunks = trajectory.chunks().len();
+        self.stored_columns = SmallVec::from_slice(trajectory.stored_columns());
+        true
+    }
+
+    #[inline]
+    fn copy(&self, trajectory: &Trajectory, mut write: impl FnMut(usize, usize, &[u8])) {
+        let chunks = trajectory.chunks();
+        for copy in &self.copies {
+            write(copy.column, copy.at, &chunks[copy.chunk].data()[copy.place.clone()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use reverb_data::{
+        Chunk, ChunkBuilder, DType, SequenceRange, Shape, Tensor, TensorData, TrajectoryBuilder,
+    };
+
+    use super::*;
+
+    const STEPS: usize = 3;
+
+    /// A chunk of three steps of two columns.
+    fn chunk(key: u64, widths: [usize; 2], compressible: bool) -> Chunk {
+        let mut builder = ChunkBuilder::new(false);
+        for (tensor, width) in widths.into_iter().enumerate() {
+            let value = |i: usize| if compressible { 0 } else { (i * 37 + key as usize) as u8 };
+            builder.push(&Tensor {
+                dtype: DType::UInt8,
+                shape: Shape::from_slice(&[STEPS, width]),
+                data: TensorData::Bytes((0..STEPS * width).map(|i| value(i + tensor)).collect()),
+            });
+        }
+        builder.finish(key, SequenceRange::default())
+    }
+
+    /// `num_steps` of both columns, from a step on in a history of chunks.
+    fn window(history: &[Chunk], first: usize, num_steps: usize, swap: bool) -> Trajectory {
+        let mut builder = TrajectoryBuilder::new();
+        for tensor in if swap { [1, 0] } else { [0, 1] } {
+            for step in first..first + num_steps {
+                builder.slice(&history[step / STEPS], tensor, step % STEPS, 1);
+            }
+            builder.end_column(num_steps == 1);
+        }
+        builder.finish().unwrap()
+    }
+
+    fn copied(plans: &mut CopyPlans, trajectory: &Trajectory) -> Option<Vec<Vec<u8>>> {
+        let mut columns = vec![Vec::new(); trajectory.num_columns()];
+        let found = plans.copy(trajectory, |i, at, values| {
+            assert_eq!(columns[i].len(), at);
+            columns[i].extend_from_slice(values);
+        });
+        found.then_some(columns)
+    }
+
+    fn decoded(trajectory: &Trajectory) -> Vec<Vec<u8>> {
+        let bytes = |tensor: Tensor| match tensor.data {
+            TensorData::Bytes(bytes) => bytes,
+            TensorData::Strings(_) => unreachable!(),
+        };
+        trajectory.decode().unwrap().into_iter().map(bytes).collect()
+    }
+
+    proptest! {
+        /// What is copied by a plan is what decoding gives, of items of the kind that was learned
+        /// alone.
+        #[test]
+        fn copies_are_what_decoding_gives(
+            widths in [1usize..40, 1usize..40],
+            odd in prop::option::of((0usize..4, any::<bool>())),
+            windows in prop::collection::vec((0usize..9, 1usize..4, any::<bool>()), 1..40),
+        ) {
+            let mut history: Vec<Chunk> = (0..4).map(|i| chunk(i, widths, false)).collect();
+            if let Some((at, compressible)) = odd {
+                let widths = if compressible { [100, 100] } else { [widths[0] + 1, widths[1]] };
+                history[at] = chunk(9, widths, compressible);
+            }
+            let mut plans = CopyPlans::default();
+            let mut learned = Vec::new();
+            for (first, num_steps, swap) in windows {
+                let item = window(&history, first, num_steps, swap);
+                let sizes: Option<Vec<usize>> =
+                    item.validate().is_ok().then(|| decoded(&item).iter().map(Vec::len).collect());
+                let Some(sizes) = sizes else {
+                    prop_assert_eq!(copied(&mut plans, &item), None);
+                    continue;
+                };
+                if let Some(columns) = copied(&mut plans, &item) {
+                    prop_assert_eq!(columns, decoded(&item));
+                    prop_assert!(learned.contains(&(num_steps, sizes)));
+                } else {
+                    plans.learn(&item);
+                    learned.push((num_steps, sizes));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn items_of_a_learned_kind_are_copied_wherever_their_steps_are() {
+        let history: Vec<Chunk> = (0..4).map(|i| chunk(i, [5, 7], false)).collect();
+        let mut plans = CopyPlans::default();
+        plans.learn(&window(&history, 0, 3, false));
+        for first in 0..9 {
+            let item = window(&history, first, 3, false);
+            assert_eq!(copied(&mut plans, &item), Some(decoded(&item)), "{first}");
+        }
+        assert_eq!(copied(&mut plans, &window(&history, 0, 2, false)), None);
+        assert_eq!(copied(&mut plans, &window(&history, 0, 3, true)), None);
+        let other = [chunk(1, [5, 8], false)];
+        assert_eq!(copied(&mut plans, &window(&other, 0, 3, false)), None);
+    }
+
+    #[test]
+    fn a_batch_of_many_kinds_stops_learning() {
+        let mut plans = CopyPlans::default();
+        for width in 1..=MAX_ATTEMPTS {
+            plans.learn(&window(&[chunk(1, [width, 1], false)], 0, 1, false));
+        }
+        assert_eq!(plans.plans.len(), MAX_PLANS);
+        let late = window(&[chunk(1, [50, 1], false)], 0, 1, false);
+        plans.learn(&late);
+        assert_eq!(copied(&mut plans, &late), None);
+    }
+}

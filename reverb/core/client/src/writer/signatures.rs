@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Compares whole steps with the signatures of tables.
+
+use reverb_data::{DType, Error, ErrorKind, Result, Signature};
+
+use crate::session::Signatures;
+
+/// Compares a step of an item of `num_timesteps` steps with the signature of its table, which
+/// describes either a step or the whole item.
+pub(super) fn check_steps(
+    signature: &Signature,
+    table: &str,
+    columns: &[(DType, &[usize])],
+    num_timesteps: usize,
+) -> Result<()> {
+    let matches = |(want, &(dtype, shape)): (&reverb_data::TensorSpec, &(DType, &[usize]))| {
+        want.dtype == dtype
+            && (want.shape_matches(shape) || {
+                let batched: Vec<usize> =
+                    std::iter::once(num_timesteps).chain(shape.iter().copied()).collect();
+                want.shape_matches(&batched)
+            })
+    };
+    if signature.0.len() == columns.len() && signature.0.iter().zip(columns).all(matches) {
+        return Ok(());
+    }
+    signature.check(table, columns)
+}
+
+/// The error for a table that the server does not have.
+pub(super) fn unknown_table(table: &str, address: &str, signatures: &Signatures) -> Error {
+    let mut known: Vec<&str> = signatures.keys().map(String::as_str).collect();
+    known.sort_unstable();
+    Error::new(
+        ErrorKind::TableNotFound,
+        format!(
+            "Unable to create an item in table '{table}': the server at {address} has no table of that name. Its tables are: {}.",
+            known.join(", "),
+        ),
+    )
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Layouts: where the values are in chunks that differ in nothing but their values.
+
+use std::ops::Range;
+
+use crate::chunk::Chunk;
+use crate::codec::TensorView;
+
+/// A chunk's payload without its values: every other byte, and where the values of each tensor are.
+///
+/// Comparing a chunk with a layout costs a few words, parsing it costs a hundred times as much. The
+/// comparison is exact: a chunk that matches holds the same tensors, with the same dtypes, shapes
+/// and places. Only chunks whose tensors are all stored as they are, neither compressed nor delta
+/// encoded, have a layout.
+#[derive(Debug)]
+pub struct ChunkLayout {
+    len: usize,
+    delta: bool,
+    frame: Box<[FrameWord]>,
+    tensors: Box<[TensorPlace]>,
+}
+
+/// Eight bytes of the payload. `mask` selects those that are no values.
+#[derive(Debug)]
+struct FrameWord {
+    at: usize,
+    mask: u64,
+    bytes: u64,
+}
+
+/// Where the values of a tensor are.
+#[derive(Debug, Clone, Copy)]
+struct TensorPlace {
+    begin: usize,
+    num_rows: usize,
+    row_bytes: usize,
+}
+
+const WORD: usize = size_of::<u64>();
+/// Chunks with more words of other bytes have no layout: comparing would take long.
+const MAX_FRAME_WORDS: usize = 256;
+
+impl ChunkLayout {
+    /// The layout of a chunk; `None` if it has none.
+    pub fn new(chunk: &Chunk) -> Option<Self> {
+        let payload = chunk.data();
+        let mut tensors = Vec::new();
+        for tensor in chunk.tensors() {
+            tensors.push(place(&tensor.ok()?, payload)?);
+        }
+        Some(Self {
+            len: payload.len(),
+            delta: chunk.is_delta_encoded(),
+            frame: frame_words(payload, &tensors)?,
+            tensors: tensors.into_boxed_slice(),
+        })
+    }
+
+    /// Whether the chunk differs from the layout's chunk in its values at most.
+    pub fn matches(&self, chunk: &Chunk) -> bool {
+        let payload = chunk.data();
+        payload.len() == self.len
+            && chunk.is_delta_encoded() == self.delta
+            && self.frame.iter().all(|word| (load(payload, word.at) ^ word.bytes) & word.mask == 0)
+    }
+
+    /// Where rows `[offset, offset + length)` of a tensor are in the payload of every chunk that
+    /// matches; `None` if there are no such rows.
+    pub fn rows(&self, tensor: usize, offset: usize, length: usize) -> Option<Range<usize>> {
+        let place = self.tensors.get(tensor)?;
+        if offset.checked_add(length)? > place.num_rows {
+            return None;
+        }
+        let begin = place.begin + offset * place.row_bytes;
+        Some(begin..begin + length * place.row_bytes)
+    }
+}
+
+fn place(tensor: &TensorView<'_>, payload: &[u8]) -> Option<TensorPlace> {
+    let (num_rows, row_bytes) = (tensor.num_rows().ok()?, tensor.row_bytes().ok()?);
+    let values = tensor.values_in_place()?;
+    if values.is_empty() || Some(values.len()) != num_rows.checked_mul(row_bytes) {
+        return None;
+    }
+    let begin = values.as_ptr().addr() - payload.as_ptr().addr();
+    Some(TensorPlace { begin, num_rows, row_bytes })
+}
+
+/// The words with a byte that is no value; `None` if there are too many of them, or none at all.
+fn frame_words(payload: &[u8], tensors: &[TensorPlace]) -> Option<Box<[FrameWord]>> {
+    let last = payload.len().checked_sub(WORD)?;
+    let mut words: Vec<FrameWord> = Vec::new();
+    let mut end_of_values = 0;
+    let ends = tensors.iter().map(|it| (it.begin, it.begin + it.num_rows * it.row_bytes));
+    // Tensors come in the order of the payload.
+    for (begin, end) in ends.chain([(payload.len(), payload.len())]) {
+        for byte in end_of_values..begin {
+            let at = (byte / WORD * WORD).min(last);
+            if words.last().is_none_or(|word| word.at != at) {
+                if words.len() == MAX_FRAME_WORDS {
+                    return None;
+                }
+                words.push(FrameWord { at, mask: 0, bytes: load(payload, at) });
+            }
+            words.last_mut()?.mask |= 0xff << (8 * (byte - at));
+        }
+        end_of_values = end;
+    }
+    (!words.is_empty()).then(|| words.into_boxed_slice())
+}
+
+#[inline]
+fn load(payload: &[u8], at: usize) -> u64 {
+    let word = payload[at..].first_chunk().expect("the payload is as long as the layout's");
+    u64::from_le_bytes(*word)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{ChunkBuilder, DType, SequenceRange, Shape, Tensor, TensorData};
+
+    fn chunk(shapes: &[Vec<usize>], delta: bool, seed: u8) -> Chunk {
+        let mut builder = ChunkBuilder::new(delta);
+        for shape in shapes {
+            let len: usize = shape.iter().product();
+            // Noise does not compress.
+            let mut state = u32::from(seed) + 1;
+            let mut noise = || {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (state >> 24) as u8
+            };
+            builder.push(&Tensor {
+                dtype: DType::UInt8,
+                shape: Shape::from_slice(shape),
+                data: TensorData::Bytes((0..len).map(|_| noise()).collect()),
+            });
+        }
+        builder.finish(1, SequenceRange::default())
+    }
+
+    fn shapes() -> impl Strategy<Value = Vec<Vec<usize>>> {
+        let shape = (1usize..4, prop::collection::vec(0usize..9, 0..3))
+            .prop_map(|(rows, rest)| [vec![rows], rest].concat());
+        prop::collection::vec(shape, 1..5)
+    }
+
+    proptest! {
+        /// Whatever matches has its values where the layout says, parsed or not.
+        #[test]
+        fn rows_are_where_the_layout_says(shapes in shapes(), delta in any::<bool>(), seed in any::<u8>()) {
+            let Some(layout) = ChunkLayout::new(&chunk(&shapes, delta, 0)) else { return Ok(()) };
+            let other = chunk(&shapes, delta, seed);
+            prop_assume!(layout.matches(&other));
+            for (i, shape) in shapes.iter().enumerate() {
+                let tensor = other.tensor(i).unwrap();
+                for offset in 0..=shape[0] {
+                    for length in 0..=shape[0] - offset {
+                        let rows = layout.rows(i, offset, length).unwrap();
+                        let expected = tensor.rows(offset, length).unwrap().data;
+                        prop_assert_eq!(TensorData::Bytes(other.data()[rows].to_vec()), expected);
+                    }
+                }
+                prop_assert!(layout.rows(i, 0, shape[0] + 1).is_none());
+                prop_assert!(layout.rows(i, usize::MAX, 2).is_none());
+            }
+            prop_assert!(layout.rows(shapes.len(), 0, 0).is_none());
+        }
+
+        /// A chunk with a changed value matches; one with any other changed byte does not.
+        #[test]
+        fn every_byte_but_the_values_counts(shapes in shapes(), at in any::<prop::sample::Index>(), bit in 0u8..8) {
+            let original = chunk(&shapes, false, 0);
+            let Some(layout) = ChunkLayout::new(&original) else { return Ok(()) };
+            let mut payload = original.data().to_vec();
+            let at = at.index(payload.len());
+            payload[at] ^= 1 << bit;
+            let changed = Chunk::from_slice(1, SequenceRange::default(), false, &payload);
+            let is_value = (0..shapes.len())
+                .any(|i| layout.rows(i, 0, shapes[i][0]).unwrap().contains(&at));
+            prop_assert_eq!(layout.matches(&changed), is_value);
+        }
+
+        /// A damaged chunk has a layout only if all its tensors can be read.
+        #[test]
+        fn damaged_chunks_have_no_wrong_layout(
+            shapes in shapes(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>(),
+        ) {
+            let mut payload = chunk(&shapes, false, 0).data().to_vec();
+            let at = at.index(payload.len());
+            payload[at] = byte;
+            payload.truncate(cut.index(payload.len()) + 1);
+            let damaged = Chunk::from_slice(1, SequenceRange::default(), false, &payload);
+            let Some(layout) = ChunkLayout::new(&damaged) else { return Ok(()) };
+            for (i, tensor) in damaged.tensors().enumerate() {
+                let tensor = tensor.unwrap();
+                let rows = tensor.num_rows().unwrap();
+                let place = layout.rows(i, 0, rows).unwrap();
+                let expected = tensor.rows(0, rows).unwrap().data;
+                prop_assert_eq!(TensorData::Bytes(payload[place].to_vec()), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn compressed_delta_encoded_and_string_tensors_have_no_layout() {
+        let mut zeros = ChunkBuilder::new(false);
+        let data = TensorData::Bytes(vec![0; 4096]);
+        let shape = Shape::from_slice(&[4096]);
+        zeros.push(&Tensor { dtype: DType::UInt8, shape, data });
+        assert!(ChunkLayout::new(&zeros.finish(1, SequenceRange::default())).is_none());
+        assert!(ChunkLayout::new(&chunk(&[vec![2, 3]], true, 0)).is_none());
+        let mut strings = ChunkBuilder::new(false);
+        let data = TensorData::Strings(vec![b"abc".to_vec()]);
+        strings.push(&Tensor { dtype: DType::String, shape: Shape::from_slice(&[1]), data });
+        assert!(ChunkLayout::new(&strings.finish(1, SequenceRange::default())).is_none());
+    }
+
+    #[test]
+    fn a_chunk_with_the_delta_flag_matches_none_without() {
+        // A tensor of rank 1 is stored as it is, whatever the flag says.
+        let (plain, flagged) = (chunk(&[vec![3]], false, 0), chunk(&[vec![3]], true, 0));
+        assert_eq!(plain.data(), flagged.data());
+        assert!(!ChunkLayout::new(&plain).unwrap().matches(&flagged));
+    }
+}
