@@ -20,6 +20,7 @@ from reverb import specs as specs
 from reverb import structured_writer as structured
 from reverb.client import Client, Writer
 from reverb.errors import DeadlineExceededError, ReverbError
+from reverb.limits import Limits
 from reverb.platform import checkpointers_lib as _checkpointers_lib  # noqa: F401
 from reverb.platform.default import checkpointers as _default_checkpointers  # noqa: F401
 from reverb.replay_sample import ReplaySample, SampleInfo
@@ -41,6 +42,7 @@ __all__ = [
     "BatchedTrajectoryWriter",
     "Client",
     "DeadlineExceededError",
+    "Limits",
     "ReplaySample",
     "ReverbError",
     "SampleInfo",

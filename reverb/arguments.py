@@ -50,9 +50,11 @@ def as_rows(argument: str, value: Any, dtype: Any, batch_size: int) -> np.ndarra
       InvalidArgumentError: If `value` has another shape.
     """
     array = np.asarray(value, dtype)
-    if array.shape not in ((), (batch_size,)):
-        raise InvalidArgumentError(
-            f"{argument} must have shape [{batch_size}], one value for each row of the batch, or "
-            f"be one value for all, got shape {list(array.shape)}"
-        )
-    return np.ascontiguousarray(np.broadcast_to(array, (batch_size,)))
+    if array.shape == (batch_size,):
+        return np.ascontiguousarray(array)
+    if array.shape == ():
+        return np.full(batch_size, array)
+    raise InvalidArgumentError(
+        f"{argument} must have shape [{batch_size}], one value for each row of the batch, or "
+        f"be one value for all, got shape {list(array.shape)}"
+    )

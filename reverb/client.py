@@ -123,7 +123,8 @@ class Client:
         """Inserts `B` steps, each as an item of its own, into one or more tables.
 
         Equal to `B` calls of `insert`, except that all rows count as one episode. Blocks until the
-        server has confirmed all items.
+        server has confirmed all items. If Ctrl-C or an error ends the call, rows that were sent by
+        then may be inserted all the same.
 
         Args:
           data: Nest of arrays `[B, ...]`; row `i` is the data of item `i`.

@@ -15,6 +15,7 @@ from reverb.checkpointers import CheckpointerBase, CheckpointerOptions
 from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S, Client
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, UnimplementedError
+from reverb.limits import Limits
 from reverb.reverb_types import SpecNest, TableInfo
 
 __all__ = ["Server", "Table", "TableExtensionBase"]
@@ -258,6 +259,7 @@ class Server:
         checkpoint_on_stop: bool = False,
         keepalive_s: float | None = DEFAULT_KEEPALIVE_S,
         keepalive_timeout_s: float = DEFAULT_KEEPALIVE_TIMEOUT_S,
+        limits: Limits | None = None,
     ) -> None:
         """Loads the latest checkpoint if there is one, then starts to serve.
 
@@ -277,11 +279,12 @@ class Server:
           keepalive_timeout_s: A client that sends nothing for this long after a ping counts as
             lost: its calls end, and its pending inserts and samples are cancelled. In seconds, from
             0.1 to 86400. A client that freezes for less than this is tolerated.
+          limits: What one peer may take of the server's memory; `None`: `Limits()`.
 
         Raises:
           InvalidArgumentError: If there is no table, if names are not unique, if a table was given
-            to a server before, if the port is out of its range or in use, if a time is out of its
-            range, or if the checkpoint has a table that is not among `tables`.
+            to a server before, if the port is out of its range or in use, if a time or a limit is
+            out of its range, or if the checkpoint has a table that is not among `tables`.
           DataLossError: If the checkpoint is damaged; names the file and the position.
           FailedPreconditionError: If the checkpoint cannot be read, if an item does not match the
             settings of its table, or if another running server uses the checkpoint or the
@@ -291,6 +294,8 @@ class Server:
         for table in tables:
             if not isinstance(table, Table):
                 raise TypeError(f"tables must hold Table objects, got {table!r}")
+        if limits is not None and not isinstance(limits, Limits):
+            raise TypeError(f"limits must be a reverb.Limits, got {limits!r}")
         port = 0 if port is None else operator.index(port)
         if not 0 <= port <= MAX_PORT:
             raise InvalidArgumentError(f"port must be from 0 to {MAX_PORT}, got {port}")
@@ -315,6 +320,7 @@ class Server:
             checkpoint_interval_s,
             keepalive_s,
             keepalive_timeout_s,
+            Limits() if limits is None else limits,
         )
 
     @property

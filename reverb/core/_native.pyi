@@ -85,8 +85,12 @@ class Server:
         checkpoint_interval_s: float | None,
         keepalive_s: float | None,
         keepalive_timeout_s: float,
+        limits: Any,
     ) -> Server:
-        """Loads the latest checkpoint, then serves. `checkpoints` is a `CheckpointerOptions`."""
+        """Loads the latest checkpoint, then serves.
+
+        `checkpoints` is a `CheckpointerOptions`, `limits` a `reverb.Limits`.
+        """
     def port(self) -> int: ...
     def checkpoint(self) -> str:
         """Saves all tables; returns the path."""

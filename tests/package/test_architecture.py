@@ -63,7 +63,7 @@ FOREIGN_CRATES = {
 
 # Python modules from the bottom up: a module may import from rows above its own, and from its row.
 LAYERS = [
-    {"errors", "replay_sample", "arguments"},
+    {"errors", "replay_sample", "arguments", "limits"},
     {"core"},
     {"specs", "_nests"},
     {

@@ -51,6 +51,31 @@ impl Checkpoints {
     }
 }
 
+/// What one peer may take; `None` is the default.
+#[derive(FromPyObject)]
+pub(crate) struct Limits {
+    message_bytes: Option<usize>,
+    call_bytes: Option<usize>,
+    stream_bytes: Option<usize>,
+    connections: Option<usize>,
+    streams_per_connection: Option<usize>,
+}
+
+impl Limits {
+    fn core(&self) -> reverb_server::Limits {
+        let default = reverb_server::Limits::default();
+        reverb_server::Limits {
+            message_bytes: self.message_bytes.unwrap_or(default.message_bytes),
+            call_bytes: self.call_bytes.unwrap_or(default.call_bytes),
+            stream_bytes: self.stream_bytes.unwrap_or(default.stream_bytes),
+            connections: self.connections.unwrap_or(default.connections),
+            streams_per_connection: self
+                .streams_per_connection
+                .unwrap_or(default.streams_per_connection),
+        }
+    }
+}
+
 /// The server name as it is written into files.
 pub(crate) fn server_name(name: Option<&str>) -> PyResult<Option<ServerName>> {
     name.map(str::parse).transpose().or_raise()
@@ -88,7 +113,7 @@ fn load(
 #[pymethods]
 impl Server {
     #[new]
-    #[pyo3(signature = (tables, port, host, checkpoints, checkpoint_interval_s, keepalive_s, keepalive_timeout_s))]
+    #[pyo3(signature = (tables, port, host, checkpoints, checkpoint_interval_s, keepalive_s, keepalive_timeout_s, limits))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -99,6 +124,7 @@ impl Server {
         checkpoint_interval_s: Option<f64>,
         keepalive_s: Option<f64>,
         keepalive_timeout_s: f64,
+        limits: Limits,
     ) -> PyResult<Self> {
         let port = u16::try_from(port).map_err(|_| {
             reverb_data::Error::invalid_argument(format!(
@@ -118,7 +144,8 @@ impl Server {
             options.restored_from = Some(loaded.path);
             engines = loaded.tables;
         }
-        let options = ServerOptions { host, port, checkpoints: options, keepalive };
+        let options =
+            ServerOptions { host, port, checkpoints: options, keepalive, limits: limits.core() };
         let core = py.detach(|| {
             let started = Core::start(engines.clone(), &options, runtime().handle());
             if started.is_err() {

@@ -33,8 +33,8 @@ pub const SEND_BUFFER_BYTES: usize = 2 << 20;
 /// one.
 pub const MAX_RESET_STREAMS: usize = 4096;
 
-/// Largest header list that we accept, in bytes.
-pub const MAX_HEADER_LIST_BYTES: u32 = 64 << 10;
+/// Largest header list that we accept, in bytes. Those of dm-reverb have at most half of it.
+pub const MAX_HEADER_LIST_BYTES: u32 = 16 << 10;
 
 /// Largest message: what HTTP/2 flow control can count.
 pub const MAX_MESSAGE_BYTES: usize = (1 << 31) - 1;

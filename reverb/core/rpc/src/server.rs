@@ -8,7 +8,7 @@ mod stop;
 mod unary;
 
 pub use call::Handler;
-pub use listener::{bind, serve};
+pub use listener::{ConnectionLimits, bind, serve};
 pub use responder::Responder;
 pub use stop::{Stop, StopSender, stop_signal, stopping};
 pub use unary::{decode, read_single_message};

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use parking_lot::Mutex;
+use reverb_data::error::grouped;
 use reverb_data::{Chunk, Error, NewItem, Result};
 use reverb_engine::{Confirm, Table};
 use reverb_rpc::frames::MessageReader;
@@ -19,19 +21,30 @@ use tokio::sync::Notify;
 
 use crate::service::Service;
 
+/// What a held chunk takes beside its payload: header, entry in the map, unused room of both.
+const CHUNK_OVERHEAD_BYTES: usize = 128;
+
 /// One writer's stream.
 ///
 /// The chunks that the writer may still refer to. Items share them, so a chunk without items is
 /// freed as soon as the writer releases it or the stream ends.
 pub(crate) struct InsertStream<'a> {
     service: &'a Service,
-    held: HashMap<u64, Chunk>,
+    held: HashMap<u64, Held>,
+    held_bytes: usize,
     /// An empty map that keeps its capacity, for filtering the held chunks.
-    spare: HashMap<u64, Chunk>,
+    spare: HashMap<u64, Held>,
     inbox: Arc<Inbox>,
     confirm: Arc<dyn Confirm>,
     /// Items that are not confirmed yet.
     unconfirmed: usize,
+}
+
+/// A chunk that later items may refer to.
+struct Held {
+    chunk: Chunk,
+    /// What it takes, without a look at it.
+    bytes: usize,
 }
 
 /// Whether the stream reads the next message.
@@ -57,6 +70,7 @@ impl<'a> InsertStream<'a> {
         Self {
             service,
             held: HashMap::new(),
+            held_bytes: 0,
             spare: HashMap::new(),
             inbox,
             confirm,
@@ -162,16 +176,33 @@ impl<'a> InsertStream<'a> {
         for chunk in request.chunks() {
             let chunk = chunk?;
             // Writers repeat chunks; the first data of a key is kept.
-            self.held
-                .entry(chunk.key)
-                .or_insert_with(|| chunk.to_chunk(request.message(), Sharing::Stored));
+            if let Entry::Vacant(entry) = self.held.entry(chunk.key) {
+                let chunk = chunk.to_chunk(request.message(), Sharing::Stored);
+                let bytes = chunk.data().len() + CHUNK_OVERHEAD_BYTES;
+                self.held_bytes += bytes;
+                entry.insert(Held { chunk, bytes });
+            }
         }
-        if request.num_items() == 0 {
-            return Ok(None);
+        let mut table = None;
+        if request.num_items() > 0 {
+            table = self.insert_items(&request)?;
+            self.keep(request.keep_chunk_keys())?;
         }
-        let table = self.insert_items(&request)?;
-        self.keep(request.keep_chunk_keys())?;
+        self.check_held_bytes()?;
         Ok(table)
+    }
+
+    fn check_held_bytes(&self) -> Result<()> {
+        let limit = self.service.limits.stream_bytes;
+        if self.held_bytes <= limit {
+            return Ok(());
+        }
+        Err(Error::resource_exhausted(format!(
+            "This insert stream holds {} bytes of chunks for later items; the limit is {} bytes \
+             (Limits.stream_bytes). Create items, or let go of chunks (num_keep_alive_refs).",
+            grouped(self.held_bytes),
+            grouped(limit),
+        )))
     }
 
     /// Inserts items in order, and groups those for the same table. If one is refused, the items
@@ -205,7 +236,8 @@ impl<'a> InsertStream<'a> {
     fn new_item(&self, item: &RawItem<'_>) -> Result<(NewItem, &'a Arc<Table>)> {
         let mut is_chunk_missing = false;
         let trajectory = item.trajectory(|key| {
-            self.held.get(&key).ok_or_else(|| {
+            let held = self.held.get(&key).map(|held| &held.chunk);
+            held.ok_or_else(|| {
                 is_chunk_missing = true;
                 Error::internal(format!("Could not find sequence chunk {key}."))
             })
@@ -230,9 +262,11 @@ impl<'a> InsertStream<'a> {
 
     /// Releases all held chunks except `keys`, which must be held and distinct.
     fn keep(&mut self, keys: &[u64]) -> Result<()> {
+        self.held_bytes = 0;
         for key in keys {
-            if let Some(chunk) = self.held.remove(key) {
-                self.spare.insert(*key, chunk);
+            if let Some(held) = self.held.remove(key) {
+                self.held_bytes += held.bytes;
+                self.spare.insert(*key, held);
             }
         }
         self.held.clear();

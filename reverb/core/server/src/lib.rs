@@ -6,6 +6,7 @@
 mod checkpoints;
 mod health;
 mod insert_stream;
+mod limits;
 pub mod local;
 mod reflection;
 mod router;
@@ -16,5 +17,6 @@ mod service;
 mod tables;
 
 pub use checkpoints::CheckpointOptions;
+pub use limits::Limits;
 pub use local::local_transport;
 pub use server::{Server, ServerOptions};

@@ -24,9 +24,14 @@ impl Handler for Service {
     async fn answer(
         self: &Arc<Self>,
         path: &str,
-        reader: MessageReader,
+        mut reader: MessageReader,
         responder: &mut Responder,
     ) -> Result<Status> {
+        if path == methods::INSERT_STREAM {
+            reader.limit_messages(self.limits.message_bytes, "message_bytes");
+        } else {
+            reader.limit_messages(self.limits.call_bytes, "call_bytes");
+        }
         match path {
             methods::INSERT_STREAM => InsertStream::new(self).run(reader, responder).await?,
             methods::SAMPLE_STREAM => sample_stream::run(self, reader, responder).await?,

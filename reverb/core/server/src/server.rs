@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use crate::checkpoints::{CheckpointOptions, Checkpoints};
+use crate::limits::Limits;
 use crate::local;
 use crate::service::Service;
 use crate::tables::Tables;
@@ -33,6 +34,8 @@ pub struct ServerOptions {
     pub checkpoints: CheckpointOptions,
     /// When to ping clients to see whether they are alive.
     pub keepalive: Keepalive,
+    /// What one peer may take.
+    pub limits: Limits,
 }
 
 /// Serves tables, over gRPC and to callers in this process, until it is stopped or dropped.
@@ -57,16 +60,18 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if there are no tables, if two have the same name, or if the port cannot
-    /// be opened.
+    /// `InvalidArgument` if there are no tables, if two have the same name, if a limit is out of
+    /// its range, or if the port cannot be opened.
     pub fn start(
         tables: Vec<Arc<Table>>,
         options: &ServerOptions,
         runtime: &Handle,
     ) -> Result<Self> {
+        options.limits.validate()?;
         let (stop_sender, stop) = stop_signal();
         let checkpoints = Checkpoints::new(options.checkpoints.clone(), runtime.clone());
-        let service = Arc::new(Service { tables: Tables::new(tables)?, checkpoints, stop });
+        let (tables, limits) = (Tables::new(tables)?, options.limits);
+        let service = Arc::new(Service { tables, checkpoints, stop, limits });
         let listener = rpc::bind(options.host.as_deref(), options.port)?;
         let (listener, port) = {
             let _runtime = runtime.enter();
@@ -83,7 +88,7 @@ impl Server {
             let (service, done) = (Arc::clone(&service), DoneGuard(Arc::clone(&done)));
             let (stop, keepalive) = (service.stop.clone(), options.keepalive);
             async move {
-                rpc::serve(listener, service, stop, keepalive).await;
+                rpc::serve(listener, service, stop, keepalive, limits.of_connections()).await;
                 drop(done);
             }
         });

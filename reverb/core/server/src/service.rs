@@ -9,6 +9,7 @@ use reverb_wire::convert::table_info::from_table_info;
 use reverb_wire::generated::TableInfo;
 
 use crate::checkpoints::Checkpoints;
+use crate::limits::Limits;
 use crate::tables::Tables;
 
 /// What a server offers, over any transport.
@@ -17,6 +18,7 @@ pub(crate) struct Service {
     pub(crate) tables: Tables,
     pub(crate) checkpoints: Arc<Checkpoints>,
     pub(crate) stop: Stop,
+    pub(crate) limits: Limits,
 }
 
 impl Service {

@@ -47,7 +47,9 @@ async fn frames_that_lie_are_invalid_arguments() {
     let server = start(vec![table(config("t"))]);
     let handle = connect(&server).await;
     for method in ["InsertStream", "SampleStream", "Reset"] {
-        for data in [&[0, 0xff, 0xff, 0xff, 0xff, 1, 2][..], &[0, 0, 0], &[0, 0, 0, 0, 9, 1]] {
+        let too_long = status(&handle, method, &[0, 0xff, 0xff, 0xff, 0xff, 1, 2]).await;
+        assert_eq!(too_long.code, Code::ResourceExhausted, "{method}: {}", too_long.message);
+        for data in [&[0, 1, 0, 0, 0, 1, 2][..], &[0, 0, 0], &[0, 0, 0, 0, 9, 1]] {
             let status = status(&handle, method, data).await;
             assert_eq!(status.code, Code::InvalidArgument, "{method}: {}", status.message);
             assert!(status.message.contains("in the middle of a message"), "{}", status.message);

@@ -56,7 +56,9 @@ impl<'a> RowEncoder<'a> {
         if let Some(trajectory) = &self.trajectory {
             return Ok(trajectory.with_chunk(chunk));
         }
-        self.places = self.find_places(&chunk);
+        if self.num_rows > 1 {
+            self.places = self.find_places(&chunk);
+        }
         let trajectory = all_columns(&chunk, self.columns.len())?;
         self.trajectory = Some(trajectory.clone());
         Ok(trajectory)

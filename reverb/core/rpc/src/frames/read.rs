@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes, BytesMut};
 use h2::RecvStream;
 use http::HeaderMap;
+use reverb_data::error::grouped;
 use reverb_data::{Error, Result};
 
 use crate::frames::{Compression, stream_error};
@@ -22,6 +23,14 @@ pub struct MessageReader {
     peer: String,
 }
 
+/// The size of the largest message that is accepted.
+#[derive(Debug, Clone, Copy)]
+struct MessageLimit {
+    bytes: usize,
+    /// Its name in error texts.
+    name: &'static str,
+}
+
 #[derive(Debug)]
 struct FrameSource(RecvStream);
 
@@ -33,6 +42,12 @@ impl MessageReader {
             assembler: Assembler::new(compression),
             peer: peer.into(),
         }
+    }
+
+    /// Refuses messages of more than `bytes`, as soon as their length is known. `name` is the name
+    /// of the limit in the error text. Without this call a message may have up to 4 GiB.
+    pub fn limit_messages(&mut self, bytes: usize, name: &'static str) {
+        self.assembler.limit = MessageLimit { bytes, name };
     }
 
     /// The next message, or `None` when the peer has ended its direction. Cancel safe: no message
@@ -78,6 +93,7 @@ struct Assembler {
     header_filled: usize,
     /// The received part of an incomplete message.
     partial: BytesMut,
+    limit: MessageLimit,
 }
 
 impl Assembler {
@@ -88,6 +104,7 @@ impl Assembler {
             header: [0; FRAME_HEADER_BYTES],
             header_filled: 0,
             partial: BytesMut::new(),
+            limit: MessageLimit { bytes: usize::MAX, name: "" },
         }
     }
 
@@ -115,12 +132,15 @@ impl Assembler {
             )));
         }
         let length = u32::from_be_bytes(length) as usize;
+        self.limit.check(length)?;
         let Some(message) = self.take_body(length) else {
             return Ok(None);
         };
         self.header_filled = 0;
         if flag == 1 {
-            return self.compression.decompress(&message).map(Some);
+            let message = self.compression.decompress(&message)?;
+            self.limit.check(message.len())?;
+            return Ok(Some(message));
         }
         Ok(Some(message))
     }
@@ -148,10 +168,49 @@ impl Assembler {
     }
 }
 
+impl MessageLimit {
+    fn check(self, length: usize) -> Result<()> {
+        if length <= self.bytes {
+            return Ok(());
+        }
+        Err(Error::resource_exhausted(format!(
+            "A message of {} bytes is larger than the limit of {} bytes (Limits.{}).",
+            grouped(length),
+            grouped(self.bytes),
+            self.name,
+        )))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Write;
+
+    #[test]
+    fn a_message_over_the_limit_is_refused_by_its_header() {
+        let mut assembler = Assembler::new(Compression::Identity);
+        assembler.limit = MessageLimit { bytes: 1000, name: "call_bytes" };
+        assembler.put(Bytes::from(framed(0, &[1; 1000])));
+        assert_eq!(assembler.take().unwrap().unwrap().len(), 1000);
+        assembler.put(Bytes::from_static(&[0, 0, 0x12, 0xd6, 0x87]));
+        let error = assembler.take().unwrap_err();
+        assert_eq!(error.kind(), reverb_data::ErrorKind::ResourceExhausted);
+        assert_eq!(
+            error.message(),
+            "A message of 1,234,567 bytes is larger than the limit of 1,000 bytes (Limits.call_bytes)."
+        );
+    }
+
+    #[test]
+    fn a_compressed_message_counts_with_its_real_size() {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(&[5; 2000]).unwrap();
+        let mut assembler = Assembler::new(Compression::Gzip);
+        assembler.limit = MessageLimit { bytes: 1000, name: "call_bytes" };
+        assembler.put(Bytes::from(framed(1, &gzip.finish().unwrap())));
+        assert!(assembler.take().unwrap_err().message().starts_with("A message of 2,000 bytes"));
+    }
 
     fn framed(flag: u8, body: &[u8]) -> Vec<u8> {
         let mut bytes = vec![flag];

@@ -26,8 +26,17 @@ use super::stop::Stop;
 /// Number of connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// Maximum number of concurrent streams of one connection.
-const MAX_STREAMS: u32 = 10_000;
+/// How often the log says that connections are refused.
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How many connections and streams a server accepts.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionLimits {
+    /// Number of connections.
+    pub connections: usize,
+    /// Number of concurrent streams of one connection. A peer waits with more.
+    pub streams_per_connection: u32,
+}
 
 /// How long peers may take to receive their last messages when the server shuts down.
 const GRACE: Duration = Duration::from_secs(1);
@@ -103,18 +112,24 @@ struct Shared<H> {
     handler: Arc<H>,
     stop: Stop,
     keepalive: Keepalive,
+    limits: ConnectionLimits,
 }
 
 /// Accepts connections until the server shuts down. Then closes the port, and gives the streams the
 /// time `GRACE` to end.
+///
+/// A connection beyond the limit is closed at once. Its peer sees an unavailable server, and tries
+/// again.
 pub async fn serve<H: Handler>(
     listener: TcpListener,
     handler: Arc<H>,
     stop: Stop,
     keepalive: Keepalive,
+    limits: ConnectionLimits,
 ) {
-    let shared = Arc::new(Shared { handler, stop, keepalive });
+    let shared = Arc::new(Shared { handler, stop, keepalive, limits });
     let mut connections = JoinSet::new();
+    let mut refused = Refused::default();
     loop {
         let accepted = tokio::select! {
             biased;
@@ -123,6 +138,9 @@ pub async fn serve<H: Handler>(
             accepted = listener.accept() => accepted,
         };
         match accepted {
+            Ok((_, peer)) if connections.len() >= limits.connections => {
+                refused.log(peer, limits.connections);
+            }
             Ok((socket, peer)) => {
                 connections.spawn(serve_connection(socket, peer, Arc::clone(&shared)));
             }
@@ -134,6 +152,27 @@ pub async fn serve<H: Handler>(
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
+}
+
+/// Connections that were refused because there are too many.
+#[derive(Default)]
+struct Refused {
+    count: u64,
+    logged_at: Option<Instant>,
+}
+
+impl Refused {
+    fn log(&mut self, peer: SocketAddr, limit: usize) {
+        self.count += 1;
+        if self.logged_at.is_none_or(|at| at.elapsed() >= REFUSAL_LOG_INTERVAL) {
+            self.logged_at = Some(Instant::now());
+            log::warn!(
+                "refused the connection from {peer}, {} so far: there are {limit} connections, which \
+                 is the limit (Limits.connections)",
+                self.count
+            );
+        }
+    }
 }
 
 async fn serve_connection<H: Handler>(socket: TcpStream, peer: SocketAddr, shared: Arc<Shared<H>>) {
@@ -158,7 +197,7 @@ async fn serve_streams<H: Handler>(
         .max_frame_size(MAX_FRAME_BYTES)
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
-        .max_concurrent_streams(MAX_STREAMS)
+        .max_concurrent_streams(shared.limits.streams_per_connection)
         .max_concurrent_reset_streams(MAX_RESET_STREAMS)
         .max_pending_accept_reset_streams(MAX_RESET_STREAMS)
         .handshake::<_, Message>(socket);

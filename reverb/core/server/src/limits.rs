@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Limits: what one peer may take of a server's memory.
+
+use reverb_data::error::grouped;
+use reverb_data::{Error, Result};
+use reverb_rpc::server::ConnectionLimits;
+
+const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;
+/// A client keeps up to nine idle streams for later calls. Its other calls need room beside them.
+const MIN_STREAMS_PER_CONNECTION: usize = 16;
+/// What the length of a gRPC message can say.
+const MAX_MESSAGE_BYTES: usize = u32::MAX as usize;
+
+/// What one peer may take. Whoever exceeds a limit gets `ResourceExhausted`, with the name of the
+/// limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Size of a message on an insert stream.
+    pub message_bytes: usize,
+    /// Size of a message of any other call.
+    pub call_bytes: usize,
+    /// Bytes of the chunks that an insert stream holds for later items.
+    pub stream_bytes: usize,
+    /// Number of connections.
+    pub connections: usize,
+    /// Number of concurrent streams of a connection.
+    pub streams_per_connection: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            message_bytes: GIB,
+            call_bytes: 64 * MIB,
+            stream_bytes: GIB,
+            connections: 10_000,
+            streams_per_connection: 10_000,
+        }
+    }
+}
+
+impl Limits {
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a limit that is out of its range.
+    pub fn validate(&self) -> Result<()> {
+        let ranges = [
+            ("message_bytes", self.message_bytes, 1, MAX_MESSAGE_BYTES),
+            ("call_bytes", self.call_bytes, 1, MAX_MESSAGE_BYTES),
+            ("stream_bytes", self.stream_bytes, 1, usize::MAX),
+            ("connections", self.connections, 1, usize::MAX),
+            (
+                "streams_per_connection",
+                self.streams_per_connection,
+                MIN_STREAMS_PER_CONNECTION,
+                u32::MAX as usize,
+            ),
+        ];
+        for (name, value, min, max) in ranges {
+            if value < min || value > max {
+                let max = if max == usize::MAX {
+                    String::new()
+                } else {
+                    format!(" and at most {}", grouped(max))
+                };
+                return Err(Error::invalid_argument(format!(
+                    "Limits.{name} must be at least {min}{max}, got {}.",
+                    grouped(value)
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn of_connections(&self) -> ConnectionLimits {
+        ConnectionLimits {
+            connections: self.connections,
+            streams_per_connection: u32::try_from(self.streams_per_connection).unwrap_or(u32::MAX),
+        }
+    }
+}
