@@ -202,6 +202,7 @@ docs-pages: build $(DOCS_DONE) $(if $(EXECUTED),notebooks)
 	rm -rf site
 	PYTHONPATH=. $(DOCS_ENV)/bin/python -m sphinx --fail-on-warning --keep-going --nitpicky --fresh-env \
 		--quiet --builder html --doctree-dir target/doctrees docs site
+	rm -rf jupyter_execute
 
 wheel: $(WHEEL_DONE) ## build the wheel into dist/ and check what it holds
 	$(PYTEST) --noconftest -m 'not slow' tests/package/test_wheel.py
