@@ -153,7 +153,9 @@ impl SampleCursor {
                     self.may_be_stale = false;
                     self.backoff.answered();
                     self.outstanding = self.outstanding.saturating_sub(samples.len());
-                    if self.unrequested > 0 {
+                    // For items that are decoded one by one, this is also what brings the headers of
+                    // their chunks into the cache, all at once.
+                    if self.unrequested > 0 || self.stacking.is_none() {
                         let bytes: usize = samples.iter().map(|s| s.trajectory.chunk_bytes()).sum();
                         let fitting = MAX_BATCH_BYTES / (bytes / samples.len().max(1)).max(1);
                         self.batch = self.batch.min(fitting.max(1));
