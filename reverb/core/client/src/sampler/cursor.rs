@@ -153,8 +153,8 @@ impl SampleCursor {
                     self.may_be_stale = false;
                     self.backoff.answered();
                     self.outstanding = self.outstanding.saturating_sub(samples.len());
-                    // For items that are decoded one by one, this is also what brings the headers of
-                    // their chunks into the cache, all at once.
+                    // For items that are decoded one by one, this also brings the headers of their
+                    // chunks into the cache, all at once.
                     if self.unrequested > 0 || self.stacking.is_none() {
                         let bytes: usize = samples.iter().map(|s| s.trajectory.chunk_bytes()).sum();
                         let fitting = MAX_BATCH_BYTES / (bytes / samples.len().max(1)).max(1);
