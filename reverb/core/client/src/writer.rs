@@ -20,3 +20,8 @@ mod signatures;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod trajectory;
+
+/// A message is sent when its chunks reach this size, to bound the memory of both sides.
+const MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+/// Maximum number of items in one message.
+const MESSAGE_ITEMS: usize = 1024;

@@ -17,13 +17,10 @@ use super::rows::{RowEncoder, encode_step};
 use super::signatures::{check_steps, unknown_table};
 use crate::retry::Backoff;
 use crate::session::{Session, Signatures};
+use crate::writer::{MESSAGE_BYTES, MESSAGE_ITEMS};
 
 /// Maximum number of idle streams.
 const MAX_IDLE: usize = 8;
-/// A message is sent when its chunks reach this size, to bound the memory of both sides.
-const MESSAGE_BYTES: usize = 4 * 1024 * 1024;
-/// Maximum number of items in one message.
-const MESSAGE_ITEMS: usize = 1024;
 
 /// Open streams with nothing in flight.
 #[derive(Debug, Default)]

@@ -99,7 +99,7 @@ pub(super) fn encode_step(
     for cell in step {
         put_step(&mut payload, cell);
     }
-    all_columns(&Chunk::from_payload(key, range, false, &payload), step.len())
+    all_columns(&Chunk::new(key, range, false, payload.into()), step.len())
 }
 
 fn put_step(payload: &mut Vec<u8>, cell: &CellValue<'_>) {

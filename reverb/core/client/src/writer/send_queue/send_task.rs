@@ -16,11 +16,8 @@ use super::SendQueue;
 use crate::retry::Backoff;
 use crate::session::Session;
 use crate::writer::cell::Block;
+use crate::writer::{MESSAGE_BYTES, MESSAGE_ITEMS};
 
-/// A message is sent when its chunks reach this size, to bound the memory of both sides.
-const MESSAGE_BYTES: usize = 4 * 1024 * 1024;
-/// Maximum number of items in one message.
-const MESSAGE_ITEMS: usize = 1024;
 /// The task: connects when there is something to send, and reconnects when the stream is lost.
 pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
     let mut keys = KeyGenerator::new();
