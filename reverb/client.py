@@ -3,23 +3,33 @@
 
 import functools
 import operator
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tree
 
 from reverb.arguments import as_rows, check_at_least_one
+from reverb.byte_sizes import parse_byte_size
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, SignatureMismatchError, TableNotFoundError
 from reverb.replay_sample import ReplaySample, SampleInfo, keep_samples, rows_of_batch
-from reverb.reverb_types import CheckpointStatus, TableInfo
+from reverb.reverb_types import CheckpointStatus, ServerStatus, TableInfo
 from reverb.sequence_writer import SequenceWriter, make_sequence_writer
 from reverb.structured_writer import Config, StructuredWriter
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
 from reverb.writer import Writer
 
 __all__ = ["Client", "Writer"]
+
+_W = TypeVar(
+    "_W",
+    native.Writer,
+    native.TrajectoryWriter,
+    native.BatchedTrajectoryWriter,
+    native.StructuredWriter,
+)
 
 # A client waits for a server that has not started, because programs start in any order. The wait is
 # bounded, because otherwise a mistyped address would look like a hang.
@@ -160,6 +170,8 @@ class Client:
         delta_encoded: bool = False,
         chunk_length: int | None = None,
         max_in_flight_items: int | None = 25,
+        *,
+        max_pending_bytes: int | str | None = None,
     ) -> Writer:
         """Makes a legacy writer, whose items are the last few steps.
 
@@ -172,11 +184,13 @@ class Client:
           chunk_length: Number of steps per chunk; `None`: `min(10, max_sequence_length)`.
           max_in_flight_items: Limit of unconfirmed items. At the limit, further items wait; `None`:
             no limit.
+          max_pending_bytes: As in `trajectory_writer`.
 
         Raises:
           InvalidArgumentError: If a number is out of its range.
           UnavailableError: If no server answers.
         """
+        max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
         max_sequence_length = check_at_least_one("max_sequence_length", max_sequence_length)
         if chunk_length is None:
             chunk_length = min(_DEFAULT_CHUNK_LENGTH, max_sequence_length)
@@ -188,11 +202,10 @@ class Client:
         if max_in_flight_items is None:
             max_in_flight_items = _UNLIMITED_IN_FLIGHT_ITEMS
         max_in_flight_items = check_at_least_one("max_in_flight_items", max_in_flight_items)
-        return Writer(
-            self._client.writer(
-                max_sequence_length, chunk_length, bool(delta_encoded), max_in_flight_items
-            )
+        writer = self._client.writer(
+            max_sequence_length, chunk_length, bool(delta_encoded), max_in_flight_items
         )
+        return Writer(_limited(writer, max_pending_bytes))
 
     def trajectory_writer(
         self,
@@ -200,6 +213,7 @@ class Client:
         *,
         validate_items: bool = True,
         get_signature_timeout_ms: int | None = None,
+        max_pending_bytes: int | str | None = None,
     ) -> TrajectoryWriter:
         """Makes a writer whose items are arbitrary slices of its history.
 
@@ -211,17 +225,29 @@ class Client:
           validate_items: Compares items with their table's signature before they are sent.
           get_signature_timeout_ms: Ignored; accepted for programs written for early versions of
             dm-reverb. The client's `connect_timeout_s` bounds the wait.
+          max_pending_bytes: What may be unconfirmed, in bytes or as a size such as "1GiB". At the
+            limit, calls that create an item wait for confirmations, whatever the rate limiter does;
+            a wait of more than 10 s is logged with its reason. A program that inserts and samples
+            in one thread may then wait for itself. `None`: no limit; only a writer that is faster
+            than its connection is slowed down.
 
         Raises:
-          InvalidArgumentError: If `num_keep_alive_refs` is below 1.
+          InvalidArgumentError: If a number is below 1.
           UnavailableError: If no server answers.
         """
         del get_signature_timeout_ms
         refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
-        return TrajectoryWriter(self._client.trajectory_writer(refs, bool(validate_items), None))
+        max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
+        writer = self._client.trajectory_writer(refs, bool(validate_items), None)
+        return TrajectoryWriter(_limited(writer, max_pending_bytes))
 
     def batched_trajectory_writer(
-        self, batch_size: int, num_keep_alive_refs: int, *, validate_items: bool = True
+        self,
+        batch_size: int,
+        num_keep_alive_refs: int,
+        *,
+        validate_items: bool = True,
+        max_pending_bytes: int | str | None = None,
     ) -> BatchedTrajectoryWriter:
         """Makes one writer for `batch_size` environments that are stepped together.
 
@@ -230,6 +256,7 @@ class Client:
           num_keep_alive_refs: Number of newest values of each column and environment that new
             items may use.
           validate_items: As in `trajectory_writer`.
+          max_pending_bytes: As in `trajectory_writer`.
 
         Raises:
           InvalidArgumentError: If a number is below 1.
@@ -237,8 +264,9 @@ class Client:
         """
         batch_size = check_at_least_one("batch_size", batch_size)
         refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
+        max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
         writer = self._client.trajectory_writer(refs, bool(validate_items), batch_size)
-        return BatchedTrajectoryWriter(writer, batch_size)
+        return BatchedTrajectoryWriter(_limited(writer, max_pending_bytes), batch_size)
 
     def sequence_writer(
         self,
@@ -249,6 +277,7 @@ class Client:
         stride_length: int = 1,
         max_sequence_length: int | None = None,
         drop_long_episodes: bool = False,
+        max_pending_bytes: int | str | None = None,
     ) -> SequenceWriter:
         """Makes a writer that turns every sequence of steps, or every episode, into an item.
 
@@ -264,6 +293,7 @@ class Client:
           max_sequence_length: Number of steps of the longest episode. Required if items are
             episodes, and not allowed otherwise.
           drop_long_episodes: Drops and counts longer episodes instead of raising an error.
+          max_pending_bytes: As in `trajectory_writer`.
 
         Raises:
           InvalidArgumentError: If an argument is out of its range, or cannot be combined with
@@ -279,25 +309,29 @@ class Client:
             stride_length,
             max_sequence_length,
             drop_long_episodes,
+            parse_byte_size("max_pending_bytes", max_pending_bytes),
         )
 
-    def structured_writer(self, configs: Sequence[Config]) -> StructuredWriter:
+    def structured_writer(
+        self, configs: Sequence[Config], *, max_pending_bytes: int | str | None = None
+    ) -> StructuredWriter:
         """Makes a writer that creates items wherever a pattern applies.
 
         Does not contact the server.
 
         Args:
           configs: Patterns and conditions; see `reverb.structured.create_config`.
+          max_pending_bytes: As in `trajectory_writer`.
 
         Raises:
           InvalidArgumentError: If there is no config, or if a config is invalid; the text names it
-            and the reason.
+            and the reason. If `max_pending_bytes` is out of its range.
         """
         if not configs:
             raise InvalidArgumentError("At least one config must be provided.")
-        return StructuredWriter(
-            self._client.structured_writer([config.SerializeToString() for config in configs])
-        )
+        max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
+        writer = self._client.structured_writer([config.SerializeToString() for config in configs])
+        return StructuredWriter(_limited(writer, max_pending_bytes))
 
     def sample(
         self,
@@ -545,6 +579,18 @@ class Client:
         """
         return CheckpointStatus.from_serialized_proto(self._client.checkpoint_status())
 
+    def status(self) -> ServerStatus:
+        """Returns what the memory of the server is used for, in all and for each table.
+
+        With several servers behind the address, one of them answers, as in `reset`. Looks at the
+        chunks that writers hold and that wait to be inserted: for a page or a log, not for a loop.
+
+        Raises:
+          UnimplementedError: If the server is a dm-reverb server, which has no such call.
+          UnavailableError: If no server answers.
+        """
+        return ServerStatus.from_serialized_proto(self._client.status())
+
     def _nested(self, table: str, columns: list[Any]) -> Any:
         """Nests a flat list like a table's signature; refreshes the signature on a mismatch."""
         unflatten = self._unflatten(table, refresh=False) or list
@@ -573,6 +619,13 @@ class Client:
 
     def __repr__(self) -> str:
         return f"Client, server_address={self._server_address}"
+
+
+def _limited(writer: _W, max_pending_bytes: int | None) -> _W:
+    """Sets the limit of unconfirmed bytes of a native writer, and returns the writer."""
+    if max_pending_bytes is not None:
+        writer.limit_pending(min(max_pending_bytes, sys.maxsize))
+    return writer
 
 
 def _unflatten_as(table: str, signature: Any, columns: list[Any]) -> Any:

@@ -10,13 +10,18 @@ from reverb.errors import InvalidArgumentError
 __all__ = ["Limits"]
 
 
+# A year.
+_MAX_TIMEOUT_S = 31_557_600
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
     """What one peer may take of a server, for `Server(limits=...)`.
 
     A message or a stream beyond its limit ends with a `ResourceExhaustedError` that names it; all
-    others go on. Clients in the server's process have no connection and send no messages, so no
-    limit concerns them.
+    others go on. Clients in the server's process have no connection and send no messages, so only
+    `queued_bytes` concerns them. With `Server(max_bytes=...)`, `message_bytes` and `stream_bytes`
+    are at most a quarter of it, but not below 64 MiB.
 
     Example:
       >>> Limits(stream_bytes=256 * 2**20).stream_bytes
@@ -31,10 +36,16 @@ class Limits:
       stream_bytes: Bytes of the chunks that a writer's stream may refer to in later items, encoded,
         with 128 bytes more for each chunk. `None`: 1 GiB. A writer keeps chunks for
         `num_keep_alive_refs` steps.
+      queued_bytes: Bytes of the items that wait to be inserted into a table, behind its rate
+        limiter or for its `max_bytes`. `None`: 256 MiB. The streams of more items are not read
+        until there is room.
       connections: Number of connections. `None`: 10,000. One more is closed at once, and its peer
         tries again.
       streams_per_connection: Number of open calls of one connection, at least 16. `None`: 10,000.
         Further calls of the peer wait until others end.
+      unread_timeout_s: Seconds for which a reader may take nothing of the samples that wait for it,
+        above 0. `None`: 300. Then its stream ends with a `DeadlineExceededError`, and what it kept
+        in memory is freed.
 
     Raises:
       InvalidArgumentError: If a limit is below 1 or above `sys.maxsize`.
@@ -44,13 +55,21 @@ class Limits:
     message_bytes: int | None = None
     call_bytes: int | None = None
     stream_bytes: int | None = None
+    queued_bytes: int | None = None
     connections: int | None = None
     streams_per_connection: int | None = None
+    unread_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
+        timeout = self.unread_timeout_s
+        if timeout is not None and not 0 < timeout <= _MAX_TIMEOUT_S:
+            raise InvalidArgumentError(
+                f"Limits.unread_timeout_s must be above 0 and at most {_MAX_TIMEOUT_S}, got "
+                f"{timeout}"
+            )
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value is not None:
+            if value is not None and field.name != "unread_timeout_s":
                 checked = check_at_least_one(f"Limits.{field.name}", value)
                 if checked > sys.maxsize:
                     raise InvalidArgumentError(

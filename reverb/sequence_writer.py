@@ -200,6 +200,7 @@ def make_sequence_writer(
     stride_length: int,
     max_sequence_length: int | None,
     drop_long_episodes: bool,
+    max_pending_bytes: int | None,
 ) -> SequenceWriter:
     """Checks the arguments of `Client.sequence_writer` and makes the writer."""
     names = [tables] if isinstance(tables, str) else list(tables)
@@ -224,6 +225,8 @@ def make_sequence_writer(
         writer = client.episode_writer(
             names, batch_size, max_sequence_length, bool(drop_long_episodes)
         )
+        if max_pending_bytes is not None:
+            writer.limit_pending(max_pending_bytes)
         return SequenceWriter(writer, batch_size)
     sequence_length = check_at_least_one("sequence_length", sequence_length)
     if max_sequence_length is not None or drop_long_episodes:
@@ -232,4 +235,6 @@ def make_sequence_writer(
             f"are episodes, got sequence_length={sequence_length}"
         )
     writer = client.sequence_writer(names, batch_size, sequence_length, stride_length)
+    if max_pending_bytes is not None:
+        writer.limit_pending(max_pending_bytes)
     return SequenceWriter(writer, batch_size)

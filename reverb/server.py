@@ -11,12 +11,13 @@ import tree
 
 from reverb import item_selectors, rate_limiters
 from reverb._nests import structured_value
+from reverb.byte_sizes import parse_byte_size, parse_byte_size_or_share
 from reverb.checkpointers import CheckpointerBase, CheckpointerOptions
 from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S, Client
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, UnimplementedError
 from reverb.limits import Limits
-from reverb.reverb_types import SpecNest, TableInfo
+from reverb.reverb_types import ServerStatus, SpecNest, TableInfo
 
 __all__ = ["Server", "Table", "TableExtensionBase"]
 
@@ -66,6 +67,8 @@ class Table:
         signature: SpecNest | None = None,
         *,
         seed: int | None = None,
+        max_bytes: int | str | None = None,
+        when_full: str = "remove",
     ) -> None:
         """Makes an empty table, which is not served yet.
 
@@ -80,10 +83,17 @@ class Table:
           signature: Nest of specs of the items' columns `[T, ...]`: any objects with a `shape` and
             a `dtype`. Clients compare items with it before they send them.
           seed: Makes the random choices of this table reproducible.
+          max_bytes: Maximum memory of its items, beside `max_size`: bytes, or a size such as
+            "12GiB" or "500MB". `None`: no limit. Chunks count with what they take in memory, each
+            once; an item counts some 100 bytes. `server.status()` tells what a table takes.
+          when_full: What happens to an item that does not fit into `max_bytes`. "remove": the
+            remover evicts items until it fits. "wait": the insert waits, as for the rate limiter,
+            until items leave; for tables whose items must not be lost unseen.
 
         Raises:
-          InvalidArgumentError: If an argument is out of its range, if a leaf of the signature is
-            not a spec, or if a selector or the rate limiter is already in use.
+          InvalidArgumentError: If an argument is out of its range, if `max_bytes` is not a size, if
+            a leaf of the signature is not a spec, or if a selector or the rate limiter is already
+            in use.
           UnimplementedError: If an extension builds a native extension.
         """
         if not -_INT32_LIMIT <= operator.index(max_times_sampled) < _INT32_LIMIT:
@@ -114,6 +124,8 @@ class Table:
             rate_limiter.internal_limiter,
             _encode_signature(signature),
             seed,
+            parse_byte_size("max_bytes", max_bytes),
+            when_full,
         )
 
     @classmethod
@@ -123,8 +135,13 @@ class Table:
         max_size: int,
         extensions: Sequence[TableExtensionBase] = (),
         signature: SpecNest | None = None,
+        *,
+        max_bytes: int | str | None = None,
     ) -> "Table":
-        """Makes a first-in, first-out queue: items are sampled once; inserts wait while full."""
+        """Makes a first-in, first-out queue: items are sampled once; inserts wait while full.
+
+        It is full with `max_size` items, or with `max_bytes` of memory.
+        """
         return cls(
             name=name,
             sampler=item_selectors.Fifo(),
@@ -134,6 +151,8 @@ class Table:
             rate_limiter=rate_limiters.Queue(max_size),
             extensions=extensions,
             signature=signature,
+            max_bytes=max_bytes,
+            when_full="wait",
         )
 
     @classmethod
@@ -143,8 +162,13 @@ class Table:
         max_size: int,
         extensions: Sequence[TableExtensionBase] = (),
         signature: SpecNest | None = None,
+        *,
+        max_bytes: int | str | None = None,
     ) -> "Table":
-        """Makes a last-in, first-out stack: items are sampled once; inserts wait while full."""
+        """Makes a last-in, first-out stack: items are sampled once; inserts wait while full.
+
+        It is full with `max_size` items, or with `max_bytes` of memory.
+        """
         return cls(
             name=name,
             sampler=item_selectors.Lifo(),
@@ -154,6 +178,8 @@ class Table:
             rate_limiter=rate_limiters.Stack(max_size),
             extensions=extensions,
             signature=signature,
+            max_bytes=max_bytes,
+            when_full="wait",
         )
 
     @property
@@ -200,6 +226,8 @@ class Table:
         signature: SpecNest | None = None,
         *,
         seed: int | None = None,
+        max_bytes: int | str | None = None,
+        when_full: str | None = None,
     ) -> "Table":
         """Makes an empty table with other options; `None` copies the option of this table.
 
@@ -225,6 +253,8 @@ class Table:
             extensions=self._extensions if extensions is None else extensions,
             signature=self._signature if signature is None else signature,
             seed=self._seed if seed is None else seed,
+            max_bytes=self.internal_table.max_bytes() if max_bytes is None else max_bytes,
+            when_full=self.internal_table.when_full() if when_full is None else when_full,
         )
 
     def __repr__(self) -> str:
@@ -260,6 +290,7 @@ class Server:
         keepalive_s: float | None = DEFAULT_KEEPALIVE_S,
         keepalive_timeout_s: float = DEFAULT_KEEPALIVE_TIMEOUT_S,
         limits: Limits | None = None,
+        max_bytes: int | str | None = None,
     ) -> None:
         """Loads the latest checkpoint if there is one, then starts to serve.
 
@@ -280,6 +311,13 @@ class Server:
             lost: its calls end, and its pending inserts and samples are cancelled. In seconds, from
             0.1 to 86400. A client that freezes for less than this is tolerated.
           limits: What one peer may take of the server's memory; `None`: `Limits()`.
+          max_bytes: Memory for all chunks and items: bytes, a size such as "12GiB", or a share such
+            as "80%" of what the process may use (the machine's memory, or the smallest limit of its
+            control groups). `None`: no limit. From 90 % on, the table that is most over its share
+            gives up items by its remover, except tables whose inserts wait; from 97 % on, writers
+            wait, and all else goes on; from 100 % on, the insert stream that holds most chunks for
+            later items is ended, and its writer tries again. A share is the table's `max_bytes`, or
+            an equal part of what the others leave.
 
         Raises:
           InvalidArgumentError: If there is no table, if names are not unique, if a table was given
@@ -321,12 +359,17 @@ class Server:
             keepalive_s,
             keepalive_timeout_s,
             Limits() if limits is None else limits,
+            parse_byte_size_or_share("max_bytes", max_bytes),
         )
 
     @property
     def port(self) -> int:
         """The TCP port that the server listens on."""
         return self._server.port()
+
+    def status(self) -> ServerStatus:
+        """What the memory of the server is used for; like `Client.status`, without a connection."""
+        return ServerStatus.from_serialized_proto(self._server.status())
 
     def localhost_client(self) -> Client:
         """Makes a client of this server, for use on the same machine."""

@@ -65,8 +65,12 @@ class Table:
         rate_limiter: RateLimiter,
         signature: bytes | None,
         seed: int | None,
+        max_bytes: int | None,
+        when_full: str,
     ) -> Table: ...
     def name(self) -> str: ...
+    def max_bytes(self) -> int | None: ...
+    def when_full(self) -> str: ...
     def can_sample(self, num_samples: int) -> bool: ...
     def can_insert(self, num_inserts: int) -> bool: ...
     def info(self) -> bytes:
@@ -86,11 +90,14 @@ class Server:
         keepalive_s: float | None,
         keepalive_timeout_s: float,
         limits: Any,
+        max_bytes: int | None,
     ) -> Server:
         """Loads the latest checkpoint, then serves.
 
         `checkpoints` is a `CheckpointerOptions`, `limits` a `reverb.Limits`.
         """
+    def status(self) -> bytes:
+        """A serialized `StatusResponse`."""
     def port(self) -> int: ...
     def checkpoint(self) -> str:
         """Saves all tables; returns the path."""
@@ -128,6 +135,9 @@ class StoredCheckpoint:
 def masked_crc32c(data: bytes) -> int:
     """The checksum of a record in TensorFlow's format."""
 
+def process_memory() -> int | None:
+    """Bytes that this process may use; `None` if the system does not tell."""
+
 def check_server_name(name: str) -> None:
     """Raises `InvalidArgumentError` if the name is invalid as a server's name in checkpoints."""
 
@@ -157,6 +167,8 @@ class Client:
     def checkpoint(self) -> str: ...
     def checkpoint_status(self) -> bytes:
         """A serialized `CheckpointStatusResponse`."""
+    def status(self) -> bytes:
+        """A serialized `StatusResponse`."""
     def insert(self, leaves: Sequence[Any], priorities: Mapping[str, float]) -> None:
         """Inserts one step as one item per table; returns when every item is confirmed."""
     def insert_batch(
@@ -246,6 +258,8 @@ class Sampler(Iterator[Any]):
 
 @final
 class Writer:
+    def limit_pending(self, max_pending_bytes: int) -> None:
+        """Makes calls that create items wait while so many bytes are unconfirmed."""
     def append(self, leaves: Sequence[Any]) -> None: ...
     def append_sequence(self, leaves: Sequence[Any]) -> None: ...
     def create_item(self, table: str, num_timesteps: int, priority: float) -> None: ...
@@ -310,6 +324,8 @@ class ColumnHistory:
 class TrajectoryWriter:
     """Dropping it closes it; unconfirmed items are abandoned."""
 
+    def limit_pending(self, max_pending_bytes: int) -> None:
+        """Makes calls that create items wait while so many bytes are unconfirmed."""
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
@@ -374,6 +390,8 @@ class BatchedColumnHistory:
 class BatchedTrajectoryWriter:
     """`B` trajectory writers, stepped by one call; row `i` of every leaf is environment `i`."""
 
+    def limit_pending(self, max_pending_bytes: int) -> None:
+        """Makes calls that create items wait while so many bytes are unconfirmed."""
     @property
     def closed(self) -> bool: ...
     @property
@@ -409,6 +427,8 @@ class BatchedTrajectoryWriter:
 class SequenceWriter:
     """Dropping it closes it; unconfirmed items are abandoned. Thread-safe."""
 
+    def limit_pending(self, max_pending_bytes: int) -> None:
+        """Makes calls that create items wait while so many bytes are unconfirmed."""
     @property
     def closed(self) -> bool: ...
     @property
@@ -445,6 +465,8 @@ class SequenceWriter:
 class StructuredWriter:
     """Dropping it flushes its items, for a bounded time."""
 
+    def limit_pending(self, max_pending_bytes: int) -> None:
+        """Makes calls that create items wait while so many bytes are unconfirmed."""
     @property
     def step_is_open(self) -> bool: ...
     def set_column_paths(self, paths: Sequence[_Path]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from google.protobuf import text_format
 
+from reverb.byte_sizes import parse_byte_size_or_share
 from reverb.core import native, protos
 from reverb.errors import ReverbError
 from reverb.server import MAX_PORT
@@ -110,6 +111,11 @@ def _note(positions: dict[str, FieldPosition], path: str, text: str) -> ConfigNo
 def _problems(config: Any, positions: dict[str, FieldPosition]) -> Iterator[tuple[str, str]]:
     if not 0 <= config.port <= MAX_PORT:
         yield "port", f"must be from 0 to {MAX_PORT}, got {config.port}"
+    if config.max_bytes:
+        try:
+            parse_byte_size_or_share("max_bytes", config.max_bytes)
+        except ReverbError as error:
+            yield "max_bytes", str(error).removeprefix("max_bytes ")
     if not config.tables:
         yield _TABLES, "must hold at least one table, got none"
     first: dict[str, int] = {}
@@ -132,6 +138,8 @@ def _table_problems(table: Any) -> Iterator[tuple[str, str]]:
             yield f"{role}{field}", text
     if not 1 <= table.max_size <= _MAX_TABLE_SIZE:
         yield "max_size", f"must be from 1 to {_MAX_TABLE_SIZE}, got {table.max_size}"
+    if table.max_bytes < 0:
+        yield "max_bytes", f"must be at least 1, or 0 for no limit, got {table.max_bytes}"
     if not table.HasField("rate_limiter"):
         yield "rate_limiter", "must give samples_per_insert, min_size_to_sample, min_diff, max_diff"
         return

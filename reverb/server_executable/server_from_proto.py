@@ -60,6 +60,8 @@ def tables_from_proto(configs: Iterable[Any]) -> list[Table]:
             max_size=config.max_size,
             max_times_sampled=config.max_times_sampled,
             rate_limiter=rate_limiter_from_proto(config.rate_limiter),
+            max_bytes=config.max_bytes or None,
+            when_full="wait" if config.when_full == config.WAIT else "remove",
         )
         for config in configs
     ]

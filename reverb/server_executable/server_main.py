@@ -11,10 +11,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from reverb.byte_sizes import parse_byte_size_or_share
 from reverb.checkpointers import DefaultCheckpointer
 from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
 from reverb.core import native
-from reverb.errors import InvalidArgumentError
+from reverb.errors import InvalidArgumentError, ReverbError
 from reverb.server import MAX_PORT, Server
 from reverb.server_executable import config_flag, server_from_proto
 from reverb.server_executable.server_config import read_config
@@ -51,7 +52,9 @@ config:
   A ReverbServerConfig message in protobuf's text form. A table needs a name, a sampler, a remover
   (fifo: true, lifo: true, uniform: true, heap { min_heap: true or false } or
   prioritized { priority_exponent: 0.8 }), a size and a rate limiter; max_times_sampled 0 means no
-  limit. With the rate limiter below, samples wait for the first item and nothing else waits:
+  limit. max_bytes of a table limits its memory (when_full: REMOVE or WAIT), max_bytes: "80%" beside
+  port that of the server. With the rate limiter below, samples wait for the first item and nothing
+  else waits:
 
   port: 8000
   tables: {
@@ -137,8 +140,9 @@ def _start(config: Any, options: argparse.Namespace) -> Server:
         "keepalive_s": options.keepalive,
         "keepalive_timeout_s": options.keepalive_timeout,
     }
+    max_bytes = options.max_bytes or config.max_bytes or None
     if options.checkpoint_dir is None:
-        return Server(tables, port, host=options.host, **keepalive)
+        return Server(tables, port, host=options.host, max_bytes=max_bytes, **keepalive)
     checkpointer = DefaultCheckpointer(
         options.checkpoint_dir,
         keep_latest=options.keep_checkpoints or 1,
@@ -152,6 +156,7 @@ def _start(config: Any, options: argparse.Namespace) -> Server:
         host=options.host,
         checkpoint_interval_s=options.checkpoint_interval,
         checkpoint_on_stop=options.checkpoint_on_stop,
+        max_bytes=max_bytes,
         **keepalive,
     )
 
@@ -185,6 +190,13 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         type=_keepalive_timeout,
         default=DEFAULT_KEEPALIVE_TIMEOUT_S,
         help="a client that sends nothing for so long after a ping is lost; default: %(default)g",
+    )
+    add(
+        "--max-bytes",
+        metavar="SIZE",
+        type=_size,
+        help="memory for chunks and items, for example 12GiB, or 80%% of what the process may use; "
+        "replaces the config's max_bytes; default: no limit",
     )
     version = importlib.metadata.version("reverb-replay")
     add("--version", action="version", version=f"reverb_server of reverb-replay {version}")
@@ -260,6 +272,14 @@ def _keepalive_timeout(text: str) -> float:
             f"must be from {_MIN_KEEPALIVE_S} to {_MAX_KEEPALIVE_S}, got {text}"
         )
     return seconds
+
+
+def _size(text: str) -> str:
+    try:
+        parse_byte_size_or_share("max_bytes", text)
+    except ReverbError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("max_bytes ")) from None
+    return text
 
 
 def _count(text: str) -> int:

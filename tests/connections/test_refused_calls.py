@@ -56,6 +56,7 @@ CALLS = {
     "mutate_priorities": lambda client: client.mutate_priorities("table", deletes=[1]),
     "checkpoint": lambda client: client.checkpoint(),
     "checkpoint_status": lambda client: client.checkpoint_status(),
+    "status": lambda client: client.status(),
     "sample": lambda client: next(client.sample("table")),
     "sample_batch": lambda client: client.sample_batch("table", 2),
     "scan": lambda client: next(client.scan("table")),

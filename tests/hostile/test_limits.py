@@ -122,7 +122,7 @@ class TestMessageBytes:
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert re.fullmatch(
             r"A message of 1,1\d\d,\d{3} bytes is larger than the limit of 1,000,000 bytes "
-            r"\(Limits\.message_bytes\)\.",
+            r"\(Limits\.message_bytes\)\. Send less at once, or raise the limit of the server\.",
             text,
         ), text
         with pytest.raises(ResourceExhaustedError, match=r"Limits\.message_bytes"):

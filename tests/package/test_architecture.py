@@ -65,7 +65,7 @@ FOREIGN_CRATES = {
 LAYERS = [
     {"errors", "replay_sample", "arguments", "limits"},
     {"core"},
-    {"specs", "_nests"},
+    {"specs", "_nests", "byte_sizes"},
     {
         "item_selectors",
         "rate_limiters",

@@ -39,7 +39,8 @@ def fill(client, step, count, table="table", refs=1):
         for i in range(count):
             writer.append(step(i))
             history = writer.history
-            writer.create_item(table, 1.0, {name: history[name][-1:] for name in history})
+            for name in [table] if isinstance(table, str) else table:
+                writer.create_item(name, 1.0, {key: history[key][-1:] for key in history})
             if i % 1000 == 0:
                 writer.flush(block_until_num_items=1000)
 
@@ -278,3 +279,69 @@ for _ in range(6):
 assert levels[-1] < levels[1] + 15 * MEGABYTE, levels
 """
     run(PREPARE + source, host, timeout_s=250)
+
+
+@on_both_hosts
+@pytest.mark.parametrize(
+    "work",
+    [
+        # One chunk each.
+        "client.insert_batch(many, {'table': 1})",
+        "fill(client, lambda i: {'a': rng.integers(0, 256, 400_000, dtype=np.uint8)}, 200)",
+        *(
+            pytest.param(work, marks=pytest.mark.slow)
+            for work in (
+                "fill(client, transition, 100_000)",
+                # Windows of 20 that share their chunks.
+                "windows(client, transition, 40_000, 20)",
+                # Noise and sparse frames of Atari.
+                "fill(client, lambda i: {'a': rng.integers(0, 256, 7056, dtype=np.uint8)}, 8_000)",
+                "fill(client, lambda i: {'a': np.eye(84, dtype=np.uint8)}, 100_000)",
+                "fill(client, lambda i: {'a': rng.integers(0, 256, 200_000, dtype=np.uint8)}, 400)",
+                # Two tables that share chunks.
+                "fill(client, transition, 100_000, table=('table', 'other'))",
+            )
+        ),
+    ],
+)
+def test_status_tells_what_the_memory_is(host, work):
+    source = f"""
+def windows(client, step, count, length):
+    with client.trajectory_writer(length) as writer:
+        for i in range(count):
+            writer.append(step(i))
+            if i >= length:
+                history = writer.history
+                columns = {{name: history[name][-length:] for name in history}}
+                writer.create_item("table", 1.0, columns)
+
+uniform = reverb.selectors.Uniform()
+server, client = serve(
+    testing.table(sampler=uniform, max_size=10**7), testing.table("other", max_size=10**7)
+)
+
+many = {{name: np.stack([value] * 1000) for name, value in transition(0).items()}}
+
+def work():
+    {work}
+
+def empty():
+    for table in ("table", "other"):
+        client.reset(table)
+    deadline = time.monotonic() + 10
+    while server.status().memory.tables:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+# What connections and the allocator keep for themselves.
+work()
+empty()
+before = resident_bytes()
+while server.status().memory.total < 200 * MEGABYTE:
+    work()
+print(resident_bytes() - before, server.status().memory.total)
+empty()
+"""
+    (line,) = measure(source, host)
+    grown, told = map(int, line.split())
+    assert abs(told - grown) < 0.1 * grown, f"{told:,} of {grown:,} bytes are told"

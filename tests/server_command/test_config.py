@@ -161,6 +161,18 @@ def test_values_that_cannot_be_read_are_named(old, new, place, complaint):
             "min_diff: nan",
             "line 7: tables[0].rate_limiter.min_diff must be a number, got NaN",
         ),
+        (
+            "max_size: 10",
+            "max_size: 10 max_bytes: -1",
+            "line 6: tables[0].max_bytes must be at least 1, or 0 for no limit, got -1",
+        ),
+        (
+            "port: 8000",
+            'port: 8000 max_bytes: "12 gigs"',
+            'line 1: max_bytes must be a number of bytes, a size such as "12GiB" or a share such '
+            'as "80%", got "12 gigs"',
+        ),
+        ("port: 8000", 'max_bytes: "0"', "line 1: max_bytes must be at least 1 or None, got 0"),
         (GOOD, "", "line 1: tables must hold at least one table, got none"),
     ],
 )
@@ -256,9 +268,13 @@ def test_tables_are_made_of_messages():
     config = protos.ReverbServerConfig()
     text_format.Parse(GOOD + GOOD.removeprefix("port: 8000\n").replace('"a"', '"b"'), config)
     config.tables[1].max_times_sampled = 3
+    config.tables[1].max_bytes = 4096
+    config.tables[1].when_full = config.tables[1].WAIT
     first, second = server_from_proto.tables_from_proto(config.tables)
     assert (first.name, first.info.max_size, first.info.max_times_sampled) == ("a", 10, 0)
     assert (second.name, second.info.max_times_sampled) == ("b", 3)
+    assert (first.internal_table.max_bytes(), first.internal_table.when_full()) == (None, "remove")
+    assert (second.internal_table.max_bytes(), second.internal_table.when_full()) == (4096, "wait")
     assert first.info.rate_limiter_info.max_diff == 9
     assert first.info.sampler_options.fifo
     config.tables[0].max_size = 0

@@ -154,6 +154,19 @@ def test_the_config_may_be_a_file_and_the_command_line_has_the_last_word(tmp_pat
     assert "Another process has it" in errors
 
 
+def test_the_memory_has_a_limit_by_config_and_by_the_command_line():
+    config = (
+        CONFIG.replace("max_size", "max_bytes: 5000 when_full: WAIT max_size") + 'max_bytes: "1MB"'
+    )
+    with running("--config", config, "--port", "0") as (_, client):
+        status = client.status()
+        assert status.memory.limit == 10**6
+        table = status.tables["my_table"]
+        assert (table.max_bytes, table.when_full) == (5000, "wait")
+    with running("--config", config, "--port", "0", "--max-bytes", "2 GiB") as (_, client):
+        assert client.status().memory.limit == 2**31
+
+
 def test_a_bad_config_is_refused_with_lines_and_fields(tmp_path):
     text = CONFIG.replace("200", "0").replace("samples_per_insert: 1", "samples_per_insert: 0")
     expected = (
@@ -200,6 +213,9 @@ def leaves(monkeypatch, capsys, *arguments):
         ),
         (["--config", "", "--keepalive_timeout=0"], "must be from 0.1 to 86400, got 0"),
         (["--config", "", "--keepalive-timeout", "x"], "argument --keepalive-timeout: "),
+        (["--config", "", "--max-bytes", "0"], "--max-bytes: must be at least 1 or None, got 0"),
+        (["--config", "", "--max-bytes=lots"], "--max-bytes: must be a number of bytes, a size"),
+        (["--config", "", "--max-bytes=200%"], "--max-bytes: must be above 0% and at most 100%"),
         (["--config", "", "--nothing"], "unrecognized arguments: --nothing"),
         (["--config", "", "--checkpoint-interval", "0"], "must be a finite number over 0, got 0"),
         (["--config", "", "--checkpoint_interval=inf"], "must be a finite number over 0, got inf"),

@@ -34,6 +34,8 @@ def build_table(spec: dict[str, Any]) -> Any:
         max_times_sampled=spec.get("max_times_sampled", 0),
         rate_limiter=_limiter(spec.get("limiter", ["MinSize", 1])),
         signature=_nest(spec.get("signature")),
+        # Options that dm-reverb does not have.
+        **spec.get("ours", {}),
     )
 
 

@@ -224,6 +224,18 @@ def insert(address: str, values: list[int], priorities: dict[str, float]) -> Non
 
 
 @offer
+def produce(address: str, table: str, count: int, num_bytes: int) -> None:
+    """Inserts `count` numbered items of noise as fast as it can."""
+    rng = np.random.default_rng(0)
+    with reverb.Client(address).trajectory_writer(1) as writer:
+        for number in range(count):
+            noise = rng.integers(0, 256, num_bytes, dtype=np.uint8)
+            writer.append([np.asarray(number, np.int64), noise])
+            writer.create_item(table, 1.0, [column[-1:] for column in writer.history])
+        writer.flush()
+
+
+@offer
 def mutate(address: str, table: str, updates: list[list[float]], deletes: list[int]) -> None:
     """Changes priorities and deletes items."""
     client = reverb.Client(address)

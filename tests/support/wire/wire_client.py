@@ -97,6 +97,11 @@ class Stream:
             pass
         return self._call.code(), self.details()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the server has ended the stream."""
+        return self._call.done()
+
     def details(self) -> str:
         """Returns the text of the status."""
         return self._call.details() or ""

@@ -226,6 +226,11 @@ impl BatchedTrajectoryWriter {
 
 #[pymethods]
 impl BatchedTrajectoryWriter {
+    #[pyo3(signature = (max_pending_bytes))]
+    fn limit_pending(&self, max_pending_bytes: usize) {
+        self.core.queue().limit_pending(max_pending_bytes);
+    }
+
     #[getter]
     fn closed(&self) -> bool {
         self.core.queue().is_closed()

@@ -112,7 +112,7 @@ impl Client {
             }
         };
         let core = self.core();
-        wait(py, core.mutate_priorities(table, updates, deletes))
+        wait(py, core.mutate_priorities(table, &updates, &deletes))
     }
 
     #[pyo3(signature = (table, keys, priorities))]
@@ -132,9 +132,9 @@ impl Client {
             )))
             .or_raise();
         }
-        let updates = keys.iter().copied().zip(priorities.iter().copied()).collect();
+        let updates: Vec<_> = keys.iter().copied().zip(priorities.iter().copied()).collect();
         let core = self.core();
-        wait(py, core.mutate_priorities(table, updates, Vec::new()))
+        wait(py, core.mutate_priorities(table, &updates, &[]))
     }
 
     #[pyo3(signature = (table))]
@@ -154,6 +154,12 @@ impl Client {
     fn checkpoint_status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let core = self.core();
         let status = wait(py, core.checkpoint_status())?;
+        Ok(PyBytes::new(py, &status.encode_to_vec()))
+    }
+
+    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let core = self.core();
+        let status = wait(py, core.status())?;
         Ok(PyBytes::new(py, &status.encode_to_vec()))
     }
 

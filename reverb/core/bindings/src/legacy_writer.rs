@@ -35,6 +35,11 @@ fn append_step(core: &LegacyWriter, leaves: &[Bound<'_, PyAny>]) -> PyResult<boo
 
 #[pymethods]
 impl Writer {
+    #[pyo3(signature = (max_pending_bytes))]
+    fn limit_pending(&self, max_pending_bytes: usize) {
+        self.core.queue().limit_pending(max_pending_bytes);
+    }
+
     #[pyo3(signature = (leaves))]
     fn append(&self, py: Python<'_>, leaves: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
         self.check()?;

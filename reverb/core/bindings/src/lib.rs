@@ -68,6 +68,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<structured_writer::StructuredWriter>()?;
     module.add_function(wrap_pyfunction!(checkpoint::masked_crc32c, module)?)?;
     module.add_function(wrap_pyfunction!(server::check_server_name, module)?)?;
+    module.add_function(wrap_pyfunction!(server::process_memory, module)?)?;
     module.add_function(wrap_pyfunction!(process::shut_down, module)?)?;
     module.add_function(wrap_pyfunction!(tensorflow::tensorflow_register_address, module)?)?;
     module.add_function(wrap_pyfunction!(tensorflow::close_parked_samplers, module)?)?;

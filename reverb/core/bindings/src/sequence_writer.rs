@@ -109,6 +109,11 @@ impl SequenceWriter {
 
 #[pymethods]
 impl SequenceWriter {
+    #[pyo3(signature = (max_pending_bytes))]
+    fn limit_pending(&self, max_pending_bytes: usize) {
+        self.core.queue().limit_pending(max_pending_bytes);
+    }
+
     #[getter]
     fn closed(&self) -> bool {
         self.core.queue().is_closed()

@@ -5,12 +5,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use reverb_checkpoint::{Held, LoadOptions, Loaded, ServerName};
 use reverb_engine::Table as Engine;
 use reverb_rpc::Keepalive;
 use reverb_server::{CheckpointOptions, Server as Core, ServerOptions};
 
+use crate::allocator;
 use crate::checkpoint::blocking;
 use crate::error::OrRaise;
 use crate::process::{Local, runtime};
@@ -57,8 +60,10 @@ pub(crate) struct Limits {
     message_bytes: Option<usize>,
     call_bytes: Option<usize>,
     stream_bytes: Option<usize>,
+    queued_bytes: Option<usize>,
     connections: Option<usize>,
     streams_per_connection: Option<usize>,
+    unread_timeout_s: Option<f64>,
 }
 
 impl Limits {
@@ -68,10 +73,14 @@ impl Limits {
             message_bytes: self.message_bytes.unwrap_or(default.message_bytes),
             call_bytes: self.call_bytes.unwrap_or(default.call_bytes),
             stream_bytes: self.stream_bytes.unwrap_or(default.stream_bytes),
+            queued_bytes: self.queued_bytes.unwrap_or(default.queued_bytes),
             connections: self.connections.unwrap_or(default.connections),
             streams_per_connection: self
                 .streams_per_connection
                 .unwrap_or(default.streams_per_connection),
+            unread_timeout: self
+                .unread_timeout_s
+                .map_or(default.unread_timeout, Duration::from_secs_f64),
         }
     }
 }
@@ -79,6 +88,12 @@ impl Limits {
 /// The server name as it is written into files.
 pub(crate) fn server_name(name: Option<&str>) -> PyResult<Option<ServerName>> {
     name.map(str::parse).transpose().or_raise()
+}
+
+/// Bytes that this process may use; `None` if the system does not tell.
+#[pyfunction]
+pub(crate) fn process_memory() -> Option<u64> {
+    reverb_server::process_memory()
 }
 
 /// Rejects an invalid server name.
@@ -113,7 +128,7 @@ fn load(
 #[pymethods]
 impl Server {
     #[new]
-    #[pyo3(signature = (tables, port, host, checkpoints, checkpoint_interval_s, keepalive_s, keepalive_timeout_s, limits))]
+    #[pyo3(signature = (tables, port, host, checkpoints, checkpoint_interval_s, keepalive_s, keepalive_timeout_s, limits, max_bytes))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -125,6 +140,7 @@ impl Server {
         keepalive_s: Option<f64>,
         keepalive_timeout_s: f64,
         limits: Limits,
+        max_bytes: Option<u64>,
     ) -> PyResult<Self> {
         let port = u16::try_from(port).map_err(|_| {
             reverb_data::Error::invalid_argument(format!(
@@ -144,8 +160,12 @@ impl Server {
             options.restored_from = Some(loaded.path);
             engines = loaded.tables;
         }
+        if max_bytes.is_some() {
+            allocator::keep_little();
+        }
+        let limits = limits.core();
         let options =
-            ServerOptions { host, port, checkpoints: options, keepalive, limits: limits.core() };
+            ServerOptions { host, port, checkpoints: options, keepalive, limits, max_bytes };
         let core = py.detach(|| {
             let started = Core::start(engines.clone(), &options, runtime().handle());
             if started.is_err() {
@@ -173,6 +193,13 @@ impl Server {
     fn checkpoint(&self, py: Python<'_>) -> PyResult<String> {
         self.core.origin().check("Server").or_raise()?;
         wait(py, self.core.checkpoint())
+    }
+
+    /// A serialized `StatusResponse`.
+    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.core.origin().check("Server").or_raise()?;
+        let status = py.detach(|| self.core.status());
+        Ok(PyBytes::new(py, &status.encode_to_vec()))
     }
 
     fn port(&self) -> u16 {

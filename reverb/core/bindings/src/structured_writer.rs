@@ -30,6 +30,11 @@ impl StructuredWriter {
 
 #[pymethods]
 impl StructuredWriter {
+    #[pyo3(signature = (max_pending_bytes))]
+    fn limit_pending(&self, max_pending_bytes: usize) {
+        self.core.queue().limit_pending(max_pending_bytes);
+    }
+
     #[getter]
     fn step_is_open(&self) -> bool {
         self.core.step_is_open()

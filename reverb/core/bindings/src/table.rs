@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use reverb_data::{Error, RateLimiterConfig, SelectorConfig, TableConfig};
+use reverb_data::{Error, MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig, WhenFull};
 use reverb_engine::Table as Engine;
 use reverb_wire::convert::table_config::to_signature;
 use reverb_wire::convert::table_info::from_table_info;
@@ -134,6 +134,17 @@ fn rate_limiter_text(config: &RateLimiterConfig) -> String {
     )
 }
 
+fn parse_when_full(word: &str) -> PyResult<WhenFull> {
+    match word {
+        "remove" => Ok(WhenFull::Remove),
+        "wait" => Ok(WhenFull::Wait),
+        other => Err(Error::invalid_argument(format!(
+            "when_full must be \"remove\" or \"wait\", got \"{other}\""
+        )))
+        .or_raise(),
+    }
+}
+
 /// A number in few digits: "no limit" is the largest double, which has 309 digits.
 fn short(value: f64) -> String {
     if value.abs() < 1e15 { value.to_string() } else { format!("{value:.5e}") }
@@ -218,7 +229,7 @@ impl Table {
 #[pymethods]
 impl Table {
     #[new]
-    #[pyo3(signature = (name, sampler, remover, max_size, max_times_sampled, rate_limiter, signature, seed))]
+    #[pyo3(signature = (name, sampler, remover, max_size, max_times_sampled, rate_limiter, signature, seed, max_bytes, when_full))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         name: String,
@@ -229,6 +240,8 @@ impl Table {
         rate_limiter: &Bound<'_, RateLimiter>,
         signature: Option<&[u8]>,
         seed: Option<u64>,
+        max_bytes: Option<u64>,
+        when_full: &str,
     ) -> PyResult<Self> {
         let limiter = rate_limiter.get();
         let mut owner = limiter.table.lock();
@@ -259,6 +272,7 @@ impl Table {
             rate_limiter: limiter.config,
             signature,
             seed,
+            memory: MemoryConfig { max_bytes, when_full: parse_when_full(when_full)? },
         };
         let engine = Engine::new(config).or_raise()?;
         *owner = Arc::downgrade(&engine);
@@ -283,6 +297,17 @@ impl Table {
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let info = from_table_info(&self.engine()?.info());
         Ok(PyBytes::new(py, &info.encode_to_vec()))
+    }
+
+    fn max_bytes(&self) -> Option<u64> {
+        self.current().config().memory.max_bytes
+    }
+
+    fn when_full(&self) -> &'static str {
+        match self.current().config().memory.when_full {
+            WhenFull::Remove => "remove",
+            WhenFull::Wait => "wait",
+        }
     }
 
     fn __repr__(&self) -> String {

@@ -2,11 +2,12 @@
 //! The settings and counters of a table in a checkpoint.
 
 use reverb_data::{
-    Counters, Error, RateLimiterConfig, Result, SelectorConfig, TableConfig, TableInfo,
-    TableSignature,
+    Counters, Error, MemoryConfig, RateLimiterConfig, Result, SelectorConfig, TableConfig,
+    TableInfo, TableSignature, WhenFull,
 };
 use reverb_wire::convert::table_config::{
-    from_selector, from_signature, to_rate_limiter, to_selector, to_signature,
+    from_max_bytes, from_selector, from_signature, from_when_full, to_memory, to_rate_limiter,
+    to_selector, to_signature,
 };
 use reverb_wire::generated as proto;
 
@@ -31,6 +32,8 @@ pub(crate) fn to_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
         num_deleted_episodes: info.num_deleted_episodes,
         signature: info.config.signature.as_ref().and_then(from_signature),
         num_unique_samples: info.num_unique_samples,
+        max_bytes: from_max_bytes(info.config.memory.max_bytes),
+        when_full: from_when_full(info.config.memory.when_full).into(),
         ..proto::PriorityTableCheckpoint::default()
     }
 }
@@ -50,6 +53,7 @@ pub(crate) fn to_config(message: &proto::PriorityTableCheckpoint) -> Result<Tabl
         rate_limiter: to_rate_limiter(&message.rate_limiter.unwrap_or_default()),
         signature: message.signature.as_ref().map(to_signature).transpose()?,
         seed: None,
+        memory: to_memory(message),
     };
     config.validate()?;
     Ok(config)
@@ -85,6 +89,7 @@ pub(crate) fn differences(
             RateLimiterConfig { samples_per_insert, min_size_to_sample, min_diff, max_diff },
         signature,
         seed: _,
+        memory: MemoryConfig { max_bytes, when_full },
     } = code;
     let limiter = stored.rate_limiter.unwrap_or_default();
     let selector = |options: &Option<_>| to_selector(options.as_ref());
@@ -118,9 +123,19 @@ pub(crate) fn differences(
         ),
         ("min_diff", bound(limiter.min_diff), bound(*min_diff)),
         ("max_diff", bound(limiter.max_diff), bound(*max_diff)),
+        ("max_bytes", bytes(to_memory(stored).max_bytes), bytes(*max_bytes)),
+        ("when_full", word(to_memory(stored).when_full), word(*when_full)),
         ("signature", describe(&stored_signature), describe(&code_signature)),
     ];
     all.into_iter().filter(|(_, stored, code)| stored != code).collect()
+}
+
+fn bytes(max_bytes: Option<u64>) -> String {
+    max_bytes.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string())
+}
+
+fn word(when_full: WhenFull) -> String {
+    format!("{when_full:?}").to_lowercase()
 }
 
 fn selector(

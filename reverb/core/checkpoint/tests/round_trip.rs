@@ -29,6 +29,7 @@ fn config(name: &str, max_size: i64) -> TableConfig {
         },
         signature: None,
         seed: None,
+        memory: reverb_data::MemoryConfig::default(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reverb_data::{Error, ErrorKind, Result, Sampled};
-use reverb_wire::generated::reverb::CheckpointStatusResponse;
+use reverb_wire::generated::reverb::{CheckpointStatusResponse, StatusResponse};
 use reverb_wire::transport::ServerInfo;
 use tokio::runtime::Handle;
 
@@ -85,13 +85,12 @@ impl Client {
     pub async fn mutate_priorities(
         &self,
         table: &str,
-        updates: Vec<(u64, f64)>,
-        deletes: Vec<u64>,
+        updates: &[(u64, f64)],
+        deletes: &[u64],
     ) -> Result<()> {
         self.session
-            .retrying(|transport| {
-                let (updates, deletes) = (updates.clone(), deletes.clone());
-                async move { transport.mutate_priorities(table, updates, deletes).await }
+            .retrying(|transport| async move {
+                transport.mutate_priorities(table, updates, deletes).await
             })
             .await
     }
@@ -110,6 +109,12 @@ impl Client {
     /// `connect_timeout`.
     pub async fn checkpoint_status(&self) -> Result<CheckpointStatusResponse> {
         self.session.retrying(|transport| async move { transport.checkpoint_status().await }).await
+    }
+
+    /// What one server's memory is used for. Waits for a server to answer, at most for
+    /// `connect_timeout`.
+    pub async fn status(&self) -> Result<StatusResponse> {
+        self.session.retrying(|transport| async move { transport.status().await }).await
     }
 
     /// Samples `batch_size` items and stacks them. Each wait for the table's rate limiter takes at

@@ -6,6 +6,7 @@ use std::fmt;
 use bytes::Bytes;
 use triomphe::ThinArc;
 
+use crate::account::{Booking, allocated_bytes};
 use crate::codec::{TensorView, put_string_tensor, put_tensor};
 use crate::error::{Error, Result};
 use crate::proto_bytes::{Field, Reader};
@@ -31,16 +32,74 @@ pub struct SequenceRange {
 #[derive(Clone)]
 pub struct Chunk(ThinArc<Header, u8>);
 
+/// Millions of these are in memory, so every field has its exact width, and a test holds the sum.
 struct Header {
     key: u64,
-    range: SequenceRange,
-    delta: bool,
+    episode_id: u64,
     /// The payload, if it is not inline.
-    shared: Option<Box<Bytes>>,
+    shared: Option<Box<SharedPayload>>,
+    start: i32,
+    end: i32,
+    /// Also holds two flags, and the size of the allocation in units of `SIZE_UNIT`.
+    booking: Booking,
 }
+
+struct SharedPayload {
+    data: Bytes,
+    /// Bytes of the buffer that `data` keeps alive.
+    pinned_bytes: usize,
+}
+
+const SPARSE: u16 = 1 << 15;
+const DELTA: u16 = 1 << 14;
+const SIZE_MASK: u16 = DELTA - 1;
+/// Sizes of allocations are multiples of this.
+const SIZE_UNIT: usize = 16;
+
+/// What `ThinArc` puts beside the header: the number of references, and the length of the slice.
+pub(crate) const ARC_BYTES: usize = 16;
 
 /// Payloads up to this size are copied next to the header; larger ones stay in their buffer.
 const MAX_INLINE_BYTES: usize = 4096;
+
+/// The largest payload next to a header, whose size has to fit into 14 bits.
+const MAX_COPIED_BYTES: usize = 128 * 1024;
+
+impl Drop for Header {
+    fn drop(&mut self) {
+        if self.booking.is_charged() {
+            self.booking.discharge(self.bytes());
+        }
+    }
+}
+
+impl Header {
+    fn new(
+        key: u64,
+        range: SequenceRange,
+        delta: bool,
+        inline_bytes: usize,
+        shared: Option<Box<SharedPayload>>,
+    ) -> Self {
+        let size = allocated_bytes(size_of::<Self>() + ARC_BYTES + inline_bytes) / SIZE_UNIT;
+        let SequenceRange { episode_id, start, end, sparse } = range;
+        let flags = if sparse { SPARSE } else { 0 } | if delta { DELTA } else { 0 };
+        let booking = Booking::new(flags | (size as u16 & SIZE_MASK));
+        Self { key, episode_id, shared, start, end, booking }
+    }
+
+    fn is_set(&self, flag: u16) -> bool {
+        self.booking.of_chunk & flag != 0
+    }
+
+    fn bytes(&self) -> u64 {
+        let own = usize::from(self.booking.of_chunk & SIZE_MASK) * SIZE_UNIT;
+        let shared = self.shared.as_ref().map_or(0, |shared| {
+            allocated_bytes(size_of::<SharedPayload>()) + allocated_bytes(shared.pinned_bytes)
+        });
+        (own + shared) as u64
+    }
+}
 
 impl Chunk {
     /// A chunk of the given payload, a serialized `ChunkData.Data` message.
@@ -48,7 +107,20 @@ impl Chunk {
         if data.len() <= MAX_INLINE_BYTES {
             return Self::from_slice(key, range, delta, &data);
         }
-        let header = Header { key, range, delta, shared: Some(Box::new(data)) };
+        let pinned_bytes = data.len();
+        Self::from_shared(key, range, delta, data, pinned_bytes)
+    }
+
+    /// A chunk whose payload is part of a buffer of `pinned_bytes`, which stays alive with it.
+    pub fn from_shared(
+        key: u64,
+        range: SequenceRange,
+        delta: bool,
+        data: Bytes,
+        pinned_bytes: usize,
+    ) -> Self {
+        let shared = Some(Box::new(SharedPayload { data, pinned_bytes }));
+        let header = Header::new(key, range, delta, 0, shared);
         Self(ThinArc::from_header_and_slice(header, &[]))
     }
 
@@ -60,9 +132,14 @@ impl Chunk {
         Self::new(key, range, delta, Bytes::copy_from_slice(data))
     }
 
-    /// A chunk whose payload is copied next to its header.
+    /// A chunk whose payload is copied: next to its header, or if it is large into a buffer of its
+    /// own.
     pub fn from_slice(key: u64, range: SequenceRange, delta: bool, data: &[u8]) -> Self {
-        Self(ThinArc::from_header_and_slice(Header { key, range, delta, shared: None }, data))
+        if data.len() > MAX_COPIED_BYTES {
+            return Self::new(key, range, delta, Bytes::copy_from_slice(data));
+        }
+        let header = Header::new(key, range, delta, data.len(), None);
+        Self(ThinArc::from_header_and_slice(header, data))
     }
 
     /// Its random key.
@@ -72,25 +149,31 @@ impl Chunk {
 
     /// The range of its steps in the episode.
     pub fn range(&self) -> SequenceRange {
-        self.header().range
+        let header = self.header();
+        SequenceRange {
+            episode_id: header.episode_id,
+            start: header.start,
+            end: header.end,
+            sparse: header.is_set(SPARSE),
+        }
     }
 
     /// Whether its integer tensors are delta encoded.
     pub fn is_delta_encoded(&self) -> bool {
-        self.header().delta
+        self.header().is_set(DELTA)
     }
 
     /// The payload: a serialized `ChunkData.Data` message.
     pub fn data(&self) -> &[u8] {
         match &self.header().shared {
-            Some(bytes) => bytes,
+            Some(shared) => &shared.data,
             None => &self.0.slice,
         }
     }
 
     /// The payload as a shared buffer, if it has one.
     pub fn shared_data(&self) -> Option<&Bytes> {
-        self.header().shared.as_deref()
+        self.header().shared.as_ref().map(|shared| &shared.data)
     }
 
     /// The tensors in order, with their headers parsed.
@@ -140,6 +223,16 @@ impl Chunk {
     /// An identifier that is unique among all live chunks, even those with the same key.
     pub fn identity(&self) -> usize {
         std::ptr::from_ref(self.header()).addr()
+    }
+
+    /// Bytes that it takes: header, payload, and what else its buffer holds.
+    pub fn bytes(&self) -> u64 {
+        self.header().bytes()
+    }
+
+    /// Who counts it.
+    pub(crate) fn booking(&self) -> &Booking {
+        &self.header().booking
     }
 
     /// Number of references to this chunk, for tests and memory reports.
@@ -193,5 +286,38 @@ impl ChunkBuilder {
             return Chunk::from_slice(key, range, self.delta, &self.data);
         }
         Chunk::new(key, range, self.delta, Bytes::from(self.data))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_takes_forty_bytes() {
+        assert_eq!(size_of::<Header>(), 40);
+    }
+
+    #[test]
+    fn the_range_and_the_flags_come_back() {
+        for (sparse, delta) in [(false, false), (true, false), (false, true), (true, true)] {
+            let range = SequenceRange { episode_id: u64::MAX, start: i32::MIN, end: -7, sparse };
+            for data in [24, MAX_COPIED_BYTES, MAX_COPIED_BYTES + 1].map(|bytes| vec![1u8; bytes]) {
+                let data = &data[..];
+                let chunk = Chunk::from_slice(9, range, delta, data);
+                assert_eq!((chunk.range(), chunk.is_delta_encoded()), (range, delta));
+                assert_eq!((chunk.key(), chunk.data()), (9, data));
+                assert!((data.len()..data.len() * 5 / 4 + 200).contains(&(chunk.bytes() as usize)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_chunk_counts_the_buffer_that_it_keeps_alive() {
+        let buffer = Bytes::from(vec![0; 300_000]);
+        let range = SequenceRange::default();
+        let chunk = Chunk::from_shared(1, range, false, buffer.slice(..200_000), buffer.len());
+        let buffer = 5 << 16;
+        assert_eq!(chunk.bytes(), buffer + 48 + 64);
     }
 }

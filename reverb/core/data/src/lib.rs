@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+mod account;
+pub mod byte_size;
 pub mod chunk;
 mod chunk_layout;
 pub mod codec;
@@ -23,6 +25,7 @@ pub mod tensor;
 mod tensor_memo;
 pub mod trajectory;
 
+pub use account::{ServerAccount, TableAccount};
 pub use chunk::{Chunk, ChunkBuilder, SequenceRange};
 pub use chunk_layout::ChunkLayout;
 pub use dtype::DType;
@@ -31,7 +34,9 @@ pub use item::{NewItem, Sampled, StoredItem};
 pub use key::KeyGenerator;
 pub use signature::{Signature, TensorSpec};
 pub use stacking::{Layout, Stacking};
-pub use table_config::{RateLimiterConfig, SelectorConfig, TableConfig, TableSignature};
+pub use table_config::{
+    MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig, TableSignature, WhenFull,
+};
 pub use table_info::{Counters, TableInfo, WorkerTime};
 pub use tensor::{Shape, Tensor, TensorData};
 pub use tensor_memo::TensorMemo;

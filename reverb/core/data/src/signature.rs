@@ -41,6 +41,19 @@ impl TensorSpec {
 pub struct Signature(pub Vec<TensorSpec>);
 
 impl Signature {
+    /// Bytes of the values of an item; `None` if a dimension is not known, or a column has strings.
+    pub fn value_bytes(&self) -> Option<u64> {
+        self.0.iter().try_fold(0u64, |sum, spec| {
+            let is_fixed = spec.dtype != DType::String;
+            let element = is_fixed.then_some(spec.dtype.size() as u64)?;
+            let bytes =
+                spec.shape.as_ref()?.iter().try_fold(element, |bytes, dim| {
+                    bytes.checked_mul(u64::try_from((*dim)?).ok()?)
+                })?;
+            sum.checked_add(bytes)
+        })
+    }
+
     /// Checks the columns of an item for `table`.
     ///
     /// # Errors

@@ -29,6 +29,8 @@ pub struct TableConfig {
     /// Seed of random choices, which makes them reproducible. If absent, the operating system
     /// provides one.
     pub seed: Option<u64>,
+    /// Bounds the bytes of its items.
+    pub memory: MemoryConfig,
 }
 
 impl TableConfig {
@@ -50,10 +52,49 @@ impl TableConfig {
             }
             self.sampler.validate()?;
             self.remover.validate()?;
-            self.rate_limiter.validate()
+            self.rate_limiter.validate()?;
+            self.memory.validate()
         };
         check().map_err(|error| error.context(&format!("Table {}", self.name)))
     }
+}
+
+/// How many bytes the items of a table may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemoryConfig {
+    /// Maximum number of bytes, each chunk counted once. There is no limit if it is absent.
+    pub max_bytes: Option<u64>,
+    /// What happens when an item does not fit.
+    pub when_full: WhenFull,
+}
+
+impl MemoryConfig {
+    /// Checks the number of bytes.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` that names the argument, its value and its limit.
+    pub fn validate(&self) -> Result<()> {
+        match self.max_bytes {
+            Some(bytes) if bytes == 0 || i64::try_from(bytes).is_err() => {
+                Err(Error::invalid_argument(format!(
+                    "max_bytes must be at least 1 and at most {}, or None, got {bytes}.",
+                    i64::MAX
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a table does with an item that does not fit into its `max_bytes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WhenFull {
+    /// The remover evicts items until it fits.
+    #[default]
+    Remove,
+    /// The insert waits until items leave.
+    Wait,
 }
 
 /// The signature of a table's items.

@@ -24,11 +24,15 @@ pub struct TableInfo {
     pub num_unique_samples: i64,
     /// How it spent its time.
     pub worker_time: WorkerTime,
-    /// Encoded bytes of the chunks of its items. A chunk that several items share counts for each
-    /// of them, so this is at least what the table keeps in memory and may be many times more.
-    pub stored_bytes: u64,
+    /// What its items take of the memory: chunks, each once, and everything of the items
+    /// themselves.
+    pub bytes: u64,
+    /// Number of different chunks of its items.
+    pub num_chunks: u64,
     /// Inserts that wait for the limiter.
     pub waiting_inserts: usize,
+    /// What their items take. A chunk counts for each item.
+    pub waiting_bytes: u64,
     /// Sample requests that wait for the limiter.
     pub waiting_samples: usize,
 }

@@ -6,7 +6,8 @@ use std::fmt;
 
 use triomphe::ThinArc;
 
-use crate::chunk::Chunk;
+use crate::account::allocated_bytes;
+use crate::chunk::{ARC_BYTES, Chunk};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::proto_bytes::{Reader, put_varint};
@@ -132,6 +133,21 @@ impl Trajectory {
     /// Encoded bytes of all its chunks.
     pub fn chunk_bytes(&self) -> usize {
         self.chunks().iter().map(|chunk| chunk.data().len()).sum()
+    }
+
+    /// Bytes that it takes itself, without its chunks.
+    pub fn bytes(&self) -> u64 {
+        let chunks = match &self.header().chunks {
+            Chunks::One(_) => 0,
+            Chunks::Many(chunks) => allocated_bytes(size_of_val(&**chunks)),
+        };
+        let own = ARC_BYTES + size_of::<Header>() + self.0.slice.len();
+        (allocated_bytes(own) + chunks) as u64
+    }
+
+    /// Bytes that it takes with all its chunks.
+    pub fn bytes_with_chunks(&self) -> u64 {
+        self.bytes() + self.chunks().iter().map(Chunk::bytes).sum::<u64>()
     }
 
     /// Checks every slice against the tensor it refers to.

@@ -81,6 +81,7 @@ fn measure(num_items: usize, sampler: SelectorConfig, remover: SelectorConfig) {
         },
         signature: None,
         seed: Some(1),
+        memory: reverb_data::MemoryConfig::default(),
     })
     .unwrap();
     let mut rng = SmallRng::seed_from_u64(2);

@@ -17,4 +17,6 @@ mod selector;
 mod sum_tree;
 mod table;
 
-pub use table::{Confirm, MAX_SAMPLE_BYTES, Restored, Scan, SnapshotCut, Table, TableSnapshot};
+pub use table::{
+    Confirm, Evicted, Forecast, MAX_SAMPLE_BYTES, Restored, Scan, SnapshotCut, Table, TableSnapshot,
+};

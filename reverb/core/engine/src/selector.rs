@@ -128,6 +128,18 @@ impl Selector {
         }
     }
 
+    /// What an item takes in this selector.
+    pub(crate) fn item_bytes(&self) -> u64 {
+        match self {
+            // Two links, or a place in a list and the way back.
+            Self::Fifo(_) | Self::Lifo(_) | Self::Uniform(_) => 8,
+            // A weight with its part of the sums above, and a uniform selector.
+            Self::Prioritized(_) => 17,
+            // Priority, age, handle, and the way back.
+            Self::Heap(_) => 28,
+        }
+    }
+
     pub(crate) fn insert(&mut self, handle: Handle, priority: f64) {
         dispatch!(self, selector => selector.insert(handle, priority));
     }

@@ -3,16 +3,22 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use reverb_data::{Error, NewItem, Result, Sampled, Stacking, TableConfig, TableInfo};
+use reverb_data::error::grouped;
+use reverb_data::{
+    Chunk, Error, NewItem, Result, Sampled, ServerAccount, Stacking, TableConfig, TableInfo,
+    Trajectory, WhenFull, byte_size,
+};
 use tokio::sync::{Notify, oneshot};
 
 use crate::selector;
 
 mod clock;
 mod episodes;
+mod forecast;
 mod items;
 #[cfg(test)]
 mod model_tests;
@@ -25,6 +31,8 @@ mod testing;
 mod wait_queues;
 
 use clock::{Activity, Clock};
+pub use forecast::Forecast;
+use forecast::ForecastTimes;
 pub use restore::Restored;
 pub use scan::Scan;
 pub use snapshot::{SnapshotCut, TableSnapshot};
@@ -54,18 +62,36 @@ pub struct Table {
     config: TableConfig,
     /// Number of queued inserts at which writers have to wait.
     insert_room: usize,
+    /// Bytes of queued inserts at which writers have to wait.
+    insert_room_bytes: AtomicU64,
     room: Notify,
+    /// Whether there is a forecast that nobody has taken yet.
+    has_forecast: AtomicBool,
     shared: Mutex<Shared>,
+}
+
+/// What [`Table::evict`] has removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Evicted {
+    /// Number of items.
+    pub items: usize,
+    /// Bytes of their chunks that nobody else refers to.
+    pub freed_bytes: u64,
 }
 
 struct Shared {
     state: TableState,
     queues: WaitQueues,
     clock: Clock,
+    forecasts: ForecastTimes,
     closed: bool,
 }
 
 impl Shared {
+    fn has_insert_room(&self, inserts: usize, bytes: u64) -> bool {
+        self.queues.queued_inserts() < inserts && self.queues.queued_bytes() < bytes
+    }
+
     /// The state of the table, with these settings.
     fn info(&self, config: TableConfig) -> TableInfo {
         let Self { state, queues, clock, .. } = self;
@@ -79,8 +105,10 @@ impl Shared {
             num_deleted_episodes: state.num_deleted_episodes(),
             num_unique_samples: state.num_unique_samples(),
             worker_time: clock.read(Instant::now()),
-            stored_bytes: state.chunk_bytes(),
+            bytes: state.account().bytes(),
+            num_chunks: state.account().num_chunks(),
             waiting_inserts: queues.queued_inserts(),
+            waiting_bytes: queues.queued_bytes(),
             waiting_samples: queues.queued_samples(),
         }
     }
@@ -99,10 +127,24 @@ impl Table {
             state: TableState::new(&config),
             queues: WaitQueues::default(),
             clock: Clock::new(Instant::now()),
+            forecasts: ForecastTimes::new(config.max_size),
             closed: false,
         };
-        let shared = Mutex::new(shared);
-        Ok(Arc::new(Self { config, insert_room, room: Notify::new(), shared }))
+        Ok(Arc::new(Self {
+            config,
+            insert_room,
+            insert_room_bytes: AtomicU64::new(u64::MAX),
+            room: Notify::new(),
+            has_forecast: AtomicBool::new(false),
+            shared: Mutex::new(shared),
+        }))
+    }
+
+    /// Makes the table part of a server: its bytes count in the server's account, and writers wait
+    /// while more than `insert_room_bytes` of their items are queued.
+    pub fn join_server(&self, account: &ServerAccount, insert_room_bytes: u64) {
+        self.insert_room_bytes.store(insert_room_bytes, Ordering::Relaxed);
+        self.shared.lock().state.account_mut().move_to(account);
     }
 
     /// Its settings.
@@ -123,12 +165,15 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for a priority that a selector of this table does not accept; no item of
-    /// the call is inserted then. `Cancelled` if the table is closed. In both cases `confirm` is
-    /// not called.
+    /// `InvalidArgument` for a priority that a selector of this table does not accept, and for an
+    /// item larger than `max_bytes`; no item of the call is inserted then. `Cancelled` if the table
+    /// is closed. In all cases `confirm` is not called.
     pub fn insert(&self, items: Vec<NewItem>, confirm: &Arc<dyn Confirm>) -> Result<()> {
         for item in &items {
             check_priority(&self.config, item.key, item.priority)?;
+        }
+        if let Some(max_bytes) = self.config.memory.max_bytes {
+            self.check_bytes(&items, max_bytes)?;
         }
         self.operate(Activity::Inserting, |shared| {
             if !items.is_empty() {
@@ -154,11 +199,63 @@ impl Table {
             let mut notified = std::pin::pin!(notified);
             // From here on no notification is missed, even before the first poll.
             notified.as_mut().enable();
-            if self.queued_inserts() < self.insert_room {
+            if self.has_insert_room(&self.shared.lock()) {
                 return;
             }
             notified.await;
         }
+    }
+
+    fn has_insert_room(&self, shared: &Shared) -> bool {
+        shared.has_insert_room(self.insert_room, self.insert_room_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Deletes items that the remover selects, up to `max_items` or until they took `bytes`.
+    /// Nothing if inserts wait instead when the table is full, or if it is closed.
+    pub fn evict(&self, max_items: usize, bytes: u64) -> Evicted {
+        let mut evicted = Evicted { items: 0, freed_bytes: 0 };
+        if self.config.memory.when_full == WhenFull::Wait {
+            return evicted;
+        }
+        let garbage = self.operate(Activity::Running, |shared| {
+            let state = &mut shared.state;
+            let (before, end) = (state.len(), state.account().bytes().saturating_sub(bytes));
+            while before - state.len() < max_items && state.account().bytes() > end {
+                if !state.evict() {
+                    break;
+                }
+            }
+            state.take_garbage()
+        });
+        for trajectory in garbage.unwrap_or_default() {
+            evicted.items += 1;
+            let chunks = trajectory.chunks().iter();
+            let alone = chunks.filter(|chunk| chunk.reference_count() == 1);
+            evicted.freed_bytes += alone.map(Chunk::bytes).sum::<u64>();
+        }
+        evicted
+    }
+
+    /// The trajectories of the items that wait to be inserted.
+    pub fn queued_trajectories(&self) -> Vec<Trajectory> {
+        let mut found = Vec::with_capacity(self.queued_inserts());
+        while !self.shared.lock().queues.queued_trajectories(&mut found) {
+            // More have come. The memory is taken without the lock.
+            found.clear();
+            found.reserve(2 * self.queued_inserts());
+        }
+        found
+    }
+
+    /// What the table will take when it is full, if that has become known, or has changed by half
+    /// since this was asked last. Costs next to nothing otherwise.
+    pub fn take_forecast(&self) -> Option<Forecast> {
+        if !self.has_forecast.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        let mut shared = self.shared.lock();
+        let Shared { state, forecasts, .. } = &mut *shared;
+        forecasts.take(state.len(), state.account().bytes())
     }
 
     /// Inserts that wait for the rate limiter.
@@ -302,21 +399,53 @@ impl Table {
         self.shared.lock().info(config)
     }
 
+    /// Bytes of its items and their chunks, each chunk once.
+    pub fn bytes(&self) -> u64 {
+        self.shared.lock().state.account().bytes()
+    }
+
     /// What an insert waits for, in one sentence with the rate limiter's counters.
     pub fn describe_wait_for_insert(&self) -> String {
-        let wait = self.shared.lock().state.limiter().describe_wait_for_insert();
+        let shared = self.shared.lock();
+        if let Some(item) = shared.queues.next_insert()
+            && !shared.state.has_room_for(item)
+        {
+            return format!(
+                "An insert waits for memory: table {} holds {} of {} (max_bytes) and when_full is \
+                 \"wait\"; items leave by sampling (max_times_sampled), deletes or reset.",
+                self.name(),
+                byte_size::describe(shared.state.account().bytes()),
+                byte_size::describe(self.config.memory.max_bytes.unwrap_or_default()),
+            );
+        }
+        let wait = shared.state.limiter().describe_wait_for_insert();
         format!("Rate limiter of table {}: {wait}", self.name())
     }
 
     /// What a sample waits for, in one sentence with the rate limiter's counters.
     pub fn describe_wait_for_sample(&self) -> String {
-        let wait = self.shared.lock().state.limiter().describe_wait_for_sample();
-        let TableConfig { name, max_size, rate_limiter, .. } = &self.config;
+        let (wait, size, bytes) = {
+            let Shared { state, .. } = &*self.shared.lock();
+            let wait = state.limiter().describe_wait_for_sample();
+            (wait, state.len() as u64, state.account().bytes())
+        };
+        let TableConfig { name, max_size, rate_limiter, memory, .. } = &self.config;
         let min_size = rate_limiter.min_size_to_sample;
         if *max_size < min_size {
             return format!(
                 "Rate limiter of table {name}: it will never hold min_size_to_sample {min_size} \
                  items, because its max_size is {max_size}. {wait}"
+            );
+        }
+        if let Some(max_bytes) = memory.max_bytes
+            && let Some(item_bytes) = bytes.checked_div(size)
+            && item_bytes.saturating_mul(min_size as u64) > max_bytes
+        {
+            return format!(
+                "Rate limiter of table {name}: it can hardly hold min_size_to_sample {min_size} \
+                 items, because its max_bytes is {} and an item takes {}. {wait}",
+                byte_size::describe(max_bytes),
+                byte_size::describe(item_bytes),
             );
         }
         format!("Rate limiter of table {name}: {wait}")
@@ -361,14 +490,17 @@ impl Table {
                 return Err(wait_queues::closed(self.name()));
             }
             shared.clock.change(activity, Instant::now());
-            let queued = shared.queues.queued_inserts();
+            let had_room = self.has_insert_room(shared);
             let worked = work(shared);
             let now_ns = if shared.queues.queued_inserts() > 0 { wall_clock_ns() } else { 0 };
             shared.queues.serve(&mut shared.state, now_ns, &mut done);
             result = finish(shared, &mut done, worked);
-            gained_room =
-                queued >= self.insert_room && shared.queues.queued_inserts() < self.insert_room;
+            gained_room = !had_room && self.has_insert_room(shared);
             done.garbage = shared.state.take_garbage();
+            shared.state.account_mut().book();
+            if shared.forecasts.is_due(shared.state.len()) {
+                self.has_forecast.store(true, Ordering::Relaxed);
+            }
             shared.clock.change(shared.queues.waits_for(), Instant::now());
         }
         done.deliver(self.name());
@@ -376,6 +508,25 @@ impl Table {
             self.room.notify_waiters();
         }
         Ok(result)
+    }
+
+    /// Refuses an item that could never be stored.
+    fn check_bytes(&self, items: &[NewItem], max_bytes: u64) -> Result<()> {
+        let item_bytes = self.shared.lock().state.item_bytes();
+        for item in items {
+            let bytes = item_bytes + item.trajectory.bytes_with_chunks();
+            if bytes > max_bytes {
+                return Err(Error::invalid_argument(format!(
+                    "Item {} takes {} bytes, more than max_bytes {} of table {}; it could never be \
+                     stored. Insert shorter items or raise max_bytes.",
+                    item.key,
+                    grouped(bytes as usize),
+                    grouped(max_bytes as usize),
+                    self.name(),
+                )));
+            }
+        }
+        Ok(())
     }
 
     fn rate_limiter_timeout(&self) -> Error {

@@ -11,4 +11,4 @@ pub use call::Handler;
 pub use listener::{ConnectionLimits, bind, serve};
 pub use responder::Responder;
 pub use stop::{Stop, StopSender, stop_signal, stopping};
-pub use unary::{decode, read_single_message};
+pub use unary::{decode, read_single_encoded, read_single_message};

@@ -43,6 +43,7 @@ fn main() -> Outcome<()> {
         },
         signature: None,
         seed: None,
+        memory: reverb_data::MemoryConfig::default(),
     })?;
     let server = Server::start(vec![table], &ServerOptions::default(), runtime.handle())?;
     let grpc: Arc<dyn Transport> =
@@ -62,7 +63,7 @@ async fn measure(name: &str, transport: &dyn Transport) -> Outcome<()> {
     let mut times = Vec::new();
     for _ in 0..3000 {
         let start = Instant::now();
-        transport.mutate_priorities("fifo", vec![(1, 1.0)], vec![]).await?;
+        transport.mutate_priorities("fifo", &[(1, 1.0)], &[]).await?;
         times.push(start.elapsed());
     }
     println!("  unary call                 {}", percentiles(&mut times));

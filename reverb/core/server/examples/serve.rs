@@ -50,6 +50,7 @@ fn table(
         },
         signature: None,
         seed: None,
+        memory: reverb_data::MemoryConfig::default(),
     }
 }
 

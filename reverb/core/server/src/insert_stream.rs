@@ -6,11 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
 use parking_lot::Mutex;
 use reverb_data::error::grouped;
-use reverb_data::{Chunk, Error, NewItem, Result};
+use reverb_data::{Error, NewItem, Result};
 use reverb_engine::{Confirm, Table};
 use reverb_rpc::frames::MessageReader;
 use reverb_rpc::server::{Responder, stopping};
@@ -19,32 +17,21 @@ use reverb_wire::codec::insert::{InsertRequest, encode_confirmation};
 use reverb_wire::codec::item::RawItem;
 use tokio::sync::Notify;
 
+use crate::held_chunks::{HeldChunks, OpenStream};
+use crate::memory::InsertGate;
 use crate::service::Service;
-
-/// What a held chunk takes beside its payload: header, entry in the map, unused room of both.
-const CHUNK_OVERHEAD_BYTES: usize = 128;
 
 /// One writer's stream.
 ///
-/// The chunks that the writer may still refer to. Items share them, so a chunk without items is
-/// freed as soon as the writer releases it or the stream ends.
+/// It holds the chunks that the writer may still refer to. Items share them, so a chunk without
+/// items is freed as soon as the writer releases it or the stream ends.
 pub(crate) struct InsertStream<'a> {
     service: &'a Service,
-    held: HashMap<u64, Held>,
-    held_bytes: usize,
-    /// An empty map that keeps its capacity, for filtering the held chunks.
-    spare: HashMap<u64, Held>,
+    open: Arc<OpenStream>,
     inbox: Arc<Inbox>,
     confirm: Arc<dyn Confirm>,
     /// Items that are not confirmed yet.
     unconfirmed: usize,
-}
-
-/// A chunk that later items may refer to.
-struct Held {
-    chunk: Chunk,
-    /// What it takes, without a look at it.
-    bytes: usize,
 }
 
 /// Whether the stream reads the next message.
@@ -60,30 +47,36 @@ enum Event {
     Message(Option<Bytes>),
     Room,
     Confirmed,
+    /// The server ends the stream.
+    Ended,
     Cancelled,
 }
 
 impl<'a> InsertStream<'a> {
-    pub(crate) fn new(service: &'a Service) -> Self {
+    /// # Errors
+    ///
+    /// `Unavailable` while the memory of the server is used up.
+    pub(crate) fn new(service: &'a Service, peer: &str) -> Result<Self> {
+        service.memory.check_new_stream()?;
         let inbox = Arc::new(Inbox::default());
         let confirm: Arc<dyn Confirm> = Arc::clone(&inbox) as Arc<dyn Confirm>;
-        Self {
-            service,
-            held: HashMap::new(),
-            held_bytes: 0,
-            spare: HashMap::new(),
-            inbox,
-            confirm,
-            unconfirmed: 0,
-        }
+        let open = service.memory.streams.open(peer);
+        Ok(Self { service, open, inbox, confirm, unconfirmed: 0 })
     }
 
     /// Serves the stream until the writer closes its half and all items are confirmed.
     pub(crate) async fn run(
         mut self,
-        reader: MessageReader,
+        mut reader: MessageReader,
         responder: &mut Responder,
     ) -> Result<()> {
+        let memory = &self.service.memory;
+        reader
+            .limit_messages(memory.peer_bytes(self.service.limits.message_bytes), "message_bytes");
+        reader.pass_through(Arc::new(InsertGate {
+            memory: Arc::clone(memory),
+            stream: Arc::clone(&self.open),
+        }));
         let result = self.serve(reader, responder).await;
         // Items that were inserted before the stream failed are confirmed too.
         let keys = self.inbox.take_keys();
@@ -112,6 +105,9 @@ impl<'a> InsertStream<'a> {
                 continue;
             }
             self.inbox.check()?;
+            if self.open.is_ended() {
+                return Err(self.service.memory.ended());
+            }
             if matches!(reading, Reading::Ended) && self.unconfirmed == 0 {
                 return Ok(());
             }
@@ -123,7 +119,7 @@ impl<'a> InsertStream<'a> {
                 }
                 Event::Message(None) => reading = Reading::Ended,
                 Event::Room => reading = Reading::Open,
-                Event::Confirmed => {}
+                Event::Confirmed | Event::Ended => {}
                 Event::Cancelled => {
                     return Err(Error::cancelled("The writer cancelled the stream."));
                 }
@@ -142,6 +138,12 @@ impl<'a> InsertStream<'a> {
         }
         let next = async {
             match reading {
+                // While memory is used up, the reader waits, perhaps in the middle of a message.
+                Reading::Open if self.service.memory.max_bytes.is_some() => tokio::select! {
+                    biased;
+                    message = reader.next() => message.map(Event::Message),
+                    () = responder.closed() => Ok(Event::Cancelled),
+                },
                 Reading::Open => reader.next().await.map(Event::Message),
                 Reading::Paused(room) => {
                     tokio::select! {
@@ -159,6 +161,7 @@ impl<'a> InsertStream<'a> {
             biased;
             () = self.service.stop.stopped() => Err(stopping()),
             () = self.inbox.news.notified() => Ok(Event::Confirmed),
+            () = self.open.ended() => Ok(Event::Ended),
             event = next => event,
         }
     }
@@ -173,46 +176,53 @@ impl<'a> InsertStream<'a> {
                 request.keep_chunk_keys().len()
             )));
         }
+        let open = Arc::clone(&self.open);
+        let mut held = open.held.lock();
         for chunk in request.chunks() {
             let chunk = chunk?;
             // Writers repeat chunks; the first data of a key is kept.
-            if let Entry::Vacant(entry) = self.held.entry(chunk.key) {
+            held.hold(chunk.key, || {
                 let chunk = chunk.to_chunk(request.message(), Sharing::Stored);
-                let bytes = chunk.data().len() + CHUNK_OVERHEAD_BYTES;
-                self.held_bytes += bytes;
-                entry.insert(Held { chunk, bytes });
-            }
+                self.service.memory.account.charge(&chunk);
+                chunk
+            });
         }
         let mut table = None;
         if request.num_items() > 0 {
-            table = self.insert_items(&request)?;
-            self.keep(request.keep_chunk_keys())?;
+            table = self.insert_items(&request, &held)?;
+            keep(&mut held, request.keep_chunk_keys())?;
         }
-        self.check_held_bytes()?;
+        self.check_held_bytes(held.bytes())?;
+        drop(held);
+        self.service.after_insert(table.as_deref());
         Ok(table)
     }
 
-    fn check_held_bytes(&self) -> Result<()> {
-        let limit = self.service.limits.stream_bytes;
-        if self.held_bytes <= limit {
+    fn check_held_bytes(&self, held_bytes: usize) -> Result<()> {
+        let limit = self.service.memory.peer_bytes(self.service.limits.stream_bytes);
+        if held_bytes <= limit {
             return Ok(());
         }
         Err(Error::resource_exhausted(format!(
             "This insert stream holds {} bytes of chunks for later items; the limit is {} bytes \
              (Limits.stream_bytes). Create items, or let go of chunks (num_keep_alive_refs).",
-            grouped(self.held_bytes),
+            grouped(held_bytes),
             grouped(limit),
         )))
     }
 
     /// Inserts items in order, and groups those for the same table. If one is refused, the items
     /// before it stay.
-    fn insert_items(&mut self, request: &InsertRequest) -> Result<Option<Arc<Table>>> {
+    fn insert_items(
+        &mut self,
+        request: &InsertRequest,
+        held: &HeldChunks,
+    ) -> Result<Option<Arc<Table>>> {
         let mut run: Vec<NewItem> = Vec::with_capacity(request.num_items().min(1024));
         let mut table: Option<&Arc<Table>> = None;
         let mut refused = None;
         for item in request.items() {
-            match item.and_then(|item| self.new_item(&item)) {
+            match item.and_then(|item| self.new_item(&item, held)) {
                 Ok((item, its_table)) => {
                     if let Some(table) = table.replace(its_table)
                         && !Arc::ptr_eq(table, its_table)
@@ -233,11 +243,10 @@ impl<'a> InsertStream<'a> {
         refused.map_or(Ok(table.cloned()), Err)
     }
 
-    fn new_item(&self, item: &RawItem<'_>) -> Result<(NewItem, &'a Arc<Table>)> {
+    fn new_item(&self, item: &RawItem<'_>, held: &HeldChunks) -> Result<(NewItem, &'a Arc<Table>)> {
         let mut is_chunk_missing = false;
         let trajectory = item.trajectory(|key| {
-            let held = self.held.get(&key).map(|held| &held.chunk);
-            held.ok_or_else(|| {
+            held.get(key).ok_or_else(|| {
                 is_chunk_missing = true;
                 Error::internal(format!("Could not find sequence chunk {key}."))
             })
@@ -259,28 +268,25 @@ impl<'a> InsertStream<'a> {
         };
         Ok((item, table))
     }
+}
 
-    /// Releases all held chunks except `keys`, which must be held and distinct.
-    fn keep(&mut self, keys: &[u64]) -> Result<()> {
-        self.held_bytes = 0;
-        for key in keys {
-            if let Some(held) = self.held.remove(key) {
-                self.held_bytes += held.bytes;
-                self.spare.insert(*key, held);
-            }
-        }
-        self.held.clear();
-        std::mem::swap(&mut self.held, &mut self.spare);
-        if self.held.len() == keys.len() {
-            return Ok(());
-        }
-        Err(Error::failed_precondition(format!(
-            "ReleaseOutOfRangeChunks: Kept less chunks than expected.  \
-             chunks_.size() == {} != keep_keys.size() == {}",
-            self.held.len(),
-            keys.len()
-        )))
+impl Drop for InsertStream<'_> {
+    fn drop(&mut self) {
+        self.service.memory.streams.close(&self.open);
     }
+}
+
+/// Releases all held chunks except `keys`, which must be held and distinct.
+fn keep(held: &mut HeldChunks, keys: &[u64]) -> Result<()> {
+    let count = held.keep(keys);
+    if count == keys.len() {
+        return Ok(());
+    }
+    Err(Error::failed_precondition(format!(
+        "ReleaseOutOfRangeChunks: Kept less chunks than expected.  \
+         chunks_.size() == {count} != keep_keys.size() == {}",
+        keys.len()
+    )))
 }
 
 /// Inserts items; returns how many.

@@ -5,18 +5,23 @@
 
 mod checkpoints;
 mod health;
+mod held_chunks;
 mod insert_stream;
 mod limits;
 pub mod local;
+mod memory;
+mod process_memory;
 mod reflection;
 mod router;
 mod sample_stream;
 mod scan_stream;
 mod server;
 mod service;
+mod status;
 mod tables;
 
 pub use checkpoints::CheckpointOptions;
 pub use limits::Limits;
 pub use local::local_transport;
+pub use process_memory::process_memory;
 pub use server::{Server, ServerOptions};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Limits: what one peer may take of a server's memory.
 
+use std::time::Duration;
+
 use reverb_data::error::grouped;
 use reverb_data::{Error, Result};
 use reverb_rpc::server::ConnectionLimits;
@@ -22,10 +24,14 @@ pub struct Limits {
     pub call_bytes: usize,
     /// Bytes of the chunks that an insert stream holds for later items.
     pub stream_bytes: usize,
+    /// Bytes of the items that wait to be inserted into a table.
+    pub queued_bytes: usize,
     /// Number of connections.
     pub connections: usize,
     /// Number of concurrent streams of a connection.
     pub streams_per_connection: usize,
+    /// How long a reader may take nothing of what waits for it.
+    pub unread_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -34,8 +40,10 @@ impl Default for Limits {
             message_bytes: GIB,
             call_bytes: 64 * MIB,
             stream_bytes: GIB,
+            queued_bytes: 256 * MIB,
             connections: 10_000,
             streams_per_connection: 10_000,
+            unread_timeout: Duration::from_secs(300),
         }
     }
 }
@@ -49,6 +57,7 @@ impl Limits {
             ("message_bytes", self.message_bytes, 1, MAX_MESSAGE_BYTES),
             ("call_bytes", self.call_bytes, 1, MAX_MESSAGE_BYTES),
             ("stream_bytes", self.stream_bytes, 1, usize::MAX),
+            ("queued_bytes", self.queued_bytes, 1, usize::MAX),
             ("connections", self.connections, 1, usize::MAX),
             (
                 "streams_per_connection",
@@ -73,10 +82,12 @@ impl Limits {
         Ok(())
     }
 
-    pub(crate) fn of_connections(&self) -> ConnectionLimits {
+    pub(crate) fn of_connections(&self, stream_window_bytes: u32) -> ConnectionLimits {
         ConnectionLimits {
             connections: self.connections,
             streams_per_connection: u32::try_from(self.streams_per_connection).unwrap_or(u32::MAX),
+            stream_window_bytes,
+            unread_timeout: self.unread_timeout,
         }
     }
 }

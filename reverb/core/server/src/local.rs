@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use reverb_data::{Error, Result, Sampled, Stacking};
 use reverb_engine::{Confirm, Table};
 use reverb_rpc::target::HostPort;
-use reverb_wire::generated::reverb::CheckpointStatusResponse;
+use reverb_wire::generated::reverb::{CheckpointStatusResponse, StatusResponse};
 use reverb_wire::transport::{
     BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, ScanStream, ServerInfo,
     Transport,
@@ -128,10 +128,10 @@ impl Transport for LocalTransport {
     fn mutate_priorities<'a>(
         &'a self,
         table: &'a str,
-        updates: Vec<(u64, f64)>,
-        deletes: Vec<u64>,
+        updates: &'a [(u64, f64)],
+        deletes: &'a [u64],
     ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { self.service.get()?.mutate(table, &updates, &deletes) })
+        Box::pin(async move { self.service.get()?.mutate(table, updates, deletes) })
     }
 
     fn reset<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<()>> {
@@ -154,6 +154,10 @@ impl Transport for LocalTransport {
 
     fn checkpoint_status(&self) -> BoxFuture<'_, Result<CheckpointStatusResponse>> {
         Box::pin(async { Ok(self.service.get()?.checkpoints.status()) })
+    }
+
+    fn status(&self) -> BoxFuture<'_, Result<StatusResponse>> {
+        Box::pin(async { Ok(self.service.get()?.status()) })
     }
 
     fn address(&self) -> &str {
@@ -194,12 +198,14 @@ impl LocalInsertSink {
         if let Some(table) = self.last_table.as_ref().and_then(Weak::upgrade) {
             service.stop.or(table.wait_for_insert_room()).await?;
         }
+        service.stop.or(service.memory.wait_for_room()).await?;
         let mut rest = batch.items;
         while let Some(first) = rest.first() {
             let (_, table) = service.tables.get(&first.table)?;
             let others = rest.iter().position(|item| item.table != first.table);
             let after = rest.split_off(others.unwrap_or(rest.len()));
             table.insert(std::mem::replace(&mut rest, after), &self.confirm)?;
+            service.after_insert(Some(table));
             self.last_table = Some(Arc::downgrade(table));
         }
         Ok(())

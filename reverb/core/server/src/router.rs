@@ -6,13 +6,13 @@ use std::sync::Arc;
 use reverb_data::{Error, Result};
 use reverb_rpc::Message;
 use reverb_rpc::frames::MessageReader;
-use reverb_rpc::server::{Handler, Responder, read_single_message};
+use reverb_rpc::server::{Handler, Responder, read_single_encoded, read_single_message};
 use reverb_rpc::status::Status;
-use reverb_wire::generated::reverb::CheckpointStatusRequest;
+use reverb_wire::codec::mutate::{Mutation, parse_mutation};
+use reverb_wire::generated::reverb::{CheckpointStatusRequest, StatusRequest};
 use reverb_wire::generated::{
-    CheckpointRequest, CheckpointResponse, InitializeConnectionResponse, MutatePrioritiesRequest,
-    MutatePrioritiesResponse, ResetRequest, ResetResponse, ServerInfoRequest, ServerInfoResponse,
-    Uint128,
+    CheckpointRequest, CheckpointResponse, InitializeConnectionResponse, MutatePrioritiesResponse,
+    ResetRequest, ResetResponse, ServerInfoRequest, ServerInfoResponse, Uint128,
 };
 use reverb_wire::methods;
 
@@ -27,13 +27,15 @@ impl Handler for Service {
         mut reader: MessageReader,
         responder: &mut Responder,
     ) -> Result<Status> {
-        if path == methods::INSERT_STREAM {
-            reader.limit_messages(self.limits.message_bytes, "message_bytes");
-        } else {
+        if path != methods::INSERT_STREAM {
             reader.limit_messages(self.limits.call_bytes, "call_bytes");
+            reader.pass_through(Arc::clone(&self.call_gate));
         }
         match path {
-            methods::INSERT_STREAM => InsertStream::new(self).run(reader, responder).await?,
+            methods::INSERT_STREAM => {
+                let stream = InsertStream::new(self, responder.peer())?;
+                stream.run(reader, responder).await?;
+            }
             methods::SAMPLE_STREAM => sample_stream::run(self, reader, responder).await?,
             methods::MUTATE_PRIORITIES => mutate_priorities(self, reader, responder).await?,
             methods::RESET => reset(self, reader, responder).await?,
@@ -44,6 +46,7 @@ impl Handler for Service {
             methods::CHECKPOINT => checkpoint(self, reader, responder).await?,
             methods::SCAN => scan_stream::run(self, reader, responder).await?,
             methods::CHECKPOINT_STATUS => checkpoint_status(self, reader, responder).await?,
+            methods::STATUS => status(self, reader, responder).await?,
             methods::HEALTH_CHECK => return health::check(self, reader, responder).await,
             methods::HEALTH_WATCH => return health::watch(self, reader, responder).await,
             methods::REFLECTION | methods::OLD_REFLECTION => {
@@ -60,10 +63,9 @@ async fn mutate_priorities(
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
-    let request: MutatePrioritiesRequest = read_single_message(&service.stop, &mut reader).await?;
-    let updates: Vec<(u64, f64)> =
-        request.updates.iter().map(|update| (update.key, update.priority)).collect();
-    service.mutate(&request.table, &updates, &request.delete_keys)?;
+    let message = read_single_encoded(&service.stop, &mut reader).await?;
+    let Mutation { table, updates, deletes } = parse_mutation(&message)?;
+    service.mutate(&table, &updates, &deletes)?;
     responder.send_now(Message::encode(&MutatePrioritiesResponse {}))
 }
 
@@ -121,4 +123,13 @@ async fn checkpoint_status(
 ) -> Result<()> {
     let CheckpointStatusRequest {} = read_single_message(&service.stop, &mut reader).await?;
     responder.send_now(Message::encode(&service.checkpoints.status()))
+}
+
+async fn status(
+    service: &Service,
+    mut reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    let StatusRequest {} = read_single_message(&service.stop, &mut reader).await?;
+    responder.send_now(Message::encode(&service.status()))
 }

@@ -8,6 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use reverb_data::{Error, Result};
 use reverb_engine::Table;
 use reverb_rpc::Keepalive;
+use reverb_wire::generated::reverb::StatusResponse;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -16,6 +17,7 @@ use tokio::time::MissedTickBehavior;
 use crate::checkpoints::{CheckpointOptions, Checkpoints};
 use crate::limits::Limits;
 use crate::local;
+use crate::memory::{CallGate, Memory};
 use crate::service::Service;
 use crate::tables::Tables;
 use reverb_rpc::server::{self as rpc, StopSender, stop_signal};
@@ -36,6 +38,8 @@ pub struct ServerOptions {
     pub keepalive: Keepalive,
     /// What one peer may take.
     pub limits: Limits,
+    /// Bytes that chunks and items may take. There is no limit if it is absent.
+    pub max_bytes: Option<u64>,
 }
 
 /// Serves tables, over gRPC and to callers in this process, until it is stopped or dropped.
@@ -71,7 +75,10 @@ impl Server {
         let (stop_sender, stop) = stop_signal();
         let checkpoints = Checkpoints::new(options.checkpoints.clone(), runtime.clone());
         let (tables, limits) = (Tables::new(tables)?, options.limits);
-        let service = Arc::new(Service { tables, checkpoints, stop, limits });
+        let memory = Arc::new(Memory::new(options.max_bytes, tables.all())?);
+        let call_gate = Arc::new(CallGate::new(&memory));
+        let service = Service { tables, checkpoints, stop, limits, memory, call_gate };
+        let service = Arc::new(service);
         let listener = rpc::bind(options.host.as_deref(), options.port)?;
         let (listener, port) = {
             let _runtime = runtime.enter();
@@ -79,6 +86,11 @@ impl Server {
             let port = listener.local_addr().map_err(|error| listening(&error))?.port();
             (listener, port)
         };
+        for table in service.tables.all() {
+            table.join_server(&service.memory.account, limits.queued_bytes as u64);
+        }
+        service.memory.make_room();
+        let window = service.memory.stream_window_bytes();
         let done = Arc::new(Done {
             threads: Mutex::new(false),
             changed: Condvar::new(),
@@ -88,7 +100,7 @@ impl Server {
             let (service, done) = (Arc::clone(&service), DoneGuard(Arc::clone(&done)));
             let (stop, keepalive) = (service.stop.clone(), options.keepalive);
             async move {
-                rpc::serve(listener, service, stop, keepalive, limits.of_connections()).await;
+                rpc::serve(listener, service, stop, keepalive, limits.of_connections(window)).await;
                 drop(done);
             }
         });
@@ -121,6 +133,11 @@ impl Server {
     /// Those of [`reverb_checkpoint::save()`]; `Unavailable` if the server is stopped meanwhile.
     pub async fn checkpoint(&self) -> Result<String> {
         self.service.checkpoint().await
+    }
+
+    /// What its memory is used for. Answers after the server has stopped too.
+    pub fn status(&self) -> StatusResponse {
+        self.service.status()
     }
 
     /// Stops the server: wakes all waiting callers, ends all streams with `UNAVAILABLE` and closes

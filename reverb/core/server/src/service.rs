@@ -3,13 +3,20 @@
 
 use std::sync::Arc;
 
-use reverb_data::Result;
+use reverb_data::error::grouped;
+use reverb_data::{Result, byte_size};
+use reverb_engine::{Forecast, Table};
+use reverb_rpc::frames::Gate;
 use reverb_rpc::server::Stop;
 use reverb_wire::convert::table_info::from_table_info;
 use reverb_wire::generated::TableInfo;
+use reverb_wire::generated::reverb::StatusResponse;
 
 use crate::checkpoints::Checkpoints;
 use crate::limits::Limits;
+use crate::memory::Memory;
+use crate::process_memory::process_memory;
+use crate::status;
 use crate::tables::Tables;
 
 /// What a server offers, over any transport.
@@ -19,6 +26,9 @@ pub(crate) struct Service {
     pub(crate) checkpoints: Arc<Checkpoints>,
     pub(crate) stop: Stop,
     pub(crate) limits: Limits,
+    pub(crate) memory: Arc<Memory>,
+    /// What calls other than insert streams are read through.
+    pub(crate) call_gate: Arc<dyn Gate>,
 }
 
 impl Service {
@@ -42,7 +52,42 @@ impl Service {
         self.stop.or(self.checkpoints.save(self.tables.all())).await?
     }
 
+    /// Keeps the memory within its limit, and tells once what a table will take.
+    pub(crate) fn after_insert(&self, table: Option<&Table>) {
+        self.memory.make_room();
+        if let Some(table) = table
+            && let Some(forecast) = table.take_forecast()
+        {
+            log_forecast(table, forecast);
+        }
+    }
+
+    pub(crate) fn status(&self) -> StatusResponse {
+        status::status(&self.memory, self.tables.all())
+    }
+
     pub(crate) fn info(&self) -> Vec<TableInfo> {
         self.tables.all().iter().map(|table| from_table_info(&table.info())).collect()
+    }
+}
+
+fn log_forecast(table: &Table, forecast: Forecast) {
+    let Forecast { items, item_bytes, bytes } = forecast;
+    let limit = process_memory();
+    let may_use = limit.map_or_else(String::new, |limit| {
+        format!("; this process may use {}", byte_size::describe(limit))
+    });
+    let text = format!(
+        "table {}: {} items will take about {} ({} each){may_use}.",
+        table.name(),
+        grouped(items as usize),
+        byte_size::describe(bytes),
+        byte_size::describe(item_bytes),
+    );
+    let is_bounded = table.config().memory.max_bytes.is_some_and(|max_bytes| max_bytes <= bytes);
+    if !is_bounded && limit.is_some_and(|limit| bytes > limit) {
+        log::warn!("{text} Set max_bytes or a smaller max_size.");
+    } else {
+        log::info!("{text}");
     }
 }

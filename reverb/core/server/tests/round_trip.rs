@@ -80,7 +80,7 @@ async fn priorities_are_changed_and_items_deleted() {
         confirmed(&mut insert.confirmations, 3).await;
 
         let updates = vec![(1, 0.0), (2, 4.0), (99, 1.0)];
-        transport.mutate_priorities("p", updates, vec![3, 98]).await.unwrap();
+        transport.mutate_priorities("p", &updates, &[3, 98]).await.unwrap();
         assert_eq!(items.info().current_size, 2);
         let mut samples = transport.open_sample().await.unwrap();
         samples.request("p", 20, None, None).unwrap();
@@ -88,7 +88,7 @@ async fn priorities_are_changed_and_items_deleted() {
         assert!(got.iter().all(|it| it.key == 2 && it.priority == 4.0 && it.probability == 1.0));
 
         for bad in [f64::NAN, -1.0] {
-            let error = transport.mutate_priorities("p", vec![(1, bad)], vec![]).await.unwrap_err();
+            let error = transport.mutate_priorities("p", &[(1, bad)], &[]).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         }
         transport.reset("p").await.unwrap();
@@ -129,7 +129,7 @@ async fn an_unknown_table_fails_with_the_names_of_the_tables() {
             assert_eq!(error.message(), expected);
         };
         check(transport.reset("x").await.unwrap_err());
-        check(transport.mutate_priorities("x", vec![], vec![]).await.unwrap_err());
+        check(transport.mutate_priorities("x", &[], &[]).await.unwrap_err());
         let mut samples = transport.open_sample().await.unwrap();
         samples.request("x", 1, None, None).unwrap();
         check(received(&mut *samples, 1).await.unwrap_err());

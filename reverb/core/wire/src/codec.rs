@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The messages of the two streams: direct conversion between bytes and what the engine stores.
+//! The messages of the two streams, and of updates of priorities: direct conversion between bytes
+//! and what the engine stores.
 //!
 //! These messages carry all data, so no generic tree of messages is built. Chunks stay encoded
 //! bytes, and all other fields are read in place.
@@ -8,4 +9,5 @@ pub mod chunk;
 pub mod insert;
 pub mod item;
 mod kept_chunks;
+pub mod mutate;
 pub mod sample;

@@ -11,10 +11,13 @@ use reverb_data::{Error, ErrorKind, Result};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::Channel;
 
-use crate::generated::reverb::{CheckpointStatusRequest, CheckpointStatusResponse};
+use crate::codec::mutate::encode_mutation;
+use crate::generated::reverb::{
+    CheckpointStatusRequest, CheckpointStatusResponse, StatusRequest, StatusResponse,
+};
 use crate::generated::{
-    CheckpointRequest, CheckpointResponse, KeyWithPriority, MutatePrioritiesRequest,
-    MutatePrioritiesResponse, ResetRequest, ResetResponse, ServerInfoRequest, ServerInfoResponse,
+    CheckpointRequest, CheckpointResponse, MutatePrioritiesResponse, ResetRequest, ResetResponse,
+    ServerInfoRequest, ServerInfoResponse,
 };
 use crate::methods;
 use crate::transport::{BoxFuture, InsertStream, SampleStream, ScanStream, ServerInfo, Transport};
@@ -64,19 +67,13 @@ impl Transport for GrpcTransport {
     fn mutate_priorities<'a>(
         &'a self,
         table: &'a str,
-        updates: Vec<(u64, f64)>,
-        deletes: Vec<u64>,
+        updates: &'a [(u64, f64)],
+        deletes: &'a [u64],
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let updates =
-                updates.into_iter().map(|(key, priority)| KeyWithPriority { key, priority });
-            let request = MutatePrioritiesRequest {
-                table: table.to_owned(),
-                updates: updates.collect(),
-                delete_keys: deletes,
-            };
+            let request = encode_mutation(table, updates, deletes);
             let MutatePrioritiesResponse {} =
-                self.0.unary(methods::MUTATE_PRIORITIES, &request).await?;
+                self.0.unary_encoded(methods::MUTATE_PRIORITIES, request).await?;
             Ok(())
         })
     }
@@ -114,6 +111,20 @@ impl Transport for GrpcTransport {
                 ErrorKind::Unimplemented => Error::unimplemented(format!(
                     "The server at {} does not report the state of its checkpoints: it is a \
                      server of dm-reverb, or of an older release of this package.",
+                    self.0.target()
+                )),
+                _ => error,
+            })
+        })
+    }
+
+    fn status(&self) -> BoxFuture<'_, Result<StatusResponse>> {
+        Box::pin(async {
+            let answer = self.0.unary_to_one(methods::STATUS, &StatusRequest {}).await;
+            answer.map_err(|error| match error.kind() {
+                ErrorKind::Unimplemented => Error::unimplemented(format!(
+                    "The server at {} does not tell its status: it is a server of dm-reverb, or of \
+                     an older release of this package.",
                     self.0.target()
                 )),
                 _ => error,

@@ -20,6 +20,8 @@ pub const CHECKPOINT: &str = "/deepmind.reverb.ReverbService/Checkpoint";
 pub const SCAN: &str = "/reverb.ReplayService/Scan";
 /// Reports the result of checkpoints. dm-reverb does not have it.
 pub const CHECKPOINT_STATUS: &str = "/reverb.ReplayService/CheckpointStatus";
+/// Tells what the memory is used for. dm-reverb does not have it.
+pub const STATUS: &str = "/reverb.ReplayService/Status";
 
 /// gRPC's health service.
 pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
@@ -31,7 +33,7 @@ pub const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflect
 pub const OLD_REFLECTION: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
 /// All paths. A test compares the list with the services of the `.proto` files.
-pub const ALL: [&str; 13] = [
+pub const ALL: [&str; 14] = [
     INSERT_STREAM,
     SAMPLE_STREAM,
     MUTATE_PRIORITIES,
@@ -41,6 +43,7 @@ pub const ALL: [&str; 13] = [
     CHECKPOINT,
     SCAN,
     CHECKPOINT_STATUS,
+    STATUS,
     HEALTH_CHECK,
     HEALTH_WATCH,
     REFLECTION,

@@ -12,7 +12,7 @@ use reverb_data::{Chunk, Error, NewItem, Result, Sampled, Stacking};
 use tokio::sync::mpsc;
 
 use crate::generated::TableInfo;
-use crate::generated::reverb::CheckpointStatusResponse;
+use crate::generated::reverb::{CheckpointStatusResponse, StatusResponse};
 
 /// A boxed future, so that the traits here are object safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -99,8 +99,8 @@ pub trait Transport: Send + Sync {
     fn mutate_priorities<'a>(
         &'a self,
         table: &'a str,
-        updates: Vec<(u64, f64)>,
-        deletes: Vec<u64>,
+        updates: &'a [(u64, f64)],
+        deletes: &'a [u64],
     ) -> BoxFuture<'a, Result<()>>;
 
     /// Empties a table.
@@ -114,6 +114,9 @@ pub trait Transport: Send + Sync {
 
     /// The results of its checkpoints.
     fn checkpoint_status(&self) -> BoxFuture<'_, Result<CheckpointStatusResponse>>;
+
+    /// What one server's memory is used for.
+    fn status(&self) -> BoxFuture<'_, Result<StatusResponse>>;
 
     /// The address of the server, for error texts.
     fn address(&self) -> &str;

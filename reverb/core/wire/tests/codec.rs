@@ -17,6 +17,7 @@ use reverb_wire::codec::chunk::{RawChunk, Sharing, put_chunk_data};
 use reverb_wire::codec::insert::{
     InsertRequest, decode_confirmation, encode_confirmation, encode_request,
 };
+use reverb_wire::codec::mutate::{Mutation, encode_mutation, parse_mutation};
 use reverb_wire::codec::sample::{
     MAX_MESSAGE_CHUNK_BYTES, SampleDecoder, SampleEncoder, request, stacking,
 };
@@ -391,7 +392,10 @@ fn only_chunks_that_fill_their_message_keep_it_alive() {
         has_deprecated_data: false,
         data: &message[..length],
     };
-    let shares = |length, sharing| raw(length).to_chunk(&message, sharing).shared_data().is_some();
+    let shares = |length, sharing| {
+        let chunk = raw(length).to_chunk(&message, sharing);
+        chunk.shared_data().is_some_and(|data| data.as_ptr() == message.as_ptr())
+    };
     assert!(shares(200_000, Sharing::Stored));
     assert!(!shares(190_000, Sharing::Stored));
     assert!(shares(10_000, Sharing::Transient));
@@ -412,4 +416,50 @@ fn descriptors_come_before_their_dependents() {
     }
     assert!(known.contains(&"google/protobuf/timestamp.proto"));
     assert!(known.contains(&"reverb_service.proto"));
+}
+
+#[test]
+fn a_mutation_is_the_generated_message() {
+    let updates = vec![(0, 0.0), (1, 2.5), (u64::MAX, 1.5), (300, f64::NAN), (7, f64::INFINITY)];
+    let few: Vec<u64> = vec![0, 127, 128, u64::MAX];
+    let many: Vec<u64> = (0..1000u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+    for (table, updates, deletes) in
+        [("", vec![], vec![]), ("replay", updates.clone(), few), ("tafel-\u{e4}", updates, many)]
+    {
+        let generated = proto::MutatePrioritiesRequest {
+            table: table.to_owned(),
+            updates: updates
+                .iter()
+                .map(|&(key, priority)| proto::KeyWithPriority { key, priority })
+                .collect(),
+            delete_keys: deletes.clone(),
+        };
+        let message = body_bytes(encode_mutation(table, &updates, &deletes));
+        assert_eq!(message, generated.encode_to_vec());
+        let parsed = parse_mutation(&message).unwrap();
+        assert_eq!((parsed.table.as_str(), &parsed.deletes), (table, &deletes));
+        let bits = |all: &[(u64, f64)]| -> Vec<_> {
+            all.iter().map(|&(key, priority)| (key, priority.to_bits())).collect()
+        };
+        assert_eq!(bits(&parsed.updates), bits(&updates));
+    }
+}
+
+#[test]
+fn a_malformed_mutation_is_refused_and_unknown_fields_are_skipped() {
+    let parse = |bytes: &[u8]| parse_mutation(&Bytes::copy_from_slice(bytes));
+    // Single deletes, as old writers send them, and a field of the future.
+    let parsed = parse(&[0x18, 5, 0x18, 6, 0xf8, 0x3e, 1, 0x0a, 1, b't']).unwrap();
+    assert_eq!(parsed, Mutation { table: "t".to_owned(), updates: vec![], deletes: vec![5, 6] });
+    for bad in [
+        &[0x0a, 1, 0xff][..],      // not UTF-8
+        &[0x08, 1],                // the table is a number
+        &[0x12, 2, 0x08],          // cut short
+        &[0x12, 2, 0x10, 1],       // the priority is a varint
+        &[0x12, 3, 0x0a, 1, b'x'], // the key is a text
+        &[0x1a, 1, 0x80],          // a list that ends in the middle of a key
+        &[0x15, 0, 0, 0, 0],       // an update that is four bytes
+    ] {
+        assert_eq!(parse(bad).unwrap_err().kind(), ErrorKind::InvalidArgument, "{bad:?}");
+    }
 }

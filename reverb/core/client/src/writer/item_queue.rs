@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, KeyGenerator, Result};
+use reverb_data::{Error, KeyGenerator, Result, byte_size};
+use reverb_wire::generated::deepmind::reverb::priority_table_checkpoint::WhenFull;
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCallStats, TableInfo};
+use reverb_wire::generated::reverb::{StatusResponse, TableStatus};
 
 use super::item::{ColumnRefs, PendingItem};
 use super::send_queue::SendQueue;
@@ -15,6 +17,12 @@ use crate::session::{Session, Signatures};
 
 /// Maximum time to fetch the rate limiters' state for the text of a deadline error.
 const LIMITER_LOOKUP: Duration = Duration::from_millis(100);
+
+/// From here on a server lets inserts wait.
+const FULL_PERCENT: i64 = 97;
+
+/// How long a caller waits for its limit of unconfirmed bytes before that is logged.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The unconfirmed items of one writer, and the signatures they are checked against.
 #[derive(Debug)]
@@ -55,10 +63,27 @@ impl ItemQueue {
         self.send_queue.is_over_limit()
     }
 
+    /// Makes `throttle` wait while this many bytes are unconfirmed, also if nothing is confirmed at
+    /// the moment.
+    pub fn limit_pending(&self, max_pending_bytes: usize) {
+        self.send_queue.limit_pending(max_pending_bytes);
+    }
+
     /// Waits while many bytes are unconfirmed and confirmations arrive. Returns without delay if
-    /// the table accepts no items at the moment.
+    /// the table accepts no items at the moment, unless there is a limit of unconfirmed bytes. A
+    /// long wait for that is logged.
     pub async fn throttle(&self) -> Result<()> {
-        self.send_queue.throttle().await
+        let mut done = std::pin::pin!(self.send_queue.throttle());
+        let mut patience = PATIENCE;
+        loop {
+            if let Ok(result) = tokio::time::timeout(patience, done.as_mut()).await {
+                return result;
+            }
+            patience *= 2;
+            if let Some(limit) = self.send_queue.describe_max_pending() {
+                log::warn!("create_item waits: {limit}. {}", self.describe_wait().await);
+            }
+        }
     }
 
     /// Wakes the send task: waiting items may have become ready.
@@ -139,12 +164,24 @@ impl ItemQueue {
             return waiting;
         }
         let tables = self.send_queue.waiting_tables();
-        let info = async { self.session.transport()?.server_info().await };
-        let limiters = match tokio::time::timeout(LIMITER_LOOKUP, info).await {
-            Ok(Ok(info)) => describe_limiters(&info.tables, &tables),
+        let limiters = async {
+            let info = self.session.transport()?.server_info().await?;
+            Ok::<_, Error>(describe_limiters(&info.tables, &tables))
+        };
+        // Servers of dm-reverb do not tell it.
+        let memory = async { self.session.transport()?.status().await };
+        let memory =
+            async { memory.await.map_or(String::new(), |it| describe_memory(&it, &tables)) };
+        let looked_up = tokio::time::timeout(LIMITER_LOOKUP, limiters).await;
+        let limiters = match looked_up {
+            Ok(Ok(limiters)) => limiters,
             _ => "The state of their rate limiters is not available".to_owned(),
         };
-        format!("{waiting}. A table confirms an item once its rate limiter lets it in. {limiters}")
+        let memory = tokio::time::timeout(LIMITER_LOOKUP, memory).await.unwrap_or_default();
+        format!(
+            "{waiting}. A table confirms an item once its rate limiter lets it in. \
+             {limiters}{memory}"
+        )
     }
 
     /// The key of the next item.
@@ -164,6 +201,28 @@ impl ItemQueue {
     pub(super) fn unknown_table(&self, table: &str, signatures: &Signatures) -> Error {
         unknown_table(table, self.session.address(), signatures)
     }
+}
+
+/// The limits of memory that may hold up these tables; empty if there is none.
+fn describe_memory(status: &StatusResponse, tables: &[String]) -> String {
+    let size = |bytes: i64| byte_size::describe(u64::try_from(bytes).unwrap_or(0));
+    let waits = |table: &&TableStatus| {
+        tables.contains(&table.name) && table.max_bytes > 0 && table.when_full() == WhenFull::Wait
+    };
+    let mut texts: Vec<String> = Vec::new();
+    for TableStatus { name, bytes, max_bytes, .. } in status.tables.iter().filter(waits) {
+        let (bytes, limit) = (size(*bytes), size(*max_bytes));
+        texts.push(format!(
+            "; table {name} holds {bytes} of {limit} (max_bytes) and when_full is \"wait\": items leave \
+             by sampling (max_times_sampled), deletes or reset",
+        ));
+    }
+    let memory = status.memory.unwrap_or_default();
+    if memory.limit > 0 && memory.total >= memory.limit / 100 * FULL_PERCENT {
+        let (total, limit) = (size(memory.total), size(memory.limit));
+        texts.push(format!("; the server holds {total} of {limit} (max_bytes)"));
+    }
+    texts.concat()
 }
 
 fn describe_limiters(infos: &[TableInfo], tables: &[String]) -> String {

@@ -8,11 +8,11 @@ mod send_task;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use reverb_data::{Error, NewItem, Result};
+use reverb_data::{Error, NewItem, Result, byte_size};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, watch};
 
@@ -44,8 +44,11 @@ pub(crate) struct SendQueue {
     /// Notified when items are confirmed, when the stream is lost, and when the writer fails or is
     /// closed.
     progress: watch::Sender<()>,
-    /// Whether more than `MAX_WAITING_BYTES` are unconfirmed while confirmations arrive.
+    /// Whether the caller has to wait: more than `MAX_WAITING_BYTES` are unconfirmed while
+    /// confirmations arrive, or as many as `max_pending_bytes`.
     over_limit: AtomicBool,
+    /// What may be unconfirmed, whether confirmations arrive or not.
+    max_pending_bytes: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -116,6 +119,7 @@ impl SendQueue {
             closing: Notify::new(),
             progress: watch::Sender::new(()),
             over_limit: AtomicBool::new(false),
+            max_pending_bytes: AtomicUsize::new(usize::MAX),
         });
         let runtime = session.runtime().clone();
         runtime.spawn(send_task::run(Arc::clone(&queue), session));
@@ -140,7 +144,9 @@ impl SendQueue {
         let before = state.queue.len();
         state.waiting_bytes += items.iter().map(|(_, bytes)| bytes).sum::<usize>();
         state.queue.extend(items);
-        if state.waiting_bytes > MAX_WAITING_BYTES && !state.stalled {
+        if (state.waiting_bytes > MAX_WAITING_BYTES && !state.stalled)
+            || self.is_at_max_pending(&state)
+        {
             self.over_limit.store(true, Ordering::Relaxed);
         }
         state.warn_if_many();
@@ -162,19 +168,40 @@ impl SendQueue {
         self.over_limit.load(Ordering::Relaxed)
     }
 
+    /// Makes callers wait while so many bytes are unconfirmed.
+    pub(crate) fn limit_pending(&self, max_pending_bytes: usize) {
+        self.max_pending_bytes.store(max_pending_bytes, Ordering::Relaxed);
+    }
+
+    fn is_at_max_pending(&self, state: &State) -> bool {
+        state.waiting_bytes >= self.max_pending_bytes.load(Ordering::Relaxed)
+    }
+
     /// Waits while many bytes are unconfirmed and confirmations arrive. Returns without delay if
-    /// the table accepts no items at the moment.
+    /// the table accepts no items at the moment, unless `max_pending_bytes` are unconfirmed.
     pub(crate) async fn throttle(&self) -> Result<()> {
         let mut progress = self.progress.subscribe();
         loop {
             progress.borrow_and_update();
-            {
+            let is_at_max_pending = {
                 let state = self.state.lock();
                 state.check()?;
-                if state.waiting_bytes <= MAX_WAITING_BYTES / 2 || state.stalled {
+                let is_at_max_pending = self.is_at_max_pending(&state);
+                let is_fast = state.waiting_bytes > MAX_WAITING_BYTES / 2 && !state.stalled;
+                if !is_at_max_pending && !is_fast {
                     self.over_limit.store(false, Ordering::Relaxed);
                     return Ok(());
                 }
+                is_at_max_pending
+            };
+            if is_at_max_pending {
+                // Items whose blocks are open would never be sent.
+                self.freeze_blocks(0);
+                let _flushing = Flushing::begin(self);
+                if progress.changed().await.is_err() {
+                    return Err(Error::internal("the writer's progress channel closed"));
+                }
+                continue;
             }
             if tokio::time::timeout(STALLED_AFTER, progress.changed()).await.is_err() {
                 self.state.lock().stalled = true;
@@ -267,6 +294,19 @@ impl SendQueue {
     /// Whether the stream is lost and not reopened.
     pub(crate) fn was_lost(&self) -> bool {
         self.state.lock().lost.is_some()
+    }
+
+    /// How many of how many bytes are unconfirmed, if that is why a caller waits.
+    pub(crate) fn describe_max_pending(&self) -> Option<String> {
+        let state = self.state.lock();
+        self.is_at_max_pending(&state).then(|| {
+            let limit = self.max_pending_bytes.load(Ordering::Relaxed);
+            format!(
+                "{} are unconfirmed, and max_pending_bytes is {}",
+                byte_size::describe(state.waiting_bytes as u64),
+                byte_size::describe(limit as u64)
+            )
+        })
     }
 
     /// What a flush is waiting for, as text.

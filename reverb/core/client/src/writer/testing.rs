@@ -106,8 +106,8 @@ macro_rules! unexpected_calls {
         fn mutate_priorities<'a>(
             &'a self,
             _: &'a str,
-            _: Vec<(u64, f64)>,
-            _: Vec<u64>,
+            _: &'a [(u64, f64)],
+            _: &'a [u64],
         ) -> BoxFuture<'a, Result<()>> {
             unexpected()
         }
@@ -127,6 +127,10 @@ macro_rules! unexpected_calls {
         fn checkpoint_status(
             &self,
         ) -> BoxFuture<'_, Result<reverb_wire::generated::reverb::CheckpointStatusResponse>> {
+            unexpected()
+        }
+
+        fn status(&self) -> BoxFuture<'_, Result<reverb_wire::generated::reverb::StatusResponse>> {
             unexpected()
         }
 

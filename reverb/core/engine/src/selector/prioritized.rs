@@ -39,7 +39,9 @@ pub(super) fn check_priority(priority: f64, exponent: f64) -> Result<()> {
             "Priority must be finite for a prioritized selector, got {priority}."
         )));
     }
-    if weight(priority, exponent) > MAX_WEIGHT {
+    // Most exponents need no power here: it is not larger than the priority, or than 1.
+    let is_small = (0.0..=1.0).contains(&exponent) && priority <= MAX_WEIGHT;
+    if !is_small && weight(priority, exponent) > MAX_WEIGHT {
         return Err(Error::invalid_argument(format!(
             "Priority {priority:?} to the power of priority_exponent {exponent} must be at most \
              {MAX_WEIGHT:e}."

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Random operations on a table's state, compared with a very simple model.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use proptest::prelude::*;
 use reverb_data::{
-    Chunk, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange, TableConfig,
-    TrajectoryBuilder,
+    Chunk, MemoryConfig, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange, ServerAccount,
+    TableConfig, TrajectoryBuilder,
 };
 
 use super::state::{Batch, TableState};
+use super::testing::config;
 
-const CHUNK_BYTES: usize = 10;
+/// Chunk `n` is of episode `n % NUM_EPISODES`. Items share chunks.
+const NUM_CHUNKS: u64 = 12;
+const NUM_EPISODES: u64 = 6;
 
 #[derive(Debug, Clone)]
 enum Operation {
-    Insert { key: u64, priority: f64, episodes: Vec<u64>, times_sampled: i32 },
+    Insert { key: u64, priority: f64, chunks: Vec<u64>, times_sampled: i32 },
     Sample(usize),
     Update(Vec<(u64, f64)>),
     Delete(u64),
@@ -25,7 +30,9 @@ struct ModelItem {
     key: u64,
     priority: f64,
     times_sampled: i32,
-    episodes: Vec<u64>,
+    chunks: Vec<u64>,
+    /// What it takes without its chunks.
+    own_bytes: u64,
     /// Time of its last insert or update. Its position in the list is the order of insertion.
     touched: u64,
 }
@@ -60,11 +67,30 @@ impl Model {
     }
 
     fn episodes(&self) -> Vec<u64> {
-        let mut episodes: Vec<u64> =
-            self.items.iter().flat_map(|item| item.episodes.iter().copied()).collect();
+        let mut episodes: Vec<u64> = self
+            .items
+            .iter()
+            .flat_map(|item| item.chunks.iter().map(|it| it % NUM_EPISODES))
+            .collect();
         episodes.sort_unstable();
         episodes.dedup();
         episodes
+    }
+
+    /// The kept items, and one of those that are gone.
+    fn kept_and(&self, kept: &[u64], gone: u64) -> Self {
+        let is_left = |item: &&ModelItem| kept.contains(&item.key) || item.key == gone;
+        let items = self.items.iter().filter(is_left).cloned().collect();
+        Self { items, ..Self::default() }
+    }
+
+    fn chunks(&self) -> BTreeSet<u64> {
+        self.items.iter().flat_map(|item| item.chunks.iter().copied()).collect()
+    }
+
+    fn bytes(&self, chunks: &Chunks) -> u64 {
+        let own: u64 = self.items.iter().map(|item| item.own_bytes).sum();
+        own + chunks.bytes(self.chunks())
     }
 
     fn update(&mut self, key: u64, priority: f64) {
@@ -116,12 +142,36 @@ impl Model {
     }
 }
 
-fn new_item(key: u64, priority: f64, times_sampled: i32, episodes: &[u64]) -> NewItem {
+/// The chunks of all items of a test.
+#[derive(Default)]
+struct Chunks(BTreeMap<u64, Chunk>);
+
+impl Chunks {
+    fn get(&mut self, key: u64) -> &Chunk {
+        self.0.entry(key).or_insert_with(|| {
+            let episode_id = key % NUM_EPISODES;
+            let range = SequenceRange { episode_id, ..SequenceRange::default() };
+            Chunk::from_slice(key, range, false, &vec![0; 30 * (key as usize % 7)])
+        })
+    }
+
+    /// Bytes of these chunks, each once.
+    fn bytes(&self, keys: impl IntoIterator<Item = u64>) -> u64 {
+        let keys: BTreeSet<u64> = keys.into_iter().collect();
+        keys.iter().map(|key| self.0[key].bytes()).sum()
+    }
+}
+
+fn new_item(
+    key: u64,
+    priority: f64,
+    times_sampled: i32,
+    keys: &[u64],
+    chunks: &mut Chunks,
+) -> NewItem {
     let mut builder = TrajectoryBuilder::new();
-    for (at, &episode_id) in episodes.iter().enumerate() {
-        let range = SequenceRange { episode_id, ..SequenceRange::default() };
-        let chunk = Chunk::from_slice(key * 10 + at as u64, range, false, &[0; CHUNK_BYTES]);
-        builder.slice(&chunk, 0, 0, 1);
+    for &key in keys {
+        builder.slice(chunks.get(key), 0, 0, 1);
     }
     builder.end_column(false);
     let trajectory = builder.finish().unwrap();
@@ -140,13 +190,14 @@ impl Pair {
         Self { state: TableState::new(&config), config, model: Model::default() }
     }
 
-    fn apply(&mut self, operation: &Operation) {
+    fn apply(&mut self, operation: &Operation, chunks: &mut Chunks) {
         match operation {
-            Operation::Insert { key, priority, episodes, times_sampled } => {
+            Operation::Insert { key, priority, chunks: keys, times_sampled } => {
                 let allowed = self.model.can_insert(&self.config.rate_limiter);
                 assert_eq!(self.state.limiter().can_insert(1), allowed);
                 if allowed {
-                    self.insert(*key, *priority, episodes, *times_sampled);
+                    let item = new_item(*key, *priority, *times_sampled, keys, chunks);
+                    self.insert(item, keys, chunks);
                 }
             }
             Operation::Sample(count) => self.sample(*count),
@@ -166,27 +217,46 @@ impl Pair {
             }
         }
         drop(self.state.take_garbage());
-        self.compare();
+        self.compare(chunks);
     }
 
-    fn insert(&mut self, key: u64, priority: f64, episodes: &[u64], times_sampled: i32) {
-        self.state.insert(new_item(key, priority, times_sampled, episodes), 7);
+    fn insert(&mut self, item: NewItem, keys: &[u64], chunks: &Chunks) {
+        let NewItem { key, priority, times_sampled, .. } = item;
+        let own_bytes = self.state.item_bytes() + item.trajectory.bytes();
+        self.state.insert(item, 7);
         let model = &mut self.model;
         if model.find(key).is_some() {
             return model.update(key, priority);
         }
         model.touches += 1;
-        let (touched, episodes) = (model.touches, episodes.to_vec());
-        model.items.push(ModelItem { key, priority, times_sampled, episodes, touched });
+        let (touched, keys) = (model.touches, keys.to_vec());
+        model.items.push(ModelItem {
+            key,
+            priority,
+            times_sampled,
+            chunks: keys,
+            own_bytes,
+            touched,
+        });
         model.inserts += 1;
-        if model.items.len() as i64 > self.config.max_size {
+        let max_bytes = self.config.memory.max_bytes.unwrap_or(u64::MAX);
+        let is_over = |model: &Model| {
+            model.items.len() as i64 > self.config.max_size || model.bytes(chunks) > max_bytes
+        };
+        let kept = self.state.keys();
+        let is_gone = |key: u64| !kept.contains(&key);
+        let victims = model.items.iter().filter(|item| is_gone(item.key)).count();
+        // One victim fewer would have been too few, whichever of them was the last.
+        let mut was_over = victims == 0;
+        for _ in 0..victims {
             // The evicted item can be random, but it must be a possible choice.
             let choices = model.choices(&self.config.remover);
-            let kept = self.state.keys();
-            let victim = model.items.iter().find(|item| !kept.contains(&item.key)).unwrap().key;
-            assert!(choices.iter().any(|&(key, _)| key == victim), "{victim} of {choices:?}");
+            let victim = choices.iter().find_map(|&(key, _)| is_gone(key).then_some(key));
+            let victim = victim.unwrap_or_else(|| panic!("{kept:?} remain of {choices:?}"));
+            was_over |= is_over(&model.kept_and(&kept, victim));
             model.delete(victim);
         }
+        assert!(was_over && !is_over(model), "{kept:?}");
     }
 
     fn sample(&mut self, count: usize) {
@@ -221,7 +291,7 @@ impl Pair {
         assert!(got == count || is_stopped, "{got} of {count}, although more were allowed");
     }
 
-    fn compare(&self) {
+    fn compare(&self, chunks: &Chunks) {
         let Self { state, model, .. } = self;
         let mut keys: Vec<u64> = model.items.iter().map(|item| item.key).collect();
         assert_eq!(state.keys_by_age(), keys);
@@ -234,8 +304,9 @@ impl Pair {
         assert_eq!(state.num_episodes(), model.episodes().len() as i64);
         assert_eq!(state.num_deleted_episodes(), model.deleted_episodes);
         assert_eq!(state.num_unique_samples(), model.unique_samples);
-        let chunks: usize = model.items.iter().map(|item| item.episodes.len()).sum();
-        assert_eq!(state.chunk_bytes(), (chunks * CHUNK_BYTES) as u64);
+        let account = state.account();
+        assert_eq!(account.bytes() - account.guest_bytes(), model.bytes(chunks));
+        assert_eq!(state.account().num_chunks(), model.chunks().len() as u64);
         let limiter = state.limiter();
         assert_eq!(
             (limiter.inserts(), limiter.samples(), limiter.deletes()),
@@ -278,11 +349,11 @@ fn priorities() -> impl Strategy<Value = f64> {
 
 fn operations() -> impl Strategy<Value = Operation> {
     let key = 0u64..30;
-    let insert = (key.clone(), priorities(), prop::collection::vec(0u64..6, 1..4), 0i32..3)
-        .prop_map(|(key, priority, episodes, times_sampled)| Operation::Insert {
+    let insert = (key.clone(), priorities(), prop::collection::vec(0..NUM_CHUNKS, 1..4), 0i32..3)
+        .prop_map(|(key, priority, chunks, times_sampled)| Operation::Insert {
             key,
             priority,
-            episodes,
+            chunks,
             times_sampled,
         });
     prop_oneof![
@@ -304,6 +375,7 @@ proptest! {
         rate_limiter in limiters(),
         max_size in 1i64..12,
         max_times_sampled in -1i32..4,
+        max_bytes in prop_oneof![2 => Just(None), 1 => (1500u64..4000).prop_map(Some)],
         seed in any::<u64>(),
         operations in prop::collection::vec(operations(), 1..120),
     ) {
@@ -316,10 +388,44 @@ proptest! {
             rate_limiter,
             signature: None,
             seed: Some(seed),
+            memory: MemoryConfig { max_bytes, ..MemoryConfig::default() },
         });
+        let mut chunks = Chunks::default();
         for operation in &operations {
-            pair.apply(operation);
+            pair.apply(operation, &mut chunks);
         }
+    }
+
+    /// Chunks that several tables share count once for the server, and in each table.
+    #[test]
+    fn the_accounts_of_two_tables_add_up(
+        operations in prop::collection::vec((0usize..2, operations()), 1..120),
+    ) {
+        let server = ServerAccount::open();
+        let mut chunks = Chunks::default();
+        let mut pairs = [1, 2].map(|_| Pair::new(config(8)));
+        for pair in &mut pairs {
+            pair.state.account_mut().move_to(&server);
+        }
+        for (which, operation) in &operations {
+            pairs[*which].apply(operation, &mut chunks);
+            let mut items = 0;
+            for pair in &mut pairs {
+                pair.state.account_mut().book();
+                items += pair.model.items.iter().map(|item| item.own_bytes).sum::<u64>();
+                items += pair.state.account().guest_bytes();
+            }
+            let in_tables = pairs.iter().flat_map(|pair| pair.model.chunks());
+            let total = server.total();
+            prop_assert!(total >= items + chunks.bytes(in_tables));
+            // All chunks are alive, so those that were in a table once count.
+            prop_assert!(total <= items + chunks.bytes(chunks.0.keys().copied()));
+        }
+        let alive = chunks.bytes(chunks.0.keys().copied());
+        drop(pairs);
+        prop_assert!(server.total() <= alive);
+        drop(chunks);
+        prop_assert_eq!(server.total(), 0);
     }
 }
 
@@ -338,9 +444,11 @@ fn prioritized(exponent: f64, priorities: &[f64], seed: u64) -> TableState {
         },
         signature: None,
         seed: Some(seed),
+        memory: MemoryConfig::default(),
     });
+    let mut chunks = Chunks::default();
     for (key, &priority) in priorities.iter().enumerate() {
-        state.insert(new_item(key as u64, priority, 0, &[1]), 0);
+        state.insert(new_item(key as u64, priority, 0, &[1], &mut chunks), 0);
     }
     state
 }

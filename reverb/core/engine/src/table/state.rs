@@ -15,12 +15,13 @@ use std::hint::black_box;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use reverb_data::{
-    Counters, Error, NewItem, Result, Sampled, Stacking, StoredItem, TableConfig, Trajectory,
+    Counters, Error, MemoryConfig, NewItem, Result, Sampled, ServerAccount, Stacking, StoredItem,
+    TableAccount, TableConfig, Trajectory, WhenFull,
 };
 use smallvec::SmallVec;
 
 use super::episodes::Episodes;
-use super::items::{Item, Items};
+use super::items::{self, Item, Items};
 use super::snapshot::BeforeImages;
 use crate::rate_limiter::RateLimiter;
 use crate::selector::{Handle, Pick, Selector};
@@ -41,6 +42,7 @@ const BLOCK: usize = 32;
 pub(super) struct TableState {
     max_size: usize,
     max_times_sampled: i32,
+    memory: MemoryConfig,
     contents: Contents,
     limiter: RateLimiter,
     rng: SmallRng,
@@ -62,19 +64,32 @@ pub(super) struct Contents {
     remover: Selector,
     episodes: Episodes,
     num_unique_samples: i64,
-    chunk_bytes: u64,
+    account: TableAccount,
+    /// What an item takes beside its trajectory: its slot, and its places in indexes.
+    item_bytes: u64,
 }
 
 impl Contents {
-    fn new(config: &TableConfig) -> Self {
+    fn new(config: &TableConfig, server: &ServerAccount) -> Self {
+        let (sampler, remover) = (Selector::new(&config.sampler), Selector::new(&config.remover));
         Self {
             // One more than `max_size`: an item is added before another one is evicted.
             items: Items::new(config.max_size as usize + 1),
-            sampler: Selector::new(&config.sampler),
-            remover: Selector::new(&config.remover),
+            item_bytes: items::ITEM_BYTES + sampler.item_bytes() + remover.item_bytes(),
+            sampler,
+            remover,
             episodes: Episodes::default(),
             num_unique_samples: 0,
-            chunk_bytes: 0,
+            account: TableAccount::open(server),
+        }
+    }
+}
+
+impl Drop for Contents {
+    /// The chunks may live on elsewhere, so they must not name this table any more.
+    fn drop(&mut self) {
+        for (_, item) in self.items.in_slots(0..self.items.num_slots()) {
+            self.account.remove(&item.trajectory, self.item_bytes);
         }
     }
 }
@@ -150,12 +165,13 @@ impl TableState {
     /// An empty table with given counters.
     pub(super) fn with_counters(config: &TableConfig, counters: &Counters) -> Self {
         let Counters { inserts, samples, deletes, deleted_episodes, unique_samples } = *counters;
-        let mut contents = Contents::new(config);
+        let mut contents = Contents::new(config, &ServerAccount::open());
         contents.episodes = Episodes::after(deleted_episodes);
         contents.num_unique_samples = unique_samples;
         Self {
             max_size: config.max_size as usize,
             max_times_sampled: config.max_times_sampled,
+            memory: config.memory,
             contents,
             limiter: RateLimiter::with_counters(config.rate_limiter, inserts, samples, deletes),
             rng: config.seed.map_or_else(SmallRng::from_os_rng, SmallRng::seed_from_u64),
@@ -191,7 +207,7 @@ impl TableState {
     pub(super) fn add(&mut self, item: StoredItem) {
         let chunk_bytes = u32::try_from(item.trajectory.chunk_bytes()).unwrap_or(u32::MAX);
         let contents = &mut self.contents;
-        contents.chunk_bytes += u64::from(chunk_bytes);
+        contents.account.add(&item.trajectory, contents.item_bytes);
         contents.episodes.add(&item.trajectory);
         // Clocks may be set back, and items of one call have the same time.
         self.newest_ns = item.inserted_at_ns.max(self.newest_ns.saturating_add(1));
@@ -206,13 +222,42 @@ impl TableState {
         contents.sampler.insert(handle, item.priority);
         contents.remover.insert(handle, item.priority);
         // The new item may be selected too: a Lifo remover evicts it at once.
-        if contents.items.len() > self.max_size {
-            self.picks.clear();
-            contents.remover.pick_many(&mut self.rng, 1, &mut self.picks);
-            if let Some(&pick) = self.picks.first() {
-                self.delete_at(pick.handle);
+        while self.is_too_large() && self.evict() {}
+    }
+
+    /// Deletes the item that the remover selects; `false` if there is none.
+    pub(super) fn evict(&mut self) -> bool {
+        self.picks.clear();
+        self.contents.remover.pick_many(&mut self.rng, 1, &mut self.picks);
+        let Some(&pick) = self.picks.first() else { return false };
+        self.delete_at(pick.handle);
+        true
+    }
+
+    fn is_too_large(&self) -> bool {
+        let has_too_many_bytes = || match self.memory {
+            MemoryConfig { max_bytes: Some(max_bytes), when_full: WhenFull::Remove } => {
+                self.contents.account.bytes() > max_bytes
             }
-        }
+            _ => false,
+        };
+        self.contents.items.len() > self.max_size || has_too_many_bytes()
+    }
+
+    /// Whether an item may be inserted now as far as the bytes are concerned.
+    pub(super) fn has_room_for(&self, item: &NewItem) -> bool {
+        let MemoryConfig { max_bytes: Some(max_bytes), when_full: WhenFull::Wait } = self.memory
+        else {
+            return true;
+        };
+        let Contents { account, items, item_bytes, .. } = &self.contents;
+        account.bytes() + account.would_add(&item.trajectory, *item_bytes) <= max_bytes
+            || items.find(item.key).is_some()
+    }
+
+    /// What an item takes beside its trajectory.
+    pub(super) fn item_bytes(&self) -> u64 {
+        self.contents.item_bytes
     }
 
     /// Samples into `batch` while the limiter allows and until the batch is full.
@@ -280,7 +325,8 @@ impl TableState {
     /// free.
     pub(super) fn reset(&mut self, config: &TableConfig) -> Option<Contents> {
         self.limiter.reset();
-        let contents = std::mem::replace(&mut self.contents, Contents::new(config));
+        let empty = Contents::new(config, self.contents.account.server());
+        let contents = std::mem::replace(&mut self.contents, empty);
         match &mut self.before_images {
             Some(before) => before.record_reset(contents),
             None => Some(contents),
@@ -341,9 +387,14 @@ impl TableState {
         self.contents.num_unique_samples
     }
 
-    /// Sum of the chunk bytes of all items. A shared chunk counts for each item.
-    pub(super) fn chunk_bytes(&self) -> u64 {
-        self.contents.chunk_bytes
+    /// Bytes and number of its chunks, and bytes of its items.
+    pub(super) fn account(&self) -> &TableAccount {
+        &self.contents.account
+    }
+
+    /// The account, to book what has changed or to move it.
+    pub(super) fn account_mut(&mut self) -> &mut TableAccount {
+        &mut self.contents.account
     }
 
     /// Reads from all picked items in independent steps, so that the processor fetches them in
@@ -399,7 +450,7 @@ impl TableState {
         contents.sampler.remove(handle);
         contents.remover.remove(handle);
         contents.episodes.remove(&item.trajectory);
-        contents.chunk_bytes -= u64::from(item.chunk_bytes);
+        contents.account.remove(&item.trajectory, contents.item_bytes);
         self.garbage.push(item.trajectory);
         self.limiter.count_delete();
     }

@@ -26,6 +26,7 @@ pub(in crate::table) fn config(max_size: i64) -> TableConfig {
         },
         signature: None,
         seed: Some(1),
+        memory: reverb_data::MemoryConfig::default(),
     }
 }
 

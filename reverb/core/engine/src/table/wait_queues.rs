@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use reverb_data::{Error, NewItem, Result, Sampled, Stacking, Trajectory};
+use reverb_data::{Error, NewItem, Result, Sampled, ServerAccount, Stacking, Trajectory};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
@@ -24,6 +24,8 @@ type Confirmation = (Arc<dyn Confirm>, Vec<u64>);
 /// An insert call whose items are not all applied yet.
 struct InsertRequest {
     items: std::vec::IntoIter<NewItem>,
+    /// Whether `queued_bytes` includes its items. An item that never waits is not counted.
+    is_counted: bool,
     /// Keys applied since the last confirmation.
     applied: Vec<u64>,
     confirm: Arc<dyn Confirm>,
@@ -43,6 +45,8 @@ struct SampleRequest {
 pub(super) struct WaitQueues {
     inserts: VecDeque<InsertRequest>,
     queued_inserts: usize,
+    /// Bytes of the items that have to wait. A chunk counts for each item.
+    queued_bytes: u64,
     samples: VecDeque<SampleRequest>,
     next_id: RequestId,
 }
@@ -89,6 +93,24 @@ impl WaitQueues {
         self.queued_inserts
     }
 
+    pub(super) fn queued_bytes(&self) -> u64 {
+        self.queued_bytes
+    }
+
+    /// The trajectories of all queued items, until `found` is at its capacity; whether that were
+    /// all.
+    pub(super) fn queued_trajectories(&self, found: &mut Vec<Trajectory>) -> bool {
+        let room = found.capacity() - found.len();
+        let items = self.inserts.iter().flat_map(|request| request.items.as_slice());
+        found.extend(items.take(room).map(|item| item.trajectory.clone()));
+        self.queued_inserts <= room
+    }
+
+    /// The item that is inserted next.
+    pub(super) fn next_insert(&self) -> Option<&NewItem> {
+        self.inserts.front()?.items.as_slice().first()
+    }
+
     pub(super) fn queued_samples(&self) -> usize {
         self.samples.len()
     }
@@ -107,20 +129,26 @@ impl WaitQueues {
     pub(super) fn queue_inserts(&mut self, items: Vec<NewItem>, confirm: Arc<dyn Confirm>) {
         self.queued_inserts += items.len();
         let applied = Vec::with_capacity(items.len());
-        self.inserts.push_back(InsertRequest { items: items.into_iter(), applied, confirm });
+        let items = items.into_iter();
+        self.inserts.push_back(InsertRequest { items, is_counted: false, applied, confirm });
     }
 
     /// Removes and returns the queued items of `confirm`. Items that were applied stay in the
     /// table.
     pub(super) fn cancel_inserts(&mut self, confirm: &Arc<dyn Confirm>) -> Vec<NewItem> {
         let mut cancelled = Vec::new();
+        let mut cancelled_bytes = 0;
         self.inserts.retain_mut(|request| {
             let is_match = std::ptr::addr_eq(Arc::as_ptr(&request.confirm), Arc::as_ptr(confirm));
             if is_match {
+                if request.is_counted {
+                    cancelled_bytes += request.items.as_slice().iter().map(bytes_of).sum::<u64>();
+                }
                 cancelled.extend(request.items.by_ref());
             }
             !is_match
         });
+        self.queued_bytes -= cancelled_bytes;
         self.queued_inserts -= cancelled.len();
         cancelled
     }
@@ -169,14 +197,28 @@ impl WaitQueues {
             let keys = std::mem::take(&mut request.applied);
             done.confirmed.push((Arc::clone(&request.confirm), keys));
         }
+        self.count_bytes(state.account().server());
         if self.samples.front().is_some_and(|request| request.batch.len() > 0) {
             self.answer_first(done);
+        }
+    }
+
+    /// Counts the bytes of the requests that have just begun to wait. No table counts their chunks
+    /// yet, and those of a writer in this process are not known to the server either.
+    fn count_bytes(&mut self, server: &ServerAccount) {
+        for request in self.inserts.iter_mut().rev().take_while(|request| !request.is_counted) {
+            for item in request.items.as_slice() {
+                self.queued_bytes += bytes_of(item);
+                item.trajectory.chunks().iter().for_each(|chunk| server.charge(chunk));
+            }
+            request.is_counted = true;
         }
     }
 
     /// Fails all waiting requests.
     pub(super) fn close(&mut self, table: &str, done: &mut Completions) {
         self.queued_inserts = 0;
+        self.queued_bytes = 0;
         done.failed.extend(self.inserts.drain(..).map(|request| request.confirm));
         let senders = self.samples.drain(..).filter_map(|request| request.answer);
         done.answers.extend(senders.map(|sender| (sender, Err(closed(table)))));
@@ -187,7 +229,13 @@ impl WaitQueues {
         if !state.limiter().can_insert(1) {
             return false;
         }
+        if request.items.as_slice().first().is_some_and(|item| !state.has_room_for(item)) {
+            return false;
+        }
         if let Some(item) = request.items.next() {
+            if request.is_counted {
+                self.queued_bytes -= bytes_of(&item);
+            }
             request.applied.push(item.key);
             state.insert(item, now_ns);
             self.queued_inserts -= 1;
@@ -224,4 +272,8 @@ impl WaitQueues {
     fn position(&self, id: RequestId) -> Option<usize> {
         self.samples.binary_search_by_key(&id, |request| request.id).ok()
     }
+}
+
+fn bytes_of(item: &NewItem) -> u64 {
+    item.trajectory.bytes_with_chunks()
 }

@@ -32,6 +32,7 @@ pub(crate) fn config(max_size: i64) -> TableConfig {
         rate_limiter: min_size(1),
         signature: None,
         seed: Some(1),
+        memory: reverb_data::MemoryConfig::default(),
     }
 }
 

@@ -79,6 +79,15 @@ impl Channel {
         path: &str,
         request: &impl prost::Message,
     ) -> Result<Response> {
+        self.unary_encoded(path, Message::encode(request)).await
+    }
+
+    /// Like `unary`, for a request that is encoded already.
+    pub async fn unary_encoded<Response: prost::Message + Default>(
+        &self,
+        path: &str,
+        request: Message,
+    ) -> Result<Response> {
         let call = self.open(path).await?;
         single_reply(call, method_name(path), request).await
     }
@@ -101,7 +110,7 @@ impl Channel {
                 self.target
             );
         }
-        single_reply(call, method, request).await
+        single_reply(call, method, Message::encode(request)).await
     }
 
     /// A connection to a server that has answered.
@@ -148,10 +157,10 @@ fn method_name(path: &str) -> &str {
 async fn single_reply<Response: prost::Message + Default>(
     mut call: Call,
     method: &str,
-    request: &impl prost::Message,
+    request: Message,
 ) -> Result<Response> {
     // If this fails, the stream is over already, and the reply has the reason.
-    let _ = call.sender.send_last(Message::encode(request));
+    let _ = call.sender.send_last(request);
     let mut reply = call.reply;
     let message = reply.next().await?;
     let Some(message) = message else {

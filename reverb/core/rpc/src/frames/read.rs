@@ -1,27 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reads messages from the data frames of a stream.
 
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use h2::RecvStream;
 use http::HeaderMap;
 use reverb_data::error::grouped;
 use reverb_data::{Error, Result};
+use tokio::time::Sleep;
 
 use crate::frames::{Compression, stream_error};
 use crate::message::FRAME_HEADER_BYTES;
 
 /// Reads the messages of one direction of a stream. Each message is one buffer.
 ///
-/// A message inside one frame is a slice of that frame. Only a message that spans frames is copied.
-/// Its memory grows with the received bytes, and not with the length that its header claims.
+/// A message inside one frame is a slice of that frame. Only a message that spans frames is copied,
+/// once. Its memory grows with the received bytes, and not with the length that its header claims.
 #[derive(Debug)]
 pub struct MessageReader {
     frames: FrameSource,
     assembler: Assembler,
     peer: String,
+    gate: Option<Arc<dyn Gate>>,
+    /// Bytes that the gate knows of.
+    counted: usize,
+    /// When the gate is looked at again.
+    retry: Option<Pin<Box<Sleep>>>,
 }
+
+/// Decides whether a stream is read, so that messages which are not complete do not fill the
+/// memory.
+pub trait Gate: fmt::Debug + Send + Sync {
+    /// Whether more may be read; `partial_bytes` of a message are there.
+    ///
+    /// # Errors
+    ///
+    /// The error that ends the call.
+    fn is_open(&self, partial_bytes: usize) -> Result<bool>;
+
+    /// The bytes that this stream takes in incomplete messages have changed by this number.
+    fn count(&self, bytes: i64);
+}
+
+/// Smaller frames of a message are copied together.
+const BLOCK_BYTES: usize = 64 * 1024;
+
+/// How often a closed gate is looked at.
+const GATE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The size of the largest message that is accepted.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +71,15 @@ impl MessageReader {
             frames: FrameSource(stream),
             assembler: Assembler::new(compression),
             peer: peer.into(),
+            gate: None,
+            counted: 0,
+            retry: None,
         }
+    }
+
+    /// Reads only while the gate is open.
+    pub fn pass_through(&mut self, gate: Arc<dyn Gate>) {
+        self.gate = Some(gate);
     }
 
     /// Refuses messages of more than `bytes`, as soon as their length is known. `name` is the name
@@ -59,9 +97,12 @@ impl MessageReader {
     /// See `next`.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>>> {
         loop {
-            if let Some(message) = self.assembler.take()? {
+            let taken = self.assembler.take();
+            self.count(0);
+            if let Some(message) = taken? {
                 return Poll::Ready(Ok(Some(message)));
             }
+            ready!(self.poll_gate(context))?;
             match ready!(self.frames.0.poll_data(context)) {
                 Some(Ok(data)) => {
                     let length = data.len();
@@ -75,11 +116,47 @@ impl MessageReader {
         }
     }
 
+    /// Waits while the gate is closed.
+    fn poll_gate(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        while let Some(gate) = &self.gate
+            && !gate.is_open(self.assembler.partial_bytes)?
+        {
+            let retry =
+                self.retry.get_or_insert_with(|| Box::pin(tokio::time::sleep(GATE_INTERVAL)));
+            let is_due = retry.as_mut().poll(context);
+            // What has arrived and is not read takes memory too.
+            let unread = self.frames.0.flow_control().used_capacity();
+            self.count(unread);
+            ready!(is_due);
+            self.retry = None;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Tells the gate how much of a message there is, and `unread` bytes of frames.
+    fn count(&mut self, unread: usize) {
+        let bytes = self.assembler.partial_bytes + unread;
+        if let Some(gate) = &self.gate
+            && bytes != self.counted
+        {
+            gate.count(bytes as i64 - self.counted as i64);
+            self.counted = bytes;
+        }
+    }
+
     /// The trailers, once `next` has returned `None`.
     pub async fn trailers(&mut self) -> Result<Option<HeaderMap>> {
         std::future::poll_fn(|context| self.frames.0.poll_trailers(context))
             .await
             .map_err(|error| stream_error(&error, &self.peer))
+    }
+}
+
+impl Drop for MessageReader {
+    fn drop(&mut self) {
+        if let Some(gate) = &self.gate {
+            gate.count(-(self.counted as i64));
+        }
     }
 }
 
@@ -91,8 +168,14 @@ struct Assembler {
     rest: Bytes,
     header: [u8; FRAME_HEADER_BYTES],
     header_filled: usize,
-    /// The received part of an incomplete message.
-    partial: BytesMut,
+    /// The received part of an incomplete message. It is put together once, at the end: a buffer
+    /// that grows would leave half as much again behind, in blocks that nothing else needs.
+    partial: Vec<Bytes>,
+    /// The end of it, if that came in small frames. Each of them would keep alive the buffer that
+    /// it was read into.
+    block: Vec<u8>,
+    /// Bytes of both.
+    partial_bytes: usize,
     limit: MessageLimit,
 }
 
@@ -103,7 +186,9 @@ impl Assembler {
             rest: Bytes::new(),
             header: [0; FRAME_HEADER_BYTES],
             header_filled: 0,
-            partial: BytesMut::new(),
+            partial: Vec::new(),
+            block: Vec::new(),
+            partial_bytes: 0,
             limit: MessageLimit { bytes: usize::MAX, name: "" },
         }
     }
@@ -146,18 +231,50 @@ impl Assembler {
     }
 
     fn take_body(&mut self, length: usize) -> Option<Bytes> {
-        if self.partial.is_empty() && self.rest.len() >= length {
+        if self.partial_bytes == 0 && self.rest.len() >= length {
             return Some(self.rest.split_to(length));
         }
-        let count = self.rest.len().min(length - self.partial.len());
-        let needed = self.partial.len() + count;
-        if needed > self.partial.capacity() {
-            // Reserve twice what is needed now, but at most the whole message. So growing copies
-            // each byte at most twice.
-            self.partial.reserve(length.min(needed.saturating_mul(2)) - self.partial.len());
+        let count = self.rest.len().min(length - self.partial_bytes);
+        let piece = self.rest.split_to(count);
+        self.partial_bytes += count;
+        if count >= BLOCK_BYTES {
+            self.end_block();
+            self.partial.push(piece);
+        } else if count > 0 {
+            self.add_to_block(&piece, length);
         }
-        self.partial.extend_from_slice(&self.rest.split_to(count));
-        (self.partial.len() == length).then(|| std::mem::take(&mut self.partial).freeze())
+        (self.partial_bytes == length).then(|| self.put_together())
+    }
+
+    fn add_to_block(&mut self, piece: &[u8], length: usize) {
+        if self.block.len() + piece.len() > self.block.capacity() {
+            self.end_block();
+            let missing = length - self.partial_bytes + piece.len();
+            self.block.reserve_exact(BLOCK_BYTES.min(missing));
+        }
+        self.block.extend_from_slice(piece);
+    }
+
+    fn end_block(&mut self) {
+        if !self.block.is_empty() {
+            self.partial.push(std::mem::take(&mut self.block).into());
+        }
+    }
+
+    fn put_together(&mut self) -> Bytes {
+        self.end_block();
+        let length = std::mem::take(&mut self.partial_bytes);
+        if let [_] = self.partial[..]
+            && let Some(whole) = self.partial.pop()
+        {
+            return whole;
+        }
+        let mut message = Vec::with_capacity(length);
+        // Each piece is freed as soon as it is copied.
+        for piece in self.partial.drain(..) {
+            message.extend_from_slice(&piece);
+        }
+        message.into()
     }
 
     fn end(&self) -> Result<()> {
@@ -174,7 +291,8 @@ impl MessageLimit {
             return Ok(());
         }
         Err(Error::resource_exhausted(format!(
-            "A message of {} bytes is larger than the limit of {} bytes (Limits.{}).",
+            "A message of {} bytes is larger than the limit of {} bytes (Limits.{}). Send less at \
+             once, or raise the limit of the server.",
             grouped(length),
             grouped(self.bytes),
             self.name,
@@ -198,7 +316,8 @@ mod tests {
         assert_eq!(error.kind(), reverb_data::ErrorKind::ResourceExhausted);
         assert_eq!(
             error.message(),
-            "A message of 1,234,567 bytes is larger than the limit of 1,000 bytes (Limits.call_bytes)."
+            "A message of 1,234,567 bytes is larger than the limit of 1,000 bytes (Limits.call_bytes). \
+             Send less at once, or raise the limit of the server."
         );
     }
 
@@ -255,7 +374,7 @@ mod tests {
         let mut assembler = Assembler::new(Compression::Identity);
         assembler.put(Bytes::from_static(&[0, 0xff, 0xff, 0xff, 0xff, 1, 2, 3]));
         assert!(assembler.take().unwrap().is_none());
-        assert!(assembler.partial.capacity() < 1024);
+        assert!(assembler.partial_bytes < 1024);
         assert!(assembler.end().is_err());
     }
 

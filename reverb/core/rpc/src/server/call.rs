@@ -2,6 +2,7 @@
 //! One call: its headers are checked, the handler answers it, and a status ends it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use h2::RecvStream;
 use h2::server::SendResponse;
@@ -35,8 +36,9 @@ pub(super) async fn run(
     response: SendResponse<Message>,
     peer: Arc<str>,
     call: OpenCall,
+    unread_timeout: Duration,
 ) {
-    let mut responder = Responder::new(response, call, &peer);
+    let mut responder = Responder::new(response, call, &peer, unread_timeout);
     let (head, body) = request.into_parts();
     if head.method != Method::POST {
         return responder.refuse(StatusCode::METHOD_NOT_ALLOWED);

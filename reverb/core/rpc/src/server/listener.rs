@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::frames::{
     CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
-    SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES,
+    SEND_BUFFER_BYTES,
 };
 use crate::keepalive::{Keepalive, Liveness, WatchedSocket};
 use crate::message::Message;
@@ -36,6 +36,10 @@ pub struct ConnectionLimits {
     pub connections: usize,
     /// Number of concurrent streams of one connection. A peer waits with more.
     pub streams_per_connection: u32,
+    /// Bytes of a stream that a peer may send before they are read.
+    pub stream_window_bytes: u32,
+    /// How long a peer may read nothing of what waits for it.
+    pub unread_timeout: Duration,
 }
 
 /// How long peers may take to receive their last messages when the server shuts down.
@@ -192,7 +196,7 @@ async fn serve_streams<H: Handler>(
     let liveness = Arc::new(Liveness::default());
     let socket = WatchedSocket::new(socket, Arc::clone(&liveness));
     let handshake = h2::server::Builder::new()
-        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_window_size(shared.limits.stream_window_bytes)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_frame_size(MAX_FRAME_BYTES)
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
@@ -227,7 +231,8 @@ async fn serve_streams<H: Handler>(
         liveness.identify(request.headers().get(header::USER_AGENT));
         let call = liveness.open_call();
         let (handler, stop) = (Arc::clone(&shared.handler), shared.stop.clone());
-        tokio::spawn(call::run(handler, stop, request, response, Arc::clone(&peer), call));
+        let (peer, unread) = (Arc::clone(&peer), shared.limits.unread_timeout);
+        tokio::spawn(call::run(handler, stop, request, response, peer, call, unread));
     }
 }
 

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The sending half of a call's stream.
 
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
 use crate::frames::{ACCEPTED_COMPRESSION, MessageSender, stream_error};
 use crate::keepalive::{OpenCall, PRODUCT};
 use crate::message::Message;
 use crate::status::Status;
 use h2::server::SendResponse;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use reverb_data::{Error, Result};
+use reverb_data::{Error, ErrorKind, Result};
 
 /// Sends messages and, once, a status. Headers are sent with the first of them, or by `announce`.
 pub struct Responder {
     state: State,
     call: OpenCall,
     peer: String,
+    unread_timeout: Duration,
 }
 
 enum State {
@@ -29,8 +34,19 @@ impl std::fmt::Debug for Responder {
 }
 
 impl Responder {
-    pub(super) fn new(response: SendResponse<Message>, call: OpenCall, peer: &str) -> Self {
-        Self { state: State::BeforeHeaders(response), call, peer: peer.to_owned() }
+    pub(super) fn new(
+        response: SendResponse<Message>,
+        call: OpenCall,
+        peer: &str,
+        unread_timeout: Duration,
+    ) -> Self {
+        let (state, peer) = (State::BeforeHeaders(response), peer.to_owned());
+        Self { state, call, peer, unread_timeout }
+    }
+
+    /// The other end, for messages to people.
+    pub fn peer(&self) -> &str {
+        &self.peer
     }
 
     /// Whether the peer has not answered a ping. It will not receive the result of the call.
@@ -48,8 +64,29 @@ impl Responder {
     }
 
     /// Sends a message as soon as the peer has room for a part of it.
+    ///
+    /// # Errors
+    ///
+    /// `DeadlineExceeded` if the peer reads nothing for the time that the limits allow.
     pub async fn send(&mut self, message: Message) -> Result<()> {
-        self.open_sender()?.send(message).await
+        let limit = self.unread_timeout;
+        let mut sending = pin!(self.open_sender()?.send(message));
+        // Nearly always there is room, and no timer is needed.
+        let first = std::future::poll_fn(|context| Poll::Ready(sending.as_mut().poll(context)));
+        if let Poll::Ready(sent) = first.await {
+            return sent;
+        }
+        match tokio::time::timeout(limit, sending).await {
+            Ok(sent) => sent,
+            Err(_) => Err(Error::new(
+                ErrorKind::DeadlineExceeded,
+                format!(
+                    "The reader took nothing for {} s while samples were waiting for it, which is \
+                     the limit (Limits.unread_timeout_s).",
+                    limit.as_secs_f64()
+                ),
+            )),
+        }
     }
 
     /// Sends a message without waiting.

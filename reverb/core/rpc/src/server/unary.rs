@@ -16,6 +16,15 @@ pub async fn read_single_message<M: prost::Message + Default>(
     stop: &Stop,
     reader: &mut MessageReader,
 ) -> Result<M> {
+    decode(read_single_encoded(stop, reader).await?)
+}
+
+/// Like `read_single_message`, without decoding it.
+///
+/// # Errors
+///
+/// `InvalidArgument` if there is no message, or more than one.
+pub async fn read_single_encoded(stop: &Stop, reader: &mut MessageReader) -> Result<Bytes> {
     let message = stop.or(reader.next()).await??;
     let message = message.ok_or_else(|| {
         Error::invalid_argument("The call has no message; it must have exactly one.")
@@ -23,7 +32,7 @@ pub async fn read_single_message<M: prost::Message + Default>(
     if stop.or(reader.next()).await??.is_some() {
         return Err(Error::invalid_argument("The call has several messages; it must have one."));
     }
-    decode(message)
+    Ok(message)
 }
 
 /// Decodes a message.

@@ -56,6 +56,7 @@ pub fn config(name: &str) -> TableConfig {
         rate_limiter: unlimited(),
         signature: None,
         seed: Some(1),
+        memory: reverb_data::MemoryConfig::default(),
     }
 }
 

@@ -80,7 +80,8 @@ impl<'a> RawChunk<'a> {
             Sharing::Transient => self.data.len() > MIN_SHARED_TRANSIENT,
         };
         if shared {
-            Chunk::new(self.key, self.range, self.delta, message.slice_ref(self.data))
+            let data = message.slice_ref(self.data);
+            Chunk::from_shared(self.key, self.range, self.delta, data, message.len())
         } else {
             Chunk::from_slice(self.key, self.range, self.delta, self.data)
         }

@@ -126,7 +126,7 @@ pub fn decode_confirmation(message: &[u8]) -> Result<Vec<u64>> {
     Ok(keys)
 }
 
-fn read_packed(packed: &[u8], keys: &mut Vec<u64>) -> Result<()> {
+pub(crate) fn read_packed(packed: &[u8], keys: &mut Vec<u64>) -> Result<()> {
     keys.reserve(packed.len().div_ceil(10));
     let mut reader = Reader::new(packed);
     while !reader.is_empty() {

@@ -2,12 +2,17 @@
 //! Converts the settings of a table to messages and back.
 
 use prost::Message;
-use reverb_data::{RateLimiterConfig, Result, SelectorConfig, TableSignature};
+use reverb_data::{
+    MemoryConfig, RateLimiterConfig, Result, SelectorConfig, TableSignature, WhenFull,
+};
 
 use super::signature::flatten_signature;
 use crate::generated::key_distribution_options::{Distribution, Heap, Prioritized};
 use crate::generated::tensorflow::StructuredValue;
-use crate::generated::{KeyDistributionOptions, RateLimiterCheckpoint};
+use crate::generated::{
+    KeyDistributionOptions, PriorityTableCheckpoint, RateLimiterCheckpoint,
+    priority_table_checkpoint,
+};
 
 /// The message of a selector.
 pub fn from_selector(config: SelectorConfig) -> KeyDistributionOptions {
@@ -54,6 +59,29 @@ pub fn to_selector(options: Option<&KeyDistributionOptions>) -> Option<SelectorC
         }
         Distribution::Heap(Heap { min_heap }) => Some(SelectorConfig::Heap { min_heap: *min_heap }),
     }
+}
+
+/// The number of bytes as messages have it.
+pub fn from_max_bytes(max_bytes: Option<u64>) -> i64 {
+    max_bytes.map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX))
+}
+
+/// The enum of what a table does when it is full.
+pub fn from_when_full(when_full: WhenFull) -> priority_table_checkpoint::WhenFull {
+    match when_full {
+        WhenFull::Remove => priority_table_checkpoint::WhenFull::Remove,
+        WhenFull::Wait => priority_table_checkpoint::WhenFull::Wait,
+    }
+}
+
+/// The limit of bytes that a message describes; without one in older messages.
+pub fn to_memory(message: &PriorityTableCheckpoint) -> MemoryConfig {
+    let when_full = match message.when_full() {
+        priority_table_checkpoint::WhenFull::Remove => WhenFull::Remove,
+        priority_table_checkpoint::WhenFull::Wait => WhenFull::Wait,
+    };
+    let max_bytes = u64::try_from(message.max_bytes).ok().filter(|&bytes| bytes > 0);
+    MemoryConfig { max_bytes, when_full }
 }
 
 /// The rate limiter that a message describes; its counters are ignored.

@@ -348,6 +348,92 @@ pub struct InitializeConnectionResponse {
     #[prost(int64, tag = "1")]
     pub address: i64,
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PriorityTableCheckpoint {
+    #[prost(string, tag = "1")]
+    pub table_name: ::prost::alloc::string::String,
+    #[deprecated]
+    #[prost(message, repeated, tag = "2")]
+    pub deprecated_items: ::prost::alloc::vec::Vec<PrioritizedItem>,
+    #[prost(message, optional, tag = "3")]
+    pub rate_limiter: ::core::option::Option<RateLimiterCheckpoint>,
+    #[prost(message, optional, tag = "4")]
+    pub sampler: ::core::option::Option<KeyDistributionOptions>,
+    #[prost(message, optional, tag = "5")]
+    pub remover: ::core::option::Option<KeyDistributionOptions>,
+    #[prost(int64, tag = "6")]
+    pub max_size: i64,
+    #[prost(int32, tag = "7")]
+    pub max_times_sampled: i32,
+    #[prost(int64, tag = "8")]
+    pub num_deleted_episodes: i64,
+    #[prost(message, optional, tag = "9")]
+    pub signature: ::core::option::Option<super::super::tensorflow::StructuredValue>,
+    #[prost(int64, tag = "10")]
+    pub num_unique_samples: i64,
+    /// Maximum number of bytes; 0: no limit.
+    #[prost(int64, tag = "1000")]
+    pub max_bytes: i64,
+    /// What happens when an item does not fit into max_bytes.
+    #[prost(enumeration = "priority_table_checkpoint::WhenFull", tag = "1001")]
+    pub when_full: i32,
+}
+/// Nested message and enum types in `PriorityTableCheckpoint`.
+pub mod priority_table_checkpoint {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum WhenFull {
+        Remove = 0,
+        Wait = 1,
+    }
+    impl WhenFull {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Remove => "REMOVE",
+                Self::Wait => "WAIT",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "REMOVE" => Some(Self::Remove),
+                "WAIT" => Some(Self::Wait),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct RateLimiterCheckpoint {
+    #[prost(double, tag = "2")]
+    pub samples_per_insert: f64,
+    #[prost(double, tag = "3")]
+    pub min_diff: f64,
+    #[prost(double, tag = "4")]
+    pub max_diff: f64,
+    #[prost(int64, tag = "5")]
+    pub min_size_to_sample: i64,
+    #[prost(int64, tag = "6")]
+    pub sample_count: i64,
+    #[prost(int64, tag = "7")]
+    pub insert_count: i64,
+    #[prost(int64, tag = "8")]
+    pub delete_count: i64,
+}
 /// A slice of the history of one leaf of the step structure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PatternNode {
@@ -464,47 +550,6 @@ pub struct StructuredWriterConfig {
     #[prost(message, repeated, tag = "5")]
     pub conditions: ::prost::alloc::vec::Vec<Condition>,
 }
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct PriorityTableCheckpoint {
-    #[prost(string, tag = "1")]
-    pub table_name: ::prost::alloc::string::String,
-    #[deprecated]
-    #[prost(message, repeated, tag = "2")]
-    pub deprecated_items: ::prost::alloc::vec::Vec<PrioritizedItem>,
-    #[prost(message, optional, tag = "3")]
-    pub rate_limiter: ::core::option::Option<RateLimiterCheckpoint>,
-    #[prost(message, optional, tag = "4")]
-    pub sampler: ::core::option::Option<KeyDistributionOptions>,
-    #[prost(message, optional, tag = "5")]
-    pub remover: ::core::option::Option<KeyDistributionOptions>,
-    #[prost(int64, tag = "6")]
-    pub max_size: i64,
-    #[prost(int32, tag = "7")]
-    pub max_times_sampled: i32,
-    #[prost(int64, tag = "8")]
-    pub num_deleted_episodes: i64,
-    #[prost(message, optional, tag = "9")]
-    pub signature: ::core::option::Option<super::super::tensorflow::StructuredValue>,
-    #[prost(int64, tag = "10")]
-    pub num_unique_samples: i64,
-}
-#[derive(Clone, Copy, PartialEq, ::prost::Message)]
-pub struct RateLimiterCheckpoint {
-    #[prost(double, tag = "2")]
-    pub samples_per_insert: f64,
-    #[prost(double, tag = "3")]
-    pub min_diff: f64,
-    #[prost(double, tag = "4")]
-    pub max_diff: f64,
-    #[prost(int64, tag = "5")]
-    pub min_size_to_sample: i64,
-    #[prost(int64, tag = "6")]
-    pub sample_count: i64,
-    #[prost(int64, tag = "7")]
-    pub insert_count: i64,
-    #[prost(int64, tag = "8")]
-    pub delete_count: i64,
-}
 /// The text form is what the command `reverb_server` reads. Counters, signatures and items in it are
 /// ignored.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -513,4 +558,7 @@ pub struct ReverbServerConfig {
     pub tables: ::prost::alloc::vec::Vec<PriorityTableCheckpoint>,
     #[prost(int32, tag = "2")]
     pub port: i32,
+    /// Memory of the server: bytes, a size such as "12GiB" or a share such as "80%". Empty: no limit.
+    #[prost(string, tag = "1000")]
+    pub max_bytes: ::prost::alloc::string::String,
 }

@@ -44,3 +44,59 @@ pub struct CheckpointStatusResponse {
     #[prost(string, tag = "12")]
     pub restored_from: ::prost::alloc::string::String,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StatusRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub memory: ::core::option::Option<MemoryStatus>,
+    /// In the order in which the server got them.
+    #[prost(message, repeated, tag = "2")]
+    pub tables: ::prost::alloc::vec::Vec<TableStatus>,
+}
+/// Bytes. A chunk counts once, with the buffer that it keeps alive; it belongs to the first of the
+/// kinds that refers to it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MemoryStatus {
+    /// All chunks that the server has seen and that still exist, and all items.
+    #[prost(int64, tag = "1")]
+    pub total: i64,
+    /// max_bytes of the server; 0: none.
+    #[prost(int64, tag = "2")]
+    pub limit: i64,
+    /// Referred to by items of tables.
+    #[prost(int64, tag = "3")]
+    pub tables: i64,
+    /// Of items that wait to be inserted.
+    #[prost(int64, tag = "4")]
+    pub queued: i64,
+    /// Held by insert streams for later items, and messages that are not complete.
+    #[prost(int64, tag = "5")]
+    pub streams: i64,
+    /// The rest: what readers, writers of this process and a checkpoint still hold.
+    #[prost(int64, tag = "6")]
+    pub other: i64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TableStatus {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Its items and their chunks. A chunk in two tables counts in both.
+    #[prost(int64, tag = "2")]
+    pub bytes: i64,
+    /// 0: none.
+    #[prost(int64, tag = "3")]
+    pub max_bytes: i64,
+    #[prost(
+        enumeration = "super::deepmind::reverb::priority_table_checkpoint::WhenFull",
+        tag = "4"
+    )]
+    pub when_full: i32,
+    #[prost(int64, tag = "5")]
+    pub num_items: i64,
+    #[prost(int64, tag = "6")]
+    pub num_chunks: i64,
+    /// What it will take when it is full, by its items or its signature; 0: not known yet.
+    #[prost(int64, tag = "7")]
+    pub forecast_bytes: i64,
+}

@@ -122,9 +122,9 @@ impl Op for UpdatePriorities {
             )));
         }
         let runtime = client.runtime().clone();
-        let updates = keys.into_iter().zip(priorities).collect();
+        let updates: Vec<_> = keys.into_iter().zip(priorities).collect();
         let call = Box::pin(async move {
-            client.mutate_priorities(&table, updates, Vec::new()).await?;
+            client.mutate_priorities(&table, &updates, &[]).await?;
             Ok(Reply::Done)
         });
         let progress = pending::start(&runtime, call, self.wait)?;

@@ -94,7 +94,7 @@ impl TableState {
                 continue;
             }
             let chunk_bytes = u32::try_from(sampled.trajectory.chunk_bytes()).unwrap_or(u32::MAX);
-            contents.chunk_bytes += u64::from(chunk_bytes);
+            contents.account.add(&sampled.trajectory, contents.item_bytes);
             contents.episodes.put_back(&sampled.trajectory);
             let handle = contents.items.insert(Item {
                 key: sampled.key,
@@ -224,13 +224,13 @@ mod tests {
     /// All observable parts of a state.
     fn describe(state: &TableState) -> String {
         let numbers = format!(
-            "{:?} {:?} {} {} {} {}",
+            "{:?} {:?} {} {} {} {:?}",
             state.keys_by_age(),
             state.limiter(),
             state.num_unique_samples(),
             state.num_episodes(),
             state.num_deleted_episodes(),
-            state.chunk_bytes(),
+            (state.account().bytes(), state.account().num_chunks()),
         );
         let peeks: Vec<_> = state.keys().iter().map(|&key| state.peek(key)).collect();
         let sampler = describe_selector(&state.contents().sampler);

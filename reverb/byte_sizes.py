@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of bytes as programs write them: `4096`, `"12GiB"`, `"80%"`."""
+
+import operator
+import re
+from typing import Any
+
+from reverb.core import native
+from reverb.errors import FailedPreconditionError, InvalidArgumentError
+
+__all__ = ["parse_byte_size", "parse_byte_size_or_share"]
+
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)")
+_SHARE = re.compile(r"(\d+(?:\.\d+)?) ?%")
+_LIMIT = 2**63
+
+
+def parse_byte_size(argument: str, value: Any) -> int | None:
+    """Returns a number of bytes of a table; `None` stays `None`.
+
+    Raises:
+      InvalidArgumentError: If it is below 1, too large, not a size, or a share.
+      TypeError: If it is neither an integer nor a string.
+    """
+    if isinstance(value, str) and _SHARE.fullmatch(value.strip()):
+        raise InvalidArgumentError(
+            f"{argument} of a table cannot be a share; give bytes, or {argument}={value!r} of the "
+            "Server"
+        )
+    return _parse(argument, value)
+
+
+def parse_byte_size_or_share(argument: str, value: Any) -> int | None:
+    """Returns a number of bytes; a share is one of the memory that the process may use.
+
+    That memory is the smallest of the machine's and of the limits of the control groups above it.
+
+    Raises:
+      InvalidArgumentError: If it is below 1, too large, not a size, or a share above 100 %.
+      FailedPreconditionError: If it is a share, and the system does not tell its memory.
+      TypeError: If it is neither an integer nor a string.
+    """
+    share = _SHARE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if share is None:
+        return _parse(argument, value)
+    percent = float(share[1])
+    if not 0 < percent <= 100:
+        raise InvalidArgumentError(f"{argument} must be above 0% and at most 100%, got {value!r}")
+    memory = native.process_memory()
+    if memory is None:
+        raise FailedPreconditionError(
+            f"{argument}={value!r} cannot be used here: this system does not tell how much memory "
+            "the process may use. Give a number of bytes."
+        )
+    return _checked(argument, int(memory * percent / 100), value)
+
+
+def _parse(argument: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        return _checked(argument, operator.index(value), value)
+    match = _SIZE.fullmatch(value.strip())
+    if match is None or match[2] not in _UNITS:
+        raise InvalidArgumentError(
+            f'{argument} must be a number of bytes, a size such as "12GiB" or a share such as '
+            f'"80%", got "{value}"'
+        )
+    return _checked(argument, int(float(match[1]) * _UNITS[match[2]]), value)
+
+
+def _checked(argument: str, size: int, value: Any) -> int:
+    if size < 1:
+        raise InvalidArgumentError(f"{argument} must be at least 1 or None, got {value}")
+    if size >= _LIMIT:
+        raise InvalidArgumentError(f"{argument} must be below 8 EiB, got {value}")
+    return size

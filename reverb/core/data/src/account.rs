@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Accounts: how many bytes the chunks and items of a server and of a table take.
+//!
+//! A chunk is charged to a server when the server first sees it, and discharged when its last
+//! reference goes, whoever held it. Beside that, the first table that has an item with the chunk
+//! becomes its *home*: the chunk itself counts how many items of the home refer to it. Another
+//! table counts the chunk in a map of its own. So a table counts every chunk once, in the common
+//! case without a map.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU16, AtomicU32};
+
+use crate::chunk::Chunk;
+use crate::trajectory::Trajectory;
+
+/// Who counts a chunk. It is part of the chunk's header.
+#[derive(Debug, Default)]
+pub(crate) struct Booking {
+    /// How many items of its home refer to the chunk. Changes only under the lock of that table.
+    references: AtomicU32,
+    /// 0, or the owner: a server, or the home, which knows its server.
+    owner: AtomicU16,
+    /// Two bytes of the chunk that would take eight beside this struct.
+    pub(crate) of_chunk: u16,
+}
+
+impl Booking {
+    pub(crate) fn new(of_chunk: u16) -> Self {
+        Self { of_chunk, ..Self::default() }
+    }
+
+    pub(crate) fn is_charged(&self) -> bool {
+        self.owner.load(Relaxed) != 0
+    }
+
+    /// The chunk is gone.
+    pub(crate) fn discharge(&self, bytes: u64) {
+        let owner = self.owner.load(Acquire);
+        server_of(owner).bytes.fetch_sub(bytes as i64, Release);
+    }
+}
+
+/// The account of a server. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct ServerAccount(Arc<OwnerId>);
+
+impl Default for ServerAccount {
+    fn default() -> Self {
+        Self::open()
+    }
+}
+
+impl ServerAccount {
+    /// An account with nothing on it.
+    pub fn open() -> Self {
+        Self(Arc::new(OwnerId::take(0)))
+    }
+
+    /// Bytes of all chunks that the server has seen and that still exist, and of all items.
+    pub fn total(&self) -> u64 {
+        u64::try_from(self.0.owner().bytes.load(Acquire)).unwrap_or(0)
+    }
+
+    /// Counts a chunk, unless it is counted already. A chunk of another server that is in no table
+    /// moves here: its writer has changed the server.
+    pub fn charge(&self, chunk: &Chunk) {
+        let booking = chunk.booking();
+        let before = booking.owner.load(Acquire);
+        if before == self.0.0 || is_table(before) {
+            return;
+        }
+        // The bytes come before the owner, so that an account without bytes owns no chunk.
+        let bytes = chunk.bytes() as i64;
+        self.add(bytes);
+        let taken = booking.owner.compare_exchange(before, self.0.0, AcqRel, Relaxed);
+        let not_ours = if taken.is_ok() { before } else { self.0.0 };
+        if not_ours != 0 {
+            OWNERS[usize::from(not_ours)].bytes.fetch_sub(bytes, Release);
+        }
+    }
+
+    /// Bytes of messages that are not complete.
+    pub fn partial_bytes(&self) -> u64 {
+        u64::try_from(self.0.owner().partial.load(Relaxed)).unwrap_or(0)
+    }
+
+    /// Counts bytes of a message that is not complete; negative ones are gone.
+    pub fn add_partial(&self, bytes: i64) {
+        self.0.owner().partial.fetch_add(bytes, Relaxed);
+        self.add(bytes);
+    }
+
+    /// Counts bytes that are not part of a chunk; negative ones are gone.
+    pub fn add(&self, bytes: i64) {
+        self.0.owner().bytes.fetch_add(bytes, Release);
+    }
+
+    /// Whether no table has an item with the chunk. Only its home is asked.
+    pub fn is_in_no_table(chunk: &Chunk) -> bool {
+        !is_table(chunk.booking().owner.load(Relaxed))
+    }
+}
+
+/// The account of a table, or rather of its contents: a reset opens a new one.
+#[derive(Debug)]
+pub struct TableAccount {
+    id: OwnerId,
+    server: ServerAccount,
+    chunk_bytes: u64,
+    item_bytes: u64,
+    num_chunks: u64,
+    /// Chunks whose home is another table, by identity.
+    guests: HashMap<usize, Guest>,
+    /// What the server's account does not know yet.
+    unbooked: i64,
+}
+
+/// A chunk whose home is another table.
+#[derive(Debug)]
+struct Guest {
+    references: u32,
+    bytes: u64,
+}
+
+/// What a guest takes in the map, at a load of about two thirds.
+const GUEST_BYTES: u64 = 40;
+
+impl TableAccount {
+    /// An account with nothing on it.
+    pub fn open(server: &ServerAccount) -> Self {
+        Self {
+            id: OwnerId::take(server.0.0),
+            server: server.clone(),
+            chunk_bytes: 0,
+            item_bytes: 0,
+            num_chunks: 0,
+            guests: HashMap::new(),
+            unbooked: 0,
+        }
+    }
+
+    /// The account of its server.
+    pub fn server(&self) -> &ServerAccount {
+        &self.server
+    }
+
+    /// Bytes of its chunks, each once, and of its items.
+    pub fn bytes(&self) -> u64 {
+        self.chunk_bytes + self.item_bytes
+    }
+
+    /// The part of `bytes` that it takes to count chunks of other tables.
+    pub fn guest_bytes(&self) -> u64 {
+        self.guests.len() as u64 * GUEST_BYTES
+    }
+
+    /// Number of different chunks that its items refer to.
+    pub fn num_chunks(&self) -> u64 {
+        self.num_chunks
+    }
+
+    /// Adds an item that takes `item_bytes` beside its trajectory.
+    pub fn add(&mut self, trajectory: &Trajectory, item_bytes: u64) {
+        let item_bytes = item_bytes + trajectory.bytes();
+        self.item_bytes += item_bytes;
+        self.unbooked += item_bytes as i64;
+        for chunk in trajectory.chunks() {
+            if self.refer(chunk) {
+                self.chunk_bytes += chunk.bytes();
+                self.num_chunks += 1;
+            }
+        }
+    }
+
+    /// Removes an item that was added with the same `item_bytes`.
+    pub fn remove(&mut self, trajectory: &Trajectory, item_bytes: u64) {
+        let item_bytes = item_bytes + trajectory.bytes();
+        self.item_bytes -= item_bytes;
+        self.unbooked -= item_bytes as i64;
+        for chunk in trajectory.chunks() {
+            if self.let_go(chunk) {
+                self.chunk_bytes -= chunk.bytes();
+                self.num_chunks -= 1;
+            }
+        }
+    }
+
+    /// By how much `add` would raise `bytes`.
+    pub fn would_add(&self, trajectory: &Trajectory, item_bytes: u64) -> u64 {
+        let is_new = |chunk: &&Chunk| {
+            chunk.booking().owner.load(Relaxed) != self.id.0
+                && !self.guests.contains_key(&chunk.identity())
+        };
+        let chunks: u64 = trajectory.chunks().iter().filter(is_new).map(Chunk::bytes).sum();
+        item_bytes + trajectory.bytes() + chunks
+    }
+
+    /// Tells the server's account what has changed since the last call.
+    pub fn book(&mut self) {
+        if self.unbooked != 0 {
+            self.server.add(std::mem::take(&mut self.unbooked));
+        }
+    }
+
+    /// Moves all that it has to another server's account.
+    pub fn move_to(&mut self, server: &ServerAccount) {
+        self.book();
+        let of_guests: u64 = self.guests.values().map(|guest| guest.bytes).sum();
+        let owned = self.bytes() - of_guests;
+        server.add(owned as i64);
+        self.id.owner().server.store(server.0.0, Release);
+        self.server.add(-(owned as i64));
+        self.server = server.clone();
+    }
+
+    /// One more item refers to the chunk; whether it is the first one.
+    fn refer(&mut self, chunk: &Chunk) -> bool {
+        if !self.guests.is_empty()
+            && let Some(guest) = self.guests.get_mut(&chunk.identity())
+        {
+            guest.references += 1;
+            return false;
+        }
+        let booking = chunk.booking();
+        let owner = booking.owner.load(Acquire);
+        if self.id.is_none() {
+            return false;
+        }
+        if owner == self.id.0 {
+            let references = booking.references.load(Relaxed);
+            booking.references.store(references + 1, Relaxed);
+            return false;
+        }
+        let is_home = !is_table(owner)
+            && booking.owner.compare_exchange(owner, self.id.0, AcqRel, Relaxed).is_ok();
+        if !is_home {
+            let guest = Guest { references: 1, bytes: chunk.bytes() };
+            self.guests.insert(chunk.identity(), guest);
+            self.item_bytes += GUEST_BYTES;
+            self.unbooked += GUEST_BYTES as i64;
+            return true;
+        }
+        booking.references.store(1, Relaxed);
+        let server = self.server.0.0;
+        if owner != server {
+            let bytes = chunk.bytes() as i64;
+            self.unbooked += bytes;
+            if owner != 0 {
+                OWNERS[usize::from(owner)].bytes.fetch_sub(bytes, Release);
+            }
+        }
+        true
+    }
+
+    /// One item fewer refers to the chunk; whether it was the last one.
+    fn let_go(&mut self, chunk: &Chunk) -> bool {
+        if !self.guests.is_empty()
+            && let Some(guest) = self.guests.get_mut(&chunk.identity())
+        {
+            guest.references -= 1;
+            let is_last = guest.references == 0;
+            if is_last {
+                self.guests.remove(&chunk.identity());
+                self.item_bytes -= GUEST_BYTES;
+                self.unbooked -= GUEST_BYTES as i64;
+            }
+            return is_last;
+        }
+        if self.id.is_none() {
+            return false;
+        }
+        let booking = chunk.booking();
+        let references = booking.references.load(Relaxed) - 1;
+        booking.references.store(references, Relaxed);
+        if references == 0 {
+            booking.owner.store(self.server.0.0, Release);
+        }
+        references == 0
+    }
+}
+
+impl Drop for TableAccount {
+    fn drop(&mut self) {
+        debug_assert_eq!(self.num_chunks, 0, "chunks must not name a table that is gone");
+        self.book();
+    }
+}
+
+/// Number of servers and tables of this process that can be counted at the same time. Accounts
+/// beyond it count nothing.
+const MAX_OWNERS: usize = 1 << 16;
+
+static OWNERS: [Owner; MAX_OWNERS] = [const { Owner::new() }; MAX_OWNERS];
+
+/// A server, or a table.
+#[derive(Debug)]
+struct Owner {
+    /// Of a server: its total. It may be below 0 for a moment.
+    bytes: AtomicI64,
+    /// Of a server: the part of `bytes` that messages take which are not complete.
+    partial: AtomicI64,
+    /// Of a table: its server. 0 for a server.
+    server: AtomicU16,
+    state: AtomicU8,
+}
+
+const FREE: u8 = 0;
+const TAKEN: u8 = 1;
+/// The server is gone, but chunks that it has seen may still exist.
+const CLOSED: u8 = 2;
+
+impl Owner {
+    const fn new() -> Self {
+        Self {
+            bytes: AtomicI64::new(0),
+            partial: AtomicI64::new(0),
+            server: AtomicU16::new(0),
+            state: AtomicU8::new(FREE),
+        }
+    }
+
+    fn take(&self) -> bool {
+        let state = self.state.load(Acquire);
+        let is_free = state == FREE || (state == CLOSED && self.bytes.load(Acquire) == 0);
+        is_free && self.state.compare_exchange(state, TAKEN, AcqRel, Relaxed).is_ok()
+    }
+}
+
+fn is_table(owner: u16) -> bool {
+    OWNERS[usize::from(owner)].server.load(Relaxed) != 0
+}
+
+fn server_of(owner: u16) -> &'static Owner {
+    let entry = &OWNERS[usize::from(owner)];
+    match entry.server.load(Acquire) {
+        0 => entry,
+        server => &OWNERS[usize::from(server)],
+    }
+}
+
+/// A place in `OWNERS`; 0 is none.
+#[derive(Debug)]
+struct OwnerId(u16);
+
+impl OwnerId {
+    fn take(server: u16) -> Self {
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        for _ in 0..MAX_OWNERS {
+            // An owner that was freed is not taken again soon.
+            let id = NEXT.fetch_add(1, Relaxed);
+            if id != 0 && OWNERS[usize::from(id)].take() {
+                OWNERS[usize::from(id)].server.store(server, Release);
+                return Self(id);
+            }
+        }
+        Self(0)
+    }
+
+    fn is_none(&self) -> bool {
+        self.0 == 0
+    }
+
+    fn owner(&self) -> &'static Owner {
+        &OWNERS[usize::from(self.0)]
+    }
+}
+
+impl Drop for OwnerId {
+    fn drop(&mut self) {
+        if self.is_none() {
+            return;
+        }
+        let owner = self.owner();
+        let is_table = owner.server.swap(0, AcqRel) != 0;
+        owner.state.store(if is_table { FREE } else { CLOSED }, Release);
+    }
+}
+
+/// What the allocator takes for `bytes`: four sizes for each power of two, as in mimalloc. Of the
+/// largest, the end is never touched.
+pub(crate) fn allocated_bytes(bytes: usize) -> usize {
+    if bytes <= 64 {
+        return bytes.next_multiple_of(16);
+    }
+    if bytes > 1 << 20 {
+        return bytes.next_multiple_of(4096);
+    }
+    let step = 1 << ((bytes - 1).ilog2() - 2);
+    bytes.next_multiple_of(step)
+}

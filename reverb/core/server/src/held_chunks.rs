@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The chunks that insert streams hold for later items.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use parking_lot::Mutex;
+use reverb_data::{Chunk, ServerAccount};
+use tokio::sync::Notify;
+
+/// What a held chunk takes beside its payload: header, entry in the map, unused room of both.
+const CHUNK_OVERHEAD_BYTES: usize = 128;
+
+/// The chunks that the writer of one stream may still refer to.
+#[derive(Debug, Default)]
+pub(crate) struct HeldChunks {
+    by_key: HashMap<u64, Held>,
+    bytes: usize,
+    /// An empty map that keeps its capacity, for filtering the held chunks.
+    spare: HashMap<u64, Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    chunk: Chunk,
+    /// What it takes, without a look at it.
+    bytes: usize,
+}
+
+impl HeldChunks {
+    /// Holds the chunk that `make` returns, unless there is one with this key.
+    pub(crate) fn hold(&mut self, key: u64, make: impl FnOnce() -> Chunk) {
+        if let Entry::Vacant(entry) = self.by_key.entry(key) {
+            let chunk = make();
+            let bytes = chunk.data().len() + CHUNK_OVERHEAD_BYTES;
+            self.bytes += bytes;
+            entry.insert(Held { chunk, bytes });
+        }
+    }
+
+    pub(crate) fn get(&self, key: u64) -> Option<&Chunk> {
+        self.by_key.get(&key).map(|held| &held.chunk)
+    }
+
+    /// Releases all chunks except `keys`. Returns how many are held now: fewer than there are keys
+    /// if one is not held, or occurs twice.
+    pub(crate) fn keep(&mut self, keys: &[u64]) -> usize {
+        self.bytes = 0;
+        for key in keys {
+            if let Some(held) = self.by_key.remove(key) {
+                self.bytes += held.bytes;
+                self.spare.insert(*key, held);
+            }
+        }
+        self.by_key.clear();
+        std::mem::swap(&mut self.by_key, &mut self.spare);
+        self.by_key.len()
+    }
+
+    /// Bytes of all held chunks.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The chunks that no item of a table refers to.
+    fn in_no_table(&self) -> impl Iterator<Item = &Chunk> {
+        let chunks = self.by_key.values().map(|held| &held.chunk);
+        chunks.filter(|chunk| ServerAccount::is_in_no_table(chunk))
+    }
+
+    fn bytes_in_no_table(&self) -> u64 {
+        self.in_no_table().map(Chunk::bytes).sum()
+    }
+}
+
+/// An open insert stream, as the server sees all of them.
+pub(crate) struct OpenStream {
+    pub(crate) held: Mutex<HeldChunks>,
+    pub(crate) peer: String,
+    /// Bytes of a message that is not complete, and of what is not read.
+    partial_bytes: AtomicI64,
+    is_ended: AtomicBool,
+    ended: Notify,
+}
+
+impl fmt::Debug for OpenStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenStream").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+impl OpenStream {
+    pub(crate) fn count_partial(&self, bytes: i64) {
+        self.partial_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// What would be free if the stream ended.
+    fn bytes(&self) -> u64 {
+        let partial = self.partial_bytes.load(Ordering::Relaxed);
+        self.held.lock().bytes_in_no_table() + u64::try_from(partial).unwrap_or(0)
+    }
+
+    pub(crate) fn end(&self) {
+        self.is_ended.store(true, Ordering::Release);
+        self.ended.notify_one();
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        self.is_ended.load(Ordering::Acquire)
+    }
+
+    /// Resolves when the server has ended the stream because its memory is used up.
+    pub(crate) async fn ended(&self) {
+        self.ended.notified().await;
+    }
+}
+
+/// All open insert streams of a server.
+#[derive(Debug, Default)]
+pub(crate) struct OpenStreams(Mutex<Vec<Arc<OpenStream>>>);
+
+impl OpenStreams {
+    pub(crate) fn open(&self, peer: &str) -> Arc<OpenStream> {
+        let stream = Arc::new(OpenStream {
+            held: Mutex::default(),
+            peer: peer.to_owned(),
+            partial_bytes: AtomicI64::new(0),
+            is_ended: AtomicBool::new(false),
+            ended: Notify::new(),
+        });
+        self.0.lock().push(Arc::clone(&stream));
+        stream
+    }
+
+    pub(crate) fn close(&self, stream: &Arc<OpenStream>) {
+        self.0.lock().retain(|open| !Arc::ptr_eq(open, stream));
+    }
+
+    /// Calls `see` with all held chunks that are in no table.
+    pub(crate) fn for_each_in_no_table(&self, mut see: impl FnMut(&Chunk)) {
+        for stream in self.all() {
+            stream.held.lock().in_no_table().for_each(&mut see);
+        }
+    }
+
+    /// The streams with the bytes that would be free if they ended, largest first.
+    pub(crate) fn by_bytes(&self) -> Vec<(Arc<OpenStream>, u64)> {
+        let with_bytes = |stream: Arc<OpenStream>| {
+            let bytes = stream.bytes();
+            (stream, bytes)
+        };
+        let mut streams: Vec<_> = self.all().into_iter().map(with_bytes).collect();
+        streams.sort_unstable_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        streams
+    }
+
+    fn all(&self) -> Vec<Arc<OpenStream>> {
+        self.0.lock().clone()
+    }
+}

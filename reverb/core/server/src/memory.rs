@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The memory of a server: its limit, and what is done near it.
+//!
+//! | level | what happens |
+//! |---|---|
+//! | from 90 % | the table that is most over its share gives up items, until 88 % |
+//! | from 97 % | insert streams and writers of this process wait; everything else goes on |
+//! | from 100 % | streams that hold most chunks for later items are ended; no new ones open |
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use reverb_data::error::grouped;
+use reverb_data::{Chunk, Error, MemoryConfig, Result, ServerAccount, WhenFull, byte_size};
+use reverb_engine::{Evicted, Table};
+use reverb_rpc::frames::{Gate, STREAM_WINDOW_BYTES};
+
+use crate::held_chunks::{OpenStream, OpenStreams};
+
+const REMOVE_FROM_PERCENT: u64 = 90;
+const REMOVE_UNTIL_PERCENT: u64 = 88;
+const PAUSE_FROM_PERCENT: u64 = 97;
+/// When streams hold more than this for later items, tables do not pay for it: the largest ends.
+const STREAMS_PERCENT: u64 = 50;
+
+/// What messages of other calls may take while they arrive.
+const CALLS_PERCENT: u64 = 12;
+
+/// Number of items that a table gives up under one lock.
+const EVICTED_TOGETHER: usize = 64;
+/// Number of such locks before the thread does something else.
+const MAX_BATCHES: usize = 256;
+/// After so many items whose chunks others still hold, removing more is of no use for a while.
+const MAX_FRUITLESS_ITEMS: usize = 4 * EVICTED_TOGETHER;
+const FRUITLESS_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often those who wait for memory look again.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How much of a small message is read even while the memory is used up: requests to sample, and
+/// updates of a few hundred priorities.
+const MAX_FREE_BYTES: usize = 16 << 10;
+
+/// The smallest limit of a message, and of a stream. dm-reverb's writers send 40 MiB at once.
+const MIN_PEER_BYTES: u64 = 64 << 20;
+
+/// A server with less is told that this is little.
+const LITTLE_BYTES: u64 = 128 << 20;
+
+const MIN_WINDOW_BYTES: u64 = 256 << 10;
+
+/// What a server keeps in memory, and the limit of it.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    pub(crate) account: ServerAccount,
+    pub(crate) max_bytes: Option<u64>,
+    pub(crate) streams: OpenStreams,
+    tables: Vec<Arc<Table>>,
+    /// One thread at a time makes room.
+    removal: Mutex<Removal>,
+}
+
+#[derive(Debug, Default)]
+struct Removal {
+    fruitless_at: Option<Instant>,
+    logged_at: Option<Instant>,
+    items_since_log: usize,
+    ended_at: Option<Instant>,
+    streams_since_log: usize,
+}
+
+/// What the memory is used for, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) total: u64,
+    pub(crate) tables: u64,
+    pub(crate) queued: u64,
+    pub(crate) streams: u64,
+    pub(crate) other: u64,
+}
+
+impl Memory {
+    /// # Errors
+    ///
+    /// `InvalidArgument` if `max_bytes` is 0 or too large for the protocol.
+    pub(crate) fn new(max_bytes: Option<u64>, tables: &[Arc<Table>]) -> Result<Self> {
+        MemoryConfig { max_bytes, when_full: WhenFull::Remove }.validate()?;
+        if let Some(bytes) = max_bytes.filter(|&bytes| bytes < LITTLE_BYTES) {
+            log::info!(
+                "max_bytes of the server is {}; below {}, a writer of dm-reverb may never get \
+                 through, because it sends up to 40 MiB in one message",
+                byte_size::describe(bytes),
+                byte_size::describe(LITTLE_BYTES),
+            );
+        }
+        Ok(Self { max_bytes, tables: tables.to_vec(), ..Self::default() })
+    }
+
+    /// Bytes that a stream may send before they are read. While streams wait, these are not
+    /// counted, so they are a small part of the limit.
+    pub(crate) fn stream_window_bytes(&self) -> u32 {
+        let share = self.max_bytes.map_or(u64::MAX, |bytes| (bytes / 128).max(MIN_WINDOW_BYTES));
+        u32::try_from(share).unwrap_or(u32::MAX).min(STREAM_WINDOW_BYTES)
+    }
+
+    /// A part of the limit that one peer may take, at most `limit`.
+    pub(crate) fn peer_bytes(&self, limit: usize) -> usize {
+        let share = self.max_bytes.map_or(u64::MAX, |bytes| (bytes / 4).max(MIN_PEER_BYTES));
+        limit.min(usize::try_from(share).unwrap_or(usize::MAX))
+    }
+
+    /// Removes items if there is too little memory. To be called after items or chunks came.
+    pub(crate) fn make_room(&self) {
+        if !self.is_above(REMOVE_FROM_PERCENT) {
+            return;
+        }
+        let Some(mut removal) = self.removal.try_lock() else { return };
+        let removal = &mut *removal;
+        let streams = self.streams.by_bytes();
+        self.end_flooding_streams(&streams, removal);
+        // Tables do not pay for what ended streams give back in a moment.
+        let ended = streams.iter().filter(|(stream, _)| stream.is_ended());
+        let coming = ended.map(|(_, bytes)| bytes).sum();
+        self.remove_items(coming, removal);
+        self.end_streams_if_full(&streams, removal);
+    }
+
+    /// Removes items until there is room, when `coming` bytes will be free anyway.
+    fn remove_items(&self, coming: u64, removal: &mut Removal) {
+        if removal.fruitless_at.is_some_and(|at| at.elapsed() < FRUITLESS_PAUSE) {
+            return;
+        }
+        removal.fruitless_at = None;
+        let mut fruitless = 0;
+        let until = self.part(REMOVE_UNTIL_PERCENT).saturating_add(coming);
+        for _ in 0..MAX_BATCHES {
+            let Some(excess) = self.account.total().checked_sub(until) else { break };
+            let Some(table) = self.most_over_its_share() else { break };
+            let Evicted { items, freed_bytes } = table.evict(EVICTED_TOGETHER, excess + 1);
+            removal.note_removed(table.name(), items, self.max_bytes.unwrap_or(0));
+            fruitless = if freed_bytes > 0 { 0 } else { fruitless + items };
+            if items == 0 || fruitless >= MAX_FRUITLESS_ITEMS {
+                break;
+            }
+        }
+        if self.is_above(REMOVE_FROM_PERCENT) {
+            removal.fruitless_at = Some(Instant::now());
+        }
+    }
+
+    /// Streams that hold most of the memory for later items end before tables pay for them.
+    fn end_flooding_streams(&self, streams: &[(Arc<OpenStream>, u64)], removal: &mut Removal) {
+        let allowed = self.part(STREAMS_PERCENT);
+        let held: u64 = streams.iter().map(|(_, bytes)| bytes).sum();
+        if held > allowed {
+            self.end_streams(streams, held - allowed, removal);
+        }
+    }
+
+    /// When nothing may be removed any more, streams end until there is room. Below the limit they
+    /// only wait, as for a table: what others hold comes back when somebody samples or reads.
+    fn end_streams_if_full(&self, streams: &[(Arc<OpenStream>, u64)], removal: &mut Removal) {
+        if self.is_above(100) {
+            let excess = self.account.total().saturating_sub(self.part(PAUSE_FROM_PERCENT));
+            self.end_streams(streams, excess, removal);
+        }
+    }
+
+    /// Ends the first of these streams until they had `excess` bytes.
+    fn end_streams(
+        &self,
+        streams: &[(Arc<OpenStream>, u64)],
+        mut excess: u64,
+        removal: &mut Removal,
+    ) {
+        // Those that end already give back what they have in a moment.
+        for (_, bytes) in streams.iter().filter(|(stream, _)| stream.is_ended()) {
+            excess = excess.saturating_sub(*bytes);
+        }
+        for (stream, bytes) in streams.iter().filter(|(stream, _)| !stream.is_ended()) {
+            if excess == 0 || *bytes == 0 {
+                return;
+            }
+            stream.end();
+            excess = excess.saturating_sub(*bytes);
+            removal.note_ended(stream, *bytes, self);
+        }
+    }
+
+    /// The table that exceeds its share by most and may give up items. A share is `max_bytes` of
+    /// the table, or an equal part of what the others leave.
+    fn most_over_its_share(&self) -> Option<&Arc<Table>> {
+        let tables = &self.tables;
+        let own = |table: &Arc<Table>| table.config().memory.max_bytes;
+        let taken: u64 = tables.iter().filter_map(own).sum();
+        let others = tables.iter().filter(|table| own(table).is_none()).count() as u64;
+        let rest = self.max_bytes.unwrap_or(0).saturating_sub(taken);
+        let part = rest.checked_div(others).unwrap_or(0);
+        let candidates = tables.iter().filter_map(|table| {
+            let bytes = table.bytes();
+            let may_remove = table.config().memory.when_full == WhenFull::Remove && bytes > 0;
+            // Below the limit all shares are as much smaller.
+            let share = own(table).unwrap_or(part) / 100 * REMOVE_UNTIL_PERCENT;
+            may_remove.then(|| (i128::from(bytes) - i128::from(share), table))
+        });
+        candidates.max_by_key(|(excess, _)| *excess).map(|(_, table)| table)
+    }
+
+    /// Whether those who insert have to wait.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_above(PAUSE_FROM_PERCENT)
+    }
+
+    /// Waits while the memory is used up, and removes what may be removed.
+    pub(crate) async fn wait_for_room(&self) {
+        while self.is_full() {
+            self.make_room();
+            if self.is_full() {
+                tokio::time::sleep(POLL_INTERVAL).await;
+            }
+        }
+    }
+
+    /// Refuses a new insert stream while the memory is used up.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable`, after which clients try again: it is not the fault of this one.
+    pub(crate) fn check_new_stream(&self) -> Result<()> {
+        if self.is_above(100) {
+            Err(self.used_up("A new insert stream is refused"))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The error of a stream that was ended to free memory.
+    pub(crate) fn ended(&self) -> Error {
+        self.used_up(
+            "This insert stream was ended because it held the most chunks that no item refers to",
+        )
+    }
+
+    fn used_up(&self, what: &str) -> Error {
+        Error::unavailable(format!(
+            "{what}: the memory of the server is used up ({} of {} bytes, max_bytes). Its tables \
+             cannot give up more. Sample from tables that wait when they are full, raise max_bytes, \
+             or give a large table when_full=\"remove\".",
+            grouped(self.account.total() as usize),
+            grouped(self.max_bytes.unwrap_or(0) as usize),
+        ))
+    }
+
+    /// What the memory is used for. Looks at all held and queued chunks.
+    pub(crate) fn usage(&self) -> Usage {
+        let tables = &self.tables;
+        let total = self.account.total();
+        let in_tables = tables.iter().map(|table| table.bytes()).sum::<u64>().min(total);
+        let mut seen = HashSet::new();
+        let mut queued = 0;
+        for table in tables {
+            for trajectory in table.queued_trajectories() {
+                let chunks = trajectory.chunks().iter();
+                let new = chunks.filter(|it| ServerAccount::is_in_no_table(it));
+                let new = new.filter(|chunk| seen.insert(chunk.identity()));
+                queued += new.map(Chunk::bytes).sum::<u64>();
+            }
+        }
+        let mut streams = self.account.partial_bytes();
+        self.streams.for_each_in_no_table(|chunk| {
+            if seen.insert(chunk.identity()) {
+                streams += chunk.bytes();
+            }
+        });
+        let queued = queued.min(total - in_tables);
+        let streams = streams.min(total - in_tables - queued);
+        let other = total - in_tables - queued - streams;
+        Usage { total, tables: in_tables, queued, streams, other }
+    }
+
+    /// This part of the limit.
+    fn part(&self, percent: u64) -> u64 {
+        self.max_bytes.map_or(u64::MAX, |bytes| bytes / 100 * percent)
+    }
+
+    fn is_above(&self, percent: u64) -> bool {
+        let Some(max_bytes) = self.max_bytes else { return false };
+        u128::from(self.account.total()) * 100 >= u128::from(max_bytes) * u128::from(percent)
+    }
+}
+
+impl Removal {
+    fn note_ended(&mut self, stream: &OpenStream, bytes: u64, memory: &Memory) {
+        self.streams_since_log += 1;
+        if self.ended_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
+            log::warn!(
+                "ended {} insert streams, the last one of {}, which held {} for later items: the \
+                 memory of the server is used up ({} of {}, max_bytes)",
+                self.streams_since_log,
+                stream.peer,
+                byte_size::describe(bytes),
+                byte_size::describe(memory.account.total()),
+                byte_size::describe(memory.max_bytes.unwrap_or(0)),
+            );
+            self.ended_at = Some(Instant::now());
+            self.streams_since_log = 0;
+        }
+    }
+
+    fn note_removed(&mut self, table: &str, items: usize, max_bytes: u64) {
+        self.items_since_log += items;
+        if self.items_since_log > 0 && self.logged_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL)
+        {
+            log::info!(
+                "removed {} items, the last ones from table {table}: the memory of the server is \
+                 used up (max_bytes {})",
+                self.items_since_log,
+                byte_size::describe(max_bytes),
+            );
+            self.logged_at = Some(Instant::now());
+            self.items_since_log = 0;
+        }
+    }
+}
+
+/// Lets an insert stream wait while the memory is used up.
+#[derive(Debug)]
+pub(crate) struct InsertGate {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) stream: Arc<OpenStream>,
+}
+
+impl Gate for InsertGate {
+    fn is_open(&self, _partial_bytes: usize) -> Result<bool> {
+        if self.memory.is_full() {
+            self.memory.make_room();
+        }
+        Ok(!self.memory.is_full())
+    }
+
+    fn count(&self, bytes: i64) {
+        self.stream.count_partial(bytes);
+        self.memory.account.add_partial(bytes);
+    }
+}
+
+/// Refuses large messages of other calls, so that all of them take a small part of the memory.
+#[derive(Debug)]
+pub(crate) struct CallGate {
+    memory: Arc<Memory>,
+    /// What all calls take that go through this gate.
+    bytes: AtomicI64,
+}
+
+impl CallGate {
+    pub(crate) fn new(memory: &Arc<Memory>) -> Self {
+        Self { memory: Arc::clone(memory), bytes: AtomicI64::new(0) }
+    }
+}
+
+impl Gate for CallGate {
+    fn is_open(&self, partial_bytes: usize) -> Result<bool> {
+        let all = u64::try_from(self.bytes.load(Ordering::Relaxed)).unwrap_or(0);
+        if partial_bytes >= MAX_FREE_BYTES && all > self.memory.part(CALLS_PERCENT) {
+            return Err(Error::unavailable(format!(
+                "A large message is refused: messages that have not arrived yet take more than \
+                 {CALLS_PERCENT} % of the memory of the server ({} bytes, max_bytes). Send less at \
+                 once, or try again.",
+                grouped(self.memory.max_bytes.unwrap_or(0) as usize),
+            )));
+        }
+        Ok(true)
+    }
+
+    fn count(&self, bytes: i64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.memory.account.add_partial(bytes);
+    }
+}

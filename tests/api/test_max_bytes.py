@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits of memory: of a table, of a server, of a writer; and what `status` tells about them."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import byte_sizes, testing
+from reverb.core import native
+from reverb.errors import DeadlineExceededError, InvalidArgumentError
+from support.hosts import on_both_hosts
+from support.waiting import wait_until as until
+
+KIB = 2**10
+MIB = 2**20
+RNG = np.random.default_rng(0)
+
+
+def noise(size):
+    """A step that does not compress."""
+    return {"data": RNG.integers(0, 256, size, dtype=np.uint8)}
+
+
+def numbers(client, table, count):
+    """The first columns of sampled items."""
+    samples = client.sample(table, count, emit_timesteps=False)
+    return [int(np.squeeze(sample.data[-1])) for sample in samples]
+
+
+@pytest.fixture
+def serve():
+    """Starts a server; gives it and a client."""
+    running = []
+
+    def start(host, *tables, **options):
+        server = reverb.Server(list(tables), host="127.0.0.1", **options)
+        running.append(server)
+        return server, reverb.Client(f"{host}:{server.port}")
+
+    yield start
+    for server in running:
+        server.stop()
+
+
+class TestSizes:
+    @pytest.mark.parametrize(
+        ("value", "size"),
+        [
+            (None, None),
+            (1, 1),
+            (np.int64(7), 7),
+            ("4096", 4096),
+            ("12GiB", 12 * 2**30),
+            ("1.5 MB", 1_500_000),
+            (" 3kB ", 3000),
+            ("2TiB", 2 * 2**40),
+        ],
+    )
+    def test_numbers_and_units(self, value, size):
+        assert byte_sizes.parse_byte_size("max_bytes", value) == size
+        assert byte_sizes.parse_byte_size_or_share("max_bytes", value) == size
+
+    def test_a_share_is_one_of_what_the_process_may_use(self):
+        memory = native.process_memory()
+        assert memory is not None
+        assert byte_sizes.parse_byte_size_or_share("max_bytes", "50%") == memory // 2
+        server = reverb.Server([testing.table()], max_bytes="80%")
+        assert server.status().memory.limit == int(memory * 80 / 100)
+        server.stop()
+
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            (0, "max_bytes must be at least 1 or None, got 0"),
+            ("0GiB", "max_bytes must be at least 1 or None, got 0GiB"),
+            (-5, "max_bytes must be at least 1 or None, got -5"),
+            (2**63, f"max_bytes must be below 8 EiB, got {2**63}"),
+            (
+                "12 gigs",
+                'max_bytes must be a number of bytes, a size such as "12GiB" or a share such as '
+                '"80%", got "12 gigs"',
+            ),
+            (
+                "80%",
+                "max_bytes of a table cannot be a share; give bytes, or max_bytes='80%' of the "
+                "Server",
+            ),
+        ],
+    )
+    def test_a_table_refuses_what_is_no_size(self, value, text):
+        with pytest.raises(InvalidArgumentError) as error:
+            testing.table(max_bytes=value)
+        assert str(error.value) == text
+
+    @pytest.mark.parametrize("value", ["0%", "101%", "eighty", 0])
+    def test_a_server_refuses_what_is_no_size(self, value):
+        with pytest.raises(InvalidArgumentError, match=r"^max_bytes must be"):
+            reverb.Server([testing.table()], max_bytes=value)
+
+    def test_other_types_are_refused(self):
+        with pytest.raises(TypeError):
+            testing.table(max_bytes=1.5)
+        with pytest.raises(InvalidArgumentError) as error:
+            testing.table(when_full="evict")
+        assert str(error.value) == 'when_full must be "remove" or "wait", got "evict"'
+
+
+class TestTable:
+    @on_both_hosts
+    @pytest.mark.parametrize("selector", ["Fifo", "Uniform", "MaxHeap"])
+    def test_the_remover_keeps_it_within_its_bytes(self, serve, host, selector):
+        remover = getattr(reverb.selectors, selector)()
+        server, client = serve(host, testing.table(max_bytes=64 * KIB, remover=remover))
+        for i in range(100):
+            client.insert(noise(4000), {"table": float(i)})
+            status = server.status().tables["table"]
+            assert status.bytes <= 64 * KIB
+        info = client.server_info()["table"]
+        assert 12 <= info.current_size <= 16
+        limiter = info.rate_limiter_info
+        assert limiter.insert_stats.completed == 100
+        assert status.items == info.current_size
+
+    def test_an_item_that_shares_its_chunks_costs_little(self, serve):
+        server, client = serve("localhost", testing.table(max_bytes=64 * KIB))
+        with client.trajectory_writer(10) as writer:
+            for _ in range(10):
+                writer.append(noise(4000))
+            for _ in range(50):
+                writer.create_item("table", 1.0, {"all": writer.history["data"][:]})
+        status = server.status().tables["table"]
+        assert (status.items, status.chunks) == (50, 10)
+        assert 40_000 < status.bytes <= 64 * KIB
+
+    @on_both_hosts
+    def test_an_item_that_could_never_be_stored_is_refused(self, serve, host):
+        _, client = serve(host, testing.table(max_bytes=10_000))
+        client.insert(noise(5000), {"table": 1.0})
+        with pytest.raises(
+            InvalidArgumentError,
+            match=r"Item \d+ takes 20,\d\d\d bytes, more than max_bytes 10,000 of table table; it "
+            r"could never be stored\. Insert shorter items or raise max_bytes\.",
+        ):
+            client.insert(noise(20_000), {"table": 1.0})
+        assert client.server_info()["table"].current_size == 1
+
+    @on_both_hosts
+    def test_inserts_wait_where_nothing_may_be_removed(self, serve, host):
+        server, client = serve(host, reverb.Table.queue("queue", 100, max_bytes=20_000))
+        with client.trajectory_writer(1) as writer:
+            for i in range(10):
+                writer.append({"i": np.int64(i)} | noise(4000))
+                history = writer.history
+                writer.create_item("queue", 1.0, {name: history[name][-1] for name in history})
+            with pytest.raises(
+                DeadlineExceededError,
+                match=r"table queue holds 1\d\.\d KiB of 19\.5 KiB \(max_bytes\) and when_full is "
+                r'"wait": items leave by sampling \(max_times_sampled\), deletes or reset',
+            ):
+                writer.flush(timeout_ms=200)
+            status = server.status()
+            assert status.tables["queue"].items == 4
+            assert status.tables["queue"].when_full == "wait"
+            assert 6 * 4000 <= status.memory.queued <= 7 * 4300
+            seen = numbers(client, "queue", 10)
+            writer.flush()
+        assert seen == list(range(10))
+
+    @on_both_hosts
+    def test_a_reset_and_a_delete_make_room_for_those_who_wait(self, serve, host):
+        table = testing.table(max_bytes=10_000, when_full="wait")
+        server, client = serve(host, table)
+        inserted = threading.Semaphore(0)
+
+        def insert():
+            for _ in range(6):
+                client.insert(noise(4000), {"table": 1.0})
+                inserted.release()
+
+        thread = threading.Thread(target=insert, daemon=True)
+        thread.start()
+        until(lambda: server.status().memory.queued > 0)
+        assert server.status().tables["table"].items == 2
+        (key,) = [sample.info.key for [sample] in client.sample("table", 1)]
+        client.mutate_priorities("table", deletes=[key])
+        until(lambda: inserted.acquire(blocking=False))
+        client.reset("table")
+        until(lambda: server.status().tables["table"].items == 2)
+        client.reset("table")
+        thread.join(10)
+        assert not thread.is_alive()
+
+    def test_a_priority_update_by_an_insert_needs_no_room(self, serve):
+        server, client = serve("localhost", testing.table(max_bytes=10_000, when_full="wait"))
+        client.insert(noise(4000), {"table": 1.0})
+        client.insert(noise(4000), {"table": 1.0})
+        keys = [sample.info.key for [sample] in client.sample("table", 2)]
+        client.mutate_priorities("table", updates={keys[0]: 5.0})
+        assert server.status().tables["table"].items == 2
+
+    def test_a_copy_keeps_the_limit(self):
+        table = testing.table(max_bytes="1MiB", when_full="wait")
+        copy = table.replace(name="copy")
+        assert (copy.internal_table.max_bytes(), copy.internal_table.when_full()) == (MIB, "wait")
+        assert table.replace(name="other", max_bytes=5).internal_table.max_bytes() == 5
+        stack = reverb.Table.stack("stack", 3, max_bytes=7)
+        assert (stack.internal_table.max_bytes(), stack.internal_table.when_full()) == (7, "wait")
+
+    def test_a_table_that_cannot_reach_its_minimum_says_so(self, serve):
+        limiter = reverb.rate_limiters.MinSize(100)
+        table = testing.table(max_bytes=20_000, rate_limiter=limiter)
+        _, client = serve("localhost", table)
+        for _ in range(20):
+            client.insert(noise(4000), {"table": 1.0})
+        with pytest.raises(
+            DeadlineExceededError,
+            match=r"it can hardly hold min_size_to_sample 100 items, because its max_bytes is "
+            r"19\.5 KiB and an item takes 4\.\d KiB",
+        ):
+            list(client.sample("table", 1, timeout_ms=1))
+
+
+class TestServer:
+    @on_both_hosts
+    def test_the_table_over_its_share_gives_up_items(self, serve, host):
+        tables = [testing.table("small", max_bytes=MIB), testing.table("large", max_size=10**6)]
+        server, client = serve(host, *tables, max_bytes=4 * MIB)
+        for _ in range(100):
+            client.insert(noise(8000), {"small": 1.0})
+        for _ in range(1000):
+            client.insert(noise(8000), {"large": 1.0})
+            assert server.status().memory.total < 4.1 * MIB
+        status = server.status()
+        assert status.memory.limit == 4 * MIB
+        assert status.tables["small"].items == 100
+        assert 250 < status.tables["large"].items < 500
+        assert client.server_info()["large"].current_size == status.tables["large"].items
+
+    @on_both_hosts
+    def test_writers_wait_where_nothing_may_be_removed(self, serve, host):
+        server, client = serve(host, reverb.Table.queue("queue", 10**6), max_bytes=MIB)
+        done = threading.Event()
+
+        def insert():
+            for i in range(300):
+                client.insert({"i": np.int64(i)} | noise(8000), {"queue": 1.0})
+            done.set()
+
+        thread = threading.Thread(target=insert, daemon=True)
+        thread.start()
+        until(lambda: server.status().memory.total > 0.97 * MIB)
+        time.sleep(0.2)
+        assert server.status().memory.total < 1.1 * MIB
+        assert not done.is_set()
+        seen = numbers(client, "queue", 300)
+        thread.join(20)
+        assert done.is_set()
+        assert seen == list(range(300))
+
+    def test_the_numbers_add_up(self, serve):
+        server, client = serve("127.1", testing.table(), testing.table("other"))
+        writer = client.trajectory_writer(3)
+        for _ in range(5):
+            writer.append(noise(4000))
+            for table in ("table", "other"):
+                writer.create_item(table, 1.0, {"d": writer.history["data"][-1:]})
+        writer.flush()
+        status = client.status()
+        memory = status.memory
+        assert memory.total == memory.tables + memory.queued + memory.streams + memory.other
+        for table in ("table", "other"):
+            assert status.tables[table].chunks == 5
+            assert 20_000 < status.tables[table].bytes < 25_000
+        # Both tables have the chunks, which count once.
+        assert memory.total < 1.1 * status.tables["table"].bytes
+        for table in ("table", "other"):
+            client.reset(table)
+        # The writer may still refer to its last three steps.
+        memory = client.status().memory
+        assert memory.streams == memory.total > 12_000
+        writer.close()
+        until(lambda: client.status().memory.total == 0)
+        assert server.status() == client.status()
+
+    def test_what_a_stream_and_a_reader_hold_is_told(self, serve):
+        server, client = serve("localhost", testing.table())
+        client.insert(noise(50_000), {"table": 1.0})
+        held = client.sample("table", 1)
+        sample = next(held)
+        client.reset("table")
+        memory = server.status().memory
+        assert memory.tables == 0
+        del held, sample
+        until(lambda: server.status().memory.total == 0)
+
+    def test_a_forecast_comes_from_the_signature_then_from_the_items(self, serve):
+        signature = {"data": reverb.specs.TensorSpec((5000,), np.uint8)}
+        table = testing.table("known", max_size=10_000, signature=signature)
+        capped = testing.table("capped", max_size=10_000, signature=signature, max_bytes="1MB")
+        unknown = testing.table("unknown", max_size=10_000)
+        server, client = serve("localhost", table, capped, unknown)
+        first = server.status().tables
+        assert 50_000_000 < first["known"].forecast_bytes < 56_000_000
+        assert first["capped"].forecast_bytes == 1_000_000
+        assert first["unknown"].forecast_bytes is None
+        for _ in range(100):
+            client.insert({"data": np.zeros(5000, np.uint8)}, {"known": 1.0, "unknown": 1.0})
+        then = server.status().tables
+        assert 1_000_000 < then["known"].forecast_bytes < 10_000_000
+        assert 1_000_000 < then["unknown"].forecast_bytes < 10_000_000
+
+    def test_a_server_that_restarts_counts_what_it_loads(self, serve, tmp_path):
+        checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
+        options = {"max_bytes": 200_000, "when_full": "wait"}
+        server, client = serve("localhost", testing.table(**options), checkpointer=checkpointer)
+        for _ in range(20):
+            client.insert(noise(4000), {"table": 1.0})
+        client.checkpoint()
+        before = server.status()
+        server.stop()
+        server, _ = serve("localhost", testing.table(**options), checkpointer=checkpointer)
+        assert server.status().tables == before.tables
+        assert server.status().memory.tables == before.memory.tables
+        server.stop()
+        # A smaller table takes what fits.
+        server, _ = serve("localhost", testing.table(max_bytes=50_000), checkpointer=checkpointer)
+        assert 10 <= server.status().tables["table"].items <= 12
+        server.stop()
+        restoring = reverb.checkpointers.DefaultCheckpointer(str(tmp_path), restore_settings=True)
+        table = testing.table()
+        server, _ = serve("localhost", table, checkpointer=restoring)
+        assert server.status().tables["table"].max_bytes == 200_000
+        assert table.replace(name="copy").internal_table.when_full() == "wait"
+
+
+class TestWriter:
+    @pytest.mark.parametrize("kind", ["trajectory", "batched", "legacy", "sequence", "structured"])
+    def test_it_waits_with_too_many_unconfirmed_bytes(self, serve, kind):
+        _, client = serve("localhost", reverb.Table.queue("queue", 2))
+        limit = {"max_pending_bytes": "20kB"}
+        step = noise(4000)
+        if kind == "trajectory":
+            writer = client.trajectory_writer(1, **limit)
+
+            def insert():
+                writer.append(step)
+                writer.create_item("queue", 1.0, {"d": writer.history["data"][-1:]})
+        elif kind == "batched":
+            writer = client.batched_trajectory_writer(1, 1, **limit)
+
+            def insert():
+                writer.append({"data": step["data"][None]})
+                writer.create_items("queue", np.ones(1), {"d": writer.history["data"][-1:]})
+        elif kind == "legacy":
+            writer = client.writer(1, max_in_flight_items=None, **limit)
+
+            def insert():
+                writer.append(step)
+                writer.create_item("queue", 1, 1.0)
+        elif kind == "sequence":
+            writer = client.sequence_writer("queue", 1, **limit)
+
+            def insert():
+                writer.append(step)
+        else:
+            pattern = {"data": reverb.structured_writer.create_reference_step(step)["data"][-1:]}
+            config = reverb.structured_writer.create_config(pattern, "queue")
+            writer = client.structured_writer([config], **limit)
+
+            def insert():
+                writer.append(step)
+
+        count = 0
+        done = threading.Event()
+
+        def insert_all():
+            nonlocal count
+            for _ in range(30):
+                insert()
+                count += 1
+            done.set()
+
+        thread = threading.Thread(target=insert_all, daemon=True)
+        thread.start()
+        until(lambda: count >= 2)
+        time.sleep(0.3)
+        # Two are in the queue, some five wait, and one is being made.
+        assert 5 <= count <= 9
+        assert len(list(client.sample("queue", 30))) == 30
+        thread.join(20)
+        assert done.is_set()
+
+    def test_a_limit_out_of_its_range_is_refused(self, serve):
+        _, client = serve("localhost", testing.table())
+        with pytest.raises(InvalidArgumentError, match="max_pending_bytes must be at least 1"):
+            client.trajectory_writer(1, max_pending_bytes=0)

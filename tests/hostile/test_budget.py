@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers that would fill the memory of a server: it keeps to its budget, and serves others."""
+
+import time
+
+import grpc
+import numpy as np
+import pytest
+
+import reverb
+from support.programs import Program, resident_bytes
+from support.waiting import wait_until
+from support.wire import messages
+from support.wire.messages import insert, sample
+from support.wire.raw_http2 import Http2
+from support.wire.wire_client import SERVICE, WireClient
+
+MIB = 2**20
+BUDGET = 256 * MIB
+RNG = np.random.default_rng(0)
+
+SERVER = f"""
+    import reverb
+    from reverb import testing
+    tables = [testing.table("table", max_size=10**6), reverb.Table.queue("queue", 10**6)]
+    server = reverb.Server(tables, host="127.0.0.1", max_bytes={BUDGET},
+                           limits=reverb.Limits(unread_timeout_s=2))
+    print(server.port)
+    server.wait()
+"""
+
+
+def noise(key, size):
+    """A chunk of one step that does not compress."""
+    return messages.chunk(key, RNG.integers(0, 256, (1, size), dtype=np.uint8))
+
+
+class Served:
+    """A server in a process of its own, whose memory is watched."""
+
+    def __init__(self, program):
+        self.port = int(program.line())
+        self.address = f"127.0.0.1:{self.port}"
+        self.client = reverb.Client(self.address, connect_timeout_s=20)
+        self._pid = program.pid
+        self.client.insert(np.zeros(3), {"table": 1.0})
+        self._idle = resident_bytes(self._pid)
+
+    def check_memory(self):
+        """Checks that the process holds at most a quarter more than its budget."""
+        used = resident_bytes(self._pid) - self._idle
+        assert used < 1.25 * BUDGET, f"{used:,} bytes are used: {self.client.status()}"
+
+    def check_others(self):
+        """Checks that another client makes progress."""
+        start = time.monotonic()
+        self.client.insert(np.zeros(3), {"table": 1.0})
+        assert len(list(self.client.sample("table", 1))) == 1
+        assert time.monotonic() - start < 15
+
+
+@pytest.fixture
+def served():
+    with Program(SERVER, MIMALLOC_PURGE_DELAY="0") as program:
+        yield Served(program)
+
+
+def test_streams_that_only_send_chunks_are_ended_and_tables_keep_their_items(served):
+    for _ in range(100):
+        served.client.insert(RNG.integers(0, 256, 100_000, dtype=np.uint8), {"table": 1.0})
+    with WireClient(served.address) as wire:
+        # Each stays below its own limit, which is 64 MiB here.
+        streams = [wire.insert_stream() for _ in range(5)]
+        for key in range(75):
+            streams[key % 5].send(insert([noise(key, 4 * MIB)]))
+            served.check_memory()
+        wait_until(lambda: any(stream.has_ended for stream in streams))
+        wait_until(lambda: served.client.status().memory.total < 0.9 * BUDGET)
+        served.check_memory()
+        served.check_others()
+        assert served.client.server_info()["table"].current_size == 102
+        ended = [stream.status() for stream in streams if stream.has_ended]
+        assert ended
+        for code, text in ended:
+            assert code == grpc.StatusCode.UNAVAILABLE
+            assert "it held the most chunks that no item refers to" in text
+            assert "the memory of the server is used up" in text
+
+
+def test_many_streams_with_a_part_of_a_message_each(served):
+    with Http2(served.port) as attacker:
+        for _ in range(500):
+            stream = attacker.open("InsertStream")
+            attacker.send_part(stream, bytes(MIB))
+            served.check_memory()
+        attacker.ping()
+        wait_until(lambda: served.client.status().memory.total < BUDGET)
+        served.check_memory()
+        served.check_others()
+    wait_until(lambda: served.client.status().memory.streams == 0)
+
+
+def test_many_calls_with_a_part_of_a_large_message_each(served):
+    with Http2(served.port) as attacker:
+        for _ in range(500):
+            stream = attacker.open("MutatePriorities")
+            attacker.send_part(stream, bytes(MIB))
+            served.check_memory()
+        attacker.ping()
+        served.check_others()
+    wait_until(lambda: served.client.status().memory.streams == 0)
+
+
+def test_a_length_of_four_gigabytes_takes_no_memory(served):
+    with Http2(served.port) as attacker:
+        stream = attacker.open("InsertStream")
+        attacker.send_bytes(stream, b"\0\xff\xff\xff\xff" + bytes(1000))
+        attacker.end_of(stream)
+    served.check_memory()
+    served.check_others()
+
+
+def test_a_reader_that_reads_nothing_while_the_table_turns_over(served):
+    for _ in range(200):
+        served.client.insert(RNG.integers(0, 256, 100_000, dtype=np.uint8), {"table": 1.0})
+    with Http2(served.port) as attacker:
+        reader = attacker.open("SampleStream")
+        attacker.send(reader, sample("table", 10**6).SerializeToString())
+        for _ in range(2000):
+            served.client.insert(RNG.integers(0, 256, 100_000, dtype=np.uint8), {"table": 1.0})
+        served.check_memory()
+        # The limit of the server is 2 s; what waited for the reader is free then.
+        wait_until(lambda: served.client.status().memory.other == 0)
+        served.check_others()
+
+
+def test_a_reader_that_reads_nothing_gets_the_limit(served):
+    for _ in range(20):
+        served.client.insert(RNG.integers(0, 256, MIB, dtype=np.uint8), {"table": 1.0})
+    unlimited = [("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(served.address, options=unlimited) as channel:
+        call = channel.stream_stream(SERVICE + "SampleStream")
+        responses = call(iter([sample("table", 10**5).SerializeToString()]))
+        next(responses)
+        # It reads nothing more until the server has given up.
+        wait_until(lambda: served.client.status().memory.total < 30 * MIB)
+        time.sleep(4)
+        with pytest.raises(grpc.RpcError):
+            list(responses)
+        code, text = responses.code(), responses.details()
+    assert code == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert "The reader took nothing for 2 s" in text
+    assert "Limits.unread_timeout_s" in text
