@@ -311,13 +311,13 @@ class Server:
             lost: its calls end, and its pending inserts and samples are cancelled. In seconds, from
             0.1 to 86400. A client that freezes for less than this is tolerated.
           limits: What one peer may take of the server's memory; `None`: `Limits()`.
-          max_bytes: Memory for all chunks and items: bytes, a size such as "12GiB", or a share such
-            as "80%" of what the process may use (the machine's memory, or the smallest limit of its
-            control groups). `None`: no limit. From 90 % on, the table that is most over its share
-            gives up items by its remover, except tables whose inserts wait; from 97 % on, writers
-            wait, and all else goes on; from 100 % on, the insert stream that holds most chunks for
-            later items is ended, and its writer tries again. A share is the table's `max_bytes`, or
-            an equal part of what the others leave.
+          max_bytes: Memory for all chunks and items, at least 16 MiB: bytes, a size such as
+            "12GiB", or a share such as "80%" of what the process may use (the machine's memory, or
+            the smallest limit of its control groups). `None`: no limit. From 90 % on, the table
+            that is most over its share gives up items by its remover, except tables whose inserts
+            wait; from 97 % on, writers wait, and all else goes on; from 100 % on, insert streams
+            that hold most chunks for later items are ended, and their writers try again. A share
+            is the table's `max_bytes`, or an equal part of what the others leave.
 
         Raises:
           InvalidArgumentError: If there is no table, if names are not unique, if a table was given

@@ -16,6 +16,7 @@ from reverb import testing
 from reverb.errors import DeadlineExceededError, UnavailableError, UnimplementedError
 from support.hosts import HOSTS
 from support.programs import Program
+from support.waiting import wait_until
 from support.wire.raw_http2 import frame
 
 CONNECT_TIMEOUT_S = 0.5
@@ -465,3 +466,31 @@ def test_a_stopped_server_answers_nobody(start, connect):
             continue  # The signatures are known, so there is nothing to ask for.
         with pytest.raises(UnavailableError):
             call(client)
+
+
+def test_items_of_a_killed_writer_that_wait_are_withdrawn():
+    source = """
+        import sys
+        import numpy as np
+        import reverb
+        writer = reverb.Client(sys.argv[1]).trajectory_writer(1)
+        for number in range(int(sys.argv[2]), int(sys.argv[2]) + 20):
+            writer.append([np.int64(number)])
+            writer.create_item("queue", 1.0, [writer.history[0][-1]])
+        print("created")
+        sys.stdin.readline()
+    """
+    with reverb.Server([reverb.Table.queue("queue", 5)], host="127.0.0.1") as server:
+        client = server.localhost_client()
+        for first in (0, 100):
+            with Program(source, f"127.0.0.1:{server.port}", first) as program:
+                program.line()
+                wait_until(lambda: server.status().memory.queued > 0)
+                program.kill()
+                wait_until(lambda: server.status().memory.queued == 0)
+        assert client.server_info()["queue"].current_size == 5
+        samples = client.sample("queue", 5, emit_timesteps=False)
+        assert [int(sample.data[0]) for sample in samples] == [0, 1, 2, 3, 4]
+        client.insert([np.int64(7)], {"queue": 1.0})
+        (sample,) = client.sample("queue", 1, emit_timesteps=False)
+        assert int(np.squeeze(sample.data[0])) == 7

@@ -156,11 +156,12 @@ def test_the_config_may_be_a_file_and_the_command_line_has_the_last_word(tmp_pat
 
 def test_the_memory_has_a_limit_by_config_and_by_the_command_line():
     config = (
-        CONFIG.replace("max_size", "max_bytes: 5000 when_full: WAIT max_size") + 'max_bytes: "1MB"'
+        CONFIG.replace("max_size", "max_bytes: 5000 when_full: WAIT max_size")
+        + 'max_bytes: "100MB"'
     )
     with running("--config", config, "--port", "0") as (_, client):
         status = client.status()
-        assert status.memory.limit == 10**6
+        assert status.memory.limit == 10**8
         table = status.tables["my_table"]
         assert (table.max_bytes, table.when_full) == (5000, "wait")
     with running("--config", config, "--port", "0", "--max-bytes", "2 GiB") as (_, client):

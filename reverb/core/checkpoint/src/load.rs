@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hashbrown::HashMap;
-use reverb_data::{Error, Result, TableConfig};
+use reverb_data::{Error, MemoryConfig, Result, TableConfig, WhenFull};
 use reverb_engine::{Restored, Table};
 
 use crate::directory::{ITEMS, is_complete, latest};
@@ -221,14 +221,25 @@ fn settings_for(
     Ok(code.clone())
 }
 
+/// What bounds a table, as text.
+fn limits(config: &TableConfig) -> String {
+    let TableConfig { max_size, memory, .. } = config;
+    match memory {
+        MemoryConfig { max_bytes: Some(max_bytes), when_full: WhenFull::Remove } => {
+            format!("max_size is {max_size} and max_bytes is {max_bytes}")
+        }
+        _ => format!("max_size is {max_size}"),
+    }
+}
+
 fn warn_of_changes(restored: &mut Restored, path: &Path) {
     let name = restored.config().name.clone();
     if restored.num_removed() > 0 {
         log::warn!(
-            "checkpoint {}: table {name}: its remover removed {} item(s), for max_size is {} now",
+            "checkpoint {}: table {name}: its remover removed {} item(s), for {} now",
             path.display(),
             restored.num_removed(),
-            restored.config().max_size
+            limits(restored.config()),
         );
     }
     if restored.repair_counters() {

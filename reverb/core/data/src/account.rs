@@ -189,11 +189,14 @@ impl TableAccount {
 
     /// By how much `add` would raise `bytes`.
     pub fn would_add(&self, trajectory: &Trajectory, item_bytes: u64) -> u64 {
-        let is_new = |chunk: &&Chunk| {
-            chunk.booking().owner.load(Relaxed) != self.id.0
-                && !self.guests.contains_key(&chunk.identity())
+        let new_bytes = |chunk: &Chunk| {
+            let owner = chunk.booking().owner.load(Relaxed);
+            if owner == self.id.0 || self.guests.contains_key(&chunk.identity()) {
+                return 0;
+            }
+            chunk.bytes() + if is_table(owner) { GUEST_BYTES } else { 0 }
         };
-        let chunks: u64 = trajectory.chunks().iter().filter(is_new).map(Chunk::bytes).sum();
+        let chunks: u64 = trajectory.chunks().iter().map(new_bytes).sum();
         item_bytes + trajectory.bytes() + chunks
     }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The values that all crates share: errors, tensors, chunks, trajectories, and what a table is.
 //!
-//! This crate does no I/O, waits for nothing and takes no locks. It contains only values.
+//! This crate does no I/O, waits for nothing and takes no locks. It contains only values, and two
+//! lists of the process: who counts the bytes of chunks (`account`), and known columns (`columns`).
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +11,7 @@ pub mod byte_size;
 pub mod chunk;
 mod chunk_layout;
 pub mod codec;
+mod columns;
 mod delta;
 pub mod dtype;
 pub mod error;

@@ -8,6 +8,7 @@ use triomphe::ThinArc;
 
 use crate::account::allocated_bytes;
 use crate::chunk::{ARC_BYTES, Chunk};
+use crate::columns::Columns;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::proto_bytes::{Reader, put_varint};
@@ -19,9 +20,17 @@ use crate::tensor_memo::TensorMemo;
 ///
 /// Layout: the chunks, each once, in the order of first reference, and a byte string of varints:
 /// per column `number of slices << 1 | squeeze`, then per slice `chunk ordinal, tensor, offset,
-/// length`. A stored item of a few columns thus takes a few dozen bytes.
+/// length`. Items of one chunk nearly always have the same string, which is kept once; others take
+/// a few dozen bytes.
 #[derive(Clone)]
-pub struct Trajectory(ThinArc<Header, u8>);
+pub struct Trajectory(Content);
+
+#[derive(Clone)]
+enum Content {
+    /// The most common case by far takes no memory of its own.
+    OfOneChunk(Chunk, &'static Columns),
+    Stored(ThinArc<Header, u8>),
+}
 
 struct Header {
     chunks: Chunks,
@@ -87,20 +96,27 @@ fn read_slice(reader: &mut Reader<'_>) -> Slice {
 impl Trajectory {
     /// The chunks, each once, in the order of first reference.
     pub fn chunks(&self) -> &[Chunk] {
-        match &self.header().chunks {
-            Chunks::One(chunk) => std::slice::from_ref(chunk),
-            Chunks::Many(chunks) => chunks,
+        match &self.0 {
+            Content::OfOneChunk(chunk, _) => std::slice::from_ref(chunk),
+            Content::Stored(stored) => match &stored.header.header.chunks {
+                Chunks::One(chunk) => std::slice::from_ref(chunk),
+                Chunks::Many(chunks) => chunks,
+            },
         }
     }
 
     /// Number of columns; at least one.
     pub fn num_columns(&self) -> usize {
-        self.header().num_columns as usize
+        let count = match &self.0 {
+            Content::OfOneChunk(_, columns) => columns.num_columns,
+            Content::Stored(stored) => stored.header.header.num_columns,
+        };
+        count as usize
     }
 
     /// The columns in order.
     pub fn columns(&self) -> impl Iterator<Item = Column<'_>> {
-        let mut reader = Reader::new(&self.0.slice);
+        let mut reader = Reader::new(self.stored_columns());
         (0..self.num_columns()).map(move |_| {
             let head = reader.varint().expect("the builder wrote this");
             let num_slices = (head >> 1) as usize;
@@ -115,7 +131,10 @@ impl Trajectory {
     /// Its columns as they are stored. Trajectories with equal ones have the same columns, of the
     /// same steps of the same tensors, each of its own chunks.
     pub fn stored_columns(&self) -> &[u8] {
-        &self.0.slice
+        match &self.0 {
+            Content::OfOneChunk(_, columns) => &columns.encoded,
+            Content::Stored(stored) => &stored.slice,
+        }
     }
 
     /// The same slices of another chunk.
@@ -126,8 +145,13 @@ impl Trajectory {
     #[must_use]
     pub fn with_chunk(&self, chunk: Chunk) -> Self {
         assert_eq!(self.chunks().len(), 1, "only a single chunk can be replaced");
-        let header = Header { chunks: Chunks::One(chunk), num_columns: self.header().num_columns };
-        Self(ThinArc::from_header_and_slice(header, &self.0.slice))
+        match &self.0 {
+            Content::OfOneChunk(_, columns) => Self(Content::OfOneChunk(chunk, columns)),
+            Content::Stored(stored) => {
+                let num_columns = stored.header.header.num_columns;
+                Self::stored(Chunks::One(chunk), num_columns, &stored.slice)
+            }
+        }
     }
 
     /// Encoded bytes of all its chunks.
@@ -137,11 +161,12 @@ impl Trajectory {
 
     /// Bytes that it takes itself, without its chunks.
     pub fn bytes(&self) -> u64 {
-        let chunks = match &self.header().chunks {
+        let Content::Stored(stored) = &self.0 else { return 0 };
+        let chunks = match &stored.header.header.chunks {
             Chunks::One(_) => 0,
             Chunks::Many(chunks) => allocated_bytes(size_of_val(&**chunks)),
         };
-        let own = ARC_BYTES + size_of::<Header>() + self.0.slice.len();
+        let own = ARC_BYTES + size_of::<Header>() + stored.slice.len();
         (allocated_bytes(own) + chunks) as u64
     }
 
@@ -264,8 +289,9 @@ impl Trajectory {
         }
     }
 
-    fn header(&self) -> &Header {
-        &self.0.header.header
+    fn stored(chunks: Chunks, num_columns: u32, columns: &[u8]) -> Self {
+        let header = Header { chunks, num_columns };
+        Self(Content::Stored(ThinArc::from_header_and_slice(header, columns)))
     }
 }
 
@@ -331,11 +357,16 @@ impl TrajectoryBuilder {
     pub fn finish(mut self) -> Result<Trajectory> {
         let chunks = match self.chunks.len() {
             0 => return Err(Error::invalid_argument("Item trajectory must not be empty.")),
-            1 => Chunks::One(self.chunks.swap_remove(0)),
+            1 => {
+                let chunk = self.chunks.swap_remove(0);
+                if let Some(columns) = Columns::intern(self.num_columns, &self.columns) {
+                    return Ok(Trajectory(Content::OfOneChunk(chunk, columns)));
+                }
+                Chunks::One(chunk)
+            }
             _ => Chunks::Many(self.chunks.into_boxed_slice()),
         };
-        let header = Header { chunks, num_columns: self.num_columns };
-        Ok(Trajectory(ThinArc::from_header_and_slice(header, &self.columns)))
+        Ok(Trajectory::stored(chunks, self.num_columns, &self.columns))
     }
 
     fn ordinal(&mut self, chunk: &Chunk) -> usize {

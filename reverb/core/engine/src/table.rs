@@ -141,9 +141,11 @@ impl Table {
     }
 
     /// Makes the table part of a server: its bytes count in the server's account, and writers wait
-    /// while more than `insert_room_bytes` of their items are queued.
+    /// while more than `insert_room_bytes` of their items are queued, or a tenth of `max_bytes`.
     pub fn join_server(&self, account: &ServerAccount, insert_room_bytes: u64) {
-        self.insert_room_bytes.store(insert_room_bytes, Ordering::Relaxed);
+        // As with `max_size`: a tenth of the table.
+        let share = self.config.memory.max_bytes.map_or(u64::MAX, |bytes| (bytes / 10).max(1));
+        self.insert_room_bytes.store(insert_room_bytes.min(share), Ordering::Relaxed);
         self.shared.lock().state.account_mut().move_to(account);
     }
 

@@ -149,7 +149,7 @@ fn chunks_are_freed_with_the_last_reference() {
     table.mutate(&[], &[1]).unwrap();
     assert_eq!(shared.reference_count(), 3, "deleted");
     let samples = table.try_sample(2).unwrap();
-    assert_eq!(shared.reference_count(), 3, "used up, but samples share the item's trajectory");
+    assert_eq!(shared.reference_count(), 4, "used up, but both samples refer to it");
     drop(samples);
     assert_eq!(shared.reference_count(), 2);
     other.reset();

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use reverb_data::error::grouped;
-use reverb_data::{Error, NewItem, Result};
+use reverb_data::{Error, ErrorKind, NewItem, Result};
 use reverb_engine::{Confirm, Table};
 use reverb_rpc::frames::MessageReader;
 use reverb_rpc::server::{Responder, stopping};
@@ -49,7 +49,10 @@ enum Event {
     Confirmed,
     /// The server ends the stream.
     Ended,
-    Cancelled,
+    /// The writer has cancelled the stream, or its connection is lost.
+    Closed {
+        is_lost: bool,
+    },
 }
 
 impl<'a> InsertStream<'a> {
@@ -83,14 +86,20 @@ impl<'a> InsertStream<'a> {
         if !keys.is_empty() {
             let _ = responder.send_now(encode_confirmation(&keys));
         }
-        if self.unconfirmed > 0 && responder.is_peer_gone() {
-            // The writer will reconnect and send its queued items again. Cancel them here to avoid
-            // duplicates.
+        if self.unconfirmed > 0 && (responder.is_peer_gone() || self.is_lost(&result)) {
+            // The writer is gone, or will reconnect and send its queued items again. Cancel them
+            // here to avoid duplicates.
             for table in self.service.tables.all() {
                 table.cancel_inserts(&self.confirm);
             }
         }
         result
+    }
+
+    /// Whether the stream has ended without the will of its writer.
+    fn is_lost(&self, result: &Result<()>) -> bool {
+        let is_lost = |error: &Error| error.kind() == ErrorKind::Unavailable;
+        result.as_ref().is_err_and(is_lost) && !self.service.stop.is_stopped()
     }
 
     async fn serve(&mut self, mut reader: MessageReader, responder: &mut Responder) -> Result<()> {
@@ -120,7 +129,10 @@ impl<'a> InsertStream<'a> {
                 Event::Message(None) => reading = Reading::Ended,
                 Event::Room => reading = Reading::Open,
                 Event::Confirmed | Event::Ended => {}
-                Event::Cancelled => {
+                Event::Closed { is_lost: true } => {
+                    return Err(Error::unavailable("The connection to the writer is lost."));
+                }
+                Event::Closed { is_lost: false } => {
                     return Err(Error::cancelled("The writer cancelled the stream."));
                 }
             }
@@ -142,18 +154,18 @@ impl<'a> InsertStream<'a> {
                 Reading::Open if self.service.memory.max_bytes.is_some() => tokio::select! {
                     biased;
                     message = reader.next() => message.map(Event::Message),
-                    () = responder.closed() => Ok(Event::Cancelled),
+                    is_lost = responder.cancelled_or_lost() => Ok(Event::Closed { is_lost }),
                 },
                 Reading::Open => reader.next().await.map(Event::Message),
                 Reading::Paused(room) => {
                     tokio::select! {
                         () = room => Ok(Event::Room),
-                        () = responder.closed() => Ok(Event::Cancelled),
+                        is_lost = responder.cancelled_or_lost() => Ok(Event::Closed { is_lost }),
                     }
                 }
                 Reading::Ended => {
-                    responder.closed().await;
-                    Ok(Event::Cancelled)
+                    let is_lost = responder.cancelled_or_lost().await;
+                    Ok(Event::Closed { is_lost })
                 }
             }
         };

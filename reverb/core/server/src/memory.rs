@@ -48,6 +48,8 @@ const MAX_FREE_BYTES: usize = 16 << 10;
 /// The smallest limit of a message, and of a stream. dm-reverb's writers send 40 MiB at once.
 const MIN_PEER_BYTES: u64 = 64 << 20;
 
+/// With less, messages that writers send would not fit beside each other.
+const MIN_BYTES: u64 = 16 << 20;
 /// A server with less is told that this is little.
 const LITTLE_BYTES: u64 = 128 << 20;
 
@@ -86,9 +88,16 @@ pub(crate) struct Usage {
 impl Memory {
     /// # Errors
     ///
-    /// `InvalidArgument` if `max_bytes` is 0 or too large for the protocol.
+    /// `InvalidArgument` if `max_bytes` is below 16 MiB or too large for the protocol.
     pub(crate) fn new(max_bytes: Option<u64>, tables: &[Arc<Table>]) -> Result<Self> {
         MemoryConfig { max_bytes, when_full: WhenFull::Remove }.validate()?;
+        if let Some(bytes) = max_bytes.filter(|&bytes| bytes < MIN_BYTES) {
+            return Err(Error::invalid_argument(format!(
+                "max_bytes of a server must be at least {}, got {bytes}: a writer sends some \
+                 megabytes at once.",
+                byte_size::describe(MIN_BYTES),
+            )));
+        }
         if let Some(bytes) = max_bytes.filter(|&bytes| bytes < LITTLE_BYTES) {
             log::info!(
                 "max_bytes of the server is {}; below {}, a writer of dm-reverb may never get \
@@ -247,9 +256,9 @@ impl Memory {
 
     fn used_up(&self, what: &str) -> Error {
         Error::unavailable(format!(
-            "{what}: the memory of the server is used up ({} of {} bytes, max_bytes). Its tables \
-             cannot give up more. Sample from tables that wait when they are full, raise max_bytes, \
-             or give a large table when_full=\"remove\".",
+            "{what}: the memory of the server is used up ({} of {} bytes, max_bytes). Sample from \
+             tables that wait when they are full, send fewer chunks before the items that need them, \
+             or raise max_bytes.",
             grouped(self.account.total() as usize),
             grouped(self.max_bytes.unwrap_or(0) as usize),
         ))

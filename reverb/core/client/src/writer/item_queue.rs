@@ -220,7 +220,10 @@ fn describe_memory(status: &StatusResponse, tables: &[String]) -> String {
     let memory = status.memory.unwrap_or_default();
     if memory.limit > 0 && memory.total >= memory.limit / 100 * FULL_PERCENT {
         let (total, limit) = (size(memory.total), size(memory.limit));
-        texts.push(format!("; the server holds {total} of {limit} (max_bytes)"));
+        texts.push(format!(
+            "; the server holds {total} of {limit} (max_bytes), and inserts wait from \
+             {FULL_PERCENT} % of it on"
+        ));
     }
     texts.concat()
 }

@@ -50,7 +50,8 @@ impl Forecast {
 
 /// Number of items from which on there is a forecast.
 fn first_size(max_size: i64) -> usize {
-    (usize::try_from(max_size).unwrap_or(0) / MIN_PART).max(MIN_ITEMS)
+    let max_size = usize::try_from(max_size).unwrap_or(0);
+    (max_size / MIN_PART).max(MIN_ITEMS).min(max_size).max(1)
 }
 
 /// When forecasts are due: first early, then as the table grows.
@@ -98,7 +99,8 @@ mod tests {
         assert!(!times.is_due(12_000));
         assert_eq!(times.take(20_000, 2_900_000), None);
         assert_eq!(times.take(40_000, 6_100_000).unwrap().item_bytes, 152);
-        assert_eq!(Forecast::new(50, 50, 1), None);
+        assert_eq!(Forecast::new(50, 49, 1), None);
+        assert_eq!(Forecast::new(50, 50, 150).unwrap().bytes, 150);
         assert_eq!(Forecast::new(1000, 99, 1), None);
     }
 }

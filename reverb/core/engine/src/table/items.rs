@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The items of a table: one array, addressed by small handles, with an index by key.
 
+use std::num::NonZeroU32;
 use std::ops::Range;
 
 use hashbrown::HashTable;
@@ -18,11 +19,18 @@ pub(super) struct Item {
     /// Wall time, but strictly increasing in order of insertion.
     pub(super) inserted_at_ns: i64,
     pub(super) times_sampled: i32,
-    /// Encoded bytes of its chunks, cached so that sampling need not visit the chunks.
-    pub(super) chunk_bytes: u32,
+    /// Encoded bytes of its chunks, cached so that sampling need not visit the chunks. At least 1,
+    /// so that 0 marks a free slot.
+    pub(super) chunk_bytes: NonZeroU32,
 }
 
 impl Item {
+    /// What `chunk_bytes` is for a trajectory.
+    pub(super) fn chunk_bytes_of(trajectory: &Trajectory) -> NonZeroU32 {
+        let bytes = u32::try_from(trajectory.chunk_bytes()).unwrap_or(u32::MAX);
+        NonZeroU32::new(bytes).unwrap_or(NonZeroU32::MIN)
+    }
+
     /// The item as checkpoints and scans get it.
     pub(super) fn to_stored(&self) -> StoredItem {
         StoredItem {
@@ -205,8 +213,8 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_takes_forty_bytes() {
-        assert_eq!(std::mem::size_of::<Slot>(), 40);
+    fn a_slot_takes_forty_eight_bytes() {
+        assert_eq!(std::mem::size_of::<Slot>(), 48);
     }
 
     #[test]

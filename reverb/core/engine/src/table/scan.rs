@@ -94,7 +94,7 @@ impl Scan {
                 continue;
             }
             items.push(item.to_stored().into_scanned(state.len() as i64));
-            chunk_bytes += item.chunk_bytes as usize;
+            chunk_bytes += item.chunk_bytes.get() as usize;
             if chunk_bytes >= MAX_SAMPLE_BYTES {
                 break;
             }

@@ -15,8 +15,8 @@ use std::hint::black_box;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use reverb_data::{
-    Counters, Error, MemoryConfig, NewItem, Result, Sampled, ServerAccount, Stacking, StoredItem,
-    TableAccount, TableConfig, Trajectory, WhenFull,
+    Chunk, Counters, Error, MemoryConfig, NewItem, Result, Sampled, ServerAccount, Stacking,
+    StoredItem, TableAccount, TableConfig, Trajectory, WhenFull,
 };
 use smallvec::SmallVec;
 
@@ -205,7 +205,7 @@ impl TableState {
 
     /// Adds an item whose key does not exist yet, and evicts one if the table is over `max_size`.
     pub(super) fn add(&mut self, item: StoredItem) {
-        let chunk_bytes = u32::try_from(item.trajectory.chunk_bytes()).unwrap_or(u32::MAX);
+        let chunk_bytes = Item::chunk_bytes_of(&item.trajectory);
         let contents = &mut self.contents;
         contents.account.add(&item.trajectory, contents.item_bytes);
         contents.episodes.add(&item.trajectory);
@@ -400,11 +400,11 @@ impl TableState {
     /// Reads from all picked items in independent steps, so that the processor fetches them in
     /// parallel. Otherwise the reference counting that follows would fetch them one by one.
     fn prefetch(&self, picks: &[Pick]) {
-        let columns: usize = picks
-            .iter()
-            .map(|pick| self.contents.items.get(pick.handle).trajectory.num_columns())
-            .sum();
-        black_box(columns);
+        let keys = picks.iter().fold(0, |keys, pick| {
+            let trajectory = &self.contents.items.get(pick.handle).trajectory;
+            keys ^ trajectory.chunks().first().map_or(0, Chunk::key)
+        });
+        black_box(keys);
     }
 
     fn take(&mut self, pick: Pick, batch: &mut Batch) {
@@ -425,7 +425,7 @@ impl TableState {
             rate_limited: batch.has_waited && batch.items.is_empty(),
             trajectory: item.trajectory.clone(),
         });
-        batch.chunk_bytes += item.chunk_bytes as usize;
+        batch.chunk_bytes += item.chunk_bytes.get() as usize;
         // "At least", because an item can be inserted with a count.
         let is_used_up = self.max_times_sampled > 0 && item.times_sampled >= self.max_times_sampled;
         self.limiter.count_sample();

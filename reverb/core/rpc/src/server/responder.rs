@@ -124,12 +124,18 @@ impl Responder {
 
     /// Resolves when the peer has cancelled the stream or is gone.
     pub async fn closed(&mut self) {
+        self.cancelled_or_lost().await;
+    }
+
+    /// Like `closed`; returns whether the connection is lost. Otherwise the peer has cancelled the
+    /// stream.
+    pub async fn cancelled_or_lost(&mut self) -> bool {
         std::future::poll_fn(|context| match &mut self.state {
-            State::BeforeHeaders(response) => response.poll_reset(context).map(|_| ()),
-            State::AfterHeaders(sender) => sender.poll_closed(context).map(|_| ()),
-            State::Done => std::task::Poll::Ready(()),
+            State::BeforeHeaders(response) => response.poll_reset(context).map(|it| it.is_err()),
+            State::AfterHeaders(sender) => sender.poll_closed(context).map(|it| it.is_none()),
+            State::Done => Poll::Ready(false),
         })
-        .await;
+        .await
     }
 
     fn open_sender(&mut self) -> Result<&mut MessageSender> {

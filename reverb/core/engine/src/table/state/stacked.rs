@@ -93,7 +93,7 @@ impl TableState {
                 contents.items.get_mut(taken.handle).times_sampled = times_sampled;
                 continue;
             }
-            let chunk_bytes = u32::try_from(sampled.trajectory.chunk_bytes()).unwrap_or(u32::MAX);
+            let chunk_bytes = Item::chunk_bytes_of(&sampled.trajectory);
             contents.account.add(&sampled.trajectory, contents.item_bytes);
             contents.episodes.put_back(&sampled.trajectory);
             let handle = contents.items.insert(Item {
