@@ -94,10 +94,17 @@ class TestSizes:
             testing.table(max_bytes=value)
         assert str(error.value) == text
 
-    @pytest.mark.parametrize("value", ["0%", "101%", "eighty", 0, "15MiB"])
+    @pytest.mark.parametrize("value", ["0%", "101%", "eighty", 0])
     def test_a_server_refuses_what_is_no_size(self, value):
         with pytest.raises(InvalidArgumentError, match=r"^max_bytes must be"):
             reverb.Server([testing.table()], max_bytes=value)
+
+    def test_a_server_refuses_too_little(self):
+        with pytest.raises(
+            InvalidArgumentError,
+            match=r"^max_bytes of a server must be at least 16\.0 MiB, got 15728640",
+        ):
+            reverb.Server([testing.table()], max_bytes="15MiB")
 
     def test_other_types_are_refused(self):
         with pytest.raises(TypeError):
@@ -163,7 +170,8 @@ class TestTable:
             status = server.status()
             assert status.tables["queue"].items == 4
             assert status.tables["queue"].when_full == "wait"
-            assert 6 * 4000 <= status.memory.queued <= 7 * 4300
+            # A tenth of the limit may wait, and what one message brings beside it.
+            assert 4000 <= status.memory.queued <= 7 * 4300
             seen = numbers(client, "queue", 10)
             writer.flush()
         assert seen == list(range(10))
