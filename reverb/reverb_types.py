@@ -102,7 +102,8 @@ class MemoryStatus:
       tables: Referred to by items of tables.
       queued: Of items that wait to be inserted.
       streams: Held by insert streams for later items, and messages that are not complete.
-      other: What samplers, writers in the server's process and checkpoints still hold.
+      other: What samplers, writers in the server's process (until the object is deleted) and
+        checkpoints still hold.
     """
 
     total: int

@@ -68,9 +68,9 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
     def create_item(self, table: str, priority: float, trajectory: Any) -> None:
         """Queues an item for a table; it is sent in the background.
 
-        The item is confirmed once `flush` or `end_episode` has returned. Blocks only for
-        back-pressure, while tens of megabytes are in transit to tables that accept them; never for
-        a rate limiter.
+        The item is confirmed once `flush` or `end_episode` has returned. Blocks for back-pressure,
+        while tens of megabytes are in transit to tables that accept them; never for a rate limiter,
+        unless the writer has `max_pending_bytes` and as many are not confirmed.
 
         Args:
           table: Name of the table.

@@ -24,7 +24,8 @@ _WRITER = """
     print("ready")
     sys.stdin.readline()
     end, step = time.monotonic() + seconds, 0
-    with client.trajectory_writer(1) as trajectory:
+    # Without a limit, a writer whose server is slow for 20 ms is not slowed down.
+    with client.trajectory_writer(1, max_pending_bytes="64MiB") as trajectory:
         while time.monotonic() < end:
             trajectory.append({"data": data, "step": np.int64(step), "writer": np.int64(writer)})
             history = trajectory.history
