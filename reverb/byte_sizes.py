@@ -39,7 +39,7 @@ def parse_byte_size(argument: str, value: Any) -> int | None:
             f"{argument} of a table cannot be a share; give bytes, or {argument}={value!r} of the "
             "Server"
         )
-    return _parse(argument, value, 'or a size such as "12GiB"')
+    return _parse(argument, value, 'a number of bytes or a size such as "12GiB"')
 
 
 def parse_byte_size_or_share(argument: str, value: Any) -> int | None:
@@ -54,7 +54,8 @@ def parse_byte_size_or_share(argument: str, value: Any) -> int | None:
     """
     share = _SHARE.fullmatch(value.strip()) if isinstance(value, str) else None
     if share is None:
-        return _parse(argument, value, 'a size such as "12GiB" or a share such as "80%"')
+        forms = 'a number of bytes, a size such as "12GiB" or a share such as "80%"'
+        return _parse(argument, value, forms)
     percent = float(share[1])
     if not 0 < percent <= 100:
         raise InvalidArgumentError(f"{argument} must be above 0% and at most 100%, got {value!r}")
@@ -74,10 +75,7 @@ def _parse(argument: str, value: Any, forms: str) -> int | None:
         return _checked(argument, operator.index(value), value)
     match = _SIZE.fullmatch(value.strip())
     if match is None or match[2] not in _UNITS:
-        comma = "" if forms.startswith("or") else ","
-        raise InvalidArgumentError(
-            f'{argument} must be a number of bytes{comma} {forms}, got "{value}"'
-        )
+        raise InvalidArgumentError(f'{argument} must be {forms}, got "{value}"')
     return _checked(argument, int(float(match[1]) * _UNITS[match[2]]), value)
 
 

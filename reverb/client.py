@@ -3,9 +3,8 @@
 
 import functools
 import operator
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import tree
@@ -19,17 +18,9 @@ from reverb.reverb_types import CheckpointStatus, ServerStatus, TableInfo
 from reverb.sequence_writer import SequenceWriter, make_sequence_writer
 from reverb.structured_writer import Config, StructuredWriter
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
-from reverb.writer import Writer
+from reverb.writer import Writer, with_pending_limit
 
 __all__ = ["Client", "Writer"]
-
-_W = TypeVar(
-    "_W",
-    native.Writer,
-    native.TrajectoryWriter,
-    native.BatchedTrajectoryWriter,
-    native.StructuredWriter,
-)
 
 # A client waits for a server that has not started, because programs start in any order. The wait is
 # bounded, because otherwise a mistyped address would look like a hang.
@@ -205,7 +196,7 @@ class Client:
         writer = self._client.writer(
             max_sequence_length, chunk_length, bool(delta_encoded), max_in_flight_items
         )
-        return Writer(_limited(writer, max_pending_bytes))
+        return Writer(with_pending_limit(writer, max_pending_bytes))
 
     def trajectory_writer(
         self,
@@ -228,8 +219,8 @@ class Client:
           max_pending_bytes: What may be unconfirmed, in bytes or as a size such as "1GiB". At the
             limit, calls that create an item wait for confirmations, whatever the rate limiter does;
             a wait of more than 10 s is logged with its reason. A program that inserts and samples
-            in one thread may then wait for itself. `None`: no limit; only a writer that is faster
-            than its connection is slowed down.
+            in one thread may then wait for itself. `None`: no limit; a writer that is faster than
+            its server is slowed down, but does not wait for a rate limiter.
 
         Raises:
           InvalidArgumentError: If a number is below 1.
@@ -239,7 +230,7 @@ class Client:
         refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
         max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
         writer = self._client.trajectory_writer(refs, bool(validate_items), None)
-        return TrajectoryWriter(_limited(writer, max_pending_bytes))
+        return TrajectoryWriter(with_pending_limit(writer, max_pending_bytes))
 
     def batched_trajectory_writer(
         self,
@@ -266,7 +257,7 @@ class Client:
         refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
         max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
         writer = self._client.trajectory_writer(refs, bool(validate_items), batch_size)
-        return BatchedTrajectoryWriter(_limited(writer, max_pending_bytes), batch_size)
+        return BatchedTrajectoryWriter(with_pending_limit(writer, max_pending_bytes), batch_size)
 
     def sequence_writer(
         self,
@@ -331,7 +322,7 @@ class Client:
             raise InvalidArgumentError("At least one config must be provided.")
         max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
         writer = self._client.structured_writer([config.SerializeToString() for config in configs])
-        return StructuredWriter(_limited(writer, max_pending_bytes))
+        return StructuredWriter(with_pending_limit(writer, max_pending_bytes))
 
     def sample(
         self,
@@ -619,13 +610,6 @@ class Client:
 
     def __repr__(self) -> str:
         return f"Client, server_address={self._server_address}"
-
-
-def _limited(writer: _W, max_pending_bytes: int | None) -> _W:
-    """Sets the limit of unconfirmed bytes of a native writer, and returns the writer."""
-    if max_pending_bytes is not None:
-        writer.limit_pending(min(max_pending_bytes, sys.maxsize))
-    return writer
 
 
 def _unflatten_as(table: str, signature: Any, columns: list[Any]) -> Any:

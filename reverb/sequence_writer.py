@@ -10,6 +10,7 @@ import tree
 from reverb.arguments import check_at_least_one, check_not_negative, clamped_timeout_ms
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
+from reverb.writer import with_pending_limit
 
 __all__ = ["SequenceWriter"]
 
@@ -225,9 +226,7 @@ def make_sequence_writer(
         writer = client.episode_writer(
             names, batch_size, max_sequence_length, bool(drop_long_episodes)
         )
-        if max_pending_bytes is not None:
-            writer.limit_pending(max_pending_bytes)
-        return SequenceWriter(writer, batch_size)
+        return SequenceWriter(with_pending_limit(writer, max_pending_bytes), batch_size)
     sequence_length = check_at_least_one("sequence_length", sequence_length)
     if max_sequence_length is not None or drop_long_episodes:
         raise InvalidArgumentError(
@@ -235,6 +234,4 @@ def make_sequence_writer(
             f"are episodes, got sequence_length={sequence_length}"
         )
     writer = client.sequence_writer(names, batch_size, sequence_length, stride_length)
-    if max_pending_bytes is not None:
-        writer.limit_pending(max_pending_bytes)
-    return SequenceWriter(writer, batch_size)
+    return SequenceWriter(with_pending_limit(writer, max_pending_bytes), batch_size)

@@ -2,7 +2,8 @@
 """The legacy writer: an item is the last few steps, with the same length in all columns."""
 
 import logging
-from typing import Any
+import sys
+from typing import Any, TypeVar
 
 import numpy as np
 import tree
@@ -14,6 +15,15 @@ from reverb.errors import FailedPreconditionError, InvalidArgumentError
 __all__ = ["Writer"]
 
 _logger = logging.getLogger("reverb")
+
+_W = TypeVar(
+    "_W",
+    native.Writer,
+    native.TrajectoryWriter,
+    native.BatchedTrajectoryWriter,
+    native.SequenceWriter,
+    native.StructuredWriter,
+)
 
 
 class Writer:
@@ -143,3 +153,10 @@ class Writer:
     def _check_open(self, method: str) -> None:
         if self._closed:
             raise FailedPreconditionError(f"{method} was called on a closed writer")
+
+
+def with_pending_limit(writer: _W, max_pending_bytes: int | None) -> _W:
+    """Sets the limit of unconfirmed bytes of a native writer, and returns the writer."""
+    if max_pending_bytes is not None:
+        writer.limit_pending(min(max_pending_bytes, sys.maxsize))
+    return writer

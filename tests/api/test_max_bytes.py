@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits of memory: of a table, of a server, of a writer; and what `status` tells about them."""
 
+import re
 import threading
 import time
 
+import grpc
 import numpy as np
 import pytest
 
 import reverb
 from reverb import byte_sizes, testing
 from reverb.core import native
-from reverb.errors import DeadlineExceededError, InvalidArgumentError
+from reverb.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
 from support.hosts import on_both_hosts
 from support.waiting import wait_until as until
+from support.wire import messages
+from support.wire.messages import insert, item
+from support.wire.wire_client import WireClient
 
 KIB = 2**10
 MIB = 2**20
@@ -70,6 +75,15 @@ class TestSizes:
         server = reverb.Server([testing.table()], max_bytes="80%")
         assert server.status().memory.limit == int(memory * 80 / 100)
         server.stop()
+
+    def test_a_share_of_what_the_system_does_not_tell(self, monkeypatch):
+        monkeypatch.setattr(native, "process_memory", lambda: None)
+        with pytest.raises(FailedPreconditionError) as error:
+            reverb.Server([testing.table()], max_bytes="80%")
+        assert str(error.value) == (
+            "max_bytes='80%' cannot be used here: this system does not tell how much memory the "
+            "process may use. Give a number of bytes."
+        )
 
     @pytest.mark.parametrize(
         ("value", "text"),
@@ -266,6 +280,26 @@ class TestServer:
         thread.join(20)
         assert done.is_set()
         assert seen == list(range(300))
+
+    def test_a_new_stream_is_refused_while_nothing_is_left(self, serve):
+        # What comes over the network is not read while it does not fit; a step of this process is.
+        server, client = serve("localhost", reverb.Table.queue("queue", 10**6), max_bytes=16 * MIB)
+        while server.status().memory.total < 0.92 * 16 * MIB:
+            client.insert(noise(100_000), {"queue": 1.0})
+        client.insert(noise(3 * MIB), {"queue": 1.0})
+        assert server.status().memory.total > 16 * MIB
+        with WireClient(f"127.0.0.1:{server.port}") as wire:
+            code, text = wire.insert_stream().status()
+            assert code == grpc.StatusCode.UNAVAILABLE
+            assert re.match(
+                r"A new insert stream is refused: the memory of the server is used up "
+                r"\(1[78],\d{3},\d{3} of 16,777,216 bytes, max_bytes\)\. Sample from",
+                text,
+            ), text
+            assert len(list(client.sample("queue", 100))) == 100
+            stream = wire.insert_stream()
+            stream.send(insert([messages.numbers(1)], [item(1, "queue", (1, 0, 3, 0))]))
+            stream.confirmed(1)
 
     def test_the_numbers_add_up(self, serve):
         server, client = serve("127.1", testing.table(), testing.table("other"))

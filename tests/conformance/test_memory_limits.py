@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import reverb
+from reverb.errors import UnimplementedError
 from support.package_workers import Worker
 from support.waiting import Background, wait_until
 
@@ -67,4 +68,17 @@ def test_the_peer_loads_a_table_with_a_limit_of_memory(
         "start_server", tables=[{"name": "table"}], checkpoints={"path": str(tmp_path)}
     )
     assert client.call("server_info", address=f"localhost:{port}") == before
+    peer.call("stop_server")
+
+
+@pytest.mark.conformance
+def test_the_peer_does_not_tell_its_status(worker_of: WorkerOf) -> None:
+    peer = worker_of("peer", "server")
+    port = peer.call("start_server", tables=[{"name": "table"}])
+    with pytest.raises(UnimplementedError) as error:
+        reverb.Client(f"localhost:{port}").status()
+    assert str(error.value) == (
+        f"The server at localhost:{port} does not tell its status: it is a server of dm-reverb, or "
+        "of an older release of this package."
+    )
     peer.call("stop_server")

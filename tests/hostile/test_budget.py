@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import reverb
+from reverb.core import protos
 from support.programs import Program, resident_bytes
 from support.waiting import wait_until
 from support.wire import messages
@@ -87,10 +88,11 @@ def test_streams_that_only_send_chunks_are_ended_and_tables_keep_their_items(ser
             assert "the memory of the server is used up" in text
 
 
-def test_many_streams_with_a_part_of_a_message_each(served):
+@pytest.mark.parametrize("call", ["InsertStream", "MutatePriorities"])
+def test_many_calls_with_a_part_of_a_message_each(served, call):
     with Http2(served.port) as attacker:
         for _ in range(500):
-            stream = attacker.open("InsertStream")
+            stream = attacker.open(call)
             attacker.send_part(stream, bytes(MIB))
             served.check_memory()
         attacker.ping()
@@ -100,15 +102,20 @@ def test_many_streams_with_a_part_of_a_message_each(served):
     wait_until(lambda: served.client.status().memory.streams == 0)
 
 
-def test_many_calls_with_a_part_of_a_large_message_each(served):
+def test_a_large_message_beside_parts_of_many_others_gets_the_reason(served):
+    update = protos.MutatePrioritiesRequest(table="table")
+    update.updates.extend(protos.KeyWithPriority(key=key, priority=1) for key in range(10**5))
     with Http2(served.port) as attacker:
-        for _ in range(500):
-            stream = attacker.open("MutatePriorities")
-            attacker.send_part(stream, bytes(MIB))
-            served.check_memory()
+        for _ in range(100):
+            attacker.send_part(attacker.open("MutatePriorities"), bytes(MIB))
         attacker.ping()
-        served.check_others()
-    wait_until(lambda: served.client.status().memory.streams == 0)
+        with WireClient(served.address) as wire, pytest.raises(grpc.RpcError) as error:
+            wire.unary("MutatePriorities", update)
+        assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert (
+            "A large message is refused: messages that have not arrived yet take more than 12 % "
+            "of the memory of the server (268,435,456 bytes, max_bytes)."
+        ) in error.value.details()
 
 
 def test_a_length_of_four_gigabytes_takes_no_memory(served):

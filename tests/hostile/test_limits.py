@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one peer may take: who exceeds a limit gets its name, and everybody else goes on."""
 
+import math
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -171,6 +172,13 @@ class TestConnections:
         ({"stream_bytes": 0}, r"Limits\.stream_bytes must be at least 1, got 0"),
         ({"connections": -5}, r"Limits\.connections must be at least 1, got -5"),
         ({"stream_bytes": 2**64}, r"Limits\.stream_bytes must be at most \d+, got"),
+        *(
+            (
+                {"unread_timeout_s": timeout},
+                rf"Limits\.unread_timeout_s must be above 0 and at most \d+, got {timeout}",
+            )
+            for timeout in (0, -1, math.inf, math.nan)
+        ),
     ],
 )
 def test_a_limit_out_of_its_range_is_refused(limits, text):

@@ -2,14 +2,12 @@
 """A server with a budget under load: it stays within, and nothing that was confirmed is lost."""
 
 import collections
-import pathlib
-import re
 
 import numpy as np
 import pytest
 
 import reverb
-from support.programs import Program, run
+from support.programs import Program, peak_bytes, run
 
 MIB = 2**20
 
@@ -17,15 +15,16 @@ _WRITER = """
     import sys, time
     import numpy as np
     import reverb
+    from support.programs import peak_bytes
     client = reverb.Client(sys.argv[1])
     writer, seconds = int(sys.argv[2]), float(sys.argv[3])
     rng = np.random.default_rng(writer)
     data = rng.integers(0, 256, int(sys.argv[4]), dtype=np.uint8)
+    idle = peak_bytes()
     print("ready")
     sys.stdin.readline()
     end, step = time.monotonic() + seconds, 0
-    # Without a limit, a writer whose server is slow for 20 ms is not slowed down.
-    with client.trajectory_writer(1, max_pending_bytes="64MiB") as trajectory:
+    with client.trajectory_writer(1) as trajectory:
         while time.monotonic() < end:
             trajectory.append({"data": data, "step": np.int64(step), "writer": np.int64(writer)})
             history = trajectory.history
@@ -33,7 +32,7 @@ _WRITER = """
             trajectory.create_item("table", 1.0, columns)
             step += 1
         trajectory.flush()
-    print(step)
+    print(step, peak_bytes() - idle)
 """
 
 _SERVER = """
@@ -44,12 +43,6 @@ _SERVER = """
     print(server.port)
     server.wait()
 """
-
-
-def peak_bytes(pid):
-    """Returns the most memory that a process has held so far."""
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    return int(re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[1]) * 1024
 
 
 def flood(budget, writers, seconds, item_bytes):
@@ -67,12 +60,14 @@ def flood(budget, writers, seconds, item_bytes):
                 assert program.line() == "ready"
             for program in programs:
                 program.tell()
-            confirmed = [int(program.line(seconds + 60)) for program in programs]
+            told = [program.line(seconds + 60).split() for program in programs]
             for program in programs:
                 assert (program.ended(), program.errors) == (0, "")
         finally:
             for program in programs:
                 program.__exit__()
+        confirmed = [int(count) for count, _ in told]
+        most = max(int(peak) for _, peak in told)
         info = client.server_info()["table"]
         present = collections.defaultdict(list)
         for sample in client.scan("table"):
@@ -81,6 +76,7 @@ def flood(budget, writers, seconds, item_bytes):
         used = peak_bytes(server.pid) - idle
         status = client.status()
     print(f"{sum(confirmed)} items, peak {used / MIB:.0f} MiB over idle, told {status.memory}")
+    print(f"peak of a writer {most / MIB:.0f} MiB over idle")
     assert info.rate_limiter_info.insert_stats.completed == sum(confirmed) + 1
     for writer, count in enumerate(confirmed):
         # The oldest are removed first: of each writer the last ones are there, without a gap.
@@ -88,6 +84,7 @@ def flood(budget, writers, seconds, item_bytes):
         assert steps == list(range(count - len(steps), count))
         assert steps
     assert used <= 1.25 * budget
+    assert most <= 512 * MIB
     assert info.current_size * item_bytes > 0.7 * budget
 
 

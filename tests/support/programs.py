@@ -148,6 +148,12 @@ def resident_bytes(pid: int | str = "self") -> int:
     return int(re.search(r"^RssAnon:\s+(\d+) kB$", status, re.MULTILINE)[1]) * 1024
 
 
+def peak_bytes(pid: int | str = "self") -> int:
+    """Returns the most memory that a process has held so far."""
+    status = (_PROC / str(pid) / "status").read_text()
+    return int(re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[1]) * 1024
+
+
 def open_files(pid: int | str = "self") -> int:
     """Returns how many file descriptors a process has open."""
     return len(list((_PROC / str(pid) / "fd").iterdir()))

@@ -213,7 +213,9 @@ impl TableAccount {
         let of_guests: u64 = self.guests.values().map(|guest| guest.bytes).sum();
         let owned = self.bytes() - of_guests;
         server.add(owned as i64);
-        self.id.owner().server.store(server.0.0, Release);
+        if !self.id.is_none() {
+            self.id.owner().server.store(server.0.0, Release);
+        }
         self.server.add(-(owned as i64));
         self.server = server.clone();
     }

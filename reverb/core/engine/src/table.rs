@@ -88,10 +88,6 @@ struct Shared {
 }
 
 impl Shared {
-    fn has_insert_room(&self, inserts: usize, bytes: u64) -> bool {
-        self.queues.queued_inserts() < inserts && self.queues.queued_bytes() < bytes
-    }
-
     /// The state of the table, with these settings.
     fn info(&self, config: TableConfig) -> TableInfo {
         let Self { state, queues, clock, .. } = self;
@@ -209,7 +205,8 @@ impl Table {
     }
 
     fn has_insert_room(&self, shared: &Shared) -> bool {
-        shared.has_insert_room(self.insert_room, self.insert_room_bytes.load(Ordering::Relaxed))
+        shared.queues.queued_inserts() < self.insert_room
+            && shared.queues.queued_bytes() < self.insert_room_bytes.load(Ordering::Relaxed)
     }
 
     /// Deletes items that the remover selects, up to `max_items` or until they took `bytes`.

@@ -69,7 +69,7 @@ impl ItemQueue {
         self.send_queue.limit_pending(max_pending_bytes);
     }
 
-    /// Waits while many bytes are unconfirmed and confirmations arrive. Returns without delay if
+    /// Waits while many bytes are unconfirmed and confirmations arrive. Returns after a while if
     /// the table accepts no items at the moment, unless there is a limit of unconfirmed bytes. A
     /// long wait for that is logged.
     pub async fn throttle(&self) -> Result<()> {

@@ -27,9 +27,12 @@ const GATHER_TIME: Duration = Duration::from_millis(1);
 /// A writer that is faster than its connection is slowed down when this many bytes are unconfirmed.
 /// More memory, filled and drained only once, costs more than sending it.
 const MAX_WAITING_BYTES: usize = 32 * 1024 * 1024;
-/// Without a confirmation for this long, the writer is not slowed down: the rate limiter may be
-/// closed, and then the program decides when to wait.
-const STALLED_AFTER: Duration = Duration::from_millis(20);
+/// Without a confirmation for this long, the writer goes on: the rate limiter may be closed, and
+/// then the program decides when to wait.
+const MIN_PATIENCE: Duration = Duration::from_millis(20);
+/// It waits again, and longer, when twice as many bytes are unconfirmed. So a server that is slow
+/// is waited for; a program that writes a gigabyte behind a closed limiter waits 10 s in all.
+const PATIENCE_PER_MIB: Duration = Duration::from_millis(5);
 /// Number of unconfirmed items at which a warning is logged; it doubles with each warning.
 const WARN_PENDING_ITEMS: usize = 100_000;
 
@@ -44,8 +47,8 @@ pub(crate) struct SendQueue {
     /// Notified when items are confirmed, when the stream is lost, and when the writer fails or is
     /// closed.
     progress: watch::Sender<()>,
-    /// Whether the caller has to wait: more than `MAX_WAITING_BYTES` are unconfirmed while
-    /// confirmations arrive, or as many as `max_pending_bytes`.
+    /// Whether the caller has to wait: more bytes are unconfirmed than `State::waits_above`, or as
+    /// many as `max_pending_bytes`.
     over_limit: AtomicBool,
     /// What may be unconfirmed, whether confirmations arrive or not.
     max_pending_bytes: AtomicUsize,
@@ -65,8 +68,9 @@ struct State {
     sent: u64,
     /// Bytes of all unconfirmed items.
     waiting_bytes: usize,
-    /// Whether no confirmation arrived within `STALLED_AFTER`.
-    stalled: bool,
+    /// With more unconfirmed bytes, the caller waits: `MAX_WAITING_BYTES`, or twice of what there
+    /// was when a wait was in vain.
+    waits_above: usize,
     task: Task,
     /// Number of callers that wait for confirmations. While there are any, items are not gathered.
     flushing: usize,
@@ -112,6 +116,7 @@ impl SendQueue {
         let queue = Arc::new(Self {
             state: Mutex::new(State {
                 warn_at: WARN_PENDING_ITEMS,
+                waits_above: MAX_WAITING_BYTES,
                 address: session.address().to_owned(),
                 ..State::default()
             }),
@@ -144,9 +149,7 @@ impl SendQueue {
         let before = state.queue.len();
         state.waiting_bytes += items.iter().map(|(_, bytes)| bytes).sum::<usize>();
         state.queue.extend(items);
-        if (state.waiting_bytes > MAX_WAITING_BYTES && !state.stalled)
-            || self.is_at_max_pending(&state)
-        {
+        if state.waiting_bytes > state.waits_above || self.is_at_max_pending(&state) {
             self.over_limit.store(true, Ordering::Relaxed);
         }
         state.warn_if_many();
@@ -177,22 +180,25 @@ impl SendQueue {
         state.waiting_bytes >= self.max_pending_bytes.load(Ordering::Relaxed)
     }
 
-    /// Waits while many bytes are unconfirmed and confirmations arrive. Returns without delay if
+    /// Waits while many bytes are unconfirmed and confirmations arrive. Returns after a while if
     /// the table accepts no items at the moment, unless `max_pending_bytes` are unconfirmed.
     pub(crate) async fn throttle(&self) -> Result<()> {
         let mut progress = self.progress.subscribe();
+        let mut in_vain = false;
         loop {
             progress.borrow_and_update();
-            let is_at_max_pending = {
-                let state = self.state.lock();
+            let (is_at_max_pending, patience) = {
+                let mut state = self.state.lock();
                 state.check()?;
                 let is_at_max_pending = self.is_at_max_pending(&state);
-                let is_fast = state.waiting_bytes > MAX_WAITING_BYTES / 2 && !state.stalled;
-                if !is_at_max_pending && !is_fast {
+                if in_vain {
+                    state.waits_above = state.waiting_bytes.max(MAX_WAITING_BYTES) * 2;
+                }
+                if !is_at_max_pending && (in_vain || state.waiting_bytes <= MAX_WAITING_BYTES / 2) {
                     self.over_limit.store(false, Ordering::Relaxed);
                     return Ok(());
                 }
-                is_at_max_pending
+                (is_at_max_pending, patience(state.waiting_bytes))
             };
             if is_at_max_pending {
                 // Items whose blocks are open would never be sent.
@@ -201,10 +207,8 @@ impl SendQueue {
                 if progress.changed().await.is_err() {
                     return Err(Error::internal("the writer's progress channel closed"));
                 }
-                continue;
-            }
-            if tokio::time::timeout(STALLED_AFTER, progress.changed()).await.is_err() {
-                self.state.lock().stalled = true;
+            } else {
+                in_vain = tokio::time::timeout(patience, progress.changed()).await.is_err();
             }
         }
     }
@@ -375,7 +379,7 @@ impl SendQueue {
             let mut state = self.state.lock();
             confirmed.extend(keys.iter().filter_map(|key| state.in_flight.remove(key)));
             state.waiting_bytes -= confirmed.iter().map(|sent| sent.bytes).sum::<usize>();
-            state.stalled = false;
+            state.waits_above = MAX_WAITING_BYTES;
         }
         drop(confirmed);
         self.progress.send_replace(());
@@ -487,6 +491,12 @@ impl State {
     }
 }
 
+/// How long a caller waits for a confirmation.
+fn patience(waiting_bytes: usize) -> Duration {
+    let excess = waiting_bytes.saturating_sub(MAX_WAITING_BYTES) >> 20;
+    MIN_PATIENCE + PATIENCE_PER_MIB * u32::try_from(excess).unwrap_or(u32::MAX).min(1024)
+}
+
 /// Counts a waiting caller in `State::flushing` until it is dropped.
 struct Flushing<'a>(&'a SendQueue);
 
@@ -503,3 +513,6 @@ impl Drop for Flushing<'_> {
         self.0.state.lock().flushing -= 1;
     }
 }
+
+#[cfg(test)]
+mod tests;

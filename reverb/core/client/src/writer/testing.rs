@@ -23,6 +23,8 @@ pub(crate) type Stored = (String, f64, Vec<Vec<u8>>);
 #[derive(Clone)]
 pub(crate) struct FakeServer {
     pub(crate) confirms: bool,
+    /// How long it takes for a message.
+    pub(crate) pause: Duration,
     /// Every stream fails with this error.
     pub(crate) refuses: Option<Error>,
     pub(crate) stored: Arc<Mutex<Vec<Stored>>>,
@@ -31,8 +33,8 @@ pub(crate) struct FakeServer {
 
 impl FakeServer {
     pub(crate) fn new(confirms: bool) -> Self {
-        let (stored, arrivals) = Default::default();
-        Self { confirms, refuses: None, stored, arrivals }
+        let (pause, stored, arrivals) = Default::default();
+        Self { confirms, pause, refuses: None, stored, arrivals }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -68,6 +70,9 @@ impl InsertSink for FakeSink {
         Box::pin(async move {
             if let Some(error) = &self.0.refuses {
                 return Err(error.clone());
+            }
+            if !self.0.pause.is_zero() {
+                tokio::time::sleep(self.0.pause).await;
             }
             let keys = batch.items.iter().map(|item| item.key).collect();
             for item in batch.items {

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use reverb_data::DType;
+use tokio::time::Instant;
+
+use super::*;
+use crate::writer::cell::CellValue;
+use crate::writer::item::ColumnRefs;
+use crate::writer::testing::FakeServer;
+use crate::writer::trajectory::TrajectoryWriter;
+
+const MIB: usize = 1024 * 1024;
+
+/// Writes items of 2 MiB, waits as callers do, and returns the most bytes that were unconfirmed.
+async fn write(server: FakeServer, total_bytes: usize) -> usize {
+    let writer = TrajectoryWriter::new(&server.client(), 1, None);
+    let column = writer.lane().lock().add_column("data", None);
+    let (bytes, shape) = (vec![0; 2 * MIB], [2 * MIB]);
+    let mut most = 0;
+    for _ in 0..total_bytes / bytes.len() {
+        let value = CellValue::Bytes { dtype: DType::UInt8, shape: &shape, bytes: &bytes };
+        let cell = {
+            let mut lane = writer.lane().lock();
+            let step = lane.history_len();
+            lane.append(&mut [(column, value)], false).unwrap();
+            lane.cell(column, step).unwrap().clone()
+        };
+        let refs = ColumnRefs { cells: &[cell], squeeze: true };
+        writer.queue().create_item("table", 1.0, &[refs]).unwrap();
+        most = most.max(writer.queue().send_queue().state.lock().waiting_bytes);
+        if writer.queue().is_over_limit() {
+            writer.queue().throttle().await.unwrap();
+        }
+    }
+    most
+}
+
+#[tokio::test(start_paused = true)]
+async fn behind_a_closed_limiter_a_writer_goes_on() {
+    let start = Instant::now();
+    let most = write(FakeServer::new(false), 300 * MIB).await;
+    assert_eq!(most, 300 * MIB);
+    // It gave up above 32, 64, 128 and 256 MiB.
+    let waited = start.elapsed();
+    assert!(waited > Duration::from_millis(1500), "{waited:?}");
+    assert!(waited < Duration::from_millis(2500), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_server_is_waited_for() {
+    // Each confirmation is of some megabytes.
+    let pause = Duration::from_millis(300);
+    let most = write(FakeServer { pause, ..FakeServer::new(true) }, 400 * MIB).await;
+    assert!(most <= 150 * MIB, "{} MiB are unconfirmed", most / MIB);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fast_server_bounds_what_is_in_transit() {
+    let most = write(FakeServer::new(true), 200 * MIB).await;
+    assert!(most <= 34 * MIB, "{} MiB are unconfirmed", most / MIB);
+}
