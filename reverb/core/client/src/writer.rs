@@ -7,7 +7,9 @@
 //! it encodes single steps (`rows`) and sends them itself.
 
 pub(crate) mod batched;
+mod block;
 pub(crate) mod cell;
+mod chunk_template;
 pub(crate) mod insertion;
 pub(crate) mod item;
 pub(crate) mod item_queue;

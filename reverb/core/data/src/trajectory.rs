@@ -349,24 +349,30 @@ impl TrajectoryBuilder {
         self.num_columns += 1;
     }
 
-    /// The trajectory.
+    /// The trajectory. The builder is empty then, and keeps its memory for the next one.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` if there is no column or no slice at all.
-    pub fn finish(mut self) -> Result<Trajectory> {
-        let chunks = match self.chunks.len() {
-            0 => return Err(Error::invalid_argument("Item trajectory must not be empty.")),
+    pub fn finish(&mut self) -> Result<Trajectory> {
+        let num_columns = std::mem::take(&mut self.num_columns);
+        self.ordinals.clear();
+        let trajectory = match self.chunks.len() {
+            0 => Err(Error::invalid_argument("Item trajectory must not be empty.")),
             1 => {
                 let chunk = self.chunks.swap_remove(0);
-                if let Some(columns) = Columns::intern(self.num_columns, &self.columns) {
-                    return Ok(Trajectory(Content::OfOneChunk(chunk, columns)));
-                }
-                Chunks::One(chunk)
+                Ok(match Columns::intern(num_columns, &self.columns) {
+                    Some(columns) => Trajectory(Content::OfOneChunk(chunk, columns)),
+                    None => Trajectory::stored(Chunks::One(chunk), num_columns, &self.columns),
+                })
             }
-            _ => Chunks::Many(self.chunks.into_boxed_slice()),
+            _ => {
+                let chunks = Chunks::Many(self.chunks.drain(..).collect());
+                Ok(Trajectory::stored(chunks, num_columns, &self.columns))
+            }
         };
-        Ok(Trajectory::stored(chunks, self.num_columns, &self.columns))
+        self.columns.clear();
+        trajectory
     }
 
     fn ordinal(&mut self, chunk: &Chunk) -> usize {

@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 use reverb_data::{Error, Result};
 
 use super::cell::{CellRef, CellValue};
-use super::item::ColumnRefs;
 use super::item_queue::ItemQueue;
 use super::lane::{ColumnOptions, Lane};
 use crate::client::Client;
@@ -101,7 +100,8 @@ impl BatchedWriter {
     pub fn select(&self, column: &BatchedColumn) -> Vec<Option<Vec<CellRef>>> {
         let select = |lane: &Lane| {
             let mut cells = Vec::new();
-            collect(lane, column, &mut cells).then_some(cells)
+            let is_complete = collect(lane, column, &mut cells);
+            is_complete.then(|| cells.into_iter().cloned().collect())
         };
         self.lanes.lock().iter().map(select).collect()
     }
@@ -171,20 +171,21 @@ impl BatchedWriter {
         selected: Option<&[bool]>,
     ) -> Result<usize> {
         let lanes = self.lanes.lock();
-        let mut cells: Vec<CellRef> = Vec::new();
-        let mut spans: Vec<(usize, usize, bool)> = Vec::with_capacity(columns.len());
-        let mut items = Vec::new();
+        let mut cells: Vec<&CellRef> = Vec::new();
+        // Where the cells of each column end.
+        let mut ends: Vec<usize> = Vec::with_capacity(columns.len());
+        let mut items = Vec::with_capacity(lanes.len());
+        let mut maker = self.queue.items_of(table);
         for (i, lane) in lanes.iter().enumerate() {
             if selected.is_some_and(|selected| !selected[i]) {
                 continue;
             }
             cells.clear();
-            spans.clear();
+            ends.clear();
             let mut complete = true;
             for column in columns {
-                let first = cells.len();
                 complete &= collect(lane, column, &mut cells);
-                spans.push((first, cells.len(), matches!(column.index, StepIndex::At(_))));
+                ends.push(cells.len());
             }
             if !complete {
                 if selected.is_some() {
@@ -196,12 +197,14 @@ impl BatchedWriter {
                 }
                 continue;
             }
-            let refs: Vec<ColumnRefs<'_>> = spans
-                .iter()
-                .map(|&(first, end, squeeze)| ColumnRefs { cells: &cells[first..end], squeeze })
-                .collect();
-            items.push(self.queue.prepare(table, priorities[i], &refs)?);
+            let begins = std::iter::once(&0).chain(&ends);
+            let refs = columns.iter().zip(begins.zip(&ends)).map(|(column, (&begin, &end))| {
+                let squeeze = matches!(column.index, StepIndex::At(_));
+                (cells[begin..end].iter().copied(), squeeze)
+            });
+            items.push(maker.make(priorities[i], refs)?);
         }
+        drop(maker);
         // All or none: otherwise the caller could not tell which items were created before an
         // error.
         let created = items.len();
@@ -242,12 +245,12 @@ fn label(lanes: &[Lane], column: usize) -> &str {
 }
 
 /// Adds the cells that an index selects; `false` if one of them does not exist.
-fn collect(lane: &Lane, column: &BatchedColumn, cells: &mut Vec<CellRef>) -> bool {
+fn collect<'a>(lane: &'a Lane, column: &BatchedColumn, cells: &mut Vec<&'a CellRef>) -> bool {
     let len = lane.history_len() as i64;
     let absolute = |at: i64| if at < 0 { at + len } else { at };
     let mut push = |step: i64| {
         let cell = u64::try_from(step).ok().and_then(|step| lane.cell(column.column, step));
-        cells.extend(cell.cloned());
+        cells.extend(cell);
         cell.is_some()
     };
     match column.index {

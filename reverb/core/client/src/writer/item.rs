@@ -49,29 +49,31 @@ pub(crate) struct PendingItem {
 }
 
 impl PendingItem {
-    /// Checks the columns and records their cells.
+    /// Checks the columns, each with whether it is squeezed, and records their cells.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` for a NaN priority, no columns, an empty column, an expired cell, cells of
     /// different dtype or shape in one column, or a squeezed column that does not have exactly one
     /// cell.
-    pub(crate) fn new(
+    pub(crate) fn new<'a, C>(
         key: u64,
         table: Arc<str>,
         priority: f64,
-        columns: &[ColumnRefs<'_>],
-    ) -> Result<Self> {
-        if columns.iter().all(|column| column.cells.is_empty()) {
+        columns: impl Iterator<Item = (C, bool)> + Clone,
+    ) -> Result<Self>
+    where
+        C: ExactSizeIterator<Item = &'a CellRef> + Clone,
+    {
+        if columns.clone().all(|(cells, _)| cells.len() == 0) {
             return Err(no_steps());
         }
         if priority.is_nan() {
             return Err(Error::invalid_argument("priority must not be NaN"));
         }
         let columns: Result<_> = columns
-            .iter()
             .enumerate()
-            .map(|(i, column)| ItemColumn::new(i, column.cells.iter(), column.squeeze))
+            .map(|(i, (cells, squeeze))| ItemColumn::new(i, cells, squeeze))
             .collect();
         Ok(Self { key, table, priority, columns: columns? })
     }
@@ -153,8 +155,11 @@ impl PendingItem {
     }
 
     /// Encodes blocks that are not encoded yet; returns the item to send.
-    pub(crate) fn resolve(&self, next_key: &mut dyn FnMut() -> u64) -> Result<NewItem> {
-        let mut builder = TrajectoryBuilder::new();
+    pub(crate) fn resolve(
+        &self,
+        builder: &mut TrajectoryBuilder,
+        next_key: &mut dyn FnMut() -> u64,
+    ) -> Result<NewItem> {
         for column in &self.columns {
             for run in &column.runs {
                 let position = usize::from(run.first.position);
@@ -173,7 +178,7 @@ impl PendingItem {
     }
 
     /// The blocks it refers to; a block may appear more than once.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = &Arc<super::cell::Block>> {
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = &Arc<super::block::Block>> {
         self.runs().map(|run| &run.first.block)
     }
 

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use reverb_data::{Error, KeyGenerator, Result, byte_size};
 use reverb_wire::generated::deepmind::reverb::priority_table_checkpoint::WhenFull;
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCallStats, TableInfo};
 use reverb_wire::generated::reverb::{StatusResponse, TableStatus};
 
+use super::cell::CellRef;
 use super::item::{ColumnRefs, PendingItem};
 use super::send_queue::SendQueue;
 use super::signatures::unknown_table;
@@ -108,27 +109,19 @@ impl ItemQueue {
         priority: f64,
         columns: &[ColumnRefs<'_>],
     ) -> Result<()> {
-        self.send_queue.push(self.prepare(table, priority, columns)?)
+        let columns = columns.iter().map(|column| (column.cells.iter(), column.squeeze));
+        let item = self.items_of(table).make(priority, columns)?;
+        self.send_queue.push(item)
     }
 
-    /// Checks an item without queueing it.
-    pub(crate) fn prepare(
-        &self,
-        table: &str,
-        priority: f64,
-        columns: &[ColumnRefs<'_>],
-    ) -> Result<PendingItem> {
-        let table = self.table_name(table);
-        let item = PendingItem::new(self.next_key(), Arc::clone(&table), priority, columns)?;
-        self.send_queue.check()?;
-        if let Some(signatures) = &self.signatures {
-            match signatures.get(&*table) {
-                None => return Err(self.unknown_table(&table, signatures)),
-                Some(Some(signature)) => item.check_signature(signature)?,
-                Some(None) => {}
-            }
+    /// Makes items of one table, without queueing them.
+    pub(crate) fn items_of(&self, table: &str) -> ItemMaker<'_> {
+        ItemMaker {
+            queue: self,
+            table: self.table_name(table),
+            usable: self.send_queue.check(),
+            keys: self.keys.lock(),
         }
-        Ok(item)
     }
 
     /// Waits until at most `max_pending` items are unconfirmed. Completes the chunks of all items
@@ -200,6 +193,44 @@ impl ItemQueue {
 
     pub(super) fn unknown_table(&self, table: &str, signatures: &Signatures) -> Error {
         unknown_table(table, self.session.address(), signatures)
+    }
+}
+
+/// Makes items of one table, with what they have in common.
+pub(crate) struct ItemMaker<'a> {
+    queue: &'a ItemQueue,
+    table: Arc<str>,
+    /// Whether the writer is open.
+    usable: Result<()>,
+    keys: MutexGuard<'a, KeyGenerator>,
+}
+
+impl ItemMaker<'_> {
+    /// Checks an item over these cells of each column; a column may be squeezed.
+    ///
+    /// # Errors
+    ///
+    /// Those of `PendingItem::new`; that the writer is closed; `TableNotFound`, and
+    /// `SignatureMismatch` for an item that does not fit its table.
+    pub(crate) fn make<'c, C>(
+        &mut self,
+        priority: f64,
+        columns: impl Iterator<Item = (C, bool)> + Clone,
+    ) -> Result<PendingItem>
+    where
+        C: ExactSizeIterator<Item = &'c CellRef> + Clone,
+    {
+        let (key, table) = (self.keys.next_key(), Arc::clone(&self.table));
+        let item = PendingItem::new(key, table, priority, columns)?;
+        self.usable.clone()?;
+        if let Some(signatures) = &self.queue.signatures {
+            match signatures.get(&*self.table) {
+                None => return Err(self.queue.unknown_table(&self.table, signatures)),
+                Some(Some(signature)) => item.check_signature(signature)?,
+                Some(None) => {}
+            }
+        }
+        Ok(item)
     }
 }
 

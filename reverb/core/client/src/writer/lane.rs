@@ -10,7 +10,8 @@ use std::sync::atomic::AtomicBool;
 use reverb_data::{DType, Error, KeyGenerator, Result};
 use smallvec::SmallVec;
 
-use super::cell::{Block, CellRef, CellSpec, CellValue};
+use super::block::{Block, BlockColumns};
+use super::cell::{CellRef, CellSpec, CellValue};
 
 /// Columns with cells up to this size share one block: the overhead of separate chunks would exceed
 /// the data.
@@ -35,6 +36,8 @@ struct Column {
     options: ColumnOptions,
     spec: Option<Arc<CellSpec>>,
     referenced: Arc<AtomicBool>,
+    /// What its own blocks have in common.
+    own: Option<Arc<BlockColumns>>,
     /// The last values, each with its step of the history.
     history: VecDeque<(u64, CellRef)>,
     next_block: NextBlock,
@@ -53,6 +56,8 @@ enum NextBlock {
 #[derive(Debug, Default)]
 struct Group {
     members: Vec<usize>,
+    /// What its blocks have in common; made for the first block of these members.
+    columns: Option<Arc<BlockColumns>>,
     block: Option<Arc<Block>>,
     /// Steps in the block, of the longest column.
     len: usize,
@@ -109,6 +114,7 @@ impl Lane {
             options: options.unwrap_or(self.defaults),
             spec: None,
             referenced: Arc::default(),
+            own: None,
             history: VecDeque::new(),
             next_block: NextBlock::Own(None),
         });
@@ -223,6 +229,7 @@ impl Lane {
         self.columns[column].spec = Some(Arc::new(spec));
         if grouped {
             self.group.end_block();
+            self.group.columns = None;
             self.columns[column].next_block = NextBlock::Group(self.group.members.len());
             self.group.members.push(column);
             self.group.bytes_per_step += bytes;
@@ -260,12 +267,15 @@ impl Lane {
         };
         loop {
             let (block, len) = current.get_or_insert_with(|| {
-                let member = (Arc::clone(spec), Arc::clone(&column.referenced));
-                (Block::new([member], episode_id, gated, false), 0)
+                let columns = column.own.get_or_insert_with(|| {
+                    let member = (Arc::clone(spec), Arc::clone(&column.referenced));
+                    BlockColumns::new([member], false)
+                });
+                (Block::new(columns, episode_id, gated), 0)
             });
             let mut index = 0;
             // The send task may have frozen the block meanwhile; then a new one is started.
-            if !block.append(step, std::iter::once((0, &mut *value)), |_, i| index = i) {
+            if !block.append(step, &mut [(0, &mut *value)], |_, i| index = i) {
                 *current = None;
                 continue;
             }
@@ -284,28 +294,28 @@ impl Lane {
     fn store_group(&mut self, cells: &mut [(usize, CellValue<'_>)], step: i32, at: u64) {
         let Self { columns, group, .. } = self;
         let limit = auto_length(self.defaults.num_keep_alive_refs, group.bytes_per_step);
+        let mut members: SmallVec<[(usize, &mut CellValue<'_>); 8]> = cells
+            .iter_mut()
+            .filter_map(|(column, value)| match columns[*column].next_block {
+                NextBlock::Group(position) => Some((position, value)),
+                NextBlock::Own(_) => None,
+            })
+            .collect();
         loop {
-            let block = Arc::clone(group.block.get_or_insert_with(|| {
-                let members = group.members.iter().map(|&member| {
-                    let column = &columns[member];
-                    let spec = column.spec.as_ref().expect("members have a spec");
-                    (Arc::clone(spec), Arc::clone(&column.referenced))
+            let Group { members: all, columns: shared, block, .. } = &mut *group;
+            let block = Arc::clone(block.get_or_insert_with(|| {
+                let shared = shared.get_or_insert_with(|| {
+                    let member = |&member: &usize| {
+                        let column = &columns[member];
+                        let spec = column.spec.as_ref().expect("members have a spec");
+                        (Arc::clone(spec), Arc::clone(&column.referenced))
+                    };
+                    BlockColumns::new(all.iter().map(member), false)
                 });
-                Block::new(members, self.episode_id, false, false)
+                Block::new(shared, self.episode_id, false)
             }));
-            let positions: SmallVec<[Option<usize>; 8]> = cells
-                .iter()
-                .map(|(column, _)| match columns[*column].next_block {
-                    NextBlock::Group(position) => Some(position),
-                    NextBlock::Own(_) => None,
-                })
-                .collect();
-            let members = cells
-                .iter_mut()
-                .zip(&positions)
-                .filter_map(|((_, value), position)| Some(((*position)?, value)));
             let mut longest = 0;
-            let appended = block.append(step, members, |position, index| {
+            let appended = block.append(step, &mut members, |position, index| {
                 longest = longest.max(index as usize + 1);
                 let cell = CellRef { block: Arc::clone(&block), position: position as u16, index };
                 columns[group.members[position]].remember(at, cell);
@@ -351,6 +361,7 @@ impl Lane {
     fn leave_group(&mut self, column: usize) {
         let NextBlock::Group(position) = self.columns[column].next_block else { return };
         self.group.end_block();
+        self.group.columns = None;
         self.group.members.remove(position);
         self.columns[column].next_block = NextBlock::Own(None);
         self.group.bytes_per_step = 0;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use reverb_data::{DType, Error, KeyGenerator, Result};
 
-use super::cell::{Block, CellRef, CellSpec, CellValue};
+use super::block::{Block, BlockColumn, BlockColumns};
+use super::cell::{CellRef, CellSpec, CellValue};
 use super::item::ColumnRefs;
 use super::item_queue::ItemQueue;
 use super::signatures::check_steps;
@@ -129,15 +130,15 @@ impl LegacyWriter {
         let (step, episode_id) = (state.steps, state.episode_id);
         let (block, len) = state.block.get_or_insert_with(|| {
             let specs = cells.iter().map(|cell| (Arc::new(cell.spec()), Arc::default()));
-            let block = Block::new(specs, episode_id, true, options.delta_encoded);
-            block.columns().iter().for_each(|column| {
-                column.referenced.store(true, std::sync::atomic::Ordering::Relaxed);
-            });
+            let columns = BlockColumns::new(specs, options.delta_encoded);
+            let block = Block::new(&columns, episode_id, true);
+            block.columns().iter().for_each(BlockColumn::mark_referenced);
             (block, 0)
         });
         let block = Arc::clone(block);
         let mut refs = Vec::with_capacity(cells.len());
-        let appended = block.append(step, cells.iter_mut().enumerate(), |position, index| {
+        let mut cells: Vec<(usize, &mut CellValue<'_>)> = cells.iter_mut().enumerate().collect();
+        let appended = block.append(step, &mut cells, |position, index| {
             refs.push(CellRef { block: Arc::clone(&block), position: position as u16, index });
         });
         if !appended {

@@ -2,12 +2,10 @@
 //! Encodes single steps as chunks, one each, and what refers to them.
 
 use reverb_data::codec::{is_never_compressed, put_string_tensor, put_tensor};
-use reverb_data::{
-    Chunk, ChunkLayout, Result, SequenceRange, Shape, Trajectory, TrajectoryBuilder,
-};
-use smallvec::SmallVec;
+use reverb_data::{Chunk, Result, SequenceRange, Shape, Trajectory, TrajectoryBuilder};
 
 use super::cell::CellValue;
+use super::chunk_template::ChunkTemplate;
 use super::item::no_steps;
 
 /// Encodes the rows of columns `[B, ...]`.
@@ -17,16 +15,14 @@ use super::item::no_steps;
 pub(super) struct RowEncoder<'a> {
     columns: &'a [CellValue<'a>],
     num_rows: usize,
-    payload: Vec<u8>,
-    /// Where the columns are in `payload`, if it is the template.
-    places: Option<SmallVec<[std::ops::Range<usize>; 8]>>,
+    template: Option<ChunkTemplate>,
     trajectory: Option<Trajectory>,
 }
 
 impl<'a> RowEncoder<'a> {
     /// An encoder of `num_rows` rows; the first dimension of all columns has that size.
     pub(super) fn new(columns: &'a [CellValue<'a>], num_rows: usize) -> Self {
-        Self { columns, num_rows, payload: Vec::new(), places: None, trajectory: None }
+        Self { columns, num_rows, template: None, trajectory: None }
     }
 
     /// The trajectory of one row: every column, with one step.
@@ -40,48 +36,41 @@ impl<'a> RowEncoder<'a> {
         key: u64,
         range: SequenceRange,
     ) -> Result<Trajectory> {
-        match &self.places {
-            Some(places) => {
-                for (column, place) in self.columns.iter().zip(places) {
-                    let CellValue::Bytes { bytes, .. } = column else {
-                        unreachable!("strings have no layout")
-                    };
-                    let len = place.len();
-                    self.payload[place.clone()].copy_from_slice(&bytes[row * len..(row + 1) * len]);
-                }
+        let columns = self.columns;
+        let mut plain = Vec::new();
+        let payload = if let Some(template) = &mut self.template {
+            template.fill(|column, out| {
+                let CellValue::Bytes { bytes, .. } = &columns[column] else {
+                    unreachable!("strings have no layout")
+                };
+                let len = out.len();
+                out.copy_from_slice(&bytes[row * len..(row + 1) * len]);
+            })
+        } else {
+            for column in columns {
+                put_step(&mut plain, &column.row(row, self.num_rows));
             }
-            None => self.put_row(row),
-        }
-        let chunk = Chunk::from_payload(key, range, false, &self.payload);
+            &plain
+        };
+        let chunk = Chunk::from_payload(key, range, false, payload);
         if let Some(trajectory) = &self.trajectory {
             return Ok(trajectory.with_chunk(chunk));
         }
-        if self.num_rows > 1 {
-            self.places = self.find_places(&chunk);
+        if self.num_rows > 1 && self.are_stored_raw() {
+            self.template = ChunkTemplate::new(&chunk, columns.len(), 1);
         }
-        let trajectory = all_columns(&chunk, self.columns.len())?;
+        let trajectory = all_columns(&chunk, columns.len())?;
         self.trajectory = Some(trajectory.clone());
         Ok(trajectory)
     }
 
-    fn put_row(&mut self, row: usize) {
-        self.payload.clear();
-        for column in self.columns {
-            put_step(&mut self.payload, &column.row(row, self.num_rows));
-        }
-    }
-
-    /// Where the columns are in the chunks of all rows, if that is the same for all.
-    fn find_places(&self, chunk: &Chunk) -> Option<SmallVec<[std::ops::Range<usize>; 8]>> {
+    /// Whether the bytes of every row are stored as they are.
+    fn are_stored_raw(&self) -> bool {
         let row_bytes = |column: &CellValue<'_>| match column {
             CellValue::Bytes { bytes, .. } => bytes.len() / self.num_rows,
             CellValue::Strings { .. } => usize::MAX,
         };
-        if !self.columns.iter().all(|column| is_never_compressed(row_bytes(column))) {
-            return None;
-        }
-        let layout = ChunkLayout::new(chunk)?;
-        (0..self.columns.len()).map(|tensor| layout.rows(tensor, 0, 1)).collect()
+        self.columns.iter().all(|column| is_never_compressed(row_bytes(column)))
     }
 }
 

@@ -6,11 +6,12 @@
 
 mod send_task;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use hashbrown::HashMap;
 use parking_lot::Mutex;
 use reverb_data::{Error, NewItem, Result, byte_size};
 use smallvec::SmallVec;
@@ -60,9 +61,9 @@ struct State {
     queue: VecDeque<(PendingItem, usize)>,
     /// Encoded items that are not confirmed, by key.
     in_flight: HashMap<u64, Sent>,
-    /// Table of the item that the task is encoding. That item is in no list, but it counts as
-    /// pending.
-    encoding: Option<Arc<str>>,
+    /// Tables of the items that the task is encoding. These items are in no list, but they count
+    /// as pending.
+    encoding: Vec<Arc<str>>,
     /// Items to send again after a reconnect, before the queue.
     resend: VecDeque<(NewItem, usize)>,
     sent: u64,
@@ -483,7 +484,7 @@ impl State {
 
     /// Number of items that are sent, or about to be, and not confirmed.
     fn num_sent(&self) -> usize {
-        self.in_flight.len() + self.resend.len() + usize::from(self.encoding.is_some())
+        self.in_flight.len() + self.resend.len() + self.encoding.len()
     }
 
     fn num_pending(&self) -> usize {

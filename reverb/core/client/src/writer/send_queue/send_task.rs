@@ -9,14 +9,19 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Weak};
 
-use reverb_data::{KeyGenerator, NewItem, Result};
+use reverb_data::{KeyGenerator, NewItem, Result, TrajectoryBuilder};
 use reverb_wire::transport::{Confirmations, InsertBatch, InsertSink};
+use smallvec::SmallVec;
 
 use super::SendQueue;
 use crate::retry::Backoff;
 use crate::session::Session;
-use crate::writer::cell::Block;
+use crate::writer::block::Block;
+use crate::writer::item::PendingItem;
 use crate::writer::{MESSAGE_BYTES, MESSAGE_ITEMS};
+
+/// Number of items that are taken from the queue, and encoded, at a time.
+const TAKEN_TOGETHER: usize = 32;
 
 /// The task: connects when there is something to send, and reconnects when the stream is lost.
 pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
@@ -33,6 +38,8 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
                     is_local,
                     streamed: HashMap::new(),
                     keys: &mut keys,
+                    trajectory: TrajectoryBuilder::new(),
+                    encoded: Vec::new(),
                 };
                 let ended = tokio::select! {
                     ended = receive(&queue, stream.confirmations, || backoff.answered()) => ended,
@@ -75,6 +82,10 @@ struct SendTask<'k> {
     /// Chunks that the server holds for this stream, each until its block is freed.
     streamed: HashMap<u64, Weak<Block>>,
     keys: &'k mut KeyGenerator,
+    /// Kept for its memory.
+    trajectory: TrajectoryBuilder,
+    /// The same: items that were just encoded, with the bytes that each added.
+    encoded: Vec<(NewItem, usize)>,
 }
 
 impl SendTask<'_> {
@@ -88,8 +99,9 @@ impl SendTask<'_> {
             let mut batch = InsertBatch::default();
             let mut bytes = 0;
             while batch.items.len() < MESSAGE_ITEMS && bytes < MESSAGE_BYTES {
-                let Some((item, blocks)) = self.next_item(queue)? else { break };
-                bytes += self.add(&mut batch, item, &blocks);
+                let room = (MESSAGE_ITEMS - batch.items.len(), MESSAGE_BYTES - bytes);
+                let Some(added) = self.add_items(queue, room, &mut batch)? else { break };
+                bytes += added;
             }
             if batch.items.is_empty() {
                 continue;
@@ -102,32 +114,72 @@ impl SendTask<'_> {
         }
     }
 
-    /// Takes the next ready item, encodes it, and counts it as in flight.
-    fn next_item(&mut self, queue: &SendQueue) -> Result<Option<(NewItem, Vec<Arc<Block>>)>> {
-        let (pending, bytes) = {
+    /// Takes the next items that are ready, encodes them, counts them as in flight, and adds them
+    /// to the message. Returns the bytes of their chunks, or `None` if no item is ready.
+    fn add_items(
+        &mut self,
+        queue: &SendQueue,
+        (max_items, max_bytes): (usize, usize),
+        batch: &mut InsertBatch,
+    ) -> Result<Option<usize>> {
+        let mut taken: SmallVec<[(PendingItem, usize); TAKEN_TOGETHER]> = SmallVec::new();
+        {
             let mut state = queue.state.lock();
             if let Some((item, bytes)) = state.resend.pop_front() {
                 state.register(item.clone(), bytes);
-                return Ok(Some((item, Vec::new())));
+                drop(state);
+                return Ok(Some(self.add(batch, item, &[])));
             }
-            if !state.head_is_ready() {
-                return Ok(None);
+            let mut new_bytes = 0;
+            while taken.len() < max_items.min(TAKEN_TOGETHER)
+                && new_bytes < max_bytes
+                && state.head_is_ready()
+            {
+                let Some((item, bytes)) = state.queue.pop_front() else { break };
+                new_bytes += bytes;
+                state.encoding.push(Arc::clone(item.table()));
+                taken.push((item, bytes));
             }
-            let Some(pending) = state.queue.pop_front() else { return Ok(None) };
-            state.encoding = Some(Arc::clone(pending.0.table()));
-            pending
-        };
-        // Encoding is expensive, so it runs outside the lock.
-        let item = pending.resolve(&mut || self.keys.next_key());
-        let blocks = if self.is_local { Vec::new() } else { pending.blocks().cloned().collect() };
-        let mut state = queue.state.lock();
-        state.encoding = None;
-        let item = item?;
-        if state.closed {
+        }
+        if taken.is_empty() {
             return Ok(None);
         }
-        state.register(item.clone(), bytes);
-        Ok(Some((item, blocks)))
+        // Encoding is expensive, so it runs outside the lock.
+        let mut encoded = Ok(());
+        self.encoded.clear();
+        for (pending, bytes) in &taken {
+            match pending.resolve(&mut self.trajectory, &mut || self.keys.next_key()) {
+                Ok(item) => self.encoded.push((item, *bytes)),
+                Err(error) => {
+                    encoded = Err(error);
+                    break;
+                }
+            }
+        }
+        {
+            let mut state = queue.state.lock();
+            state.encoding.clear();
+            if state.closed {
+                return Ok(None);
+            }
+            for (item, bytes) in &self.encoded {
+                state.register(item.clone(), *bytes);
+            }
+        }
+        encoded?;
+        let mut items = std::mem::take(&mut self.encoded);
+        let mut bytes = 0;
+        for ((item, _), (pending, _)) in items.drain(..).zip(&taken) {
+            bytes += if self.is_local {
+                batch.items.push(item);
+                0
+            } else {
+                let blocks: SmallVec<[_; 4]> = pending.blocks().cloned().collect();
+                self.add(batch, item, &blocks)
+            };
+        }
+        self.encoded = items;
+        Ok(Some(bytes))
     }
 
     /// Adds an item, and the chunks that the server lacks; returns the number of bytes.

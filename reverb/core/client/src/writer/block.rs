@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Blocks: cells that become a chunk.
+//!
+//! While a block is open, cells are appended to plain buffers. Once it is frozen, nothing changes
+//! any more. Closing encodes it, in the task of the send queue, and large blocks outside the lock,
+//! so that `append` never waits for compression.
+
+mod buffers;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+use reverb_data::codec::{is_never_compressed, put_string_tensor, put_tensor};
+use reverb_data::{Chunk, Result, SequenceRange, Shape, TensorData};
+use smallvec::{SmallVec, smallvec};
+
+use self::buffers::{Buffers, Rows};
+use super::cell::{CellSpec, CellValue};
+use super::chunk_template::ChunkTemplate;
+
+/// Rows of several columns that are larger are not copied once more to encode them.
+const MAX_ROW_BYTES: usize = 4096;
+/// Blocks with more bytes are encoded outside of the lock.
+const MAX_LOCKED_BYTES: usize = 4096;
+
+/// What all blocks of a column, or of a group of columns, have in common.
+#[derive(Debug)]
+pub struct BlockColumns {
+    columns: SmallVec<[BlockColumn; 4]>,
+    delta: bool,
+    /// Bytes of a cell of every column.
+    row_bytes: usize,
+    /// Whether cells are kept row by row: they are small, or of one column.
+    by_row: bool,
+    template: Mutex<BlockTemplate>,
+}
+
+/// How the last block was encoded.
+#[derive(Debug, Default)]
+struct BlockTemplate {
+    num_rows: usize,
+    /// Made when two blocks in a row have as many rows.
+    template: Option<ChunkTemplate>,
+}
+
+/// One column of a block.
+#[derive(Debug)]
+pub struct BlockColumn {
+    /// Type and shape of the cells.
+    pub(super) spec: Arc<CellSpec>,
+    /// Whether any item refers to the column. Blocks that follow each other share the flag.
+    referenced: Arc<AtomicBool>,
+}
+
+impl BlockColumn {
+    /// Records that an item refers to the column.
+    pub(super) fn mark_referenced(&self) {
+        if !self.is_referenced() {
+            self.referenced.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn is_referenced(&self) -> bool {
+        self.referenced.load(Ordering::Relaxed)
+    }
+}
+
+impl BlockColumns {
+    /// The given columns; with `delta`, their chunks are delta encoded.
+    pub fn new(
+        columns: impl IntoIterator<Item = (Arc<CellSpec>, Arc<AtomicBool>)>,
+        delta: bool,
+    ) -> Arc<Self> {
+        let columns: SmallVec<[BlockColumn; 4]> = columns
+            .into_iter()
+            .map(|(spec, referenced)| BlockColumn { spec, referenced })
+            .collect();
+        let sizes = columns.iter().map(|column| column.spec.num_bytes());
+        let row_bytes = sizes.clone().sum();
+        // Strings have no size.
+        let by_row = sizes.clone().all(|size| size > 0)
+            && (columns.len() == 1 || row_bytes <= MAX_ROW_BYTES);
+        Arc::new(Self { columns, delta, row_bytes, by_row, template: Mutex::default() })
+    }
+
+    /// The columns by their position.
+    fn as_slice(&self) -> &[BlockColumn] {
+        &self.columns
+    }
+
+    /// The bytes of a column in a row.
+    fn place_in_row(&self, position: usize) -> Range<usize> {
+        let size = |column: &BlockColumn| column.spec.num_bytes();
+        let start = self.columns[..position].iter().map(size).sum();
+        start..start + size(&self.columns[position])
+    }
+
+    /// Whether the bytes of so many rows are always stored as they are.
+    fn are_stored_raw(&self, num_rows: usize) -> bool {
+        let is_raw = |it: &BlockColumn| is_never_compressed(it.spec.num_bytes() * num_rows);
+        !self.delta && self.columns.iter().all(is_raw)
+    }
+}
+
+/// The state of a block's column that is accessible without the lock.
+#[derive(Debug, Default)]
+struct Marks {
+    /// Cells below this index have left the history.
+    expired_below: AtomicU32,
+    /// Whether the cells are counted in the waiting bytes of a send queue.
+    queued: AtomicBool,
+}
+
+#[derive(Debug)]
+enum State {
+    Open(Buffers),
+    Frozen(Buffers),
+    /// Frozen, and read by somebody who encodes it.
+    Encoding(Arc<Buffers>),
+    Closed(Closed),
+}
+
+/// Where the cells of a closed block are.
+#[derive(Debug, Clone)]
+struct Closed {
+    chunks: SmallVec<[Chunk; 1]>,
+    /// For each column of the block: the index of its chunk, and of its tensor in the chunk.
+    positions: SmallVec<[(u16, u16); 4]>,
+}
+
+/// An unfinished chunk, of one column or of several small ones.
+#[derive(Debug)]
+pub struct Block {
+    columns: Arc<BlockColumns>,
+    marks: SmallVec<[Marks; 4]>,
+    episode_id: u64,
+    /// Whether items must wait until the owner freezes the block (fixed chunk lengths).
+    gated: bool,
+    state: Mutex<State>,
+}
+
+impl Block {
+    /// An open block of the given columns.
+    pub fn new(columns: &Arc<BlockColumns>, episode_id: u64, gated: bool) -> Arc<Self> {
+        let marks = columns.columns.iter().map(|_| Marks::default()).collect();
+        let state = Mutex::new(State::Open(Buffers::new(columns)));
+        Arc::new(Self { columns: Arc::clone(columns), marks, episode_id, gated, state })
+    }
+
+    /// Its columns.
+    pub fn columns(&self) -> &[BlockColumn] {
+        &self.columns.columns
+    }
+
+    /// Appends cells `(position of the column, value)` of one step; the values must fit the specs.
+    ///
+    /// Calls `placed` with each cell's column and index. Returns `false`, and does nothing, if the
+    /// block is not open any more.
+    pub fn append(
+        &self,
+        step: i32,
+        cells: &mut [(usize, &mut CellValue<'_>)],
+        mut placed: impl FnMut(usize, u32),
+    ) -> bool {
+        let mut state = self.state.lock();
+        let State::Open(buffers) = &mut *state else { return false };
+        buffers.append(&self.columns, step, cells, &mut placed);
+        true
+    }
+
+    /// Number of cells in the column at `position`, 0 if the block is not open.
+    pub fn open_len(&self, position: usize) -> usize {
+        match &*self.state.lock() {
+            State::Open(buffers) => buffers.steps(position).len(),
+            _ => 0,
+        }
+    }
+
+    /// Ends the open phase: later cells go to another block. Returns whether the block was open.
+    pub fn freeze(&self) -> bool {
+        let mut state = self.state.lock();
+        if let State::Open(buffers) = &mut *state {
+            *state = State::Frozen(buffers.take());
+            return true;
+        }
+        false
+    }
+
+    /// Whether items that refer to this block may be sent now.
+    pub fn is_ready(&self) -> bool {
+        !self.gated || !matches!(&*self.state.lock(), State::Open(_))
+    }
+
+    /// A column's chunk, and the position of its tensor in the chunk. Encodes the block if
+    /// necessary.
+    pub fn chunk_of(&self, position: usize, next_key: &mut dyn FnMut() -> u64) -> (Chunk, usize) {
+        self.with_chunks(next_key, |closed| closed.chunk_and_tensor(position))
+    }
+
+    /// Encodes the block if necessary, and looks at its chunks.
+    fn with_chunks<T>(
+        &self,
+        next_key: &mut dyn FnMut() -> u64,
+        look: impl FnOnce(&Closed) -> T,
+    ) -> T {
+        let buffers = {
+            let mut state = self.state.lock();
+            let buffers = match &mut *state {
+                State::Closed(closed) => return look(closed),
+                State::Encoding(buffers) => Arc::clone(buffers),
+                State::Open(buffers) | State::Frozen(buffers) => {
+                    let buffers = buffers.take();
+                    if buffers.num_bytes() <= MAX_LOCKED_BYTES {
+                        let closed = self.encode(&buffers, next_key);
+                        let found = look(&closed);
+                        *state = State::Closed(closed);
+                        return found;
+                    }
+                    Arc::new(buffers)
+                }
+            };
+            *state = State::Encoding(Arc::clone(&buffers));
+            buffers
+        };
+        let closed = self.encode(&buffers, next_key);
+        let mut state = self.state.lock();
+        // Another thread may have been faster. Its result is kept, because its keys may be in use.
+        if let State::Closed(closed) = &*state {
+            return look(closed);
+        }
+        let found = look(&closed);
+        *state = State::Closed(closed);
+        found
+    }
+
+    /// Records that an item refers to the column at `position`; returns whether it is the first.
+    pub fn mark_queued(&self, position: usize) -> bool {
+        let queued = &self.marks[position].queued;
+        !queued.load(Ordering::Relaxed) && !queued.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether `chunk` came from this block.
+    pub fn holds(&self, chunk: &Chunk) -> bool {
+        match &*self.state.lock() {
+            State::Closed(closed) => closed.chunks.iter().any(|own| own.is_same(chunk)),
+            _ => false,
+        }
+    }
+
+    /// Columns with cells at the same steps share a chunk, unless items refer to only one of them:
+    /// a chunk is always sent as a whole.
+    fn encode(&self, buffers: &Buffers, next_key: &mut dyn FnMut() -> u64) -> Closed {
+        let columns = self.columns();
+        // Whether all columns are in one chunk.
+        let rows = match buffers {
+            Buffers::Rows(rows) if !rows.steps.is_empty() => {
+                let is_referenced = columns[0].is_referenced();
+                let same = columns.iter().all(|column| column.is_referenced() == is_referenced);
+                same.then_some(rows)
+            }
+            _ => None,
+        };
+        if let Some(closed) = rows.and_then(|rows| self.encode_by_template(rows, next_key)) {
+            return closed;
+        }
+        let mut positions: SmallVec<[(u16, u16); 4]> =
+            SmallVec::from_elem((u16::MAX, 0), columns.len());
+        let mut chunks: SmallVec<[Chunk; 1]> = SmallVec::new();
+        for first in 0..columns.len() {
+            let steps = buffers.steps(first);
+            if positions[first].0 != u16::MAX || steps.is_empty() {
+                continue;
+            }
+            let referenced = columns[first].is_referenced();
+            let mut data = Vec::new();
+            let mut tensors = 0;
+            for position in first..columns.len() {
+                if positions[position].0 != u16::MAX
+                    || buffers.steps(position) != steps
+                    || columns[position].is_referenced() != referenced
+                {
+                    continue;
+                }
+                positions[position] = (chunks.len() as u16, tensors);
+                tensors += 1;
+                self.put_column(&mut data, position, buffers);
+            }
+            let range = self.range(steps);
+            chunks.push(Chunk::new(next_key(), range, self.columns.delta, data.into()));
+        }
+        if let (Some(rows), [chunk]) = (rows, &chunks[..]) {
+            self.remember_template(rows, chunk);
+        }
+        Closed { chunks, positions }
+    }
+
+    /// Encodes full rows whose chunk differs from the last one's in its values only.
+    fn encode_by_template(&self, rows: &Rows, next_key: &mut dyn FnMut() -> u64) -> Option<Closed> {
+        let num_rows = rows.steps.len();
+        let mut last = self.columns.template.lock();
+        if last.num_rows != num_rows {
+            return None;
+        }
+        let template = last.template.as_mut()?;
+        let payload = template.fill(|column, out| rows.copy_column(&self.columns, column, out));
+        let range = self.range(&rows.steps);
+        let chunk = Chunk::from_payload(next_key(), range, self.columns.delta, payload);
+        let positions = (0..self.marks.len()).map(|tensor| (0, tensor as u16)).collect();
+        Some(Closed { chunks: smallvec![chunk], positions })
+    }
+
+    /// Keeps the chunk of these rows as the template of others, if they are likely to come.
+    fn remember_template(&self, rows: &Rows, chunk: &Chunk) {
+        let num_rows = rows.steps.len();
+        let mut last = self.columns.template.lock();
+        let is_usual = std::mem::replace(&mut last.num_rows, num_rows) == num_rows;
+        let is_usual = is_usual && self.columns.are_stored_raw(num_rows);
+        last.template =
+            is_usual.then(|| ChunkTemplate::new(chunk, self.marks.len(), num_rows)).flatten();
+    }
+
+    fn range(&self, steps: &[i32]) -> SequenceRange {
+        let (start, end) = (steps[0], steps[steps.len() - 1]);
+        let sparse = (end - start) as usize + 1 != steps.len();
+        SequenceRange { episode_id: self.episode_id, start, end, sparse }
+    }
+
+    fn put_column(&self, data: &mut Vec<u8>, position: usize, buffers: &Buffers) {
+        let spec = &self.columns()[position].spec;
+        let mut shape = Shape::with_capacity(spec.shape.len() + 1);
+        shape.push(buffers.steps(position).len());
+        shape.extend_from_slice(&spec.shape);
+        let mut put = |bytes| put_tensor(data, spec.dtype, &shape, bytes, self.columns.delta);
+        match buffers {
+            Buffers::Rows(rows) => put(&rows.column(&self.columns, position)),
+            Buffers::Columns(columns) => match &columns[position].data {
+                TensorData::Bytes(bytes) => put(bytes),
+                TensorData::Strings(strings) => put_string_tensor(data, &shape, strings),
+            },
+        }
+    }
+
+    /// The values of a cell.
+    pub(super) fn cell(&self, position: usize, index: usize) -> Result<TensorData> {
+        let read = |buffers: &Buffers| Ok(buffers.cell(&self.columns, position, index));
+        let (chunk, tensor) = match &*self.state.lock() {
+            State::Open(buffers) | State::Frozen(buffers) => return read(buffers),
+            State::Encoding(buffers) => return read(buffers),
+            State::Closed(closed) => closed.chunk_and_tensor(position),
+        };
+        Ok(chunk.tensor(tensor)?.rows(index, 1)?.data)
+    }
+
+    /// Cells of a column below this index have left the history.
+    pub(super) fn expired_below(&self, position: usize) -> u32 {
+        self.marks[position].expired_below.load(Ordering::Acquire)
+    }
+
+    /// Marks all cells of a column below this index as expired.
+    pub(super) fn expire_below(&self, position: usize, index: u32) {
+        self.marks[position].expired_below.fetch_max(index, Ordering::AcqRel);
+    }
+}
+
+impl Closed {
+    fn chunk_and_tensor(&self, position: usize) -> (Chunk, usize) {
+        let (chunk, tensor) = self.positions[position];
+        (self.chunks[usize::from(chunk)].clone(), usize::from(tensor))
+    }
+}

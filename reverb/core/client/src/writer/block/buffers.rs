@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The cells of a block that is not encoded yet.
+
+use std::borrow::Cow;
+
+use reverb_data::{DType, Tensor, TensorData};
+use smallvec::SmallVec;
+
+use super::BlockColumns;
+use crate::writer::cell::{CellSpec, CellValue};
+
+/// The cells of a block.
+#[derive(Debug)]
+pub(super) enum Buffers {
+    /// Every step has a cell in every column.
+    Rows(Rows),
+    /// One buffer for each column.
+    Columns(Vec<ColumnBuffer>),
+}
+
+/// Steps one after another, each with the cells of all columns.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    /// Each row's step in the episode.
+    pub(super) steps: SmallVec<[i32; 2]>,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// The cells of one column.
+#[derive(Debug)]
+pub(super) struct ColumnBuffer {
+    /// Each cell's step in the episode.
+    steps: SmallVec<[i32; 2]>,
+    pub(super) data: TensorData,
+}
+
+impl Buffers {
+    pub(super) fn new(columns: &BlockColumns) -> Self {
+        if columns.by_row {
+            return Buffers::Rows(Rows::default());
+        }
+        let buffers = columns.as_slice().iter().map(|column| ColumnBuffer {
+            steps: SmallVec::new(),
+            data: match column.spec.dtype {
+                DType::String => TensorData::Strings(Vec::new()),
+                _ => TensorData::Bytes(Vec::new()),
+            },
+        });
+        Buffers::Columns(buffers.collect())
+    }
+
+    /// Takes the cells out, and leaves none.
+    pub(super) fn take(&mut self) -> Self {
+        std::mem::replace(self, Buffers::Rows(Rows::default()))
+    }
+
+    /// Adds cells `(position of the column, value)` of one step; calls `placed` with each cell's
+    /// column and index.
+    pub(super) fn append(
+        &mut self,
+        columns: &BlockColumns,
+        step: i32,
+        cells: &mut [(usize, &mut CellValue<'_>)],
+        placed: &mut impl FnMut(usize, u32),
+    ) {
+        if let Buffers::Rows(rows) = self {
+            let is_full = cells.len() == columns.as_slice().len()
+                && cells.iter().enumerate().all(|(i, (position, _))| *position == i);
+            if is_full {
+                rows.append(columns, step, cells);
+                let index = rows.steps.len() as u32 - 1;
+                (0..cells.len()).for_each(|position| placed(position, index));
+                return;
+            }
+            *self = Buffers::Columns(rows.columns(columns));
+        }
+        let Buffers::Columns(buffers) = self else { unreachable!("rows were replaced") };
+        for (position, value) in cells {
+            let buffer = &mut buffers[*position];
+            placed(*position, buffer.steps.len() as u32);
+            buffer.push(step, value);
+        }
+    }
+
+    /// The steps at which a column has cells.
+    pub(super) fn steps(&self, position: usize) -> &[i32] {
+        match self {
+            Buffers::Rows(rows) => &rows.steps,
+            Buffers::Columns(buffers) => &buffers[position].steps,
+        }
+    }
+
+    /// Bytes of all cells; strings count as large.
+    pub(super) fn num_bytes(&self) -> usize {
+        match self {
+            Buffers::Rows(rows) => rows.bytes.len(),
+            Buffers::Columns(buffers) => {
+                let bytes = |buffer: &ColumnBuffer| match &buffer.data {
+                    TensorData::Bytes(bytes) => bytes.len(),
+                    TensorData::Strings(_) => usize::MAX / 2,
+                };
+                buffers.iter().map(bytes).fold(0, usize::saturating_add)
+            }
+        }
+    }
+
+    /// One cell.
+    pub(super) fn cell(&self, columns: &BlockColumns, position: usize, index: usize) -> TensorData {
+        let spec = &columns.as_slice()[position].spec;
+        match self {
+            Buffers::Rows(rows) => {
+                let place = columns.place_in_row(position);
+                let row = columns.row_bytes * index;
+                TensorData::Bytes(rows.bytes[row + place.start..row + place.end].to_vec())
+            }
+            Buffers::Columns(buffers) => buffers[position].row(index, spec),
+        }
+    }
+}
+
+impl Rows {
+    fn append(&mut self, columns: &BlockColumns, step: i32, cells: &[(usize, &mut CellValue<'_>)]) {
+        if self.steps.is_empty() {
+            self.bytes.reserve_exact(columns.row_bytes);
+        }
+        for (_, value) in cells {
+            let CellValue::Bytes { bytes, .. } = value else {
+                unreachable!("the dtype was checked")
+            };
+            self.bytes.extend_from_slice(bytes);
+        }
+        self.steps.push(step);
+    }
+
+    /// The cells of one column.
+    pub(super) fn column(&self, columns: &BlockColumns, position: usize) -> Cow<'_, [u8]> {
+        if columns.as_slice().len() == 1 {
+            return Cow::Borrowed(&self.bytes);
+        }
+        let place = columns.place_in_row(position);
+        let mut bytes = vec![0; place.len() * self.steps.len()];
+        self.copy_column(columns, position, &mut bytes);
+        Cow::Owned(bytes)
+    }
+
+    /// Copies the cells of one column.
+    pub(super) fn copy_column(&self, columns: &BlockColumns, position: usize, out: &mut [u8]) {
+        let place = columns.place_in_row(position);
+        let rows = self.bytes.chunks_exact(columns.row_bytes);
+        for (row, out) in rows.zip(out.chunks_exact_mut(place.len())) {
+            out.copy_from_slice(&row[place.clone()]);
+        }
+    }
+
+    fn columns(&self, columns: &BlockColumns) -> Vec<ColumnBuffer> {
+        let buffer = |position| ColumnBuffer {
+            steps: self.steps.clone(),
+            data: TensorData::Bytes(self.column(columns, position).into_owned()),
+        };
+        (0..columns.as_slice().len()).map(buffer).collect()
+    }
+}
+
+impl ColumnBuffer {
+    fn push(&mut self, step: i32, value: &mut CellValue<'_>) {
+        match (&mut self.data, value) {
+            (TensorData::Bytes(buffer), CellValue::Bytes { bytes, .. }) => {
+                buffer.extend_from_slice(bytes);
+            }
+            (TensorData::Strings(buffer), CellValue::Strings { strings, .. }) => {
+                buffer.append(strings);
+            }
+            _ => unreachable!("the dtype was checked"),
+        }
+        self.steps.push(step);
+    }
+
+    fn row(&self, index: usize, spec: &CellSpec) -> TensorData {
+        match &self.data {
+            TensorData::Bytes(bytes) => {
+                let size = spec.num_bytes();
+                TensorData::Bytes(bytes[index * size..(index + 1) * size].to_vec())
+            }
+            TensorData::Strings(strings) => {
+                let size = Tensor::num_elements(&spec.shape).unwrap_or(0);
+                TensorData::Strings(strings[index * size..(index + 1) * size].to_vec())
+            }
+        }
+    }
+}
