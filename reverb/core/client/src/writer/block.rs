@@ -8,8 +8,8 @@
 mod buffers;
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use reverb_data::codec::{is_never_compressed, put_string_tensor, put_tensor};
@@ -119,7 +119,7 @@ enum State {
     Frozen(Buffers),
     /// Frozen, and read by somebody who encodes it.
     Encoding(Arc<Buffers>),
-    Closed(Closed),
+    Closed,
 }
 
 /// Where the cells of a closed block are.
@@ -139,6 +139,8 @@ pub struct Block {
     /// Whether items must wait until the owner freezes the block (fixed chunk lengths).
     gated: bool,
     state: Mutex<State>,
+    /// Set, under the lock, when the block is encoded.
+    closed: OnceLock<Closed>,
 }
 
 impl Block {
@@ -146,7 +148,8 @@ impl Block {
     pub fn new(columns: &Arc<BlockColumns>, episode_id: u64, gated: bool) -> Arc<Self> {
         let marks = columns.columns.iter().map(|_| Marks::default()).collect();
         let state = Mutex::new(State::Open(Buffers::new(columns)));
-        Arc::new(Self { columns: Arc::clone(columns), marks, episode_id, gated, state })
+        let (columns, closed) = (Arc::clone(columns), OnceLock::new());
+        Arc::new(Self { columns, marks, episode_id, gated, state, closed })
     }
 
     /// Its columns.
@@ -195,44 +198,36 @@ impl Block {
 
     /// A column's chunk, and the position of its tensor in the chunk. Encodes the block if
     /// necessary.
-    pub fn chunk_of(&self, position: usize, next_key: &mut dyn FnMut() -> u64) -> (Chunk, usize) {
-        self.with_chunks(next_key, |closed| closed.chunk_and_tensor(position))
+    pub fn chunk_of(&self, position: usize, next_key: &mut dyn FnMut() -> u64) -> (&Chunk, usize) {
+        let closed = match self.closed.get() {
+            Some(closed) => closed,
+            None => self.close(next_key),
+        };
+        closed.chunk_and_tensor(position)
     }
 
-    /// Encodes the block if necessary, and looks at its chunks.
-    fn with_chunks<T>(
-        &self,
-        next_key: &mut dyn FnMut() -> u64,
-        look: impl FnOnce(&Closed) -> T,
-    ) -> T {
-        let buffers = {
-            let mut state = self.state.lock();
-            let buffers = match &mut *state {
-                State::Closed(closed) => return look(closed),
-                State::Encoding(buffers) => Arc::clone(buffers),
-                State::Open(buffers) | State::Frozen(buffers) => {
-                    let buffers = buffers.take();
-                    if buffers.num_bytes() <= MAX_LOCKED_BYTES {
-                        let closed = self.encode(&buffers, next_key);
-                        let found = look(&closed);
-                        *state = State::Closed(closed);
-                        return found;
-                    }
-                    Arc::new(buffers)
-                }
-            };
-            *state = State::Encoding(Arc::clone(&buffers));
-            buffers
-        };
-        let closed = self.encode(&buffers, next_key);
+    fn close(&self, next_key: &mut dyn FnMut() -> u64) -> &Closed {
         let mut state = self.state.lock();
+        let buffers = match &mut *state {
+            State::Closed => return self.closed.get().expect("set under the lock"),
+            State::Encoding(buffers) => Arc::clone(buffers),
+            State::Open(buffers) | State::Frozen(buffers) => {
+                let buffers = buffers.take();
+                if buffers.num_bytes() <= MAX_LOCKED_BYTES {
+                    *state = State::Closed;
+                    return self.closed.get_or_init(|| self.encode(&buffers, next_key));
+                }
+                let buffers = Arc::new(buffers);
+                *state = State::Encoding(Arc::clone(&buffers));
+                buffers
+            }
+        };
+        drop(state);
+        let encoded = self.encode(&buffers, next_key);
+        let mut state = self.state.lock();
+        *state = State::Closed;
         // Another thread may have been faster. Its result is kept, because its keys may be in use.
-        if let State::Closed(closed) = &*state {
-            return look(closed);
-        }
-        let found = look(&closed);
-        *state = State::Closed(closed);
-        found
+        self.closed.get_or_init(|| encoded)
     }
 
     /// Records that an item refers to the column at `position`; returns whether it is the first.
@@ -243,10 +238,7 @@ impl Block {
 
     /// Whether `chunk` came from this block.
     pub fn holds(&self, chunk: &Chunk) -> bool {
-        match &*self.state.lock() {
-            State::Closed(closed) => closed.chunks.iter().any(|own| own.is_same(chunk)),
-            _ => false,
-        }
+        self.closed.get().is_some_and(|it| it.chunks.iter().any(|own| own.is_same(chunk)))
     }
 
     /// Columns with cells at the same steps share a chunk, unless items refer to only one of them:
@@ -348,7 +340,10 @@ impl Block {
         let (chunk, tensor) = match &*self.state.lock() {
             State::Open(buffers) | State::Frozen(buffers) => return read(buffers),
             State::Encoding(buffers) => return read(buffers),
-            State::Closed(closed) => closed.chunk_and_tensor(position),
+            State::Closed => {
+                let closed = self.closed.get().expect("set under the lock");
+                closed.chunk_and_tensor(position)
+            }
         };
         Ok(chunk.tensor(tensor)?.rows(index, 1)?.data)
     }
@@ -365,8 +360,11 @@ impl Block {
 }
 
 impl Closed {
-    fn chunk_and_tensor(&self, position: usize) -> (Chunk, usize) {
+    fn chunk_and_tensor(&self, position: usize) -> (&Chunk, usize) {
         let (chunk, tensor) = self.positions[position];
-        (self.chunks[usize::from(chunk)].clone(), usize::from(tensor))
+        (&self.chunks[usize::from(chunk)], usize::from(tensor))
     }
 }
+
+#[cfg(test)]
+mod tests;

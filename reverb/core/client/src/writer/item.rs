@@ -164,7 +164,7 @@ impl PendingItem {
             for run in &column.runs {
                 let position = usize::from(run.first.position);
                 let (chunk, tensor) = run.first.block.chunk_of(position, next_key);
-                builder.slice(&chunk, tensor, run.first.index as usize, run.length as usize);
+                builder.slice(chunk, tensor, run.first.index as usize, run.length as usize);
             }
             builder.end_column(column.squeeze);
         }

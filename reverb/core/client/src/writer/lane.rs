@@ -523,7 +523,7 @@ mod tests {
         let (a, at_a) = cells[0].block.chunk_of(0, &mut next);
         let (b, at_b) = cells[1].block.chunk_of(1, &mut next);
         let (c, at_c) = cells[2].block.chunk_of(2, &mut next);
-        assert!(a.is_same(&c) && !a.is_same(&b), "a column that no item refers to is not sent");
+        assert!(a.is_same(c) && !a.is_same(b), "a column that no item refers to is not sent");
         assert_eq!((at_a, at_b, at_c), (0, 0, 1));
         assert_eq!(value(&cells[1]), 2);
     }

@@ -138,18 +138,20 @@ impl SendQueue {
     }
 
     /// Queues all items or none. Never waits; see `is_over_limit`.
-    pub(crate) fn push_all(&self, items: impl IntoIterator<Item = PendingItem>) -> Result<()> {
-        let items = items.into_iter().map(|item| {
+    pub(crate) fn push_all(
+        &self,
+        items: impl IntoIterator<Item = PendingItem> + AsRef<[PendingItem]>,
+    ) -> Result<()> {
+        let new_bytes = |item: &PendingItem| {
             item.mark_referenced();
-            let bytes = item.new_bytes();
-            (item, bytes)
-        });
-        let items: SmallVec<[(PendingItem, usize); 1]> = items.collect();
+            item.new_bytes()
+        };
+        let bytes: SmallVec<[usize; 64]> = items.as_ref().iter().map(new_bytes).collect();
         let mut state = self.state.lock();
         state.check()?;
         let before = state.queue.len();
-        state.waiting_bytes += items.iter().map(|(_, bytes)| bytes).sum::<usize>();
-        state.queue.extend(items);
+        state.waiting_bytes += bytes.iter().sum::<usize>();
+        state.queue.extend(items.into_iter().zip(bytes));
         if state.waiting_bytes > state.waits_above || self.is_at_max_pending(&state) {
             self.over_limit.store(true, Ordering::Relaxed);
         }

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use proptest::prelude::*;
+use reverb_data::DType;
+
+use super::*;
+
+fn columns(widths: &[usize], delta: bool) -> Arc<BlockColumns> {
+    let spec = |&width: &usize| {
+        let shape = Shape::from_slice(&[width]);
+        (Arc::new(CellSpec { dtype: DType::UInt8, shape }), Arc::default())
+    };
+    BlockColumns::new(widths.iter().map(spec), delta)
+}
+
+/// The value of a column at a step; no two are alike.
+fn value(column: usize, step: i32, width: usize) -> Vec<u8> {
+    (0..width).map(|i| (column * 31 + step as usize * 7 + i) as u8).collect()
+}
+
+/// A block with these steps; each has a value in the columns for which `has` says so.
+fn block(
+    columns: &Arc<BlockColumns>,
+    widths: &[usize],
+    steps: &[i32],
+    has: impl Fn(usize, i32) -> bool,
+) -> Arc<Block> {
+    let block = Block::new(columns, 5, false);
+    for &step in steps {
+        let chosen: Vec<usize> = (0..widths.len()).filter(|&i| has(i, step)).collect();
+        let rows: Vec<Vec<u8>> = chosen.iter().map(|&i| value(i, step, widths[i])).collect();
+        let shapes: Vec<[usize; 1]> = chosen.iter().map(|&i| [widths[i]]).collect();
+        let mut values: Vec<CellValue<'_>> = rows
+            .iter()
+            .zip(&shapes)
+            .map(|(bytes, shape)| CellValue::Bytes { dtype: DType::UInt8, shape, bytes })
+            .collect();
+        let mut cells: Vec<(usize, &mut CellValue<'_>)> =
+            chosen.iter().copied().zip(&mut values).collect();
+        assert!(block.append(step, &mut cells, |_, _| ()));
+    }
+    block
+}
+
+proptest! {
+    /// However many blocks came before, a block has the chunks that it has alone, and the cells
+    /// are those that were appended, before and after it is encoded.
+    #[test]
+    fn a_block_is_encoded_as_if_it_were_alone(
+        widths in prop::collection::vec(prop_oneof![0usize..40, 100usize..140], 1..5),
+        lengths in prop::collection::vec(1usize..4, 1..6),
+        referenced in prop::collection::vec(any::<bool>(), 5),
+        holes in prop::collection::vec(any::<bool>(), 15),
+        sparse in 1i32..3,
+        delta in any::<bool>(),
+    ) {
+        let shared = columns(&widths, delta);
+        let marked = |columns: &Arc<BlockColumns>| {
+            let marked = columns.as_slice().iter().zip(&referenced).filter(|(_, it)| **it);
+            marked.for_each(|(column, _)| column.mark_referenced());
+        };
+        marked(&shared);
+        let mut first = 0;
+        for (i, &length) in lengths.iter().enumerate() {
+            let steps: Vec<i32> = (0..length as i32).map(|step| first + step * sparse).collect();
+            first = steps[length - 1] + 1;
+            // Some blocks have no value in some columns at their last step.
+            let has = |column: usize, step: i32| {
+                step != steps[length - 1] || !holes[(i * 5 + column) % 15] || i % 3 != 2
+            };
+            let in_row = block(&shared, &widths, &steps, has);
+            let own = columns(&widths, delta);
+            marked(&own);
+            let alone = block(&own, &widths, &steps, has);
+            let mut keys = 1u64..;
+            let mut own_keys = 1u64..;
+            for (position, &width) in widths.iter().enumerate() {
+                let present: Vec<i32> =
+                    steps.iter().copied().filter(|&step| has(position, step)).collect();
+                let check = |block: &Block| {
+                    for (index, &step) in present.iter().enumerate() {
+                        let cell = block.cell(position, index).unwrap();
+                        assert_eq!(cell, TensorData::Bytes(value(position, step, width)));
+                    }
+                };
+                check(&in_row);
+                if present.is_empty() {
+                    continue;
+                }
+                let (chunk, tensor) = in_row.chunk_of(position, &mut || keys.next().unwrap());
+                let (expected, at) = alone.chunk_of(position, &mut || own_keys.next().unwrap());
+                prop_assert_eq!(tensor, at);
+                prop_assert_eq!(chunk.key(), expected.key());
+                prop_assert_eq!(chunk.data(), expected.data());
+                prop_assert_eq!(chunk.range(), expected.range());
+                prop_assert_eq!(chunk.is_delta_encoded(), expected.is_delta_encoded());
+                check(&in_row);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_third_block_of_a_kind_is_encoded_by_a_template() {
+    let widths = [4, 1];
+    let shared = columns(&widths, false);
+    for (i, has_template) in [false, true, true].into_iter().enumerate() {
+        let block = block(&shared, &widths, &[i as i32], |_, _| true);
+        block.chunk_of(0, &mut || i as u64);
+        assert_eq!(shared.template.lock().template.is_some(), has_template);
+    }
+}
+
+#[test]
+fn large_cells_have_no_template() {
+    let widths = [1000];
+    let shared = columns(&widths, false);
+    for step in 0..3 {
+        let block = block(&shared, &widths, &[step], |_, _| true);
+        block.chunk_of(0, &mut || 1);
+        assert!(shared.template.lock().template.is_none());
+    }
+}
