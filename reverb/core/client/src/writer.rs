@@ -23,7 +23,8 @@ mod signatures;
 pub(crate) mod testing;
 pub(crate) mod trajectory;
 
-/// A message is sent when its chunks reach this size, to bound the memory of both sides.
-const MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+/// A message is sent when its chunks reach this size. So it bounds the memory of both sides, and a
+/// large chunk fills a message: the server stores it where it arrived, without a copy.
+const MESSAGE_BYTES: usize = 256 * 1024;
 /// Maximum number of items in one message.
 const MESSAGE_ITEMS: usize = 1024;

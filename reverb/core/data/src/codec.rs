@@ -59,19 +59,35 @@ pub fn put_tensor(out: &mut Vec<u8>, dtype: DType, shape: &[usize], bytes: &[u8]
         put_tensor(out, dtype, shape, &encoded, false);
         return;
     }
+    if !put_compressed_tensor(out, dtype, shape, bytes) {
+        put_raw_tensor_head(out, dtype, shape, bytes.len());
+        out.extend_from_slice(bytes);
+    }
+}
+
+/// Appends a tensor as `put_tensor` does if compression pays; returns whether it does.
+pub fn put_compressed_tensor(
+    out: &mut Vec<u8>,
+    dtype: DType,
+    shape: &[usize],
+    bytes: &[u8],
+) -> bool {
     SCRATCH.with_borrow_mut(|scratch| {
         let compressed = compress_if_it_pays(scratch, bytes);
-        let header_len = literal::header_len(bytes.len());
-        let content_len = compressed.map_or(header_len + bytes.len(), <[u8]>::len);
-        put_tensor_header(out, dtype, shape, content_len);
         if let Some(compressed) = compressed {
+            put_tensor_header(out, dtype, shape, compressed.len());
             out.extend_from_slice(compressed);
-        } else {
-            literal::put_header(out, bytes.len());
-            out.extend_from_slice(bytes);
         }
+        let pays = compressed.is_some();
         trim(&mut scratch.compressed);
-    });
+        pays
+    })
+}
+
+/// Appends what comes before the values of a tensor that are stored as they are.
+pub fn put_raw_tensor_head(out: &mut Vec<u8>, dtype: DType, shape: &[usize], num_bytes: usize) {
+    put_tensor_header(out, dtype, shape, literal::header_len(num_bytes) + num_bytes);
+    literal::put_header(out, num_bytes);
 }
 
 /// Appends a tensor of strings as one `tensors` field of a `ChunkData.Data` message.

@@ -12,16 +12,23 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use reverb_data::codec::{is_never_compressed, put_string_tensor, put_tensor};
-use reverb_data::{Chunk, Result, SequenceRange, Shape, TensorData};
+use reverb_data::codec::{
+    is_never_compressed, put_compressed_tensor, put_string_tensor, put_tensor,
+};
+use reverb_data::{Chunk, Result, SequenceRange, TensorData};
 use smallvec::{SmallVec, smallvec};
 
-use self::buffers::{Buffers, Rows};
+use self::buffers::{Buffers, Raw, Rows};
 use super::cell::{CellSpec, CellValue};
 use super::chunk_template::ChunkTemplate;
 
 /// Rows of several columns that are larger are not copied once more to encode them.
 const MAX_ROW_BYTES: usize = 4096;
+/// Larger cells are not copied to be encoded, unless they are compressed.
+const LARGE_CELL_BYTES: usize = 16 * 1024;
+/// The head of a tensor is at most as long: tags and lengths, and a dimension's tags and size.
+const MAX_HEAD_BYTES: usize = 64;
+const MAX_HEAD_BYTES_OF_DIM: usize = 16;
 /// Blocks with more bytes are encoded outside of the lock.
 const MAX_LOCKED_BYTES: usize = 4096;
 
@@ -88,6 +95,15 @@ impl BlockColumns {
     /// The columns by their position.
     fn as_slice(&self) -> &[BlockColumn] {
         &self.columns
+    }
+
+    /// What is kept free before large cells, for the head of their tensor.
+    fn room_for_head(&self) -> usize {
+        if self.columns.len() == 1 && self.row_bytes >= LARGE_CELL_BYTES && !self.delta {
+            MAX_HEAD_BYTES + MAX_HEAD_BYTES_OF_DIM * (1 + self.columns[0].spec.shape.len())
+        } else {
+            0
+        }
     }
 
     /// The bytes of a column in a row.
@@ -212,7 +228,7 @@ impl Block {
             State::Closed => return self.closed.get().expect("set under the lock"),
             State::Encoding(buffers) => Arc::clone(buffers),
             State::Open(buffers) | State::Frozen(buffers) => {
-                let buffers = buffers.take();
+                let buffers = buffers.take().completed(&self.columns);
                 if buffers.num_bytes() <= MAX_LOCKED_BYTES {
                     *state = State::Closed;
                     return self.closed.get_or_init(|| self.encode(&buffers, next_key));
@@ -244,6 +260,9 @@ impl Block {
     /// Columns with cells at the same steps share a chunk, unless items refer to only one of them:
     /// a chunk is always sent as a whole.
     fn encode(&self, buffers: &Buffers, next_key: &mut dyn FnMut() -> u64) -> Closed {
+        if let Buffers::Raw(raw) = buffers {
+            return self.encode_raw(raw, next_key);
+        }
         let columns = self.columns();
         // Whether all columns are in one chunk.
         let rows = match buffers {
@@ -288,6 +307,16 @@ impl Block {
         Closed { chunks, positions }
     }
 
+    fn encode_raw(&self, raw: &Raw, next_key: &mut dyn FnMut() -> u64) -> Closed {
+        let spec = &self.columns()[0].spec;
+        let shape = spec.shape_of_rows(raw.steps.len());
+        let mut compressed = Vec::new();
+        let pays = put_compressed_tensor(&mut compressed, spec.dtype, &shape, raw.cells());
+        let payload = if pays { compressed.into() } else { raw.payload.clone() };
+        let chunk = Chunk::new(next_key(), self.range(&raw.steps), false, payload);
+        Closed { chunks: smallvec![chunk], positions: smallvec![(0, 0)] }
+    }
+
     /// Encodes full rows whose chunk differs from the last one's in its values only.
     fn encode_by_template(&self, rows: &Rows, next_key: &mut dyn FnMut() -> u64) -> Option<Closed> {
         let num_rows = rows.steps.len();
@@ -321,12 +350,11 @@ impl Block {
 
     fn put_column(&self, data: &mut Vec<u8>, position: usize, buffers: &Buffers) {
         let spec = &self.columns()[position].spec;
-        let mut shape = Shape::with_capacity(spec.shape.len() + 1);
-        shape.push(buffers.steps(position).len());
-        shape.extend_from_slice(&spec.shape);
+        let shape = spec.shape_of_rows(buffers.steps(position).len());
         let mut put = |bytes| put_tensor(data, spec.dtype, &shape, bytes, self.columns.delta);
         match buffers {
             Buffers::Rows(rows) => put(&rows.column(&self.columns, position)),
+            Buffers::Raw(raw) => put(raw.cells()),
             Buffers::Columns(columns) => match &columns[position].data {
                 TensorData::Bytes(bytes) => put(bytes),
                 TensorData::Strings(strings) => put_string_tensor(data, &shape, strings),

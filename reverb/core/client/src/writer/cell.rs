@@ -22,6 +22,11 @@ impl CellSpec {
     pub fn num_bytes(&self) -> usize {
         Tensor::num_bytes(self.dtype, &self.shape).unwrap_or(0)
     }
+
+    /// Shape of so many cells, one after another.
+    pub(super) fn shape_of_rows(&self, num_rows: usize) -> Shape {
+        std::iter::once(num_rows).chain(self.shape.iter().copied()).collect()
+    }
 }
 
 /// One value for one column, still owned by the caller.

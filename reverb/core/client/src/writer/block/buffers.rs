@@ -3,17 +3,24 @@
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
+use reverb_data::codec::put_raw_tensor_head;
 use reverb_data::{DType, Tensor, TensorData};
 use smallvec::SmallVec;
 
 use super::BlockColumns;
 use crate::writer::cell::{CellSpec, CellValue};
 
+/// A payload may take as much more memory than it has bytes, one part in so many.
+const MAX_WASTE_DIVISOR: usize = 16;
+
 /// The cells of a block.
 #[derive(Debug)]
 pub(super) enum Buffers {
     /// Every step has a cell in every column.
     Rows(Rows),
+    /// The same, of one column of large cells, about to be encoded.
+    Raw(Raw),
     /// One buffer for each column.
     Columns(Vec<ColumnBuffer>),
 }
@@ -23,7 +30,19 @@ pub(super) enum Buffers {
 pub(super) struct Rows {
     /// Each row's step in the episode.
     pub(super) steps: SmallVec<[i32; 2]>,
-    pub(super) bytes: Vec<u8>,
+    /// Room for the head of a tensor, and the cells.
+    bytes: Vec<u8>,
+    room: usize,
+}
+
+/// The cells of one column as a chunk stores them if compression does not pay: the payload needs no
+/// copy then.
+#[derive(Debug)]
+pub(super) struct Raw {
+    pub(super) steps: SmallVec<[i32; 2]>,
+    /// The head of the tensor, and the cells.
+    pub(super) payload: Bytes,
+    head_len: usize,
 }
 
 /// The cells of one column.
@@ -52,6 +71,14 @@ impl Buffers {
     /// Takes the cells out, and leaves none.
     pub(super) fn take(&mut self) -> Self {
         std::mem::replace(self, Buffers::Rows(Rows::default()))
+    }
+
+    /// Prepares them to be encoded.
+    pub(super) fn completed(self, columns: &BlockColumns) -> Self {
+        match self {
+            Buffers::Rows(rows) => rows.into_raw(columns).map_or_else(Buffers::Rows, Buffers::Raw),
+            other => other,
+        }
     }
 
     /// Adds cells `(position of the column, value)` of one step; calls `placed` with each cell's
@@ -86,6 +113,7 @@ impl Buffers {
     pub(super) fn steps(&self, position: usize) -> &[i32] {
         match self {
             Buffers::Rows(rows) => &rows.steps,
+            Buffers::Raw(raw) => &raw.steps,
             Buffers::Columns(buffers) => &buffers[position].steps,
         }
     }
@@ -93,7 +121,8 @@ impl Buffers {
     /// Bytes of all cells; strings count as large.
     pub(super) fn num_bytes(&self) -> usize {
         match self {
-            Buffers::Rows(rows) => rows.bytes.len(),
+            Buffers::Rows(rows) => rows.cells().len(),
+            Buffers::Raw(raw) => raw.cells().len(),
             Buffers::Columns(buffers) => {
                 let bytes = |buffer: &ColumnBuffer| match &buffer.data {
                     TensorData::Bytes(bytes) => bytes.len(),
@@ -110,8 +139,12 @@ impl Buffers {
         match self {
             Buffers::Rows(rows) => {
                 let place = columns.place_in_row(position);
-                let row = columns.row_bytes * index;
-                TensorData::Bytes(rows.bytes[row + place.start..row + place.end].to_vec())
+                let row = &rows.cells()[columns.row_bytes * index..];
+                TensorData::Bytes(row[place].to_vec())
+            }
+            Buffers::Raw(raw) => {
+                let size = columns.row_bytes;
+                TensorData::Bytes(raw.cells()[index * size..(index + 1) * size].to_vec())
             }
             Buffers::Columns(buffers) => buffers[position].row(index, spec),
         }
@@ -121,7 +154,9 @@ impl Buffers {
 impl Rows {
     fn append(&mut self, columns: &BlockColumns, step: i32, cells: &[(usize, &mut CellValue<'_>)]) {
         if self.steps.is_empty() {
-            self.bytes.reserve_exact(columns.row_bytes);
+            self.room = columns.room_for_head();
+            self.bytes.reserve_exact(self.room + columns.row_bytes);
+            self.bytes.resize(self.room, 0);
         }
         for (_, value) in cells {
             let CellValue::Bytes { bytes, .. } = value else {
@@ -135,7 +170,7 @@ impl Rows {
     /// The cells of one column.
     pub(super) fn column(&self, columns: &BlockColumns, position: usize) -> Cow<'_, [u8]> {
         if columns.as_slice().len() == 1 {
-            return Cow::Borrowed(&self.bytes);
+            return Cow::Borrowed(self.cells());
         }
         let place = columns.place_in_row(position);
         let mut bytes = vec![0; place.len() * self.steps.len()];
@@ -146,10 +181,29 @@ impl Rows {
     /// Copies the cells of one column.
     pub(super) fn copy_column(&self, columns: &BlockColumns, position: usize, out: &mut [u8]) {
         let place = columns.place_in_row(position);
-        let rows = self.bytes.chunks_exact(columns.row_bytes);
+        let rows = self.cells().chunks_exact(columns.row_bytes);
         for (row, out) in rows.zip(out.chunks_exact_mut(place.len())) {
             out.copy_from_slice(&row[place.clone()]);
         }
+    }
+
+    fn cells(&self) -> &[u8] {
+        &self.bytes[self.room..]
+    }
+
+    /// Puts the head before the cells of one column of large cells; other rows come back.
+    fn into_raw(mut self, columns: &BlockColumns) -> Result<Raw, Self> {
+        let wasted = self.bytes.capacity() - self.bytes.len();
+        if self.room == 0 || wasted > self.bytes.len() / MAX_WASTE_DIVISOR {
+            return Err(self);
+        }
+        let mut head = Vec::with_capacity(self.room);
+        let (spec, size) = (&columns.as_slice()[0].spec, self.cells().len());
+        put_raw_tensor_head(&mut head, spec.dtype, &spec.shape_of_rows(self.steps.len()), size);
+        let Some(start) = self.room.checked_sub(head.len()) else { return Err(self) };
+        self.bytes[start..self.room].copy_from_slice(&head);
+        let payload = Bytes::from(self.bytes).slice(start..);
+        Ok(Raw { steps: self.steps, payload, head_len: head.len() })
     }
 
     fn columns(&self, columns: &BlockColumns) -> Vec<ColumnBuffer> {
@@ -158,6 +212,12 @@ impl Rows {
             data: TensorData::Bytes(self.column(columns, position).into_owned()),
         };
         (0..columns.as_slice().len()).map(buffer).collect()
+    }
+}
+
+impl Raw {
+    pub(super) fn cells(&self) -> &[u8] {
+        &self.payload[self.head_len..]
     }
 }
 

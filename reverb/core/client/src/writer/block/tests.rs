@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use proptest::prelude::*;
-use reverb_data::DType;
+use reverb_data::{DType, Shape};
 
 use super::*;
 
@@ -15,20 +15,30 @@ fn columns(widths: &[usize], delta: bool) -> Arc<BlockColumns> {
 
 /// The value of a column at a step; no two are alike.
 fn value(column: usize, step: i32, width: usize) -> Vec<u8> {
-    (0..width).map(|i| (column * 31 + step as usize * 7 + i) as u8).collect()
+    let mut state = (column as u32 + 1) * 7919 + step as u32;
+    // Even columns do not compress.
+    let mut noise = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    (0..width)
+        .map(|i| if column.is_multiple_of(2) { noise() } else { (i + step as usize) as u8 })
+        .collect()
 }
 
 /// A block with these steps; each has a value in the columns for which `has` says so.
 fn block(
     columns: &Arc<BlockColumns>,
     widths: &[usize],
+    first: usize,
     steps: &[i32],
     has: impl Fn(usize, i32) -> bool,
 ) -> Arc<Block> {
     let block = Block::new(columns, 5, false);
     for &step in steps {
         let chosen: Vec<usize> = (0..widths.len()).filter(|&i| has(i, step)).collect();
-        let rows: Vec<Vec<u8>> = chosen.iter().map(|&i| value(i, step, widths[i])).collect();
+        let rows: Vec<Vec<u8>> =
+            chosen.iter().map(|&i| value(first + i, step, widths[i])).collect();
         let shapes: Vec<[usize; 1]> = chosen.iter().map(|&i| [widths[i]]).collect();
         let mut values: Vec<CellValue<'_>> = rows
             .iter()
@@ -47,7 +57,12 @@ proptest! {
     /// are those that were appended, before and after it is encoded.
     #[test]
     fn a_block_is_encoded_as_if_it_were_alone(
-        widths in prop::collection::vec(prop_oneof![0usize..40, 100usize..140], 1..5),
+        widths in prop_oneof![
+            prop::collection::vec(prop_oneof![0usize..40, 100usize..140], 1..5),
+            // A column of large cells has blocks of its own.
+            prop::collection::vec(LARGE_CELL_BYTES - 2..LARGE_CELL_BYTES + 70_000, 1..2),
+        ],
+        first_column in 0usize..2,
         lengths in prop::collection::vec(1usize..4, 1..6),
         referenced in prop::collection::vec(any::<bool>(), 5),
         holes in prop::collection::vec(any::<bool>(), 15),
@@ -68,10 +83,10 @@ proptest! {
             let has = |column: usize, step: i32| {
                 step != steps[length - 1] || !holes[(i * 5 + column) % 15] || i % 3 != 2
             };
-            let in_row = block(&shared, &widths, &steps, has);
+            let in_row = block(&shared, &widths, first_column, &steps, has);
             let own = columns(&widths, delta);
             marked(&own);
-            let alone = block(&own, &widths, &steps, has);
+            let alone = block(&own, &widths, first_column, &steps, has);
             let mut keys = 1u64..;
             let mut own_keys = 1u64..;
             for (position, &width) in widths.iter().enumerate() {
@@ -80,7 +95,7 @@ proptest! {
                 let check = |block: &Block| {
                     for (index, &step) in present.iter().enumerate() {
                         let cell = block.cell(position, index).unwrap();
-                        assert_eq!(cell, TensorData::Bytes(value(position, step, width)));
+                        assert_eq!(cell, TensorData::Bytes(value(first_column + position, step, width)));
                     }
                 };
                 check(&in_row);
@@ -95,6 +110,13 @@ proptest! {
                 prop_assert_eq!(chunk.range(), expected.range());
                 prop_assert_eq!(chunk.is_delta_encoded(), expected.is_delta_encoded());
                 check(&in_row);
+                if widths.len() == 1 {
+                    let cells: Vec<u8> =
+                        present.iter().flat_map(|&step| value(first_column, step, width)).collect();
+                    let mut plain = Vec::new();
+                    put_tensor(&mut plain, DType::UInt8, &[present.len(), width], &cells, delta);
+                    prop_assert_eq!(chunk.data(), &plain[..]);
+                }
             }
         }
     }
@@ -105,19 +127,22 @@ fn the_third_block_of_a_kind_is_encoded_by_a_template() {
     let widths = [4, 1];
     let shared = columns(&widths, false);
     for (i, has_template) in [false, true, true].into_iter().enumerate() {
-        let block = block(&shared, &widths, &[i as i32], |_, _| true);
+        let block = block(&shared, &widths, 0, &[i as i32], |_, _| true);
         block.chunk_of(0, &mut || i as u64);
         assert_eq!(shared.template.lock().template.is_some(), has_template);
     }
 }
 
 #[test]
-fn large_cells_have_no_template() {
-    let widths = [1000];
+fn large_cells_are_copied_once() {
+    let widths = [LARGE_CELL_BYTES];
     let shared = columns(&widths, false);
-    for step in 0..3 {
-        let block = block(&shared, &widths, &[step], |_, _| true);
-        block.chunk_of(0, &mut || 1);
-        assert!(shared.template.lock().template.is_none());
-    }
+    let block = block(&shared, &widths, 0, &[1], |_, _| true);
+    let buffer = match &*block.state.lock() {
+        State::Open(Buffers::Rows(rows)) => rows.column(&shared, 0).as_ptr(),
+        _ => panic!("the block is open"),
+    };
+    let (chunk, _) = block.chunk_of(0, &mut || 1);
+    assert_eq!(chunk.tensor(0).unwrap().values_in_place().unwrap().as_ptr(), buffer);
+    assert!(shared.template.lock().template.is_none());
 }
