@@ -19,9 +19,10 @@ class Limits:
     """What one peer may take of a server, for `Server(limits=...)`.
 
     A message or a stream beyond its limit ends with a `ResourceExhaustedError` that names it; all
-    others go on. Clients in the server's process have no connection and send no messages, so only
-    `queued_bytes` concerns them. With `Server(max_bytes=...)`, `message_bytes` and `stream_bytes`
-    are at most a quarter of it, but not below 64 MiB.
+    others go on. A server that has no room for one more connection or call is unavailable for its
+    client, which tries again. Clients in the server's process have no connection and send no
+    messages, so only `queued_bytes` concerns them. With `Server(max_bytes=...)`, `message_bytes`
+    and `stream_bytes` are at most a quarter of it, but not below 64 MiB.
 
     Example:
       >>> Limits(stream_bytes=256 * 2**20).stream_bytes
@@ -39,8 +40,12 @@ class Limits:
       queued_bytes: Bytes of the items that wait to be inserted into a table, behind its rate
         limiter or for its `max_bytes`. `None`: 256 MiB. The streams of more items are not read
         until there is room.
-      connections: Number of connections. `None`: 10,000. One more is closed at once, and its peer
-        tries again.
+      connections: Number of connections. `None`: 10,000. One more is told so and closed. Its
+        client tries again, and raises an `UnavailableError` after its `connect_timeout_s`.
+      streams: Number of open calls of all connections, at least 16: a writer has one, and so has
+        each worker of a sampler. `None`: 100,000. One more ends as with `connections`. The last
+        eighth is for connections with fewer than 16 open calls, so that a client with very many
+        does not shut out the others.
       streams_per_connection: Number of open calls of one connection, at least 16. `None`: 10,000.
         Further calls of the peer wait until others end.
       unread_timeout_s: Seconds for which a reader may take nothing of the samples that wait for it,
@@ -57,6 +62,7 @@ class Limits:
     stream_bytes: int | None = None
     queued_bytes: int | None = None
     connections: int | None = None
+    streams: int | None = None
     streams_per_connection: int | None = None
     unread_timeout_s: float | None = None
 

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one peer may take: who exceeds a limit gets its name, and everybody else goes on."""
 
+import contextlib
 import math
 import re
+import socket
+import struct
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -13,13 +17,25 @@ import reverb
 from reverb import testing
 from reverb.core import protos
 from reverb.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
-from support.programs import Program, resident_bytes
+from support.programs import Program, open_files, resident_bytes
+from support.waiting import wait_until
 from support.wire import messages
 from support.wire.messages import insert, item
+from support.wire.raw_http2 import Http2, frame
 from support.wire.wire_client import WireClient
 
 RNG = np.random.default_rng(0)
 MEGABYTE = 10**6
+_GOAWAY, _ENHANCE_YOUR_CALM = 7, 0xB
+
+SERVER_OF_ONE = """
+    import reverb
+    from reverb import testing
+    limits = reverb.Limits(connections=1)
+    server = reverb.Server([testing.table("table")], host="127.0.0.1", limits=limits)
+    print(server.port)
+    server.wait()
+"""
 
 
 def random_chunk(key, size):
@@ -140,6 +156,52 @@ class TestMessageBytes:
 
 
 class TestConnections:
+    def test_one_more_is_told_the_limit(self):
+        tables, limits = [testing.table("table")], reverb.Limits(connections=1)
+        with (
+            reverb.Server(tables, host="127.0.0.1", limits=limits) as server,
+            Http2(server.port) as first,
+        ):
+            with pytest.raises(
+                UnavailableError,
+                match=r"it refused the connection: the limit is 1 connections "
+                r"\(Limits\.connections\)",
+            ):
+                reverb.Client(f"127.1:{server.port}", connect_timeout_s=0.3).server_info()
+            with socket.create_connection(("127.0.0.1", server.port), timeout=10) as one_more:
+                received = one_more.makefile("rb").read()
+            reason = struct.pack(">II", 0, _ENHANCE_YOUR_CALM)
+            text = b"the limit is 1 connections (Limits.connections)"
+            assert received == frame(_GOAWAY, 0, 0, reason + text)
+            first.ping()
+
+    def test_a_call_of_a_grpc_client_fails_at_once(self):
+        with Program(SERVER_OF_ONE) as program:
+            port = int(program.line())
+            with Http2(port), WireClient(f"127.0.0.1:{port}") as wire:
+                began = time.monotonic()
+                for _ in range(100):
+                    with pytest.raises(grpc.RpcError) as failed:
+                        wire.unary("ServerInfo", protos.ServerInfoRequest())
+                    assert failed.value.code() == grpc.StatusCode.UNAVAILABLE
+                # With settings before the GOAWAY, each call would wait for its deadline of 10 s.
+                assert time.monotonic() - began < 10
+
+    def test_those_who_read_nothing_cost_nothing(self):
+        with Program(SERVER_OF_ONE) as program, contextlib.ExitStack() as stack:
+            port = int(program.line())
+            first = stack.enter_context(Http2(port))
+            files = open_files(program.pid)
+            for _ in range(300):
+                one_more = socket.create_connection(("127.0.0.1", port), timeout=10)
+                stack.enter_context(one_more)
+            first.ping()
+            assert open_files(program.pid) < files + 150
+            wait_until(lambda: open_files(program.pid) <= files)
+            first.ping()
+            program.wait_for_error("which is the limit (Limits.connections)")
+            assert program.errors.count("refused the connection") == 1
+
     def test_many_threads_insert_with_few_streams(self, limited):
         # A stream that is kept for the next insert must not keep others from having one.
         client, _ = limited(streams_per_connection=16)
@@ -164,6 +226,66 @@ class TestConnections:
                     reverb.Client(address, connect_timeout_s=0.3).server_info()
                 first.unary("ServerInfo", protos.ServerInfoRequest())
             assert "table" in reverb.Client(address, connect_timeout_s=20).server_info()
+
+
+class TestStreams:
+    def test_one_more_gets_the_limit_and_comes_in_when_another_leaves(self, limited):
+        client, wire = limited(streams=16)
+        with Http2(client_port(client)) as others:
+            streams = [others.open("InsertStream") for _ in range(16)]
+            others.ping()
+            with pytest.raises(grpc.RpcError) as refused:
+                wire.unary("ServerInfo", protos.ServerInfoRequest())
+            text = (
+                "The server has 16 open calls, which is its limit (Limits.streams). Try again "
+                "later, or raise the limit."
+            )
+            assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+            assert refused.value.details() == text
+            impatient = reverb.Client(client.server_address, connect_timeout_s=0.3)
+            with pytest.raises(UnavailableError, match=re.escape(text)):
+                impatient.server_info()
+            with ThreadPoolExecutor(1) as thread:
+                waiting = thread.submit(client.insert, [1], {"table": 1.0})
+                assert not waiting.done()
+                for stream in streams[:8]:
+                    others.cancel(stream)
+                waiting.result(timeout=20)
+            others.ping()
+        assert client.server_info(timeout=20)["table"].current_size == 1
+
+    def test_a_writer_waits_for_room_and_loses_nothing(self, limited):
+        client, _ = limited(streams=16)
+        writer = client.trajectory_writer(1)
+        with Http2(client_port(client)) as others:
+            for _ in range(16):
+                others.open("InsertStream")
+            others.ping()
+            for step in range(3):
+                writer.append([np.int64(step)])
+                writer.create_item("table", 1.0, [writer.history[0][-1:]])
+        writer.flush(timeout_ms=20_000)
+        assert client.server_info(timeout=20)["table"].current_size == 3
+
+    def test_a_connection_with_very_many_leaves_some_to_others(self, limited):
+        client, _ = limited(streams=64)
+        with Http2(client_port(client)) as flood:
+            for _ in range(500):
+                flood.open("InsertStream")
+            flood.ping()
+            for step in range(20):
+                client.insert([step], {"table": 1.0})
+            assert client.sample_batch("table", 4, timeout_ms=20_000).data[0].shape == (4, 1)
+            with Http2(client_port(client)) as another:
+                with ThreadPoolExecutor(4) as threads:
+                    calls = [threads.submit(client.server_info) for _ in range(20)]
+                    assert all("table" in call.result(timeout=20) for call in calls)
+                another.ping()
+
+
+def client_port(client):
+    """The port of a client's server."""
+    return int(client.server_address.rpartition(":")[2])
 
 
 @pytest.mark.parametrize(
@@ -195,6 +317,10 @@ def test_a_limit_beyond_the_protocol_is_refused_by_the_server():
     text = r"Limits\.streams_per_connection must be at least 16 and at most 4,294,967,295, got 2\."
     with pytest.raises(InvalidArgumentError, match=text):
         reverb.Server([testing.table("table")], limits=reverb.Limits(streams_per_connection=2))
+    with pytest.raises(
+        InvalidArgumentError, match=r"Limits\.streams must be at least 16, got 15\."
+    ):
+        reverb.Server([testing.table("table")], limits=reverb.Limits(streams=15))
     with pytest.raises(TypeError, match=r"limits must be a reverb\.Limits"):
         reverb.Server([testing.table("table")], limits={"connections": 1})
 

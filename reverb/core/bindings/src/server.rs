@@ -62,6 +62,7 @@ pub(crate) struct Limits {
     stream_bytes: Option<usize>,
     queued_bytes: Option<usize>,
     connections: Option<usize>,
+    streams: Option<usize>,
     streams_per_connection: Option<usize>,
     unread_timeout_s: Option<f64>,
 }
@@ -75,6 +76,7 @@ impl Limits {
             stream_bytes: self.stream_bytes.unwrap_or(default.stream_bytes),
             queued_bytes: self.queued_bytes.unwrap_or(default.queued_bytes),
             connections: self.connections.unwrap_or(default.connections),
+            streams: self.streams.unwrap_or(default.streams),
             streams_per_connection: self
                 .streams_per_connection
                 .unwrap_or(default.streams_per_connection),

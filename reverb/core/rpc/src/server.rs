@@ -3,8 +3,11 @@
 
 mod call;
 mod listener;
+mod refusal_log;
+mod refused_connections;
 mod responder;
 mod stop;
+mod stream_limit;
 mod unary;
 
 pub use call::Handler;

@@ -10,7 +10,7 @@ use reverb_rpc::server::ConnectionLimits;
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
 /// A client keeps up to nine idle streams for later calls. Its other calls need room beside them.
-const MIN_STREAMS_PER_CONNECTION: usize = 16;
+const MIN_STREAMS: usize = 16;
 /// What the length of a gRPC message can say.
 const MAX_MESSAGE_BYTES: usize = u32::MAX as usize;
 
@@ -28,6 +28,8 @@ pub struct Limits {
     pub queued_bytes: usize,
     /// Number of connections.
     pub connections: usize,
+    /// Number of concurrent streams of all connections.
+    pub streams: usize,
     /// Number of concurrent streams of a connection.
     pub streams_per_connection: usize,
     /// How long a reader may take nothing of what waits for it.
@@ -42,6 +44,7 @@ impl Default for Limits {
             stream_bytes: GIB,
             queued_bytes: 256 * MIB,
             connections: 10_000,
+            streams: 100_000,
             streams_per_connection: 10_000,
             unread_timeout: Duration::from_secs(300),
         }
@@ -59,12 +62,8 @@ impl Limits {
             ("stream_bytes", self.stream_bytes, 1, usize::MAX),
             ("queued_bytes", self.queued_bytes, 1, usize::MAX),
             ("connections", self.connections, 1, usize::MAX),
-            (
-                "streams_per_connection",
-                self.streams_per_connection,
-                MIN_STREAMS_PER_CONNECTION,
-                u32::MAX as usize,
-            ),
+            ("streams", self.streams, MIN_STREAMS, usize::MAX),
+            ("streams_per_connection", self.streams_per_connection, MIN_STREAMS, u32::MAX as usize),
         ];
         for (name, value, min, max) in ranges {
             if value < min || value > max {
@@ -85,6 +84,7 @@ impl Limits {
     pub(crate) fn of_connections(&self, stream_window_bytes: u32) -> ConnectionLimits {
         ConnectionLimits {
             connections: self.connections,
+            streams: self.streams,
             streams_per_connection: u32::try_from(self.streams_per_connection).unwrap_or(u32::MAX),
             stream_window_bytes,
             unread_timeout: self.unread_timeout,

@@ -183,8 +183,22 @@ where
 fn closed(ended: Result<(), h2::Error>) -> io::Error {
     match ended {
         Ok(()) => io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed"),
-        Err(error) => io::Error::other(error),
+        Err(error) => match reason_to_go_away(&error) {
+            Some(reason) => io::Error::other(format!("it refused the connection: {reason}")),
+            None => io::Error::other(error),
+        },
     }
+}
+
+/// The text of a server that has no room for this connection. h2 gives it as a part of its own text
+/// only; if that has another form, the whole of it is shown.
+fn reason_to_go_away(error: &h2::Error) -> Option<String> {
+    let is_refusal = error.is_go_away()
+        && error.is_remote()
+        && error.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM);
+    let text = is_refusal.then(|| error.to_string())?;
+    let (_, reason) = text.split_once(" (b\"")?;
+    Some(reason.strip_suffix("\")")?.to_owned())
 }
 
 #[cfg(test)]

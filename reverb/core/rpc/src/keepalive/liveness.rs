@@ -44,8 +44,13 @@ impl Liveness {
         OpenCall(Arc::clone(self))
     }
 
+    /// Number of open calls.
+    pub fn open_calls(&self) -> usize {
+        self.open_calls.load(Ordering::Relaxed)
+    }
+
     pub(super) fn needs_pings(&self) -> bool {
-        self.is_ours() && self.open_calls.load(Ordering::Relaxed) > 0
+        self.is_ours() && self.open_calls() > 0
     }
 
     pub(super) fn set_gone(&self) {

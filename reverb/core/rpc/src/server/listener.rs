@@ -13,6 +13,7 @@ use crate::frames::{
 };
 use crate::keepalive::{Keepalive, Liveness, WatchedSocket};
 use crate::message::Message;
+use crate::status::Status;
 use http::header;
 use reverb_data::{Error, Result};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -21,19 +22,21 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::call::{self, Handler};
+use super::refused_connections::RefusedConnections;
+use super::responder;
 use super::stop::Stop;
+use super::stream_limit::StreamLimit;
 
 /// Number of connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
-
-/// How often the log says that connections are refused.
-const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How many connections and streams a server accepts.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
     /// Number of connections.
     pub connections: usize,
+    /// Number of concurrent streams of all connections.
+    pub streams: usize,
     /// Number of concurrent streams of one connection. A peer waits with more.
     pub streams_per_connection: u32,
     /// Bytes of a stream that a peer may send before they are read.
@@ -117,13 +120,14 @@ struct Shared<H> {
     stop: Stop,
     keepalive: Keepalive,
     limits: ConnectionLimits,
+    streams: Arc<StreamLimit>,
 }
 
 /// Accepts connections until the server shuts down. Then closes the port, and gives the streams the
 /// time `GRACE` to end.
 ///
-/// A connection beyond the limit is closed at once. Its peer sees an unavailable server, and tries
-/// again.
+/// A connection beyond the limit is closed at once. Its peer sees an unavailable server and the
+/// reason, and tries again.
 pub async fn serve<H: Handler>(
     listener: TcpListener,
     handler: Arc<H>,
@@ -131,9 +135,10 @@ pub async fn serve<H: Handler>(
     keepalive: Keepalive,
     limits: ConnectionLimits,
 ) {
-    let shared = Arc::new(Shared { handler, stop, keepalive, limits });
+    let streams = Arc::new(StreamLimit::new(limits.streams));
+    let shared = Arc::new(Shared { handler, stop, keepalive, limits, streams });
     let mut connections = JoinSet::new();
-    let mut refused = Refused::default();
+    let mut refused = RefusedConnections::new(limits.connections);
     loop {
         let accepted = tokio::select! {
             biased;
@@ -142,8 +147,8 @@ pub async fn serve<H: Handler>(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((_, peer)) if connections.len() >= limits.connections => {
-                refused.log(peer, limits.connections);
+            Ok((socket, peer)) if connections.len() >= limits.connections => {
+                refused.refuse(socket, peer);
             }
             Ok((socket, peer)) => {
                 connections.spawn(serve_connection(socket, peer, Arc::clone(&shared)));
@@ -154,29 +159,8 @@ pub async fn serve<H: Handler>(
             }
         }
     }
-    drop(listener);
+    drop((listener, refused));
     while connections.join_next().await.is_some() {}
-}
-
-/// Connections that were refused because there are too many.
-#[derive(Default)]
-struct Refused {
-    count: u64,
-    logged_at: Option<Instant>,
-}
-
-impl Refused {
-    fn log(&mut self, peer: SocketAddr, limit: usize) {
-        self.count += 1;
-        if self.logged_at.is_none_or(|at| at.elapsed() >= REFUSAL_LOG_INTERVAL) {
-            self.logged_at = Some(Instant::now());
-            log::warn!(
-                "refused the connection from {peer}, {} so far: there are {limit} connections, which \
-                 is the limit (Limits.connections)",
-                self.count
-            );
-        }
-    }
 }
 
 async fn serve_connection<H: Handler>(socket: TcpStream, peer: SocketAddr, shared: Arc<Shared<H>>) {
@@ -229,10 +213,20 @@ async fn serve_streams<H: Handler>(
         let Some(stream) = accepted else { return Ok(()) };
         let (request, response) = stream?;
         liveness.identify(request.headers().get(header::USER_AGENT));
+        let open_stream = match shared.streams.open(liveness.open_calls(), &peer) {
+            Ok(open_stream) => open_stream,
+            Err(error) => {
+                responder::end_with(response, &Status::from_error(&error));
+                continue;
+            }
+        };
         let call = liveness.open_call();
         let (handler, stop) = (Arc::clone(&shared.handler), shared.stop.clone());
         let (peer, unread) = (Arc::clone(&peer), shared.limits.unread_timeout);
-        tokio::spawn(call::run(handler, stop, request, response, peer, call, unread));
+        tokio::spawn(async move {
+            call::run(handler, stop, request, response, peer, call, unread).await;
+            drop(open_stream);
+        });
     }
 }
 

@@ -97,12 +97,7 @@ impl Responder {
     /// Ends the stream with a status.
     pub fn finish(&mut self, status: &Status) {
         match std::mem::replace(&mut self.state, State::Done) {
-            State::BeforeHeaders(mut response) => {
-                let mut head = response_head();
-                status.put_headers(head.headers_mut());
-                // This fails only if the peer is gone and needs no status.
-                let _ = response.send_response(head, true);
-            }
+            State::BeforeHeaders(response) => end_with(response, status),
             State::AfterHeaders(mut sender) => {
                 let mut trailers = HeaderMap::new();
                 status.put_headers(&mut trailers);
@@ -150,6 +145,14 @@ impl Responder {
             _ => Err(Error::cancelled("The stream has been ended.")),
         }
     }
+}
+
+/// Ends a stream on which nothing was sent yet.
+pub(super) fn end_with(mut response: SendResponse<Message>, status: &Status) {
+    let mut head = response_head();
+    status.put_headers(head.headers_mut());
+    // This fails only if the peer is gone and needs no status.
+    let _ = response.send_response(head, true);
 }
 
 fn response_head() -> Response<()> {

@@ -200,6 +200,21 @@ async fn the_options_set_interval_and_timeout() {
     assert_eq!(peer.pings(), [60]);
 }
 
+#[tokio::test]
+async fn a_server_without_room_gives_its_reason() {
+    const GOAWAY: u8 = 7;
+    let last_words = frame(GOAWAY, 0, b"\0\0\0\0\0\0\0\x0bthe limit is 3 connections (Limits.x)");
+    for first_words in [Vec::new(), frame(SETTINGS, 0, &[])] {
+        let (ours, mut theirs) = duplex(1 << 16);
+        theirs.write_all(&[&first_words[..], &last_words].concat()).await.unwrap();
+        let error = establish(ours, Keepalive::default(), "peer:1".to_owned()).await.err().unwrap();
+        assert_eq!(
+            error.to_string(),
+            "it refused the connection: the limit is 3 connections (Limits.x)"
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_closes_while_connecting_is_reported_as_closed() {
     let (ours, mut theirs) = duplex(1 << 16);

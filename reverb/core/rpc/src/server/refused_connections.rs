@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Connections beyond the limit: each is told why, and is closed.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use reverb_data::error::grouped;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::task::JoinSet;
+
+use super::refusal_log::RefusalLog;
+
+/// Number of connections that are being told. More are closed without a word.
+const MAX_IN_PROGRESS: usize = 64;
+
+/// How long a peer has to take the reason, and to close its end.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Bytes of a peer that are read and thrown away. What a client sends first is far less.
+const MAX_READ_BYTES: u64 = 64 << 10;
+
+/// The type of the frame that ends a connection (RFC 9113, section 6.8).
+const GOAWAY: u8 = 7;
+
+/// Refuses connections. No more than a few are open at a time, and none for long.
+pub(super) struct RefusedConnections {
+    limit: usize,
+    goaway: Vec<u8>,
+    in_progress: JoinSet<()>,
+    log: RefusalLog,
+}
+
+impl RefusedConnections {
+    /// For a server that accepts `limit` connections.
+    pub(super) fn new(limit: usize) -> Self {
+        let text = format!("the limit is {} connections (Limits.connections)", grouped(limit));
+        Self {
+            limit,
+            goaway: goaway(h2::Reason::ENHANCE_YOUR_CALM, &text),
+            in_progress: JoinSet::new(),
+            log: RefusalLog::default(),
+        }
+    }
+
+    /// Closes a connection, after it has been told why if there are not too many of them.
+    pub(super) fn refuse<S>(&mut self, socket: S, peer: SocketAddr)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        if let Some(count) = self.log.count() {
+            log::warn!(
+                "refused the connection from {peer}, {count} so far: there are {} connections, \
+                 which is the limit (Limits.connections)",
+                self.limit
+            );
+        }
+        while self.in_progress.try_join_next().is_some() {}
+        if self.in_progress.len() < MAX_IN_PROGRESS {
+            let goaway = self.goaway.clone();
+            self.in_progress.spawn(async move {
+                // Whether the peer hears it is up to the peer.
+                let _ = tokio::time::timeout(TIMEOUT, tell(socket, &goaway)).await;
+            });
+        }
+    }
+}
+
+/// Sends the last words and waits until the peer closes its end. If the connection were closed
+/// while bytes of the peer are unread, the system would reset it, and the peer might never see the
+/// words.
+async fn tell<S: AsyncRead + AsyncWrite + Unpin>(
+    mut socket: S,
+    words: &[u8],
+) -> std::io::Result<()> {
+    socket.write_all(words).await?;
+    socket.shutdown().await?;
+    let mut rest = socket.take(MAX_READ_BYTES);
+    let mut buffer = [0; 1024];
+    while rest.read(&mut buffer).await? > 0 {}
+    Ok(())
+}
+
+/// A GOAWAY frame, as the first frame of the server.
+///
+/// HTTP/2 wants a server's settings first. They are left out on purpose. With them, gRPC's own
+/// library takes the connection for a good one and the loss of it for an accident: it connects
+/// again at once, up to hundreds of times a second, logs each time, and its calls wait until their
+/// deadline; writers of dm-reverb fail for good. Without them, the attempt has failed: calls end
+/// with `UNAVAILABLE`, or try again, and the next attempt waits for a second and more. Clients of
+/// this package read the text in both cases.
+fn goaway(reason: h2::Reason, text: &str) -> Vec<u8> {
+    const LAST_STREAM: [u8; 4] = [0; 4];
+    let reason = u32::from(reason).to_be_bytes();
+    let length = LAST_STREAM.len() + reason.len() + text.len();
+    let [_, length @ ..] = u32::try_from(length).expect("the text is short").to_be_bytes();
+    let (flags, stream) = ([0], [0; 4]);
+    [&length[..], &[GOAWAY], &flags, &stream, &LAST_STREAM, &reason, text.as_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::io::duplex;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+
+    async fn everything(socket: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        socket.read_to_end(&mut bytes).await.unwrap();
+        bytes
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_reason_names_the_limit() {
+        let mut refused = RefusedConnections::new(10_000);
+        let (ours, mut theirs) = duplex(1 << 16);
+        refused.refuse(ours, PEER);
+        let bytes = everything(&mut theirs).await;
+        let text = b"the limit is 10,000 connections (Limits.connections)";
+        assert_eq!(bytes[..9], [0, 0, 8 + text.len() as u8, 7, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[9..17], [0, 0, 0, 0, 0, 0, 0, 0xb]);
+        assert_eq!(bytes[17..], text[..]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_neither_reads_nor_closes_is_kept_for_a_second() {
+        let mut refused = RefusedConnections::new(1);
+        // No room for the whole reason.
+        let (ours, _theirs) = duplex(10);
+        let began = Instant::now();
+        refused.refuse(ours, PEER);
+        refused.in_progress.join_next().await.unwrap().unwrap();
+        assert_eq!(began.elapsed().as_secs(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_sends_without_end_is_cut_off() {
+        let mut refused = RefusedConnections::new(1);
+        let (ours, mut theirs) = duplex(1 << 10);
+        refused.refuse(ours, PEER);
+        let mut sent = 0;
+        while theirs.write_all(&[0; 1 << 10]).await.is_ok() {
+            sent += 1 << 10;
+        }
+        assert!(sent <= MAX_READ_BYTES + (2 << 10), "{sent}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_few_are_told_at_a_time() {
+        let mut refused = RefusedConnections::new(1);
+        let mut peers = Vec::new();
+        for _ in 0..=MAX_IN_PROGRESS {
+            let (ours, theirs) = duplex(1 << 16);
+            refused.refuse(ours, PEER);
+            peers.push(theirs);
+        }
+        assert!(everything(peers.last_mut().unwrap()).await.is_empty());
+        assert!(!everything(&mut peers[0]).await.is_empty());
+        tokio::time::sleep(2 * TIMEOUT).await;
+        let (ours, mut theirs) = duplex(1 << 16);
+        refused.refuse(ours, PEER);
+        assert!(!everything(&mut theirs).await.is_empty());
+    }
+}
