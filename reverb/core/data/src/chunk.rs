@@ -88,6 +88,7 @@ impl Header {
         Self { key, episode_id, shared, start, end, booking }
     }
 
+    #[inline]
     fn is_set(&self, flag: u16) -> bool {
         self.booking.of_chunk & flag != 0
     }
@@ -143,11 +144,13 @@ impl Chunk {
     }
 
     /// Its random key.
+    #[inline]
     pub fn key(&self) -> u64 {
         self.header().key
     }
 
     /// The range of its steps in the episode.
+    #[inline]
     pub fn range(&self) -> SequenceRange {
         let header = self.header();
         SequenceRange {
@@ -159,11 +162,13 @@ impl Chunk {
     }
 
     /// Whether its integer tensors are delta encoded.
+    #[inline]
     pub fn is_delta_encoded(&self) -> bool {
         self.header().is_set(DELTA)
     }
 
     /// The payload: a serialized `ChunkData.Data` message.
+    #[inline]
     pub fn data(&self) -> &[u8] {
         match &self.header().shared {
             Some(shared) => &shared.data,
@@ -172,6 +177,7 @@ impl Chunk {
     }
 
     /// The payload as a shared buffer, if it has one.
+    #[inline]
     pub fn shared_data(&self) -> Option<&Bytes> {
         self.header().shared.as_ref().map(|shared| &shared.data)
     }
@@ -240,6 +246,7 @@ impl Chunk {
         ThinArc::strong_count(&self.0)
     }
 
+    #[inline]
     fn header(&self) -> &Header {
         &self.0.header.header
     }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::chunk::Chunk;
 use crate::codec::TensorView;
+use crate::frame::Frame;
 
 /// A chunk's payload without its values: every other byte, and where the values of each tensor are.
 ///
@@ -14,18 +15,9 @@ use crate::codec::TensorView;
 /// encoded, have a layout.
 #[derive(Debug)]
 pub struct ChunkLayout {
-    len: usize,
     delta: bool,
-    frame: Box<[FrameWord]>,
+    frame: Frame,
     tensors: Box<[TensorPlace]>,
-}
-
-/// Eight bytes of the payload. `mask` selects those that are no values.
-#[derive(Debug)]
-struct FrameWord {
-    at: usize,
-    mask: u64,
-    bytes: u64,
 }
 
 /// Where the values of a tensor are.
@@ -36,10 +28,6 @@ struct TensorPlace {
     row_bytes: usize,
 }
 
-const WORD: usize = size_of::<u64>();
-/// Chunks with more words of other bytes have no layout: comparing would take long.
-const MAX_FRAME_WORDS: usize = 256;
-
 impl ChunkLayout {
     /// The layout of a chunk; `None` if it has none.
     pub fn new(chunk: &Chunk) -> Option<Self> {
@@ -48,20 +36,19 @@ impl ChunkLayout {
         for tensor in chunk.tensors() {
             tensors.push(place(&tensor.ok()?, payload)?);
         }
+        // Tensors come in the order of the payload.
+        let values = tensors.iter().map(|it| it.begin..it.begin + it.num_rows * it.row_bytes);
         Some(Self {
-            len: payload.len(),
             delta: chunk.is_delta_encoded(),
-            frame: frame_words(payload, &tensors)?,
+            frame: Frame::new(payload, values)?,
             tensors: tensors.into_boxed_slice(),
         })
     }
 
     /// Whether the chunk differs from the layout's chunk in its values at most.
+    #[inline]
     pub fn matches(&self, chunk: &Chunk) -> bool {
-        let payload = chunk.data();
-        payload.len() == self.len
-            && chunk.is_delta_encoded() == self.delta
-            && self.frame.iter().all(|word| (load(payload, word.at) ^ word.bytes) & word.mask == 0)
+        chunk.is_delta_encoded() == self.delta && self.frame.matches(chunk.data())
     }
 
     /// Where rows `[offset, offset + length)` of a tensor are in the payload of every chunk that
@@ -84,35 +71,6 @@ fn place(tensor: &TensorView<'_>, payload: &[u8]) -> Option<TensorPlace> {
     }
     let begin = values.as_ptr().addr() - payload.as_ptr().addr();
     Some(TensorPlace { begin, num_rows, row_bytes })
-}
-
-/// The words with a byte that is no value; `None` if there are too many of them, or none at all.
-fn frame_words(payload: &[u8], tensors: &[TensorPlace]) -> Option<Box<[FrameWord]>> {
-    let last = payload.len().checked_sub(WORD)?;
-    let mut words: Vec<FrameWord> = Vec::new();
-    let mut end_of_values = 0;
-    let ends = tensors.iter().map(|it| (it.begin, it.begin + it.num_rows * it.row_bytes));
-    // Tensors come in the order of the payload.
-    for (begin, end) in ends.chain([(payload.len(), payload.len())]) {
-        for byte in end_of_values..begin {
-            let at = (byte / WORD * WORD).min(last);
-            if words.last().is_none_or(|word| word.at != at) {
-                if words.len() == MAX_FRAME_WORDS {
-                    return None;
-                }
-                words.push(FrameWord { at, mask: 0, bytes: load(payload, at) });
-            }
-            words.last_mut()?.mask |= 0xff << (8 * (byte - at));
-        }
-        end_of_values = end;
-    }
-    (!words.is_empty()).then(|| words.into_boxed_slice())
-}
-
-#[inline]
-fn load(payload: &[u8], at: usize) -> u64 {
-    let word = payload[at..].first_chunk().expect("the payload is as long as the layout's");
-    u64::from_le_bytes(*word)
 }
 
 #[cfg(test)]

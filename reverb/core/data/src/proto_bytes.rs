@@ -4,27 +4,75 @@
 
 use crate::error::{Error, Result};
 
+/// Bytes of the longest varint.
+pub const MAX_VARINT_BYTES: usize = 10;
+
 /// Length in bytes of a varint of `value`.
+#[inline]
 pub fn varint_len(value: u64) -> usize {
     // One byte for each group of seven bits, the last one partial. Zero takes one byte too.
     ((64 - (value | 1).leading_zeros()) as usize).div_ceil(7)
 }
 
+/// The varint of `value`, and how many of the bytes it takes.
+///
+/// Keys are random numbers of nine or ten bytes, so the first eight bytes are made at once.
+#[inline]
+pub fn varint(value: u64) -> ([u8; MAX_VARINT_BYTES], usize) {
+    let length = varint_len(value);
+    let mut bytes = [0; MAX_VARINT_BYTES];
+    // All bytes but the last one have the highest bit set.
+    let unused_bits = 8 * 9usize.saturating_sub(length);
+    let continued = if unused_bits == 64 { 0 } else { HIGHEST_BITS >> unused_bits };
+    let first = spread(value & LOW_56_BITS) | continued;
+    bytes[..8].copy_from_slice(&first.to_le_bytes());
+    let rest = (value >> 56) as u8;
+    bytes[8] = rest;
+    bytes[9] = rest >> 7;
+    (bytes, length)
+}
+
+const LOW_56_BITS: u64 = u64::MAX >> 8;
+const HIGHEST_BITS: u64 = 0x8080_8080_8080_8080;
+
+/// Puts 56 bits into the lower seven bits of eight bytes.
+#[inline]
+fn spread(bits: u64) -> u64 {
+    let bits = bits & 0x0000_0000_0fff_ffff | (bits & 0x00ff_ffff_f000_0000) << 4;
+    let bits = bits & 0x0000_3fff_0000_3fff | (bits & 0x0fff_c000_0fff_c000) << 2;
+    bits & 0x007f_007f_007f_007f | (bits & 0x3f80_3f80_3f80_3f80) << 1
+}
+
+/// The inverse of `spread`; the highest bits of the bytes do not count.
+#[inline]
+fn gather(bytes: u64) -> u64 {
+    let bits = bytes & 0x007f_007f_007f_007f | (bytes & 0x7f00_7f00_7f00_7f00) >> 1;
+    let bits = bits & 0x0000_3fff_0000_3fff | (bits & 0x3fff_0000_3fff_0000) >> 2;
+    bits & 0x0000_0000_0fff_ffff | (bits & 0x0fff_ffff_0000_0000) >> 4
+}
+
 /// Appends a varint.
-pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
+#[inline]
+pub fn put_varint(out: &mut Vec<u8>, value: u64) {
+    if value < 0x80 {
+        out.push(value as u8);
+        return;
     }
-    out.push(value as u8);
+    let (bytes, length) = varint(value);
+    let end = out.len() + length;
+    // Copying a fixed number of bytes is one instruction or two.
+    out.extend_from_slice(&bytes);
+    out.truncate(end);
 }
 
 /// Appends the tag of a field: wire type 0 varint, 1 64-bit, 2 bytes.
+#[inline]
 pub fn put_tag(out: &mut Vec<u8>, field: u32, wire_type: u32) {
     put_varint(out, u64::from(field << 3 | wire_type));
 }
 
 /// Appends a varint field unless it has the default value 0.
+#[inline]
 pub fn put_varint_field(out: &mut Vec<u8>, field: u32, value: u64) {
     if value != 0 {
         put_tag(out, field, 0);
@@ -33,6 +81,7 @@ pub fn put_varint_field(out: &mut Vec<u8>, field: u32, value: u64) {
 }
 
 /// Appends a field of bytes, even if they are empty.
+#[inline]
 pub fn put_bytes_field(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
     put_tag(out, field, 2);
     put_varint(out, bytes.len() as u64);
@@ -40,6 +89,7 @@ pub fn put_bytes_field(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
 }
 
 /// Appends a nested message whose length is not known beforehand.
+#[inline]
 pub fn put_nested(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>)) {
     put_tag(out, field, 2);
     let at = out.len();
@@ -64,6 +114,7 @@ pub fn put_nested(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>
 }
 
 /// Appends a double unless it is zero.
+#[inline]
 pub fn put_double_field(out: &mut Vec<u8>, field: u32, value: f64) {
     if value.to_bits() != 0 {
         put_tag(out, field, 1);
@@ -73,6 +124,7 @@ pub fn put_double_field(out: &mut Vec<u8>, field: u32, value: f64) {
 
 /// Appends an `int32` or `int64` unless it is zero. Negative numbers take ten bytes, as protobuf
 /// requires.
+#[inline]
 pub fn put_int_field(out: &mut Vec<u8>, field: u32, value: i64) {
     put_varint_field(out, field, value as u64);
 }
@@ -108,22 +160,32 @@ pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
+#[cold]
 fn truncated() -> Error {
     Error::invalid_argument("Malformed message: it ends in the middle of a field.")
 }
 
 impl<'a> Reader<'a> {
     /// A reader of `message`.
+    #[inline]
     pub fn new(message: &'a [u8]) -> Self {
         Self { rest: message }
     }
 
     /// Whether everything was read.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
+    /// What was not read yet.
+    #[inline]
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     /// Reads a bare varint.
+    #[inline]
     pub fn varint(&mut self) -> Result<u64> {
         if let [first, rest @ ..] = self.rest
             && *first < 0x80
@@ -131,6 +193,31 @@ impl<'a> Reader<'a> {
             self.rest = rest;
             return Ok(u64::from(*first));
         }
+        self.long_varint()
+    }
+
+    fn long_varint(&mut self) -> Result<u64> {
+        if let Some(word) = self.rest.first_chunk() {
+            let word = u64::from_le_bytes(*word);
+            let ends = !word & HIGHEST_BITS;
+            if ends != 0 {
+                let bits = ends.trailing_zeros() + 1;
+                self.rest = &self.rest[bits as usize / 8..];
+                return Ok(gather(word & u64::MAX >> (64 - bits)));
+            }
+            if let [ninth, tenth, ..] = self.rest[8..]
+                && ninth.min(tenth) < 0x80
+            {
+                let is_ninth_last = ninth < 0x80;
+                let tenth = if is_ninth_last { 0 } else { u64::from(tenth) };
+                self.rest = &self.rest[if is_ninth_last { 9 } else { 10 }..];
+                return Ok(gather(word) | u64::from(ninth & 0x7f) << 56 | tenth << 63);
+            }
+        }
+        self.varint_by_bytes()
+    }
+
+    fn varint_by_bytes(&mut self) -> Result<u64> {
         let mut value = 0u64;
         for (i, &byte) in self.rest.iter().take(10).enumerate() {
             value |= u64::from(byte & 0x7f) << (7 * i);
@@ -143,6 +230,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes the next `length` bytes.
+    #[inline]
     pub fn take(&mut self, length: usize) -> Result<&'a [u8]> {
         if length > self.rest.len() {
             return Err(truncated());
@@ -153,6 +241,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The next field with its number, or `None` at the end.
+    #[inline]
     pub fn field(&mut self) -> Result<Option<(u32, Field<'a>)>> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -172,30 +261,67 @@ impl<'a> Reader<'a> {
                 let bytes = self.take(4)?;
                 Field::Fixed32(u32::from_le_bytes(bytes.try_into().map_err(|_| truncated())?))
             }
-            other => {
-                return Err(Error::invalid_argument(format!(
-                    "Malformed message: wire type {other} does not exist."
-                )));
-            }
+            other => return Err(unknown_wire_type(other)),
         };
         let number = u32::try_from(tag >> 3).ok().filter(|&n| n > 0);
-        let number =
-            number.ok_or_else(|| Error::invalid_argument("Malformed message: field number 0."))?;
-        Ok(Some((number, field)))
+        Ok(Some((number.ok_or_else(no_field_number)?, field)))
     }
+}
+
+#[cold]
+fn unknown_wire_type(wire_type: u64) -> Error {
+    Error::invalid_argument(format!("Malformed message: wire type {wire_type} does not exist."))
+}
+
+#[cold]
+fn no_field_number() -> Error {
+    Error::invalid_argument("Malformed message: field number 0.")
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
+    /// As the definition has it, byte by byte.
+    fn plain_varint(mut value: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while value >= 0x80 {
+            bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        bytes.push(value as u8);
+        bytes
+    }
+
     #[test]
-    fn varints_round_trip() {
-        for value in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX] {
-            let mut bytes = Vec::new();
+    fn varints_of_every_length_round_trip() {
+        for value in (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, 3 << bit, !0 >> bit]) {
+            let mut bytes = vec![9];
             put_varint(&mut bytes, value);
-            assert_eq!(bytes.len(), varint_len(value));
-            assert_eq!(Reader::new(&bytes).varint(), Ok(value));
+            assert_eq!(bytes[1..], plain_varint(value));
+            assert_eq!(bytes.len() - 1, varint_len(value));
+            for behind in 0..12 {
+                let mut message = plain_varint(value);
+                message.extend((0..behind).map(|i| 0x7f + i));
+                let mut reader = Reader::new(&message);
+                assert_eq!(reader.varint(), Ok(value));
+                assert_eq!(reader.rest().len(), usize::from(behind));
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever the bytes are: padded varints, too long ones, those that end too early.
+        #[test]
+        fn varints_are_read_at_once_as_byte_by_byte(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..14), continued in 0usize..14,
+        ) {
+            bytes.iter_mut().take(continued).for_each(|byte| *byte |= 0x80);
+            let (mut at_once, mut by_bytes) = (Reader::new(&bytes), Reader::new(&bytes));
+            prop_assert_eq!(at_once.varint(), by_bytes.varint_by_bytes());
+            prop_assert_eq!(at_once.rest(), by_bytes.rest());
         }
     }
 

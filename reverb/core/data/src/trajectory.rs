@@ -43,6 +43,26 @@ enum Chunks {
     Many(Box<[Chunk]>),
 }
 
+/// The columns of an item of one chunk, without the chunk. Only columns that are kept once have
+/// this; all but very long ones are.
+#[derive(Debug, Clone, Copy)]
+pub struct OneChunkColumns(&'static Columns);
+
+impl OneChunkColumns {
+    /// These columns of a chunk.
+    #[inline]
+    pub fn of(self, chunk: Chunk) -> Trajectory {
+        Trajectory(Content::OfOneChunk(chunk, self.0))
+    }
+}
+
+impl PartialEq for OneChunkColumns {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+
 /// A run of consecutive steps of one tensor of one chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
@@ -95,6 +115,7 @@ fn read_slice(reader: &mut Reader<'_>) -> Slice {
 
 impl Trajectory {
     /// The chunks, each once, in the order of first reference.
+    #[inline]
     pub fn chunks(&self) -> &[Chunk] {
         match &self.0 {
             Content::OfOneChunk(chunk, _) => std::slice::from_ref(chunk),
@@ -102,6 +123,15 @@ impl Trajectory {
                 Chunks::One(chunk) => std::slice::from_ref(chunk),
                 Chunks::Many(chunks) => chunks,
             },
+        }
+    }
+
+    /// Its columns without its chunk, if it has only one.
+    #[inline]
+    pub fn one_chunk_columns(&self) -> Option<OneChunkColumns> {
+        match self.0 {
+            Content::OfOneChunk(_, columns) => Some(OneChunkColumns(columns)),
+            Content::Stored(_) => None,
         }
     }
 

@@ -8,13 +8,14 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use reverb_data::error::grouped;
-use reverb_data::{Error, ErrorKind, NewItem, Result};
+use reverb_data::{Error, ErrorKind, ItemValidator, NewItem, Result};
 use reverb_engine::{Confirm, Table};
 use reverb_rpc::frames::MessageReader;
 use reverb_rpc::server::{Responder, stopping};
 use reverb_wire::codec::chunk::Sharing;
 use reverb_wire::codec::insert::{InsertRequest, encode_confirmation};
 use reverb_wire::codec::item::RawItem;
+use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
 use tokio::sync::Notify;
 
 use crate::held_chunks::{HeldChunks, OpenStream};
@@ -32,6 +33,8 @@ pub(crate) struct InsertStream<'a> {
     confirm: Arc<dyn Confirm>,
     /// Items that are not confirmed yet.
     unconfirmed: usize,
+    templates: TrajectoryTemplates,
+    validator: ItemValidator,
 }
 
 /// Whether the stream reads the next message.
@@ -64,7 +67,15 @@ impl<'a> InsertStream<'a> {
         let inbox = Arc::new(Inbox::default());
         let confirm: Arc<dyn Confirm> = Arc::clone(&inbox) as Arc<dyn Confirm>;
         let open = service.memory.streams.open(peer);
-        Ok(Self { service, open, inbox, confirm, unconfirmed: 0 })
+        Ok(Self {
+            service,
+            open,
+            inbox,
+            confirm,
+            unconfirmed: 0,
+            templates: TrajectoryTemplates::default(),
+            validator: ItemValidator::default(),
+        })
     }
 
     /// Serves the stream until the writer closes its half and all items are confirmed.
@@ -255,9 +266,13 @@ impl<'a> InsertStream<'a> {
         refused.map_or(Ok(table.cloned()), Err)
     }
 
-    fn new_item(&self, item: &RawItem<'_>, held: &HeldChunks) -> Result<(NewItem, &'a Arc<Table>)> {
+    fn new_item(
+        &mut self,
+        item: &RawItem<'_>,
+        held: &HeldChunks,
+    ) -> Result<(NewItem, &'a Arc<Table>)> {
         let mut is_chunk_missing = false;
-        let trajectory = item.trajectory(|key| {
+        let trajectory = self.templates.read(item, |key| {
             held.get(key).ok_or_else(|| {
                 is_chunk_missing = true;
                 Error::internal(format!("Could not find sequence chunk {key}."))
@@ -268,7 +283,7 @@ impl<'a> InsertStream<'a> {
         }
         let (name, table) = self.service.tables.get(item.table)?;
         let trajectory = trajectory?;
-        trajectory.validate().map_err(|error| {
+        self.validator.validate(&trajectory).map_err(|error| {
             Error::invalid_argument(format!("Item {} of table {name}: {error}", item.key))
         })?;
         let item = NewItem {

@@ -21,9 +21,10 @@ pub(crate) async fn run(
     mut requests: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
+    let mut encoder = SampleEncoder::new();
     while let Some(message) = service.stop.or(requests.next()).await?? {
         let request: SampleStreamRequest = decode(message)?;
-        serve_request(service, &request, responder).await?;
+        serve_request(service, &request, &mut encoder, responder).await?;
     }
     Ok(())
 }
@@ -31,6 +32,7 @@ pub(crate) async fn run(
 async fn serve_request(
     service: &Service,
     request: &SampleStreamRequest,
+    encoder: &mut SampleEncoder,
     responder: &mut Responder,
 ) -> Result<()> {
     let (name, table) = service.tables.get(&request.table)?;
@@ -44,7 +46,6 @@ async fn serve_request(
     let timeout = timeout(request);
     let mut stacking = stacking(request)?;
     let mut batch = FIRST_BATCH;
-    let mut encoder = SampleEncoder::new();
     let mut messages = Vec::new();
     while remaining > 0 {
         // A batch of the reader is taken under one lock, so that it is checked as a whole.

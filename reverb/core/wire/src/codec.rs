@@ -11,3 +11,4 @@ pub mod item;
 mod kept_chunks;
 pub mod mutate;
 pub mod sample;
+pub mod trajectory_template;

@@ -21,6 +21,7 @@ use reverb_wire::codec::mutate::{Mutation, encode_mutation, parse_mutation};
 use reverb_wire::codec::sample::{
     MAX_MESSAGE_CHUNK_BYTES, SampleDecoder, SampleEncoder, request, stacking,
 };
+use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
 use reverb_wire::convert::signature::flatten_signature;
 use reverb_wire::generated as proto;
 use reverb_wire::transport::InsertBatch;
@@ -90,7 +91,7 @@ fn captured_insert_requests_are_encoded_byte_for_byte() {
         }
         let mut expected = proto::InsertStreamRequest::decode(bytes).unwrap();
         expected.chunks.iter_mut().for_each(without_sizes);
-        let written = body_bytes(encode_request(&batch));
+        let written = body_bytes(encode_request(&batch, &mut TrajectoryTemplates::default()));
         assert_eq!(proto::InsertStreamRequest::decode(written).unwrap(), expected);
     }
 }

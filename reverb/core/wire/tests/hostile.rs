@@ -13,6 +13,7 @@ use reverb_rpc::message::body_bytes;
 use reverb_wire::codec::chunk::Sharing;
 use reverb_wire::codec::insert::{InsertRequest, decode_confirmation, encode_request};
 use reverb_wire::codec::sample::SampleDecoder;
+use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
 use reverb_wire::generated as proto;
 use reverb_wire::transport::InsertBatch;
 
@@ -84,7 +85,7 @@ proptest! {
 
     #[test]
     fn the_generated_code_reads_our_messages(batch in any_batch()) {
-        let message = proto::InsertStreamRequest::decode(body_bytes(encode_request(&batch))).unwrap();
+        let message = proto::InsertStreamRequest::decode(body_bytes(encode_request(&batch, &mut TrajectoryTemplates::default()))).unwrap();
         prop_assert_eq!(&message.keep_chunk_keys, &batch.keep_chunk_keys);
         prop_assert_eq!(message.chunks.len(), batch.chunks.len());
         for (read, chunk) in message.chunks.iter().zip(&batch.chunks) {

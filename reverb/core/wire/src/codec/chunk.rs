@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 use reverb_data::proto_bytes::{
-    Field, Reader, put_bytes_field, put_int_field, put_nested, put_tag, put_varint,
-    put_varint_field, varint_len,
+    Field, MAX_VARINT_BYTES, Reader, put_bytes_field, put_int_field, put_nested, put_tag,
+    put_varint, put_varint_field, varint, varint_len,
 };
 use reverb_data::{Chunk, Error, Result, SequenceRange};
 
@@ -104,39 +104,48 @@ fn parse_range(message: &[u8], range: &mut SequenceRange) -> Result<()> {
     Ok(())
 }
 
-/// Appends a chunk as field `field`.
-pub(crate) fn put_chunk(builder: &mut MessageBuilder, field: u32, chunk: &Chunk) {
-    let header = header(chunk);
-    let data_bytes = chunk.data().len();
-    let tensors = number_of_tensors(chunk);
-    let length = header.len() + payload_field_len(data_bytes) + tensors_field_len(tensors);
-    let out = builder.out();
-    put_tag(out, field, 2);
-    put_varint(out, length as u64);
-    out.extend_from_slice(header.bytes());
-    put_tag(out, 5, 2);
-    put_varint(out, data_bytes as u64);
-    match chunk.shared_data() {
-        Some(data) => builder.put_shared(data),
-        None => builder.out().extend_from_slice(chunk.data()),
-    }
-    put_varint_field(builder.out(), 6, tensors);
+/// A chunk as a field of a message, whose length is known before it is written.
+pub(crate) struct ChunkField<'a> {
+    chunk: &'a Chunk,
+    header: ChunkHeader,
+    tensors: u64,
+    /// Length of the message inside the field.
+    length: usize,
 }
 
-/// Number of bytes that `put_chunk` appends for a field number below 16.
-pub(crate) fn chunk_field_len(chunk: &Chunk) -> usize {
-    let length = header(chunk).len()
-        + payload_field_len(chunk.data().len())
-        + tensors_field_len(number_of_tensors(chunk));
-    1 + varint_len(length as u64) + length
+impl<'a> ChunkField<'a> {
+    pub(crate) fn new(chunk: &'a Chunk) -> Self {
+        let header = header(chunk);
+        let tensors = number_of_tensors(chunk);
+        let length = header.length
+            + payload_field_len(chunk.data().len())
+            + if tensors == 0 { 0 } else { 1 + varint_len(tensors) };
+        Self { chunk, header, tensors, length }
+    }
+
+    /// Number of bytes that `put` appends for a field number below 16.
+    pub(crate) fn len(&self) -> usize {
+        1 + varint_len(self.length as u64) + self.length
+    }
+
+    /// Appends it as field `field`.
+    pub(crate) fn put(&self, builder: &mut MessageBuilder, field: u32) {
+        let out = builder.out();
+        put_tag(out, field, 2);
+        put_varint(out, self.length as u64);
+        out.extend_from_slice(self.header.bytes());
+        put_tag(out, 5, 2);
+        put_varint(out, self.chunk.data().len() as u64);
+        match self.chunk.shared_data() {
+            Some(data) => builder.put_shared(data),
+            None => out.extend_from_slice(self.chunk.data()),
+        }
+        put_varint_field(builder.out(), 6, self.tensors);
+    }
 }
 
 fn payload_field_len(bytes: usize) -> usize {
     1 + varint_len(bytes as u64) + bytes
-}
-
-fn tensors_field_len(tensors: u64) -> usize {
-    if tensors == 0 { 0 } else { 1 + varint_len(tensors) }
 }
 
 fn number_of_tensors(chunk: &Chunk) -> u64 {
@@ -157,12 +166,8 @@ struct ChunkHeader {
 
 impl ChunkHeader {
     /// Key, tag and length of the range, episode, start, end, sparse, delta: each with its maximum
-    /// length.
-    const MAX: usize = 11 + 2 + 11 + 11 + 11 + 2 + 2;
-
-    fn len(&self) -> usize {
-        self.length
-    }
+    /// length, and the room in which a varint of any length can be put.
+    const MAX: usize = 11 + 2 + 11 + 11 + 11 + 2 + 2 + MAX_VARINT_BYTES;
 
     fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
@@ -173,16 +178,15 @@ impl ChunkHeader {
         self.length += 1;
     }
 
-    fn put_field(&mut self, field: u8, mut value: u64) {
+    #[inline]
+    fn put_field(&mut self, field: u8, value: u64) {
         if value == 0 {
             return;
         }
         self.put(field << 3);
-        while value >= 0x80 {
-            self.put(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.put(value as u8);
+        let (bytes, length) = varint(value);
+        self.bytes[self.length..][..MAX_VARINT_BYTES].copy_from_slice(&bytes);
+        self.length += length;
     }
 }
 

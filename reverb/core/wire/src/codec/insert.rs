@@ -5,19 +5,20 @@ use bytes::Bytes;
 use reverb_data::proto_bytes::{Field, Reader, put_nested, put_packed_field};
 use reverb_data::{Error, Result};
 
-use crate::codec::chunk::{RawChunk, put_chunk};
+use crate::codec::chunk::{ChunkField, RawChunk};
 use crate::codec::item::{ItemHead, RawItem, put_item};
+use crate::codec::trajectory_template::TrajectoryTemplates;
 use crate::transport::InsertBatch;
 use reverb_rpc::message::{Message, MessageBuilder};
 
-/// Encodes a batch.
-pub fn encode_request(batch: &InsertBatch) -> Message {
+/// Encodes a batch; `templates` are those of the stream.
+pub fn encode_request(batch: &InsertBatch, templates: &mut TrajectoryTemplates) -> Message {
     let small = batch.chunks.iter().map(|chunk| chunk.data().len().min(2048) + 64).sum::<usize>();
     let mut builder = MessageBuilder::with_capacity(
         small + batch.items.len() * 96 + batch.keep_chunk_keys.len() * 10,
     );
     for chunk in &batch.chunks {
-        put_chunk(&mut builder, 1, chunk);
+        ChunkField::new(chunk).put(&mut builder, 1);
     }
     let out = builder.out();
     for item in &batch.items {
@@ -28,7 +29,7 @@ pub fn encode_request(batch: &InsertBatch) -> Message {
             times_sampled: item.times_sampled,
             inserted_at_ns: None,
         };
-        put_nested(out, 2, |out| put_item(out, &head, &item.trajectory));
+        put_nested(out, 2, |out| put_item(out, &head, &item.trajectory, templates));
     }
     put_packed_field(out, 3, &batch.keep_chunk_keys);
     builder.finish()

@@ -6,6 +6,8 @@ use reverb_data::proto_bytes::{
 };
 use reverb_data::{Chunk, Error, Result, Trajectory, TrajectoryBuilder};
 
+use crate::codec::trajectory_template::TrajectoryTemplates;
+
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
 /// An encoded item in a message. Its trajectory is read when its chunks are available.
@@ -24,6 +26,8 @@ pub struct RawItem<'a> {
     /// Whether it has the chunk references of early checkpoints, which `trajectory` does not read.
     pub has_deprecated_references: bool,
     message: &'a [u8],
+    trajectory: &'a [u8],
+    num_trajectories: usize,
 }
 
 /// The parts of a trajectory, in the order in which they are read.
@@ -43,6 +47,8 @@ impl<'a> RawItem<'a> {
             inserted_at_ns: 0,
             has_deprecated_references: false,
             message,
+            trajectory: &[],
+            num_trajectories: 0,
         };
         let mut reader = Reader::new(message);
         while let Some((field, value)) = reader.field()? {
@@ -57,6 +63,10 @@ impl<'a> RawItem<'a> {
                 (5, Field::Fixed64(bits)) => item.priority = f64::from_bits(bits),
                 (6, Field::Varint(times)) => item.times_sampled = times as i32,
                 (7, Field::Bytes(timestamp)) => item.inserted_at_ns = parse_timestamp(timestamp)?,
+                (8, Field::Bytes(trajectory)) => {
+                    item.trajectory = trajectory;
+                    item.num_trajectories += 1;
+                }
                 _ => {}
             }
         }
@@ -99,6 +109,12 @@ impl<'a> RawItem<'a> {
             Ok(())
         })?;
         builder.finish()
+    }
+
+    /// The message of its trajectory, if it has it in one piece.
+    #[inline]
+    pub(crate) fn only_trajectory(&self) -> Option<&'a [u8]> {
+        (self.num_trajectories == 1).then_some(self.trajectory)
     }
 
     /// Calls `call` with every slice of its columns: position of the column, key of the chunk,
@@ -198,17 +214,28 @@ pub struct ItemHead<'a> {
 }
 
 /// Appends the fields of a `PrioritizedItem` message.
-pub fn put_item(out: &mut Vec<u8>, head: &ItemHead<'_>, trajectory: &Trajectory) {
-    put_item_with_keys(out, head, trajectory, Chunk::key);
+pub(crate) fn put_item(
+    out: &mut Vec<u8>,
+    head: &ItemHead<'_>,
+    trajectory: &Trajectory,
+    templates: &mut TrajectoryTemplates,
+) {
+    put_head(out, head);
+    templates.put(out, 8, trajectory);
 }
 
-/// Like [`put_item`]; `key_of` returns the keys of chunks at the destination.
+/// Like `put_item`, for checkpoints; `key_of` returns the keys of chunks at the destination.
 pub fn put_item_with_keys(
     out: &mut Vec<u8>,
     head: &ItemHead<'_>,
     trajectory: &Trajectory,
     key_of: impl Fn(&Chunk) -> u64,
 ) {
+    put_head(out, head);
+    put_nested(out, 8, |out| put_trajectory(out, trajectory, key_of));
+}
+
+fn put_head(out: &mut Vec<u8>, head: &ItemHead<'_>) {
     put_varint_field(out, 1, head.key);
     put_bytes_field(out, 2, head.table.as_bytes());
     put_double_field(out, 5, head.priority);
@@ -219,19 +246,25 @@ pub fn put_item_with_keys(
             put_int_field(out, 2, time.rem_euclid(NANOS_PER_SECOND));
         });
     }
-    put_nested(out, 8, |out| {
-        for column in trajectory.columns() {
-            put_nested(out, 1, |out| {
-                for slice in column.slices() {
-                    put_nested(out, 1, |out| {
-                        put_varint_field(out, 1, key_of(&trajectory.chunks()[slice.chunk]));
-                        put_int_field(out, 2, slice.offset as i64);
-                        put_int_field(out, 3, slice.length as i64);
-                        put_int_field(out, 4, slice.tensor as i64);
-                    });
-                }
-                put_varint_field(out, 2, u64::from(column.squeeze));
-            });
-        }
-    });
+}
+
+/// Appends the fields of a `FlatTrajectory` message.
+pub(crate) fn put_trajectory(
+    out: &mut Vec<u8>,
+    trajectory: &Trajectory,
+    key_of: impl Fn(&Chunk) -> u64,
+) {
+    for column in trajectory.columns() {
+        put_nested(out, 1, |out| {
+            for slice in column.slices() {
+                put_nested(out, 1, |out| {
+                    put_varint_field(out, 1, key_of(&trajectory.chunks()[slice.chunk]));
+                    put_int_field(out, 2, slice.offset as i64);
+                    put_int_field(out, 3, slice.length as i64);
+                    put_int_field(out, 4, slice.tensor as i64);
+                });
+            }
+            put_varint_field(out, 2, u64::from(column.squeeze));
+        });
+    }
 }

@@ -7,13 +7,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use reverb_data::proto_bytes::{
     Field, Reader, put_bytes_field, put_double_field, put_int_field, put_nested, put_tag,
-    put_varint, put_varint_field,
+    put_varint, put_varint_field, varint_len,
 };
 use reverb_data::{Chunk, Error, Result, Sampled, Stacking};
+use smallvec::SmallVec;
 
-use crate::codec::chunk::{RawChunk, Sharing, chunk_field_len, put_chunk};
+use crate::codec::chunk::{ChunkField, RawChunk, Sharing};
 use crate::codec::item::{ItemHead, RawItem, put_item};
 use crate::codec::kept_chunks::KeptChunks;
+use crate::codec::trajectory_template::TrajectoryTemplates;
 use crate::generated::{SampleStreamRequest, Timeout, sample_stream_request};
 use reverb_rpc::message::{Message, MessageBuilder};
 
@@ -70,6 +72,7 @@ pub struct SampleEncoder {
     builder: MessageBuilder,
     chunk_bytes: usize,
     scratch: Vec<u8>,
+    templates: TrajectoryTemplates,
     /// The chunks that the reader of a scan has. For other readers, each sample is sent with all
     /// its chunks.
     kept: Option<KeptChunks>,
@@ -91,6 +94,7 @@ impl SampleEncoder {
             builder: MessageBuilder::with_capacity(SAMPLE_CAPACITY),
             chunk_bytes: 0,
             scratch: Vec::new(),
+            templates: TrajectoryTemplates::default(),
             kept: None,
         }
     }
@@ -108,7 +112,7 @@ impl SampleEncoder {
             emit(self.take());
         }
         self.scratch.clear();
-        put_sample_info(&mut self.scratch, table, sample);
+        put_sample_info(&mut self.scratch, table, sample, &mut self.templates);
         let chunks = sample.trajectory.chunks();
         let Some(kept) = &mut self.kept else { return self.put_entries(chunks, emit) };
         let new: Vec<Chunk> = chunks.iter().filter(|chunk| kept.add(chunk)).cloned().collect();
@@ -154,9 +158,10 @@ impl SampleEncoder {
         let info_len = if self.scratch.is_empty() {
             0
         } else {
-            1 + reverb_data::proto_bytes::varint_len(self.scratch.len() as u64) + self.scratch.len()
+            1 + varint_len(self.scratch.len() as u64) + self.scratch.len()
         };
-        let chunks_len: usize = chunks.iter().map(chunk_field_len).sum();
+        let chunks: SmallVec<[ChunkField<'_>; 1]> = chunks.iter().map(ChunkField::new).collect();
+        let chunks_len: usize = chunks.iter().map(ChunkField::len).sum();
         let out = self.builder.out();
         put_tag(out, 1, 2);
         put_varint(out, (info_len + chunks_len + if is_last { 2 } else { 0 }) as u64);
@@ -165,13 +170,18 @@ impl SampleEncoder {
             self.scratch.clear();
         }
         for chunk in chunks {
-            put_chunk(&mut self.builder, 2, chunk);
+            chunk.put(&mut self.builder, 2);
         }
         put_varint_field(self.builder.out(), 3, u64::from(is_last));
     }
 }
 
-fn put_sample_info(out: &mut Vec<u8>, table: &str, sample: &Sampled) {
+fn put_sample_info(
+    out: &mut Vec<u8>,
+    table: &str,
+    sample: &Sampled,
+    templates: &mut TrajectoryTemplates,
+) {
     let head = ItemHead {
         key: sample.key,
         table,
@@ -179,7 +189,7 @@ fn put_sample_info(out: &mut Vec<u8>, table: &str, sample: &Sampled) {
         times_sampled: sample.times_sampled,
         inserted_at_ns: Some(sample.inserted_at_ns),
     };
-    put_nested(out, 1, |out| put_item(out, &head, &sample.trajectory));
+    put_nested(out, 1, |out| put_item(out, &head, &sample.trajectory, templates));
     put_double_field(out, 2, sample.probability);
     put_int_field(out, 3, sample.table_size);
     put_varint_field(out, 4, u64::from(sample.rate_limited));
@@ -196,6 +206,7 @@ pub struct SampleDecoder {
     chunks: Vec<Chunk>,
     /// Used instead of `chunks` in a scan, where chunks outlive their sample.
     kept: Option<KeptChunks>,
+    templates: TrajectoryTemplates,
 }
 
 impl SampleDecoder {
@@ -235,12 +246,11 @@ impl SampleDecoder {
         samples: &mut Vec<Sampled>,
     ) -> Result<()> {
         let mut is_last = false;
+        let mut own_info: Option<&[u8]> = None;
         let mut reader = Reader::new(entry);
         while let Some((field, value)) = reader.field()? {
             match (field, value) {
-                (1, Field::Bytes(info)) if self.info.is_none() => {
-                    self.info = Some(message.slice_ref(info));
-                }
+                (1, Field::Bytes(info)) => own_info = own_info.or(Some(info)),
                 (2, Field::Bytes(chunk)) => {
                     let chunk = RawChunk::parse(chunk)?;
                     let chunk = chunk.to_chunk(message, Sharing::Transient);
@@ -253,23 +263,29 @@ impl SampleDecoder {
                 _ => {}
             }
         }
-        if is_last {
-            samples.push(self.finish_sample()?);
+        if !is_last {
+            self.info = self.info.take().or_else(|| own_info.map(|info| message.slice_ref(info)));
+            return Ok(());
         }
+        let earlier_info = self.info.take();
+        let info = earlier_info.as_deref().or(own_info).ok_or_else(|| {
+            Error::internal("The server sent a sample without the information about it.")
+        })?;
+        samples.push(self.finish_sample(info)?);
         Ok(())
     }
 
-    fn finish_sample(&mut self) -> Result<Sampled> {
-        let info = self.info.take().ok_or_else(|| {
-            Error::internal("The server sent a sample without the information about it.")
-        })?;
+    fn finish_sample(&mut self, info: &[u8]) -> Result<Sampled> {
+        let templates = &mut self.templates;
         if let Some(kept) = &mut self.kept {
-            let sample = build_sample(&info, |key| kept.get(key).ok_or_else(|| missing(key)));
+            let find = |key| kept.get(key).ok_or_else(|| missing(key));
+            let sample = build_sample(info, templates, find);
             kept.end_sample();
             return sample;
         }
         let lookup = ChunkLookup::new(&self.chunks);
-        let sample = build_sample(&info, |key| lookup.find(key).ok_or_else(|| missing(key)));
+        let find = |key| lookup.find(key).ok_or_else(|| missing(key));
+        let sample = build_sample(info, templates, find);
         self.chunks.clear();
         sample
     }
@@ -279,7 +295,11 @@ fn missing(key: u64) -> Error {
     Error::internal(format!("The server sent a sample without its chunk {key}."))
 }
 
-fn build_sample<'a>(info: &[u8], find: impl Fn(u64) -> Result<&'a Chunk>) -> Result<Sampled> {
+fn build_sample<'a>(
+    info: &[u8],
+    templates: &mut TrajectoryTemplates,
+    find: impl Fn(u64) -> Result<&'a Chunk>,
+) -> Result<Sampled> {
     let mut item: &[u8] = &[];
     let (mut probability, mut table_size, mut rate_limited) = (0.0, 0, false);
     let mut reader = Reader::new(info);
@@ -301,7 +321,7 @@ fn build_sample<'a>(info: &[u8], find: impl Fn(u64) -> Result<&'a Chunk>) -> Res
         table_size,
         inserted_at_ns: item.inserted_at_ns,
         rate_limited,
-        trajectory: item.trajectory(find)?,
+        trajectory: templates.read(&item, find)?,
     })
 }
 

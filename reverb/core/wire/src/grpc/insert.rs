@@ -5,6 +5,7 @@ use reverb_data::{Error, ErrorKind, Result};
 use tokio::sync::{mpsc, watch};
 
 use crate::codec::insert::{decode_confirmation, encode_request};
+use crate::codec::trajectory_template::TrajectoryTemplates;
 use crate::transport::{BoxFuture, InsertBatch, InsertSink, InsertStream, stream_ended};
 use reverb_rpc::client::{Call, Reply};
 use reverb_rpc::frames::MessageSender;
@@ -15,7 +16,11 @@ pub(super) fn stream(call: Call) -> InsertStream {
     let (ended, end) = watch::channel(None);
     tokio::spawn(read_confirmations(call.reply, confirmations, ended));
     InsertStream {
-        sink: Box::new(GrpcInsertSink { sender: call.sender, end }),
+        sink: Box::new(GrpcInsertSink {
+            sender: call.sender,
+            end,
+            templates: TrajectoryTemplates::default(),
+        }),
         confirmations: receiver,
     }
 }
@@ -57,6 +62,7 @@ struct GrpcInsertSink {
     sender: MessageSender,
     /// The reason why the server ended the stream, once it has.
     end: watch::Receiver<Option<Error>>,
+    templates: TrajectoryTemplates,
 }
 
 impl InsertSink for GrpcInsertSink {
@@ -65,7 +71,8 @@ impl InsertSink for GrpcInsertSink {
             if let Some(error) = self.end.borrow().clone() {
                 return Err(error);
             }
-            let sent = self.sender.send(encode_request(&batch)).await;
+            let message = encode_request(&batch, &mut self.templates);
+            let sent = self.sender.send(message).await;
             drop(batch);
             let Err(error) = sent else { return Ok(()) };
             if error.kind() == ErrorKind::ResourceExhausted {

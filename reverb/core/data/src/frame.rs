@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Frames: everything of a byte string but some places, to compare others with.
+
+use std::ops::Range;
+
+/// The bytes outside of some places, as words with masks. Comparing takes a few instructions for
+/// eight bytes.
+#[derive(Debug)]
+pub struct Frame {
+    len: usize,
+    words: Box<[Word]>,
+}
+
+/// Eight bytes. `mask` selects those that are outside of the places.
+#[derive(Debug)]
+struct Word {
+    at: usize,
+    mask: u64,
+    bytes: u64,
+}
+
+const WORD: usize = size_of::<u64>();
+/// There are no frames of more words: comparing would take long.
+const MAX_WORDS: usize = 256;
+
+impl Frame {
+    /// The frame of `bytes` around `places`, which are in ascending order. There is none if all
+    /// bytes are inside of them, or too many outside, or less than eight in all.
+    pub fn new(bytes: &[u8], places: impl Iterator<Item = Range<usize>>) -> Option<Self> {
+        let last = bytes.len().checked_sub(WORD)?;
+        let mut words: Vec<Word> = Vec::new();
+        let mut outside = 0;
+        for place in places.chain([bytes.len()..bytes.len()]) {
+            for byte in outside..place.start {
+                let at = (byte / WORD * WORD).min(last);
+                if words.last().is_none_or(|word| word.at != at) {
+                    if words.len() == MAX_WORDS {
+                        return None;
+                    }
+                    words.push(Word { at, mask: 0, bytes: load(bytes, at) });
+                }
+                words.last_mut()?.mask |= 0xff << (8 * (byte - at));
+            }
+            outside = place.end;
+        }
+        (!words.is_empty()).then(|| Self { len: bytes.len(), words: words.into() })
+    }
+
+    /// Whether `bytes` are as long, and the same outside of the places.
+    #[inline]
+    pub fn matches(&self, bytes: &[u8]) -> bool {
+        bytes.len() == self.len
+            && self.words.iter().all(|word| (load(bytes, word.at) ^ word.bytes) & word.mask == 0)
+    }
+}
+
+#[inline]
+fn load(bytes: &[u8], at: usize) -> u64 {
+    let word = bytes[at..].first_chunk().expect("all words are within the length of the frame");
+    u64::from_le_bytes(*word)
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Checks items that nearly always are like one before.
+
+use crate::chunk_layout::ChunkLayout;
+use crate::error::Result;
+use crate::known_kinds::KnownKinds;
+use crate::trajectory::{OneChunkColumns, Trajectory};
+
+/// Validates items one after another. What was found of one holds for each item with the same
+/// columns of a chunk of the same layout, because it depends on nothing else.
+#[derive(Debug, Default)]
+pub struct ItemValidator {
+    valid: KnownKinds<(OneChunkColumns, ChunkLayout)>,
+}
+
+impl ItemValidator {
+    /// Like [`Trajectory::validate`], with the same errors.
+    #[inline]
+    pub fn validate(&mut self, trajectory: &Trajectory) -> Result<()> {
+        let Some(columns) = trajectory.one_chunk_columns() else { return trajectory.validate() };
+        let chunk = &trajectory.chunks()[0];
+        let is_known =
+            self.valid.find(|(known, layout)| *known == columns && layout.matches(chunk));
+        if is_known.is_none() {
+            trajectory.validate()?;
+            self.valid.learn(|| Some((columns, ChunkLayout::new(chunk)?)));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::TrajectoryBuilder;
+    use crate::{Chunk, ChunkBuilder, DType, SequenceRange, Shape, Tensor, TensorData};
+
+    fn payload(widths: [usize; 2], delta: bool) -> Vec<u8> {
+        let mut builder = ChunkBuilder::new(delta);
+        for width in widths {
+            builder.push(&Tensor {
+                dtype: DType::UInt8,
+                shape: Shape::from_slice(&[2, width]),
+                data: TensorData::Bytes((0..2 * width).map(|i| (i * 89) as u8).collect()),
+            });
+        }
+        builder.finish(1, SequenceRange::default()).data().to_vec()
+    }
+
+    proptest! {
+        /// Items of few kinds, some of them damaged.
+        #[test]
+        fn items_are_valid_if_they_are_alone(
+            items in prop::collection::vec((
+                (0usize..3, 0usize..3, any::<bool>()),
+                prop::option::weighted(0.3, (any::<prop::sample::Index>(), any::<u8>())),
+                (0usize..3, 0usize..3, 0usize..4, any::<bool>()),
+            ), 1..60),
+        ) {
+            let mut validator = ItemValidator::default();
+            for ((a, b, delta), damage, (tensor, offset, length, squeeze)) in items {
+                let mut payload = payload([a, b], delta);
+                if let Some((at, byte)) = damage {
+                    let at = at.index(payload.len());
+                    payload[at] = byte;
+                }
+                let chunk = Chunk::from_slice(1, SequenceRange::default(), delta, &payload);
+                let mut builder = TrajectoryBuilder::new();
+                for tensor in [tensor, 0] {
+                    builder.slice(&chunk, tensor, offset, length);
+                    builder.end_column(squeeze);
+                }
+                let item = builder.finish().unwrap();
+                prop_assert_eq!(validator.validate(&item), item.validate());
+            }
+        }
+    }
+}
