@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 use reverb_data::proto_bytes::{
-    Field, MAX_VARINT_BYTES, Reader, put_bytes_field, put_int_field, put_nested, put_tag,
-    put_varint, put_varint_field, varint, varint_len,
+    Field, Reader, put_bytes_field, put_int_field, put_nested, put_tag, put_varint,
+    put_varint_field, varint_len,
 };
 use reverb_data::{Chunk, Error, Result, SequenceRange};
 
@@ -104,48 +104,77 @@ fn parse_range(message: &[u8], range: &mut SequenceRange) -> Result<()> {
     Ok(())
 }
 
-/// A chunk as a field of a message, whose length is known before it is written.
-pub(crate) struct ChunkField<'a> {
-    chunk: &'a Chunk,
-    header: ChunkHeader,
+/// What has to be known of a chunk before it is written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChunkMeasure {
+    range_len: usize,
+    message_len: usize,
     tensors: u64,
-    /// Length of the message inside the field.
-    length: usize,
 }
 
-impl<'a> ChunkField<'a> {
-    pub(crate) fn new(chunk: &'a Chunk) -> Self {
-        let header = header(chunk);
+impl ChunkMeasure {
+    pub(crate) fn new(chunk: &Chunk) -> Self {
+        let range = chunk.range();
+        let range_len = field_len(range.episode_id)
+            + field_len(i64::from(range.start) as u64)
+            + field_len(i64::from(range.end) as u64)
+            + field_len(u64::from(range.sparse));
+        let data_len = chunk.data().len();
         let tensors = number_of_tensors(chunk);
-        let length = header.length
-            + payload_field_len(chunk.data().len())
-            + if tensors == 0 { 0 } else { 1 + varint_len(tensors) };
-        Self { chunk, header, tensors, length }
+        let message_len = field_len(chunk.key())
+            + 2
+            + range_len
+            + field_len(u64::from(chunk.is_delta_encoded()))
+            + 1
+            + varint_len(data_len as u64)
+            + data_len
+            + field_len(tensors);
+        Self { range_len, message_len, tensors }
     }
 
-    /// Number of bytes that `put` appends for a field number below 16.
-    pub(crate) fn len(&self) -> usize {
-        1 + varint_len(self.length as u64) + self.length
-    }
-
-    /// Appends it as field `field`.
-    pub(crate) fn put(&self, builder: &mut MessageBuilder, field: u32) {
-        let out = builder.out();
-        put_tag(out, field, 2);
-        put_varint(out, self.length as u64);
-        out.extend_from_slice(self.header.bytes());
-        put_tag(out, 5, 2);
-        put_varint(out, self.chunk.data().len() as u64);
-        match self.chunk.shared_data() {
-            Some(data) => builder.put_shared(data),
-            None => out.extend_from_slice(self.chunk.data()),
-        }
-        put_varint_field(builder.out(), 6, self.tensors);
+    /// Number of bytes that `put_chunk` appends for a field number below 16.
+    pub(crate) fn field_len(self) -> usize {
+        1 + varint_len(self.message_len as u64) + self.message_len
     }
 }
 
-fn payload_field_len(bytes: usize) -> usize {
-    1 + varint_len(bytes as u64) + bytes
+/// Length of a varint field with a number below 16, which is left out if it is zero.
+#[inline]
+fn field_len(value: u64) -> usize {
+    if value == 0 { 0 } else { 1 + varint_len(value) }
+}
+
+/// Appends a chunk as field `field`.
+pub(crate) fn put_chunk(
+    builder: &mut MessageBuilder,
+    field: u32,
+    chunk: &Chunk,
+    measure: ChunkMeasure,
+) {
+    let range = chunk.range();
+    let out = builder.out();
+    put_tag(out, field, 2);
+    put_varint(out, measure.message_len as u64);
+    put_varint_field(out, 1, chunk.key());
+    put_tag(out, 2, 2);
+    put_varint(out, measure.range_len as u64);
+    put_range(out, range);
+    put_varint_field(out, 4, u64::from(chunk.is_delta_encoded()));
+    put_tag(out, 5, 2);
+    put_varint(out, chunk.data().len() as u64);
+    match chunk.shared_data() {
+        Some(data) => builder.put_shared(data),
+        None => out.extend_from_slice(chunk.data()),
+    }
+    put_varint_field(builder.out(), 6, measure.tensors);
+}
+
+#[inline]
+fn put_range(out: &mut Vec<u8>, range: SequenceRange) {
+    put_varint_field(out, 1, range.episode_id);
+    put_int_field(out, 2, i64::from(range.start));
+    put_int_field(out, 3, i64::from(range.end));
+    put_varint_field(out, 4, u64::from(range.sparse));
 }
 
 fn number_of_tensors(chunk: &Chunk) -> u64 {
@@ -158,58 +187,9 @@ fn number_of_tensors(chunk: &Chunk) -> u64 {
     tensors
 }
 
-/// The fields before the payload, in a buffer on the stack.
-struct ChunkHeader {
-    bytes: [u8; Self::MAX],
-    length: usize,
-}
-
-impl ChunkHeader {
-    /// Key, tag and length of the range, episode, start, end, sparse, delta: each with its maximum
-    /// length, and the room in which a varint of any length can be put.
-    const MAX: usize = 11 + 2 + 11 + 11 + 11 + 2 + 2 + MAX_VARINT_BYTES;
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
-    }
-
-    fn put(&mut self, byte: u8) {
-        self.bytes[self.length] = byte;
-        self.length += 1;
-    }
-
-    #[inline]
-    fn put_field(&mut self, field: u8, value: u64) {
-        if value == 0 {
-            return;
-        }
-        self.put(field << 3);
-        let (bytes, length) = varint(value);
-        self.bytes[self.length..][..MAX_VARINT_BYTES].copy_from_slice(&bytes);
-        self.length += length;
-    }
-}
-
-fn header(chunk: &Chunk) -> ChunkHeader {
-    let mut header = ChunkHeader { bytes: [0; ChunkHeader::MAX], length: 0 };
-    let range = chunk.range();
-    header.put_field(1, chunk.key());
-    header.put(2 << 3 | 2);
-    let at = header.length;
-    header.put(0);
-    header.put_field(1, range.episode_id);
-    header.put_field(2, i64::from(range.start) as u64);
-    header.put_field(3, i64::from(range.end) as u64);
-    header.put_field(4, u64::from(range.sparse));
-    header.bytes[at] = (header.length - at - 1) as u8;
-    header.put_field(4, u64::from(chunk.is_delta_encoded()));
-    header
-}
-
 /// Appends the whole `ChunkData` message of a chunk with the given key, including the size
 /// statistics of field 7. Used for checkpoints.
 pub fn put_chunk_data(out: &mut Vec<u8>, key: u64, chunk: &Chunk) {
-    let range = chunk.range();
     let (mut tensors, mut bytes) = (0, 0);
     // A damaged payload is stored unchanged. It only ends the count.
     for tensor in chunk.tensors().map_while(Result::ok) {
@@ -217,12 +197,7 @@ pub fn put_chunk_data(out: &mut Vec<u8>, key: u64, chunk: &Chunk) {
         bytes += tensor.uncompressed_bytes() as u64;
     }
     put_varint_field(out, 1, key);
-    put_nested(out, 2, |out| {
-        put_varint_field(out, 1, range.episode_id);
-        put_int_field(out, 2, i64::from(range.start));
-        put_int_field(out, 3, i64::from(range.end));
-        put_varint_field(out, 4, u64::from(range.sparse));
-    });
+    put_nested(out, 2, |out| put_range(out, chunk.range()));
     put_varint_field(out, 4, u64::from(chunk.is_delta_encoded()));
     put_bytes_field(out, 5, chunk.data());
     put_varint_field(out, 6, tensors);

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use reverb_data::proto_bytes::{Field, Reader, put_nested, put_packed_field};
 use reverb_data::{Error, Result};
 
-use crate::codec::chunk::{ChunkField, RawChunk};
+use crate::codec::chunk::{ChunkMeasure, RawChunk, put_chunk};
 use crate::codec::item::{ItemHead, RawItem, put_item};
 use crate::codec::trajectory_template::TrajectoryTemplates;
 use crate::transport::InsertBatch;
@@ -18,7 +18,7 @@ pub fn encode_request(batch: &InsertBatch, templates: &mut TrajectoryTemplates) 
         small + batch.items.len() * 96 + batch.keep_chunk_keys.len() * 10,
     );
     for chunk in &batch.chunks {
-        ChunkField::new(chunk).put(&mut builder, 1);
+        put_chunk(&mut builder, 1, chunk, ChunkMeasure::new(chunk));
     }
     let out = builder.out();
     for item in &batch.items {

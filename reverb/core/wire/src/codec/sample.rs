@@ -12,7 +12,7 @@ use reverb_data::proto_bytes::{
 use reverb_data::{Chunk, Error, Result, Sampled, Stacking};
 use smallvec::SmallVec;
 
-use crate::codec::chunk::{ChunkField, RawChunk, Sharing};
+use crate::codec::chunk::{ChunkMeasure, RawChunk, Sharing, put_chunk};
 use crate::codec::item::{ItemHead, RawItem, put_item};
 use crate::codec::kept_chunks::KeptChunks;
 use crate::codec::trajectory_template::TrajectoryTemplates;
@@ -70,6 +70,8 @@ pub fn stacking(request: &SampleStreamRequest) -> Result<Option<Stacking>> {
 #[derive(Debug)]
 pub struct SampleEncoder {
     builder: MessageBuilder,
+    /// What is reserved for the next message.
+    capacity: usize,
     chunk_bytes: usize,
     scratch: Vec<u8>,
     templates: TrajectoryTemplates,
@@ -78,8 +80,11 @@ pub struct SampleEncoder {
     kept: Option<KeptChunks>,
 }
 
-/// Initial capacity, so that the buffer of small samples need not grow.
+/// Initial capacity, so that the buffer of a small sample need not grow.
 const SAMPLE_CAPACITY: usize = 256;
+
+/// The most that is reserved for a message because the one before took as much.
+const MAX_CAPACITY: usize = 64 << 10;
 
 impl Default for SampleEncoder {
     fn default() -> Self {
@@ -91,7 +96,8 @@ impl SampleEncoder {
     /// An encoder without samples.
     pub fn new() -> Self {
         Self {
-            builder: MessageBuilder::with_capacity(SAMPLE_CAPACITY),
+            builder: MessageBuilder::with_capacity(0),
+            capacity: SAMPLE_CAPACITY,
             chunk_bytes: 0,
             scratch: Vec::new(),
             templates: TrajectoryTemplates::default(),
@@ -149,8 +155,8 @@ impl SampleEncoder {
 
     fn take(&mut self) -> Message {
         self.chunk_bytes = 0;
-        let next = MessageBuilder::with_capacity(SAMPLE_CAPACITY);
-        std::mem::replace(&mut self.builder, next).finish()
+        self.capacity = self.builder.out().len().clamp(SAMPLE_CAPACITY, MAX_CAPACITY);
+        std::mem::replace(&mut self.builder, MessageBuilder::with_capacity(0)).finish()
     }
 
     /// Writes an entry. The first entry of a sample takes the sample's information from `scratch`.
@@ -160,8 +166,11 @@ impl SampleEncoder {
         } else {
             1 + varint_len(self.scratch.len() as u64) + self.scratch.len()
         };
-        let chunks: SmallVec<[ChunkField<'_>; 1]> = chunks.iter().map(ChunkField::new).collect();
-        let chunks_len: usize = chunks.iter().map(ChunkField::len).sum();
+        let measures: SmallVec<[ChunkMeasure; 4]> = chunks.iter().map(ChunkMeasure::new).collect();
+        let chunks_len: usize = measures.iter().map(|measure| measure.field_len()).sum();
+        if self.builder.body_len() == 0 {
+            self.builder.out().reserve(self.capacity);
+        }
         let out = self.builder.out();
         put_tag(out, 1, 2);
         put_varint(out, (info_len + chunks_len + if is_last { 2 } else { 0 }) as u64);
@@ -169,8 +178,8 @@ impl SampleEncoder {
             put_bytes_field(out, 1, &self.scratch);
             self.scratch.clear();
         }
-        for chunk in chunks {
-            chunk.put(&mut self.builder, 2);
+        for (chunk, measure) in chunks.iter().zip(measures) {
+            put_chunk(&mut self.builder, 2, chunk, measure);
         }
         put_varint_field(self.builder.out(), 3, u64::from(is_last));
     }

@@ -31,8 +31,9 @@ impl TrajectoryTemplates {
         if let Some(template) = self.known.find(is_it) {
             put_bytes_field(out, field, &template.message);
             let begin = out.len() - template.message.len();
-            for place in &template.key_places {
-                out[begin + place..][..key_len].copy_from_slice(&key[..key_len]);
+            let message = &mut out[begin..];
+            for &place in &template.key_places {
+                message[place..place + key_len].copy_from_slice(&key[..key_len]);
             }
             return;
         }
