@@ -30,7 +30,7 @@ impl Frame {
         let last = bytes.len().checked_sub(WORD)?;
         let mut words: Vec<Word> = Vec::new();
         let mut outside = 0;
-        for place in places.chain([bytes.len()..bytes.len()]) {
+        for place in places.chain(std::iter::once(bytes.len()..bytes.len())) {
             for byte in outside..place.start {
                 let at = (byte / WORD * WORD).min(last);
                 if words.last().is_none_or(|word| word.at != at) {

@@ -22,8 +22,8 @@ pub fn varint(value: u64) -> ([u8; MAX_VARINT_BYTES], usize) {
     let length = varint_len(value);
     let mut bytes = [0; MAX_VARINT_BYTES];
     // All bytes but the last one have the highest bit set.
-    let unused_bits = 8 * 9usize.saturating_sub(length);
-    let continued = if unused_bits == 64 { 0 } else { HIGHEST_BITS >> unused_bits };
+    let unused_bits = 8 * 9u32.saturating_sub(length as u32);
+    let continued = HIGHEST_BITS.checked_shr(unused_bits).unwrap_or(0);
     let first = spread(value & LOW_56_BITS) | continued;
     bytes[..8].copy_from_slice(&first.to_le_bytes());
     let rest = (value >> 56) as u8;
@@ -241,7 +241,8 @@ impl<'a> Reader<'a> {
     }
 
     /// The next field with its number, or `None` at the end.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a tenth of the time of remote batches")]
     pub fn field(&mut self) -> Result<Option<(u32, Field<'a>)>> {
         if self.rest.is_empty() {
             return Ok(None);

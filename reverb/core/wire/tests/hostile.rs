@@ -8,40 +8,59 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message as _;
-use reverb_data::{Chunk, Error, ErrorKind, NewItem, SequenceRange, TrajectoryBuilder};
+use reverb_data::{
+    Chunk, Error, ErrorKind, ItemValidator, NewItem, Sampled, SequenceRange, Tensor,
+    TrajectoryBuilder,
+};
 use reverb_rpc::message::body_bytes;
 use reverb_wire::codec::chunk::Sharing;
 use reverb_wire::codec::insert::{InsertRequest, decode_confirmation, encode_request};
-use reverb_wire::codec::sample::SampleDecoder;
+use reverb_wire::codec::sample::{SampleDecoder, SampleEncoder};
 use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
 use reverb_wire::generated as proto;
 use reverb_wire::transport::InsertBatch;
 
+/// What the ends of a stream remember of its messages.
+#[derive(Default)]
+struct Memory {
+    templates: TrajectoryTemplates,
+    validator: ItemValidator,
+    decoder: SampleDecoder,
+}
+
 /// Processes an insert request like a server and then a reader.
 fn take_insert(message: Bytes) -> Result<(), Error> {
+    take_insert_with(&mut Memory::default(), message).map(|_| ())
+}
+
+fn take_insert_with(memory: &mut Memory, message: Bytes) -> Result<Vec<Tensor>, Error> {
     let request = InsertRequest::parse(message)?;
     let mut held = HashMap::new();
     for chunk in request.chunks() {
         let chunk = chunk?.to_chunk(request.message(), Sharing::Stored);
         held.entry(chunk.key()).or_insert(chunk);
     }
+    let mut tensors = Vec::new();
     for item in request.items() {
-        let trajectory =
-            item?.trajectory(|key| held.get(&key).ok_or_else(|| Error::internal("missing")))?;
-        trajectory.validate()?;
-        trajectory.decode()?;
+        let find = |key| held.get(&key).ok_or_else(|| Error::internal("missing"));
+        let trajectory = memory.templates.read(&item?, find)?;
+        memory.validator.validate(&trajectory)?;
+        tensors.extend(trajectory.decode()?);
     }
-    Ok(())
+    Ok(tensors)
 }
 
 fn take_sample(message: &Bytes) -> Result<(), Error> {
+    take_sample_with(&mut Memory::default(), message).1
+}
+
+/// The samples, as text, and the result.
+fn take_sample_with(memory: &mut Memory, message: &Bytes) -> (Vec<String>, Result<(), Error>) {
     let mut samples = Vec::new();
-    let result = SampleDecoder::new().push(message, &mut samples);
-    for sample in &samples {
-        // Received data is checked when it is decoded.
-        let _ = sample.trajectory.decode();
-    }
-    result
+    let result = memory.decoder.push(message, &mut samples);
+    // Received data is checked when it is decoded.
+    let text = |sample: &Sampled| format!("{sample:?} {:?}", sample.trajectory.decode());
+    (samples.iter().map(text).collect(), result)
 }
 
 const CAPTURES: [&[u8]; 5] = [
@@ -83,6 +102,73 @@ proptest! {
         let _ = take_sample(&bytes);
     }
 
+    /// Whole messages come before a damaged one, so that it is compared with what was learned.
+    #[test]
+    fn damaged_messages_are_refused_whatever_came_before(
+        which in 0..CAPTURES.len(),
+        num_before in 0..4,
+        changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..4),
+    ) {
+        let whole = Bytes::from_static(CAPTURES[which]);
+        let mut damaged = whole.to_vec();
+        for (at, value) in changes {
+            let at = at.index(damaged.len());
+            damaged[at] = value;
+        }
+        let damaged = Bytes::from(damaged);
+        let mut memory = Memory::default();
+        for _ in 0..num_before {
+            let _ = take_insert_with(&mut memory, whole.clone());
+            let _ = take_sample_with(&mut memory, &whole);
+        }
+        // What a message leaves behind joins the samples of the next.
+        let mut without = Memory { decoder: SampleDecoder::new(), ..Memory::default() };
+        if memory.decoder.is_within_sample() {
+            memory.decoder = SampleDecoder::new();
+        }
+        prop_assert_eq!(
+            take_insert_with(&mut memory, damaged.clone()),
+            take_insert_with(&mut without, damaged.clone())
+        );
+        prop_assert_eq!(
+            take_sample_with(&mut memory, &damaged),
+            take_sample_with(&mut without, &damaged)
+        );
+    }
+
+    /// The generated code leaves out what is zero and orders fields by their numbers, as dm-reverb
+    /// does.
+    #[test]
+    fn our_messages_are_those_of_the_generated_code(batches in proptest::collection::vec(any_batch(), 1..4)) {
+        let mut templates = TrajectoryTemplates::default();
+        let mut encoder = SampleEncoder::new();
+        for batch in batches {
+            // Protobuf leaves an empty payload out.
+            prop_assume!(batch.chunks.iter().all(|chunk| !chunk.data().is_empty()));
+            let written = body_bytes(encode_request(&batch, &mut templates));
+            let message = proto::InsertStreamRequest::decode(written.clone()).unwrap();
+            prop_assert_eq!(message.encode_to_vec(), written);
+            for item in &batch.items {
+                let trajectory = item.trajectory.clone();
+                encoder.push("t", &Sampled {
+                    key: item.key,
+                    priority: item.priority,
+                    times_sampled: item.times_sampled,
+                    probability: 0.5,
+                    table_size: 3,
+                    inserted_at_ns: 1_795_168_492_178_858_450,
+                    rate_limited: true,
+                    trajectory,
+                }, |_| {});
+            }
+            let Some(message) = encoder.finish() else { continue };
+            let written = body_bytes(message);
+            let message = proto::SampleStreamResponse::decode(written.clone()).unwrap();
+            prop_assert_eq!(message.entries.len(), batch.items.len());
+            prop_assert_eq!(message.encode_to_vec(), written);
+        }
+    }
+
     #[test]
     fn the_generated_code_reads_our_messages(batch in any_batch()) {
         let message = proto::InsertStreamRequest::decode(body_bytes(encode_request(&batch, &mut TrajectoryTemplates::default()))).unwrap();
@@ -118,8 +204,8 @@ proptest! {
 
 prop_compose! {
     fn any_chunk()(
-        key in any::<u64>(),
-        episode_id in any::<u64>(),
+        key in prop_oneof![any::<u64>(), 0u64..200],
+        episode_id in prop_oneof![any::<u64>(), 0u64..2],
         start in any::<i32>(),
         end in any::<i32>(),
         flags in any::<(bool, bool)>(),

@@ -144,3 +144,184 @@ fn only_key(slice: &[u8]) -> Option<&[u8]> {
     }
     key
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+    use reverb_data::proto_bytes::{put_nested, put_tag, put_varint, put_varint_field};
+    use reverb_data::{Error, SequenceRange, TrajectoryBuilder};
+
+    use super::*;
+
+    /// Keys of every length, several of each, and the one that is left out.
+    fn any_key() -> impl Strategy<Value = u64> {
+        prop_oneof![Just(0), (0u32..64, 0u64..3).prop_map(|(bit, low)| 1 << bit | low)]
+    }
+
+    fn chunk(key: u64) -> Chunk {
+        Chunk::from_slice(key, SequenceRange::default(), false, &[])
+    }
+
+    /// Items of a few kinds, and of several chunks if the flag is set.
+    fn item(
+        keys: [u64; 2],
+        (num_columns, length, has_two_chunks): (usize, usize, bool),
+    ) -> Trajectory {
+        let chunks = keys.map(chunk);
+        let mut builder = TrajectoryBuilder::new();
+        for tensor in 0..num_columns {
+            builder.slice(&chunks[0], tensor, 0, length);
+            builder.slice(&chunks[usize::from(has_two_chunks)], tensor, 5, 1);
+            builder.end_column(length == 2);
+        }
+        builder.finish().unwrap()
+    }
+
+    /// How a peer may write the key of a slice.
+    #[derive(Debug, Clone, Copy)]
+    enum KeyForm {
+        Plain,
+        /// With a byte more than needed.
+        Padded,
+        /// The first one does not count.
+        Twice,
+        Last,
+        /// Its tag has a byte more than needed.
+        LongTag,
+        Missing,
+    }
+
+    fn put_slice(out: &mut Vec<u8>, key: u64, form: KeyForm, length: u64) {
+        let put_padded = |out: &mut Vec<u8>, value: u64| {
+            put_varint(out, value);
+            if let Some(last) = out.last_mut() {
+                *last |= 0x80;
+            }
+            out.push(0);
+        };
+        match form {
+            KeyForm::Missing | KeyForm::Last => {}
+            KeyForm::Plain => put_varint_field(out, 1, key),
+            KeyForm::Padded => {
+                put_tag(out, 1, 0);
+                put_padded(out, key & (u64::MAX >> 8));
+            }
+            KeyForm::Twice => {
+                put_varint_field(out, 1, !key);
+                put_varint_field(out, 1, key);
+            }
+            KeyForm::LongTag => {
+                put_padded(out, 1 << 3);
+                put_varint(out, key);
+            }
+        }
+        put_varint_field(out, 3, length);
+        // A field that does not exist.
+        put_varint_field(out, 9, 1);
+        if matches!(form, KeyForm::Last) {
+            put_varint_field(out, 1, key);
+        }
+    }
+
+    fn any_form() -> impl Strategy<Value = KeyForm> {
+        use KeyForm::{Last, LongTag, Missing, Padded, Plain, Twice};
+        prop::sample::select(vec![
+            Plain, Plain, Plain, Plain, Padded, Twice, Last, LongTag, Missing,
+        ])
+    }
+
+    /// What of a trajectory can be seen.
+    fn content(trajectory: Result<Trajectory>) -> Result<(Vec<usize>, usize, Vec<u8>)> {
+        trajectory.map(|it| {
+            let chunks = it.chunks().iter().map(Chunk::identity).collect();
+            (chunks, it.num_columns(), it.stored_columns().to_vec())
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_template_writes_the_bytes_that_are_written_without(
+            items in prop::collection::vec(
+                ([any_key(), any_key()], (1usize..4, 1usize..4, prop::bool::weighted(0.2))), 1..60,
+            ),
+        ) {
+            let mut templates = TrajectoryTemplates::default();
+            for (keys, kind) in items {
+                let item = item(keys, kind);
+                let (mut written, mut expected) = (vec![1], vec![1]);
+                templates.put(&mut written, 8, &item);
+                put_nested(&mut expected, 8, |out| put_trajectory(out, &item, Chunk::key));
+                prop_assert_eq!(written, expected);
+            }
+        }
+
+        /// Of items of a few kinds, written in different ways, of chunks that may be missing, and
+        /// damaged: the results are the same, and so are the errors.
+        #[test]
+        fn a_template_reads_what_is_read_without(
+            chunk_keys in prop::collection::vec(any_key(), 1..6),
+            items in prop::collection::vec(
+                (
+                    (any::<prop::sample::Index>(), prop::option::weighted(0.1, any_key())),
+                    prop_oneof![3 => Just([KeyForm::Plain; 3]), 1 => [any_form(), any_form(), any_form()]],
+                    (1usize..4, 0u64..3),
+                    prop::option::weighted(0.3, (any::<prop::sample::Index>(), any::<u8>())),
+                    prop::bool::weighted(0.1),
+                ),
+                1..60,
+            ),
+        ) {
+            let chunks: HashMap<u64, Chunk> =
+                chunk_keys.iter().map(|&key| (key, chunk(key))).collect();
+            let find = |key| {
+                chunks.get(&key).ok_or_else(|| Error::internal(format!("no chunk {key}")))
+            };
+            let mut templates = TrajectoryTemplates::default();
+            for ((key, other_key), forms, (num_columns, length), damage, is_split) in items {
+                let key = *key.get(&chunk_keys);
+                let mut message = Vec::new();
+                let mut put = |columns: &[KeyForm]| put_nested(&mut message, 8, |out| {
+                    for (i, form) in columns.iter().enumerate() {
+                        let key = other_key.filter(|_| i == 1).unwrap_or(key);
+                        put_nested(out, 1, |out| {
+                            put_nested(out, 1, |out| put_slice(out, key, *form, length));
+                        });
+                    }
+                });
+                if is_split {
+                    put(&forms[..num_columns]);
+                }
+                put(&forms[..num_columns]);
+                if let Some((at, byte)) = damage {
+                    let at = at.index(message.len());
+                    message[at] = byte;
+                }
+                let Ok(item) = RawItem::parse(&message) else { continue };
+                prop_assert_eq!(content(templates.read(&item, find)), content(item.trajectory(find)));
+            }
+        }
+    }
+
+    #[test]
+    fn items_that_differ_in_the_key_alone_are_read_by_the_template() {
+        let mut templates = TrajectoryTemplates::default();
+        for key in (0..100).map(|i| u64::MAX - i) {
+            let mut message = Vec::new();
+            put_nested(&mut message, 8, |out| {
+                put_trajectory(out, &item([key, key], (3, 1, false)), Chunk::key);
+            });
+            let raw = RawItem::parse(&message).unwrap();
+            let chunk = chunk(key);
+            let mut asked = 0;
+            let find = |wanted| {
+                asked += 1;
+                if wanted == key { Ok(&chunk) } else { Err(Error::internal("another key")) }
+            };
+            let trajectory = templates.read(&raw, find).unwrap();
+            assert!(trajectory.chunks()[0].is_same(&chunk) && asked == 1);
+        }
+        assert!(templates.known.find(|_| true).is_some(), "one was learned");
+    }
+}

@@ -11,6 +11,9 @@ use reverb_rpc::client::{Call, Reply};
 use reverb_rpc::frames::MessageSender;
 use reverb_rpc::message::Message;
 
+/// The most samples for which room is made before they arrive.
+const MAX_CAPACITY: usize = 256;
+
 pub(super) struct GrpcSampleStream {
     sender: MessageSender,
     reply: Reply,
@@ -29,7 +32,7 @@ impl GrpcSampleStream {
         if self.outstanding == 0 {
             return Err(Error::failed_precondition("No samples were requested on this stream."));
         }
-        let mut samples = Vec::new();
+        let mut samples = Vec::with_capacity(self.outstanding.min(MAX_CAPACITY));
         while samples.is_empty() {
             let Some(message) = self.reply.next().await? else {
                 return Err(stream_ended(self.reply.peer()));
