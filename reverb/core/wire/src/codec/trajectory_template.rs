@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Trajectories of items of one chunk. Those of a program differ in nothing but the key of the chunk,
-//! so the message of the last one is the template of the next: for a writer, which puts another key
+//! Trajectories of items of one chunk. Those of a program differ in nothing but the key of the
+//! chunk, so the message of one is the template of the next: for a writer, which puts another key
 //! into it, and for a reader, which compares all the rest and takes the key out.
 
 use reverb_data::proto_bytes::{Field, Reader, put_bytes_field, varint};
