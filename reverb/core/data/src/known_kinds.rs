@@ -4,9 +4,12 @@
 /// A stream rarely has items of more kinds; each lookup searches all of them.
 const CAPACITY: usize = 8;
 
-/// As long as nothing that was learned comes again, only some of what follows is learned: items may
-/// all be different, and learning takes longer than doing without.
-const EAGER: u32 = 8;
+/// Learning takes longer than doing without, and items may all be different. So it has to be earned
+/// by lookups that find something; at first there is credit for all places.
+const LOOKUPS_TO_LEARN: u32 = 4;
+const MAX_CREDIT: u32 = LOOKUPS_TO_LEARN * CAPACITY as u32;
+
+/// How often something is learned all the same, for a stream whose items become alike later.
 const INTERVAL: u32 = 64;
 
 /// The kinds that were learned last.
@@ -14,13 +17,15 @@ const INTERVAL: u32 = 64;
 pub struct KnownKinds<T> {
     kinds: Vec<T>,
     oldest: usize,
-    /// Lookups in vain since the last one that found something.
+    /// Lookups that found something, less what learning took.
+    credit: u32,
+    /// Lookups in vain.
     misses: u32,
 }
 
 impl<T> Default for KnownKinds<T> {
     fn default() -> Self {
-        Self { kinds: Vec::new(), oldest: 0, misses: 0 }
+        Self { kinds: Vec::new(), oldest: 0, credit: MAX_CREDIT, misses: 0 }
     }
 }
 
@@ -29,14 +34,20 @@ impl<T> KnownKinds<T> {
     #[inline]
     pub fn find(&mut self, is_it: impl FnMut(&T) -> bool) -> Option<&T> {
         let at = self.kinds.iter().position(is_it);
-        self.misses = if at.is_some() { 0 } else { self.misses.wrapping_add(1) };
+        match at {
+            Some(_) => self.credit = MAX_CREDIT.min(self.credit + 1),
+            None => self.misses = self.misses.wrapping_add(1),
+        }
         at.map(|at| &self.kinds[at])
     }
 
-    /// Keeps the kind that was not found, in place of the oldest one, unless too many were not.
+    /// Keeps the kind that was not found, in place of the oldest one, unless learning did not help
+    /// lately.
     pub fn learn(&mut self, make: impl FnOnce() -> Option<T>) {
-        if self.misses > EAGER && !self.misses.is_multiple_of(INTERVAL) {
-            return;
+        match self.credit.checked_sub(LOOKUPS_TO_LEARN) {
+            Some(rest) => self.credit = rest,
+            None if self.misses.is_multiple_of(INTERVAL) => {}
+            None => return,
         }
         let Some(kind) = make() else { return };
         if self.kinds.len() < CAPACITY {
