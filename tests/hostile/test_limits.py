@@ -164,14 +164,14 @@ class TestConnections:
         ):
             with pytest.raises(
                 UnavailableError,
-                match=r"it refused the connection: the limit is 1 connections "
-                r"\(Limits\.connections\)",
+                match=r"it refused the connection: Limits\.connections is 1, and as many "
+                r"clients are connected",
             ):
                 reverb.Client(f"127.1:{server.port}", connect_timeout_s=0.3).server_info()
             with socket.create_connection(("127.0.0.1", server.port), timeout=10) as one_more:
                 received = one_more.makefile("rb").read()
             reason = struct.pack(">II", 0, _ENHANCE_YOUR_CALM)
-            text = b"the limit is 1 connections (Limits.connections)"
+            text = b"Limits.connections is 1, and as many clients are connected"
             assert received == frame(_GOAWAY, 0, 0, reason + text)
             first.ping()
 

@@ -32,13 +32,13 @@ impl<T> Default for KnownKinds<T> {
 impl<T> KnownKinds<T> {
     /// The kind of which `is_it` is true.
     #[inline]
-    pub fn find(&mut self, is_it: impl FnMut(&T) -> bool) -> Option<&T> {
+    pub fn find(&mut self, is_it: impl FnMut(&T) -> bool) -> Option<&mut T> {
         let at = self.kinds.iter().position(is_it);
         match at {
             Some(_) => self.credit = MAX_CREDIT.min(self.credit + 1),
             None => self.misses = self.misses.wrapping_add(1),
         }
-        at.map(|at| &self.kinds[at])
+        at.map(|at| &mut self.kinds[at])
     }
 
     /// Keeps the kind that was not found, in place of the oldest one, unless learning did not help

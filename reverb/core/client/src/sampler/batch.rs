@@ -52,7 +52,9 @@ impl Batch {
             for (i, (buffer, column)) in columns.iter_mut().zip(trajectory.columns()).enumerate() {
                 buffer.put(i, row, trajectory, &column)?;
             }
-            plans.learn(trajectory);
+            if row + 1 < samples.len() {
+                plans.learn(trajectory);
+            }
         }
         Ok(Self {
             keys: samples.iter().map(|s| s.key).collect(),

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use reverb_data::codec::{
     is_never_compressed, put_compressed_tensor, put_string_tensor, put_tensor,
 };
-use reverb_data::{Chunk, Result, SequenceRange, TensorData};
+use reverb_data::{Chunk, KnownKinds, Result, SequenceRange, TensorData};
 use smallvec::{SmallVec, smallvec};
 
 use self::buffers::{Buffers, Raw, Rows};
@@ -41,15 +41,14 @@ pub struct BlockColumns {
     row_bytes: usize,
     /// Whether cells are kept row by row: they are small, or of one column.
     by_row: bool,
-    template: Mutex<BlockTemplate>,
+    templates: Mutex<KnownKinds<BlockTemplate>>,
 }
 
-/// How the last block was encoded.
-#[derive(Debug, Default)]
+/// How a block of so many full rows is encoded.
+#[derive(Debug)]
 struct BlockTemplate {
     num_rows: usize,
-    /// Made when two blocks in a row have as many rows.
-    template: Option<ChunkTemplate>,
+    template: ChunkTemplate,
 }
 
 /// One column of a block.
@@ -89,7 +88,13 @@ impl BlockColumns {
         // Strings have no size.
         let by_row = sizes.clone().all(|size| size > 0)
             && (columns.len() == 1 || row_bytes <= MAX_ROW_BYTES);
-        Arc::new(Self { columns, delta, row_bytes, by_row, template: Mutex::default() })
+        Arc::new(Self { columns, delta, row_bytes, by_row, templates: Mutex::default() })
+    }
+
+    /// Whether these cells are of these columns.
+    pub(super) fn are_of(&self, cells: &[CellValue<'_>]) -> bool {
+        cells.len() == self.columns.len()
+            && cells.iter().zip(&self.columns).all(|(cell, column)| cell.has(&column.spec))
     }
 
     /// The columns by their position.
@@ -302,7 +307,7 @@ impl Block {
             chunks.push(Chunk::new(next_key(), range, self.columns.delta, data.into()));
         }
         if let (Some(rows), [chunk]) = (rows, &chunks[..]) {
-            self.remember_template(rows, chunk);
+            self.learn_template(rows, chunk);
         }
         Closed { chunks, positions }
     }
@@ -317,14 +322,11 @@ impl Block {
         Closed { chunks: smallvec![chunk], positions: smallvec![(0, 0)] }
     }
 
-    /// Encodes full rows whose chunk differs from the last one's in its values only.
+    /// Encodes full rows whose chunk differs from an earlier one in its values only.
     fn encode_by_template(&self, rows: &Rows, next_key: &mut dyn FnMut() -> u64) -> Option<Closed> {
         let num_rows = rows.steps.len();
-        let mut last = self.columns.template.lock();
-        if last.num_rows != num_rows {
-            return None;
-        }
-        let template = last.template.as_mut()?;
+        let mut templates = self.columns.templates.lock();
+        let BlockTemplate { template, .. } = templates.find(|it| it.num_rows == num_rows)?;
         let payload = template.fill(|column, out| rows.copy_column(&self.columns, column, out));
         let range = self.range(&rows.steps);
         let chunk = Chunk::from_payload(next_key(), range, self.columns.delta, payload);
@@ -332,14 +334,15 @@ impl Block {
         Some(Closed { chunks: smallvec![chunk], positions })
     }
 
-    /// Keeps the chunk of these rows as the template of others, if they are likely to come.
-    fn remember_template(&self, rows: &Rows, chunk: &Chunk) {
+    /// Keeps the chunk of these rows as the template of others.
+    fn learn_template(&self, rows: &Rows, chunk: &Chunk) {
         let num_rows = rows.steps.len();
-        let mut last = self.columns.template.lock();
-        let is_usual = std::mem::replace(&mut last.num_rows, num_rows) == num_rows;
-        let is_usual = is_usual && self.columns.are_stored_raw(num_rows);
-        last.template =
-            is_usual.then(|| ChunkTemplate::new(chunk, self.marks.len(), num_rows)).flatten();
+        if self.columns.are_stored_raw(num_rows) {
+            self.columns.templates.lock().learn(|| {
+                let template = ChunkTemplate::new(chunk, self.marks.len(), num_rows)?;
+                Some(BlockTemplate { num_rows, template })
+            });
+        }
     }
 
     fn range(&self, steps: &[i32]) -> SequenceRange {

@@ -71,6 +71,11 @@ impl CellValue<'_> {
         CellSpec { dtype: self.dtype(), shape: Shape::from_slice(self.shape()) }
     }
 
+    /// Whether the value is of this spec.
+    pub(super) fn has(&self, spec: &CellSpec) -> bool {
+        self.dtype() == spec.dtype && self.shape() == spec.shape.as_slice()
+    }
+
     /// Row `i` of a value whose first dimension is `num_rows`.
     pub fn row(&self, i: usize, num_rows: usize) -> CellValue<'_> {
         match self {

@@ -45,6 +45,8 @@ struct State {
     /// The last steps, oldest first, each with one cell per column.
     history: VecDeque<Vec<CellRef>>,
     block: Option<(Arc<Block>, usize)>,
+    /// The columns of the last block.
+    columns: Option<Arc<BlockColumns>>,
     closed: bool,
 }
 
@@ -56,6 +58,7 @@ impl LegacyWriter {
             steps: 0,
             history: VecDeque::new(),
             block: None,
+            columns: None,
             closed: false,
         };
         Self {
@@ -128,10 +131,14 @@ impl LegacyWriter {
             }
         }
         let (step, episode_id) = (state.steps, state.episode_id);
-        let (block, len) = state.block.get_or_insert_with(|| {
-            let specs = cells.iter().map(|cell| (Arc::new(cell.spec()), Arc::default()));
-            let columns = BlockColumns::new(specs, options.delta_encoded);
-            let block = Block::new(&columns, episode_id, true);
+        let State { block, columns, .. } = &mut *state;
+        let (block, len) = block.get_or_insert_with(|| {
+            if !columns.as_ref().is_some_and(|it| it.are_of(cells)) {
+                let specs = cells.iter().map(|cell| (Arc::new(cell.spec()), Arc::default()));
+                *columns = Some(BlockColumns::new(specs, options.delta_encoded));
+            }
+            let columns = columns.as_ref().expect("set above");
+            let block = Block::new(columns, episode_id, true);
             block.columns().iter().for_each(BlockColumn::mark_referenced);
             (block, 0)
         });

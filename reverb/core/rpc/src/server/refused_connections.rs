@@ -33,7 +33,8 @@ pub(super) struct RefusedConnections {
 impl RefusedConnections {
     /// For a server that accepts `limit` connections.
     pub(super) fn new(limit: usize) -> Self {
-        let text = format!("the limit is {} connections (Limits.connections)", grouped(limit));
+        let text =
+            format!("Limits.connections is {}, and as many clients are connected", grouped(limit));
         Self {
             limit,
             goaway: goaway(h2::Reason::ENHANCE_YOUR_CALM, &text),
@@ -120,7 +121,7 @@ mod tests {
         let (ours, mut theirs) = duplex(1 << 16);
         refused.refuse(ours, PEER);
         let bytes = everything(&mut theirs).await;
-        let text = b"the limit is 10,000 connections (Limits.connections)";
+        let text = b"Limits.connections is 10,000, and as many clients are connected";
         assert_eq!(bytes[..9], [0, 0, 8 + text.len() as u8, 7, 0, 0, 0, 0, 0]);
         assert_eq!(bytes[9..17], [0, 0, 0, 0, 0, 0, 0, 0xb]);
         assert_eq!(bytes[17..], text[..]);

@@ -123,13 +123,18 @@ proptest! {
 }
 
 #[test]
-fn the_third_block_of_a_kind_is_encoded_by_a_template() {
+fn blocks_of_a_few_lengths_have_templates() {
     let widths = [4, 1];
     let shared = columns(&widths, false);
-    for (i, has_template) in [false, true, true].into_iter().enumerate() {
-        let block = block(&shared, &widths, 0, &[i as i32], |_, _| true);
+    for i in 0..10 {
+        let steps: Vec<i32> = (0..=i % 3).map(|step| i * 3 + step).collect();
+        let block = block(&shared, &widths, 0, &steps, |_, _| true);
         block.chunk_of(0, &mut || i as u64);
-        assert_eq!(shared.template.lock().template.is_some(), has_template);
+        let mut templates = shared.templates.lock();
+        for num_rows in 1..=3 {
+            let is_known = templates.find(|it| it.num_rows == num_rows).is_some();
+            assert_eq!(is_known, i as usize + 1 >= num_rows);
+        }
     }
 }
 
@@ -144,5 +149,5 @@ fn large_cells_are_copied_once() {
     };
     let (chunk, _) = block.chunk_of(0, &mut || 1);
     assert_eq!(chunk.tensor(0).unwrap().values_in_place().unwrap().as_ptr(), buffer);
-    assert!(shared.template.lock().template.is_none());
+    assert!(shared.templates.lock().find(|_| true).is_none());
 }
