@@ -378,13 +378,26 @@ class TestServer:
 
 
 class TestWriter:
-    @pytest.mark.parametrize("kind", ["trajectory", "batched", "legacy", "sequence", "structured"])
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            "trajectory",
+            "trajectory, chunks of 10",
+            "batched",
+            "legacy",
+            "legacy, chunks of 10",
+            "sequence",
+            "structured",
+        ],
+    )
     def test_it_waits_with_too_many_unconfirmed_bytes(self, serve, kind):
         _, client = serve("localhost", reverb.Table.queue("queue", 2))
         limit = {"max_pending_bytes": "20kB"}
         step = noise(4000)
-        if kind == "trajectory":
+        if kind.startswith("trajectory"):
             writer = client.trajectory_writer(1, **limit)
+            if "chunks" in kind:
+                writer.configure(("data",), num_keep_alive_refs=10, max_chunk_length=10)
 
             def insert():
                 writer.append(step)
@@ -395,8 +408,9 @@ class TestWriter:
             def insert():
                 writer.append({"data": step["data"][None]})
                 writer.create_items("queue", np.ones(1), {"d": writer.history["data"][-1:]})
-        elif kind == "legacy":
-            writer = client.writer(1, max_in_flight_items=None, **limit)
+        elif kind.startswith("legacy"):
+            length = 10 if "chunks" in kind else 1
+            writer = client.writer(10, length, max_in_flight_items=None, **limit)
 
             def insert():
                 writer.append(step)
@@ -422,6 +436,7 @@ class TestWriter:
             for _ in range(30):
                 insert()
                 count += 1
+            writer.flush()
             done.set()
 
         thread = threading.Thread(target=insert_all, daemon=True)
@@ -430,7 +445,9 @@ class TestWriter:
         time.sleep(0.3)
         # Two are in the queue, some five wait, and one is being made.
         assert 5 <= count <= 9
-        assert len(list(client.sample("queue", 30))) == 30
+        samples = client.sample("queue", 30, emit_timesteps=False)
+        seen = [sample.data[0].reshape(-1) for sample in samples]
+        assert [data.tolist() for data in seen] == [step["data"].tolist()] * 30
         thread.join(20)
         assert done.is_set()
 

@@ -130,8 +130,8 @@ impl BlockColumns {
 struct Marks {
     /// Cells below this index have left the history.
     expired_below: AtomicU32,
-    /// Whether the cells are counted in the waiting bytes of a send queue.
-    queued: AtomicBool,
+    /// Cells below this index are counted in the waiting bytes of a send queue.
+    queued_below: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -251,10 +251,13 @@ impl Block {
         self.closed.get_or_init(|| encoded)
     }
 
-    /// Records that an item refers to the column at `position`; returns whether it is the first.
-    pub fn mark_queued(&self, position: usize) -> bool {
-        let queued = &self.marks[position].queued;
-        !queued.load(Ordering::Relaxed) && !queued.swap(true, Ordering::Relaxed)
+    /// Records that cells below an index are queued; returns how many of them were not before.
+    pub fn mark_queued(&self, position: usize, below: u32) -> u32 {
+        let queued_below = &self.marks[position].queued_below;
+        if queued_below.load(Ordering::Relaxed) >= below {
+            return 0;
+        }
+        below.saturating_sub(queued_below.fetch_max(below, Ordering::Relaxed))
     }
 
     /// Whether `chunk` came from this block.

@@ -123,11 +123,15 @@ impl PendingItem {
         signature.check(&self.table, &columns)
     }
 
-    /// Bytes of the cells that no earlier item refers to.
+    /// Bytes of the cells that no earlier item came with: those it refers to, and those before them
+    /// in their blocks.
     pub(crate) fn new_bytes(&self) -> usize {
-        let fresh = |run: &&Run| run.first.block.mark_queued(usize::from(run.first.position));
-        let bytes = |run: &Run| run.first.spec().num_bytes() * run.length as usize;
-        self.runs().filter(fresh).map(bytes).sum()
+        let bytes = |run: &Run| {
+            let (cell, end) = (&run.first, run.first.index + run.length);
+            let new = cell.block.mark_queued(usize::from(cell.position), end);
+            new as usize * cell.spec().num_bytes()
+        };
+        self.runs().map(bytes).sum()
     }
 
     /// Name of its table.

@@ -131,26 +131,30 @@ impl LegacyWriter {
             }
         }
         let (step, episode_id) = (state.steps, state.episode_id);
-        let State { block, columns, .. } = &mut *state;
-        let (block, len) = block.get_or_insert_with(|| {
-            if !columns.as_ref().is_some_and(|it| it.are_of(cells)) {
-                let specs = cells.iter().map(|cell| (Arc::new(cell.spec()), Arc::default()));
-                *columns = Some(BlockColumns::new(specs, options.delta_encoded));
-            }
-            let columns = columns.as_ref().expect("set above");
-            let block = Block::new(columns, episode_id, true);
-            block.columns().iter().for_each(BlockColumn::mark_referenced);
-            (block, 0)
-        });
-        let block = Arc::clone(block);
         let mut refs = Vec::with_capacity(cells.len());
-        let mut cells: Vec<(usize, &mut CellValue<'_>)> = cells.iter_mut().enumerate().collect();
-        let appended = block.append(step, &mut cells, |position, index| {
-            refs.push(CellRef { block: Arc::clone(&block), position: position as u16, index });
-        });
-        if !appended {
-            return Err(Error::internal("a chunk of the writer was completed by another thread"));
-        }
+        let (block, len) = loop {
+            let State { block, columns, .. } = &mut *state;
+            let (block, len) = block.get_or_insert_with(|| {
+                if !columns.as_ref().is_some_and(|it| it.are_of(cells)) {
+                    let specs = cells.iter().map(|cell| (Arc::new(cell.spec()), Arc::default()));
+                    *columns = Some(BlockColumns::new(specs, options.delta_encoded));
+                }
+                let columns = columns.as_ref().expect("set above");
+                let block = Block::new(columns, episode_id, true);
+                block.columns().iter().for_each(BlockColumn::mark_referenced);
+                (block, 0)
+            });
+            let mut cells: Vec<(usize, &mut CellValue<'_>)> =
+                cells.iter_mut().enumerate().collect();
+            let appended = block.append(step, &mut cells, |position, index| {
+                refs.push(CellRef { block: Arc::clone(block), position: position as u16, index });
+            });
+            if appended {
+                break (Arc::clone(block), len);
+            }
+            // At `max_pending_bytes`, unfinished chunks are sent as they are.
+            state.block = None;
+        };
         *len += 1;
         let full = *len == options.chunk_length;
         if full {

@@ -194,10 +194,16 @@ impl SendQueue {
                 let mut state = self.state.lock();
                 state.check()?;
                 let is_at_max_pending = self.is_at_max_pending(&state);
+                // Only the caller completes a block that is open.
+                let none_is_sent = state.num_sent() == 0 && !state.head_is_ready();
+                if none_is_sent {
+                    state.waits_above = state.waiting_bytes + MAX_WAITING_BYTES;
+                }
                 if in_vain {
                     state.waits_above = state.waiting_bytes.max(MAX_WAITING_BYTES) * 2;
                 }
-                if !is_at_max_pending && (in_vain || state.waiting_bytes <= MAX_WAITING_BYTES / 2) {
+                let is_little = state.waiting_bytes <= MAX_WAITING_BYTES / 2;
+                if !is_at_max_pending && (in_vain || none_is_sent || is_little) {
                     self.over_limit.store(false, Ordering::Relaxed);
                     return Ok(());
                 }

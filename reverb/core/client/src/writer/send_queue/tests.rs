@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::writer::cell::CellValue;
 use crate::writer::item::ColumnRefs;
+use crate::writer::lane::ColumnOptions;
 use crate::writer::testing::FakeServer;
 use crate::writer::trajectory::TrajectoryWriter;
 
@@ -13,8 +14,17 @@ const MIB: usize = 1024 * 1024;
 
 /// Writes items of 2 MiB, waits as callers do, and returns the most bytes that were unconfirmed.
 async fn write(server: FakeServer, total_bytes: usize) -> usize {
+    write_chunks(server, total_bytes, None).await
+}
+
+async fn write_chunks(
+    server: FakeServer,
+    total_bytes: usize,
+    max_chunk_length: Option<usize>,
+) -> usize {
     let writer = TrajectoryWriter::new(&server.client(), 1, None);
-    let column = writer.lane().lock().add_column("data", None);
+    let options = ColumnOptions { num_keep_alive_refs: 1, max_chunk_length };
+    let column = writer.lane().lock().add_column("data", Some(options));
     let (bytes, shape) = (vec![0; 2 * MIB], [2 * MIB]);
     let mut most = 0;
     for _ in 0..total_bytes / bytes.len() {
@@ -22,7 +32,9 @@ async fn write(server: FakeServer, total_bytes: usize) -> usize {
         let cell = {
             let mut lane = writer.lane().lock();
             let step = lane.history_len();
-            lane.append(&mut [(column, value)], false).unwrap();
+            if lane.append(&mut [(column, value)], false).unwrap() {
+                writer.queue().blocks_completed();
+            }
             lane.cell(column, step).unwrap().clone()
         };
         let refs = ColumnRefs { cells: &[cell], squeeze: true };
@@ -58,4 +70,21 @@ async fn a_slow_server_is_waited_for() {
 async fn a_fast_server_bounds_what_is_in_transit() {
     let most = write(FakeServer::new(true), 200 * MIB).await;
     assert!(most <= 34 * MIB, "{} MiB are unconfirmed", most / MIB);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_step_of_a_chunk_counts() {
+    let start = Instant::now();
+    let pause = Duration::from_millis(100);
+    let most =
+        write_chunks(FakeServer { pause, ..FakeServer::new(true) }, 200 * MIB, Some(4)).await;
+    assert!((33 * MIB..140 * MIB).contains(&most), "{} MiB are unconfirmed", most / MIB);
+    assert!(start.elapsed() > Duration::from_millis(200));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_chunk_is_not_waited_for() {
+    let start = Instant::now();
+    let most = write_chunks(FakeServer::new(true), 100 * MIB, Some(200)).await;
+    assert_eq!((most, start.elapsed()), (100 * MIB, Duration::ZERO));
 }
