@@ -144,7 +144,7 @@ enum State {
 }
 
 /// Where the cells of a closed block are.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Closed {
     chunks: SmallVec<[Chunk; 1]>,
     /// For each column of the block: the index of its chunk, and of its tensor in the chunk.

@@ -19,29 +19,29 @@ pub struct TrajectoryTemplates {
 impl TrajectoryTemplates {
     /// Appends a trajectory as field `field`.
     pub(crate) fn put(&mut self, out: &mut Vec<u8>, field: u32, trajectory: &Trajectory) {
-        let Some(columns) = trajectory.one_chunk_columns() else {
-            self.scratch.clear();
-            put_trajectory(&mut self.scratch, trajectory, Chunk::key);
-            return put_bytes_field(out, field, &self.scratch);
-        };
-        let number = trajectory.chunks()[0].key();
-        let (key, key_len) = varint(number);
-        // The key 0 is left out.
-        let is_it = |it: &Template| it.columns == columns && it.key_len == key_len && number != 0;
-        if let Some(template) = self.known.find(is_it) {
-            put_bytes_field(out, field, &template.message);
-            let begin = out.len() - template.message.len();
-            let message = &mut out[begin..];
-            for &place in &template.key_places {
-                message[place..place + key_len].copy_from_slice(&key[..key_len]);
+        let columns = trajectory.one_chunk_columns();
+        if let Some(columns) = columns {
+            let number = trajectory.chunks()[0].key();
+            let (key, key_len) = varint(number);
+            // The key 0 is left out.
+            let is_it =
+                |it: &Template| it.columns == columns && it.key_len == key_len && number != 0;
+            if let Some(template) = self.known.find(is_it) {
+                put_bytes_field(out, field, &template.message);
+                let begin = out.len() - template.message.len();
+                let message = &mut out[begin..];
+                for &place in &template.key_places {
+                    message[place..place + key_len].copy_from_slice(&key[..key_len]);
+                }
+                return;
             }
-            return;
         }
         self.scratch.clear();
         put_trajectory(&mut self.scratch, trajectory, Chunk::key);
         put_bytes_field(out, field, &self.scratch);
-        let message = &self.scratch;
-        self.known.learn(|| Template::new(message, columns));
+        if let Some(columns) = columns {
+            self.known.learn(|| Template::new(&self.scratch, columns));
+        }
     }
 
     /// The trajectory of an item, as [`RawItem::trajectory`] reads it and with the same errors.

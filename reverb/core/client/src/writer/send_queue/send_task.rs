@@ -39,7 +39,6 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
                     streamed: HashMap::new(),
                     keys: &mut keys,
                     trajectory: TrajectoryBuilder::new(),
-                    encoded: Vec::new(),
                 };
                 let ended = tokio::select! {
                     ended = receive(&queue, stream.confirmations, || backoff.answered()) => ended,
@@ -84,8 +83,6 @@ struct SendTask<'k> {
     keys: &'k mut KeyGenerator,
     /// Kept for its memory.
     trajectory: TrajectoryBuilder,
-    /// The same: items that were just encoded, with the bytes that each added.
-    encoded: Vec<(NewItem, usize)>,
 }
 
 impl SendTask<'_> {
@@ -145,31 +142,23 @@ impl SendTask<'_> {
             return Ok(None);
         }
         // Encoding is expensive, so it runs outside the lock.
-        let mut encoded = Ok(());
-        self.encoded.clear();
-        for (pending, bytes) in &taken {
-            match pending.resolve(&mut self.trajectory, &mut || self.keys.next_key()) {
-                Ok(item) => self.encoded.push((item, *bytes)),
-                Err(error) => {
-                    encoded = Err(error);
-                    break;
-                }
-            }
-        }
+        let mut resolve = |(pending, _): &(PendingItem, usize)| {
+            pending.resolve(&mut self.trajectory, &mut || self.keys.next_key())
+        };
+        let items: Result<SmallVec<[NewItem; TAKEN_TOGETHER]>> =
+            taken.iter().map(&mut resolve).collect();
         {
             let mut state = queue.state.lock();
             state.encoding.clear();
             if state.closed {
                 return Ok(None);
             }
-            for (item, bytes) in &self.encoded {
+            for (item, (_, bytes)) in items.iter().flatten().zip(&taken) {
                 state.register(item.clone(), *bytes);
             }
         }
-        encoded?;
-        let mut items = std::mem::take(&mut self.encoded);
         let mut bytes = 0;
-        for ((item, _), (pending, _)) in items.drain(..).zip(&taken) {
+        for (item, (pending, _)) in items?.into_iter().zip(&taken) {
             bytes += if self.is_local {
                 batch.items.push(item);
                 0
@@ -178,7 +167,6 @@ impl SendTask<'_> {
                 self.add(batch, item, &blocks)
             };
         }
-        self.encoded = items;
         Ok(Some(bytes))
     }
 
