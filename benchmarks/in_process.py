@@ -102,6 +102,7 @@ _Case = tuple[str, Callable[[], Any], int]
 
 # Cases of writers stand beside plain adds of as many rows.
 _LOOP = f"loops: add {_LOOP_ADDS}, sample {_BATCH}, update"
+_LOOP_WITH_DICT = "the same, priorities in a dict"
 _LAST_STEP = f"write {_ENVIRONMENTS} at once, last step"
 _LAST_STEPS = f"write {_ENVIRONMENTS} at once, last two"
 _ONE_BY_ONE = "write one by one"
@@ -147,9 +148,16 @@ def _reverb(columns: dict[str, np.ndarray]) -> Iterator[_Case]:
     def loop() -> None:
         client.insert_batch(some, {"prioritized": ones})
         batch = client.sample_batch("prioritized", _BATCH)
+        client.update_priorities("prioritized", batch.info.key, updates)
+
+    def loop_with_dict() -> None:
+        client.insert_batch(some, {"prioritized": ones})
+        batch = client.sample_batch("prioritized", _BATCH)
         client.mutate_priorities("prioritized", dict(zip(batch.info.key, updates, strict=True)))
 
-    yield _LOOP, loop, 1
+    if hasattr(client, "update_priorities"):
+        yield _LOOP, loop, 1
+    yield _LOOP_WITH_DICT, loop_with_dict, 1
 
     for steps, name in ((1, _LAST_STEP), (2, _LAST_STEPS)):
         yield name, _batched_writer(client, columns, steps), _ENVIRONMENTS

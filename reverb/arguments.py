@@ -8,7 +8,7 @@ import numpy as np
 
 from reverb.errors import InvalidArgumentError
 
-__all__ = ["as_rows", "check_at_least_one", "check_not_negative", "clamped_timeout_ms"]
+__all__ = ["as_keys", "as_rows", "check_at_least_one", "check_not_negative", "clamped_timeout_ms"]
 
 
 def check_at_least_one(argument: str, value: Any) -> int:
@@ -58,3 +58,34 @@ def as_rows(argument: str, value: Any, dtype: Any, batch_size: int) -> np.ndarra
         f"{argument} must have shape [{batch_size}], one value for each row of the batch, or "
         f"be one value for all, got shape {list(array.shape)}"
     )
+
+
+def as_keys(argument: str, value: Any) -> np.ndarray:
+    """Returns keys of items as uint64 `[B]`; negative int64 are taken as their bits.
+
+    Raises:
+      InvalidArgumentError: If `value` has another shape.
+      TypeError: If it does not consist of integers of at most 64 bits.
+    """
+    array = np.asarray(value)
+    if array.shape == (0,):
+        return np.empty(0, np.uint64)
+    if not isinstance(value, np.ndarray) and array.dtype.kind in "fO":
+        # NumPy has no integer type for all numbers of the list.
+        array = np.asarray([_key(argument, key) for key in value], np.uint64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{argument} must be integers, got an array of {array.dtype}")
+    if array.ndim != 1:
+        raise InvalidArgumentError(
+            f"{argument} must have shape [B], one for each item, got shape {list(array.shape)}"
+        )
+    return np.ascontiguousarray(
+        array.astype(np.int64 if array.dtype.kind == "i" else np.uint64)
+    ).view(np.uint64)
+
+
+def _key(argument: str, value: Any) -> int:
+    key = operator.index(value)
+    if not -(2**63) <= key < 2**64:
+        raise TypeError(f"{argument} must be integers in [0, 2^64), got {key}")
+    return key % 2**64

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tree
 
-from reverb.arguments import as_rows, check_at_least_one
+from reverb.arguments import as_keys, as_rows, check_at_least_one
 from reverb.byte_sizes import parse_byte_size
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, SignatureMismatchError, TableNotFoundError
@@ -502,6 +502,29 @@ class Client:
           UnavailableError: If no server answers.
         """
         self._client.mutate_priorities(table, updates, deletes)
+
+    def update_priorities(self, table: str, keys: Any, priorities: Any) -> None:
+        """Updates priorities from arrays; otherwise as `mutate_priorities`, and faster.
+
+        If a key occurs several times, its last priority counts.
+
+        Args:
+          table: Name of the table.
+          keys: Integers `[B]`, such as `sample.info.key`. Negative int64 are taken as the uint64 of
+            the same bits, for libraries without uint64.
+          priorities: New priorities `[B]`, or one number for all.
+
+        Raises:
+          InvalidArgumentError: If there is not one priority for each key, or if the table rejects a
+            priority; then nothing is changed.
+          TableNotFoundError: If there is no such table.
+          TypeError: If `keys` are not integers.
+          UnavailableError: If no server answers.
+        """
+        keys = as_keys("keys", keys)
+        self._client.update_priorities(
+            table, keys, as_rows("priorities", priorities, np.float64, len(keys))
+        )
 
     def reset(self, table: str) -> None:
         """Removes all items of a table and sets its counters to zero.

@@ -317,7 +317,39 @@ class TestMutate:
         assert client.server_info()["prioritized"].current_size == 3
         assert set(client.sample_batch("prioritized", 50).info.priority.tolist()) == {1.0}
 
+    def test_updates_may_be_arrays(self, client, keys):
+        def priorities():
+            samples = client.sample_batch("prioritized", 100).info
+            return dict(zip(samples.key.tolist(), samples.priority.tolist(), strict=True))
+
+        unknown = 3
+        forms = [
+            np.asarray([*keys.values(), unknown], np.uint64),
+            np.asarray([*keys.values(), unknown], np.uint64).view(np.int64),
+            np.asarray([*keys.values(), unknown], np.uint64)[::-1],
+            [*keys.values(), unknown],
+            [np.uint64(key) for key in keys.values()],
+            list(keys.values())[:1],
+        ]
+        for number, form in enumerate(forms, 1):
+            client.update_priorities("prioritized", form, np.full(len(form), number, np.float32))
+            known = {int(key) % 2**64 for key in form} - {unknown}
+            assert {priority for key, priority in priorities().items() if key in known} == {number}
+        client.update_priorities("prioritized", [], [])
+        first, second = keys[0], keys[1]
+        client.update_priorities("prioritized", [first, second, first], [1.0, 2.0, 3.0])
+        assert (priorities()[first], priorities()[second]) == (3.0, 2.0)
+        client.update_priorities("prioritized", list(keys.values()), 9)
+        assert set(priorities().values()) == {9.0}
+
+    def test_a_refused_array_changes_nothing(self, client, keys):
+        with pytest.raises(ValueError, match="negative"):
+            client.update_priorities("prioritized", list(keys.values()), [5.0, -1.0, 5.0])
+        assert set(client.sample_batch("prioritized", 50).info.priority.tolist()) == {1.0}
+
     def test_an_unknown_table_is_named(self, client):
+        with pytest.raises(RuntimeError, match="nope"):
+            client.update_priorities("nope", [1], [1.0])
         with pytest.raises(RuntimeError, match="nope"):
             client.mutate_priorities("nope", {1: 1.0})
         with pytest.raises(RuntimeError, match="nope"):

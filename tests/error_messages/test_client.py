@@ -211,6 +211,32 @@ CALLS = {
         TypeError,
         "priorities must be numbers, got high for key 1",
     ),
+    "update: keys that are floats": (
+        lambda c: c.update_priorities("table", np.ones(2), [1.0, 1.0]),
+        TypeError,
+        "keys must be integers, got an array of float64",
+    ),
+    "update: a list with a key of 65 bits": (
+        lambda c: c.update_priorities("table", [1, 2**64], [1.0, 1.0]),
+        TypeError,
+        "keys must be integers in [0, 2^64), got 18446744073709551616",
+    ),
+    "update: a list with a float": (
+        lambda c: c.update_priorities("table", [1, 1.5], [1.0, 1.0]),
+        TypeError,
+        "'float' object cannot be interpreted as an integer",
+    ),
+    "update: keys of sequences": (
+        lambda c: c.update_priorities("table", np.ones((2, 3), np.int64), [1.0, 1.0]),
+        errors.InvalidArgumentError,
+        "keys must have shape [B], one for each item, got shape [2, 3]",
+    ),
+    "update: too few priorities": (
+        lambda c: c.update_priorities("table", [1, 2, 3], [1.0, 1.0]),
+        errors.InvalidArgumentError,
+        "priorities must have shape [3], one value for each row of the batch, or be one value for "
+        "all, got shape [2]",
+    ),
     "mutate: a list": (
         lambda c: c.mutate_priorities("table", [1, 2]),
         TypeError,
