@@ -68,7 +68,12 @@ def measure(source, host=REMOTE):
 @on_both_hosts
 @pytest.mark.parametrize(
     ("selector", "refs", "limit"),
-    [("Uniform()", 20, 400), ("Prioritized(0.8)", 20, 400), ("MaxHeap()", 1, 600)],
+    [
+        ("Uniform()", 1, 270),
+        ("Uniform()", 20, 220),
+        ("Prioritized(0.8)", 20, 230),
+        ("MaxHeap()", 1, 360),
+    ],
 )
 def test_memory_of_a_small_item(host, selector, refs, limit):
     source = f"""
@@ -84,6 +89,34 @@ print((resident_bytes() - before) // 100_000)
     # The transition alone is 44 bytes, its five columns not counted.
     (per_item,) = measure(source, host)
     assert int(per_item) <= limit
+
+
+@pytest.mark.slow
+@on_both_hosts
+@pytest.mark.parametrize("writer", ["insert_batch", "trajectory_writer"])
+def test_memory_of_a_million_transitions_of_24_bytes(host, writer):
+    source = """
+server, client = serve(testing.table(max_size=10**6))
+columns = {
+    "obs": rng.random((1000, 4), dtype=np.float32),
+    "act": np.arange(1000, dtype=np.int32),
+    "rew": rng.random(1000, dtype=np.float32),
+}
+
+def insert(count):
+    if WRITER == "insert_batch":
+        for _ in range(count // 1000):
+            client.insert_batch(columns, {"table": 1.0})
+    else:
+        fill(client, lambda i: {key: column[i % 1000] for key, column in columns.items()}, count)
+
+insert(1000)
+client.reset("table")
+before = resident_bytes()
+insert(10**6)
+settle(before + 165 * MEGABYTE)
+"""
+    run(f"WRITER = {writer!r}\n{PREPARE}{source}", host, timeout_s=120, MIMALLOC_PURGE_DELAY="0")
 
 
 @on_both_hosts

@@ -18,7 +18,6 @@ use reverb_data::{Error, Sampled};
 use reverb_rpc::Keepalive;
 use reverb_rpc::target::Target;
 
-use crate::allocator;
 use crate::array::{all_values, parse_leaves, tensor_to_array, vector_to_array};
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::connector::AnyConnector;
@@ -142,7 +141,7 @@ impl Client {
         let core = self.core();
         wait(py, core.reset(table))?;
         // If the server runs in this process, this thread freed the items.
-        py.detach(allocator::purge);
+        py.detach(reverb_allocator::purge);
         Ok(())
     }
 

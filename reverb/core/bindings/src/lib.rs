@@ -3,7 +3,7 @@
 //! of its own.
 //!
 //! A method here parses its arguments, waits without the GIL, and converts the result. `unsafe`
-//! lives in `array` and `allocator`.
+//! lives in `array`.
 
 #![allow(
     clippy::needless_pass_by_value,
@@ -16,7 +16,6 @@
 
 use pyo3::prelude::*;
 
-mod allocator;
 mod array;
 mod batched_writer;
 mod checkpoint;
@@ -42,7 +41,7 @@ mod wait;
 /// The module; every class of it in one list.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    allocator::set_up();
+    reverb_allocator::set_up();
     logger::install();
     module.add_class::<table::ItemSelector>()?;
     module.add_class::<table::FifoSelector>()?;

@@ -11,7 +11,7 @@ use reverb_checkpoint::leave_locks_to_parent;
 use reverb_data::{Error, Result};
 use tokio::runtime::Runtime;
 
-use crate::{allocator, exit, tensorflow};
+use crate::{exit, tensorflow};
 
 /// Counts forks: objects remember the process that made them.
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
@@ -41,7 +41,7 @@ pub(crate) fn runtime() -> &'static Runtime {
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Periodic tasks that no call triggers, in this order.
-const HOUSEKEEPING: [fn(); 2] = [tensorflow::evict_idle_clients, allocator::purge];
+const HOUSEKEEPING: [fn(); 2] = [tensorflow::evict_idle_clients, reverb_allocator::purge];
 
 async fn keep_house() {
     loop {

@@ -13,7 +13,6 @@ use reverb_engine::Table as Engine;
 use reverb_rpc::Keepalive;
 use reverb_server::{CheckpointOptions, Server as Core, ServerOptions};
 
-use crate::allocator;
 use crate::checkpoint::blocking;
 use crate::error::OrRaise;
 use crate::process::{Local, runtime};
@@ -163,7 +162,7 @@ impl Server {
             engines = loaded.tables;
         }
         if max_bytes.is_some() {
-            allocator::keep_little();
+            reverb_allocator::keep_little();
         }
         let limits = limits.core();
         let options =

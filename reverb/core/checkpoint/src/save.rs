@@ -191,7 +191,7 @@ fn write_chunks(partial: &Partial, chunks: &ChunkSet, progress: &Progress) -> Re
             let start = at;
             let mut bytes = 0;
             while at < all.len() && bytes < PIECE_BYTES {
-                bytes += all[at].1.data().len() + CHUNK_HEADER_BYTES;
+                bytes += all[at].1.payload_len() + CHUNK_HEADER_BYTES;
                 at += 1;
             }
             Ok((start < at).then_some(Range { start, end: at }))

@@ -65,7 +65,7 @@ impl Stored {
                 let chunk = to_chunk(record, block)?;
                 let tensors = chunk.tensors().map_while(Result::ok);
                 let decoded = tensors.map(|tensor| tensor.uncompressed_bytes() as u64).sum();
-                Ok(ChunkSize { key: chunk.key(), encoded: chunk.data().len() as u64, decoded })
+                Ok(ChunkSize { key: chunk.key(), encoded: chunk.payload_len() as u64, decoded })
             },
             |size| {
                 sizes.entry(size.key).or_insert(size);

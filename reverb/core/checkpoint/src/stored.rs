@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A complete checkpoint on disk: reads its tables, chunks and items, and verifies all checksums.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,8 +11,10 @@ use bytes::Bytes;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use prost::Message;
-use reverb_data::{Chunk, Counters, Error, Result, StoredItem, TableConfig, TensorMemo};
-use reverb_wire::codec::chunk::{RawChunk, Sharing};
+use reverb_data::{
+    Chunk, ChunkMaker, Counters, Error, Result, StoredItem, TableConfig, TensorMemo,
+};
+use reverb_wire::codec::chunk::RawChunk;
 use reverb_wire::codec::item::RawItem;
 use reverb_wire::generated::PriorityTableCheckpoint;
 
@@ -246,7 +249,7 @@ impl Stored {
         self.for_each_chunk(progress, to_chunk, |chunk| {
             match chunks.entry(chunk.key()) {
                 Entry::Vacant(entry) => drop(entry.insert(chunk)),
-                Entry::Occupied(entry) if entry.get().data() != chunk.data() => num_lost += 1,
+                Entry::Occupied(entry) if !entry.get().has_payload_of(&chunk) => num_lost += 1,
                 Entry::Occupied(_) => {}
             }
             Ok(())
@@ -375,12 +378,17 @@ fn to_item(
     })
 }
 
+thread_local! {
+    /// Nearly all chunks of a checkpoint are alike.
+    static CHUNK_MAKER: RefCell<ChunkMaker> = RefCell::default();
+}
+
 /// Reads a chunk.
 pub(crate) fn to_chunk(record: &Record<'_>, block: &Block) -> Result<Chunk> {
     let parse = || {
         let raw = RawChunk::parse(record.data)?;
         if !raw.has_deprecated_data {
-            return Ok(raw.to_chunk(block.bytes(), Sharing::Stored));
+            return Ok(CHUNK_MAKER.with_borrow_mut(|maker| raw.to_stored(block.bytes(), maker)));
         }
         let data = legacy::chunk_payload(record.data, !raw.data.is_empty())?;
         Ok(Chunk::from_slice(raw.key, raw.range, raw.delta, &data))

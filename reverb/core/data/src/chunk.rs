@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Chunks: consecutive cells of one or several columns, encoded, immutable, shared by reference.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
 use triomphe::ThinArc;
 
 use crate::account::{Booking, allocated_bytes};
-use crate::codec::{TensorView, put_string_tensor, put_tensor};
+use crate::codec::{TensorView, put_string_tensor, put_tensor, tensors_of};
 use crate::error::{Error, Result};
+use crate::known_layout::{KnownLayout, PLACE_MASK};
 use crate::proto_bytes::{Field, Reader};
 use crate::tensor::{Tensor, TensorData};
 
@@ -27,8 +29,8 @@ pub struct SequenceRange {
 
 /// An encoded, immutable run of steps. Cloning shares it.
 ///
-/// One allocation holds the header and a small payload; a large payload stays in the buffer it
-/// arrived in.
+/// One allocation holds the header and a small payload, or its values alone if the rest of the
+/// payload is known; a large payload stays in the buffer it arrived in.
 #[derive(Clone)]
 pub struct Chunk(ThinArc<Header, u8>);
 
@@ -40,7 +42,8 @@ struct Header {
     shared: Option<Box<SharedPayload>>,
     start: i32,
     end: i32,
-    /// Also holds two flags, and the size of the allocation in units of `SIZE_UNIT`.
+    /// Also holds flags, and the size of the allocation in units of `SIZE_UNIT`, or the place of
+    /// the known layout.
     booking: Booking,
 }
 
@@ -51,7 +54,9 @@ struct SharedPayload {
 }
 
 const SPARSE: u16 = 1 << 15;
-const DELTA: u16 = 1 << 14;
+/// It has a known layout, which tells the size and `DELTA` too.
+const KNOWN: u16 = 1 << 14;
+const DELTA: u16 = 1 << 13;
 const SIZE_MASK: u16 = DELTA - 1;
 /// Sizes of allocations are multiples of this.
 const SIZE_UNIT: usize = 16;
@@ -62,8 +67,13 @@ pub(crate) const ARC_BYTES: usize = 16;
 /// Payloads up to this size are copied next to the header; larger ones stay in their buffer.
 const MAX_INLINE_BYTES: usize = 4096;
 
-/// The largest payload next to a header, whose size has to fit into 14 bits.
-const MAX_COPIED_BYTES: usize = 128 * 1024;
+/// The largest payload next to a header, whose size has to fit into 13 bits.
+const MAX_COPIED_BYTES: usize = 96 * 1024;
+
+/// Bytes of an allocation with so many beside the header.
+pub(crate) const fn bytes_beside(num_bytes: usize) -> usize {
+    size_of::<Header>() + ARC_BYTES + num_bytes
+}
 
 impl Drop for Header {
     fn drop(&mut self) {
@@ -81,10 +91,19 @@ impl Header {
         inline_bytes: usize,
         shared: Option<Box<SharedPayload>>,
     ) -> Self {
-        let size = allocated_bytes(size_of::<Self>() + ARC_BYTES + inline_bytes) / SIZE_UNIT;
+        let size = allocated_bytes(bytes_beside(inline_bytes)) / SIZE_UNIT;
+        let delta = if delta { DELTA } else { 0 };
+        Self::with_bits(key, range, delta | (size as u16 & SIZE_MASK), shared)
+    }
+
+    fn with_bits(
+        key: u64,
+        range: SequenceRange,
+        bits: u16,
+        shared: Option<Box<SharedPayload>>,
+    ) -> Self {
         let SequenceRange { episode_id, start, end, sparse } = range;
-        let flags = if sparse { SPARSE } else { 0 } | if delta { DELTA } else { 0 };
-        let booking = Booking::new(flags | (size as u16 & SIZE_MASK));
+        let booking = Booking::new(bits | if sparse { SPARSE } else { 0 });
         Self { key, episode_id, shared, start, end, booking }
     }
 
@@ -93,7 +112,16 @@ impl Header {
         self.booking.of_chunk & flag != 0
     }
 
+    #[inline]
+    fn known_layout(&self) -> Option<&'static KnownLayout> {
+        let bits = self.booking.of_chunk;
+        (bits & KNOWN != 0).then(|| KnownLayout::at(bits & PLACE_MASK))
+    }
+
     fn bytes(&self) -> u64 {
+        if let Some(known) = self.known_layout() {
+            return known.chunk_bytes;
+        }
         let own = usize::from(self.booking.of_chunk & SIZE_MASK) * SIZE_UNIT;
         let shared = self.shared.as_ref().map_or(0, |shared| {
             allocated_bytes(size_of::<SharedPayload>()) + allocated_bytes(shared.pinned_bytes)
@@ -143,6 +171,18 @@ impl Chunk {
         Self(ThinArc::from_header_and_slice(header, data))
     }
 
+    /// A chunk of a known layout with these values.
+    pub(crate) fn of_layout(
+        key: u64,
+        range: SequenceRange,
+        layout: &'static KnownLayout,
+        values: &[u8],
+    ) -> Self {
+        assert_eq!(values.len(), layout.num_value_bytes, "a layout has a fixed size");
+        let header = Header::with_bits(key, range, KNOWN | layout.place, None);
+        Self(ThinArc::from_header_and_slice(header, values))
+    }
+
     /// Its random key.
     #[inline]
     pub fn key(&self) -> u64 {
@@ -164,48 +204,102 @@ impl Chunk {
     /// Whether its integer tensors are delta encoded.
     #[inline]
     pub fn is_delta_encoded(&self) -> bool {
-        self.header().is_set(DELTA)
+        match self.known_layout() {
+            Some(known) => known.layout.delta,
+            None => self.header().is_set(DELTA),
+        }
     }
 
     /// The payload: a serialized `ChunkData.Data` message.
+    pub fn payload(&self) -> Cow<'_, [u8]> {
+        match self.known_layout() {
+            Some(_) => {
+                let mut payload = Vec::with_capacity(self.payload_len());
+                self.put_payload(&mut payload);
+                payload.into()
+            }
+            None => self.stored().into(),
+        }
+    }
+
+    /// Length of the payload.
     #[inline]
-    pub fn data(&self) -> &[u8] {
+    pub fn payload_len(&self) -> usize {
+        match self.known_layout() {
+            Some(known) => known.payload_len(),
+            None => self.stored().len(),
+        }
+    }
+
+    /// Appends the payload.
+    #[inline]
+    pub fn put_payload(&self, out: &mut Vec<u8>) {
+        match self.known_layout() {
+            Some(known) => known.put_payload(self.stored(), out),
+            None => out.extend_from_slice(self.stored()),
+        }
+    }
+
+    /// Whether both have the same payload.
+    pub fn has_payload_of(&self, other: &Self) -> bool {
+        if self.known_place() == other.known_place() {
+            self.stored() == other.stored()
+        } else {
+            self.payload() == other.payload()
+        }
+    }
+
+    /// The bytes in memory: the payload, or its values alone if the layout is known.
+    #[inline]
+    pub fn stored(&self) -> &[u8] {
         match &self.header().shared {
             Some(shared) => &shared.data,
             None => &self.0.slice,
         }
     }
 
+    #[inline]
+    pub(crate) fn known_layout(&self) -> Option<&'static KnownLayout> {
+        self.header().known_layout()
+    }
+
+    /// The place of its layout, if that is known.
+    #[inline]
+    pub(crate) fn known_place(&self) -> Option<u16> {
+        let bits = self.header().booking.of_chunk;
+        (bits & KNOWN != 0).then_some(bits & PLACE_MASK)
+    }
+
     /// The payload as a shared buffer, if it has one.
     #[inline]
-    pub fn shared_data(&self) -> Option<&Bytes> {
+    pub fn shared_payload(&self) -> Option<&Bytes> {
         self.header().shared.as_ref().map(|shared| &shared.data)
     }
 
     /// The tensors in order, with their headers parsed.
     pub fn tensors(&self) -> impl Iterator<Item = Result<TensorView<'_>>> {
-        let delta = self.is_delta_encoded();
-        let mut reader = Reader::new(self.data());
-        std::iter::from_fn(move || {
-            loop {
-                match reader.field() {
-                    Ok(None) => return None,
-                    Ok(Some((1, Field::Bytes(tensor)))) => {
-                        return Some(TensorView::parse(tensor, delta));
-                    }
-                    Ok(Some(_)) => {}
-                    Err(error) => {
-                        reader = Reader::new(&[]);
-                        return Some(Err(error));
-                    }
-                }
-            }
-        })
+        let known = self.known_layout();
+        let num_known = known.map_or(0, |known| known.layout.tensors.len());
+        let raw = known.into_iter().flat_map(move |known| {
+            (0..num_known).filter_map(move |index| known.tensor(index, self.stored()).map(Ok))
+        });
+        let payload = if known.is_none() { self.stored() } else { &[] };
+        raw.chain(tensors_of(payload, self.is_delta_encoded()))
     }
 
     /// The tensor at `index`.
     pub fn tensor(&self, index: usize) -> Result<TensorView<'_>> {
-        let mut reader = Reader::new(self.data());
+        let out_of_range = |num_tensors: usize| {
+            Error::invalid_argument(format!(
+                "Tensor index {index} is out of range: chunk {} holds {num_tensors} tensors.",
+                self.key()
+            ))
+        };
+        if let Some(known) = self.known_layout() {
+            let tensor = known.tensor(index, self.stored());
+            return tensor.ok_or_else(|| out_of_range(known.layout.tensors.len()));
+        }
+        let mut reader = Reader::new(self.stored());
         let mut at = 0;
         while let Some((field, value)) = reader.field()? {
             if let (1, Field::Bytes(tensor)) = (field, value) {
@@ -215,10 +309,20 @@ impl Chunk {
                 at += 1;
             }
         }
-        Err(Error::invalid_argument(format!(
-            "Tensor index {index} is out of range: chunk {} holds {at} tensors.",
-            self.key()
-        )))
+        Err(out_of_range(at))
+    }
+
+    /// Number of tensors; in a damaged payload, of those before the damage.
+    pub fn num_tensors(&self) -> usize {
+        if let Some(known) = self.known_layout() {
+            return known.layout.tensors.len();
+        }
+        let mut reader = Reader::new(self.stored());
+        let mut tensors = 0;
+        while let Ok(Some(field)) = reader.field() {
+            tensors += usize::from(matches!(field, (1, Field::Bytes(_))));
+        }
+        tensors
     }
 
     /// Whether both are the same chunk in memory.
@@ -257,7 +361,7 @@ impl fmt::Debug for Chunk {
         f.debug_struct("Chunk")
             .field("key", &self.key())
             .field("range", &self.range())
-            .field("bytes", &self.data().len())
+            .field("bytes", &self.payload_len())
             .finish_non_exhaustive()
     }
 }
@@ -313,7 +417,7 @@ mod tests {
                 let data = &data[..];
                 let chunk = Chunk::from_slice(9, range, delta, data);
                 assert_eq!((chunk.range(), chunk.is_delta_encoded()), (range, delta));
-                assert_eq!((chunk.key(), chunk.data()), (9, data));
+                assert_eq!((chunk.key(), chunk.stored()), (9, data));
                 assert!((data.len()..data.len() * 5 / 4 + 200).contains(&(chunk.bytes() as usize)));
             }
         }

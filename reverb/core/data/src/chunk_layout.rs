@@ -3,74 +3,82 @@
 
 use std::ops::Range;
 
-use crate::chunk::Chunk;
-use crate::codec::TensorView;
-use crate::frame::Frame;
+use crate::chunk::{Chunk, SequenceRange};
+use crate::known_layout::KnownLayout;
+use crate::payload_layout::PayloadLayout;
 
-/// A chunk's payload without its values: every other byte, and where the values of each tensor are.
+/// What is the same in chunks that differ in nothing but their key, range and values, and where the
+/// values of each tensor are.
 ///
-/// Comparing a chunk with a layout costs a few words, parsing it costs a hundred times as much. The
-/// comparison is exact: a chunk that matches holds the same tensors, with the same dtypes, shapes
-/// and places. Only chunks whose tensors are all stored as they are, neither compressed nor delta
-/// encoded, have a layout.
+/// Comparing a chunk with a layout is much cheaper than parsing it, and exact: a chunk that matches
+/// holds the same tensors, with the same dtypes, shapes and places. Only chunks whose tensors are
+/// all stored as they are, neither compressed nor delta encoded, have a layout.
 #[derive(Debug)]
-pub struct ChunkLayout {
-    delta: bool,
-    frame: Frame,
-    tensors: Box<[TensorPlace]>,
-}
+pub struct ChunkLayout(Kind);
 
-/// Where the values of a tensor are.
-#[derive(Debug, Clone, Copy)]
-struct TensorPlace {
-    begin: usize,
-    num_rows: usize,
-    row_bytes: usize,
+#[derive(Debug)]
+enum Kind {
+    /// Of chunks that keep their values alone.
+    Known(&'static KnownLayout),
+    /// Of chunks that keep their payload.
+    Own(Box<PayloadLayout>),
 }
 
 impl ChunkLayout {
     /// The layout of a chunk; `None` if it has none.
     pub fn new(chunk: &Chunk) -> Option<Self> {
-        let payload = chunk.data();
-        let mut tensors = Vec::new();
-        for tensor in chunk.tensors() {
-            tensors.push(place(&tensor.ok()?, payload)?);
+        if let Some(known) = chunk.known_layout() {
+            return Some(Self(Kind::Known(known)));
         }
-        // Tensors come in the order of the payload.
-        let values = tensors.iter().map(|it| it.begin..it.begin + it.num_rows * it.row_bytes);
-        Some(Self {
-            delta: chunk.is_delta_encoded(),
-            frame: Frame::new(payload, values)?,
-            tensors: tensors.into_boxed_slice(),
-        })
+        let layout = PayloadLayout::new(chunk.stored(), chunk.is_delta_encoded())?;
+        Some(Self(Kind::Own(Box::new(layout))))
     }
 
-    /// Whether the chunk differs from the layout's chunk in its values at most.
+    /// The layout for more chunks like this one; if possible they keep their values alone, unlike
+    /// this one perhaps.
+    pub fn for_more(chunk: &Chunk) -> Option<Self> {
+        KnownLayout::of(chunk).map_or_else(|| Self::new(chunk), |it| Some(Self(Kind::Known(it))))
+    }
+
+    /// Whether the chunk differs from the layout's chunk in its values at most, and is stored in
+    /// the same way.
     #[inline]
     pub fn matches(&self, chunk: &Chunk) -> bool {
-        chunk.is_delta_encoded() == self.delta && self.frame.matches(chunk.data())
-    }
-
-    /// Where rows `[offset, offset + length)` of a tensor are in the payload of every chunk that
-    /// matches; `None` if there are no such rows.
-    pub fn rows(&self, tensor: usize, offset: usize, length: usize) -> Option<Range<usize>> {
-        let place = self.tensors.get(tensor)?;
-        if offset.checked_add(length)? > place.num_rows {
-            return None;
+        match (&self.0, chunk.known_place()) {
+            (Kind::Known(known), Some(place)) => known.place == place,
+            (Kind::Own(own), None) => own.matches(chunk.stored(), chunk.is_delta_encoded()),
+            _ => false,
         }
-        let begin = place.begin + offset * place.row_bytes;
-        Some(begin..begin + length * place.row_bytes)
     }
-}
 
-fn place(tensor: &TensorView<'_>, payload: &[u8]) -> Option<TensorPlace> {
-    let (num_rows, row_bytes) = (tensor.num_rows().ok()?, tensor.row_bytes().ok()?);
-    let values = tensor.values_in_place()?;
-    if values.is_empty() || Some(values.len()) != num_rows.checked_mul(row_bytes) {
-        return None;
+    /// Where rows `[offset, offset + length)` of a tensor are in [`Chunk::stored`] of every chunk
+    /// that matches; `None` if there are no such rows.
+    pub fn rows(&self, tensor: usize, offset: usize, length: usize) -> Option<Range<usize>> {
+        let (layout, start) = match &self.0 {
+            Kind::Known(known) => (&known.layout, known.starts.get(tensor).copied()),
+            Kind::Own(own) => (&**own, own.tensors.get(tensor).map(|it| it.values.start)),
+        };
+        let (rows, start) = (layout.tensors.get(tensor)?.rows(offset, length)?, start?);
+        Some(start + rows.start..start + rows.end)
     }
-    let begin = values.as_ptr().addr() - payload.as_ptr().addr();
-    Some(TensorPlace { begin, num_rows, row_bytes })
+
+    /// What a chunk of this layout stores if its values are zeros; `chunk` has the same payload but
+    /// for its values.
+    pub fn blank(&self, chunk: &Chunk) -> Vec<u8> {
+        match &self.0 {
+            Kind::Known(known) => vec![0; known.num_value_bytes],
+            Kind::Own(_) => chunk.stored().to_vec(),
+        }
+    }
+
+    /// A chunk of this layout that stores these bytes.
+    #[inline]
+    pub fn chunk(&self, key: u64, range: SequenceRange, stored: &[u8]) -> Chunk {
+        match &self.0 {
+            Kind::Known(known) => Chunk::of_layout(key, range, known, stored),
+            Kind::Own(own) => Chunk::from_payload(key, range, own.delta, stored),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -118,7 +126,7 @@ mod tests {
                     for length in 0..=shape[0] - offset {
                         let rows = layout.rows(i, offset, length).unwrap();
                         let expected = tensor.rows(offset, length).unwrap().data;
-                        prop_assert_eq!(TensorData::Bytes(other.data()[rows].to_vec()), expected);
+                        prop_assert_eq!(TensorData::Bytes(other.stored()[rows].to_vec()), expected);
                     }
                 }
                 prop_assert!(layout.rows(i, 0, shape[0] + 1).is_none());
@@ -132,7 +140,7 @@ mod tests {
         fn every_byte_but_the_values_counts(shapes in shapes(), at in any::<prop::sample::Index>(), bit in 0u8..8) {
             let original = chunk(&shapes, false, 0);
             let Some(layout) = ChunkLayout::new(&original) else { return Ok(()) };
-            let mut payload = original.data().to_vec();
+            let mut payload = original.stored().to_vec();
             let at = at.index(payload.len());
             payload[at] ^= 1 << bit;
             let changed = Chunk::from_slice(1, SequenceRange::default(), false, &payload);
@@ -146,7 +154,7 @@ mod tests {
         fn damaged_chunks_have_no_wrong_layout(
             shapes in shapes(), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>(),
         ) {
-            let mut payload = chunk(&shapes, false, 0).data().to_vec();
+            let mut payload = chunk(&shapes, false, 0).stored().to_vec();
             let at = at.index(payload.len());
             payload[at] = byte;
             payload.truncate(cut.index(payload.len()) + 1);
@@ -177,10 +185,29 @@ mod tests {
     }
 
     #[test]
+    fn chunks_that_store_their_values_alone_match_each_other() {
+        let shapes = [vec![2, 3], vec![2]];
+        let whole = chunk(&shapes, false, 0);
+        let layout = ChunkLayout::for_more(&whole).unwrap();
+        assert!(!layout.matches(&whole), "it is stored in another way");
+        assert_eq!(layout.blank(&whole), [0; 8]);
+        let values = layout.chunk(7, SequenceRange::default(), &[1, 2, 3, 4, 5, 6, 8, 9]);
+        for layout in [&layout, &ChunkLayout::new(&values).unwrap()] {
+            assert!(layout.matches(&values));
+            assert_eq!(layout.rows(0, 1, 1), Some(3..6));
+            assert_eq!(layout.rows(1, 0, 2), Some(6..8));
+            assert_eq!((layout.rows(1, 1, 2), layout.rows(2, 0, 1)), (None, None));
+        }
+        assert!(!ChunkLayout::new(&whole).unwrap().matches(&values));
+        let decoded = values.tensor(1).unwrap().rows(0, 2).unwrap();
+        assert_eq!(decoded.data, TensorData::Bytes(vec![8, 9]));
+    }
+
+    #[test]
     fn a_chunk_with_the_delta_flag_matches_none_without() {
         // A tensor of rank 1 is stored as it is, whatever the flag says.
         let (plain, flagged) = (chunk(&[vec![3]], false, 0), chunk(&[vec![3]], true, 0));
-        assert_eq!(plain.data(), flagged.data());
+        assert_eq!(plain.stored(), flagged.stored());
         assert!(!ChunkLayout::new(&plain).unwrap().matches(&flagged));
     }
 }

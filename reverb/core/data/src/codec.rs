@@ -182,7 +182,32 @@ pub struct TensorView<'a> {
 #[derive(Debug, Clone)]
 enum Content<'a> {
     Packed(&'a [u8]),
+    /// The elements as they are.
+    Raw(&'a [u8]),
     StringValues(Vec<&'a [u8]>),
+}
+
+/// The tensors of a payload in order, with their headers parsed. `delta` is the flag of its chunk.
+pub(crate) fn tensors_of(
+    payload: &[u8],
+    delta: bool,
+) -> impl Iterator<Item = Result<TensorView<'_>>> {
+    let mut reader = Reader::new(payload);
+    std::iter::from_fn(move || {
+        loop {
+            match reader.field() {
+                Ok(None) => return None,
+                Ok(Some((1, Field::Bytes(tensor)))) => {
+                    return Some(TensorView::parse(tensor, delta));
+                }
+                Ok(Some(_)) => {}
+                Err(error) => {
+                    reader = Reader::new(&[]);
+                    return Some(Err(error));
+                }
+            }
+        }
+    })
 }
 
 fn damaged(what: &str) -> Error {
@@ -210,6 +235,11 @@ impl<'a> TensorView<'a> {
         let content =
             if values.is_empty() { Content::Packed(packed) } else { Content::StringValues(values) };
         Ok(Self { dtype, shape, content, delta })
+    }
+
+    /// A tensor with these elements.
+    pub(crate) fn raw(dtype: DType, shape: Shape, elements: &'a [u8]) -> Self {
+        Self { dtype, shape, content: Content::Raw(elements), delta: false }
     }
 
     /// Number of steps. A tensor in a chunk has at least one dimension.
@@ -252,6 +282,7 @@ impl<'a> TensorView<'a> {
     fn stored_as_is(&self) -> Option<&'a [u8]> {
         match self.content {
             Content::Packed(block) if self.delta_width().is_none() => literal::body(block),
+            Content::Raw(elements) => Some(elements),
             _ => None,
         }
     }
@@ -267,10 +298,17 @@ impl<'a> TensorView<'a> {
         if self.dtype == DType::String || length * row_bytes != out.len() {
             return Err(Error::internal("copy_rows was given a buffer of the wrong size"));
         }
-        let Content::Packed(block) = &self.content else {
-            return Err(damaged("its values are not in tensor_content"));
-        };
         let wanted = offset * row_bytes..offset * row_bytes + out.len();
+        let block = match self.content {
+            Content::Packed(block) => block,
+            Content::Raw(elements) => {
+                out.copy_from_slice(&elements[wanted]);
+                return Ok(());
+            }
+            Content::StringValues(_) => {
+                return Err(damaged("its values are not in tensor_content"));
+            }
+        };
         let delta = self.delta_width().is_some();
         if !delta && let Some(body) = literal::body(block) {
             if body.len() != total {
@@ -319,6 +357,7 @@ impl<'a> TensorView<'a> {
         let packed = match &self.content {
             Content::StringValues(values) => return Ok(values.clone()),
             Content::Packed(packed) => *packed,
+            Content::Raw(_) => unreachable!("strings are not raw"),
         };
         let count =
             Tensor::num_elements(&self.shape).ok_or_else(|| damaged("its shape overflows"))?;
@@ -357,7 +396,7 @@ impl<'a> TensorView<'a> {
     pub fn plausible_bytes(&self, length: usize) -> Result<usize> {
         let bytes = self.row_bytes()?.checked_mul(length);
         let stored = match &self.content {
-            Content::Packed(block) => block.len(),
+            Content::Packed(stored) | Content::Raw(stored) => stored.len(),
             Content::StringValues(_) => 0,
         };
         bytes

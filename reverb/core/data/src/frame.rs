@@ -5,14 +5,14 @@ use std::ops::Range;
 
 /// The bytes outside of some places, as words with masks. Comparing takes a few instructions for
 /// eight bytes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Frame {
     len: usize,
     words: Box<[Word]>,
 }
 
 /// Eight bytes. `mask` selects those that are outside of the places.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Word {
     at: usize,
     mask: u64,

@@ -23,7 +23,7 @@ impl ItemValidator {
             self.valid.find(|(known, layout)| *known == columns && layout.matches(chunk));
         if is_known.is_none() {
             trajectory.validate()?;
-            self.valid.learn(|| Some((columns, ChunkLayout::new(chunk)?)));
+            _ = self.valid.learn(|| Some((columns, ChunkLayout::new(chunk)?)));
         }
         Ok(())
     }
@@ -46,7 +46,7 @@ mod tests {
                 data: TensorData::Bytes((0..2 * width).map(|i| (i * 89) as u8).collect()),
             });
         }
-        builder.finish(1, SequenceRange::default()).data().to_vec()
+        builder.finish(1, SequenceRange::default()).payload().into_owned()
     }
 
     proptest! {

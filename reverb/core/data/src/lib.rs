@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The values that all crates share: errors, tensors, chunks, trajectories, and what a table is.
 //!
-//! This crate does no I/O, waits for nothing and takes no locks. It contains only values, and two
-//! lists of the process: who counts the bytes of chunks (`account`), and known columns (`columns`).
+//! This crate does no I/O, waits for nothing and takes no locks. It contains only values, and three
+//! lists of the process: who counts the bytes of chunks (`account`), known columns (`columns`), and
+//! known layouts of chunks (`known_layout`).
 
 #![forbid(unsafe_code)]
 
@@ -10,17 +11,21 @@ mod account;
 pub mod byte_size;
 pub mod chunk;
 mod chunk_layout;
+mod chunk_maker;
 pub mod codec;
 mod columns;
 mod delta;
 pub mod dtype;
 pub mod error;
 mod frame;
+mod interned;
 pub mod item;
 mod item_validator;
 pub mod key;
 mod known_kinds;
+mod known_layout;
 mod literal;
+mod payload_layout;
 pub mod proto_bytes;
 pub mod signature;
 pub mod stacking;
@@ -33,6 +38,7 @@ pub mod trajectory;
 pub use account::{ServerAccount, TableAccount};
 pub use chunk::{Chunk, ChunkBuilder, SequenceRange};
 pub use chunk_layout::ChunkLayout;
+pub use chunk_maker::ChunkMaker;
 pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
 pub use frame::Frame;
@@ -48,4 +54,6 @@ pub use table_config::{
 pub use table_info::{Counters, TableInfo, WorkerTime};
 pub use tensor::{Shape, Tensor, TensorData};
 pub use tensor_memo::TensorMemo;
-pub use trajectory::{OneChunkColumns, Trajectory, TrajectoryBuilder};
+pub use trajectory::{
+    OneChunkColumns, StoredTrajectory, Trajectory, TrajectoryBuilder, TrajectoryContent,
+};

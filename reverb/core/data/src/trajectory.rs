@@ -23,18 +23,26 @@ use crate::tensor_memo::TensorMemo;
 /// length`. Items of one chunk nearly always have the same string, which is kept once; others take
 /// a few dozen bytes.
 #[derive(Clone)]
-pub struct Trajectory(Content);
+pub struct Trajectory(TrajectoryContent);
 
-#[derive(Clone)]
-enum Content {
+/// What a trajectory consists of, for those who store millions.
+#[derive(Debug, Clone)]
+pub enum TrajectoryContent {
     /// The most common case by far takes no memory of its own.
-    OfOneChunk(Chunk, &'static Columns),
-    Stored(ThinArc<Header, u8>),
+    OfOneChunk(Chunk, OneChunkColumns),
+    /// Any other.
+    Stored(StoredTrajectory),
 }
+
+/// A trajectory with memory of its own. Cloning shares it.
+#[derive(Clone)]
+pub struct StoredTrajectory(ThinArc<Header, u8>);
 
 struct Header {
     chunks: Chunks,
     num_columns: u32,
+    /// Encoded bytes of all chunks, or the largest number if there are more.
+    chunk_bytes: u32,
 }
 
 /// Most items refer to one chunk; that case needs no allocation of its own.
@@ -45,21 +53,56 @@ enum Chunks {
 
 /// The columns of an item of one chunk, without the chunk. Only columns that are kept once have
 /// this; all but very long ones are.
-#[derive(Debug, Clone, Copy)]
-pub struct OneChunkColumns(&'static Columns);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OneChunkColumns(u16);
 
 impl OneChunkColumns {
     /// These columns of a chunk.
     #[inline]
     pub fn of(self, chunk: Chunk) -> Trajectory {
-        Trajectory(Content::OfOneChunk(chunk, self.0))
+        Trajectory(TrajectoryContent::OfOneChunk(chunk, self))
+    }
+
+    #[inline]
+    fn columns(self) -> &'static Columns {
+        Columns::at(self.0)
     }
 }
 
-impl PartialEq for OneChunkColumns {
+impl From<TrajectoryContent> for Trajectory {
     #[inline]
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self.0, other.0)
+    fn from(content: TrajectoryContent) -> Self {
+        Self(content)
+    }
+}
+
+impl StoredTrajectory {
+    fn new(chunks: Chunks, num_columns: u32, columns: &[u8]) -> Self {
+        let mut header = Header { chunks, num_columns, chunk_bytes: 0 };
+        let bytes = header.chunks().iter().map(Chunk::payload_len).sum::<usize>();
+        header.chunk_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        Self(ThinArc::from_header_and_slice(header, columns))
+    }
+
+    #[inline]
+    fn header(&self) -> &Header {
+        &self.0.header.header
+    }
+
+    /// The first chunk.
+    #[inline]
+    pub fn first_chunk(&self) -> Option<&Chunk> {
+        self.header().chunks().first()
+    }
+}
+
+impl Header {
+    #[inline]
+    fn chunks(&self) -> &[Chunk] {
+        match &self.chunks {
+            Chunks::One(chunk) => std::slice::from_ref(chunk),
+            Chunks::Many(chunks) => chunks,
+        }
     }
 }
 
@@ -118,28 +161,31 @@ impl Trajectory {
     #[inline]
     pub fn chunks(&self) -> &[Chunk] {
         match &self.0 {
-            Content::OfOneChunk(chunk, _) => std::slice::from_ref(chunk),
-            Content::Stored(stored) => match &stored.header.header.chunks {
-                Chunks::One(chunk) => std::slice::from_ref(chunk),
-                Chunks::Many(chunks) => chunks,
-            },
+            TrajectoryContent::OfOneChunk(chunk, _) => std::slice::from_ref(chunk),
+            TrajectoryContent::Stored(stored) => stored.header().chunks(),
         }
+    }
+
+    /// What it consists of.
+    #[inline]
+    pub fn into_content(self) -> TrajectoryContent {
+        self.0
     }
 
     /// Its columns without its chunk, if it has only one.
     #[inline]
     pub fn one_chunk_columns(&self) -> Option<OneChunkColumns> {
         match self.0 {
-            Content::OfOneChunk(_, columns) => Some(OneChunkColumns(columns)),
-            Content::Stored(_) => None,
+            TrajectoryContent::OfOneChunk(_, columns) => Some(columns),
+            TrajectoryContent::Stored(_) => None,
         }
     }
 
     /// Number of columns; at least one.
     pub fn num_columns(&self) -> usize {
         let count = match &self.0 {
-            Content::OfOneChunk(_, columns) => columns.num_columns,
-            Content::Stored(stored) => stored.header.header.num_columns,
+            TrajectoryContent::OfOneChunk(_, columns) => columns.columns().len,
+            TrajectoryContent::Stored(stored) => stored.header().num_columns,
         };
         count as usize
     }
@@ -162,8 +208,8 @@ impl Trajectory {
     /// same steps of the same tensors, each of its own chunks.
     pub fn stored_columns(&self) -> &[u8] {
         match &self.0 {
-            Content::OfOneChunk(_, columns) => &columns.encoded,
-            Content::Stored(stored) => &stored.slice,
+            TrajectoryContent::OfOneChunk(_, columns) => &columns.columns().encoded,
+            TrajectoryContent::Stored(stored) => &stored.0.slice,
         }
     }
 
@@ -176,27 +222,31 @@ impl Trajectory {
     pub fn with_chunk(&self, chunk: Chunk) -> Self {
         assert_eq!(self.chunks().len(), 1, "only a single chunk can be replaced");
         match &self.0 {
-            Content::OfOneChunk(_, columns) => Self(Content::OfOneChunk(chunk, columns)),
-            Content::Stored(stored) => {
-                let num_columns = stored.header.header.num_columns;
-                Self::stored(Chunks::One(chunk), num_columns, &stored.slice)
+            TrajectoryContent::OfOneChunk(_, columns) => columns.of(chunk),
+            TrajectoryContent::Stored(stored) => {
+                let num_columns = stored.header().num_columns;
+                Self::stored(Chunks::One(chunk), num_columns, &stored.0.slice)
             }
         }
     }
 
-    /// Encoded bytes of all its chunks.
+    /// Encoded bytes of all its chunks, up to 4 GiB.
+    #[inline]
     pub fn chunk_bytes(&self) -> usize {
-        self.chunks().iter().map(|chunk| chunk.data().len()).sum()
+        match &self.0 {
+            TrajectoryContent::OfOneChunk(chunk, _) => chunk.payload_len(),
+            TrajectoryContent::Stored(stored) => stored.header().chunk_bytes as usize,
+        }
     }
 
     /// Bytes that it takes itself, without its chunks.
     pub fn bytes(&self) -> u64 {
-        let Content::Stored(stored) = &self.0 else { return 0 };
-        let chunks = match &stored.header.header.chunks {
+        let TrajectoryContent::Stored(stored) = &self.0 else { return 0 };
+        let chunks = match &stored.header().chunks {
             Chunks::One(_) => 0,
             Chunks::Many(chunks) => allocated_bytes(size_of_val(&**chunks)),
         };
-        let own = ARC_BYTES + size_of::<Header>() + stored.slice.len();
+        let own = ARC_BYTES + size_of::<Header>() + stored.0.slice.len();
         (allocated_bytes(own) + chunks) as u64
     }
 
@@ -320,8 +370,13 @@ impl Trajectory {
     }
 
     fn stored(chunks: Chunks, num_columns: u32, columns: &[u8]) -> Self {
-        let header = Header { chunks, num_columns };
-        Self(Content::Stored(ThinArc::from_header_and_slice(header, columns)))
+        Self(TrajectoryContent::Stored(StoredTrajectory::new(chunks, num_columns, columns)))
+    }
+}
+
+impl fmt::Debug for StoredTrajectory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Trajectory(TrajectoryContent::Stored(self.clone())).fmt(f)
     }
 }
 
@@ -392,7 +447,7 @@ impl TrajectoryBuilder {
             1 => {
                 let chunk = self.chunks.swap_remove(0);
                 Ok(match Columns::intern(num_columns, &self.columns) {
-                    Some(columns) => Trajectory(Content::OfOneChunk(chunk, columns)),
+                    Some(columns) => OneChunkColumns(columns.place).of(chunk),
                     None => Trajectory::stored(Chunks::One(chunk), num_columns, &self.columns),
                 })
             }

@@ -35,7 +35,7 @@ impl HeldChunks {
     pub(crate) fn hold(&mut self, key: u64, make: impl FnOnce() -> Chunk) {
         if let Entry::Vacant(entry) = self.by_key.entry(key) {
             let chunk = make();
-            let bytes = chunk.data().len() + CHUNK_OVERHEAD_BYTES;
+            let bytes = chunk.payload_len() + CHUNK_OVERHEAD_BYTES;
             self.bytes += bytes;
             entry.insert(Held { chunk, bytes });
         }

@@ -8,11 +8,10 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use reverb_data::error::grouped;
-use reverb_data::{Error, ErrorKind, ItemValidator, NewItem, Result};
+use reverb_data::{ChunkMaker, Error, ErrorKind, ItemValidator, NewItem, Result};
 use reverb_engine::{Confirm, Table};
 use reverb_rpc::frames::MessageReader;
 use reverb_rpc::server::{Responder, stopping};
-use reverb_wire::codec::chunk::Sharing;
 use reverb_wire::codec::insert::{InsertRequest, encode_confirmation};
 use reverb_wire::codec::item::RawItem;
 use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
@@ -34,6 +33,7 @@ pub(crate) struct InsertStream<'a> {
     /// Items that are not confirmed yet.
     unconfirmed: usize,
     templates: TrajectoryTemplates,
+    chunk_maker: ChunkMaker,
     validator: ItemValidator,
 }
 
@@ -74,6 +74,7 @@ impl<'a> InsertStream<'a> {
             confirm,
             unconfirmed: 0,
             templates: TrajectoryTemplates::default(),
+            chunk_maker: ChunkMaker::default(),
             validator: ItemValidator::default(),
         })
     }
@@ -205,7 +206,7 @@ impl<'a> InsertStream<'a> {
             let chunk = chunk?;
             // Writers repeat chunks; the first data of a key is kept.
             held.hold(chunk.key, || {
-                let chunk = chunk.to_chunk(request.message(), Sharing::Stored);
+                let chunk = chunk.to_stored(request.message(), &mut self.chunk_maker);
                 self.service.memory.account.charge(&chunk);
                 chunk
             });

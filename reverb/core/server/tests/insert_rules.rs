@@ -158,11 +158,11 @@ async fn the_first_bytes_of_a_chunk_key_win_on_each_stream() {
         items.mutate(&[], &others).unwrap();
         let sample = items.try_sample(1).unwrap().remove(0);
         assert_eq!(sample.key, key);
-        sample.trajectory.chunks()[0].data().to_vec()
+        sample.trajectory.chunks()[0].payload().into_owned()
     };
-    assert_eq!(sampled(1), twice[0].data());
-    assert_eq!(sampled(2), twice[0].data());
-    assert_eq!(sampled(3), twice[1].data());
+    assert_eq!(sampled(1), *twice[0].payload());
+    assert_eq!(sampled(2), *twice[0].payload());
+    assert_eq!(sampled(3), *twice[1].payload());
 }
 
 #[tokio::test]

@@ -10,10 +10,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message as _;
 use reverb_data::{
-    Chunk, DType, ErrorKind, NewItem, Sampled, SequenceRange, Stacking, TrajectoryBuilder,
+    Chunk, ChunkMaker, DType, ErrorKind, NewItem, Sampled, SequenceRange, Stacking,
+    TrajectoryBuilder,
 };
 use reverb_rpc::message::{Message, body_bytes};
-use reverb_wire::codec::chunk::{RawChunk, Sharing, put_chunk_data};
+use reverb_wire::codec::chunk::{RawChunk, put_chunk_data};
 use reverb_wire::codec::insert::{
     InsertRequest, decode_confirmation, encode_confirmation, encode_request,
 };
@@ -37,7 +38,7 @@ fn read(message: &Bytes, held: &mut HashMap<u64, Chunk>) -> InsertBatch {
     let request = InsertRequest::parse(message.clone()).unwrap();
     let mut chunks = Vec::new();
     for chunk in request.chunks() {
-        let chunk = chunk.unwrap().to_chunk(request.message(), Sharing::Stored);
+        let chunk = chunk.unwrap().to_stored(request.message(), &mut ChunkMaker::default());
         held.entry(chunk.key()).or_insert_with(|| chunk.clone());
         chunks.push(chunk);
     }
@@ -65,7 +66,7 @@ fn without_sizes(chunk: &mut proto::ChunkData) {
 #[test]
 fn captured_chunks_are_encoded_byte_for_byte() {
     for bytes in [capture!("chunk_int32_plain_3"), capture!("chunk_int32_delta_3x1")] {
-        let chunk = RawChunk::parse(&bytes).unwrap().to_chunk(&bytes, Sharing::Stored);
+        let chunk = RawChunk::parse(&bytes).unwrap().to_stored(&bytes, &mut ChunkMaker::default());
         let mut written = Vec::new();
         put_chunk_data(&mut written, chunk.key(), &chunk);
         assert_eq!(written, bytes);
@@ -262,7 +263,7 @@ fn a_chunk_larger_than_a_message_is_not_split() {
     let mut next = 0;
     encoder.push("t", &sample(2, &chunks), |_| next += 1);
     assert_eq!(next, 1);
-    assert!(chunks[0].data().len() > MAX_MESSAGE_CHUNK_BYTES);
+    assert!(chunks[0].payload().len() > MAX_MESSAGE_CHUNK_BYTES);
 }
 
 fn entry(info: Option<&Sampled>, data: &[&Chunk], end: bool) -> proto::SampleStreamResponse {
@@ -274,7 +275,7 @@ fn entry(info: Option<&Sampled>, data: &[&Chunk], end: bool) -> proto::SampleStr
     });
     let data = data.iter().map(|chunk| proto::ChunkData {
         chunk_key: chunk.key(),
-        data: Bytes::copy_from_slice(chunk.data()),
+        data: Bytes::copy_from_slice(&chunk.payload()),
         ..Default::default()
     });
     let entry = proto::sample_stream_response::SampleEntry {
@@ -312,7 +313,7 @@ fn samples_are_joined_however_a_server_splits_them() {
     ])
     .unwrap();
     assert_eq!(keys(&samples), [1, 2]);
-    assert_eq!(samples[0].trajectory.chunks()[1].data(), b.data());
+    assert_eq!(samples[0].trajectory.chunks()[1].payload(), b.payload());
 
     // The end of one sample and the beginning of the next one in the same message.
     let mut both = entry(None, &[&b], true);
@@ -328,7 +329,7 @@ fn samples_are_joined_however_a_server_splits_them() {
         decode(&[entry(Some(&wanted), &[&a], false), entry(Some(&other), &[&twin, &b], true)])
             .unwrap();
     assert_eq!((samples[0].key, keys(&samples)), (9, vec![1, 2]));
-    assert_eq!(samples[0].trajectory.chunks()[0].data(), a.data());
+    assert_eq!(samples[0].trajectory.chunks()[0].payload(), a.payload());
 }
 
 #[test]
@@ -357,7 +358,7 @@ fn a_reader_that_keeps_at_least_what_its_writer_counts_on_finds_every_chunk() {
         assert_eq!(samples.len(), wanted.len());
         for (sample, wanted) in samples.iter().zip(&wanted) {
             let pairs = sample.trajectory.chunks().iter().zip(wanted.trajectory.chunks());
-            assert!(pairs.clone().all(|(got, wanted)| got.data() == wanted.data()));
+            assert!(pairs.clone().all(|(got, wanted)| got.payload() == wanted.payload()));
             assert_eq!(pairs.len(), wanted.trajectory.chunks().len());
         }
     }
@@ -393,17 +394,16 @@ fn only_chunks_that_fill_their_message_keep_it_alive() {
         has_deprecated_data: false,
         data: &message[..length],
     };
-    let shares = |length, sharing| {
-        let chunk = raw(length).to_chunk(&message, sharing);
-        chunk.shared_data().is_some_and(|data| data.as_ptr() == message.as_ptr())
-    };
-    assert!(shares(200_000, Sharing::Stored));
-    assert!(!shares(190_000, Sharing::Stored));
-    assert!(shares(10_000, Sharing::Transient));
-    assert!(!shares(1000, Sharing::Transient));
+    let shares =
+        |chunk: Chunk| chunk.shared_payload().is_some_and(|data| data.as_ptr() == message.as_ptr());
+    let mut maker = ChunkMaker::default();
+    assert!(shares(raw(200_000).to_stored(&message, &mut maker)));
+    assert!(!shares(raw(190_000).to_stored(&message, &mut maker)));
+    assert!(shares(raw(10_000).to_transient(&message)));
+    assert!(!shares(raw(1000).to_transient(&message)));
     let small = message.slice(..100_000);
     let raw = RawChunk { data: &small, ..raw(0) };
-    assert!(raw.to_chunk(&small, Sharing::Stored).shared_data().is_none());
+    assert!(!shares(raw.to_stored(&small, &mut maker)));
 }
 
 #[test]

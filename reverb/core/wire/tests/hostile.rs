@@ -9,11 +9,10 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message as _;
 use reverb_data::{
-    Chunk, Error, ErrorKind, ItemValidator, NewItem, Sampled, SequenceRange, Tensor,
+    Chunk, ChunkMaker, Error, ErrorKind, ItemValidator, NewItem, Sampled, SequenceRange, Tensor,
     TrajectoryBuilder,
 };
 use reverb_rpc::message::body_bytes;
-use reverb_wire::codec::chunk::Sharing;
 use reverb_wire::codec::insert::{InsertRequest, decode_confirmation, encode_request};
 use reverb_wire::codec::sample::{SampleDecoder, SampleEncoder};
 use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
@@ -37,7 +36,7 @@ fn take_insert_with(memory: &mut Memory, message: Bytes) -> Result<Vec<Tensor>, 
     let request = InsertRequest::parse(message)?;
     let mut held = HashMap::new();
     for chunk in request.chunks() {
-        let chunk = chunk?.to_chunk(request.message(), Sharing::Stored);
+        let chunk = chunk?.to_stored(request.message(), &mut ChunkMaker::default());
         held.entry(chunk.key()).or_insert(chunk);
     }
     let mut tensors = Vec::new();
@@ -144,7 +143,7 @@ proptest! {
         let mut encoder = SampleEncoder::new();
         for batch in batches {
             // Protobuf leaves an empty payload out.
-            prop_assume!(batch.chunks.iter().all(|chunk| !chunk.data().is_empty()));
+            prop_assume!(batch.chunks.iter().all(|chunk| !chunk.payload().is_empty()));
             let written = body_bytes(encode_request(&batch, &mut templates));
             let message = proto::InsertStreamRequest::decode(written.clone()).unwrap();
             prop_assert_eq!(message.encode_to_vec(), written);
@@ -180,7 +179,7 @@ proptest! {
             let (start, end, sparse) = (range.start, range.end, range.sparse);
             let range = SequenceRange { episode_id: range.episode_id, start, end, sparse };
             prop_assert_eq!(range, chunk.range());
-            prop_assert_eq!(&read.data, chunk.data());
+            prop_assert_eq!(&read.data[..], &chunk.payload()[..]);
         }
         for (read, item) in message.items.iter().zip(&batch.items) {
             prop_assert_eq!((read.key, read.table.as_str()), (item.key, &*item.table));

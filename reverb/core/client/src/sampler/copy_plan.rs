@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use reverb_data::{ChunkLayout, Trajectory};
+use reverb_data::{ChunkLayout, OneChunkColumns, Trajectory};
 use smallvec::SmallVec;
 
 /// How many kinds of items a batch remembers. Most tables hold one kind.
@@ -60,6 +60,7 @@ struct CopyPlan {
     /// What the copies of an item depend on, beside its layouts: its number of chunks, and its
     /// columns as they are stored.
     num_chunks: usize,
+    one_chunk_columns: Option<OneChunkColumns>,
     stored_columns: SmallVec<[u8; 64]>,
     /// The layout of each chunk.
     layout_of: SmallVec<[usize; 8]>,
@@ -108,6 +109,7 @@ impl CopyPlan {
             layouts,
             columns,
             num_chunks: 0,
+            one_chunk_columns: None,
             stored_columns: SmallVec::new(),
             layout_of,
             copies: SmallVec::new(),
@@ -119,6 +121,10 @@ impl CopyPlan {
     #[inline]
     fn matches(&mut self, trajectory: &Trajectory) -> bool {
         let chunks = trajectory.chunks();
+        let columns = trajectory.one_chunk_columns();
+        if columns.is_some() && columns == self.one_chunk_columns {
+            return self.layouts[self.layout_of[0]].matches(&chunks[0]);
+        }
         if chunks.len() == self.num_chunks
             && trajectory.stored_columns() == &self.stored_columns[..]
         {
@@ -139,6 +145,7 @@ impl CopyPlan {
     /// its columns are of this kind; if not, no item matches by its stored columns.
     fn find_copies(&mut self, trajectory: &Trajectory) -> bool {
         self.num_chunks = 0;
+        self.one_chunk_columns = None;
         self.copies.clear();
         if trajectory.num_columns() != self.columns.len() {
             return false;
@@ -163,6 +170,7 @@ impl CopyPlan {
             }
         }
         self.num_chunks = trajectory.chunks().len();
+        self.one_chunk_columns = trajectory.one_chunk_columns();
         self.stored_columns = SmallVec::from_slice(trajectory.stored_columns());
         true
     }
@@ -171,7 +179,7 @@ impl CopyPlan {
     fn copy(&self, trajectory: &Trajectory, mut write: impl FnMut(usize, usize, &[u8])) {
         let chunks = trajectory.chunks();
         for copy in &self.copies {
-            write(copy.column, copy.at, &chunks[copy.chunk].data()[copy.place.clone()]);
+            write(copy.column, copy.at, &chunks[copy.chunk].stored()[copy.place.clone()]);
         }
     }
 }

@@ -330,9 +330,9 @@ impl Block {
         let num_rows = rows.steps.len();
         let mut templates = self.columns.templates.lock();
         let BlockTemplate { template, .. } = templates.find(|it| it.num_rows == num_rows)?;
-        let payload = template.fill(|column, out| rows.copy_column(&self.columns, column, out));
-        let range = self.range(&rows.steps);
-        let chunk = Chunk::from_payload(next_key(), range, self.columns.delta, payload);
+        let chunk = template.fill(next_key(), self.range(&rows.steps), |column, out| {
+            rows.copy_column(&self.columns, column, out);
+        });
         let positions = (0..self.marks.len()).map(|tensor| (0, tensor as u16)).collect();
         Some(Closed { chunks: smallvec![chunk], positions })
     }

@@ -3,33 +3,39 @@
 
 use std::ops::Range;
 
-use reverb_data::{Chunk, ChunkLayout};
+use reverb_data::{Chunk, ChunkLayout, SequenceRange};
 use smallvec::SmallVec;
 
-/// The payload of a chunk, and where the values of its tensors are.
+/// What a chunk stores, and where the values of its tensors are.
 ///
 /// It serves chunks of the same dtypes and shapes whose values are stored as they are; see
 /// `is_never_compressed`.
 #[derive(Debug)]
 pub(super) struct ChunkTemplate {
-    payload: Vec<u8>,
+    layout: ChunkLayout,
+    stored: Vec<u8>,
     places: SmallVec<[Range<usize>; 8]>,
 }
 
 impl ChunkTemplate {
     /// The template of chunks like this one, whose tensors have `num_rows` rows each.
     pub(super) fn new(chunk: &Chunk, num_tensors: usize, num_rows: usize) -> Option<Self> {
-        let layout = ChunkLayout::new(chunk)?;
+        let layout = ChunkLayout::for_more(chunk)?;
         let places: Option<_> =
             (0..num_tensors).map(|tensor| layout.rows(tensor, 0, num_rows)).collect();
-        Some(Self { payload: chunk.data().to_vec(), places: places? })
+        Some(Self { stored: layout.blank(chunk), layout, places: places? })
     }
 
-    /// The payload of a chunk whose tensors `copy` fills, by their position.
-    pub(super) fn fill(&mut self, mut copy: impl FnMut(usize, &mut [u8])) -> &[u8] {
+    /// A chunk whose tensors `copy` fills, by their position.
+    pub(super) fn fill(
+        &mut self,
+        key: u64,
+        range: SequenceRange,
+        mut copy: impl FnMut(usize, &mut [u8]),
+    ) -> Chunk {
         for (tensor, place) in self.places.iter().enumerate() {
-            copy(tensor, &mut self.payload[place.clone()]);
+            copy(tensor, &mut self.stored[place.clone()]);
         }
-        &self.payload
+        self.layout.chunk(key, range, &self.stored)
     }
 }

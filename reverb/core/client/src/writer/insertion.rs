@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use reverb_data::tensor::shape_text;
-use reverb_data::{DType, Error, KeyGenerator, NewItem, Result, SequenceRange, Trajectory};
+use reverb_data::{
+    ChunkMaker, DType, Error, KeyGenerator, NewItem, Result, SequenceRange, Trajectory,
+};
 use reverb_wire::transport::{InsertBatch, InsertStream, stream_ended};
 
 use super::cell::CellValue;
@@ -34,6 +36,7 @@ struct Inserter {
     /// The signatures that items are checked against.
     signatures: Arc<Signatures>,
     keys: KeyGenerator,
+    chunk_maker: ChunkMaker,
 }
 
 /// An insert of single steps.
@@ -73,6 +76,7 @@ impl Insertion {
                 is_local: false,
                 signatures: session.signatures().await?,
                 keys: KeyGenerator::new(),
+                chunk_maker: ChunkMaker::default(),
             },
         };
         let episode_id = inserter.keys.next_key();
@@ -94,7 +98,8 @@ impl Insertion {
             self.check_step(table, &columns)?;
         }
         let range = self.next_step();
-        let trajectory = encode_step(step, self.inserter.keys.next_key(), range)?;
+        let Inserter { keys, chunk_maker, .. } = &mut self.inserter;
+        let trajectory = encode_step(step, keys.next_key(), range, chunk_maker)?;
         for (table, priority) in items {
             self.push(&Arc::from(table.as_str()), *priority, trajectory.clone());
         }
@@ -139,7 +144,8 @@ impl Insertion {
         let mut encoder = RowEncoder::new(columns, num_rows);
         for row in 0..num_rows {
             let range = self.next_step();
-            let trajectory = encoder.encode(row, self.inserter.keys.next_key(), range)?;
+            let Inserter { keys, chunk_maker, .. } = &mut self.inserter;
+            let trajectory = encoder.encode(row, keys.next_key(), range, chunk_maker)?;
             if let [(table, priorities)] = &tables[..] {
                 self.push(table, priorities[row], trajectory);
                 continue;
@@ -367,6 +373,7 @@ mod tests {
             is_local: false,
             signatures: Arc::new(FakeServer::tables(&["a", "b"])),
             keys: KeyGenerator::new(),
+            chunk_maker: ChunkMaker::default(),
         };
         Insertion {
             inserter,

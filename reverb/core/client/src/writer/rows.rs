@@ -2,7 +2,7 @@
 //! Encodes single steps as chunks, one each, and what refers to them.
 
 use reverb_data::codec::{is_never_compressed, put_string_tensor, put_tensor};
-use reverb_data::{Chunk, Result, SequenceRange, Shape, Trajectory, TrajectoryBuilder};
+use reverb_data::{Chunk, ChunkMaker, Result, SequenceRange, Shape, Trajectory, TrajectoryBuilder};
 
 use super::cell::CellValue;
 use super::chunk_template::ChunkTemplate;
@@ -35,11 +35,11 @@ impl<'a> RowEncoder<'a> {
         row: usize,
         key: u64,
         range: SequenceRange,
+        maker: &mut ChunkMaker,
     ) -> Result<Trajectory> {
         let columns = self.columns;
-        let mut plain = Vec::new();
-        let payload = if let Some(template) = &mut self.template {
-            template.fill(|column, out| {
+        let chunk = if let Some(template) = &mut self.template {
+            template.fill(key, range, |column, out| {
                 let CellValue::Bytes { bytes, .. } = &columns[column] else {
                     unreachable!("strings have no layout")
                 };
@@ -47,12 +47,12 @@ impl<'a> RowEncoder<'a> {
                 out.copy_from_slice(&bytes[row * len..(row + 1) * len]);
             })
         } else {
+            let mut payload = Vec::new();
             for column in columns {
-                put_step(&mut plain, &column.row(row, self.num_rows));
+                put_step(&mut payload, &column.row(row, self.num_rows));
             }
-            &plain
+            to_chunk(key, range, payload, maker)
         };
-        let chunk = Chunk::from_payload(key, range, false, payload);
         if let Some(trajectory) = &self.trajectory {
             return Ok(trajectory.with_chunk(chunk));
         }
@@ -83,12 +83,18 @@ pub(super) fn encode_step(
     step: &[CellValue<'_>],
     key: u64,
     range: SequenceRange,
+    maker: &mut ChunkMaker,
 ) -> Result<Trajectory> {
     let mut payload = Vec::new();
     for cell in step {
         put_step(&mut payload, cell);
     }
-    all_columns(&Chunk::new(key, range, false, payload.into()), step.len())
+    all_columns(&to_chunk(key, range, payload, maker), step.len())
+}
+
+fn to_chunk(key: u64, range: SequenceRange, payload: Vec<u8>, maker: &mut ChunkMaker) -> Chunk {
+    let chunk = maker.make_known(key, range, false, &payload);
+    chunk.unwrap_or_else(|| Chunk::new(key, range, false, payload.into()))
 }
 
 fn put_step(payload: &mut Vec<u8>, cell: &CellValue<'_>) {
@@ -142,14 +148,15 @@ mod tests {
                 let strings = (0..num_rows).map(|i| vec![b'x'; i]).collect();
                 columns.push(CellValue::Strings { shape: &strings_shape, strings });
             }
+            let mut maker = ChunkMaker::default();
             let mut encoder = RowEncoder::new(&columns, num_rows);
             for row in 0..num_rows {
                 let range = SequenceRange::default();
-                let encoded = encoder.encode(row, 7, range).unwrap();
+                let encoded = encoder.encode(row, 7, range, &mut maker).unwrap();
                 let step: Vec<CellValue<'_>> =
                     columns.iter().map(|column| column.row(row, num_rows)).collect();
-                let alone = encode_step(&step, 7, range).unwrap();
-                prop_assert_eq!(encoded.chunks()[0].data(), alone.chunks()[0].data());
+                let alone = encode_step(&step, 7, range, &mut ChunkMaker::default()).unwrap();
+                prop_assert_eq!(encoded.chunks()[0].payload(), alone.chunks()[0].payload());
                 prop_assert_eq!(encoded.stored_columns(), alone.stored_columns());
                 let decoded = encoded.decode().unwrap();
                 for (i, width) in widths.iter().enumerate() {

@@ -1,44 +1,110 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The items of a table: one array, addressed by small handles, with an index by key.
 
-use std::num::NonZeroU32;
 use std::ops::Range;
 
 use hashbrown::HashTable;
 use rand::Rng;
-use reverb_data::{StoredItem, Trajectory};
+use reverb_data::{
+    Chunk, OneChunkColumns, StoredItem, StoredTrajectory, Trajectory, TrajectoryContent,
+};
 
 use crate::selector::Handle;
 
-/// A stored item. It is small because there are millions.
+/// A stored item. There are millions, so it takes 40 bytes: what it has beside its trajectory is
+/// part of both variants, without the gaps that a `Trajectory` would need.
 #[derive(Debug)]
-pub(super) struct Item {
-    pub(super) key: u64,
-    pub(super) trajectory: Trajectory,
-    pub(super) priority: f64,
+pub(super) enum Item {
+    OfOneChunk(Values, Chunk, OneChunkColumns),
+    Stored(Values, StoredTrajectory),
+}
+
+/// What an item has beside its trajectory.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, packed(4))]
+pub(super) struct Values {
+    key: u64,
+    priority: f64,
     /// Wall time, but strictly increasing in order of insertion.
-    pub(super) inserted_at_ns: i64,
-    pub(super) times_sampled: i32,
-    /// Encoded bytes of its chunks, cached so that sampling need not visit the chunks. At least 1,
-    /// so that 0 marks a free slot.
-    pub(super) chunk_bytes: NonZeroU32,
+    inserted_at_ns: i64,
+    times_sampled: i32,
 }
 
 impl Item {
-    /// What `chunk_bytes` is for a trajectory.
-    pub(super) fn chunk_bytes_of(trajectory: &Trajectory) -> NonZeroU32 {
-        let bytes = u32::try_from(trajectory.chunk_bytes()).unwrap_or(u32::MAX);
-        NonZeroU32::new(bytes).unwrap_or(NonZeroU32::MIN)
+    fn values(&self) -> &Values {
+        match self {
+            Self::OfOneChunk(values, ..) | Self::Stored(values, _) => values,
+        }
+    }
+
+    fn values_mut(&mut self) -> &mut Values {
+        match self {
+            Self::OfOneChunk(values, ..) | Self::Stored(values, _) => values,
+        }
+    }
+
+    pub(super) fn key(&self) -> u64 {
+        self.values().key
+    }
+
+    pub(super) fn priority(&self) -> f64 {
+        self.values().priority
+    }
+
+    pub(super) fn set_priority(&mut self, priority: f64) {
+        self.values_mut().priority = priority;
+    }
+
+    /// Wall time, but strictly increasing in order of insertion.
+    pub(super) fn inserted_at_ns(&self) -> i64 {
+        self.values().inserted_at_ns
+    }
+
+    pub(super) fn times_sampled(&self) -> i32 {
+        self.values().times_sampled
+    }
+
+    pub(super) fn set_times_sampled(&mut self, times_sampled: i32) {
+        self.values_mut().times_sampled = times_sampled;
+    }
+
+    pub(super) fn trajectory(&self) -> Trajectory {
+        match self {
+            Self::OfOneChunk(_, chunk, columns) => columns.of(chunk.clone()),
+            Self::Stored(_, stored) => TrajectoryContent::Stored(stored.clone()).into(),
+        }
+    }
+
+    pub(super) fn into_trajectory(self) -> Trajectory {
+        match self {
+            Self::OfOneChunk(_, chunk, columns) => columns.of(chunk),
+            Self::Stored(_, stored) => TrajectoryContent::Stored(stored).into(),
+        }
+    }
+
+    pub(super) fn first_chunk(&self) -> Option<&Chunk> {
+        match self {
+            Self::OfOneChunk(_, chunk, _) => Some(chunk),
+            Self::Stored(_, stored) => stored.first_chunk(),
+        }
     }
 
     /// The item as checkpoints and scans get it.
     pub(super) fn to_stored(&self) -> StoredItem {
-        StoredItem {
-            key: self.key,
-            priority: self.priority,
-            times_sampled: self.times_sampled,
-            inserted_at_ns: self.inserted_at_ns,
-            trajectory: self.trajectory.clone(),
+        let Values { key, priority, inserted_at_ns, times_sampled } = *self.values();
+        StoredItem { key, priority, times_sampled, inserted_at_ns, trajectory: self.trajectory() }
+    }
+}
+
+impl From<StoredItem> for Item {
+    fn from(item: StoredItem) -> Self {
+        let StoredItem { key, priority, times_sampled, inserted_at_ns, trajectory } = item;
+        let values = Values { key, priority, inserted_at_ns, times_sampled };
+        match trajectory.into_content() {
+            TrajectoryContent::OfOneChunk(chunk, columns) => {
+                Self::OfOneChunk(values, chunk, columns)
+            }
+            TrajectoryContent::Stored(stored) => Self::Stored(values, stored),
         }
     }
 }
@@ -96,7 +162,7 @@ impl Items {
     }
 
     pub(super) fn find(&self, key: u64) -> Option<Handle> {
-        let is_it = |&handle: &Handle| self.get(handle).key == key;
+        let is_it = |&handle: &Handle| self.get(handle).key() == key;
         self.index.find(self.hasher.hash(key), is_it).copied()
     }
 
@@ -136,7 +202,7 @@ impl Items {
 
     /// Adds an item whose key is not present yet.
     pub(super) fn insert(&mut self, item: Item) -> Handle {
-        let key = item.key;
+        let key = item.key();
         let handle = self.free;
         let handle = if handle == NONE {
             self.push(item)
@@ -149,13 +215,13 @@ impl Items {
             handle
         };
         let Self { slots, index, hasher, .. } = self;
-        let hash_of = |&handle: &Handle| hasher.hash(slots[handle as usize].item().key);
+        let hash_of = |&handle: &Handle| hasher.hash(slots[handle as usize].item().key());
         index.insert_unique(hasher.hash(key), handle, hash_of);
         handle
     }
 
     pub(super) fn remove(&mut self, handle: Handle) -> Item {
-        let hash = self.hasher.hash(self.get(handle).key);
+        let hash = self.hasher.hash(self.get(handle).key());
         if let Ok(entry) = self.index.find_entry(hash, |&found| found == handle) {
             entry.remove();
         }
@@ -206,15 +272,15 @@ mod tests {
         /// All keys, sorted.
         pub(in crate::table) fn keys(&self) -> Vec<u64> {
             let mut keys: Vec<u64> =
-                self.index.iter().map(|&handle| self.get(handle).key).collect();
+                self.index.iter().map(|&handle| self.get(handle).key()).collect();
             keys.sort_unstable();
             keys
         }
     }
 
     #[test]
-    fn a_slot_takes_forty_eight_bytes() {
-        assert_eq!(std::mem::size_of::<Slot>(), 48);
+    fn a_slot_takes_forty_bytes() {
+        assert_eq!(std::mem::size_of::<Slot>(), 40);
     }
 
     #[test]

@@ -45,8 +45,8 @@ impl Table {
         for start in (0..num_slots).step_by(LISTED_SLOTS) {
             self.read_state(|state| {
                 let items = state.items().in_slots(start..start + LISTED_SLOTS);
-                let old = items.filter(|(_, item)| item.inserted_at_ns <= newest_ns);
-                listed.extend(old.map(|(handle, item)| (item.inserted_at_ns, handle)));
+                let old = items.filter(|(_, item)| item.inserted_at_ns() <= newest_ns);
+                listed.extend(old.map(|(handle, item)| (item.inserted_at_ns(), handle)));
             })?;
             places.append(&mut listed);
         }
@@ -90,11 +90,12 @@ impl Scan {
         for &handle in self.handles[self.visited..].iter().take(VISITED_SLOTS) {
             self.visited += 1;
             let Some(item) = state.items().in_slot(handle) else { continue };
-            if item.inserted_at_ns > self.newest_ns {
+            if item.inserted_at_ns() > self.newest_ns {
                 continue;
             }
-            items.push(item.to_stored().into_scanned(state.len() as i64));
-            chunk_bytes += item.chunk_bytes.get() as usize;
+            let item = item.to_stored();
+            chunk_bytes += item.trajectory.chunk_bytes();
+            items.push(item.into_scanned(state.len() as i64));
             if chunk_bytes >= MAX_SAMPLE_BYTES {
                 break;
             }

@@ -74,7 +74,7 @@ impl BeforeImages {
     /// Whether an item is in the snapshot, unchanged since, and not copied yet.
     fn is_part_of_snapshot(&self, handle: Handle, item: &Item) -> bool {
         let slot = handle as usize;
-        item.inserted_at_ns <= self.newest_ns
+        item.inserted_at_ns() <= self.newest_ns
             && slot >= self.copied
             && self.recorded[slot / 64] & 1 << (slot % 64) == 0
     }
@@ -323,7 +323,7 @@ mod tests {
         let items = state.items();
         let mut all: Vec<_> = items
             .in_slots(0..items.num_slots())
-            .map(|(_, it)| (it.key, it.priority, it.times_sampled, it.inserted_at_ns))
+            .map(|(_, it)| (it.key(), it.priority(), it.times_sampled(), it.inserted_at_ns()))
             .collect();
         all.sort_by_key(|it| it.3);
         all

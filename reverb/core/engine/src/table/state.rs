@@ -89,7 +89,7 @@ impl Drop for Contents {
     /// The chunks may live on elsewhere, so they must not name this table any more.
     fn drop(&mut self) {
         for (_, item) in self.items.in_slots(0..self.items.num_slots()) {
-            self.account.remove(&item.trajectory, self.item_bytes);
+            self.account.remove(&item.trajectory(), self.item_bytes);
         }
     }
 }
@@ -205,22 +205,16 @@ impl TableState {
 
     /// Adds an item whose key does not exist yet, and evicts one if the table is over `max_size`.
     pub(super) fn add(&mut self, item: StoredItem) {
-        let chunk_bytes = Item::chunk_bytes_of(&item.trajectory);
         let contents = &mut self.contents;
         contents.account.add(&item.trajectory, contents.item_bytes);
         contents.episodes.add(&item.trajectory);
         // Clocks may be set back, and items of one call have the same time.
         self.newest_ns = item.inserted_at_ns.max(self.newest_ns.saturating_add(1));
-        let handle = contents.items.insert(Item {
-            key: item.key,
-            trajectory: item.trajectory,
-            priority: item.priority,
-            inserted_at_ns: self.newest_ns,
-            times_sampled: item.times_sampled,
-            chunk_bytes,
-        });
-        contents.sampler.insert(handle, item.priority);
-        contents.remover.insert(handle, item.priority);
+        let priority = item.priority;
+        let item = StoredItem { inserted_at_ns: self.newest_ns, ..item };
+        let handle = contents.items.insert(item.into());
+        contents.sampler.insert(handle, priority);
+        contents.remover.insert(handle, priority);
         // The new item may be selected too: a Lifo remover evicts it at once.
         while self.is_too_large() && self.evict() {}
     }
@@ -314,7 +308,7 @@ impl TableState {
             for &(handle, priority) in &found {
                 let item = contents.items.get_mut(handle);
                 record(&mut self.before_images, handle, item);
-                item.priority = priority;
+                item.set_priority(priority);
             }
             contents.sampler.update_many(&found);
             contents.remover.update_many(&found);
@@ -401,8 +395,7 @@ impl TableState {
     /// parallel. Otherwise the reference counting that follows would fetch them one by one.
     fn prefetch(&self, picks: &[Pick]) {
         let keys = picks.iter().fold(0, |keys, pick| {
-            let trajectory = &self.contents.items.get(pick.handle).trajectory;
-            keys ^ trajectory.chunks().first().map_or(0, Chunk::key)
+            keys ^ self.contents.items.get(pick.handle).first_chunk().map_or(0, Chunk::key)
         });
         black_box(keys);
     }
@@ -411,23 +404,25 @@ impl TableState {
         let table_size = self.contents.items.len() as i64;
         let item = self.contents.items.get_mut(pick.handle);
         record(&mut self.before_images, pick.handle, item);
-        if item.times_sampled == 0 {
+        if item.times_sampled() == 0 {
             self.contents.num_unique_samples += 1;
         }
-        item.times_sampled = item.times_sampled.saturating_add(1);
+        let times_sampled = item.times_sampled().saturating_add(1);
+        item.set_times_sampled(times_sampled);
+        let trajectory = item.trajectory();
+        batch.chunk_bytes += trajectory.chunk_bytes();
         batch.items.push(Sampled {
-            key: item.key,
-            priority: item.priority,
-            times_sampled: item.times_sampled,
+            key: item.key(),
+            priority: item.priority(),
+            times_sampled,
             probability: pick.probability,
             table_size,
-            inserted_at_ns: item.inserted_at_ns,
+            inserted_at_ns: item.inserted_at_ns(),
             rate_limited: batch.has_waited && batch.items.is_empty(),
-            trajectory: item.trajectory.clone(),
+            trajectory,
         });
-        batch.chunk_bytes += item.chunk_bytes.get() as usize;
         // "At least", because an item can be inserted with a count.
-        let is_used_up = self.max_times_sampled > 0 && item.times_sampled >= self.max_times_sampled;
+        let is_used_up = self.max_times_sampled > 0 && times_sampled >= self.max_times_sampled;
         self.limiter.count_sample();
         if is_used_up {
             self.delete_at(pick.handle);
@@ -438,7 +433,7 @@ impl TableState {
         let contents = &mut self.contents;
         let item = contents.items.get_mut(handle);
         record(&mut self.before_images, handle, item);
-        item.priority = priority;
+        item.set_priority(priority);
         contents.sampler.update(handle, priority);
         contents.remover.update(handle, priority);
     }
@@ -449,9 +444,10 @@ impl TableState {
         record(&mut self.before_images, handle, &item);
         contents.sampler.remove(handle);
         contents.remover.remove(handle);
-        contents.episodes.remove(&item.trajectory);
-        contents.account.remove(&item.trajectory, contents.item_bytes);
-        self.garbage.push(item.trajectory);
+        let trajectory = item.into_trajectory();
+        contents.episodes.remove(&trajectory);
+        contents.account.remove(&trajectory, contents.item_bytes);
+        self.garbage.push(trajectory);
         self.limiter.count_delete();
     }
 }
@@ -476,7 +472,7 @@ impl TableState {
         let items = &self.contents.items;
         let mut found: Vec<_> = items
             .in_slots(0..items.num_slots())
-            .map(|(_, item)| (item.inserted_at_ns, item.key))
+            .map(|(_, item)| (item.inserted_at_ns(), item.key()))
             .collect();
         found.sort_unstable();
         found.into_iter().map(|(_, key)| key).collect()
@@ -485,6 +481,6 @@ impl TableState {
     /// Priority and number of samples of an item.
     pub(super) fn peek(&self, key: u64) -> (f64, i32) {
         let item = self.contents.items.get(self.contents.items.find(key).unwrap());
-        (item.priority, item.times_sampled)
+        (item.priority(), item.times_sampled())
     }
 }

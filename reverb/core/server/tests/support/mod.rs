@@ -261,7 +261,7 @@ impl RawStream {
 pub fn raw_chunk(chunk: &Chunk) -> proto::ChunkData {
     proto::ChunkData {
         chunk_key: chunk.key(),
-        data: Bytes::copy_from_slice(chunk.data()),
+        data: Bytes::copy_from_slice(&chunk.payload()),
         ..Default::default()
     }
 }

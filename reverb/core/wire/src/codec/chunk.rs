@@ -3,10 +3,9 @@
 
 use bytes::Bytes;
 use reverb_data::proto_bytes::{
-    Field, Reader, put_bytes_field, put_int_field, put_nested, put_tag, put_varint,
-    put_varint_field, varint_len,
+    Field, Reader, put_int_field, put_nested, put_tag, put_varint, put_varint_field, varint_len,
 };
-use reverb_data::{Chunk, Error, Result, SequenceRange};
+use reverb_data::{Chunk, ChunkMaker, Error, Result, SequenceRange};
 
 use reverb_rpc::message::MessageBuilder;
 
@@ -23,15 +22,6 @@ pub struct RawChunk<'a> {
     pub data: &'a [u8],
     /// Whether it has data in the field of early checkpoints.
     pub has_deprecated_data: bool,
-}
-
-/// When a chunk shares the buffer of its message, instead of copying its payload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sharing {
-    /// The chunk is stored. It must not keep a message alive that is much larger than itself.
-    Stored,
-    /// The chunk is decoded soon and dropped.
-    Transient,
 }
 
 /// Smaller payloads are copied, because their receive buffer may hold many messages, up to a few
@@ -71,20 +61,28 @@ impl<'a> RawChunk<'a> {
         Ok(chunk)
     }
 
-    /// Converts it to a chunk; `message` is the buffer that contains `data`.
-    pub fn to_chunk(&self, message: &Bytes, sharing: Sharing) -> Chunk {
-        let shared = match sharing {
-            Sharing::Stored => {
-                self.data.len() >= MIN_SHARED_STORED && self.data.len() >= message.len() / 2
-            }
-            Sharing::Transient => self.data.len() > MIN_SHARED_TRANSIENT,
-        };
-        if shared {
-            let data = message.slice_ref(self.data);
-            Chunk::from_shared(self.key, self.range, self.delta, data, message.len())
+    /// A chunk that is stored; `message` is the buffer that contains `data`. It does not keep a
+    /// message alive that is much larger than itself.
+    pub fn to_stored(&self, message: &Bytes, maker: &mut ChunkMaker) -> Chunk {
+        if self.data.len() >= MIN_SHARED_STORED && self.data.len() >= message.len() / 2 {
+            self.to_shared(message)
+        } else {
+            maker.make(self.key, self.range, self.delta, self.data)
+        }
+    }
+
+    /// A chunk that is decoded soon and dropped; `message` is the buffer that contains `data`.
+    pub fn to_transient(&self, message: &Bytes) -> Chunk {
+        if self.data.len() > MIN_SHARED_TRANSIENT {
+            self.to_shared(message)
         } else {
             Chunk::from_slice(self.key, self.range, self.delta, self.data)
         }
+    }
+
+    fn to_shared(self, message: &Bytes) -> Chunk {
+        let data = message.slice_ref(self.data);
+        Chunk::from_shared(self.key, self.range, self.delta, data, message.len())
     }
 }
 
@@ -119,8 +117,8 @@ impl ChunkMeasure {
             + field_len(i64::from(range.start) as u64)
             + field_len(i64::from(range.end) as u64)
             + field_len(u64::from(range.sparse));
-        let data_len = chunk.data().len();
-        let tensors = number_of_tensors(chunk);
+        let data_len = chunk.payload_len();
+        let tensors = chunk.num_tensors() as u64;
         let message_len = field_len(chunk.key())
             + 2
             + range_len
@@ -161,10 +159,10 @@ pub(crate) fn put_chunk(
     put_range(out, range);
     put_varint_field(out, 4, u64::from(chunk.is_delta_encoded()));
     put_tag(out, 5, 2);
-    put_varint(out, chunk.data().len() as u64);
-    match chunk.shared_data() {
+    put_varint(out, chunk.payload_len() as u64);
+    match chunk.shared_payload() {
         Some(data) => builder.put_shared(data),
-        None => out.extend_from_slice(chunk.data()),
+        None => chunk.put_payload(out),
     }
     put_varint_field(builder.out(), 6, measure.tensors);
 }
@@ -175,16 +173,6 @@ fn put_range(out: &mut Vec<u8>, range: SequenceRange) {
     put_int_field(out, 2, i64::from(range.start));
     put_int_field(out, 3, i64::from(range.end));
     put_varint_field(out, 4, u64::from(range.sparse));
-}
-
-fn number_of_tensors(chunk: &Chunk) -> u64 {
-    let mut reader = Reader::new(chunk.data());
-    let mut tensors = 0;
-    // A damaged payload only ends the count. The reader reports it.
-    while let Ok(Some((field, _))) = reader.field() {
-        tensors += u64::from(field == 1);
-    }
-    tensors
 }
 
 /// Appends the whole `ChunkData` message of a chunk with the given key, including the size
@@ -199,7 +187,9 @@ pub fn put_chunk_data(out: &mut Vec<u8>, key: u64, chunk: &Chunk) {
     put_varint_field(out, 1, key);
     put_nested(out, 2, |out| put_range(out, chunk.range()));
     put_varint_field(out, 4, u64::from(chunk.is_delta_encoded()));
-    put_bytes_field(out, 5, chunk.data());
+    put_tag(out, 5, 2);
+    put_varint(out, chunk.payload_len() as u64);
+    chunk.put_payload(out);
     put_varint_field(out, 6, tensors);
     put_varint_field(out, 7, bytes);
 }

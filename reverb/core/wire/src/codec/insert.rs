@@ -13,7 +13,7 @@ use reverb_rpc::message::{Message, MessageBuilder};
 
 /// Encodes a batch; `templates` are those of the stream.
 pub fn encode_request(batch: &InsertBatch, templates: &mut TrajectoryTemplates) -> Message {
-    let small = batch.chunks.iter().map(|chunk| chunk.data().len().min(2048) + 64).sum::<usize>();
+    let small = batch.chunks.iter().map(|chunk| chunk.payload_len().min(2048) + 64).sum::<usize>();
     let mut builder = MessageBuilder::with_capacity(
         small + batch.items.len() * 96 + batch.keep_chunk_keys.len() * 10,
     );

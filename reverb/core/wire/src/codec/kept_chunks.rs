@@ -59,7 +59,7 @@ impl KeptChunks {
 }
 
 fn cost(chunk: &Chunk) -> usize {
-    chunk.data().len() + CHUNK_COST
+    chunk.payload_len() + CHUNK_COST
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use reverb_data::proto_bytes::{
 use reverb_data::{Chunk, Error, Result, Sampled, Stacking};
 use smallvec::SmallVec;
 
-use crate::codec::chunk::{ChunkMeasure, RawChunk, Sharing, put_chunk};
+use crate::codec::chunk::{ChunkMeasure, RawChunk, put_chunk};
 use crate::codec::item::{ItemHead, RawItem, put_item};
 use crate::codec::kept_chunks::KeptChunks;
 use crate::codec::trajectory_template::TrajectoryTemplates;
@@ -132,7 +132,7 @@ impl SampleEncoder {
         loop {
             let mut count = 0;
             while count < rest.len() {
-                self.chunk_bytes += rest[count].data().len();
+                self.chunk_bytes += rest[count].payload_len();
                 count += 1;
                 if self.chunk_bytes > MAX_MESSAGE_CHUNK_BYTES {
                     break;
@@ -262,7 +262,7 @@ impl SampleDecoder {
                 (1, Field::Bytes(info)) => own_info = own_info.or(Some(info)),
                 (2, Field::Bytes(chunk)) => {
                     let chunk = RawChunk::parse(chunk)?;
-                    let chunk = chunk.to_chunk(message, Sharing::Transient);
+                    let chunk = chunk.to_transient(message);
                     match &mut self.kept {
                         Some(kept) => _ = kept.add(&chunk),
                         None => self.chunks.push(chunk),

@@ -106,7 +106,7 @@ proptest! {
                 let (expected, at) = alone.chunk_of(position, &mut || own_keys.next().unwrap());
                 prop_assert_eq!(tensor, at);
                 prop_assert_eq!(chunk.key(), expected.key());
-                prop_assert_eq!(chunk.data(), expected.data());
+                prop_assert_eq!(chunk.payload(), expected.payload());
                 prop_assert_eq!(chunk.range(), expected.range());
                 prop_assert_eq!(chunk.is_delta_encoded(), expected.is_delta_encoded());
                 check(&in_row);
@@ -115,7 +115,7 @@ proptest! {
                         present.iter().flat_map(|&step| value(first_column, step, width)).collect();
                     let mut plain = Vec::new();
                     put_tensor(&mut plain, DType::UInt8, &[present.len(), width], &cells, delta);
-                    prop_assert_eq!(chunk.data(), &plain[..]);
+                    prop_assert_eq!(&chunk.payload()[..], &plain[..]);
                 }
             }
         }

@@ -178,7 +178,7 @@ impl SendTask<'_> {
                 if let Entry::Vacant(entry) = self.streamed.entry(chunk.key()) {
                     let block = blocks.iter().find(|block| block.holds(chunk));
                     entry.insert(block.map_or_else(Weak::new, Arc::downgrade));
-                    bytes += chunk.data().len();
+                    bytes += chunk.payload_len();
                     batch.chunks.push(chunk.clone());
                 }
             }

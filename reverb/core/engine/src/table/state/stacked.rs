@@ -5,12 +5,11 @@
 //! be stacked with the others of its batch, that batch is undone: its items are put back in reverse
 //! order, and the counters are restored.
 
-use reverb_data::{Layout, Stacking};
+use reverb_data::{Layout, Stacking, StoredItem};
 
 use super::{Batch, TableState};
 use crate::rate_limiter::RateLimiter;
 use crate::selector::{Handle, Pick, Place};
-use crate::table::items::Item;
 
 /// The items taken since a batch began, and the counters at its beginning.
 struct Undo {
@@ -46,7 +45,7 @@ impl TableState {
             if stacking.after(batch.len()).position == 0 {
                 (undo, layout) = (self.begin_undo(batch), None);
             }
-            let trajectory = &self.contents.items.get(pick.handle).trajectory;
+            let trajectory = &self.contents.items.get(pick.handle).trajectory();
             let fits = match &layout {
                 Some(layout) => layout.check(trajectory),
                 None => Layout::from_trajectory(trajectory).map(|first| layout = Some(first)),
@@ -90,20 +89,19 @@ impl TableState {
             let contents = &mut self.contents;
             let times_sampled = sampled.times_sampled - 1;
             if contents.items.find(sampled.key).is_some() {
-                contents.items.get_mut(taken.handle).times_sampled = times_sampled;
+                contents.items.get_mut(taken.handle).set_times_sampled(times_sampled);
                 continue;
             }
-            let chunk_bytes = Item::chunk_bytes_of(&sampled.trajectory);
             contents.account.add(&sampled.trajectory, contents.item_bytes);
             contents.episodes.put_back(&sampled.trajectory);
-            let handle = contents.items.insert(Item {
+            let item = StoredItem {
                 key: sampled.key,
                 trajectory: sampled.trajectory,
                 priority: sampled.priority,
                 inserted_at_ns: sampled.inserted_at_ns,
                 times_sampled,
-                chunk_bytes,
-            });
+            };
+            let handle = contents.items.insert(item.into());
             // The slot that was freed last is reused first.
             debug_assert_eq!(handle, taken.handle);
             contents.sampler.put_back(handle, sampled.priority, taken.places.0);
