@@ -18,8 +18,8 @@ static ALLOCATOR: Allocator = Allocator;
 
 /// mimalloc, asked for an alignment only where its blocks may not have it.
 ///
-/// `mimalloc::MiMalloc` always asks. Then a block whose size is no power of two is often searched in
-/// a slow way, and taken from the next size: 96 bytes instead of 80.
+/// `mimalloc::MiMalloc` always asks. Then a block whose size is no power of two is often searched
+/// in a slow way, and taken from the next size: 96 bytes instead of 80.
 struct Allocator;
 
 /// Blocks of that size and more have that alignment, like those of `malloc` in C.
