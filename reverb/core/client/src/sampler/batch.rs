@@ -50,7 +50,7 @@ impl Batch {
                 return Err(different_columns(columns.len(), trajectory.num_columns()));
             }
             for (i, (buffer, column)) in columns.iter_mut().zip(trajectory.columns()).enumerate() {
-                buffer.put(i, row, trajectory, &column)?;
+                buffer.put(i, trajectory, &column)?;
             }
             if row + 1 < samples.len() {
                 plans.learn(trajectory);
@@ -175,6 +175,7 @@ impl ColumnPlan {
     }
 }
 
+/// The rows of a column so far. They are appended, so that the memory is not cleared before.
 struct ColumnBuffer {
     plan: ColumnPlan,
     batch_size: usize,
@@ -192,37 +193,35 @@ impl ColumnBuffer {
                     "a batch of {batch_size} items does not fit into memory"
                 ))
             })?;
-            TensorData::Bytes(vec![0; total])
+            TensorData::Bytes(Vec::with_capacity(total))
         };
         Ok(Self { plan, batch_size, data })
     }
 
-    fn put(
-        &mut self,
-        index: usize,
-        row: usize,
-        trajectory: &Trajectory,
-        column: &Column<'_>,
-    ) -> Result<()> {
+    /// Appends an item.
+    fn put(&mut self, index: usize, trajectory: &Trajectory, column: &Column<'_>) -> Result<()> {
         let plan = &self.plan;
         let fits = match &mut self.data {
             TensorData::Bytes(bytes) => {
-                let place = row * plan.item_bytes..(row + 1) * plan.item_bytes;
-                plan.write(trajectory, column, &mut bytes[place])?
+                // Compressed values are decoded into memory that has to be initialised; a row at a
+                // time, it is still in the cache then.
+                let begin = bytes.len();
+                bytes.resize(begin + plan.item_bytes, 0);
+                plan.write(trajectory, column, &mut bytes[begin..])?
             }
             TensorData::Strings(strings) => plan.append_strings(trajectory, column, strings)?,
         };
         if fits { Ok(()) } else { Err(plan.mismatch(index, trajectory, column)) }
     }
 
-    /// Writes the values of an item that has the planned shape.
+    /// Appends the values of an item that has the planned shape, which begin at `at` in its row.
     #[inline]
     fn put_values(&mut self, row: usize, at: usize, values: &[u8]) {
         let TensorData::Bytes(bytes) = &mut self.data else {
             unreachable!("strings have no layout")
         };
-        let begin = row * self.plan.item_bytes + at;
-        bytes[begin..begin + values.len()].copy_from_slice(values);
+        debug_assert_eq!(bytes.len(), row * self.plan.item_bytes + at, "values come in order");
+        bytes.extend_from_slice(values);
     }
 
     fn finish(self) -> Tensor {
@@ -231,5 +230,95 @@ impl ColumnBuffer {
             shape: self.plan.batch_shape(self.batch_size),
             data: self.data,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use reverb_data::{Chunk, ChunkBuilder, SequenceRange, TrajectoryBuilder};
+
+    use super::*;
+
+    /// Bytes of a step of each of the two columns.
+    const WIDTHS: [usize; 2] = [300, 7];
+
+    /// A chunk of one step of both columns; its values are stored raw, or compressed.
+    fn chunk(key: u64, is_compressible: bool) -> Chunk {
+        let mut noise = key as u32 + 1;
+        let mut value = || {
+            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            if is_compressible { key as u8 } else { (noise >> 24) as u8 }
+        };
+        let mut builder = ChunkBuilder::new(false);
+        for width in WIDTHS {
+            builder.push(&Tensor {
+                dtype: DType::UInt8,
+                shape: Shape::from_slice(&[1, width]),
+                data: TensorData::Bytes((0..width).map(|_| value()).collect()),
+            });
+        }
+        builder.finish(key, SequenceRange::default())
+    }
+
+    /// An item of consecutive chunks.
+    fn sampled(key: u64, chunks: &[Chunk]) -> Sampled {
+        let mut builder = TrajectoryBuilder::new();
+        for tensor in 0..WIDTHS.len() {
+            for chunk in chunks {
+                builder.slice(chunk, tensor, 0, 1);
+            }
+            builder.end_column(false);
+        }
+        Sampled {
+            key,
+            priority: 1.0,
+            times_sampled: 1,
+            probability: 1.0,
+            table_size: 1,
+            inserted_at_ns: 0,
+            rate_limited: false,
+            trajectory: builder.finish().unwrap(),
+        }
+    }
+
+    fn bytes_of(tensor: Tensor) -> Vec<u8> {
+        match tensor.data {
+            TensorData::Bytes(bytes) => bytes,
+            TensorData::Strings(_) => unreachable!(),
+        }
+    }
+
+    proptest! {
+        /// A batch is its items one after another, whichever of them are copied by a plan.
+        #[test]
+        fn a_batch_is_its_items_in_order(
+            compressible in prop::collection::vec(any::<bool>(), 3..12),
+            picks in prop::collection::vec(any::<prop::sample::Index>(), 1..30),
+            num_steps in 1usize..3,
+        ) {
+            let history: Vec<Chunk> =
+                compressible.iter().zip(0..).map(|(&it, key)| chunk(key, it)).collect();
+            let windows: Vec<&[Chunk]> = history.windows(num_steps).collect();
+            let samples: Vec<Sampled> =
+                picks.iter().zip(0..).map(|(pick, key)| sampled(key, windows[pick.index(windows.len())])).collect();
+            let batch = Batch::assemble(&samples).unwrap();
+            prop_assert_eq!(&batch.keys, &(0..samples.len() as u64).collect::<Vec<_>>());
+            for (i, column) in batch.columns.into_iter().enumerate() {
+                prop_assert_eq!(&column.shape[..], &[samples.len(), num_steps, WIDTHS[i]]);
+                let items = samples.iter().flat_map(|sampled| {
+                    bytes_of(sampled.trajectory.decode().unwrap().swap_remove(i))
+                });
+                prop_assert_eq!(bytes_of(column), items.collect::<Vec<u8>>());
+            }
+        }
+    }
+
+    #[test]
+    fn an_item_of_another_length_is_named() {
+        let history = [chunk(1, false), chunk(2, false), chunk(3, true)];
+        let samples = [sampled(1, &history[..2]), sampled(2, &history[..1])];
+        let error = Batch::assemble(&samples).unwrap_err();
+        assert!(error.to_string().contains("[2,300]"), "{error}");
     }
 }
