@@ -17,6 +17,7 @@ pub use client::Client;
 pub use sampler::batch::{Batch, BatchColumn, ColumnPlan};
 pub use sampler::copy_plan::CopyPlans;
 pub use sampler::cursor::SampleCursor;
+pub use sampler::fetch_ahead::fetched_ahead;
 pub use sampler::parallel::{Sampler, SamplerOptions, TakeOutcome};
 pub use sampler::scan::ScanCursor;
 pub use session::{Connector, Signatures};

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use reverb_client::{ColumnPlan, CopyPlans};
+use reverb_client::{ColumnPlan, CopyPlans, fetched_ahead};
 use reverb_data::tensor::shape_text;
 use reverb_data::trajectory::Column;
 use reverb_data::{DType, Error, Result, Sampled, Shape, Signature, Tensor, Trajectory};
@@ -242,7 +242,7 @@ impl Rows {
         let mut columns = Columns::new(&first.trajectory, specs, samples.len())?;
         let mut infos = Infos::with_capacity(samples.len());
         let mut plans = CopyPlans::default();
-        for (row, sampled) in samples.iter().enumerate() {
+        for (row, sampled) in fetched_ahead(samples).enumerate() {
             let trajectory = &sampled.trajectory;
             if !plans.copy(trajectory, |i, at, values| columns.put_values(i, row, at, values)) {
                 if let Some(misfit) = columns.put(row, trajectory)? {

@@ -6,6 +6,7 @@ use reverb_data::trajectory::Column;
 use reverb_data::{DType, Error, Result, Sampled, Shape, Tensor, TensorData, Trajectory};
 
 use crate::sampler::copy_plan::CopyPlans;
+use crate::sampler::fetch_ahead::fetched_ahead;
 
 /// One column of a batch, shape `[B, T, ...]`, or `[B, ...]` for squeezed columns.
 pub type BatchColumn = Tensor;
@@ -41,7 +42,7 @@ impl Batch {
             columns.push(ColumnBuffer::new(&first.trajectory, &column, samples.len())?);
         }
         let mut plans = CopyPlans::default();
-        for (row, sampled) in samples.iter().enumerate() {
+        for (row, sampled) in fetched_ahead(samples).enumerate() {
             let trajectory = &sampled.trajectory;
             if plans.copy(trajectory, |i, at, values| columns[i].put_values(row, at, values)) {
                 continue;
