@@ -399,6 +399,8 @@ pub struct TrajectoryBuilder {
     columns: Vec<u8>,
     num_columns: u32,
     slices: Vec<Slice>,
+    /// Those of the last trajectory of one chunk; nearly always the next one has the same.
+    latest: Option<OneChunkColumns>,
 }
 
 const MAX_LINEAR_SEARCH: usize = 16;
@@ -446,8 +448,16 @@ impl TrajectoryBuilder {
             0 => Err(Error::invalid_argument("Item trajectory must not be empty.")),
             1 => {
                 let chunk = self.chunks.swap_remove(0);
-                Ok(match Columns::intern(num_columns, &self.columns) {
-                    Some(columns) => OneChunkColumns(columns.place).of(chunk),
+                let is_it = |latest: &OneChunkColumns| {
+                    let columns = latest.columns();
+                    columns.len == num_columns && *columns.encoded == *self.columns
+                };
+                if !self.latest.as_ref().is_some_and(is_it) {
+                    let columns = Columns::intern(num_columns, &self.columns);
+                    self.latest = columns.map(|columns| OneChunkColumns(columns.place));
+                }
+                Ok(match self.latest {
+                    Some(columns) => columns.of(chunk),
                     None => Trajectory::stored(Chunks::One(chunk), num_columns, &self.columns),
                 })
             }

@@ -16,7 +16,7 @@ const BLOCK: usize = 8;
 pub fn fetched_ahead(samples: &[Sampled]) -> impl Iterator<Item = &Sampled> {
     samples.chunks(BLOCK).flat_map(|block| {
         let chunks = block.iter().flat_map(|sampled| sampled.trajectory.chunks());
-        let first_bytes = chunks.filter_map(|chunk| chunk.data().first());
+        let first_bytes = chunks.filter_map(|chunk| chunk.stored().first());
         black_box(first_bytes.fold(0, |all, byte| all ^ byte));
         block
     })

@@ -7,6 +7,7 @@ use reverb_data::tensor::shape_text;
 use reverb_data::{DType, Error, NewItem, Result, Shape, Signature, TrajectoryBuilder};
 use smallvec::SmallVec;
 
+use super::block::{Block, BlockColumn};
 use super::cell::CellRef;
 use super::lane::Lane;
 
@@ -26,12 +27,31 @@ pub(super) fn no_steps() -> Error {
     )
 }
 
-/// Consecutive cells of one block, starting at `first`.
-#[derive(Debug, Clone)]
+/// Consecutive cells of one column of a block.
+#[derive(Debug, Clone, Copy)]
 struct Run {
-    first: CellRef,
+    /// The block's position among those of the item.
+    block: u32,
+    /// The column's position in the block.
+    position: u16,
+    /// The first cell.
+    index: u32,
     length: u32,
 }
+
+impl Run {
+    fn block(self, blocks: &Blocks) -> &Arc<Block> {
+        &blocks[self.block as usize]
+    }
+
+    fn column(self, blocks: &Blocks) -> &BlockColumn {
+        &self.block(blocks).columns()[usize::from(self.position)]
+    }
+}
+
+/// The blocks of an item, each once. Most items are of one block: counting references to
+/// it once for all columns is faster, because two threads do it.
+type Blocks = SmallVec<[Arc<Block>; 1]>;
 
 #[derive(Debug, Clone)]
 struct ItemColumn {
@@ -45,6 +65,7 @@ pub(crate) struct PendingItem {
     key: u64,
     table: Arc<str>,
     priority: f64,
+    blocks: Blocks,
     columns: SmallVec<[ItemColumn; 4]>,
 }
 
@@ -71,11 +92,12 @@ impl PendingItem {
         if priority.is_nan() {
             return Err(Error::invalid_argument("priority must not be NaN"));
         }
+        let mut blocks = Blocks::new();
         let columns: Result<_> = columns
             .enumerate()
-            .map(|(i, (cells, squeeze))| ItemColumn::new(i, cells, squeeze))
+            .map(|(i, (cells, squeeze))| ItemColumn::new(i, cells, squeeze, &mut blocks))
             .collect();
-        Ok(Self { key, table, priority, columns: columns? })
+        Ok(Self { key, table, priority, columns: columns?, blocks })
     }
 
     /// An item over the whole history of a lane, which must have at least one step in every column.
@@ -85,21 +107,25 @@ impl PendingItem {
         priority: f64,
         lane: &Lane,
     ) -> Result<Self> {
-        let column = |i| ItemColumn::new(i, lane.cells(i).map(|(_, cell)| cell), false);
-        let columns: Result<_> = (0..lane.num_columns()).map(column).collect();
-        Ok(Self { key, table, priority, columns: columns? })
+        let mut blocks = Blocks::new();
+        let cells = |i| lane.cells(i).map(|(_, cell)| cell);
+        let columns: Result<_> = (0..lane.num_columns())
+            .map(|i| ItemColumn::new(i, cells(i), false, &mut blocks))
+            .collect();
+        Ok(Self { key, table, priority, columns: columns?, blocks })
     }
 
     /// An item over the same cells, for another table.
     #[must_use]
     pub(crate) fn for_table(&self, key: u64, table: Arc<str>) -> Self {
-        Self { key, table, priority: self.priority, columns: self.columns.clone() }
+        let (blocks, columns) = (self.blocks.clone(), self.columns.clone());
+        Self { key, table, priority: self.priority, blocks, columns }
     }
 
     /// Checks the item against its table's signature.
     pub(crate) fn check_signature(&self, signature: &Signature) -> Result<()> {
         let matches = |(spec, column): (&reverb_data::TensorSpec, &ItemColumn)| {
-            let cell = column.runs[0].first.spec();
+            let cell = &column.runs[0].column(&self.blocks).spec;
             spec.dtype == cell.dtype
                 && spec.shape.as_ref().is_none_or(|dims| {
                     match (column.squeeze, dims.split_first()) {
@@ -117,7 +143,8 @@ impl PendingItem {
         {
             return Ok(());
         }
-        let shapes: Vec<(DType, Shape)> = self.columns.iter().map(ItemColumn::spec).collect();
+        let shapes: Vec<(DType, Shape)> =
+            self.columns.iter().map(|it| it.spec(&self.blocks)).collect();
         let columns: Vec<(DType, &[usize])> =
             shapes.iter().map(|(dtype, shape)| (*dtype, shape.as_slice())).collect();
         signature.check(&self.table, &columns)
@@ -127,9 +154,9 @@ impl PendingItem {
     /// in their blocks.
     pub(crate) fn new_bytes(&self) -> usize {
         let bytes = |run: &Run| {
-            let (cell, end) = (&run.first, run.first.index + run.length);
-            let new = cell.block.mark_queued(usize::from(cell.position), end);
-            new as usize * cell.spec().num_bytes()
+            let end = run.index + run.length;
+            let new = run.block(&self.blocks).mark_queued(usize::from(run.position), end);
+            new as usize * run.column(&self.blocks).spec.num_bytes()
         };
         self.runs().map(bytes).sum()
     }
@@ -142,20 +169,20 @@ impl PendingItem {
     /// Marks the item's columns as referenced. Columns that no item refers to are not sent.
     pub(crate) fn mark_referenced(&self) {
         for column in &self.columns {
-            column.runs[0].first.mark_referenced();
+            column.runs[0].column(&self.blocks).mark_referenced();
         }
     }
 
     /// Whether all its chunks may be encoded now.
     pub(crate) fn is_ready(&self) -> bool {
-        self.runs().all(|run| run.first.block.is_ready())
+        self.blocks.iter().all(|block| block.is_ready())
     }
 
     /// Freezes the blocks it refers to, so that it becomes ready.
     pub(crate) fn freeze(&self) {
-        self.runs().for_each(|run| {
-            run.first.block.freeze();
-        });
+        for block in &self.blocks {
+            block.freeze();
+        }
     }
 
     /// Encodes blocks that are not encoded yet; returns the item to send.
@@ -166,9 +193,9 @@ impl PendingItem {
     ) -> Result<NewItem> {
         for column in &self.columns {
             for run in &column.runs {
-                let position = usize::from(run.first.position);
-                let (chunk, tensor) = run.first.block.chunk_of(position, next_key);
-                builder.slice(chunk, tensor, run.first.index as usize, run.length as usize);
+                let position = usize::from(run.position);
+                let (chunk, tensor) = run.block(&self.blocks).chunk_of(position, next_key);
+                builder.slice(chunk, tensor, run.index as usize, run.length as usize);
             }
             builder.end_column(column.squeeze);
         }
@@ -182,8 +209,8 @@ impl PendingItem {
     }
 
     /// The blocks it refers to; a block may appear more than once.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = &Arc<super::block::Block>> {
-        self.runs().map(|run| &run.first.block)
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = &Arc<Block>> {
+        self.blocks.iter()
     }
 
     fn runs(&self) -> impl Iterator<Item = &Run> {
@@ -201,6 +228,7 @@ impl ItemColumn {
         index: usize,
         cells: impl ExactSizeIterator<Item = &'a CellRef> + Clone,
         squeeze: bool,
+        blocks: &mut Blocks,
     ) -> Result<Self> {
         let Some(first) = cells.clone().next() else {
             return Err(Error::invalid_argument(format!(
@@ -225,13 +253,18 @@ impl ItemColumn {
             check_same_spec(index, first, cell)?;
             match runs.last_mut() {
                 Some(run)
-                    if Arc::ptr_eq(&run.first.block, &cell.block)
-                        && run.first.position == cell.position
-                        && run.first.index + run.length == cell.index =>
+                    if Arc::ptr_eq(run.block(blocks), &cell.block)
+                        && run.position == cell.position
+                        && run.index + run.length == cell.index =>
                 {
                     run.length += 1;
                 }
-                _ => runs.push(Run { first: cell.clone(), length: 1 }),
+                _ => runs.push(Run {
+                    block: place_of(&cell.block, blocks),
+                    position: cell.position,
+                    index: cell.index,
+                    length: 1,
+                }),
             }
         }
         Ok(Self { runs, squeeze })
@@ -241,14 +274,24 @@ impl ItemColumn {
         self.runs.iter().map(|run| run.length as usize).sum()
     }
 
-    fn spec(&self) -> (DType, Shape) {
-        let cell = self.runs[0].first.spec();
+    fn spec(&self, blocks: &Blocks) -> (DType, Shape) {
+        let cell = &self.runs[0].column(blocks).spec;
         let mut shape = cell.shape.clone();
         if !self.squeeze {
             shape.insert(0, self.num_steps());
         }
         (cell.dtype, shape)
     }
+}
+
+/// The position of a block among the blocks of an item, where it comes last if it is new there.
+fn place_of(block: &Arc<Block>, blocks: &mut Blocks) -> u32 {
+    // Columns mostly refer to the same blocks in the same order.
+    let place = blocks.iter().position(|known| Arc::ptr_eq(known, block));
+    place.unwrap_or_else(|| {
+        blocks.push(Arc::clone(block));
+        blocks.len() - 1
+    }) as u32
 }
 
 fn check_same_spec(index: usize, first: &CellRef, cell: &CellRef) -> Result<()> {
