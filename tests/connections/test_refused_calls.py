@@ -54,6 +54,7 @@ CALLS = {
     "server_info": lambda client: client.server_info(),
     "reset": lambda client: client.reset("table"),
     "mutate_priorities": lambda client: client.mutate_priorities("table", deletes=[1]),
+    "update_priorities": lambda client: client.update_priorities("table", [1], [1.0]),
     "checkpoint": lambda client: client.checkpoint(),
     "checkpoint_status": lambda client: client.checkpoint_status(),
     "status": lambda client: client.status(),

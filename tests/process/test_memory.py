@@ -69,10 +69,10 @@ def measure(source, host=REMOTE):
 @pytest.mark.parametrize(
     ("selector", "refs", "limit"),
     [
-        ("Uniform()", 1, 270),
-        ("Uniform()", 20, 220),
-        ("Prioritized(0.8)", 20, 230),
-        ("MaxHeap()", 1, 360),
+        ("Uniform()", 1, 350),
+        ("Uniform()", 20, 260),
+        ("Prioritized(0.8)", 20, 280),
+        ("MaxHeap()", 1, 420),
     ],
 )
 def test_memory_of_a_small_item(host, selector, refs, limit):
