@@ -67,25 +67,31 @@ def as_keys(argument: str, value: Any) -> np.ndarray:
       InvalidArgumentError: If `value` has another shape.
       TypeError: If it does not consist of integers of at most 64 bits.
     """
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise TypeError(f"{argument} must be integers [B], got {value!r}: {error}") from None
     if array.shape == (0,):
         return np.empty(0, np.uint64)
-    if not isinstance(value, np.ndarray) and array.dtype.kind in "fO":
-        # NumPy has no integer type for all numbers of the list.
-        array = np.asarray([_key(argument, key) for key in value], np.uint64)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{argument} must be integers, got an array of {array.dtype}")
     if array.ndim != 1:
         raise InvalidArgumentError(
             f"{argument} must have shape [B], one for each item, got shape {list(array.shape)}"
         )
-    return np.ascontiguousarray(
-        array.astype(np.int64 if array.dtype.kind == "i" else np.uint64)
-    ).view(np.uint64)
+    if array.dtype.kind == "O" or (array.dtype.kind == "f" and isinstance(value, list | tuple)):
+        # NumPy has no integer type for all numbers of a list.
+        keys = array if array.dtype.kind == "O" else value
+        return np.asarray([_key(argument, key) for key in keys], np.uint64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{argument} must be integers, got an array of {array.dtype}")
+    array = array.astype(np.int64 if array.dtype.kind == "i" else np.uint64)
+    return np.ascontiguousarray(array).view(np.uint64)
 
 
 def _key(argument: str, value: Any) -> int:
-    key = operator.index(value)
+    try:
+        key = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{argument} must be integers, got {value!r}") from None
     if not -(2**63) <= key < 2**64:
         raise TypeError(f"{argument} must be integers in [0, 2^64), got {key}")
     return key % 2**64

@@ -522,6 +522,8 @@ class Client:
           UnavailableError: If no server answers.
         """
         keys = as_keys("keys", keys)
+        if priorities is None:
+            raise TypeError("priorities must be numbers, got None")
         self._client.update_priorities(
             table, keys, as_rows("priorities", priorities, np.float64, len(keys))
         )

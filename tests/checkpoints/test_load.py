@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which checkpoint a server loads, and what it holds then."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -292,3 +294,40 @@ class TestOrder:
         client.checkpoint()
         client.server.stop()
         assert values(serve(root)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("writer", ["insert", "insert_batch", "legacy", "trajectory", "sequence"])
+def test_a_table_that_is_full_by_bytes_has_all_its_items_after_a_load(serve, root, writer):
+    """Many shapes take turns, so that what a chunk takes must not depend on those before it."""
+    client = serve(root, testing.table(max_size=10**6, max_bytes=30_000))
+    rng = np.random.default_rng(0)
+    with contextlib.ExitStack() as stack:
+        for width in [*range(1, 25), 126, 127, 128, 129, 1000, 1100] * 4:
+            step = [rng.integers(0, 256, width, np.uint8), np.float32(width), np.ones(9, np.int64)]
+            if writer == "insert":
+                client.insert(step, {"table": 1.0})
+            elif writer == "insert_batch":
+                client.insert_batch([np.stack([leaf] * 9) for leaf in step], {"table": 1.0})
+            elif writer == "legacy":
+                with client.writer(2, chunk_length=2, delta_encoded=width % 2 == 0) as legacy:
+                    for _ in range(4):
+                        legacy.append(step)
+                    legacy.create_item("table", 2, 1.0)
+            elif writer == "trajectory":
+                open_writer = stack.enter_context(client.trajectory_writer(3))
+                for i in range(9):
+                    open_writer.append(step[: 1 + (width + i) % 3], partial_step=False)
+                    open_writer.create_item("table", 1.0, [open_writer.history[0][-1 - i % 3 :]])
+            else:
+                with client.sequence_writer("table", 3) as sequences:
+                    for _ in range(9):
+                        sequences.append(step)
+    before = client.status().tables["table"]
+    assert before.bytes > 25_000
+    keys = [item.info.key for item in client.scan("table")]
+    client.checkpoint()
+    client.server.stop()
+    again = serve(root, testing.table(max_size=10**6, max_bytes=30_000))
+    after = again.status().tables["table"]
+    assert (after.items, after.bytes) == (before.items, before.bytes)
+    assert [item.info.key for item in again.scan("table")] == keys

@@ -224,7 +224,22 @@ CALLS = {
     "update: a list with a float": (
         lambda c: c.update_priorities("table", [1, 1.5], [1.0, 1.0]),
         TypeError,
-        "'float' object cannot be interpreted as an integer",
+        "keys must be integers, got 1.5",
+    ),
+    "update: None": (
+        lambda c: c.update_priorities("table", None, [1.0]),
+        errors.InvalidArgumentError,
+        "keys must have shape [B], one for each item, got shape []",
+    ),
+    "update: a list of lists with a key of 64 bits": (
+        lambda c: c.update_priorities("table", [[2**63, -1]], [1.0, 1.0]),
+        errors.InvalidArgumentError,
+        "keys must have shape [B], one for each item, got shape [1, 2]",
+    ),
+    "update: no priorities": (
+        lambda c: c.update_priorities("table", [1], None),
+        TypeError,
+        "priorities must be numbers, got None",
     ),
     "update: keys of sequences": (
         lambda c: c.update_priorities("table", np.ones((2, 3), np.int64), [1.0, 1.0]),

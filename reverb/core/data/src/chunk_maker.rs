@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Makes chunks of payloads that nearly always are like one before.
+//! Makes the chunks that are stored.
 
 use crate::chunk::{Chunk, SequenceRange};
 use crate::known_kinds::KnownKinds;
 use crate::known_layout::{KnownLayout, MAX_PAYLOAD_BYTES};
 
-/// Makes chunks one after another. Those whose layout is known keep their values alone; that
-/// changes nothing but the memory that they take.
+/// Makes chunks one after another. Those of small payloads that have a layout keep their values
+/// alone; that changes nothing but the memory that they take.
+///
+/// Which chunks these are depends on their payload, and not on what came before: a table that is
+/// saved and loaded takes the same memory again. Only when the places for layouts are used up is it
+/// another.
 #[derive(Debug, Default)]
 pub struct ChunkMaker {
     known: KnownKinds<&'static KnownLayout>,
@@ -20,7 +24,7 @@ impl ChunkMaker {
         chunk.unwrap_or_else(|| Chunk::from_slice(key, range, delta, payload))
     }
 
-    /// A chunk that keeps its values alone; `None` if the layout of the payload is not known.
+    /// A chunk that keeps its values alone; `None` if the payload has no layout that can be known.
     pub fn make_known(
         &mut self,
         key: u64,
@@ -31,9 +35,13 @@ impl ChunkMaker {
         if payload.len() > MAX_PAYLOAD_BYTES {
             return None;
         }
-        let known = match self.known.find(|it| it.layout.matches(payload, delta)) {
-            Some(known) => *known,
-            None => *self.known.learn(|| KnownLayout::of_payload(payload, delta))?,
+        let known = self.known.find(|it| it.layout.matches(payload, delta)).copied();
+        let known = if let Some(known) = known {
+            known
+        } else {
+            let known = KnownLayout::of_payload(payload, delta)?;
+            self.known.learn(|| Some(known));
+            known
         };
         self.values.clear();
         known.put_values(payload, &mut self.values);
@@ -121,6 +129,21 @@ mod tests {
                 for b in &made {
                     prop_assert_eq!(a.has_payload_of(b), a.payload() == b.payload());
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_chunk_keeps_does_not_depend_on_others() {
+        let mut together = ChunkMaker::default();
+        for round in 0..50 {
+            for width in 1..30 {
+                let payload = payload(&[vec![1, width], vec![width]], round % 2 == 1, round);
+                let make = |maker: &mut ChunkMaker| {
+                    maker.make(1, SequenceRange::default(), round % 2 == 1, &payload)
+                };
+                let (among_others, alone) = (make(&mut together), make(&mut ChunkMaker::default()));
+                assert_eq!(among_others.stored(), alone.stored(), "{round} {width}");
             }
         }
     }

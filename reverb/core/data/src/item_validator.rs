@@ -23,7 +23,7 @@ impl ItemValidator {
             self.valid.find(|(known, layout)| *known == columns && layout.matches(chunk));
         if is_known.is_none() {
             trajectory.validate()?;
-            _ = self.valid.learn(|| Some((columns, ChunkLayout::new(chunk)?)));
+            self.valid.learn(|| Some((columns, ChunkLayout::new(chunk)?)));
         }
         Ok(())
     }

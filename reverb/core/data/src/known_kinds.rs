@@ -42,24 +42,20 @@ impl<T> KnownKinds<T> {
     }
 
     /// Keeps the kind that was not found, in place of the oldest one, unless learning did not help
-    /// lately. Returns what it learned.
-    pub fn learn(&mut self, make: impl FnOnce() -> Option<T>) -> Option<&T> {
+    /// lately.
+    pub fn learn(&mut self, make: impl FnOnce() -> Option<T>) {
         match self.credit.checked_sub(LOOKUPS_TO_LEARN) {
             Some(rest) => self.credit = rest,
             None if self.misses.is_multiple_of(INTERVAL) => {}
-            None => return None,
+            None => return,
         }
-        let kind = make()?;
-        let at = if self.kinds.len() < CAPACITY {
+        let Some(kind) = make() else { return };
+        if self.kinds.len() < CAPACITY {
             self.kinds.push(kind);
-            self.kinds.len() - 1
         } else {
-            let at = self.oldest;
-            self.kinds[at] = kind;
-            self.oldest = (at + 1) % CAPACITY;
-            at
-        };
-        Some(&self.kinds[at])
+            self.kinds[self.oldest] = kind;
+            self.oldest = (self.oldest + 1) % CAPACITY;
+        }
     }
 }
 

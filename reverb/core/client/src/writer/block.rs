@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use reverb_data::codec::{
     is_never_compressed, put_compressed_tensor, put_string_tensor, put_tensor,
 };
-use reverb_data::{Chunk, KnownKinds, Result, SequenceRange, TensorData};
+use reverb_data::{Chunk, ChunkMaker, KnownKinds, Result, SequenceRange, TensorData};
 use smallvec::{SmallVec, smallvec};
 
 use self::buffers::{Buffers, Raw, Rows};
@@ -306,8 +306,10 @@ impl Block {
                 tensors += 1;
                 self.put_column(&mut data, position, buffers);
             }
-            let range = self.range(steps);
-            chunks.push(Chunk::new(next_key(), range, self.columns.delta, data.into()));
+            let (range, delta) = (self.range(steps), self.columns.delta);
+            let key = next_key();
+            let small = ChunkMaker::default().make_known(key, range, delta, &data);
+            chunks.push(small.unwrap_or_else(|| Chunk::new(key, range, delta, data.into())));
         }
         if let (Some(rows), [chunk]) = (rows, &chunks[..]) {
             self.learn_template(rows, chunk);
