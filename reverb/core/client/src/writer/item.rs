@@ -49,8 +49,8 @@ impl Run {
     }
 }
 
-/// The blocks of an item, each once. Most items are of one block: counting references to
-/// it once for all columns is faster, because two threads do it.
+/// The blocks of an item; one may appear more than once. Most items are of one block: counting
+/// references to it once for all columns is faster, because two threads do it.
 type Blocks = SmallVec<[Arc<Block>; 1]>;
 
 #[derive(Debug, Clone)]
@@ -259,12 +259,15 @@ impl ItemColumn {
                 {
                     run.length += 1;
                 }
-                _ => runs.push(Run {
-                    block: place_of(&cell.block, blocks),
-                    position: cell.position,
-                    index: cell.index,
-                    length: 1,
-                }),
+                previous => {
+                    let previous = previous.map(|run| run.block);
+                    runs.push(Run {
+                        block: place_of(&cell.block, blocks, previous),
+                        position: cell.position,
+                        index: cell.index,
+                        length: 1,
+                    });
+                }
             }
         }
         Ok(Self { runs, squeeze })
@@ -284,14 +287,19 @@ impl ItemColumn {
     }
 }
 
-/// The position of a block among the blocks of an item, where it comes last if it is new there.
-fn place_of(block: &Arc<Block>, blocks: &mut Blocks) -> u32 {
-    // Columns mostly refer to the same blocks in the same order.
-    let place = blocks.iter().position(|known| Arc::ptr_eq(known, block));
-    place.unwrap_or_else(|| {
+/// The position of a block among the blocks of an item; `previous` is that of the column's run
+/// before. Columns mostly refer to the same blocks in the same order, so these are not searched.
+fn place_of(block: &Arc<Block>, blocks: &mut Blocks, previous: Option<u32>) -> u32 {
+    let likely = match previous {
+        None => 0..1,
+        Some(previous) => previous..previous + 2,
+    };
+    let is_it =
+        |&place: &u32| blocks.get(place as usize).is_some_and(|known| Arc::ptr_eq(known, block));
+    likely.into_iter().find(is_it).unwrap_or_else(|| {
         blocks.push(Arc::clone(block));
-        blocks.len() - 1
-    }) as u32
+        blocks.len() as u32 - 1
+    })
 }
 
 fn check_same_spec(index: usize, first: &CellRef, cell: &CellRef) -> Result<()> {
@@ -306,4 +314,25 @@ fn check_same_spec(index: usize, first: &CellRef, cell: &CellRef) -> Result<()> 
         got.dtype.name(),
         shape_text(&got.shape),
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cell::CellValue;
+    use super::*;
+
+    #[test]
+    fn columns_of_the_same_blocks_refer_to_each_block_once() {
+        let mut lane = Lane::new(2);
+        (0..2).for_each(|column| _ = lane.add_column(column, None));
+        // A block of the first two steps, and another one.
+        for step in [1, 2, 3] {
+            let bytes = [step];
+            let value = || CellValue::Bytes { dtype: DType::UInt8, shape: &[], bytes: &bytes };
+            lane.append(&mut [(0, value()), (1, value())], false).unwrap();
+        }
+        let item = PendingItem::over_history(1, "table".into(), 1.0, &lane).unwrap();
+        let blocks: Vec<u32> = item.runs().map(|run| run.block).collect();
+        assert_eq!((blocks, item.blocks.len()), (vec![0, 1, 0, 1], 2));
+    }
 }
