@@ -391,7 +391,8 @@ pub(crate) fn to_chunk(record: &Record<'_>, block: &Block) -> Result<Chunk> {
             return Ok(CHUNK_MAKER.with_borrow_mut(|maker| raw.to_stored(block.bytes(), maker)));
         }
         let data = legacy::chunk_payload(record.data, !raw.data.is_empty())?;
-        Ok(Chunk::from_slice(raw.key, raw.range, raw.delta, &data))
+        let make = |maker: &mut ChunkMaker| maker.make(raw.key, raw.range, raw.delta, &data);
+        Ok(CHUNK_MAKER.with_borrow_mut(make))
     };
     parse().map_err(|error: Error| record.damaged(error.message()))
 }

@@ -9,3 +9,5 @@ pub(crate) mod cursor;
 pub(crate) mod fetch_ahead;
 pub(crate) mod parallel;
 pub(crate) mod scan;
+#[cfg(test)]
+mod testing;

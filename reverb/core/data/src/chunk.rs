@@ -112,10 +112,15 @@ impl Header {
         self.booking.of_chunk & flag != 0
     }
 
+    /// The place of its layout, if that is known.
+    #[inline]
+    fn known_place(&self) -> Option<u16> {
+        self.is_set(KNOWN).then_some(self.booking.of_chunk & PLACE_MASK)
+    }
+
     #[inline]
     fn known_layout(&self) -> Option<&'static KnownLayout> {
-        let bits = self.booking.of_chunk;
-        (bits & KNOWN != 0).then(|| KnownLayout::at(bits & PLACE_MASK))
+        self.known_place().map(KnownLayout::at)
     }
 
     fn bytes(&self) -> u64 {
@@ -266,8 +271,7 @@ impl Chunk {
     /// The place of its layout, if that is known.
     #[inline]
     pub(crate) fn known_place(&self) -> Option<u16> {
-        let bits = self.header().booking.of_chunk;
-        (bits & KNOWN != 0).then_some(bits & PLACE_MASK)
+        self.header().known_place()
     }
 
     /// The payload as a shared buffer, if it has one.

@@ -18,6 +18,12 @@ pub struct ChunkMaker {
 }
 
 impl ChunkMaker {
+    /// Like [`Chunk::new`].
+    pub fn make_of(&mut self, key: u64, range: SequenceRange, delta: bool, data: Vec<u8>) -> Chunk {
+        let chunk = self.make_known(key, range, delta, &data);
+        chunk.unwrap_or_else(|| Chunk::new(key, range, delta, data.into()))
+    }
+
     /// Like [`Chunk::from_slice`].
     pub fn make(&mut self, key: u64, range: SequenceRange, delta: bool, payload: &[u8]) -> Chunk {
         let chunk = self.make_known(key, range, delta, payload);
@@ -25,7 +31,7 @@ impl ChunkMaker {
     }
 
     /// A chunk that keeps its values alone; `None` if the payload has no layout that can be known.
-    pub fn make_known(
+    fn make_known(
         &mut self,
         key: u64,
         range: SequenceRange,

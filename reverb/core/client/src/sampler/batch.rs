@@ -240,6 +240,7 @@ mod tests {
     use reverb_data::{Chunk, ChunkBuilder, SequenceRange, TrajectoryBuilder};
 
     use super::*;
+    use crate::sampler::testing;
 
     /// Bytes of a step of each of the two columns.
     const WIDTHS: [usize; 2] = [300, 7];
@@ -271,16 +272,7 @@ mod tests {
             }
             builder.end_column(false);
         }
-        Sampled {
-            key,
-            priority: 1.0,
-            times_sampled: 1,
-            probability: 1.0,
-            table_size: 1,
-            inserted_at_ns: 0,
-            rate_limited: false,
-            trajectory: builder.finish().unwrap(),
-        }
+        testing::sampled(key, builder.finish().unwrap())
     }
 
     fn bytes_of(tensor: Tensor) -> Vec<u8> {

@@ -27,23 +27,14 @@ mod tests {
     use reverb_data::{Chunk, SequenceRange, TrajectoryBuilder};
 
     use super::*;
+    use crate::sampler::testing;
 
     fn sampled(key: u64, payload: &[u8]) -> Sampled {
         let mut builder = TrajectoryBuilder::new();
         let chunk = Chunk::from_slice(key, SequenceRange::default(), false, payload);
         builder.slice(&chunk, 0, 0, 1);
         builder.end_column(true);
-        let trajectory = builder.finish().unwrap();
-        Sampled {
-            key,
-            priority: 1.0,
-            times_sampled: 1,
-            probability: 1.0,
-            table_size: 1,
-            inserted_at_ns: 0,
-            rate_limited: false,
-            trajectory,
-        }
+        testing::sampled(key, builder.finish().unwrap())
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub struct BlockColumns {
     /// Whether cells are kept row by row: they are small, or of one column.
     by_row: bool,
     templates: Mutex<KnownKinds<BlockTemplate>>,
+    /// Of blocks without a template.
+    chunk_maker: Mutex<ChunkMaker>,
 }
 
 /// How a block of so many full rows is encoded.
@@ -88,7 +90,8 @@ impl BlockColumns {
         // Strings have no size.
         let by_row = sizes.clone().all(|size| size > 0)
             && (columns.len() == 1 || row_bytes <= MAX_ROW_BYTES);
-        Arc::new(Self { columns, delta, row_bytes, by_row, templates: Mutex::default() })
+        let (templates, chunk_maker) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { columns, delta, row_bytes, by_row, templates, chunk_maker })
     }
 
     /// Whether these cells are of these columns.
@@ -306,10 +309,9 @@ impl Block {
                 tensors += 1;
                 self.put_column(&mut data, position, buffers);
             }
-            let (range, delta) = (self.range(steps), self.columns.delta);
-            let key = next_key();
-            let small = ChunkMaker::default().make_known(key, range, delta, &data);
-            chunks.push(small.unwrap_or_else(|| Chunk::new(key, range, delta, data.into())));
+            let (key, range) = (next_key(), self.range(steps));
+            let mut maker = self.columns.chunk_maker.lock();
+            chunks.push(maker.make_of(key, range, self.columns.delta, data));
         }
         if let (Some(rows), [chunk]) = (rows, &chunks[..]) {
             self.learn_template(rows, chunk);

@@ -51,7 +51,7 @@ impl<'a> RowEncoder<'a> {
             for column in columns {
                 put_step(&mut payload, &column.row(row, self.num_rows));
             }
-            to_chunk(key, range, payload, maker)
+            maker.make_of(key, range, false, payload)
         };
         if let Some(trajectory) = &self.trajectory {
             return Ok(trajectory.with_chunk(chunk));
@@ -89,12 +89,7 @@ pub(super) fn encode_step(
     for cell in step {
         put_step(&mut payload, cell);
     }
-    all_columns(&to_chunk(key, range, payload, maker), step.len())
-}
-
-fn to_chunk(key: u64, range: SequenceRange, payload: Vec<u8>, maker: &mut ChunkMaker) -> Chunk {
-    let chunk = maker.make_known(key, range, false, &payload);
-    chunk.unwrap_or_else(|| Chunk::new(key, range, false, payload.into()))
+    all_columns(&maker.make_of(key, range, false, payload), step.len())
 }
 
 fn put_step(payload: &mut Vec<u8>, cell: &CellValue<'_>) {

@@ -8,6 +8,7 @@ use reverb_wire::transport::{BoxFuture, InsertStream, Transport};
 use tokio::runtime::Handle;
 
 use super::super::*;
+use crate::sampler::testing;
 use crate::session::Connector;
 use crate::writer::testing::{unexpected, unexpected_calls};
 
@@ -131,16 +132,7 @@ fn sampled(key: u64) -> Sampled {
     let mut builder = TrajectoryBuilder::new();
     builder.slice(&Chunk::from_slice(1, SequenceRange::default(), false, &[0]), 0, 0, 1);
     builder.end_column(false);
-    Sampled {
-        key,
-        priority: 1.0,
-        times_sampled: 1,
-        probability: 1.0,
-        table_size: 1,
-        inserted_at_ns: 0,
-        rate_limited: false,
-        trajectory: builder.finish().unwrap(),
-    }
+    testing::sampled(key, builder.finish().unwrap())
 }
 
 struct Stream {
