@@ -98,7 +98,10 @@ PYTEST := $(PY) -m pytest
 STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional-only \
 	--ignore-disjoint-bases
 
-.PHONY: help setup build release test test-all test-tf test-pythons lint check fix proto bench demo demo-numpy \
+# Installing packages is for the administrator.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+
+.PHONY: help setup build release test test-all test-debian test-tf test-pythons lint check fix proto bench demo demo-numpy \
 	demo-acme demo-quick notebooks notebooks-quick test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments
 
@@ -128,8 +131,16 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(CARGO_TEST)
 	$(PYTEST) -m 'not conformance'
 	$(MAKE) conformance
+	$(MAKE) test-debian
 	$(MAKE) test-tf
 	$(MAKE) test-integrations
+
+# Elsewhere than on Debian these tests are skipped, and say which program is missing.
+test-debian: build ## test the page in Chromium and the metrics with Prometheus; installs Debian's packages
+	{ command -v promtool && command -v prometheus && command -v chromium; } >/dev/null || \
+		! command -v apt-get >/dev/null || \
+		$(SUDO) apt-get install --yes --no-install-recommends prometheus chromium
+	$(PYTEST) -m debian tests/operations
 
 test-tf: $(TF_WHEELS) ## test the wheel with several TensorFlow releases (TF='2.14 2.19' for others)
 	$(PY) tools/wheel_tests.py $(TF:%=.venvs/tf-%) $(if $(TF_TESTS),--tests $(TF_TESTS))

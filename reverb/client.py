@@ -14,8 +14,9 @@ from reverb.byte_sizes import parse_byte_size
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, SignatureMismatchError, TableNotFoundError
 from reverb.replay_sample import ReplaySample, SampleInfo, keep_samples, rows_of_batch
-from reverb.reverb_types import CheckpointStatus, ServerStatus, TableInfo
+from reverb.reverb_types import TableInfo
 from reverb.sequence_writer import SequenceWriter, make_sequence_writer
+from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
 from reverb.structured_writer import Config, StructuredWriter
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
 from reverb.writer import Writer, with_pending_limit
@@ -595,8 +596,12 @@ class Client:
         """
         return CheckpointStatus.from_serialized_proto(self._client.checkpoint_status())
 
-    def status(self) -> ServerStatus:
-        """Returns what the memory of the server is used for, in all and for each table.
+    def status(self, *, with_streams: bool = False) -> ServerStatus:
+        """Returns everything that the server counts: memory, tables, who waits, calls, checkpoints.
+
+        Args:
+          with_streams: Whether to tell of each open stream, too: whose it is, and what it waits
+            for.
 
         With several servers behind the address, one of them answers, as in `reset`. Looks at the
         chunks that writers hold and that wait to be inserted: for a page or a log, not for a loop.
@@ -605,7 +610,30 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        return ServerStatus.from_serialized_proto(self._client.status())
+        return ServerStatus.from_serialized_proto(self._client.status(bool(with_streams)))
+
+    def diagnose(self, table: str) -> Diagnosis:
+        """Returns what a table does or waits for, in a word and a sentence.
+
+        The first call tells no rates: a server counts them for ten minutes after somebody has asked
+        for its status.
+
+        Example:
+          >>> client.diagnose("table").state
+          'flowing'
+
+        Raises:
+          TableNotFoundError: If there is no such table.
+          UnimplementedError: If the server is a dm-reverb server, which has no such call.
+          UnavailableError: If no server answers.
+        """
+        tables = self.status().tables
+        if table not in tables:
+            known = ", ".join(sorted(tables))
+            raise TableNotFoundError(
+                f"Priority table {table} was not found. The tables of this server are: {known}."
+            )
+        return tables[table].diagnosis
 
     def _nested(self, table: str, columns: list[Any]) -> Any:
         """Nests a flat list like a table's signature; refreshes the signature on a mismatch."""

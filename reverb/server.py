@@ -17,7 +17,8 @@ from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S, Clie
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, UnimplementedError
 from reverb.limits import Limits
-from reverb.reverb_types import ServerStatus, SpecNest, TableInfo
+from reverb.reverb_types import SpecNest, TableInfo
+from reverb.server_status import ServerStatus
 
 __all__ = ["Server", "Table", "TableExtensionBase"]
 
@@ -291,6 +292,8 @@ class Server:
         keepalive_timeout_s: float = DEFAULT_KEEPALIVE_TIMEOUT_S,
         limits: Limits | None = None,
         max_bytes: int | str | None = None,
+        http_port: int | None = None,
+        http_host: str = "127.0.0.1",
     ) -> None:
         """Loads the latest checkpoint if there is one, then starts to serve.
 
@@ -318,6 +321,12 @@ class Server:
             wait; from 97 % on, writers wait, and all else goes on; from 100 % on, insert streams
             that hold most chunks for later items are ended, and their writers try again. A share
             is the table's `max_bytes`, or an equal part of what the others leave.
+          http_port: A second TCP port, for HTTP: `/` is a page for people, `/metrics` is for
+            Prometheus, `/livez` and `/readyz` are for probes, `/api/status` is the status as JSON.
+            It opens before a checkpoint is loaded; `/readyz` says 503 until that is done. 0: any
+            free port; `None`: no such port.
+          http_host: Address of that port. By default only this machine reaches it, because it tells
+            everything to everybody; "0.0.0.0" is all addresses.
 
         Raises:
           InvalidArgumentError: If there is no table, if names are not unique, if a table was given
@@ -337,6 +346,9 @@ class Server:
         port = 0 if port is None else operator.index(port)
         if not 0 <= port <= MAX_PORT:
             raise InvalidArgumentError(f"port must be from 0 to {MAX_PORT}, got {port}")
+        http_port = None if http_port is None else operator.index(http_port)
+        if http_port is not None and not 0 <= http_port <= MAX_PORT:
+            raise InvalidArgumentError(f"http_port must be from 0 to {MAX_PORT}, got {http_port}")
         if checkpoint_interval_s is not None and not (
             0 < checkpoint_interval_s <= _MAX_CHECKPOINT_INTERVAL_S
         ):
@@ -360,6 +372,8 @@ class Server:
             keepalive_timeout_s,
             Limits() if limits is None else limits,
             parse_byte_size_or_share("max_bytes", max_bytes),
+            http_port,
+            http_host,
         )
 
     @property
@@ -367,9 +381,14 @@ class Server:
         """The TCP port that the server listens on."""
         return self._server.port()
 
-    def status(self) -> ServerStatus:
-        """What the memory of the server is used for; like `Client.status`, without a connection."""
-        return ServerStatus.from_serialized_proto(self._server.status())
+    @property
+    def http_port(self) -> int | None:
+        """The port of metrics and probes; `None` if there is none."""
+        return self._server.http_port()
+
+    def status(self, *, with_streams: bool = False) -> ServerStatus:
+        """Everything that the server counts; like `Client.status`, without a connection."""
+        return ServerStatus.from_serialized_proto(self._server.status(bool(with_streams)))
 
     def localhost_client(self) -> Client:
         """Makes a client of this server, for use on the same machine."""

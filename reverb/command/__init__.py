@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `reverb`: inspects and exports checkpoints and the tables of running servers."""
+"""The command `reverb`: inspects and exports tables, and says what they wait for."""
 
 import argparse
 import os
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from reverb import __version__
-from reverb.command import export, inspect, npz, parquet, source, tfrecord
+from reverb.command import export, inspect, npz, parquet, source, tfrecord, why
 from reverb.errors import ReverbError
 
 __all__ = ["main"]
@@ -18,6 +18,7 @@ _FAILURE = 1
 _INTERRUPTED = 130
 
 _DEFAULT_TIMEOUT_S = 10.0
+_LONG_WAIT_S = 30.0
 
 _SOURCE_HELP = (
     "a checkpoint, a directory of checkpoints (the latest complete one is read), or host:port of a "
@@ -32,12 +33,13 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: Arguments, without the name of the program; `None`: those of the process.
 
     Returns:
-      The exit code: 0 on success, 1 after an error (one line on standard error), 130 after Ctrl-C.
-      An invalid command line raises `SystemExit` with code 2.
+      The exit code: 0 on success, 1 after an error (one line on standard error), 130 after Ctrl-C;
+      3 or 4 if `why` finds that somebody waits. An invalid command line raises `SystemExit` with
+      code 2.
     """
     arguments = _parser().parse_args(argv)
     try:
-        arguments.run(arguments)
+        code = arguments.run(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -48,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ReverbError, OSError) as error:
         print(f"reverb: error: {' '.join(str(error).split())}", file=sys.stderr)
         return _FAILURE
-    return 0
+    return code or 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_inspect(commands)
     _add_export(commands)
+    _add_why(commands)
     return parser
 
 
@@ -110,17 +113,44 @@ def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.set_defaults(run=_run_export)
 
 
+def _add_why(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "why",
+        help="say what the tables of a running server do or wait for",
+        description="Says what each table of a running server does or waits for, and what would "
+        "help; the tables that need help come first.",
+        epilog="exit codes: 0 all is well, or nobody waits for long; 3 somebody waits for longer "
+        "than --longer-than; 4 a table can never go on (stuck, never); 1 no answer of the server",
+    )
+    parser.add_argument("address", metavar="HOST:PORT", help="a running server")
+    parser.add_argument("table", nargs="?", help="only this table")
+    _add_timeout(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument(
+        "--longer-than",
+        type=float,
+        default=_LONG_WAIT_S,
+        metavar="SECONDS",
+        help="a longer wait makes the exit code 3 (default: %(default)g)",
+    )
+    parser.set_defaults(run=_run_why)
+
+
 def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="PATH_OR_ADDRESS", help=_SOURCE_HELP)
+    _add_timeout(parser)
+    parser.add_argument(
+        "--no-progress", action="store_true", help="no progress bar, not even on a terminal"
+    )
+
+
+def _add_timeout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         type=float,
         default=_DEFAULT_TIMEOUT_S,
         metavar="SECONDS",
         help="how long to wait for a server (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--no-progress", action="store_true", help="no progress bar, not even on a terminal"
     )
 
 
@@ -154,6 +184,12 @@ def _run_export(arguments: argparse.Namespace) -> None:
         progress=_progress(arguments),
     )
     print(f"{num_items} items of table {arguments.table} in {path}")
+
+
+def _run_why(arguments: argparse.Namespace) -> int:
+    report = why.ask(arguments.address, arguments.table, arguments.timeout)
+    print(report.as_json() if arguments.json else report.as_text())
+    return report.exit_code(arguments.longer_than)
 
 
 def _progress(arguments: argparse.Namespace) -> bool | None:

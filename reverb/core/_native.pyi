@@ -91,14 +91,17 @@ class Server:
         keepalive_timeout_s: float,
         limits: Any,
         max_bytes: int | None,
+        http_port: int | None,
+        http_host: str,
     ) -> Server:
         """Loads the latest checkpoint, then serves.
 
         `checkpoints` is a `CheckpointerOptions`, `limits` a `reverb.Limits`.
         """
-    def status(self) -> bytes:
+    def status(self, with_streams: bool) -> bytes:
         """A serialized `StatusResponse`."""
     def port(self) -> int: ...
+    def http_port(self) -> int | None: ...
     def checkpoint(self) -> str:
         """Saves all tables; returns the path."""
     def stop(self) -> None: ...
@@ -167,7 +170,7 @@ class Client:
     def checkpoint(self) -> str: ...
     def checkpoint_status(self) -> bytes:
         """A serialized `CheckpointStatusResponse`."""
-    def status(self) -> bytes:
+    def status(self, with_streams: bool) -> bytes:
         """A serialized `StatusResponse`."""
     def insert(self, leaves: Sequence[Any], priorities: Mapping[str, float]) -> None:
         """Inserts one step as one item per table; returns when every item is confirmed."""

@@ -23,7 +23,7 @@ _SIGNALS = tuple(it for it in signal.Signals if it.name in ("SIGTERM", "SIGINT",
 
 
 def run_until_signalled(
-    start: Callable[[], Server], table_names: list[str], host: str | None
+    start: Callable[[], Server], table_names: list[str], host: str | None, http_host: str
 ) -> int:
     """Runs a server until a signal stops it. Must be called in the main thread.
 
@@ -31,6 +31,7 @@ def run_until_signalled(
       start: Starts the server. A signal during the start ends the process.
       table_names: Printed when the server is ready.
       host: Printed when the server is ready; `None`: all addresses.
+      http_host: Printed if the server has an HTTP port.
 
     Returns:
       The exit code of the process.
@@ -38,6 +39,9 @@ def run_until_signalled(
     try:
         server = start()
         with _Signals() as signals:
+            if server.http_port is not None:
+                url = f"http://{http_host}:{server.http_port}/"
+                print_notice(f"the page, metrics and probes are at {url}")
             addresses = "all addresses" if host is None else host
             tables = ", ".join(table_names)
             _print_ready(

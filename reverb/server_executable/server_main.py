@@ -128,8 +128,9 @@ def _run(text: str, source: str, options: argparse.Namespace) -> int:
         print_notice(f"{source}, {note}")
     logging.basicConfig(level=logging.INFO, format="reverb_server: %(message)s")
     config = parsed.config
+    names = [it.table_name for it in config.tables]
     return run_until_signalled(
-        lambda: _start(config, options), [it.table_name for it in config.tables], options.host
+        lambda: _start(config, options), names, options.host, options.http_host
     )
 
 
@@ -140,9 +141,14 @@ def _start(config: Any, options: argparse.Namespace) -> Server:
         "keepalive_s": options.keepalive,
         "keepalive_timeout_s": options.keepalive_timeout,
     }
-    max_bytes = options.max_bytes or config.max_bytes or None
+    more = {
+        **keepalive,
+        "max_bytes": options.max_bytes or config.max_bytes or None,
+        "http_port": options.http_port,
+        "http_host": options.http_host,
+    }
     if options.checkpoint_dir is None:
-        return Server(tables, port, host=options.host, max_bytes=max_bytes, **keepalive)
+        return Server(tables, port, host=options.host, **more)
     checkpointer = DefaultCheckpointer(
         options.checkpoint_dir,
         keep_latest=options.keep_checkpoints or 1,
@@ -156,8 +162,7 @@ def _start(config: Any, options: argparse.Namespace) -> Server:
         host=options.host,
         checkpoint_interval_s=options.checkpoint_interval,
         checkpoint_on_stop=options.checkpoint_on_stop,
-        max_bytes=max_bytes,
-        **keepalive,
+        **more,
     )
 
 
@@ -197,6 +202,18 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         type=_size,
         help="memory for chunks and items, for example 12GiB, or 80%% of what the process may use; "
         "replaces the config's max_bytes; default: no limit",
+    )
+    add(
+        "--http-port",
+        metavar="N",
+        type=_port,
+        help="port for a page of the status (/), metrics (/metrics), probes (/livez, /readyz) and "
+        "the status as JSON (/api/status); 0: any free port; default: none",
+    )
+    add(
+        "--http-host",
+        default="127.0.0.1",
+        help="name or address for --http-port; 0.0.0.0: all addresses; default: %(default)s",
     )
     version = importlib.metadata.version("reverb-replay")
     add("--version", action="version", version=f"reverb_server of reverb-replay {version}")

@@ -324,7 +324,7 @@ class TestServer:
         assert memory.streams == memory.total > 12_000
         writer.close()
         until(lambda: client.status().memory.total == 0)
-        assert server.status() == client.status()
+        assert server.status().memory == client.status().memory
 
     def test_what_a_stream_and_a_reader_hold_is_told(self, serve):
         server, client = serve("localhost", testing.table())
@@ -363,7 +363,8 @@ class TestServer:
         before = server.status()
         server.stop()
         server, _ = serve("localhost", testing.table(**options), checkpointer=checkpointer)
-        assert server.status().tables == before.tables
+        now, then = server.status().tables["table"], before.tables["table"]
+        assert (now.items, now.bytes, now.chunks) == (then.items, then.bytes, then.chunks)
         assert server.status().memory.tables == before.memory.tables
         server.stop()
         # A smaller table takes what fits.

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import reverb
-from reverb import reverb_types, testing
+from reverb import server_status, testing
 from reverb.errors import InvalidArgumentError, ReverbError
 from support.hosts import REMOTE, on_both_hosts
 from support.programs import Program
@@ -36,7 +36,7 @@ def large_table():
 class TestStatus:
     def test_before_anything_was_saved(self, serve, root):
         status = serve(root).checkpoint_status()
-        assert isinstance(status, reverb_types.CheckpointStatus)
+        assert isinstance(status, server_status.CheckpointStatus)
         assert not status.is_saving
         assert (status.num_saved, status.num_failed) == (0, 0)
         assert status.latest_path is None

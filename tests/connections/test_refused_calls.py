@@ -58,6 +58,7 @@ CALLS = {
     "checkpoint": lambda client: client.checkpoint(),
     "checkpoint_status": lambda client: client.checkpoint_status(),
     "status": lambda client: client.status(),
+    "diagnose": lambda client: client.diagnose("table"),
     "sample": lambda client: next(client.sample("table")),
     "sample_batch": lambda client: client.sample_batch("table", 2),
     "scan": lambda client: next(client.scan("table")),

@@ -3,6 +3,7 @@
 
 import contextlib
 import gzip
+import http.client
 import socket
 import ssl
 import struct
@@ -61,15 +62,43 @@ def test_garbage_on_the_port(server, until, data):
     until(lambda: open_files(server.program.pid) <= files)
 
 
-def test_a_tls_client_is_turned_away(server):
+def test_a_tls_client_is_told_that_there_is_no_tls(server):
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     with (
         socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection,
-        pytest.raises(OSError),  # noqa: PT011 - `SSLError` or a reset, as the system likes.
+        pytest.raises(ssl.SSLError, match=r"(?i)handshake.failure"),
     ):
         context.wrap_socket(connection)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS"])
+def test_a_client_of_http_1_is_told_where_it_is(server, method):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request(method, "/metrics", body=b"x" * 1000 if method == "POST" else None)
+    answer = connection.getresponse()
+    assert answer.status == 400
+    body = answer.read().decode()
+    connection.close()
+    if method != "HEAD":
+        assert body.startswith("This port speaks gRPC, not HTTP/1. For metrics and probes, start ")
+    server.check()
+
+
+def test_a_beginning_that_could_be_either_is_waited_for(server):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        for byte in b"POST / HTTP/1.1\r\n":
+            # It may be answered before it has said everything.
+            with contextlib.suppress(OSError):
+                connection.sendall(bytes([byte]))
+            time.sleep(0.005)
+        assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        for byte in PREFACE + frame(4, 0, 0):
+            connection.sendall(bytes([byte]))
+        settings = connection.recv(9)
+        assert settings[3] == 4
 
 
 def test_connections_that_say_nothing(server, until):

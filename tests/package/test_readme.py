@@ -29,6 +29,7 @@ def test_snippets_run(run_snippets):
         "docs/howto/server.md",
         "docs/howto/testing.md",
         "docs/howto/waiting.md",
+        "docs/howto/watching.md",
     ]
 
 

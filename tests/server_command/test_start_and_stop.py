@@ -5,8 +5,10 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 
@@ -77,6 +79,28 @@ def test_clients_use_the_tables_of_the_config_until_sigterm():
         assert program.errors == ("reverb_server: stopping after SIGTERM\nreverb_server: stopped\n")
         with pytest.raises(UnavailableError):
             reverb.Client(client.server_address, connect_timeout_s=0.1).server_info()
+
+
+def test_the_page_and_the_probes_are_where_it_says():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with running("--http-port", str(port)) as (program, _):
+        for path in ("", "readyz", "metrics"):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=10) as answer:
+                assert answer.status == 200
+        program.signal(signal.SIGTERM)
+        assert program.ended() == 0
+        first, *_ = program.errors.splitlines()
+        assert first == (
+            f"reverb_server: the page, metrics and probes are at http://127.0.0.1:{port}/"
+        )
+
+
+def test_an_http_port_that_is_none_is_refused():
+    code, errors = refused(f"--config={CONFIG}", "--http-port", "65536")
+    assert code == 2
+    assert "argument --http-port: must be from 0 to 65535, got 65536" in errors
 
 
 def test_ctrl_c_stops_it_and_the_exit_code_tells():

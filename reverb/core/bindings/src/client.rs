@@ -17,6 +17,7 @@ use reverb_client::{
 use reverb_data::{Error, Sampled};
 use reverb_rpc::Keepalive;
 use reverb_rpc::target::Target;
+use reverb_wire::generated::reverb::StatusRequest;
 
 use crate::array::{all_values, parse_leaves, tensor_to_array, vector_to_array};
 use crate::batched_writer::BatchedTrajectoryWriter;
@@ -156,9 +157,10 @@ impl Client {
         Ok(PyBytes::new(py, &status.encode_to_vec()))
     }
 
-    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+    #[pyo3(signature = (with_streams))]
+    fn status<'py>(&self, py: Python<'py>, with_streams: bool) -> PyResult<Bound<'py, PyBytes>> {
         let core = self.core();
-        let status = wait(py, core.status())?;
+        let status = wait(py, core.status(StatusRequest { with_streams }))?;
         Ok(PyBytes::new(py, &status.encode_to_vec()))
     }
 

@@ -11,7 +11,8 @@ use pyo3::types::PyBytes;
 use reverb_checkpoint::{Held, LoadOptions, Loaded, ServerName};
 use reverb_engine::Table as Engine;
 use reverb_rpc::Keepalive;
-use reverb_server::{CheckpointOptions, Server as Core, ServerOptions};
+use reverb_server::{CheckpointOptions, HttpPort, Server as Core, ServerOptions};
+use reverb_wire::generated::reverb::StatusRequest;
 
 use crate::checkpoint::blocking;
 use crate::error::OrRaise;
@@ -23,6 +24,7 @@ use crate::wait::wait;
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Server {
     core: Local<Core>,
+    http_port: Option<u16>,
     tables: Vec<Py<Table>>,
     root: Option<PathBuf>,
     group: String,
@@ -86,6 +88,15 @@ impl Limits {
     }
 }
 
+/// Rejects a number that is no port.
+fn port_number(argument: &str, port: i64) -> reverb_data::Result<u16> {
+    u16::try_from(port).map_err(|_| {
+        reverb_data::Error::invalid_argument(format!(
+            "{argument} must be between 0 and 65535, got {port}"
+        ))
+    })
+}
+
 /// The server name as it is written into files.
 pub(crate) fn server_name(name: Option<&str>) -> PyResult<Option<ServerName>> {
     name.map(str::parse).transpose().or_raise()
@@ -129,7 +140,7 @@ fn load(
 #[pymethods]
 impl Server {
     #[new]
-    #[pyo3(signature = (tables, port, host, checkpoints, checkpoint_interval_s, keepalive_s, keepalive_timeout_s, limits, max_bytes))]
+    #[pyo3(signature = (tables, port, host, checkpoints, checkpoint_interval_s, keepalive_s, keepalive_timeout_s, limits, max_bytes, http_port, http_host))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -142,19 +153,20 @@ impl Server {
         keepalive_timeout_s: f64,
         limits: Limits,
         max_bytes: Option<u64>,
+        http_port: Option<i64>,
+        http_host: &str,
     ) -> PyResult<Self> {
-        let port = u16::try_from(port).map_err(|_| {
-            reverb_data::Error::invalid_argument(format!(
-                "port must be between 0 and 65535, got {port}"
-            ))
-        });
-        let port = port.or_raise()?;
+        let port = port_number("port", port).or_raise()?;
+        let http_port = http_port.map(|it| port_number("http_port", it)).transpose().or_raise()?;
         let keepalive = Keepalive::from_seconds(keepalive_s, keepalive_timeout_s).or_raise()?;
         let engines: PyResult<Vec<_>> = tables.iter().map(|table| table.get().engine()).collect();
         let mut engines = engines?;
         let claims = Claims::new(&tables)?;
         let mut options = checkpoints.options()?;
         options.interval = checkpoint_interval_s.map(Duration::from_secs_f64);
+        // It tells that the tables are loading, and closes if that fails.
+        let open = |port| HttpPort::open(http_host, port, runtime().handle());
+        let http = http_port.map(open).transpose().or_raise()?;
         let (loaded, held) = load(py, &checkpoints, &options, &engines)?;
         options.held = Arc::new(held.into());
         if let Some(loaded) = loaded {
@@ -165,8 +177,16 @@ impl Server {
             reverb_allocator::keep_little();
         }
         let limits = limits.core();
-        let options =
-            ServerOptions { host, port, checkpoints: options, keepalive, limits, max_bytes };
+        let http_port = http.as_ref().map(HttpPort::port);
+        let options = ServerOptions {
+            host,
+            port,
+            checkpoints: options,
+            keepalive,
+            limits,
+            max_bytes,
+            http_port,
+        };
         let core = py.detach(|| {
             let started = Core::start(engines.clone(), &options, runtime().handle());
             if started.is_err() {
@@ -178,12 +198,16 @@ impl Server {
             started
         });
         let core = core.or_raise()?;
+        if let Some(http) = http {
+            core.attach(http);
+        }
         claims.keep();
         for (table, engine) in tables.iter().zip(&engines) {
             table.get().replace_engine(engine);
         }
         Ok(Self {
             core: Local::new(core),
+            http_port,
             tables,
             root: checkpoints.root,
             group: checkpoints.group,
@@ -197,14 +221,19 @@ impl Server {
     }
 
     /// A serialized `StatusResponse`.
-    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+    #[pyo3(signature = (with_streams))]
+    fn status<'py>(&self, py: Python<'py>, with_streams: bool) -> PyResult<Bound<'py, PyBytes>> {
         self.core.origin().check("Server").or_raise()?;
-        let status = py.detach(|| self.core.status());
+        let status = py.detach(|| self.core.status(StatusRequest { with_streams }));
         Ok(PyBytes::new(py, &status.encode_to_vec()))
     }
 
     fn port(&self) -> u16 {
         self.core.port()
+    }
+
+    fn http_port(&self) -> Option<u16> {
+        self.http_port
     }
 
     fn stop(&self, py: Python<'_>) {

@@ -6,25 +6,16 @@ use reverb_data::{
     TableInfo, TableSignature, WhenFull,
 };
 use reverb_wire::convert::table_config::{
-    from_max_bytes, from_selector, from_signature, from_when_full, to_memory, to_rate_limiter,
-    to_selector, to_signature,
+    from_max_bytes, from_rate_limiter, from_selector, from_signature, from_when_full, to_memory,
+    to_rate_limiter, to_selector, to_signature,
 };
 use reverb_wire::generated as proto;
 
 /// The message for a table in a checkpoint, without its items.
 pub(crate) fn to_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
-    let TableConfig { rate_limiter, .. } = &info.config;
     proto::PriorityTableCheckpoint {
         table_name: info.config.name.clone(),
-        rate_limiter: Some(proto::RateLimiterCheckpoint {
-            samples_per_insert: rate_limiter.samples_per_insert,
-            min_diff: rate_limiter.min_diff,
-            max_diff: rate_limiter.max_diff,
-            min_size_to_sample: rate_limiter.min_size_to_sample,
-            sample_count: info.num_samples,
-            insert_count: info.num_inserts,
-            delete_count: info.num_deletes,
-        }),
+        rate_limiter: Some(from_rate_limiter(info)),
         sampler: Some(from_selector(info.config.sampler)),
         remover: Some(from_selector(info.config.remover)),
         max_size: info.config.max_size,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reverb_data::{Error, ErrorKind, Result, Sampled};
-use reverb_wire::generated::reverb::{CheckpointStatusResponse, StatusResponse};
+use reverb_wire::generated::reverb::{CheckpointStatusResponse, StatusRequest, StatusResponse};
 use reverb_wire::transport::ServerInfo;
 use tokio::runtime::Handle;
 
-use crate::sampler::batch::Batch;
+use crate::sampler::batch::{Batch, BatchBuilder};
 use crate::sampler::cursor::SampleCursor;
 use crate::session::{Connector, Session, Signatures};
 use crate::writer::insertion::{IdleStreams, Insertion};
@@ -111,10 +111,10 @@ impl Client {
         self.session.retrying(|transport| async move { transport.checkpoint_status().await }).await
     }
 
-    /// What one server's memory is used for. Waits for a server to answer, at most for
+    /// Everything that one server counts. Waits for a server to answer, at most for
     /// `connect_timeout`.
-    pub async fn status(&self) -> Result<StatusResponse> {
-        self.session.retrying(|transport| async move { transport.status().await }).await
+    pub async fn status(&self, request: StatusRequest) -> Result<StatusResponse> {
+        self.session.retrying(|transport| async move { transport.status(request).await }).await
     }
 
     /// Samples `batch_size` items and stacks them. Each wait for the table's rate limiter takes at
@@ -139,6 +139,7 @@ impl Client {
         taken: &mut Vec<Sampled>,
     ) -> Result<Batch> {
         let mut cursor = SampleCursor::new(self, table, batch_size as u64, timeout).stacked();
+        let mut builder = BatchBuilder::new(batch_size);
         while taken.len() < batch_size {
             match cursor.next_many().await {
                 Ok(more) if more.is_empty() => break,
@@ -151,9 +152,13 @@ impl Client {
                 }
                 Err(error) => return Err(error),
             }
+            // With the last part nothing is left to wait for.
+            if taken.len() < batch_size {
+                builder.add(taken);
+            }
         }
         cursor.finish();
-        let batch = Batch::assemble(taken)?;
+        let batch = builder.finish(taken)?;
         taken.clear();
         Ok(batch)
     }

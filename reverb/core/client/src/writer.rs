@@ -2,7 +2,8 @@
 //! Writers: steps become cells of blocks, blocks become chunks, items refer to them.
 //!
 //! `cell` stores single values, `lane` the history of one environment, `item` a pending item.
-//! `item_queue` checks items, and `send_queue` encodes and streams them in the background.
+//! `item_kind` is what items have in common. `item_queue` checks items, and `send_queue` encodes
+//! (`resolver`) and streams them in the background.
 //! `trajectory`, `batched`, `sequence` and `legacy` are the writers. `insertion` needs none of it:
 //! it encodes single steps (`rows`) and sends them itself.
 
@@ -12,9 +13,11 @@ pub(crate) mod cell;
 mod chunk_template;
 pub(crate) mod insertion;
 pub(crate) mod item;
+mod item_kind;
 pub(crate) mod item_queue;
 pub(crate) mod lane;
 pub(crate) mod legacy;
+mod resolver;
 mod rows;
 pub(crate) mod send_queue;
 pub(crate) mod sequence;

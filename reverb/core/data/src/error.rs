@@ -49,6 +49,7 @@ pub struct Error(Box<Inner>);
 struct Inner {
     kind: ErrorKind,
     message: String,
+    limit: Option<&'static str>,
 }
 
 /// The message by which dm-reverb's clients recognise a rate limiter timeout.
@@ -60,7 +61,7 @@ pub const RATE_LIMITER_TIMEOUT: &str =
 impl Error {
     /// Makes an error of a kind; the named constructors below are preferred.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into() }))
+        Self(Box::new(Inner { kind, message: message.into(), limit: None }))
     }
 
     /// A value that no state could accept.
@@ -151,7 +152,20 @@ impl Error {
     /// Prefixes the message with where the error happened.
     #[must_use]
     pub fn context(self, prefix: &str) -> Self {
-        Self::new(self.0.kind, format!("{prefix}: {}", self.0.message))
+        let message = format!("{prefix}: {}", self.0.message);
+        Self(Box::new(Inner { message, ..*self.0 }))
+    }
+
+    /// Says which limit of the server was exceeded.
+    #[must_use]
+    pub fn over_limit(mut self, name: &'static str) -> Self {
+        self.0.limit = Some(name);
+        self
+    }
+
+    /// The limit of the server that was exceeded. Only the server knows it; it is not sent.
+    pub fn limit(&self) -> Option<&'static str> {
+        self.0.limit
     }
 
     /// Whether a client retries by itself: the server is gone or shutting down.

@@ -15,21 +15,26 @@ pub fn varint_len(value: u64) -> usize {
 }
 
 /// The varint of `value`, and how many of the bytes it takes.
+#[inline]
+pub fn varint(value: u64) -> ([u8; MAX_VARINT_BYTES], usize) {
+    let (number, length) = wide_varint(value);
+    let mut bytes = [0; MAX_VARINT_BYTES];
+    bytes.copy_from_slice(&number.to_le_bytes()[..MAX_VARINT_BYTES]);
+    (bytes, length)
+}
+
+/// Likewise, as the lowest bytes of a number.
 ///
 /// Keys are random numbers of nine or ten bytes, so the first eight bytes are made at once.
 #[inline]
-pub fn varint(value: u64) -> ([u8; MAX_VARINT_BYTES], usize) {
+fn wide_varint(value: u64) -> (u128, usize) {
     let length = varint_len(value);
-    let mut bytes = [0; MAX_VARINT_BYTES];
     // All bytes but the last one have the highest bit set.
     let unused_bits = 8 * 9u32.saturating_sub(length as u32);
     let continued = HIGHEST_BITS.checked_shr(unused_bits).unwrap_or(0);
     let first = spread(value & LOW_56_BITS) | continued;
-    bytes[..8].copy_from_slice(&first.to_le_bytes());
-    let rest = (value >> 56) as u8;
-    bytes[8] = rest;
-    bytes[9] = rest >> 7;
-    (bytes, length)
+    let rest = value >> 56;
+    (u128::from(rest | (rest >> 7) << 8) << 64 | u128::from(first), length)
 }
 
 const LOW_56_BITS: u64 = u64::MAX >> 8;
@@ -58,10 +63,15 @@ pub fn put_varint(out: &mut Vec<u8>, value: u64) {
         out.push(value as u8);
         return;
     }
-    let (bytes, length) = varint(value);
-    let end = out.len() + length;
-    // Copying a fixed number of bytes is one instruction or two.
-    out.extend_from_slice(&bytes);
+    let (number, length) = wide_varint(value);
+    put_low_bytes(out, number, length);
+}
+
+/// Appends the lowest bytes of a number. Copying all sixteen of them takes an instruction or two.
+#[inline]
+fn put_low_bytes(out: &mut Vec<u8>, bytes: u128, count: usize) {
+    let end = out.len() + count;
+    out.extend_from_slice(&bytes.to_le_bytes());
     out.truncate(end);
 }
 
@@ -74,10 +84,16 @@ pub fn put_tag(out: &mut Vec<u8>, field: u32, wire_type: u32) {
 /// Appends a varint field unless it has the default value 0.
 #[inline]
 pub fn put_varint_field(out: &mut Vec<u8>, field: u32, value: u64) {
-    if value != 0 {
+    if value == 0 {
+        return;
+    }
+    if field >= 16 || value < 0x80 {
         put_tag(out, field, 0);
         put_varint(out, value);
+        return;
     }
+    let (number, length) = wide_varint(value);
+    put_low_bytes(out, number << 8 | u128::from(field << 3), 1 + length);
 }
 
 /// Appends a field of bytes, even if they are empty.
@@ -88,38 +104,59 @@ pub fn put_bytes_field(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Appends a nested message whose length is not known beforehand.
+/// Appends a nested message whose length is not known beforehand, and most likely below 128.
 #[inline]
 pub fn put_nested(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>)) {
+    put_nested_of_width::<1>(out, field, write);
+}
+
+/// Likewise; the length most likely takes `WIDTH` bytes as a varint. Another length does no harm.
+#[inline]
+pub fn put_nested_of_width<const WIDTH: usize>(
+    out: &mut Vec<u8>,
+    field: u32,
+    write: impl FnOnce(&mut Vec<u8>),
+) {
     put_tag(out, field, 2);
     let at = out.len();
-    // Most nested messages are short: reserve one byte for the length, and widen it if needed.
-    out.push(0);
+    out.extend_from_slice(&[0; WIDTH]);
     write(out);
-    let length = out.len() - at - 1;
-    if length < 0x80 {
+    let length = out.len() - at - WIDTH;
+    if WIDTH == 1 && length < 0x80 {
         out[at] = length as u8;
         return;
     }
-    let width = varint_len(length as u64);
-    let end = out.len();
-    out.resize(end + width - 1, 0);
-    out.copy_within(at + 1..end, at + width);
-    let mut rest = length;
-    for byte in &mut out[at..at + width] {
-        *byte = rest as u8 | 0x80;
-        rest >>= 7;
+    let (bytes, width) = varint(length as u64);
+    if width != WIDTH {
+        move_tail(out, at + WIDTH, at + width);
     }
-    out[at + width - 1] &= 0x7f;
+    out[at..at + width].copy_from_slice(&bytes[..width]);
+}
+
+/// Moves what begins at `from` to `to`.
+#[cold]
+fn move_tail(out: &mut Vec<u8>, from: usize, to: usize) {
+    let (end, moved_end) = (out.len(), out.len() + to - from);
+    out.resize(end.max(moved_end), 0);
+    out.copy_within(from..end, to);
+    out.truncate(moved_end);
 }
 
 /// Appends a double unless it is zero.
 #[inline]
 pub fn put_double_field(out: &mut Vec<u8>, field: u32, value: f64) {
-    if value.to_bits() != 0 {
+    if value.to_bits() == 0 {
+        return;
+    }
+    if field >= 16 {
         put_tag(out, field, 1);
         out.extend_from_slice(&value.to_le_bytes());
+        return;
     }
+    let mut bytes = [0; 9];
+    bytes[0] = (field as u8) << 3 | 1;
+    bytes[1..].copy_from_slice(&value.to_le_bytes());
+    out.extend_from_slice(&bytes);
 }
 
 /// Appends an `int32` or `int64` unless it is zero. Negative numbers take ten bytes, as protobuf
@@ -240,6 +277,56 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
+    /// The number in the next field, if that is varint field `number`, which is below 16.
+    ///
+    /// Messages have their fields in order, so asking for each in turn spares the jump by the
+    /// number that a loop over `field` takes. What comes in another order is left to such a loop.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "see `field`")]
+    pub fn next_varint(&mut self, number: u32) -> Result<Option<u64>> {
+        if !self.skip_tag(number, 0) {
+            return Ok(None);
+        }
+        self.varint().map(Some)
+    }
+
+    /// Likewise, for a field of 64 bits.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "see `field`")]
+    pub fn next_fixed64(&mut self, number: u32) -> Result<Option<u64>> {
+        if !self.skip_tag(number, 1) {
+            return Ok(None);
+        }
+        let (bytes, rest) = self.rest.split_first_chunk().ok_or_else(truncated)?;
+        self.rest = rest;
+        Ok(Some(u64::from_le_bytes(*bytes)))
+    }
+
+    /// Likewise, for a field of bytes.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "see `field`")]
+    pub fn next_bytes(&mut self, number: u32) -> Result<Option<&'a [u8]>> {
+        if !self.skip_tag(number, 2) {
+            return Ok(None);
+        }
+        let length = usize::try_from(self.varint()?).map_err(|_| truncated())?;
+        self.take(length).map(Some)
+    }
+
+    /// Skips a tag of one byte, if it is the next.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "see `field`")]
+    fn skip_tag(&mut self, number: u32, wire_type: u8) -> bool {
+        debug_assert!((1..16).contains(&number), "its tag has one byte");
+        match self.rest {
+            [tag, rest @ ..] if *tag == (number as u8) << 3 | wire_type => {
+                self.rest = rest;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// The next field with its number, or `None` at the end.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a tenth of the time of remote batches")]
@@ -339,16 +426,82 @@ mod tests {
     }
 
     #[test]
+    fn fields_of_any_number_and_value_are_right() {
+        for field in [1, 15, 16, 2047, 2048] {
+            for value in (0..64).flat_map(|bit| [1u64 << bit, !0 >> bit]) {
+                let (mut out, mut expected) = (vec![9], vec![9]);
+                put_varint_field(&mut out, field, value);
+                put_double_field(&mut out, field, f64::from_bits(value));
+                expected.extend(plain_varint(u64::from(field << 3)));
+                expected.extend(plain_varint(value));
+                expected.extend(plain_varint(u64::from(field << 3 | 1)));
+                expected.extend(value.to_le_bytes());
+                assert_eq!(out, expected, "field {field}, value {value}");
+            }
+            let mut out = Vec::new();
+            put_varint_field(&mut out, field, 0);
+            put_double_field(&mut out, field, 0.0);
+            assert!(out.is_empty(), "zeros are left out");
+        }
+    }
+
+    #[test]
     fn nested_lengths_of_any_width_are_right() {
         for length in [0usize, 1, 127, 128, 129, 16383, 16384, 3_000_000] {
-            let mut out = vec![9];
-            put_nested(&mut out, 4, |out| out.extend((0..length).map(|i| i as u8)));
-            out.push(9);
-            let mut expected = vec![9];
             let body: Vec<u8> = (0..length).map(|i| i as u8).collect();
+            let mut expected = vec![9];
             put_bytes_field(&mut expected, 4, &body);
             expected.push(9);
-            assert!(out == expected, "length {length}");
+            let mut written = [vec![9], vec![9], vec![9]];
+            let [one, two, three] = &mut written;
+            put_nested(one, 4, |out| out.extend_from_slice(&body));
+            put_nested_of_width::<2>(two, 4, |out| out.extend_from_slice(&body));
+            put_nested_of_width::<3>(three, 4, |out| out.extend_from_slice(&body));
+            for mut out in written {
+                out.push(9);
+                assert!(out == expected, "length {length}");
+            }
+        }
+    }
+
+    /// The fields of a message, one by one.
+    fn fields(mut reader: Reader<'_>) -> Result<Vec<(u32, Field<'_>)>> {
+        std::iter::from_fn(|| reader.field().transpose()).collect()
+    }
+
+    proptest! {
+        /// What is asked for by its number is what `field` gives, damaged or not.
+        #[test]
+        fn a_field_is_read_by_its_number_as_in_a_loop(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..30), number in 1u32..16, kind in 0u8..8,
+        ) {
+            if let [first, ..] = &mut bytes[..] {
+                *first = (number as u8) << 3 | kind;
+            }
+            for asked in [number, 1, 15] {
+                let mut reader = Reader::new(&bytes);
+                let value = (|| {
+                    if let Some(value) = reader.next_varint(asked)? {
+                        return Ok(Some(Field::Varint(value)));
+                    }
+                    if let Some(value) = reader.next_fixed64(asked)? {
+                        return Ok(Some(Field::Fixed64(value)));
+                    }
+                    Ok(reader.next_bytes(asked)?.map(Field::Bytes))
+                })();
+                let mut expected = fields(Reader::new(&bytes));
+                match value {
+                    Ok(None) => prop_assert_eq!(reader.rest(), &bytes[..]),
+                    Ok(Some(value)) => {
+                        let mut in_loop = Reader::new(&bytes);
+                        prop_assert_eq!(in_loop.field(), Ok(Some((asked, value))));
+                        prop_assert_eq!(reader.rest(), in_loop.rest());
+                        expected = expected.map(|fields| fields[1..].to_vec());
+                        prop_assert_eq!(fields(reader), expected);
+                    }
+                    Err(error) => prop_assert_eq!(Reader::new(&bytes).field(), Err(error)),
+                }
+            }
         }
     }
 }

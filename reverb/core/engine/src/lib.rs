@@ -12,11 +12,14 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp, reason = "tests may"))]
 
+mod histogram;
 mod rate_limiter;
 mod selector;
 mod sum_tree;
 mod table;
 
+pub use histogram::Histogram;
 pub use table::{
-    Confirm, Evicted, Forecast, MAX_SAMPLE_BYTES, Restored, Scan, SnapshotCut, Table, TableSnapshot,
+    Confirm, Evicted, Forecast, MAX_SAMPLE_BYTES, Removal, Removed, Restored, Scan, Side,
+    SnapshotCut, Statistics, Table, TableSnapshot, TableStatus,
 };

@@ -89,7 +89,8 @@ impl RateLimiter {
         self.inserts - self.deletes
     }
 
-    fn cursor(&self) -> f64 {
+    /// Inserts times `samples_per_insert` minus samples.
+    pub(crate) fn cursor(&self) -> f64 {
         self.inserts as f64 * self.config.samples_per_insert - self.samples as f64
     }
 

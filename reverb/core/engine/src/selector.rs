@@ -164,6 +164,14 @@ impl Selector {
         dispatch!(self, selector => selector.update_many(updates));
     }
 
+    /// Sum of the weights of all items, if it has weights.
+    pub(crate) fn mass(&self) -> Option<f64> {
+        match self {
+            Self::Prioritized(selector) => Some(selector.mass()),
+            Self::Fifo(_) | Self::Lifo(_) | Self::Uniform(_) | Self::Heap(_) => None,
+        }
+    }
+
     pub(crate) fn pick_many(&self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
         dispatch!(self, selector => selector.pick_many(rng, count, picks));
     }

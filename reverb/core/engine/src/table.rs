@@ -26,6 +26,7 @@ mod restore;
 mod scan;
 mod snapshot;
 mod state;
+mod statistics;
 #[cfg(test)]
 mod testing;
 mod wait_queues;
@@ -38,7 +39,8 @@ pub use scan::Scan;
 pub use snapshot::{SnapshotCut, TableSnapshot};
 pub use state::MAX_SAMPLE_BYTES;
 use state::TableState;
-use wait_queues::{Answer, Completions, RequestId, WaitQueues};
+pub use statistics::{Removal, Removed, Side, Statistics, TableStatus};
+use wait_queues::{Answer, Completions, Now, RequestId, WaitQueues};
 
 /// Maximum number of queued inserts before writers have to wait.
 const MAX_QUEUED_INSERTS: i64 = 1000;
@@ -88,6 +90,14 @@ struct Shared {
 }
 
 impl Shared {
+    /// The operation is over; what is still queued waits.
+    fn now_waits(&mut self, now: Instant) {
+        let Self { queues, clock, .. } = self;
+        clock.change(queues.waits_for(), now);
+        clock.inserts.change(queues.queued_inserts() > 0, now);
+        clock.samples.change(queues.queued_samples() > 0, now);
+    }
+
     /// The state of the table, with these settings.
     fn info(&self, config: TableConfig) -> TableInfo {
         let Self { state, queues, clock, .. } = self;
@@ -173,9 +183,9 @@ impl Table {
         if let Some(max_bytes) = self.config.memory.max_bytes {
             self.check_bytes(&items, max_bytes)?;
         }
-        self.operate(Activity::Inserting, |shared| {
+        self.operate(Activity::Inserting, |shared, now| {
             if !items.is_empty() {
-                shared.queues.queue_inserts(items, Arc::clone(confirm));
+                shared.queues.queue_inserts(items, Arc::clone(confirm), now);
             }
         })
     }
@@ -184,7 +194,7 @@ impl Table {
     pub fn cancel_inserts(&self, confirm: &Arc<dyn Confirm>) {
         // A closed table has no queued items. The items are freed after the lock is released.
         let cancelled = self
-            .operate(Activity::Running, |shared| shared.queues.cancel_inserts(confirm))
+            .operate(Activity::Running, |shared, _| shared.queues.cancel_inserts(confirm))
             .unwrap_or_default();
         drop(cancelled);
     }
@@ -216,11 +226,11 @@ impl Table {
         if self.config.memory.when_full == WhenFull::Wait {
             return evicted;
         }
-        let garbage = self.operate(Activity::Running, |shared| {
+        let garbage = self.operate(Activity::Running, |shared, _| {
             let state = &mut shared.state;
             let (before, end) = (state.len(), state.account().bytes().saturating_sub(bytes));
             while before - state.len() < max_items && state.account().bytes() > end {
-                if !state.evict() {
+                if !state.evict(Removal::Bytes) {
                     break;
                 }
             }
@@ -341,7 +351,7 @@ impl Table {
         for &(key, priority) in updates {
             check_priority(&self.config, key, priority)?;
         }
-        self.operate(Activity::Running, |shared| {
+        self.operate(Activity::Running, |shared, _| {
             for &key in deletes {
                 shared.state.delete(key);
             }
@@ -354,8 +364,11 @@ impl Table {
     pub fn reset(&self) {
         // A closed table stays unchanged, because its items cannot be reached any more.
         let contents =
-            self.operate(Activity::Running, |shared| shared.state.reset(&self.config)).ok();
-        drop(contents);
+            self.operate(Activity::Running, |shared, _| shared.state.reset(&self.config));
+        if let Ok(Some(contents)) = contents {
+            let removed = contents.as_removed();
+            self.shared.lock().state.statistics_mut().removed.merge(&removed);
+        }
     }
 
     /// Ends all waiting: queued samples and inserts fail with `Cancelled`, and so do all later
@@ -366,7 +379,7 @@ impl Table {
             let mut shared = self.shared.lock();
             shared.closed = true;
             shared.queues.close(self.name(), &mut done);
-            shared.clock.change(Activity::Sleeping, Instant::now());
+            shared.now_waits(Instant::now());
         }
         done.deliver(self.name());
         self.room.notify_waiters();
@@ -396,6 +409,28 @@ impl Table {
     pub fn info(&self) -> TableInfo {
         let config = self.config.clone();
         self.shared.lock().info(config)
+    }
+
+    /// Everything about it that can be counted.
+    pub fn status(&self) -> TableStatus {
+        let config = self.config.clone();
+        let shared = self.shared.lock();
+        let Shared { state, queues, clock, .. } = &*shared;
+        let now = Instant::now();
+        TableStatus {
+            info: shared.info(config),
+            statistics: *state.statistics(),
+            cursor: state.limiter().cursor(),
+            mass: state.mass(),
+            inserting: Side {
+                oldest_wait: queues.oldest_insert(now),
+                blocked: clock.inserts.read(now),
+            },
+            sampling: Side {
+                oldest_wait: queues.oldest_sample(now),
+                blocked: clock.samples.read(now),
+            },
+        }
     }
 
     /// Bytes of its items and their chunks, each chunk once.
@@ -454,7 +489,7 @@ impl Table {
     fn attempt(&self, num: usize, stacking: Option<Stacking>, may_wait: bool) -> Result<Attempt> {
         self.operate_and(
             Activity::Sampling,
-            |shared| shared.queues.queue_sample(num, stacking),
+            |shared, now| shared.queues.queue_sample(num, stacking, now),
             |shared, done, id| {
                 if let Some(answer) = done.take_own() {
                     return Attempt::Answered(answer);
@@ -468,7 +503,11 @@ impl Table {
         )
     }
 
-    fn operate<R>(&self, activity: Activity, work: impl FnOnce(&mut Shared) -> R) -> Result<R> {
+    fn operate<R>(
+        &self,
+        activity: Activity,
+        work: impl FnOnce(&mut Shared, Instant) -> R,
+    ) -> Result<R> {
         self.operate_and(activity, work, |_, _, result| result)
     }
 
@@ -477,7 +516,7 @@ impl Table {
     fn operate_and<W, R>(
         &self,
         activity: Activity,
-        work: impl FnOnce(&mut Shared) -> W,
+        work: impl FnOnce(&mut Shared, Instant) -> W,
         finish: impl FnOnce(&mut Shared, &mut Completions, W) -> R,
     ) -> Result<R> {
         let mut done = Completions::default();
@@ -488,11 +527,12 @@ impl Table {
             if shared.closed {
                 return Err(wait_queues::closed(self.name()));
             }
-            shared.clock.change(activity, Instant::now());
+            let instant = Instant::now();
+            shared.clock.change(activity, instant);
             let had_room = self.has_insert_room(shared);
-            let worked = work(shared);
-            let now_ns = if shared.queues.queued_inserts() > 0 { wall_clock_ns() } else { 0 };
-            shared.queues.serve(&mut shared.state, now_ns, &mut done);
+            let worked = work(shared, instant);
+            let wall_ns = if shared.queues.are_empty() { 0 } else { wall_clock_ns() };
+            shared.queues.serve(&mut shared.state, Now { instant, wall_ns }, &mut done);
             result = finish(shared, &mut done, worked);
             gained_room = !had_room && self.has_insert_room(shared);
             done.garbage = shared.state.take_garbage();
@@ -500,7 +540,7 @@ impl Table {
             if shared.forecasts.is_due(shared.state.len()) {
                 self.has_forecast.store(true, Ordering::Relaxed);
             }
-            shared.clock.change(shared.queues.waits_for(), Instant::now());
+            shared.now_waits(Instant::now());
         }
         done.deliver(self.name());
         if gained_room {
@@ -574,8 +614,7 @@ impl Waiting<'_> {
         let mut shared = self.table.shared.lock();
         let cancelled = shared.queues.cancel(self.id);
         if cancelled {
-            let waits_for = shared.queues.waits_for();
-            shared.clock.change(waits_for, Instant::now());
+            shared.now_waits(Instant::now());
         }
         cancelled
     }

@@ -3,6 +3,7 @@
 
 mod channel;
 mod connection;
+mod driver;
 mod pool;
 
 pub use channel::{Call, Channel, Reply};

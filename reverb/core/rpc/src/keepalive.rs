@@ -24,6 +24,12 @@ use tokio::time::{Instant, MissedTickBehavior};
 /// The product name of both ends: clients send it as `user-agent`, servers as `server`.
 pub const PRODUCT: &str = concat!("grpc-rust-reverb/", env!("CARGO_PKG_VERSION"));
 
+/// Metadata by which a client says who it is, for people who look at the server.
+pub const CLIENT_NAME: &str = "reverb-client";
+
+/// A longer name of a client is cut.
+pub(crate) const MAX_CLIENT_NAME_BYTES: usize = 256;
+
 /// The prefix of `PRODUCT` that all versions share.
 const PRODUCT_NAME: &[u8] = b"grpc-rust-reverb/";
 

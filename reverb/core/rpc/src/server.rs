@@ -2,16 +2,20 @@
 //! The server side: a port, its connections, and the calls on them.
 
 mod call;
+mod first_bytes;
+mod last_words;
 mod listener;
 mod refusal_log;
 mod refused_connections;
 mod responder;
 mod stop;
 mod stream_limit;
+mod traffic;
 mod unary;
 
 pub use call::Handler;
 pub use listener::{ConnectionLimits, bind, serve};
 pub use responder::Responder;
 pub use stop::{Stop, StopSender, stop_signal, stopping};
+pub use traffic::{LIMITS, Traffic};
 pub use unary::{decode, read_single_encoded, read_single_message};

@@ -42,7 +42,8 @@ pub enum Code {
     Unauthenticated = 16,
 }
 
-const CODES: [Code; 17] = [
+/// All codes, by their number.
+pub const CODES: [Code; 17] = [
     Code::Ok,
     Code::Cancelled,
     Code::Unknown,
@@ -61,6 +62,31 @@ const CODES: [Code; 17] = [
     Code::DataLoss,
     Code::Unauthenticated,
 ];
+
+impl Code {
+    /// Its name in the specification of gRPC: `INVALID_ARGUMENT`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "OK",
+            Self::Cancelled => "CANCELLED",
+            Self::Unknown => "UNKNOWN",
+            Self::InvalidArgument => "INVALID_ARGUMENT",
+            Self::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            Self::NotFound => "NOT_FOUND",
+            Self::AlreadyExists => "ALREADY_EXISTS",
+            Self::PermissionDenied => "PERMISSION_DENIED",
+            Self::ResourceExhausted => "RESOURCE_EXHAUSTED",
+            Self::FailedPrecondition => "FAILED_PRECONDITION",
+            Self::Aborted => "ABORTED",
+            Self::OutOfRange => "OUT_OF_RANGE",
+            Self::Unimplemented => "UNIMPLEMENTED",
+            Self::Internal => "INTERNAL",
+            Self::Unavailable => "UNAVAILABLE",
+            Self::DataLoss => "DATA_LOSS",
+            Self::Unauthenticated => "UNAUTHENTICATED",
+        }
+    }
+}
 
 /// How a call ended.
 #[derive(Debug, Clone, PartialEq, Eq)]

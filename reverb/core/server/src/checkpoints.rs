@@ -142,6 +142,7 @@ impl Checkpoints {
             latest_saved_at_ns: latest.map_or(0, |it| it.saved_at_ns),
             latest_duration_s: latest.map_or(0.0, |it| it.saved.took.as_secs_f64()),
             latest_pause_ms: latest.map_or(0.0, |it| it.saved.locked.as_secs_f64() * 1e3),
+            latest_bytes: latest.map_or(0, |it| it.saved.bytes as i64),
             latest_error: state.latest_error.clone(),
             num_saved: state.num_saved,
             num_failed: state.num_failed,

@@ -77,7 +77,7 @@ impl HeldChunks {
 }
 
 /// An open insert stream, as the server sees all of them.
-pub(crate) struct OpenStream {
+pub(crate) struct HoldingStream {
     pub(crate) held: Mutex<HeldChunks>,
     pub(crate) peer: String,
     /// Bytes of a message that is not complete, and of what is not read.
@@ -86,13 +86,13 @@ pub(crate) struct OpenStream {
     ended: Notify,
 }
 
-impl fmt::Debug for OpenStream {
+impl fmt::Debug for HoldingStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OpenStream").field("peer", &self.peer).finish_non_exhaustive()
+        f.debug_struct("HoldingStream").field("peer", &self.peer).finish_non_exhaustive()
     }
 }
 
-impl OpenStream {
+impl HoldingStream {
     pub(crate) fn count_partial(&self, bytes: i64) {
         self.partial_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -120,11 +120,11 @@ impl OpenStream {
 
 /// All open insert streams of a server.
 #[derive(Debug, Default)]
-pub(crate) struct OpenStreams(Mutex<Vec<Arc<OpenStream>>>);
+pub(crate) struct HoldingStreams(Mutex<Vec<Arc<HoldingStream>>>);
 
-impl OpenStreams {
-    pub(crate) fn open(&self, peer: &str) -> Arc<OpenStream> {
-        let stream = Arc::new(OpenStream {
+impl HoldingStreams {
+    pub(crate) fn open(&self, peer: &str) -> Arc<HoldingStream> {
+        let stream = Arc::new(HoldingStream {
             held: Mutex::default(),
             peer: peer.to_owned(),
             partial_bytes: AtomicI64::new(0),
@@ -135,7 +135,7 @@ impl OpenStreams {
         stream
     }
 
-    pub(crate) fn close(&self, stream: &Arc<OpenStream>) {
+    pub(crate) fn close(&self, stream: &Arc<HoldingStream>) {
         self.0.lock().retain(|open| !Arc::ptr_eq(open, stream));
     }
 
@@ -147,8 +147,8 @@ impl OpenStreams {
     }
 
     /// The streams with the bytes that would be free if they ended, largest first.
-    pub(crate) fn by_bytes(&self) -> Vec<(Arc<OpenStream>, u64)> {
-        let with_bytes = |stream: Arc<OpenStream>| {
+    pub(crate) fn by_bytes(&self) -> Vec<(Arc<HoldingStream>, u64)> {
+        let with_bytes = |stream: Arc<HoldingStream>| {
             let bytes = stream.bytes();
             (stream, bytes)
         };
@@ -157,7 +157,7 @@ impl OpenStreams {
         streams
     }
 
-    fn all(&self) -> Vec<Arc<OpenStream>> {
+    fn all(&self) -> Vec<Arc<HoldingStream>> {
         self.0.lock().clone()
     }
 }

@@ -17,9 +17,10 @@ use reverb_wire::codec::item::RawItem;
 use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
 use tokio::sync::Notify;
 
-use crate::held_chunks::{HeldChunks, OpenStream};
+use crate::held_chunks::{HeldChunks, HoldingStream};
 use crate::memory::InsertGate;
 use crate::service::Service;
+use crate::streams::{OpenStream, WaitsFor};
 
 /// One writer's stream.
 ///
@@ -27,7 +28,9 @@ use crate::service::Service;
 /// items is freed as soon as the writer releases it or the stream ends.
 pub(crate) struct InsertStream<'a> {
     service: &'a Service,
-    open: Arc<OpenStream>,
+    stream: OpenStream,
+    /// The chunks that it holds.
+    open: Arc<HoldingStream>,
     inbox: Arc<Inbox>,
     confirm: Arc<dyn Confirm>,
     /// Items that are not confirmed yet.
@@ -62,13 +65,14 @@ impl<'a> InsertStream<'a> {
     /// # Errors
     ///
     /// `Unavailable` while the memory of the server is used up.
-    pub(crate) fn new(service: &'a Service, peer: &str) -> Result<Self> {
+    pub(crate) fn new(service: &'a Service, stream: OpenStream) -> Result<Self> {
         service.memory.check_new_stream()?;
         let inbox = Arc::new(Inbox::default());
         let confirm: Arc<dyn Confirm> = Arc::clone(&inbox) as Arc<dyn Confirm>;
-        let open = service.memory.streams.open(peer);
+        let open = service.memory.streams.open(&stream.peer);
         Ok(Self {
             service,
+            stream,
             open,
             inbox,
             confirm,
@@ -122,6 +126,8 @@ impl<'a> InsertStream<'a> {
             let keys = self.inbox.take_keys();
             if !keys.is_empty() {
                 self.unconfirmed = self.unconfirmed.saturating_sub(keys.len());
+                self.stream.count_items(keys.len());
+                self.stream.set_wait((self.unconfirmed > 0).then_some(WaitsFor::Table));
                 self.service.stop.or(responder.send(encode_confirmation(&keys))).await??;
                 continue;
             }
@@ -232,7 +238,8 @@ impl<'a> InsertStream<'a> {
              (Limits.stream_bytes). Create items, or let go of chunks (num_keep_alive_refs).",
             grouped(held_bytes),
             grouped(limit),
-        )))
+        ))
+        .over_limit("stream_bytes"))
     }
 
     /// Inserts items in order, and groups those for the same table. If one is refused, the items
@@ -262,7 +269,12 @@ impl<'a> InsertStream<'a> {
             }
         }
         if let Some(table) = table {
+            self.stream.use_table(self.service.tables.get(table.name())?.0);
+            let is_first = self.unconfirmed == 0;
             self.unconfirmed += insert(table, run, &self.confirm)?;
+            if is_first && self.unconfirmed > 0 {
+                self.stream.set_wait(Some(WaitsFor::Table));
+            }
         }
         refused.map_or(Ok(table.cloned()), Err)
     }

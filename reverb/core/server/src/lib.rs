@@ -4,13 +4,20 @@
 #![forbid(unsafe_code)]
 
 mod checkpoints;
+mod diagnosis;
+mod done;
 mod health;
 mod held_chunks;
+mod history;
+mod http_port;
 mod insert_stream;
 mod limits;
 pub mod local;
 mod memory;
+mod metrics;
+mod page;
 mod process_memory;
+mod process_status;
 mod reflection;
 mod router;
 mod sample_stream;
@@ -18,9 +25,11 @@ mod scan_stream;
 mod server;
 mod service;
 mod status;
+mod streams;
 mod tables;
 
 pub use checkpoints::CheckpointOptions;
+pub use http_port::HttpPort;
 pub use limits::Limits;
 pub use local::local_transport;
 pub use process_memory::process_memory;

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use reverb_data::{Error, Result, Sampled, Stacking};
 use reverb_engine::{Confirm, Table};
 use reverb_rpc::target::HostPort;
-use reverb_wire::generated::reverb::{CheckpointStatusResponse, StatusResponse};
+use reverb_wire::generated::reverb::{CheckpointStatusResponse, StatusRequest, StatusResponse};
 use reverb_wire::transport::{
     BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, ScanStream, ServerInfo,
     Transport,
@@ -19,6 +19,7 @@ use reverb_wire::transport::{
 use tokio::sync::mpsc;
 
 use crate::service::Service;
+use crate::streams::{OpenStream, Stream, StreamKind, WaitsFor};
 use reverb_rpc::server::stopping;
 
 /// Maximum number of samples per lock of a table; bounds how long the lock is held.
@@ -95,21 +96,30 @@ impl LocalTransport {
     }
 }
 
+impl Service {
+    /// A stream of a client in this process.
+    fn open_local(&self, kind: StreamKind) -> OpenStream {
+        self.streams.open(kind, "this process", "")
+    }
+}
+
 impl Transport for LocalTransport {
     fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
         Box::pin(async {
-            self.service.get()?;
+            let open = self.service.get()?.open_local(StreamKind::Insert);
             let (sender, confirmations) = mpsc::unbounded_channel();
             let confirm: Arc<dyn Confirm> = Arc::new(Confirmer { sender });
-            let sink = LocalInsertSink { service: self.service.clone(), confirm, last_table: None };
+            let service = self.service.clone();
+            let sink = LocalInsertSink { service, confirm, last_table: None, open };
             Ok(InsertStream { sink: Box::new(sink), confirmations })
         })
     }
 
     fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {
         Box::pin(async {
-            self.service.get()?;
+            let open = self.service.get()?.open_local(StreamKind::Sample);
             let stream = LocalSampleStream {
+                open,
                 service: self.service.clone(),
                 requests: VecDeque::new(),
                 failure: None,
@@ -156,8 +166,8 @@ impl Transport for LocalTransport {
         Box::pin(async { Ok(self.service.get()?.checkpoints.status()) })
     }
 
-    fn status(&self) -> BoxFuture<'_, Result<StatusResponse>> {
-        Box::pin(async { Ok(self.service.get()?.status()) })
+    fn status(&self, request: StatusRequest) -> BoxFuture<'_, Result<StatusResponse>> {
+        Box::pin(async move { Ok(self.service.get()?.status(request)) })
     }
 
     fn address(&self) -> &str {
@@ -191,17 +201,22 @@ struct LocalInsertSink {
     confirm: Arc<dyn Confirm>,
     /// The table of the last item; it signals when there is room for more.
     last_table: Option<Weak<Table>>,
+    open: OpenStream,
 }
 
 impl LocalInsertSink {
     async fn insert(&mut self, service: &Service, batch: InsertBatch) -> Result<()> {
         if let Some(table) = self.last_table.as_ref().and_then(Weak::upgrade) {
-            service.stop.or(table.wait_for_insert_room()).await?;
+            let room = service.stop.or(table.wait_for_insert_room());
+            self.open.waiting(WaitsFor::Table, room).await?;
         }
-        service.stop.or(service.memory.wait_for_room()).await?;
+        let room = service.stop.or(service.memory.wait_for_room());
+        self.open.waiting(WaitsFor::Table, room).await?;
         let mut rest = batch.items;
+        self.open.count_items(rest.len());
         while let Some(first) = rest.first() {
-            let (_, table) = service.tables.get(&first.table)?;
+            let (name, table) = service.tables.get(&first.table)?;
+            self.open.use_table(name);
             let others = rest.iter().position(|item| item.table != first.table);
             let after = rest.split_off(others.unwrap_or(rest.len()));
             table.insert(std::mem::replace(&mut rest, after), &self.confirm)?;
@@ -223,6 +238,7 @@ impl InsertSink for LocalInsertSink {
 }
 
 struct LocalSampleStream {
+    open: OpenStream,
     service: LocalService,
     requests: VecDeque<LocalRequest>,
     /// Why the stream ended. Later calls return it again, as on a stream over the network.
@@ -246,7 +262,8 @@ impl LocalSampleStream {
         };
         let sampled = match self.service.get() {
             Ok(service) => {
-                sample(&service, request).await.map_err(|error| service.stop.explain(error))
+                let sampled = sample(&service, &self.open, request).await;
+                sampled.map_err(|error| service.stop.explain(error))
             }
             Err(error) => Err(error),
         };
@@ -267,14 +284,23 @@ impl LocalSampleStream {
     }
 }
 
-async fn sample(service: &Service, request: &LocalRequest) -> Result<Vec<Sampled>> {
-    let (_, table) = service.tables.get(&request.table)?;
+async fn sample(
+    service: &Service,
+    stream: &Stream,
+    request: &LocalRequest,
+) -> Result<Vec<Sampled>> {
+    let (name, table) = service.tables.get(&request.table)?;
+    stream.use_table(name);
     let LocalRequest { remaining, timeout, stacking, .. } = *request;
     let wanted = MAX_BATCH.max(stacking.map_or(0, Stacking::missing)).min(remaining);
-    match table.try_sample_stacked(wanted, stacking) {
-        Some(samples) => Ok(samples),
-        None => service.stop.or(table.sample_stacked(wanted, timeout, stacking)).await?,
-    }
+    let samples = if let Some(samples) = table.try_sample_stacked(wanted, stacking) {
+        samples
+    } else {
+        let samples = service.stop.or(table.sample_stacked(wanted, timeout, stacking));
+        stream.waiting(WaitsFor::Table, samples).await??
+    };
+    stream.count_items(samples.len());
+    Ok(samples)
 }
 
 impl SampleStream for LocalSampleStream {

@@ -18,7 +18,7 @@ use reverb_data::{Chunk, Error, MemoryConfig, Result, ServerAccount, WhenFull, b
 use reverb_engine::{Evicted, Table};
 use reverb_rpc::frames::{Gate, STREAM_WINDOW_BYTES};
 
-use crate::held_chunks::{OpenStream, OpenStreams};
+use crate::held_chunks::{HoldingStream, HoldingStreams};
 
 const REMOVE_FROM_PERCENT: u64 = 90;
 const REMOVE_UNTIL_PERCENT: u64 = 88;
@@ -60,7 +60,7 @@ const MIN_WINDOW_BYTES: u64 = 256 << 10;
 pub(crate) struct Memory {
     pub(crate) account: ServerAccount,
     pub(crate) max_bytes: Option<u64>,
-    pub(crate) streams: OpenStreams,
+    pub(crate) streams: HoldingStreams,
     tables: Vec<Arc<Table>>,
     /// One thread at a time makes room.
     removal: Mutex<Removal>,
@@ -162,7 +162,7 @@ impl Memory {
     }
 
     /// Streams that hold most of the memory for later items end before tables pay for them.
-    fn end_flooding_streams(&self, streams: &[(Arc<OpenStream>, u64)], removal: &mut Removal) {
+    fn end_flooding_streams(&self, streams: &[(Arc<HoldingStream>, u64)], removal: &mut Removal) {
         let allowed = self.part(STREAMS_PERCENT);
         let held: u64 = streams.iter().map(|(_, bytes)| bytes).sum();
         if held > allowed {
@@ -172,7 +172,7 @@ impl Memory {
 
     /// When nothing may be removed any more, streams end until there is room. Below the limit they
     /// only wait, as for a table: what others hold comes back when somebody samples or reads.
-    fn end_streams_if_full(&self, streams: &[(Arc<OpenStream>, u64)], removal: &mut Removal) {
+    fn end_streams_if_full(&self, streams: &[(Arc<HoldingStream>, u64)], removal: &mut Removal) {
         if self.is_above(100) {
             let excess = self.account.total().saturating_sub(self.part(PAUSE_FROM_PERCENT));
             self.end_streams(streams, excess, removal);
@@ -182,7 +182,7 @@ impl Memory {
     /// Ends the first of these streams until they had `excess` bytes.
     fn end_streams(
         &self,
-        streams: &[(Arc<OpenStream>, u64)],
+        streams: &[(Arc<HoldingStream>, u64)],
         mut excess: u64,
         removal: &mut Removal,
     ) {
@@ -262,6 +262,7 @@ impl Memory {
             grouped(self.account.total() as usize),
             grouped(self.max_bytes.unwrap_or(0) as usize),
         ))
+        .over_limit("max_bytes")
     }
 
     /// What the memory is used for. Looks at all held and queued chunks.
@@ -303,7 +304,7 @@ impl Memory {
 }
 
 impl Removal {
-    fn note_ended(&mut self, stream: &OpenStream, bytes: u64, memory: &Memory) {
+    fn note_ended(&mut self, stream: &HoldingStream, bytes: u64, memory: &Memory) {
         self.streams_since_log += 1;
         if self.ended_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
             log::warn!(
@@ -340,7 +341,7 @@ impl Removal {
 #[derive(Debug)]
 pub(crate) struct InsertGate {
     pub(crate) memory: Arc<Memory>,
-    pub(crate) stream: Arc<OpenStream>,
+    pub(crate) stream: Arc<HoldingStream>,
 }
 
 impl Gate for InsertGate {
@@ -380,7 +381,8 @@ impl Gate for CallGate {
                  {CALLS_PERCENT} % of the memory of the server ({} bytes, max_bytes). Send less at \
                  once, or try again.",
                 grouped(self.memory.max_bytes.unwrap_or(0) as usize),
-            )));
+            ))
+            .over_limit("max_bytes"));
         }
         Ok(true)
     }

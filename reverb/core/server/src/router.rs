@@ -18,6 +18,7 @@ use reverb_wire::methods;
 
 use crate::insert_stream::InsertStream;
 use crate::service::Service;
+use crate::streams::{OpenStream, StreamKind};
 use crate::{health, reflection, sample_stream, scan_stream};
 
 impl Handler for Service {
@@ -33,10 +34,14 @@ impl Handler for Service {
         }
         match path {
             methods::INSERT_STREAM => {
-                let stream = InsertStream::new(self, responder.peer())?;
+                let open = self.open_stream(StreamKind::Insert, responder);
+                let stream = InsertStream::new(self, open)?;
                 stream.run(reader, responder).await?;
             }
-            methods::SAMPLE_STREAM => sample_stream::run(self, reader, responder).await?,
+            methods::SAMPLE_STREAM => {
+                let open = self.open_stream(StreamKind::Sample, responder);
+                sample_stream::run(self, &open, reader, responder).await?;
+            }
             methods::MUTATE_PRIORITIES => mutate_priorities(self, reader, responder).await?,
             methods::RESET => reset(self, reader, responder).await?,
             methods::SERVER_INFO => server_info(self, reader, responder).await?,
@@ -44,7 +49,10 @@ impl Handler for Service {
                 initialize_connection(self, reader, responder).await?;
             }
             methods::CHECKPOINT => checkpoint(self, reader, responder).await?,
-            methods::SCAN => scan_stream::run(self, reader, responder).await?,
+            methods::SCAN => {
+                let open = self.open_stream(StreamKind::Scan, responder);
+                scan_stream::run(self, &open, reader, responder).await?;
+            }
             methods::CHECKPOINT_STATUS => checkpoint_status(self, reader, responder).await?,
             methods::STATUS => status(self, reader, responder).await?,
             methods::HEALTH_CHECK => return health::check(self, reader, responder).await,
@@ -55,6 +63,12 @@ impl Handler for Service {
             _ => return Err(Error::unimplemented("")),
         }
         Ok(Status::ok())
+    }
+}
+
+impl Service {
+    fn open_stream(&self, kind: StreamKind, responder: &Responder) -> OpenStream {
+        self.streams.open(kind, responder.peer(), responder.client())
     }
 }
 
@@ -126,10 +140,10 @@ async fn checkpoint_status(
 }
 
 async fn status(
-    service: &Service,
+    service: &Arc<Service>,
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
-    let StatusRequest {} = read_single_message(&service.stop, &mut reader).await?;
-    responder.send_now(Message::encode(&service.status()))
+    let request: StatusRequest = read_single_message(&service.stop, &mut reader).await?;
+    responder.send_now(Message::encode(&service.status(request)))
 }

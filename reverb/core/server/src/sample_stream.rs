@@ -5,12 +5,14 @@
 use std::time::Duration;
 
 use reverb_data::{Error, Result, Sampled, Stacking};
+use reverb_rpc::Message;
 use reverb_rpc::frames::MessageReader;
 use reverb_rpc::server::{Responder, decode, stopping};
 use reverb_wire::codec::sample::{SampleEncoder, stacking};
 use reverb_wire::generated::SampleStreamRequest;
 
 use crate::service::Service;
+use crate::streams::{Stream, WaitsFor};
 
 /// Number of samples taken from a table per lock at first; it doubles after every full batch.
 const FIRST_BATCH: usize = 128;
@@ -18,24 +20,27 @@ const FIRST_BATCH: usize = 128;
 /// Serves the stream, request by request, until the reader closes its half.
 pub(crate) async fn run(
     service: &Service,
+    stream: &Stream,
     mut requests: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
     let mut encoder = SampleEncoder::new();
     while let Some(message) = service.stop.or(requests.next()).await?? {
         let request: SampleStreamRequest = decode(message)?;
-        serve_request(service, &request, &mut encoder, responder).await?;
+        serve_request(service, stream, &request, &mut encoder, responder).await?;
     }
     Ok(())
 }
 
 async fn serve_request(
     service: &Service,
+    stream: &Stream,
     request: &SampleStreamRequest,
     encoder: &mut SampleEncoder,
     responder: &mut Responder,
 ) -> Result<()> {
     let (name, table) = service.tables.get(&request.table)?;
+    stream.use_table(name);
     let mut remaining = usize::try_from(request.num_samples).unwrap_or(0);
     if remaining == 0 {
         return Err(Error::invalid_argument(format!(
@@ -56,8 +61,10 @@ async fn serve_request(
             samples
         } else {
             let samples = table.sample_stacked(wanted, timeout, stacking);
-            wait_for_samples(service, samples, responder).await?
+            let samples = wait_for_samples(service, samples, responder);
+            stream.waiting(WaitsFor::Table, samples).await?
         };
+        stream.count_items(samples.len());
         remaining = remaining.saturating_sub(samples.len());
         stacking = stacking.map(|stacking| stacking.after(samples.len()));
         batch = if samples.len() == wanted { batch.saturating_mul(2) } else { FIRST_BATCH };
@@ -66,13 +73,25 @@ async fn serve_request(
         }
         drop(samples);
         messages.extend(encoder.finish());
-        for message in messages.drain(..) {
-            service.stop.or(responder.send(message)).await??;
-        }
+        send(service, stream, messages.drain(..), responder).await?;
         if remaining > 0 {
             // Lets the connection send queued data before the next batch is taken.
             tokio::task::yield_now().await;
         }
+    }
+    Ok(())
+}
+
+/// Sends messages as fast as the reader takes them.
+pub(crate) async fn send(
+    service: &Service,
+    stream: &Stream,
+    messages: impl Iterator<Item = Message> + Send,
+    responder: &mut Responder,
+) -> Result<()> {
+    for message in messages {
+        let sent = service.stop.or(responder.send(message));
+        stream.waiting(WaitsFor::Peer, sent).await??;
     }
     Ok(())
 }

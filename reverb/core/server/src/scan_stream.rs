@@ -10,7 +10,9 @@ use reverb_rpc::server::{Responder, read_single_message};
 use reverb_wire::codec::sample::SampleEncoder;
 use reverb_wire::generated::reverb::ScanRequest;
 
+use crate::sample_stream;
 use crate::service::Service;
+use crate::streams::Stream;
 
 /// Maximum bytes of chunks that a scan holds because its reader keeps them. When their items are
 /// deleted meanwhile, only the scan keeps them in memory.
@@ -19,11 +21,13 @@ const MAX_KEPT_CHUNK_BYTES: usize = 64 << 20;
 /// Serves the scan to its end.
 pub(crate) async fn run(
     service: &Service,
+    stream: &Stream,
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
     let request: ScanRequest = read_single_message(&service.stop, &mut reader).await?;
     let (name, table) = service.tables.get(&request.table)?;
+    stream.use_table(name);
     let mut scan = service.stop.or(begin(table)).await??;
     let kept = usize::try_from(request.kept_chunk_bytes).unwrap_or(0);
     let mut encoder = SampleEncoder::new().with_kept_chunks(kept.min(MAX_KEPT_CHUNK_BYTES));
@@ -36,11 +40,10 @@ pub(crate) async fn run(
         for item in &items {
             encoder.push(name, item, |message| messages.push(message));
         }
+        stream.count_items(items.len());
         drop(items);
         messages.extend(encoder.finish());
-        for message in messages.drain(..) {
-            service.stop.or(responder.send(message)).await??;
-        }
+        sample_stream::send(service, stream, messages.drain(..), responder).await?;
         // Lets the connection send queued data before the next items are taken.
         tokio::task::yield_now().await;
     }

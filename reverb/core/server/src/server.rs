@@ -2,27 +2,30 @@
 //! A server: start, stop, and periodic saves.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use reverb_data::{Error, Result};
 use reverb_engine::Table;
 use reverb_rpc::Keepalive;
-use reverb_wire::generated::reverb::StatusResponse;
+use reverb_wire::generated::reverb::{StatusRequest, StatusResponse};
+use reverb_wire::methods;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use crate::checkpoints::{CheckpointOptions, Checkpoints};
+use crate::done::{Done, DoneGuard};
+use crate::history::History;
+use crate::http_port::HttpPort;
 use crate::limits::Limits;
 use crate::local;
 use crate::memory::{CallGate, Memory};
 use crate::service::Service;
 use crate::tables::Tables;
-use reverb_rpc::server::{self as rpc, StopSender, stop_signal};
+use reverb_rpc::server::{self as rpc, StopSender, Traffic, stop_signal};
 
-/// Maximum time that `stop` waits for the port to close and the streams to end.
+/// Maximum time that `stop` waits for the end of a save.
 const MAX_STOP_WAIT: Duration = Duration::from_secs(5);
 
 /// Where a server listens, and how it treats its clients.
@@ -40,6 +43,8 @@ pub struct ServerOptions {
     pub limits: Limits,
     /// Bytes that chunks and items may take. There is no limit if it is absent.
     pub max_bytes: Option<u64>,
+    /// The HTTP port that will be attached, for who looks for it at the wrong port.
+    pub http_port: Option<u16>,
 }
 
 /// Serves tables, over gRPC and to callers in this process, until it is stopped or dropped.
@@ -49,14 +54,7 @@ pub struct Server {
     port: u16,
     stop: StopSender,
     done: Arc<Done>,
-}
-
-/// Whether the port is closed and all streams have ended, for threads and for tasks.
-#[derive(Debug)]
-struct Done {
-    threads: Mutex<bool>,
-    changed: Condvar,
-    tasks: watch::Sender<bool>,
+    http: Mutex<Option<HttpPort>>,
 }
 
 impl Server {
@@ -77,7 +75,19 @@ impl Server {
         let (tables, limits) = (Tables::new(tables)?, options.limits);
         let memory = Arc::new(Memory::new(options.max_bytes, tables.all())?);
         let call_gate = Arc::new(CallGate::new(&memory));
-        let service = Service { tables, checkpoints, stop, limits, memory, call_gate };
+        let traffic = Arc::new(Traffic::new(&methods::ALL));
+        let service = Service {
+            tables,
+            checkpoints,
+            stop,
+            limits,
+            memory,
+            traffic,
+            streams: Arc::default(),
+            started_at: SystemTime::now(),
+            history: History::new(runtime),
+            call_gate,
+        };
         let service = Arc::new(service);
         let listener = rpc::bind(options.host.as_deref(), options.port)?;
         let (listener, port) = {
@@ -91,16 +101,20 @@ impl Server {
         }
         service.memory.make_room();
         let window = service.memory.stream_window_bytes();
-        let done = Arc::new(Done {
-            threads: Mutex::new(false),
-            changed: Condvar::new(),
-            tasks: watch::Sender::new(false),
-        });
+        let hint = match options.http_port {
+            Some(port) => format!("Metrics and probes are on port {port}."),
+            None => "For metrics and probes, start the server with an HTTP port (http_port, \
+                     --http-port)."
+                .to_owned(),
+        };
+        let done = Arc::new(Done::default());
         runtime.spawn({
             let (service, done) = (Arc::clone(&service), DoneGuard(Arc::clone(&done)));
             let (stop, keepalive) = (service.stop.clone(), options.keepalive);
             async move {
-                rpc::serve(listener, service, stop, keepalive, limits.of_connections(window)).await;
+                let (limits, traffic) =
+                    (limits.of_connections(window), Arc::clone(&service.traffic));
+                rpc::serve(listener, service, stop, keepalive, limits, traffic, hint).await;
                 drop(done);
             }
         });
@@ -108,7 +122,13 @@ impl Server {
             runtime.spawn(save_periodically(Arc::clone(&service), interval));
         }
         local::register(port, options.host.as_deref(), &service);
-        Ok(Self { service, port, stop: stop_sender, done })
+        Ok(Self { service, port, stop: stop_sender, done, http: Mutex::default() })
+    }
+
+    /// Tells the status on an HTTP port, until the server stops.
+    pub fn attach(&self, http: HttpPort) {
+        http.attach(&self.service);
+        *self.http.lock() = Some(http);
     }
 
     /// The port that it listens on, or listened on before it stopped.
@@ -136,12 +156,12 @@ impl Server {
     }
 
     /// What its memory is used for. Answers after the server has stopped too.
-    pub fn status(&self) -> StatusResponse {
-        self.service.status()
+    pub fn status(&self, request: StatusRequest) -> StatusResponse {
+        self.service.status(request)
     }
 
     /// Stops the server: wakes all waiting callers, ends all streams with `UNAVAILABLE` and closes
-    /// the port. Confirmed items stay in the tables. A checkpoint in progress is cancelled.
+    /// its ports. Confirmed items stay in the tables. A checkpoint in progress is cancelled.
     ///
     /// Blocks until that is done, except on a thread of a runtime, which must not be blocked; use
     /// `wait` there. Stopping twice has no effect.
@@ -151,19 +171,17 @@ impl Server {
         self.stop.stop();
         self.service.tables.close();
         self.service.checkpoints.cancel();
+        let http = self.http.lock().take();
+        drop(http);
         if Handle::try_current().is_err() {
             self.service.checkpoints.wait_for_end(MAX_STOP_WAIT);
-            let mut is_done = self.done.threads.lock();
-            if !*is_done {
-                self.done.changed.wait_for(&mut is_done, MAX_STOP_WAIT);
-            }
+            self.done.wait();
         }
     }
 
     /// Waits until the server is stopped and its port is closed.
     pub async fn wait(&self) {
-        // The sender lives as long as `self`.
-        let _ = self.done.tasks.subscribe().wait_for(|&done| done).await;
+        self.done.ended().await;
     }
 }
 
@@ -186,17 +204,6 @@ async fn save_periodically(service: Arc<Service>, interval: Duration) {
         {
             log::error!("{error} The next attempt is in {interval:?}.");
         }
-    }
-}
-
-/// Reports the end even if the task is dropped together with its runtime.
-struct DoneGuard(Arc<Done>);
-
-impl Drop for DoneGuard {
-    fn drop(&mut self) {
-        *self.0.threads.lock() = true;
-        self.0.changed.notify_all();
-        self.0.tasks.send_replace(true);
     }
 }
 

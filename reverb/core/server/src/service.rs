@@ -2,21 +2,24 @@
 //! The calls that change or describe tables, over any transport.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use reverb_data::error::grouped;
 use reverb_data::{Result, byte_size};
 use reverb_engine::{Forecast, Table};
 use reverb_rpc::frames::Gate;
-use reverb_rpc::server::Stop;
+use reverb_rpc::server::{Stop, Traffic};
 use reverb_wire::convert::table_info::from_table_info;
 use reverb_wire::generated::TableInfo;
-use reverb_wire::generated::reverb::StatusResponse;
+use reverb_wire::generated::reverb::{StatusRequest, StatusResponse};
 
 use crate::checkpoints::Checkpoints;
+use crate::history::History;
 use crate::limits::Limits;
 use crate::memory::Memory;
 use crate::process_memory::process_memory;
 use crate::status;
+use crate::streams::Streams;
 use crate::tables::Tables;
 
 /// What a server offers, over any transport.
@@ -27,6 +30,11 @@ pub(crate) struct Service {
     pub(crate) stop: Stop,
     pub(crate) limits: Limits,
     pub(crate) memory: Arc<Memory>,
+    /// What passes the port.
+    pub(crate) traffic: Arc<Traffic>,
+    pub(crate) streams: Arc<Streams>,
+    pub(crate) started_at: SystemTime,
+    pub(crate) history: History,
     /// What calls other than insert streams are read through.
     pub(crate) call_gate: Arc<dyn Gate>,
 }
@@ -62,8 +70,8 @@ impl Service {
         }
     }
 
-    pub(crate) fn status(&self) -> StatusResponse {
-        status::status(&self.memory, self.tables.all())
+    pub(crate) fn status(self: &Arc<Self>, request: StatusRequest) -> StatusResponse {
+        status::status(self, request)
     }
 
     pub(crate) fn info(&self) -> Vec<TableInfo> {

@@ -1,52 +1,137 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `Status` call: what the memory is used for.
+//! The `Status` call: everything that a server counts, at one moment.
 
+pub(crate) mod json;
+mod table;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use reverb_data::TableInfo;
-use reverb_engine::{Forecast, Table};
-use reverb_wire::convert::table_config::{from_max_bytes, from_when_full};
-use reverb_wire::generated::reverb::{MemoryStatus, StatusResponse, TableStatus};
+use reverb_engine::TableStatus;
+use reverb_rpc::server::Traffic;
+use reverb_wire::convert::table_config::from_max_bytes;
+use reverb_wire::generated::reverb::{
+    CallCount, MemoryStatus, RefusalCount, StatusRequest, StatusResponse, StreamStatus,
+    TrafficStatus,
+};
 
+use crate::diagnosis::{SlowReaders, Surroundings};
+use crate::history::TablePoint;
 use crate::memory::Memory;
+use crate::process_status::process_status;
+use crate::service::Service;
+use crate::streams::{Stream, StreamKind};
 
-/// The status of a server with these tables.
-pub(crate) fn status(memory: &Memory, tables: &[Arc<Table>]) -> StatusResponse {
-    let usage = memory.usage();
+/// The status of a server.
+pub(crate) fn status(service: &Arc<Service>, request: StatusRequest) -> StatusResponse {
+    let tables: Vec<_> = service.tables.all().iter().map(|table| table.status()).collect();
+    let points: Vec<_> = tables.iter().map(TablePoint::new).collect();
+    let rates = service.history.look(&Arc::downgrade(service), &points);
+    let memory = memory_status(&service.memory);
+    let now_ns = nanoseconds(SystemTime::now());
+    let streams = service.streams.all();
+    let around = Surroundings {
+        rates: None,
+        now_ns,
+        writers: service.streams.count(StreamKind::Insert),
+        slow_readers: None,
+        full_server: (service.memory.is_full())
+            .then_some((memory.total as u64, memory.limit as u64)),
+    };
+    let of_table = |(status, rates): (&TableStatus, _)| {
+        let slow_readers = SlowReaders::of(&streams, &status.info.config.name);
+        table::table_status(status, &Surroundings { rates, slow_readers, ..around.clone() })
+    };
     StatusResponse {
-        memory: Some(MemoryStatus {
-            total: number(usage.total),
-            limit: from_max_bytes(memory.max_bytes),
-            tables: number(usage.tables),
-            queued: number(usage.queued),
-            streams: number(usage.streams),
-            other: number(usage.other),
-        }),
-        tables: tables.iter().map(|table| table_status(&table.info())).collect(),
+        memory: Some(memory),
+        tables: tables.iter().zip(rates).map(of_table).collect(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_at_ns: nanoseconds(service.started_at),
+        now_ns,
+        traffic: Some(traffic_status(service)),
+        checkpoints: Some(service.checkpoints.status()),
+        process: Some(process_status()),
+        streams: streams
+            .iter()
+            .filter(|_| request.with_streams)
+            .map(|stream| stream_status(stream))
+            .collect(),
     }
 }
 
-fn table_status(info: &TableInfo) -> TableStatus {
-    TableStatus {
-        name: info.config.name.clone(),
-        bytes: number(info.bytes),
-        max_bytes: from_max_bytes(info.config.memory.max_bytes),
-        when_full: from_when_full(info.config.memory.when_full).into(),
-        num_items: info.current_size,
-        num_chunks: number(info.num_chunks),
-        forecast_bytes: number(forecast(info).map_or(0, |forecast| forecast.bytes)),
+fn stream_status(stream: &Stream) -> StreamStatus {
+    let wait = stream.wait();
+    StreamStatus {
+        kind: stream.kind.name().to_owned(),
+        peer: stream.peer.clone(),
+        client: stream.client.clone(),
+        table: stream.table().map_or_else(String::new, |table| table.to_string()),
+        items: number(stream.items()),
+        open_s: stream.opened_at.elapsed().as_secs_f64(),
+        waits_for: wait.map_or("", |(waits_for, _)| waits_for.name()).to_owned(),
+        wait_s: wait.map_or(0.0, |(_, time)| time.as_secs_f64()),
     }
 }
 
-/// By the items, or while there are too few by the signature.
-fn forecast(info: &TableInfo) -> Option<Forecast> {
-    let size = usize::try_from(info.current_size).unwrap_or(0);
-    let mut forecast = Forecast::new(info.config.max_size, size, info.bytes)
-        .or_else(|| Forecast::from_signature(&info.config))?;
-    forecast.bytes = forecast.bytes.min(info.config.memory.max_bytes.unwrap_or(u64::MAX));
-    Some(forecast)
+fn memory_status(memory: &Memory) -> MemoryStatus {
+    let usage = memory.usage();
+    MemoryStatus {
+        total: number(usage.total),
+        limit: from_max_bytes(memory.max_bytes),
+        tables: number(usage.tables),
+        queued: number(usage.queued),
+        streams: number(usage.streams),
+        other: number(usage.other),
+    }
 }
 
-fn number(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
+fn traffic_status(service: &Service) -> TrafficStatus {
+    let (traffic, streams) = (&service.traffic, &service.streams);
+    let open = |kind| streams.count(kind) as i64;
+    let call = |((method, code), count): ((&str, &str), u64)| CallCount {
+        method: method.to_owned(),
+        code: code.to_owned(),
+        count: number(count),
+    };
+    TrafficStatus {
+        connections: traffic.connections() as i64,
+        insert_streams: open(StreamKind::Insert),
+        sample_streams: open(StreamKind::Sample),
+        scan_streams: open(StreamKind::Scan),
+        received_bytes: number(traffic.received_bytes()),
+        sent_bytes: number(traffic.sent_bytes()),
+        calls: calls(traffic).into_iter().map(call).collect(),
+        refused: traffic
+            .refused()
+            .map(|(limit, count)| RefusalCount { limit: limit.to_owned(), count: number(count) })
+            .collect(),
+    }
+}
+
+/// How many calls have ended, by the method and the code. Both services of reflection have a method
+/// of the same name, and count together.
+fn calls(traffic: &Traffic) -> BTreeMap<(&'static str, &'static str), u64> {
+    let mut counts = BTreeMap::new();
+    for (path, code, count) in traffic.calls().filter(|(_, _, count)| *count > 0) {
+        *counts.entry((method_name(path), code.name())).or_default() += count;
+    }
+    counts
+}
+
+/// The name of a method without its package.
+fn method_name(path: &'static str) -> &'static str {
+    match path.rsplit_once('/') {
+        Some((_, name)) => name,
+        None => "unknown",
+    }
+}
+
+fn number(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+fn nanoseconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }

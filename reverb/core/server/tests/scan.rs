@@ -59,7 +59,7 @@ async fn every_item_comes_once_in_order_and_none_counts_as_sampled() {
         assert_eq!((last.probability, last.table_size, last.times_sampled), (0.0, 900, 0));
         assert!(last.inserted_at_ns > 1_600_000_000_000_000_000);
         assert_eq!(last.trajectory.decode().unwrap()[0].shape.as_slice(), [1]);
-        assert_eq!(keys(&scan(&*transport, "empty").await.unwrap()), []);
+        assert_eq!(keys(&scan(&*transport, "empty").await.unwrap()), [0u64; 0]);
         let error = scan(&*transport, "none").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TableNotFound);
         assert_eq!(items.info().num_samples, 0);

@@ -118,9 +118,9 @@ impl Transport for GrpcTransport {
         })
     }
 
-    fn status(&self) -> BoxFuture<'_, Result<StatusResponse>> {
-        Box::pin(async {
-            let answer = self.0.unary_to_one(methods::STATUS, &StatusRequest {}).await;
+    fn status(&self, request: StatusRequest) -> BoxFuture<'_, Result<StatusResponse>> {
+        Box::pin(async move {
+            let answer = self.0.unary_to_one(methods::STATUS, &request).await;
             answer.map_err(|error| match error.kind() {
                 ErrorKind::Unimplemented => Error::unimplemented(format!(
                     "The server at {} does not tell its status: it is a server of dm-reverb, or of \

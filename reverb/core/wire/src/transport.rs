@@ -12,7 +12,7 @@ use reverb_data::{Chunk, Error, NewItem, Result, Sampled, Stacking};
 use tokio::sync::mpsc;
 
 use crate::generated::TableInfo;
-use crate::generated::reverb::{CheckpointStatusResponse, StatusResponse};
+use crate::generated::reverb::{CheckpointStatusResponse, StatusRequest, StatusResponse};
 
 /// A boxed future, so that the traits here are object safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -116,7 +116,7 @@ pub trait Transport: Send + Sync {
     fn checkpoint_status(&self) -> BoxFuture<'_, Result<CheckpointStatusResponse>>;
 
     /// What one server's memory is used for.
-    fn status(&self) -> BoxFuture<'_, Result<StatusResponse>>;
+    fn status(&self, request: StatusRequest) -> BoxFuture<'_, Result<StatusResponse>>;
 
     /// The address of the server, for error texts.
     fn address(&self) -> &str;

@@ -168,6 +168,90 @@ proptest! {
         }
     }
 
+    /// Scalars may also come more than once; the last one counts.
+    #[test]
+    fn fields_are_read_in_any_order(
+        [item, chunk, info, entry] in any_orders(),
+        repeated in proptest::collection::vec((0usize..8, any::<u64>()), 0..3),
+    ) {
+        use reverb_data::proto_bytes::{put_bytes_field, put_double_field, put_int_field, put_nested, put_varint_field};
+        fn in_order(fields: [&Put<'_>; 8], order: &[usize]) -> Vec<u8> {
+            let mut out = Vec::new();
+            for &field in order {
+                fields[field](&mut out);
+            }
+            out
+        }
+        let nothing = |_: &mut Vec<u8>| {};
+        let slice = |out: &mut Vec<u8>| {
+            put_varint_field(out, 1, 7);
+            put_int_field(out, 3, 1);
+        };
+        let mut item = in_order([
+            &|out| put_varint_field(out, 1, 1 << 63),
+            &|out| put_bytes_field(out, 2, b"table"),
+            &|out| put_double_field(out, 5, 0.25),
+            &|out| put_int_field(out, 6, -4),
+            &|out| put_nested(out, 7, |out| {
+                put_int_field(out, 2, 5);
+                put_int_field(out, 1, 9);
+            }),
+            &|out| put_nested(out, 8, |out| put_nested(out, 1, |out| put_nested(out, 1, slice))),
+            &|out| put_varint_field(out, 14, 3),
+            &nothing,
+        ], &item);
+        for (field, value) in repeated {
+            put_varint_field(&mut item, [1, 6][field % 2], value);
+        }
+        let chunk = in_order([
+            &|out| put_varint_field(out, 1, 7),
+            &|out| put_nested(out, 2, |out| {
+                put_int_field(out, 3, 6);
+                put_varint_field(out, 4, 1);
+                put_int_field(out, 2, 5);
+                put_varint_field(out, 1, 77);
+            }),
+            &|out| put_varint_field(out, 4, 1),
+            &|out| put_bytes_field(out, 5, &[0x0a, 0]),
+            &|out| put_varint_field(out, 6, 1),
+            &|out| put_varint_field(out, 7, 99),
+            &nothing,
+            &nothing,
+        ], &chunk);
+        let info = in_order([
+            &|out| put_bytes_field(out, 1, &item),
+            &|out| put_double_field(out, 2, 0.5),
+            &|out| put_int_field(out, 3, 1000),
+            &|out| put_varint_field(out, 4, 1),
+            &|out| put_varint_field(out, 15, 1),
+            &nothing,
+            &nothing,
+            &nothing,
+        ], &info);
+        let entry = in_order([
+            &|out| put_bytes_field(out, 1, &info),
+            &|out| put_bytes_field(out, 2, &chunk),
+            &|out| put_varint_field(out, 3, 1),
+            &nothing, &nothing, &nothing, &nothing, &nothing,
+        ], &entry);
+        let mut message = Vec::new();
+        put_bytes_field(&mut message, 1, &entry);
+
+        let expected = proto::SampleStreamResponse::decode(&message[..]).unwrap().entries.remove(0);
+        let mut samples = Vec::new();
+        SampleDecoder::new().push(&Bytes::from(message), &mut samples).unwrap();
+        let (sample, info) = (&samples[0], expected.info.unwrap());
+        let item = info.item.unwrap();
+        prop_assert_eq!((sample.key, sample.times_sampled), (item.key, item.times_sampled));
+        prop_assert_eq!((sample.priority, sample.probability), (item.priority, info.probability));
+        prop_assert_eq!((sample.table_size, sample.rate_limited), (info.table_size, info.rate_limited));
+        prop_assert_eq!(sample.inserted_at_ns, 9_000_000_005);
+        let (read, expected) = (&sample.trajectory.chunks()[0], &expected.data[0]);
+        let range = SequenceRange { episode_id: 77, start: 5, end: 6, sparse: true };
+        prop_assert_eq!((read.range(), read.is_delta_encoded()), (range, expected.delta_encoded));
+        prop_assert_eq!(&read.payload()[..], &expected.data[..]);
+    }
+
     #[test]
     fn the_generated_code_reads_our_messages(batch in any_batch()) {
         let message = proto::InsertStreamRequest::decode(body_bytes(encode_request(&batch, &mut TrajectoryTemplates::default()))).unwrap();
@@ -201,6 +285,16 @@ proptest! {
     }
 }
 
+/// Appends a field.
+type Put<'a> = dyn Fn(&mut Vec<u8>) + 'a;
+
+/// The numbers below eight in four orders; half of these are the plain one.
+fn any_orders() -> impl Strategy<Value = [Vec<usize>; 4]> {
+    let plain = || Just((0..8).collect::<Vec<_>>());
+    let any_order = || prop_oneof![plain(), plain().prop_shuffle()];
+    [any_order(), any_order(), any_order(), any_order()]
+}
+
 prop_compose! {
     fn any_chunk()(
         key in prop_oneof![any::<u64>(), 0u64..200],
@@ -208,8 +302,8 @@ prop_compose! {
         start in any::<i32>(),
         end in any::<i32>(),
         flags in any::<(bool, bool)>(),
-        // Below and above the size from which a payload is not copied.
-        length in prop_oneof![0usize..100, 1900usize..2300],
+        // Below and above the sizes from which a payload is written or kept in another way.
+        length in prop_oneof![0usize..130, 1900usize..2300, 4000usize..4200],
     ) -> Chunk {
         let range = SequenceRange { episode_id, start, end, sparse: flags.0 };
         Chunk::from_slice(key, range, flags.1, &vec![0x0a; length])
@@ -218,7 +312,9 @@ prop_compose! {
 
 prop_compose! {
     fn any_batch()(
-        chunks in proptest::collection::vec(any_chunk(), 1..5),
+        chunks in prop_oneof![
+            proptest::collection::vec(any_chunk(), 1), proptest::collection::vec(any_chunk(), 1..5),
+        ],
         keys in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<i32>()), 0..5),
         slices in proptest::collection::vec((0usize..5, 0usize..300, 0usize..300, any::<bool>()), 1..8),
         keep_chunk_keys in proptest::collection::vec(any::<u64>(), 0..20),

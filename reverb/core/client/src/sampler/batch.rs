@@ -36,14 +36,93 @@ impl Batch {
     /// `InvalidArgument` that names the column and both shapes where they differ; `DataLoss` for
     /// damaged chunks.
     pub fn assemble(samples: &[Sampled]) -> Result<Self> {
-        let Some(first) = samples.first() else { return Ok(Self::default()) };
-        let mut columns = Vec::with_capacity(first.trajectory.num_columns());
-        for column in first.trajectory.columns() {
-            columns.push(ColumnBuffer::new(&first.trajectory, &column, samples.len())?);
+        BatchBuilder::new(samples.len()).finish(samples)
+    }
+
+    fn new(samples: &[Sampled], columns: Vec<ColumnBuffer>) -> Self {
+        Self {
+            keys: samples.iter().map(|s| s.key).collect(),
+            probabilities: samples.iter().map(|s| s.probability).collect(),
+            table_sizes: samples.iter().map(|s| s.table_size).collect(),
+            priorities: samples.iter().map(|s| s.priority).collect(),
+            times_sampled: samples.iter().map(|s| s.times_sampled).collect(),
+            columns: columns.into_iter().map(|column| column.finish(samples.len())).collect(),
         }
-        let mut plans = CopyPlans::default();
-        for (row, sampled) in fetched_ahead(samples).enumerate() {
-            let trajectory = &sampled.trajectory;
+    }
+}
+
+/// Stacks items that arrive in several parts, each part while the next is on its way.
+#[derive(Debug)]
+pub(crate) struct BatchBuilder {
+    /// Number of items that are wanted.
+    batch_size: usize,
+    /// Empty before the first item.
+    columns: Vec<ColumnBuffer>,
+    plans: CopyPlans,
+    /// Number of items that are stacked.
+    num_rows: usize,
+    /// The first item that could not be stacked ends the batch.
+    failure: Option<Error>,
+}
+
+/// Batches that would take more are not stacked before it is known how many items there are.
+const MAX_EARLY_BYTES: usize = 64 << 20;
+
+impl BatchBuilder {
+    /// A builder for a batch of at most `batch_size` items.
+    pub(crate) fn new(batch_size: usize) -> Self {
+        let (columns, plans) = (Vec::new(), CopyPlans::default());
+        Self { batch_size, columns, plans, num_rows: 0, failure: None }
+    }
+
+    /// Adds those of `samples` that were not added yet. An error comes with `finish`.
+    pub(crate) fn add(&mut self, samples: &[Sampled]) {
+        if self.failure.is_none() && self.is_small(samples) {
+            self.failure = self.stack(samples, self.batch_size).err();
+        }
+    }
+
+    /// The batch of all `samples`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Batch::assemble`].
+    pub(crate) fn finish(mut self, samples: &[Sampled]) -> Result<Batch> {
+        if let Some(error) = self.failure {
+            return Err(error);
+        }
+        self.stack(samples, samples.len())?;
+        Ok(Batch::new(samples, self.columns))
+    }
+
+    /// Whether there is room for the whole batch if all items are like the first.
+    fn is_small(&self, samples: &[Sampled]) -> bool {
+        if !self.columns.is_empty() {
+            return true;
+        }
+        let Some(first) = samples.first() else { return false };
+        let item_bytes = first.trajectory.columns().try_fold(0usize, |bytes, column| {
+            bytes.checked_add(ColumnPlan::new(&first.trajectory, &column).ok()?.item_bytes)
+        });
+        item_bytes
+            .and_then(|bytes| bytes.checked_mul(self.batch_size))
+            .is_some_and(|bytes| bytes <= MAX_EARLY_BYTES)
+    }
+
+    /// Adds the rest of `samples`. The first ones make room for `capacity` items.
+    fn stack(&mut self, samples: &[Sampled], capacity: usize) -> Result<()> {
+        let Some(first) = samples.first() else { return Ok(()) };
+        if self.columns.is_empty() {
+            let mut columns = Vec::with_capacity(first.trajectory.num_columns());
+            for column in first.trajectory.columns() {
+                columns.push(ColumnBuffer::new(&first.trajectory, &column, capacity)?);
+            }
+            self.columns = columns;
+        }
+        let Self { columns, plans, num_rows, .. } = self;
+        for sampled in fetched_ahead(&samples[*num_rows..]) {
+            let (row, trajectory) = (*num_rows, &sampled.trajectory);
+            *num_rows += 1;
             if plans.copy(trajectory, |i, at, values| columns[i].put_values(row, at, values)) {
                 continue;
             }
@@ -53,18 +132,11 @@ impl Batch {
             for (i, (buffer, column)) in columns.iter_mut().zip(trajectory.columns()).enumerate() {
                 buffer.put(i, trajectory, &column)?;
             }
-            if row + 1 < samples.len() {
+            if row + 1 < capacity {
                 plans.learn(trajectory);
             }
         }
-        Ok(Self {
-            keys: samples.iter().map(|s| s.key).collect(),
-            probabilities: samples.iter().map(|s| s.probability).collect(),
-            table_sizes: samples.iter().map(|s| s.table_size).collect(),
-            priorities: samples.iter().map(|s| s.priority).collect(),
-            times_sampled: samples.iter().map(|s| s.times_sampled).collect(),
-            columns: columns.into_iter().map(ColumnBuffer::finish).collect(),
-        })
+        Ok(())
     }
 }
 
@@ -177,13 +249,14 @@ impl ColumnPlan {
 }
 
 /// The rows of a column so far. They are appended, so that the memory is not cleared before.
+#[derive(Debug)]
 struct ColumnBuffer {
     plan: ColumnPlan,
-    batch_size: usize,
     data: TensorData,
 }
 
 impl ColumnBuffer {
+    /// An empty column with room for a batch of this size.
     fn new(trajectory: &Trajectory, column: &Column<'_>, batch_size: usize) -> Result<Self> {
         let plan = ColumnPlan::new(trajectory, column)?;
         let data = if plan.dtype == DType::String {
@@ -196,7 +269,7 @@ impl ColumnBuffer {
             })?;
             TensorData::Bytes(Vec::with_capacity(total))
         };
-        Ok(Self { plan, batch_size, data })
+        Ok(Self { plan, data })
     }
 
     /// Appends an item.
@@ -225,12 +298,8 @@ impl ColumnBuffer {
         bytes.extend_from_slice(values);
     }
 
-    fn finish(self) -> Tensor {
-        Tensor {
-            dtype: self.plan.dtype,
-            shape: self.plan.batch_shape(self.batch_size),
-            data: self.data,
-        }
+    fn finish(self, num_rows: usize) -> Tensor {
+        Tensor { dtype: self.plan.dtype, shape: self.plan.batch_shape(num_rows), data: self.data }
     }
 }
 
@@ -283,19 +352,26 @@ mod tests {
     }
 
     proptest! {
-        /// A batch is its items one after another, whichever of them are copied by a plan.
+        /// A batch is its items one after another, in however many parts they arrive, and whichever
+        /// of them are copied by a plan.
         #[test]
         fn a_batch_is_its_items_in_order(
             compressible in prop::collection::vec(any::<bool>(), 3..12),
             picks in prop::collection::vec(any::<prop::sample::Index>(), 1..30),
             num_steps in 1usize..3,
+            // In how many parts they arrive, and how many do not.
+            (parts, missing) in (0usize..5, prop::sample::select(vec![0, 7, 1 << 40])),
         ) {
             let history: Vec<Chunk> =
                 compressible.iter().zip(0..).map(|(&it, key)| chunk(key, it)).collect();
             let windows: Vec<&[Chunk]> = history.windows(num_steps).collect();
             let samples: Vec<Sampled> =
                 picks.iter().zip(0..).map(|(pick, key)| sampled(key, windows[pick.index(windows.len())])).collect();
-            let batch = Batch::assemble(&samples).unwrap();
+            let mut builder = BatchBuilder::new(samples.len() + missing);
+            for part in 1..=parts {
+                builder.add(&samples[..samples.len() * part / parts]);
+            }
+            let batch = builder.finish(&samples).unwrap();
             prop_assert_eq!(&batch.keys, &(0..samples.len() as u64).collect::<Vec<_>>());
             for (i, column) in batch.columns.into_iter().enumerate() {
                 prop_assert_eq!(&column.shape[..], &[samples.len(), num_steps, WIDTHS[i]]);
@@ -313,5 +389,9 @@ mod tests {
         let samples = [sampled(1, &history[..2]), sampled(2, &history[..1])];
         let error = Batch::assemble(&samples).unwrap_err();
         assert!(error.to_string().contains("[2,300]"), "{error}");
+        let mut builder = BatchBuilder::new(3);
+        (1..3).for_each(|len| builder.add(&samples[..len]));
+        builder.add(&[sampled(1, &history[..2]), sampled(2, &history[..1]), sampled(3, &history)]);
+        assert_eq!(builder.finish(&samples).unwrap_err(), error, "the first one counts");
     }
 }

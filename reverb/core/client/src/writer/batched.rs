@@ -147,10 +147,11 @@ impl BatchedWriter {
             }
         }
         let mut row: Vec<(usize, CellValue<'_>)> = Vec::with_capacity(values.len());
-        for (i, lane) in lanes.iter_mut().enumerate() {
+        for i in 0..batch_size {
             row.clear();
             row.extend(values.iter().map(|value| (value.column, value.value.row(i, batch_size))));
-            lane.append(&mut row, partial_step)?;
+            let (before, lane) = lanes.split_at_mut(i);
+            lane[0].append_like(before.first(), &mut row, partial_step)?;
         }
         Ok(())
     }

@@ -29,6 +29,8 @@ const LARGE_CELL_BYTES: usize = 16 * 1024;
 /// The head of a tensor is at most as long: tags and lengths, and a dimension's tags and size.
 const MAX_HEAD_BYTES: usize = 64;
 const MAX_HEAD_BYTES_OF_DIM: usize = 16;
+/// The state of so many columns is kept in a block.
+const FEW_COLUMNS: usize = 4;
 /// Blocks with more bytes are encoded outside of the lock.
 const MAX_LOCKED_BYTES: usize = 4096;
 
@@ -37,10 +39,19 @@ const MAX_LOCKED_BYTES: usize = 4096;
 pub struct BlockColumns {
     columns: SmallVec<[BlockColumn; 4]>,
     delta: bool,
+    /// Where the bytes of each column end in a row.
+    ends: SmallVec<[usize; 4]>,
     /// Bytes of a cell of every column.
     row_bytes: usize,
     /// Whether cells are kept row by row: they are small, or of one column.
     by_row: bool,
+    encoders: Arc<Encoders>,
+}
+
+/// How blocks are encoded that are like those before. Histories of the same columns share it: less
+/// memory is read for a step of many environments.
+#[derive(Debug, Default)]
+struct Encoders {
     templates: Mutex<KnownKinds<BlockTemplate>>,
     /// Of blocks without a template.
     chunk_maker: Mutex<ChunkMaker>,
@@ -80,18 +91,36 @@ impl BlockColumns {
     pub fn new(
         columns: impl IntoIterator<Item = (Arc<CellSpec>, Arc<AtomicBool>)>,
         delta: bool,
-    ) -> Arc<Self> {
+    ) -> Self {
         let columns: SmallVec<[BlockColumn; 4]> = columns
             .into_iter()
             .map(|(spec, referenced)| BlockColumn { spec, referenced })
             .collect();
         let sizes = columns.iter().map(|column| column.spec.num_bytes());
-        let row_bytes = sizes.clone().sum();
+        let mut row_bytes = 0;
+        let add = |size: usize| {
+            row_bytes += size;
+            row_bytes
+        };
+        let ends = sizes.clone().map(add).collect();
         // Strings have no size.
         let by_row = sizes.clone().all(|size| size > 0)
             && (columns.len() == 1 || row_bytes <= MAX_ROW_BYTES);
-        let (templates, chunk_maker) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { columns, delta, row_bytes, by_row, templates, chunk_maker })
+        Self { columns, delta, ends, row_bytes, by_row, encoders: Arc::default() }
+    }
+
+    /// Shares the encoders of `other`, if it has the same specs.
+    #[must_use]
+    pub(super) fn encoded_like(mut self, other: Option<&Self>) -> Self {
+        let own = self.columns.iter().map(|column| Arc::as_ptr(&column.spec));
+        let is_like = |other: &&Self| {
+            let specs = other.columns.iter().map(|column| Arc::as_ptr(&column.spec));
+            own.eq(specs) && other.delta == self.delta
+        };
+        if let Some(other) = other.filter(is_like) {
+            self.encoders = Arc::clone(&other.encoders);
+        }
+        self
     }
 
     /// Whether these cells are of these columns.
@@ -116,9 +145,8 @@ impl BlockColumns {
 
     /// The bytes of a column in a row.
     fn place_in_row(&self, position: usize) -> Range<usize> {
-        let size = |column: &BlockColumn| column.spec.num_bytes();
-        let start = self.columns[..position].iter().map(size).sum();
-        start..start + size(&self.columns[position])
+        let start = position.checked_sub(1).map_or(0, |before| self.ends[before]);
+        start..self.ends[position]
     }
 
     /// Whether the bytes of so many rows are always stored as they are.
@@ -146,19 +174,45 @@ enum State {
     Closed,
 }
 
+impl State {
+    /// Ends the open phase of an open block, if that is due.
+    fn freeze_if(&mut self, is_due: bool) -> Appended {
+        match self {
+            State::Open(buffers) if is_due => {
+                *self = State::Frozen(buffers.take());
+                Appended::AndFroze
+            }
+            _ => Appended::AndOpen,
+        }
+    }
+}
+
+/// What an append has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Appended {
+    /// Nothing: the block takes no more cells.
+    Nothing,
+    /// The cells are in the block, which takes more.
+    AndOpen,
+    /// The cells are in the block, which takes no more.
+    AndFroze,
+}
+
+/// For each column of a closed block: the index of its chunk, and of its tensor in the chunk.
+pub(super) type TensorPositions = SmallVec<[(u16, u16); 4]>;
+
 /// Where the cells of a closed block are.
 #[derive(Debug)]
-struct Closed {
+pub(super) struct Closed {
     chunks: SmallVec<[Chunk; 1]>,
-    /// For each column of the block: the index of its chunk, and of its tensor in the chunk.
-    positions: SmallVec<[(u16, u16); 4]>,
+    positions: TensorPositions,
 }
 
 /// An unfinished chunk, of one column or of several small ones.
 #[derive(Debug)]
 pub struct Block {
     columns: Arc<BlockColumns>,
-    marks: SmallVec<[Marks; 4]>,
+    marks: SmallVec<[Marks; FEW_COLUMNS]>,
     episode_id: u64,
     /// Whether items must wait until the owner freezes the block (fixed chunk lengths).
     gated: bool,
@@ -170,7 +224,10 @@ pub struct Block {
 impl Block {
     /// An open block of the given columns.
     pub fn new(columns: &Arc<BlockColumns>, episode_id: u64, gated: bool) -> Arc<Self> {
-        let marks = columns.columns.iter().map(|_| Marks::default()).collect();
+        let marks = match columns.columns.len() {
+            len @ ..=FEW_COLUMNS => SmallVec::from_buf_and_len(Default::default(), len),
+            len => std::iter::repeat_with(Marks::default).take(len).collect(),
+        };
         let state = Mutex::new(State::Open(Buffers::new(columns)));
         let (columns, closed) = (Arc::clone(columns), OnceLock::new());
         Arc::new(Self { columns, marks, episode_id, gated, state, closed })
@@ -182,19 +239,39 @@ impl Block {
     }
 
     /// Appends cells `(position of the column, value)` of one step; the values must fit the specs.
+    /// If a column has `limit` cells then, the open phase ends.
     ///
-    /// Calls `placed` with each cell's column and index. Returns `false`, and does nothing, if the
-    /// block is not open any more.
+    /// Calls `placed` with each cell's column and index. Does nothing if the block is not open any
+    /// more.
     pub fn append(
         &self,
         step: i32,
         cells: &mut [(usize, &mut CellValue<'_>)],
+        limit: usize,
         mut placed: impl FnMut(usize, u32),
-    ) -> bool {
+    ) -> Appended {
         let mut state = self.state.lock();
-        let State::Open(buffers) = &mut *state else { return false };
-        buffers.append(&self.columns, step, cells, &mut placed);
-        true
+        let State::Open(buffers) = &mut *state else { return Appended::Nothing };
+        let mut longest = 0;
+        buffers.append(&self.columns, step, cells, &mut |position, index| {
+            longest = longest.max(index as usize + 1);
+            placed(position, index);
+        });
+        state.freeze_if(longest >= limit)
+    }
+
+    /// Like `append`, of cells of every column, in order, which a block of rows takes faster. Also
+    /// returns their index. Does nothing if this is not such a block.
+    pub(super) fn append_row<'v>(
+        &self,
+        step: i32,
+        cells: impl Iterator<Item = &'v CellValue<'v>>,
+        limit: usize,
+    ) -> (Appended, u32) {
+        let mut state = self.state.lock();
+        let State::Open(Buffers::Rows(rows)) = &mut *state else { return (Appended::Nothing, 0) };
+        let index = rows.append(&self.columns, step, cells);
+        (state.freeze_if(index as usize + 1 >= limit), index)
     }
 
     /// Number of cells in the column at `position`, 0 if the block is not open.
@@ -208,11 +285,7 @@ impl Block {
     /// Ends the open phase: later cells go to another block. Returns whether the block was open.
     pub fn freeze(&self) -> bool {
         let mut state = self.state.lock();
-        if let State::Open(buffers) = &mut *state {
-            *state = State::Frozen(buffers.take());
-            return true;
-        }
-        false
+        matches!(*state, State::Open(_)) && state.freeze_if(true) == Appended::AndFroze
     }
 
     /// Whether items that refer to this block may be sent now.
@@ -220,14 +293,12 @@ impl Block {
         !self.gated || !matches!(&*self.state.lock(), State::Open(_))
     }
 
-    /// A column's chunk, and the position of its tensor in the chunk. Encodes the block if
-    /// necessary.
-    pub fn chunk_of(&self, position: usize, next_key: &mut dyn FnMut() -> u64) -> (&Chunk, usize) {
-        let closed = match self.closed.get() {
+    /// Where its cells are once it is encoded. Encodes it if necessary.
+    pub(super) fn closed(&self, next_key: &mut dyn FnMut() -> u64) -> &Closed {
+        match self.closed.get() {
             Some(closed) => closed,
             None => self.close(next_key),
-        };
-        closed.chunk_and_tensor(position)
+        }
     }
 
     fn close(&self, next_key: &mut dyn FnMut() -> u64) -> &Closed {
@@ -257,10 +328,12 @@ impl Block {
     /// Records that cells below an index are queued; returns how many of them were not before.
     pub fn mark_queued(&self, position: usize, below: u32) -> u32 {
         let queued_below = &self.marks[position].queued_below;
-        if queued_below.load(Ordering::Relaxed) >= below {
-            return 0;
+        let before = queued_below.load(Ordering::Relaxed);
+        // If two threads do this at once, cells may count twice; adding is much slower.
+        if before < below {
+            queued_below.store(below, Ordering::Relaxed);
         }
-        below.saturating_sub(queued_below.fetch_max(below, Ordering::Relaxed))
+        below.saturating_sub(before)
     }
 
     /// Whether `chunk` came from this block.
@@ -287,8 +360,7 @@ impl Block {
         if let Some(closed) = rows.and_then(|rows| self.encode_by_template(rows, next_key)) {
             return closed;
         }
-        let mut positions: SmallVec<[(u16, u16); 4]> =
-            SmallVec::from_elem((u16::MAX, 0), columns.len());
+        let mut positions: TensorPositions = SmallVec::from_elem((u16::MAX, 0), columns.len());
         let mut chunks: SmallVec<[Chunk; 1]> = SmallVec::new();
         for first in 0..columns.len() {
             let steps = buffers.steps(first);
@@ -310,7 +382,7 @@ impl Block {
                 self.put_column(&mut data, position, buffers);
             }
             let (key, range) = (next_key(), self.range(steps));
-            let mut maker = self.columns.chunk_maker.lock();
+            let mut maker = self.columns.encoders.chunk_maker.lock();
             chunks.push(maker.make_of(key, range, self.columns.delta, data));
         }
         if let (Some(rows), [chunk]) = (rows, &chunks[..]) {
@@ -332,11 +404,14 @@ impl Block {
     /// Encodes full rows whose chunk differs from an earlier one in its values only.
     fn encode_by_template(&self, rows: &Rows, next_key: &mut dyn FnMut() -> u64) -> Option<Closed> {
         let num_rows = rows.steps.len();
-        let mut templates = self.columns.templates.lock();
+        let mut templates = self.columns.encoders.templates.lock();
         let BlockTemplate { template, .. } = templates.find(|it| it.num_rows == num_rows)?;
-        let chunk = template.fill(next_key(), self.range(&rows.steps), |column, out| {
-            rows.copy_column(&self.columns, column, out);
-        });
+        let (key, range) = (next_key(), self.range(&rows.steps));
+        let chunk = if template.is_values_alone() && (num_rows == 1 || self.marks.len() == 1) {
+            template.of_values(key, range, rows.cells())
+        } else {
+            template.fill(key, range, |column, out| rows.copy_column(&self.columns, column, out))
+        };
         let positions = (0..self.marks.len()).map(|tensor| (0, tensor as u16)).collect();
         Some(Closed { chunks: smallvec![chunk], positions })
     }
@@ -345,7 +420,7 @@ impl Block {
     fn learn_template(&self, rows: &Rows, chunk: &Chunk) {
         let num_rows = rows.steps.len();
         if self.columns.are_stored_raw(num_rows) {
-            self.columns.templates.lock().learn(|| {
+            self.columns.encoders.templates.lock().learn(|| {
                 let template = ChunkTemplate::new(chunk, self.marks.len(), num_rows)?;
                 Some(BlockTemplate { num_rows, template })
             });
@@ -391,14 +466,27 @@ impl Block {
         self.marks[position].expired_below.load(Ordering::Acquire)
     }
 
-    /// Marks all cells of a column below this index as expired.
+    /// Marks all cells of a column below this index as expired. Only the owner of the block's
+    /// history does this.
     pub(super) fn expire_below(&self, position: usize, index: u32) {
-        self.marks[position].expired_below.fetch_max(index, Ordering::AcqRel);
+        let expired_below = &self.marks[position].expired_below;
+        if expired_below.load(Ordering::Relaxed) < index {
+            expired_below.store(index, Ordering::Release);
+        }
     }
 }
 
 impl Closed {
-    fn chunk_and_tensor(&self, position: usize) -> (&Chunk, usize) {
+    /// The chunk of all columns, if it is one, and where they are.
+    pub(super) fn only_chunk(&self) -> Option<(&Chunk, &TensorPositions)> {
+        match &self.chunks[..] {
+            [chunk] => Some((chunk, &self.positions)),
+            _ => None,
+        }
+    }
+
+    /// A column's chunk, and the position of its tensor in the chunk.
+    pub(super) fn chunk_and_tensor(&self, position: usize) -> (&Chunk, usize) {
         let (chunk, tensor) = self.positions[position];
         (&self.chunks[usize::from(chunk)], usize::from(tensor))
     }

@@ -134,8 +134,8 @@ impl CellRef {
         self.index < self.block.expired_below(usize::from(self.position))
     }
 
-    /// Marks this cell and all before it in its block as expired.
-    pub fn expire(&self) {
+    /// Marks this cell and all before it in its block as expired, as only its history may.
+    pub(super) fn expire(&self) {
         self.block.expire_below(usize::from(self.position), self.index + 1);
     }
 

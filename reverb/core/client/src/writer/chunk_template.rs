@@ -15,15 +15,32 @@ pub(super) struct ChunkTemplate {
     layout: ChunkLayout,
     stored: Vec<u8>,
     places: SmallVec<[Range<usize>; 8]>,
+    /// Whether the values are all that a chunk stores, one tensor after another.
+    is_values_alone: bool,
 }
 
 impl ChunkTemplate {
     /// The template of chunks like this one, whose tensors have `num_rows` rows each.
     pub(super) fn new(chunk: &Chunk, num_tensors: usize, num_rows: usize) -> Option<Self> {
         let layout = ChunkLayout::for_more(chunk)?;
-        let places: Option<_> =
+        let places: Option<SmallVec<[Range<usize>; 8]>> =
             (0..num_tensors).map(|tensor| layout.rows(tensor, 0, num_rows)).collect();
-        Some(Self { stored: layout.blank(chunk), layout, places: places? })
+        let (places, stored) = (places?, layout.blank(chunk));
+        let mut end = 0;
+        let follow =
+            places.iter().all(|place| std::mem::replace(&mut end, place.end) == place.start);
+        let is_values_alone = follow && end == stored.len();
+        Some(Self { layout, stored, places, is_values_alone })
+    }
+
+    /// Whether the values are all that a chunk stores, one tensor after another.
+    pub(super) fn is_values_alone(&self) -> bool {
+        self.is_values_alone
+    }
+
+    /// A chunk that stores these values alone.
+    pub(super) fn of_values(&self, key: u64, range: SequenceRange, values: &[u8]) -> Chunk {
+        self.layout.chunk(key, range, values)
     }
 
     /// A chunk whose tensors `copy` fills, by their position.

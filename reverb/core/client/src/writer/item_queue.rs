@@ -8,10 +8,11 @@ use parking_lot::{Mutex, MutexGuard};
 use reverb_data::{Error, KeyGenerator, Result, byte_size};
 use reverb_wire::generated::deepmind::reverb::priority_table_checkpoint::WhenFull;
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCallStats, TableInfo};
-use reverb_wire::generated::reverb::{StatusResponse, TableStatus};
+use reverb_wire::generated::reverb::{StatusRequest, StatusResponse, TableStatus};
 
 use super::cell::CellRef;
 use super::item::{ColumnRefs, PendingItem};
+use super::item_kind::{ItemKind, KnownItemKinds};
 use super::send_queue::SendQueue;
 use super::signatures::unknown_table;
 use crate::session::{Session, Signatures};
@@ -118,7 +119,7 @@ impl ItemQueue {
     pub(crate) fn items_of(&self, table: &str) -> ItemMaker<'_> {
         ItemMaker {
             queue: self,
-            table: self.table_name(table),
+            kinds: KnownItemKinds::new(self.table_name(table)),
             usable: self.send_queue.check(),
             keys: self.keys.lock(),
         }
@@ -162,7 +163,8 @@ impl ItemQueue {
             Ok::<_, Error>(describe_limiters(&info.tables, &tables))
         };
         // Servers of dm-reverb do not tell it.
-        let memory = async { self.session.transport()?.status().await };
+        let request = StatusRequest::default();
+        let memory = async { self.session.transport()?.status(request).await };
         let memory =
             async { memory.await.map_or(String::new(), |it| describe_memory(&it, &tables)) };
         let looked_up = tokio::time::timeout(LIMITER_LOOKUP, limiters).await;
@@ -199,7 +201,7 @@ impl ItemQueue {
 /// Makes items of one table, with what they have in common.
 pub(crate) struct ItemMaker<'a> {
     queue: &'a ItemQueue,
-    table: Arc<str>,
+    kinds: KnownItemKinds,
     /// Whether the writer is open.
     usable: Result<()>,
     keys: MutexGuard<'a, KeyGenerator>,
@@ -220,17 +222,17 @@ impl ItemMaker<'_> {
     where
         C: ExactSizeIterator<Item = &'c CellRef> + Clone,
     {
-        let (key, table) = (self.keys.next_key(), Arc::clone(&self.table));
-        let item = PendingItem::new(key, table, priority, columns)?;
-        self.usable.clone()?;
-        if let Some(signatures) = &self.queue.signatures {
-            match signatures.get(&*self.table) {
-                None => return Err(self.queue.unknown_table(&self.table, signatures)),
-                Some(Some(signature)) => item.check_signature(signature)?,
-                Some(None) => {}
+        let Self { queue, kinds, usable, keys } = self;
+        let check = |kind: &ItemKind| {
+            usable.clone()?;
+            let Some(signatures) = &queue.signatures else { return Ok(()) };
+            match signatures.get(&**kind.table()) {
+                None => Err(queue.unknown_table(kind.table(), signatures)),
+                Some(Some(signature)) => kind.check_signature(signature),
+                Some(None) => Ok(()),
             }
-        }
-        Ok(item)
+        };
+        PendingItem::new(keys.next_key(), priority, columns, kinds, check)
     }
 }
 

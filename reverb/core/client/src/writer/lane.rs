@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use reverb_data::{DType, Error, KeyGenerator, Result};
 use smallvec::SmallVec;
 
-use super::block::{Block, BlockColumns};
+use super::block::{Appended, Block, BlockColumns};
 use super::cell::{CellRef, CellSpec, CellValue};
 
 /// Columns with cells up to this size share one block: the overhead of separate chunks would exceed
@@ -48,8 +48,8 @@ struct Column {
 enum NextBlock {
     /// The group's block, at this position.
     Group(usize),
-    /// A block of its own, with its number of cells.
-    Own(Option<(Arc<Block>, usize)>),
+    /// A block of its own.
+    Own(Option<Arc<Block>>),
 }
 
 /// Small columns that share their chunks.
@@ -59,8 +59,6 @@ struct Group {
     /// What its blocks have in common; made for the first block of these members.
     columns: Option<Arc<BlockColumns>>,
     block: Option<Arc<Block>>,
-    /// Steps in the block, of the longest column.
-    len: usize,
     bytes_per_step: usize,
 }
 
@@ -182,6 +180,17 @@ impl Lane {
         cells: &mut [(usize, CellValue<'_>)],
         partial_step: bool,
     ) -> Result<bool> {
+        self.append_like(None, cells, partial_step)
+    }
+
+    /// Like `append`; what `other` knows of the same columns is shared if it fits: their specs, and
+    /// how their blocks are encoded.
+    pub(super) fn append_like(
+        &mut self,
+        other: Option<&Self>,
+        cells: &mut [(usize, CellValue<'_>)],
+        partial_step: bool,
+    ) -> Result<bool> {
         for (i, (column, value)) in cells.iter().enumerate() {
             let known = &self.columns[*column];
             if self.is_set_in_open_step(*column)
@@ -198,10 +207,12 @@ impl Lane {
         }
         for (column, value) in &*cells {
             if self.columns[*column].spec.is_none() {
-                self.set_spec(*column, value.spec());
+                let shared = other.and_then(|other| other.columns[*column].spec.clone());
+                let shared = shared.filter(|spec| value.has(spec));
+                self.set_spec(*column, shared.unwrap_or_else(|| Arc::new(value.spec())));
             }
         }
-        let completed = self.store(cells);
+        let completed = self.store(other, cells);
         if partial_step || self.open.is_some() {
             let set = self.open.get_or_insert_default();
             set.resize(self.columns.len(), false);
@@ -221,12 +232,12 @@ impl Lane {
         self.history_steps += 1;
     }
 
-    fn set_spec(&mut self, column: usize, spec: CellSpec) {
+    fn set_spec(&mut self, column: usize, spec: Arc<CellSpec>) {
         let grouped = self.columns[column].options.max_chunk_length.is_none()
             && spec.dtype != DType::String
             && spec.num_bytes() <= MAX_GROUPED_CELL_BYTES;
         let bytes = spec.num_bytes();
-        self.columns[column].spec = Some(Arc::new(spec));
+        self.columns[column].spec = Some(spec);
         if grouped {
             self.group.end_block();
             self.group.columns = None;
@@ -236,7 +247,7 @@ impl Lane {
         }
     }
 
-    fn store(&mut self, cells: &mut [(usize, CellValue<'_>)]) -> bool {
+    fn store(&mut self, other: Option<&Self>, cells: &mut [(usize, CellValue<'_>)]) -> bool {
         let step = self.episode_steps as i32;
         let at = self.history_steps;
         let mut completed = false;
@@ -244,17 +255,25 @@ impl Lane {
         for (column, value) in &mut *cells {
             match self.columns[*column].next_block {
                 NextBlock::Group(_) => grouped = true,
-                NextBlock::Own(_) => completed |= self.store_own(*column, step, at, value),
+                NextBlock::Own(_) => completed |= self.store_own(other, *column, step, at, value),
             }
         }
         if grouped {
-            self.store_group(cells, step, at);
+            self.store_group(other, cells, step, at);
         }
         completed
     }
 
-    fn store_own(&mut self, column: usize, step: i32, at: u64, value: &mut CellValue<'_>) -> bool {
+    fn store_own(
+        &mut self,
+        other: Option<&Self>,
+        column: usize,
+        step: i32,
+        at: u64,
+        value: &mut CellValue<'_>,
+    ) -> bool {
         let episode_id = self.episode_id;
+        let like = other.and_then(|other| other.columns[column].own.as_deref());
         let column = &mut self.columns[column];
         let spec = column.spec.as_ref().expect("set before the first cell is stored");
         let gated = column.options.max_chunk_length.is_some();
@@ -266,24 +285,24 @@ impl Lane {
             unreachable!("the caller looked")
         };
         loop {
-            let (block, len) = current.get_or_insert_with(|| {
+            let block = current.get_or_insert_with(|| {
                 let columns = column.own.get_or_insert_with(|| {
                     let member = (Arc::clone(spec), Arc::clone(&column.referenced));
-                    BlockColumns::new([member], false)
+                    Arc::new(BlockColumns::new([member], false).encoded_like(like))
                 });
-                (Block::new(columns, episode_id, gated), 0)
+                Block::new(columns, episode_id, gated)
             });
             let mut index = 0;
+            let cells = &mut [(0, &mut *value)];
+            let appended = block.append(step, cells, limit, |_, i| index = i);
             // The send task may have frozen the block meanwhile; then a new one is started.
-            if !block.append(step, &mut [(0, &mut *value)], |_, i| index = i) {
+            if appended == Appended::Nothing {
                 *current = None;
                 continue;
             }
-            *len += 1;
             let cell = CellRef { block: Arc::clone(block), position: 0, index };
-            let full = *len >= limit;
+            let full = appended == Appended::AndFroze;
             if full {
-                block.freeze();
                 *current = None;
             }
             column.remember(at, cell);
@@ -291,44 +310,58 @@ impl Lane {
         }
     }
 
-    fn store_group(&mut self, cells: &mut [(usize, CellValue<'_>)], step: i32, at: u64) {
+    fn store_group(
+        &mut self,
+        other: Option<&Self>,
+        cells: &mut [(usize, CellValue<'_>)],
+        step: i32,
+        at: u64,
+    ) {
         let Self { columns, group, .. } = self;
         let limit = auto_length(self.defaults.num_keep_alive_refs, group.bytes_per_step);
-        let mut members: SmallVec<[(usize, &mut CellValue<'_>); 8]> = cells
-            .iter_mut()
-            .filter_map(|(column, value)| match columns[*column].next_block {
-                NextBlock::Group(position) => Some((position, value)),
-                NextBlock::Own(_) => None,
-            })
-            .collect();
+        let is_row = cells.iter().map(|(column, _)| column).eq(&group.members);
         loop {
-            let Group { members: all, columns: shared, block, .. } = &mut *group;
-            let block = Arc::clone(block.get_or_insert_with(|| {
+            let Group { members, columns: shared, block, .. } = &mut *group;
+            let block = &*block.get_or_insert_with(|| {
                 let shared = shared.get_or_insert_with(|| {
                     let member = |&member: &usize| {
                         let column = &columns[member];
                         let spec = column.spec.as_ref().expect("members have a spec");
                         (Arc::clone(spec), Arc::clone(&column.referenced))
                     };
-                    BlockColumns::new(all.iter().map(member), false)
+                    let like = other.and_then(|other| other.group.columns.as_deref());
+                    let new = BlockColumns::new(members.iter().map(member), false);
+                    Arc::new(new.encoded_like(like))
                 });
                 Block::new(shared, self.episode_id, false)
-            }));
-            let mut longest = 0;
-            let appended = block.append(step, &mut members, |position, index| {
-                longest = longest.max(index as usize + 1);
-                let cell = CellRef { block: Arc::clone(&block), position: position as u16, index };
-                columns[group.members[position]].remember(at, cell);
             });
-            if !appended {
-                group.end_block();
-                continue;
+            let place = |columns: &mut [Column], position: usize, index| {
+                let cell = CellRef { block: Arc::clone(block), position: position as u16, index };
+                columns[members[position]].remember(at, cell);
+            };
+            let mut appended = Appended::Nothing;
+            if is_row {
+                let values = cells.iter().map(|(_, value)| value);
+                let index;
+                (appended, index) = block.append_row(step, values, limit);
+                if appended != Appended::Nothing {
+                    (0..members.len()).for_each(|position| place(columns, position, index));
+                }
             }
-            group.len = group.len.max(longest);
-            if group.len >= limit {
-                group.end_block();
+            if appended == Appended::Nothing {
+                let mut cells = members_of(cells, columns);
+                let place = |position, index| place(columns, position, index);
+                appended = block.append(step, &mut cells, limit, place);
             }
-            return;
+            match appended {
+                Appended::AndOpen => return,
+                Appended::AndFroze => {
+                    group.block = None;
+                    return;
+                }
+                // The send task may have frozen the block meanwhile; then a new one is started.
+                Appended::Nothing => group.block = None,
+            }
         }
     }
 
@@ -339,7 +372,7 @@ impl Lane {
     /// `FailedPrecondition` if cells of the column are in an unfinished chunk.
     pub fn configure(&mut self, column: usize, options: ColumnOptions) -> Result<()> {
         let waiting = match &self.columns[column].next_block {
-            NextBlock::Own(current) => current.as_ref().map_or(0, |(block, _)| block.open_len(0)),
+            NextBlock::Own(current) => current.as_ref().map_or(0, |block| block.open_len(0)),
             NextBlock::Group(position) => {
                 self.group.block.as_ref().map_or(0, |block| block.open_len(*position))
             }
@@ -377,7 +410,7 @@ impl Lane {
         self.group.end_block();
         for column in &mut self.columns {
             if let NextBlock::Own(current) = &mut column.next_block
-                && let Some((block, _)) = current.take()
+                && let Some(block) = current.take()
             {
                 block.freeze();
             }
@@ -406,8 +439,20 @@ impl Group {
         if let Some(block) = self.block.take() {
             block.freeze();
         }
-        self.len = 0;
     }
+}
+
+/// The cells of the group's columns, by their position in its blocks.
+fn members_of<'a, 'b>(
+    cells: &'a mut [(usize, CellValue<'b>)],
+    columns: &[Column],
+) -> SmallVec<[(usize, &'a mut CellValue<'b>); 8]> {
+    let member = |(column, value): &'a mut (usize, CellValue<'b>)| match columns[*column].next_block
+    {
+        NextBlock::Group(position) => Some((position, value)),
+        NextBlock::Own(_) => None,
+    };
+    cells.iter_mut().filter_map(member).collect()
 }
 
 impl Column {
@@ -520,9 +565,9 @@ mod tests {
         let cells: Vec<CellRef> = (0..3).map(|c| lane.cell(c, 2).unwrap().clone()).collect();
         cells[0].mark_referenced();
         cells[2].mark_referenced();
-        let (a, at_a) = cells[0].block.chunk_of(0, &mut next);
-        let (b, at_b) = cells[1].block.chunk_of(1, &mut next);
-        let (c, at_c) = cells[2].block.chunk_of(2, &mut next);
+        let (a, at_a) = cells[0].block.closed(&mut next).chunk_and_tensor(0);
+        let (b, at_b) = cells[1].block.closed(&mut next).chunk_and_tensor(1);
+        let (c, at_c) = cells[2].block.closed(&mut next).chunk_and_tensor(2);
         assert!(a.is_same(c) && !a.is_same(b), "a column that no item refers to is not sent");
         assert_eq!((at_a, at_b, at_c), (0, 0, 1));
         assert_eq!(value(&cells[1]), 2);

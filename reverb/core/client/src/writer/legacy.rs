@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use reverb_data::{DType, Error, KeyGenerator, Result};
 
-use super::block::{Block, BlockColumn, BlockColumns};
+use super::block::{Appended, Block, BlockColumn, BlockColumns};
 use super::cell::{CellRef, CellSpec, CellValue};
 use super::item::ColumnRefs;
 use super::item_queue::ItemQueue;
@@ -44,7 +44,7 @@ struct State {
     steps: i32,
     /// The last steps, oldest first, each with one cell per column.
     history: VecDeque<Vec<CellRef>>,
-    block: Option<(Arc<Block>, usize)>,
+    block: Option<Arc<Block>>,
     /// The columns of the last block.
     columns: Option<Arc<BlockColumns>>,
     closed: bool,
@@ -118,7 +118,7 @@ impl LegacyWriter {
         let options = self.options;
         let mut state = self.state.lock();
         state.check_open()?;
-        if let Some((block, _)) = &state.block {
+        if let Some(block) = &state.block {
             if block.columns().len() != cells.len() {
                 return Err(Error::invalid_argument(format!(
                     "Every step of a chunk must have the same number of tensors: the chunk has {}, the new step {}.",
@@ -132,33 +132,32 @@ impl LegacyWriter {
         }
         let (step, episode_id) = (state.steps, state.episode_id);
         let mut refs = Vec::with_capacity(cells.len());
-        let (block, len) = loop {
+        let full = loop {
             let State { block, columns, .. } = &mut *state;
-            let (block, len) = block.get_or_insert_with(|| {
+            let block = block.get_or_insert_with(|| {
                 if !columns.as_ref().is_some_and(|it| it.are_of(cells)) {
                     let specs = cells.iter().map(|cell| (Arc::new(cell.spec()), Arc::default()));
-                    *columns = Some(BlockColumns::new(specs, options.delta_encoded));
+                    let new = BlockColumns::new(specs, options.delta_encoded);
+                    *columns = Some(Arc::new(new));
                 }
                 let columns = columns.as_ref().expect("set above");
                 let block = Block::new(columns, episode_id, true);
                 block.columns().iter().for_each(BlockColumn::mark_referenced);
-                (block, 0)
+                block
             });
             let mut cells: Vec<(usize, &mut CellValue<'_>)> =
                 cells.iter_mut().enumerate().collect();
-            let appended = block.append(step, &mut cells, |position, index| {
+            let limit = options.chunk_length;
+            let appended = block.append(step, &mut cells, limit, |position, index| {
                 refs.push(CellRef { block: Arc::clone(block), position: position as u16, index });
             });
-            if appended {
-                break (Arc::clone(block), len);
+            if appended != Appended::Nothing {
+                break appended == Appended::AndFroze;
             }
             // At `max_pending_bytes`, unfinished chunks are sent as they are.
             state.block = None;
         };
-        *len += 1;
-        let full = *len == options.chunk_length;
         if full {
-            block.freeze();
             state.block = None;
         }
         state.history.push_back(refs);
@@ -247,7 +246,7 @@ impl LegacyWriter {
     }
 
     fn end_chunk(&self) {
-        if let Some((block, _)) = self.state.lock().block.take() {
+        if let Some(block) = self.state.lock().block.take() {
             block.freeze();
         }
         self.queue.send_queue().blocks_completed();

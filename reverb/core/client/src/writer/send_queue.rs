@@ -4,6 +4,7 @@
 //!
 //! The background task that sends the items is in `send_task`.
 
+mod in_flight;
 mod send_task;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -11,12 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hashbrown::HashMap;
 use parking_lot::Mutex;
 use reverb_data::{Error, NewItem, Result, byte_size};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, watch};
 
+use self::in_flight::{InFlight, Sent};
 use super::item::PendingItem;
 use crate::session::Session;
 
@@ -59,14 +60,14 @@ pub(crate) struct SendQueue {
 struct State {
     /// Items to send, each with the bytes that it added.
     queue: VecDeque<(PendingItem, usize)>,
-    /// Encoded items that are not confirmed, by key.
-    in_flight: HashMap<u64, Sent>,
-    /// Tables of the items that the task is encoding. These items are in no list, but they count
-    /// as pending.
+    /// Encoded items that are not confirmed.
+    in_flight: InFlight,
+    /// Number of items that the task is encoding. They are in no list, but they count as pending.
+    num_encoding: usize,
+    /// Their tables.
     encoding: Vec<Arc<str>>,
     /// Items to send again after a reconnect, before the queue.
     resend: VecDeque<(NewItem, usize)>,
-    sent: u64,
     /// Bytes of all unconfirmed items.
     waiting_bytes: usize,
     /// With more unconfirmed bytes, the caller waits: `MAX_WAITING_BYTES`, or twice of what there
@@ -89,15 +90,6 @@ struct Lost {
     since: Instant,
     /// The error of the last attempt to reconnect.
     error: Error,
-}
-
-/// An item in flight.
-#[derive(Debug)]
-struct Sent {
-    /// Its position in the order of sending.
-    order: u64,
-    item: NewItem,
-    bytes: usize,
 }
 
 /// What the task is doing, so that it is woken only when necessary.
@@ -347,7 +339,7 @@ impl SendQueue {
     /// The tables of the items that are not confirmed yet.
     pub(crate) fn waiting_tables(&self) -> Vec<String> {
         let state = self.state.lock();
-        let in_flight = state.in_flight.values().map(|sent| &sent.item.table);
+        let in_flight = state.in_flight.iter().map(|sent| &sent.item.table);
         let resend = state.resend.iter().map(|(item, _)| &item.table);
         let queued = state.queue.iter().map(|(item, _)| item.table());
         let tables: BTreeSet<&Arc<str>> =
@@ -386,7 +378,7 @@ impl SendQueue {
         let mut confirmed = Vec::with_capacity(keys.len());
         {
             let mut state = self.state.lock();
-            confirmed.extend(keys.iter().filter_map(|key| state.in_flight.remove(key)));
+            confirmed.extend(keys.iter().filter_map(|&key| state.in_flight.confirm(key)));
             state.waiting_bytes -= confirmed.iter().map(|sent| sent.bytes).sum::<usize>();
             state.waits_above = MAX_WAITING_BYTES;
         }
@@ -401,9 +393,7 @@ impl SendQueue {
         let mut state = self.state.lock();
         let since = state.lost.as_ref().map_or_else(Instant::now, |lost| lost.since);
         state.lost = Some(Lost { since, error: error.clone() });
-        let mut items: Vec<Sent> = state.in_flight.drain().map(|(_, sent)| sent).collect();
-        items.sort_unstable_by_key(|sent| sent.order);
-        for Sent { item, bytes, .. } in items.into_iter().rev() {
+        for Sent { item, bytes } in state.in_flight.take_all().rev() {
             state.resend.push_front((item, bytes));
         }
         drop(state);
@@ -450,9 +440,18 @@ impl SendQueue {
 }
 
 impl State {
-    fn register(&mut self, item: NewItem, bytes: usize) {
-        self.sent += 1;
-        self.in_flight.insert(item.key, Sent { order: self.sent, item, bytes });
+    /// Counts an item as being encoded.
+    fn begin_encoding(&mut self, table: &Arc<str>) {
+        self.num_encoding += 1;
+        if self.encoding.last().is_none_or(|last| !Arc::ptr_eq(last, table)) {
+            self.encoding.push(Arc::clone(table));
+        }
+    }
+
+    /// No item is being encoded any more.
+    fn end_encoding(&mut self) {
+        self.num_encoding = 0;
+        self.encoding.clear();
     }
 
     fn check(&self) -> Result<()> {
@@ -492,7 +491,7 @@ impl State {
 
     /// Number of items that are sent, or about to be, and not confirmed.
     fn num_sent(&self) -> usize {
-        self.in_flight.len() + self.resend.len() + self.encoding.len()
+        self.in_flight.len() + self.resend.len() + self.num_encoding
     }
 
     fn num_pending(&self) -> usize {

@@ -135,7 +135,10 @@ macro_rules! unexpected_calls {
             unexpected()
         }
 
-        fn status(&self) -> BoxFuture<'_, Result<reverb_wire::generated::reverb::StatusResponse>> {
+        fn status(
+            &self,
+            _: reverb_wire::generated::reverb::StatusRequest,
+        ) -> BoxFuture<'_, Result<reverb_wire::generated::reverb::StatusResponse>> {
             unexpected()
         }
 

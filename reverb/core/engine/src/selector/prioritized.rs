@@ -63,6 +63,11 @@ impl Prioritized {
     pub(super) fn new(exponent: f64) -> Self {
         Self { exponent, weights: SumTree::new(), members: Uniform::default() }
     }
+
+    /// Sum of all weights.
+    pub(super) fn mass(&self) -> f64 {
+        self.weights.total()
+    }
 }
 
 impl Select for Prioritized {

@@ -26,11 +26,42 @@ pub(super) struct Clock {
     activity: Activity,
     since: Instant,
     spent: [Duration; 6],
+    pub(super) inserts: Blocked,
+    pub(super) samples: Blocked,
+}
+
+/// Adds up the time in which somebody waits.
+#[derive(Debug, Default)]
+pub(super) struct Blocked {
+    since: Option<Instant>,
+    spent: Duration,
+}
+
+impl Blocked {
+    /// Whether somebody waits from now on.
+    pub(super) fn change(&mut self, is_waiting: bool, now: Instant) {
+        match (self.since, is_waiting) {
+            (None, true) => self.since = Some(now),
+            (Some(since), false) => {
+                self.spent += now.saturating_duration_since(since);
+                self.since = None;
+            }
+            (None, false) | (Some(_), true) => {}
+        }
+    }
+
+    /// The time until `now`.
+    pub(super) fn read(&self, now: Instant) -> Duration {
+        let current = self.since.map(|since| now.saturating_duration_since(since));
+        self.spent + current.unwrap_or_default()
+    }
 }
 
 impl Clock {
     pub(super) fn new(now: Instant) -> Self {
-        Self { activity: Activity::Sleeping, since: now, spent: [Duration::ZERO; 6] }
+        let (inserts, samples) = Default::default();
+        let spent = [Duration::ZERO; 6];
+        Self { activity: Activity::Sleeping, since: now, spent, inserts, samples }
     }
 
     /// Ends the current activity at `now`, and begins `activity`.
@@ -63,6 +94,17 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocked_time_is_that_in_which_somebody_waits() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut blocked = Blocked::default();
+        for (is_waiting, ms) in [(false, 1), (true, 3), (true, 4), (false, 8), (true, 20)] {
+            blocked.change(is_waiting, at(ms));
+        }
+        assert_eq!(blocked.read(at(22)), Duration::from_millis(5 + 2));
+    }
 
     #[test]
     fn time_is_added_to_the_current_activity() {

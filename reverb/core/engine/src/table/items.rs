@@ -8,6 +8,7 @@ use rand::Rng;
 use reverb_data::{
     Chunk, OneChunkColumns, StoredItem, StoredTrajectory, Trajectory, TrajectoryContent,
 };
+use smallvec::SmallVec;
 
 use crate::selector::Handle;
 
@@ -166,6 +167,27 @@ impl Items {
         self.index.find(self.hasher.hash(key), is_it).copied()
     }
 
+    /// Calls `call` with the position and the handle of each key that is there, in order.
+    ///
+    /// First guesses all handles by the hashes alone. Nothing waits for an item then, so that the
+    /// processor fetches all items from memory in parallel.
+    pub(super) fn find_many(
+        &self,
+        keys: impl Iterator<Item = u64> + Clone,
+        mut call: impl FnMut(usize, Handle),
+    ) {
+        let guess = |key| self.index.find(self.hasher.hash(key), |_| true).copied();
+        let guesses: SmallVec<[Option<Handle>; 32]> = keys.clone().map(guess).collect();
+        for (at, (key, guess)) in keys.zip(guesses).enumerate() {
+            let is_right = |&handle: &Handle| self.get(handle).key() == key;
+            // Without a guess there is no item of this hash.
+            let found = guess.filter(is_right).or_else(|| guess.and_then(|_| self.find(key)));
+            if let Some(handle) = found {
+                call(at, handle);
+            }
+        }
+    }
+
     pub(super) fn get(&self, handle: Handle) -> &Item {
         self.slots[handle as usize].item()
     }
@@ -266,7 +288,10 @@ impl KeyHasher {
 
 #[cfg(test)]
 mod tests {
+    use reverb_data::NewItem;
+
     use super::*;
+    use crate::table::testing;
 
     impl Items {
         /// All keys, sorted.
@@ -281,6 +306,27 @@ mod tests {
     #[test]
     fn a_slot_takes_forty_bytes() {
         assert_eq!(std::mem::size_of::<Slot>(), 40);
+    }
+
+    #[test]
+    fn many_keys_are_found_as_one_by_one() {
+        let mut items = Items::new(1 << 20);
+        for key in 0..50_000u64 {
+            let NewItem { key, priority, times_sampled, trajectory, .. } = testing::item(key * 3);
+            let inserted_at_ns = 0;
+            let item = StoredItem { key, priority, times_sampled, inserted_at_ns, trajectory };
+            items.insert(item.into());
+        }
+        let keys: Vec<u64> = (0..150_000).rev().chain(0..10).collect();
+        let one_by_one: Vec<_> = keys
+            .iter()
+            .enumerate()
+            .filter_map(|(at, &key)| items.find(key).map(|handle| (at, handle)))
+            .collect();
+        assert_eq!(one_by_one.len(), 50_000 + 4);
+        let mut together = Vec::new();
+        items.find_many(keys.iter().copied(), |at, handle| together.push((at, handle)));
+        assert_eq!(together, one_by_one);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use reverb_data::{
 };
 
 use super::state::{Batch, TableState};
+use super::statistics::Removal;
 use super::testing::config;
 
 /// Chunk `n` is of episode `n % NUM_EPISODES`. Items share chunks.
@@ -212,7 +213,8 @@ impl Pair {
                 self.model.delete(*key);
             }
             Operation::Reset => {
-                drop(self.state.reset(&self.config));
+                let contents = self.state.reset(&self.config).unwrap();
+                self.state.statistics_mut().removed.merge(&contents.as_removed());
                 self.model = Model::default();
             }
         }
@@ -312,6 +314,11 @@ impl Pair {
             (limiter.inserts(), limiter.samples(), limiter.deletes()),
             (model.inserts, model.samples, model.deletes)
         );
+        // They go on over resets, and what was inserted is there or has left.
+        let statistics = state.statistics();
+        let left: u64 = Removal::ALL.map(|reason| statistics.removed.of(reason)).iter().sum();
+        assert_eq!(statistics.inserts, left + model.items.len() as u64);
+        assert_eq!(left, statistics.removed.unsampled() + statistics.removed.sampled().count());
     }
 }
 

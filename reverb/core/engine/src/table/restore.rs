@@ -4,6 +4,7 @@
 use reverb_data::{Counters, Error, Result, StoredItem, TableConfig};
 
 use super::state::TableState;
+use super::statistics::Statistics;
 use super::{Table, check_priority};
 
 /// Number of deleted items that are freed together.
@@ -100,6 +101,8 @@ impl Table {
     pub fn install(&self, mut restored: Restored) {
         debug_assert_eq!(self.config(), &restored.config);
         drop(restored.state.take_garbage());
+        // What a checkpoint brings was not inserted, and what was left out was never here.
+        *restored.state.statistics_mut() = Statistics::default();
         let before = std::mem::replace(&mut self.shared.lock().state, restored.state);
         drop(before);
     }

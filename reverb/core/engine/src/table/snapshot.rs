@@ -15,6 +15,7 @@ use reverb_data::{Error, Result, StoredItem, TableInfo};
 use super::Table;
 use super::items::Item;
 use super::state::{Contents, TableState};
+use super::statistics::Removed;
 use crate::selector::Handle;
 
 /// Number of slots that are copied under one lock: each may cost a cache miss.
@@ -62,11 +63,17 @@ impl BeforeImages {
         }
     }
 
-    /// Keeps the contents that a reset discards, if they are still needed. Else returns them.
-    pub(super) fn record_reset(&mut self, contents: Contents) -> Option<Contents> {
+    /// Keeps the contents that a reset discards, if they are still needed, and counts their items
+    /// as removed. Else returns them.
+    pub(super) fn record_reset(
+        &mut self,
+        contents: Contents,
+        removed: &mut Removed,
+    ) -> Option<Contents> {
         if self.reset.is_some() || self.copied >= self.num_slots {
             return Some(contents);
         }
+        removed.merge(&contents.as_removed());
         self.reset = Some(contents);
         None
     }

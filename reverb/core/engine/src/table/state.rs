@@ -23,6 +23,7 @@ use smallvec::SmallVec;
 use super::episodes::Episodes;
 use super::items::{self, Item, Items};
 use super::snapshot::BeforeImages;
+use super::statistics::{Removal, Removed, Statistics};
 use crate::rate_limiter::RateLimiter;
 use crate::selector::{Handle, Pick, Selector};
 
@@ -54,6 +55,7 @@ pub(super) struct TableState {
     newest_ns: i64,
     /// The before-images of a snapshot, while one is being copied.
     before_images: Option<Box<BeforeImages>>,
+    statistics: Statistics,
 }
 
 /// The part of the state that a reset discards.
@@ -82,6 +84,15 @@ impl Contents {
             num_unique_samples: 0,
             account: TableAccount::open(server),
         }
+    }
+
+    /// All items as removed by a reset. Looks at every item.
+    pub(super) fn as_removed(&self) -> Removed {
+        let mut removed = Removed::default();
+        for (_, item) in self.items.in_slots(0..self.items.num_slots()) {
+            removed.count(Removal::Reset, item.times_sampled());
+        }
+        removed
     }
 }
 
@@ -147,6 +158,11 @@ impl Batch {
         self.items.len()
     }
 
+    /// The items that were added after the first ones.
+    pub(super) fn since(&self, first: usize) -> &[Sampled] {
+        self.items.get(first..).unwrap_or_default()
+    }
+
     /// The sampled items, or the refusal if there are none.
     pub(super) fn into_answer(self) -> Result<Vec<Sampled>> {
         match self.refusal {
@@ -179,6 +195,7 @@ impl TableState {
             picks: Vec::new(),
             newest_ns: i64::MIN,
             before_images: None,
+            statistics: Statistics::default(),
         }
     }
 
@@ -190,6 +207,7 @@ impl TableState {
         debug_assert!(self.limiter.can_insert(1));
         if let Some(handle) = self.contents.items.find(item.key) {
             self.update_at(handle, item.priority);
+            self.statistics.priority_updates += 1;
             self.garbage.push(item.trajectory);
             return;
         }
@@ -201,6 +219,8 @@ impl TableState {
             times_sampled: item.times_sampled,
         });
         self.limiter.count_insert();
+        self.statistics.inserts += 1;
+        self.statistics.last_insert_ns = now_ns;
     }
 
     /// Adds an item whose key does not exist yet, and evicts one if the table is over `max_size`.
@@ -216,26 +236,32 @@ impl TableState {
         contents.sampler.insert(handle, priority);
         contents.remover.insert(handle, priority);
         // The new item may be selected too: a Lifo remover evicts it at once.
-        while self.is_too_large() && self.evict() {}
+        while let Some(reason) = self.is_too_large()
+            && self.evict(reason)
+        {}
     }
 
     /// Deletes the item that the remover selects; `false` if there is none.
-    pub(super) fn evict(&mut self) -> bool {
+    pub(super) fn evict(&mut self, reason: Removal) -> bool {
         self.picks.clear();
         self.contents.remover.pick_many(&mut self.rng, 1, &mut self.picks);
         let Some(&pick) = self.picks.first() else { return false };
-        self.delete_at(pick.handle);
+        self.delete_at(pick.handle, reason);
         true
     }
 
-    fn is_too_large(&self) -> bool {
+    /// Why an item has to leave, if one has to.
+    fn is_too_large(&self) -> Option<Removal> {
         let has_too_many_bytes = || match self.memory {
             MemoryConfig { max_bytes: Some(max_bytes), when_full: WhenFull::Remove } => {
                 self.contents.account.bytes() > max_bytes
             }
             _ => false,
         };
-        self.contents.items.len() > self.max_size || has_too_many_bytes()
+        if self.contents.items.len() > self.max_size {
+            return Some(Removal::Full);
+        }
+        has_too_many_bytes().then_some(Removal::Bytes)
     }
 
     /// Whether an item may be inserted now as far as the bytes are concerned.
@@ -290,7 +316,7 @@ impl TableState {
     /// Deletes the item with this key, if there is one.
     pub(super) fn delete(&mut self, key: u64) {
         if let Some(handle) = self.contents.items.find(key) {
-            self.delete_at(handle);
+            self.delete_at(handle, Removal::Deleted);
         }
     }
 
@@ -302,9 +328,8 @@ impl TableState {
         for block in updates.chunks(BLOCK) {
             // Finding all items first lets the processor fetch them from memory in parallel.
             found.clear();
-            found.extend(block.iter().filter_map(|&(key, priority)| {
-                contents.items.find(key).map(|handle| (handle, priority))
-            }));
+            let keys = block.iter().map(|&(key, _)| key);
+            contents.items.find_many(keys, |at, handle| found.push((handle, block[at].1)));
             for &(handle, priority) in &found {
                 let item = contents.items.get_mut(handle);
                 record(&mut self.before_images, handle, item);
@@ -312,19 +337,35 @@ impl TableState {
             }
             contents.sampler.update_many(&found);
             contents.remover.update_many(&found);
+            self.statistics.priority_updates += found.len() as u64;
         }
     }
 
-    /// Removes all items and sets all counters to zero. Returns the contents for the caller to
-    /// free.
+    /// Removes all items and sets all counters to zero; the statistics go on. Returns the contents
+    /// for the caller to count and to free, unless a snapshot still needs them.
     pub(super) fn reset(&mut self, config: &TableConfig) -> Option<Contents> {
         self.limiter.reset();
         let empty = Contents::new(config, self.contents.account.server());
         let contents = std::mem::replace(&mut self.contents, empty);
         match &mut self.before_images {
-            Some(before) => before.record_reset(contents),
+            Some(before) => before.record_reset(contents, &mut self.statistics.removed),
             None => Some(contents),
         }
+    }
+
+    /// What happened so far.
+    pub(super) fn statistics(&self) -> &Statistics {
+        &self.statistics
+    }
+
+    /// The statistics, to count what does not happen here.
+    pub(super) fn statistics_mut(&mut self) -> &mut Statistics {
+        &mut self.statistics
+    }
+
+    /// Sum of the weights of all items, if the sampler has weights.
+    pub(super) fn mass(&self) -> Option<f64> {
+        self.contents.sampler.mass()
     }
 
     /// The trajectories to free, of all items deleted since the last call.
@@ -425,7 +466,7 @@ impl TableState {
         let is_used_up = self.max_times_sampled > 0 && times_sampled >= self.max_times_sampled;
         self.limiter.count_sample();
         if is_used_up {
-            self.delete_at(pick.handle);
+            self.delete_at(pick.handle, Removal::SampledOut);
         }
     }
 
@@ -438,9 +479,10 @@ impl TableState {
         contents.remover.update(handle, priority);
     }
 
-    fn delete_at(&mut self, handle: Handle) {
+    fn delete_at(&mut self, handle: Handle, reason: Removal) {
         let contents = &mut self.contents;
         let item = contents.items.remove(handle);
+        self.statistics.removed.count(reason, item.times_sampled());
         record(&mut self.before_images, handle, &item);
         contents.sampler.remove(handle);
         contents.remover.remove(handle);

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use reverb_data::{Error, NewItem, Result, Sampled, ServerAccount, Stacking, Trajectory};
 use smallvec::SmallVec;
@@ -21,9 +22,26 @@ pub(super) type RequestId = u64;
 /// A callback and the keys to confirm.
 type Confirmation = (Arc<dyn Confirm>, Vec<u64>);
 
+/// The time of an operation, on both clocks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Now {
+    pub(super) instant: Instant,
+    /// Nanoseconds since 1970.
+    pub(super) wall_ns: i64,
+}
+
+impl Now {
+    /// Microseconds since then.
+    fn micros_since(self, then: Instant) -> u64 {
+        let waited = self.instant.saturating_duration_since(then);
+        u64::try_from(waited.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
 /// An insert call whose items are not all applied yet.
 struct InsertRequest {
     items: std::vec::IntoIter<NewItem>,
+    arrived: Instant,
     /// Whether `queued_bytes` includes its items. An item that never waits is not counted.
     is_counted: bool,
     /// Keys applied since the last confirmation.
@@ -35,6 +53,7 @@ struct InsertRequest {
 /// any items.
 struct SampleRequest {
     id: RequestId,
+    arrived: Instant,
     batch: Batch,
     /// Absent until the caller has to wait.
     answer: Option<oneshot::Sender<Answer>>,
@@ -45,6 +64,8 @@ struct SampleRequest {
 pub(super) struct WaitQueues {
     inserts: VecDeque<InsertRequest>,
     queued_inserts: usize,
+    /// Items that did not wait, and are not in the statistics yet.
+    num_at_once: u64,
     /// Bytes of the items that have to wait. A chunk counts for each item.
     queued_bytes: u64,
     samples: VecDeque<SampleRequest>,
@@ -115,6 +136,20 @@ impl WaitQueues {
         self.samples.len()
     }
 
+    pub(super) fn are_empty(&self) -> bool {
+        self.inserts.is_empty() && self.samples.is_empty()
+    }
+
+    /// How long the first insert has waited.
+    pub(super) fn oldest_insert(&self, now: Instant) -> Option<Duration> {
+        self.inserts.front().map(|request| now.saturating_duration_since(request.arrived))
+    }
+
+    /// How long the first sample request has waited.
+    pub(super) fn oldest_sample(&self, now: Instant) -> Option<Duration> {
+        self.samples.front().map(|request| now.saturating_duration_since(request.arrived))
+    }
+
     /// What the table waits for when no request can be served.
     pub(super) fn waits_for(&self) -> Activity {
         if !self.samples.is_empty() {
@@ -126,11 +161,17 @@ impl WaitQueues {
         }
     }
 
-    pub(super) fn queue_inserts(&mut self, items: Vec<NewItem>, confirm: Arc<dyn Confirm>) {
+    pub(super) fn queue_inserts(
+        &mut self,
+        items: Vec<NewItem>,
+        confirm: Arc<dyn Confirm>,
+        arrived: Instant,
+    ) {
         self.queued_inserts += items.len();
         let applied = Vec::with_capacity(items.len());
         let items = items.into_iter();
-        self.inserts.push_back(InsertRequest { items, is_counted: false, applied, confirm });
+        let is_counted = false;
+        self.inserts.push_back(InsertRequest { items, arrived, is_counted, applied, confirm });
     }
 
     /// Removes and returns the queued items of `confirm`. Items that were applied stay in the
@@ -153,11 +194,17 @@ impl WaitQueues {
         cancelled
     }
 
-    pub(super) fn queue_sample(&mut self, wanted: usize, stacking: Option<Stacking>) -> RequestId {
+    pub(super) fn queue_sample(
+        &mut self,
+        wanted: usize,
+        stacking: Option<Stacking>,
+        arrived: Instant,
+    ) -> RequestId {
         let id = self.next_id;
         self.next_id += 1;
         self.samples.push_back(SampleRequest {
             id,
+            arrived,
             batch: Batch::new(wanted).stacked(stacking),
             answer: None,
         });
@@ -183,14 +230,16 @@ impl WaitQueues {
     /// Serves all requests that can be served: alternately one insert and one whole sample request,
     /// until neither makes progress. A sample request that has some items by then is answered with
     /// them.
-    pub(super) fn serve(&mut self, state: &mut TableState, now_ns: i64, done: &mut Completions) {
+    pub(super) fn serve(&mut self, state: &mut TableState, now: Now, done: &mut Completions) {
         loop {
-            let inserted = self.insert_one(state, now_ns, done);
-            let sampled = self.sample_one(state, done);
+            let inserted = self.insert_one(state, now, done);
+            let sampled = self.sample_one(state, now, done);
             if !inserted && !sampled {
                 break;
             }
         }
+        let num_at_once = std::mem::take(&mut self.num_at_once);
+        state.statistics_mut().insert_waits.add_many(0, num_at_once);
         if let Some(request) = self.inserts.front_mut()
             && !request.applied.is_empty()
         {
@@ -199,7 +248,7 @@ impl WaitQueues {
         }
         self.count_bytes(state.account().server());
         if self.samples.front().is_some_and(|request| request.batch.len() > 0) {
-            self.answer_first(done);
+            self.answer_first(state, now, done);
         }
     }
 
@@ -224,7 +273,7 @@ impl WaitQueues {
         done.answers.extend(senders.map(|sender| (sender, Err(closed(table)))));
     }
 
-    fn insert_one(&mut self, state: &mut TableState, now_ns: i64, done: &mut Completions) -> bool {
+    fn insert_one(&mut self, state: &mut TableState, now: Now, done: &mut Completions) -> bool {
         let Some(request) = self.inserts.front_mut() else { return false };
         if !state.limiter().can_insert(1) {
             return false;
@@ -237,7 +286,13 @@ impl WaitQueues {
                 self.queued_bytes -= bytes_of(&item);
             }
             request.applied.push(item.key);
-            state.insert(item, now_ns);
+            state.insert(item, now.wall_ns);
+            if request.arrived == now.instant {
+                self.num_at_once += 1;
+            } else {
+                let waited = now.micros_since(request.arrived);
+                state.statistics_mut().insert_waits.add(waited);
+            }
             self.queued_inserts -= 1;
         }
         if request.items.len() == 0
@@ -248,20 +303,24 @@ impl WaitQueues {
         true
     }
 
-    fn sample_one(&mut self, state: &mut TableState, done: &mut Completions) -> bool {
+    fn sample_one(&mut self, state: &mut TableState, now: Now, done: &mut Completions) -> bool {
         let Some(request) = self.samples.front_mut() else { return false };
         let before = request.batch.len();
         state.sample(&mut request.batch);
         let progress = request.batch.len() > before;
+        state.statistics_mut().count_samples(request.batch.since(before), now.wall_ns);
         if request.batch.is_over() {
-            self.answer_first(done);
+            self.answer_first(state, now, done);
             return true;
         }
         progress
     }
 
-    fn answer_first(&mut self, done: &mut Completions) {
+    fn answer_first(&mut self, state: &mut TableState, now: Now, done: &mut Completions) {
         let Some(request) = self.samples.pop_front() else { return };
+        if request.batch.len() > 0 {
+            state.statistics_mut().sample_waits.add(now.micros_since(request.arrived));
+        }
         let answer = request.batch.into_answer();
         match request.answer {
             Some(sender) => done.answers.push((sender, answer)),

@@ -2,7 +2,7 @@
 //! Calls to one server, or to several in round-robin order.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
@@ -10,11 +10,12 @@ use parking_lot::Mutex;
 use reverb_data::{Error, ErrorKind, Result};
 
 use super::connection::Connection;
+use super::driver::Driver;
 use super::pool::Pool;
 use crate::frames::{
     ACCEPTED_COMPRESSION, Compression, MessageReader, MessageSender, stream_error,
 };
-use crate::keepalive::{Keepalive, OpenCall, PRODUCT};
+use crate::keepalive::{CLIENT_NAME, Keepalive, MAX_CLIENT_NAME_BYTES, OpenCall, PRODUCT};
 use crate::message::Message;
 use crate::status::Status;
 use crate::target::Target;
@@ -88,8 +89,8 @@ impl Channel {
         path: &str,
         request: Message,
     ) -> Result<Response> {
-        let call = self.open(path).await?;
-        single_reply(call, method_name(path), request).await
+        let reply = self.ask(path, request).await?;
+        single_reply(reply, method_name(path)).await
     }
 
     /// Like `unary`, for calls that a user may expect to reach every server. Logs one warning per
@@ -100,48 +101,67 @@ impl Channel {
         request: &impl prost::Message,
     ) -> Result<Response> {
         let method = method_name(path);
-        let call = self.open(path).await?;
+        let reply = self.ask(path, Message::encode(request)).await?;
         let num_servers = self.pool.num_servers();
         if num_servers > 1 && self.warned_of.lock().insert(path.to_owned()) {
             log::warn!(
                 "{method} reaches one server, {}, of the {num_servers} behind {}. Make a client for \
                  each address to reach them all.",
-                call.reply.peer(),
+                reply.peer(),
                 self.target
             );
         }
-        single_reply(call, method, Message::encode(request)).await
+        single_reply(reply, method).await
     }
 
-    /// A connection to a server that has answered.
+    /// A connection to a server that has answered, with room for one more stream.
     async fn connection(&self) -> Result<Connection> {
         let limit = self.connect_timeout;
-        match tokio::time::timeout(limit, self.pool.connection(limit)).await {
-            Ok(connection) => connection,
-            Err(_) => Err(Error::unavailable(format!(
-                "No server could be reached at {} within {} s.",
-                self.target,
-                limit.as_secs_f64()
-            ))),
-        }
+        let connection = match tokio::time::timeout(limit, self.pool.connection(limit)).await {
+            Ok(connection) => connection?,
+            Err(_) => {
+                return Err(Error::unavailable(format!(
+                    "No server could be reached at {} within {} s.",
+                    self.target,
+                    limit.as_secs_f64()
+                )));
+            }
+        };
+        let Connection { handle, driver, liveness, authority, peer } = connection;
+        let handle = handle.ready().await.map_err(|error| stream_error(&error, &peer))?;
+        Ok(Connection { handle, driver, liveness, authority, peer })
     }
 
     /// Opens a stream. Waits for a connection, but not for the server's answer: that may come only
     /// after a message was sent.
     pub async fn open(&self, path: &str) -> Result<Call> {
         let connection = self.connection().await?;
+        self.start(connection, path)
+    }
+
+    /// Opens a stream and sends its only message.
+    async fn ask(&self, path: &str, request: Message) -> Result<Reply> {
+        let connection = self.connection().await?;
+        let driver = connection.driver.clone();
+        driver.send_now(|| {
+            let mut call = self.start(connection, path)?;
+            // If this fails, the stream is over already, and the reply has the reason.
+            let _ = call.sender.send_last(request);
+            Ok(call.reply)
+        })
+    }
+
+    fn start(&self, connection: Connection, path: &str) -> Result<Call> {
         let request = request(&connection, path)?;
-        let peer = connection.peer;
-        let mut handle =
-            connection.handle.ready().await.map_err(|error| stream_error(&error, &peer))?;
+        let Connection { mut handle, driver, liveness, peer, .. } = connection;
         let (response, stream) =
             handle.send_request(request, false).map_err(|error| stream_error(&error, &peer))?;
-        let open = connection.liveness.open_call();
         Ok(Call {
             sender: MessageSender::new(stream, peer.as_str()),
+            driver,
             reply: Reply {
                 state: ReplyState::Waiting(response),
-                open: Some(open),
+                open: Some(liveness.open_call()),
                 peer,
                 ping_timeout: self.pool.keepalive().timeout,
             },
@@ -153,15 +173,11 @@ fn method_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
-/// Sends the only message of a call and waits for the reply.
+/// Waits for the only message of a reply.
 async fn single_reply<Response: prost::Message + Default>(
-    mut call: Call,
+    mut reply: Reply,
     method: &str,
-    request: Message,
 ) -> Result<Response> {
-    // If this fails, the stream is over already, and the reply has the reason.
-    let _ = call.sender.send_last(request);
-    let mut reply = call.reply;
     let message = reply.next().await?;
     let Some(message) = message else {
         return Err(Error::internal(format!(
@@ -200,7 +216,24 @@ fn request(connection: &Connection, path: &str) -> Result<Request<()>> {
     // Servers of this package send pings only to clients that identify themselves.
     headers.insert(header::USER_AGENT, HeaderValue::from_static(PRODUCT));
     headers.insert("grpc-accept-encoding", HeaderValue::from_static(ACCEPTED_COMPRESSION));
+    headers.insert(CLIENT_NAME, own_name().clone());
     Ok(request)
+}
+
+/// What this process calls itself: `REVERB_CLIENT_NAME`, or its host, process and program.
+fn own_name() -> &'static HeaderValue {
+    static NAME: OnceLock<HeaderValue> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let text = std::env::var("REVERB_CLIENT_NAME").unwrap_or_else(|_| {
+            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            let program = std::env::args().find(|it| !it.starts_with('-')).unwrap_or_default();
+            let program = program.rsplit('/').next().unwrap_or_default();
+            format!("{}:{}:{program}", host.trim(), std::process::id())
+        });
+        let printable = |it: &char| it.is_ascii_graphic() || *it == ' ';
+        let text: String = text.chars().filter(printable).take(MAX_CLIENT_NAME_BYTES).collect();
+        HeaderValue::from_str(text.trim()).unwrap_or(HeaderValue::from_static("unknown"))
+    })
 }
 
 /// An open stream.
@@ -210,6 +243,14 @@ pub struct Call {
     pub sender: MessageSender,
     /// Receives messages from the server.
     pub reply: Reply,
+    driver: Driver,
+}
+
+impl Call {
+    /// Sends a small message that the caller waits to be answered: it leaves in this thread.
+    pub fn ask(&mut self, request: Message) -> Result<()> {
+        self.driver.send_now(|| self.sender.send_now(request))
+    }
 }
 
 /// The receiving half of a stream: headers, messages and, at the end, a status.

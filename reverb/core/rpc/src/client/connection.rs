@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use super::driver::Driver;
 use crate::frames::{
     CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
     SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES,
@@ -29,6 +30,7 @@ const BACKOFF_AFTER_TIMEOUT: Duration = Duration::from_secs(30);
 /// A connection that a call may use.
 pub(super) struct Connection {
     pub(super) handle: SendRequest<Message>,
+    pub(super) driver: Driver,
     pub(super) liveness: Arc<Liveness>,
     /// Host and port as the user wrote them.
     pub(super) authority: String,
@@ -40,6 +42,7 @@ pub(super) struct Connection {
 #[derive(Clone)]
 struct Link {
     handle: SendRequest<Message>,
+    driver: Driver,
     liveness: Arc<Liveness>,
 }
 
@@ -80,8 +83,9 @@ impl Server {
         limit: Duration,
         keepalive: Keepalive,
     ) -> io::Result<Connection> {
-        let connection = |Link { handle, liveness }| Connection {
+        let connection = |Link { handle, driver, liveness }| Connection {
             handle,
+            driver,
             liveness,
             authority: self.host_port.authority(),
             peer: self.peer.clone(),
@@ -99,12 +103,12 @@ impl Server {
 
     /// The open connection, unless it is known to be lost.
     async fn open_link(&self) -> Option<Link> {
-        let Link { handle, liveness } = self.state.lock().link.clone()?;
+        let Link { handle, driver, liveness } = self.state.lock().link.clone()?;
         let ready = handle.ready().await.ok();
         if ready.is_none() {
             self.state.lock().link = None;
         }
-        Some(Link { handle: ready?, liveness })
+        Some(Link { handle: ready?, driver, liveness })
     }
 
     async fn connect(&self, limit: Duration, keepalive: Keepalive) -> io::Result<Link> {
@@ -167,11 +171,12 @@ where
         pong = pings.ping(h2::Ping::opaque()) => pong.map_err(io::Error::other)?,
         ended = &mut connection => return Err(closed(ended)),
     };
-    let link = Link { handle, liveness: Arc::clone(&liveness) };
+    let (driver, task) = Driver::new(connection);
+    let link = Link { handle, driver, liveness: Arc::clone(&liveness) };
     tokio::spawn(async move {
         // The calls on the connection report its end. This task only drives it.
         tokio::select! {
-            ended = connection => log::debug!("the connection to {peer} ended: {ended:?}"),
+            ended = task => log::debug!("the connection to {peer} ended: {ended:?}"),
             () = keepalive.watch(pings, &liveness) => {
                 log::info!("closing the connection to {peer}: no answer to a ping");
             }

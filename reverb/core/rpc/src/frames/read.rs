@@ -296,7 +296,8 @@ impl MessageLimit {
             grouped(length),
             grouped(self.bytes),
             self.name,
-        )))
+        ))
+        .over_limit(self.name))
     }
 }
 

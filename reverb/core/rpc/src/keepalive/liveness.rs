@@ -10,9 +10,13 @@ use std::task::{Context, Poll};
 use http::HeaderValue;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::server::Traffic;
+
 /// State shared by a connection, its socket and its calls.
 #[derive(Debug, Default)]
 pub struct Liveness {
+    /// Counts the bytes of the connection, at a server.
+    traffic: Option<Arc<Traffic>>,
     is_ours: AtomicBool,
     open_calls: AtomicUsize,
     was_heard: AtomicBool,
@@ -20,6 +24,11 @@ pub struct Liveness {
 }
 
 impl Liveness {
+    /// Of a connection whose bytes are counted.
+    pub(crate) fn counted(traffic: &Arc<Traffic>) -> Self {
+        Self { traffic: Some(Arc::clone(traffic)), ..Self::default() }
+    }
+
     /// Records the product name that the peer sent.
     pub fn identify(&self, product: Option<&HeaderValue>) {
         // Reading is cheaper than writing, and one matching header is enough.
@@ -100,8 +109,13 @@ impl<S> WatchedSocket<S> {
     }
 
     fn record_write(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if self.was_full && matches!(written, Poll::Ready(Ok(_))) {
-            self.liveness.set_heard();
+        if let Poll::Ready(Ok(bytes)) = &written {
+            if self.was_full {
+                self.liveness.set_heard();
+            }
+            if let Some(traffic) = &self.liveness.traffic {
+                traffic.count_sent(*bytes);
+            }
         }
         self.was_full = written.is_pending();
         written
@@ -114,9 +128,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for WatchedSocket<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
         let read = Pin::new(&mut self.socket).poll_read(context, buffer);
         if read.is_ready() {
             self.liveness.set_heard();
+            if let Some(traffic) = &self.liveness.traffic {
+                traffic.count_received(buffer.filled().len() - before);
+            }
         }
         read
     }

@@ -2,18 +2,15 @@
 //! One call: its headers are checked, the handler answers it, and a status ends it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use h2::RecvStream;
-use h2::server::SendResponse;
 use http::{HeaderMap, Method, Request, StatusCode, header};
-use reverb_data::Result;
+use reverb_data::{Error, Result};
 
 use super::responder::Responder;
 use super::stop::Stop;
+use super::traffic::Traffic;
 use crate::frames::{Compression, MessageReader};
-use crate::keepalive::OpenCall;
-use crate::message::Message;
 use crate::status::Status;
 
 /// Answers the calls of a server.
@@ -30,15 +27,13 @@ pub trait Handler: Send + Sync + 'static {
 
 /// Runs one call until its end.
 pub(super) async fn run(
-    handler: Arc<impl Handler>,
-    stop: Stop,
+    handler: &Arc<impl Handler>,
+    stop: &Stop,
+    traffic: &Traffic,
     request: Request<RecvStream>,
-    response: SendResponse<Message>,
-    peer: Arc<str>,
-    call: OpenCall,
-    unread_timeout: Duration,
+    mut responder: Responder,
+    peer: &str,
 ) {
-    let mut responder = Responder::new(response, call, &peer, unread_timeout);
     let (head, body) = request.into_parts();
     if head.method != Method::POST {
         return responder.refuse(StatusCode::METHOD_NOT_ALLOWED);
@@ -48,15 +43,17 @@ pub(super) async fn run(
     }
     let result = match Compression::from_headers(&head.headers) {
         Ok(compression) => {
-            let reader = MessageReader::new(body, compression, &*peer);
+            let reader = MessageReader::new(body, compression, peer);
             handler.answer(head.uri.path(), reader, &mut responder).await
         }
         Err(error) => Err(error),
     };
+    let limit = result.as_ref().err().and_then(Error::limit);
     let status = match result {
         Ok(status) => status,
         Err(error) => Status::from_error(&stop.explain(error)),
     };
+    traffic.count_end(head.uri.path(), status.code, limit);
     responder.finish(&status);
 }
 

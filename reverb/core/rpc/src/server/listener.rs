@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::BoxFuture;
 use crate::frames::{
     CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
     SEND_BUFFER_BYTES,
@@ -22,10 +23,13 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::call::{self, Handler};
+use super::first_bytes::{self, Spoken};
+use super::refusal_log::RefusalLog;
 use super::refused_connections::RefusedConnections;
-use super::responder;
+use super::responder::{self, Responder};
 use super::stop::Stop;
 use super::stream_limit::StreamLimit;
+use super::traffic::Traffic;
 
 /// Number of connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -121,24 +125,32 @@ struct Shared<H> {
     keepalive: Keepalive,
     limits: ConnectionLimits,
     streams: Arc<StreamLimit>,
+    traffic: Arc<Traffic>,
+    hint: String,
+    tls_log: RefusalLog,
 }
 
 /// Accepts connections until the server shuts down. Then closes the port, and gives the streams the
 /// time `GRACE` to end.
 ///
 /// A connection beyond the limit is closed at once. Its peer sees an unavailable server and the
-/// reason, and tries again.
+/// reason, and tries again. A peer that speaks HTTP/1 or TLS is told that this is gRPC; `hint` is a
+/// sentence that says where else to go.
 pub async fn serve<H: Handler>(
     listener: TcpListener,
     handler: Arc<H>,
     stop: Stop,
     keepalive: Keepalive,
     limits: ConnectionLimits,
+    traffic: Arc<Traffic>,
+    hint: String,
 ) {
     let streams = Arc::new(StreamLimit::new(limits.streams));
-    let shared = Arc::new(Shared { handler, stop, keepalive, limits, streams });
     let mut connections = JoinSet::new();
-    let mut refused = RefusedConnections::new(limits.connections);
+    let mut refused = RefusedConnections::new(limits.connections, &traffic);
+    let tls_log = RefusalLog::default();
+    let shared = Shared { handler, stop, keepalive, limits, streams, traffic, hint, tls_log };
+    let shared = Arc::new(shared);
     loop {
         let accepted = tokio::select! {
             biased;
@@ -164,6 +176,7 @@ pub async fn serve<H: Handler>(
 }
 
 async fn serve_connection<H: Handler>(socket: TcpStream, peer: SocketAddr, shared: Arc<Shared<H>>) {
+    let _open = shared.traffic.open();
     if let Err(error) = serve_streams(socket, peer, &shared).await {
         log::debug!("the connection from {peer} ended: {error}");
     }
@@ -172,12 +185,13 @@ async fn serve_connection<H: Handler>(socket: TcpStream, peer: SocketAddr, share
 async fn serve_streams<H: Handler>(
     socket: TcpStream,
     peer: SocketAddr,
-    shared: &Shared<H>,
+    shared: &Arc<Shared<H>>,
 ) -> std::result::Result<(), h2::Error> {
     // This is only an optimisation. The connection also works without it.
     let _ = socket.set_nodelay(true);
+    let Some(socket) = recognized(socket, peer, shared).await else { return Ok(()) };
     shared.keepalive.set_tcp_options(&socket);
-    let liveness = Arc::new(Liveness::default());
+    let liveness = Arc::new(Liveness::counted(&shared.traffic));
     let socket = WatchedSocket::new(socket, Arc::clone(&liveness));
     let handshake = h2::server::Builder::new()
         .initial_window_size(shared.limits.stream_window_bytes)
@@ -216,18 +230,48 @@ async fn serve_streams<H: Handler>(
         let open_stream = match shared.streams.open(liveness.open_calls(), &peer) {
             Ok(open_stream) => open_stream,
             Err(error) => {
-                responder::end_with(response, &Status::from_error(&error));
+                let status = Status::from_error(&error);
+                shared.traffic.count_end(request.uri().path(), status.code, error.limit());
+                responder::end_with(response, &status);
                 continue;
             }
         };
         let call = liveness.open_call();
-        let (handler, stop) = (Arc::clone(&shared.handler), shared.stop.clone());
-        let (peer, unread) = (Arc::clone(&peer), shared.limits.unread_timeout);
+        let (shared, peer) = (Arc::clone(shared), Arc::clone(&peer));
         tokio::spawn(async move {
-            call::run(handler, stop, request, response, peer, call, unread).await;
+            let unread = shared.limits.unread_timeout;
+            let responder = Responder::new(response, call, &peer, request.headers(), unread);
+            call::run(&shared.handler, &shared.stop, &shared.traffic, request, responder, &peer)
+                .await;
             drop(open_stream);
         });
     }
+}
+
+/// The socket of a peer that speaks HTTP/2. Others are told what this is.
+async fn recognized<H>(
+    socket: TcpStream,
+    peer: SocketAddr,
+    shared: &Shared<H>,
+) -> Option<TcpStream> {
+    let recognized = tokio::time::timeout(HANDSHAKE_TIMEOUT, Spoken::recognize(&socket));
+    let Ok(Ok(Ok(protocol))) = shared.stop.or(recognized).await else { return None };
+    let last_words: BoxFuture<'_, io::Result<()>> = match protocol {
+        Spoken::Http2 => return Some(socket),
+        Spoken::Http1 => Box::pin(first_bytes::answer_http1(socket, &shared.hint)),
+        Spoken::Tls => {
+            if let Some(count) = shared.tls_log.count() {
+                log::warn!(
+                    "{peer} tries TLS, {count} such connections so far; this port has none: use a \
+                     client without TLS"
+                );
+            }
+            Box::pin(first_bytes::answer_tls(socket))
+        }
+    };
+    // Whether the peer hears them is up to the peer.
+    let _ = shared.stop.or(tokio::time::timeout(GRACE, last_words)).await;
+    None
 }
 
 async fn sleep_until(deadline: Option<Instant>) {

@@ -2,22 +2,22 @@
 //! Connections beyond the limit: each is told why, and is closed.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reverb_data::error::grouped;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 
+use super::last_words;
 use super::refusal_log::RefusalLog;
+use super::traffic::Traffic;
 
 /// Number of connections that are being told. More are closed without a word.
 const MAX_IN_PROGRESS: usize = 64;
 
 /// How long a peer has to take the reason, and to close its end.
 const TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Bytes of a peer that are read and thrown away. What a client sends first is far less.
-const MAX_READ_BYTES: u64 = 64 << 10;
 
 /// The type of the frame that ends a connection (RFC 9113, section 6.8).
 const GOAWAY: u8 = 7;
@@ -28,11 +28,12 @@ pub(super) struct RefusedConnections {
     goaway: Vec<u8>,
     in_progress: JoinSet<()>,
     log: RefusalLog,
+    traffic: Arc<Traffic>,
 }
 
 impl RefusedConnections {
     /// For a server that accepts `limit` connections.
-    pub(super) fn new(limit: usize) -> Self {
+    pub(super) fn new(limit: usize, traffic: &Arc<Traffic>) -> Self {
         let text =
             format!("Limits.connections is {}, and as many clients are connected", grouped(limit));
         Self {
@@ -40,6 +41,7 @@ impl RefusedConnections {
             goaway: goaway(h2::Reason::ENHANCE_YOUR_CALM, &text),
             in_progress: JoinSet::new(),
             log: RefusalLog::default(),
+            traffic: Arc::clone(traffic),
         }
     }
 
@@ -48,6 +50,7 @@ impl RefusedConnections {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        self.traffic.count_refusal("connections");
         if let Some(count) = self.log.count() {
             log::warn!(
                 "refused the connection from {peer}, {count} so far: there are {} connections, \
@@ -60,25 +63,10 @@ impl RefusedConnections {
             let goaway = self.goaway.clone();
             self.in_progress.spawn(async move {
                 // Whether the peer hears it is up to the peer.
-                let _ = tokio::time::timeout(TIMEOUT, tell(socket, &goaway)).await;
+                let _ = tokio::time::timeout(TIMEOUT, last_words::say(socket, &goaway)).await;
             });
         }
     }
-}
-
-/// Sends the last words and waits until the peer closes its end. If the connection were closed
-/// while bytes of the peer are unread, the system would reset it, and the peer might never see the
-/// words.
-async fn tell<S: AsyncRead + AsyncWrite + Unpin>(
-    mut socket: S,
-    words: &[u8],
-) -> std::io::Result<()> {
-    socket.write_all(words).await?;
-    socket.shutdown().await?;
-    let mut rest = socket.take(MAX_READ_BYTES);
-    let mut buffer = [0; 1024];
-    while rest.read(&mut buffer).await? > 0 {}
-    Ok(())
 }
 
 /// A GOAWAY frame, as the first frame of the server.
@@ -102,12 +90,17 @@ fn goaway(reason: h2::Reason, text: &str) -> Vec<u8> {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use tokio::io::duplex;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
     use tokio::time::Instant;
 
+    use super::last_words::MAX_READ_BYTES;
     use super::*;
 
     const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+
+    fn refused_beyond(limit: usize) -> RefusedConnections {
+        RefusedConnections::new(limit, &Arc::new(Traffic::new(&[])))
+    }
 
     async fn everything(socket: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -117,7 +110,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_reason_names_the_limit() {
-        let mut refused = RefusedConnections::new(10_000);
+        let mut refused = refused_beyond(10_000);
         let (ours, mut theirs) = duplex(1 << 16);
         refused.refuse(ours, PEER);
         let bytes = everything(&mut theirs).await;
@@ -129,7 +122,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_neither_reads_nor_closes_is_kept_for_a_second() {
-        let mut refused = RefusedConnections::new(1);
+        let mut refused = refused_beyond(1);
         // No room for the whole reason.
         let (ours, _theirs) = duplex(10);
         let began = Instant::now();
@@ -140,7 +133,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_sends_without_end_is_cut_off() {
-        let mut refused = RefusedConnections::new(1);
+        let mut refused = refused_beyond(1);
         let (ours, mut theirs) = duplex(1 << 10);
         refused.refuse(ours, PEER);
         let mut sent = 0;
@@ -152,7 +145,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_a_few_are_told_at_a_time() {
-        let mut refused = RefusedConnections::new(1);
+        let mut refused = refused_beyond(1);
         let mut peers = Vec::new();
         for _ in 0..=MAX_IN_PROGRESS {
             let (ours, theirs) = duplex(1 << 16);

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::frames::{ACCEPTED_COMPRESSION, MessageSender, stream_error};
-use crate::keepalive::{OpenCall, PRODUCT};
+use crate::keepalive::{CLIENT_NAME, MAX_CLIENT_NAME_BYTES, OpenCall, PRODUCT};
 use crate::message::Message;
 use crate::status::Status;
 use h2::server::SendResponse;
@@ -18,6 +18,7 @@ pub struct Responder {
     state: State,
     call: OpenCall,
     peer: String,
+    client: String,
     unread_timeout: Duration,
 }
 
@@ -25,6 +26,13 @@ enum State {
     BeforeHeaders(SendResponse<Message>),
     AfterHeaders(MessageSender),
     Done,
+}
+
+fn client_name(request: &HeaderMap) -> String {
+    let name = request.get(CLIENT_NAME).or_else(|| request.get(header::USER_AGENT));
+    // A header that is a string is printable ASCII.
+    let name = name.and_then(|name| name.to_str().ok()).unwrap_or_default();
+    name[..name.len().min(MAX_CLIENT_NAME_BYTES)].to_owned()
 }
 
 impl std::fmt::Debug for Responder {
@@ -38,10 +46,16 @@ impl Responder {
         response: SendResponse<Message>,
         call: OpenCall,
         peer: &str,
+        request: &HeaderMap,
         unread_timeout: Duration,
     ) -> Self {
         let (state, peer) = (State::BeforeHeaders(response), peer.to_owned());
-        Self { state, call, peer, unread_timeout }
+        Self { state, call, peer, client: client_name(request), unread_timeout }
+    }
+
+    /// What the client calls itself, cut to 256 bytes; else its user agent; else nothing.
+    pub fn client(&self) -> &str {
+        &self.client
     }
 
     /// The other end, for messages to people.
@@ -85,7 +99,8 @@ impl Responder {
                      the limit (Limits.unread_timeout_s).",
                     limit.as_secs_f64()
                 ),
-            )),
+            )
+            .over_limit("unread_timeout_s")),
         }
     }
 

@@ -70,7 +70,8 @@ impl StreamLimit {
         Err(Error::unavailable(format!(
             "The server has {} open calls, {why}. Try again later, or raise the limit.",
             grouped(open)
-        )))
+        ))
+        .over_limit("streams"))
     }
 }
 

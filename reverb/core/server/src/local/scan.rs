@@ -6,8 +6,10 @@ use reverb_engine::Scan;
 use reverb_wire::transport::{BoxFuture, ScanStream};
 
 use super::LocalService;
+use crate::streams::{OpenStream, StreamKind};
 
 pub(super) struct LocalScanStream {
+    open: OpenStream,
     service: LocalService,
     table: String,
     scan: Scan,
@@ -20,13 +22,18 @@ impl LocalScanStream {
         let running = service.get()?;
         let begun = running.tables.get(table)?.1.begin_scan();
         let scan = begun.map_err(|error| running.stop.explain(error))?;
-        Ok(Self { service: service.clone(), table: table.to_owned(), scan, failure: None })
+        let open = running.open_local(StreamKind::Scan);
+        let (service, table) = (service.clone(), table.to_owned());
+        Ok(Self { open, service, table, scan, failure: None })
     }
 
     fn next_items(&mut self) -> Result<Vec<Sampled>> {
         let service = self.service.get()?;
-        let (_, table) = service.tables.get(&self.table)?;
-        table.scan(&mut self.scan).map_err(|error| service.stop.explain(error))
+        let (name, table) = service.tables.get(&self.table)?;
+        self.open.use_table(name);
+        let items = table.scan(&mut self.scan).map_err(|error| service.stop.explain(error))?;
+        self.open.count_items(items.len());
+        Ok(items)
     }
 }
 

@@ -3,7 +3,8 @@
 
 use bytes::Bytes;
 use reverb_data::proto_bytes::{
-    Field, Reader, put_int_field, put_nested, put_tag, put_varint, put_varint_field, varint_len,
+    Field, Reader, put_int_field, put_nested, put_nested_of_width, put_tag, put_varint,
+    put_varint_field, varint_len,
 };
 use reverb_data::{Chunk, ChunkMaker, Error, Result, SequenceRange};
 
@@ -40,6 +41,7 @@ impl<'a> RawChunk<'a> {
             has_deprecated_data: false,
         };
         let mut reader = Reader::new(message);
+        chunk.read_in_order(&mut reader)?;
         while let Some((field, value)) = reader.field()? {
             match (field, value) {
                 (1, Field::Varint(key)) => chunk.key = key,
@@ -59,6 +61,25 @@ impl<'a> RawChunk<'a> {
             }
         }
         Ok(chunk)
+    }
+
+    /// Reads the fields that come in the order of their numbers, each once.
+    #[inline]
+    fn read_in_order(&mut self, reader: &mut Reader<'a>) -> Result<()> {
+        if let Some(key) = reader.next_varint(1)? {
+            self.key = key;
+        }
+        if let Some(range) = reader.next_bytes(2)? {
+            parse_range(range, &mut self.range)?;
+        }
+        if let Some(delta) = reader.next_varint(4)? {
+            self.delta = delta != 0;
+        }
+        if let Some(data) = reader.next_bytes(5)? {
+            self.data = data;
+        }
+        reader.next_varint(6)?;
+        Ok(())
     }
 
     /// A chunk that is stored; `message` is the buffer that contains `data`. It does not keep a
@@ -88,6 +109,15 @@ impl<'a> RawChunk<'a> {
 
 fn parse_range(message: &[u8], range: &mut SequenceRange) -> Result<()> {
     let mut reader = Reader::new(message);
+    if let Some(episode_id) = reader.next_varint(1)? {
+        range.episode_id = episode_id;
+    }
+    if let Some(start) = reader.next_varint(2)? {
+        range.start = start as i32;
+    }
+    if let Some(end) = reader.next_varint(3)? {
+        range.end = end as i32;
+    }
     while let Some((field, value)) = reader.field()? {
         if let Field::Varint(value) = value {
             match field {
@@ -165,6 +195,30 @@ pub(crate) fn put_chunk(
         None => chunk.put_payload(out),
     }
     put_varint_field(builder.out(), 6, measure.tensors);
+}
+
+/// The largest payload of a chunk that most likely takes less than 128 bytes in all.
+const MAX_SHORT_PAYLOAD: usize = 88;
+
+/// Appends a small chunk without a shared payload.
+#[inline]
+pub(crate) fn put_small_chunk(out: &mut Vec<u8>, field: u32, chunk: &Chunk) {
+    if chunk.payload_len() <= MAX_SHORT_PAYLOAD {
+        put_nested_of_width::<1>(out, field, |out| put_fields(out, chunk));
+    } else {
+        put_nested_of_width::<2>(out, field, |out| put_fields(out, chunk));
+    }
+}
+
+#[inline]
+fn put_fields(out: &mut Vec<u8>, chunk: &Chunk) {
+    put_varint_field(out, 1, chunk.key());
+    put_nested(out, 2, |out| put_range(out, chunk.range()));
+    put_varint_field(out, 4, u64::from(chunk.is_delta_encoded()));
+    put_tag(out, 5, 2);
+    put_varint(out, chunk.payload_len() as u64);
+    chunk.put_payload(out);
+    put_varint_field(out, 6, chunk.num_tensors() as u64);
 }
 
 #[inline]

@@ -51,14 +51,11 @@ impl<'a> RawItem<'a> {
             num_trajectories: 0,
         };
         let mut reader = Reader::new(message);
+        item.read_in_order(&mut reader)?;
         while let Some((field, value)) = reader.field()? {
             match (field, value) {
                 (1, Field::Varint(key)) => item.key = key,
-                (2, Field::Bytes(table)) => {
-                    item.table = std::str::from_utf8(table).map_err(|_| {
-                        Error::invalid_argument("Malformed message: a table name is not UTF-8.")
-                    })?;
-                }
+                (2, Field::Bytes(table)) => item.table = parse_table(table)?,
                 (3, _) => item.has_deprecated_references = true,
                 (5, Field::Fixed64(bits)) => item.priority = f64::from_bits(bits),
                 (6, Field::Varint(times)) => item.times_sampled = times as i32,
@@ -71,6 +68,31 @@ impl<'a> RawItem<'a> {
             }
         }
         Ok(item)
+    }
+
+    /// Reads the fields that come in the order of their numbers, each once.
+    #[inline]
+    fn read_in_order(&mut self, reader: &mut Reader<'a>) -> Result<()> {
+        if let Some(key) = reader.next_varint(1)? {
+            self.key = key;
+        }
+        if let Some(table) = reader.next_bytes(2)? {
+            self.table = parse_table(table)?;
+        }
+        if let Some(bits) = reader.next_fixed64(5)? {
+            self.priority = f64::from_bits(bits);
+        }
+        if let Some(times) = reader.next_varint(6)? {
+            self.times_sampled = times as i32;
+        }
+        if let Some(timestamp) = reader.next_bytes(7)? {
+            self.inserted_at_ns = parse_timestamp(timestamp)?;
+        }
+        if let Some(trajectory) = reader.next_bytes(8)? {
+            self.trajectory = trajectory;
+            self.num_trajectories = 1;
+        }
+        Ok(())
     }
 
     /// Its trajectory. `find` returns the chunk of a key.
@@ -184,9 +206,17 @@ fn natural(name: &str, value: i32) -> Result<usize> {
     })
 }
 
+#[inline]
+fn parse_table(bytes: &[u8]) -> Result<&str> {
+    std::str::from_utf8(bytes)
+        .map_err(|_| Error::invalid_argument("Malformed message: a table name is not UTF-8."))
+}
+
 fn parse_timestamp(message: &[u8]) -> Result<i64> {
-    let mut nanoseconds = 0i64;
     let mut reader = Reader::new(message);
+    let seconds = reader.next_varint(1)?.unwrap_or(0) as i64;
+    let nanos = i64::from(reader.next_varint(2)?.unwrap_or(0) as i32);
+    let mut nanoseconds = seconds.saturating_mul(NANOS_PER_SECOND).saturating_add(nanos);
     while let Some((field, value)) = reader.field()? {
         let part = match (field, value) {
             (1, Field::Varint(seconds)) => (seconds as i64).saturating_mul(NANOS_PER_SECOND),

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reverb_data::proto_bytes::{
-    Field, Reader, put_bytes_field, put_double_field, put_int_field, put_nested, put_tag,
-    put_varint, put_varint_field, varint_len,
+    Field, Reader, put_bytes_field, put_double_field, put_int_field, put_nested,
+    put_nested_of_width, put_tag, put_varint, put_varint_field, varint_len,
 };
 use reverb_data::{Chunk, Error, Result, Sampled, Stacking};
 use smallvec::SmallVec;
 
-use crate::codec::chunk::{ChunkMeasure, RawChunk, put_chunk};
+use crate::codec::chunk::{ChunkMeasure, RawChunk, put_chunk, put_small_chunk};
 use crate::codec::item::{ItemHead, RawItem, put_item};
 use crate::codec::kept_chunks::KeptChunks;
 use crate::codec::trajectory_template::TrajectoryTemplates;
@@ -86,6 +86,9 @@ const SAMPLE_CAPACITY: usize = 256;
 /// The most that is reserved for a message because the one before took as much.
 const MAX_CAPACITY: usize = 64 << 10;
 
+/// The length of an entry with a smaller payload is written after it, which may move it.
+const MAX_SMALL_PAYLOAD: usize = 4096;
+
 impl Default for SampleEncoder {
     fn default() -> Self {
         Self::new()
@@ -117,13 +120,32 @@ impl SampleEncoder {
         if self.chunk_bytes > MAX_MESSAGE_CHUNK_BYTES {
             emit(self.take());
         }
+        let chunks = sample.trajectory.chunks();
+        if let [chunk] = chunks
+            && chunk.shared_payload().is_none()
+            && chunk.payload_len() <= MAX_SMALL_PAYLOAD
+            && self.kept.is_none()
+        {
+            return self.put_small_entry(table, sample, chunk);
+        }
         self.scratch.clear();
         put_sample_info(&mut self.scratch, table, sample, &mut self.templates);
-        let chunks = sample.trajectory.chunks();
         let Some(kept) = &mut self.kept else { return self.put_entries(chunks, emit) };
         let new: Vec<Chunk> = chunks.iter().filter(|chunk| kept.add(chunk)).cloned().collect();
         kept.end_sample();
         self.put_entries(&new, emit);
+    }
+
+    /// Writes a sample of one small chunk, as most are, at once. The bytes are the same.
+    fn put_small_entry(&mut self, table: &str, sample: &Sampled, chunk: &Chunk) {
+        self.chunk_bytes += chunk.payload_len();
+        self.reserve();
+        let (out, templates) = (self.builder.out(), &mut self.templates);
+        put_nested_of_width::<2>(out, 1, |out| {
+            put_nested(out, 1, |out| put_sample_info(out, table, sample, templates));
+            put_small_chunk(out, 2, chunk);
+            put_varint_field(out, 3, 1);
+        });
     }
 
     /// Writes a sample with these chunks into one or more messages.
@@ -159,6 +181,13 @@ impl SampleEncoder {
         std::mem::replace(&mut self.builder, MessageBuilder::with_capacity(0)).finish()
     }
 
+    /// Makes room for a message that begins.
+    fn reserve(&mut self) {
+        if self.builder.body_len() == 0 {
+            self.builder.out().reserve(self.capacity);
+        }
+    }
+
     /// Writes an entry. The first entry of a sample takes the sample's information from `scratch`.
     fn put_entry(&mut self, chunks: &[Chunk], is_last: bool) {
         let info_len = if self.scratch.is_empty() {
@@ -168,9 +197,7 @@ impl SampleEncoder {
         };
         let measures: SmallVec<[ChunkMeasure; 4]> = chunks.iter().map(ChunkMeasure::new).collect();
         let chunks_len: usize = measures.iter().map(|measure| measure.field_len()).sum();
-        if self.builder.body_len() == 0 {
-            self.builder.out().reserve(self.capacity);
-        }
+        self.reserve();
         let out = self.builder.out();
         put_tag(out, 1, 2);
         put_varint(out, (info_len + chunks_len + if is_last { 2 } else { 0 }) as u64);
@@ -255,19 +282,18 @@ impl SampleDecoder {
         samples: &mut Vec<Sampled>,
     ) -> Result<()> {
         let mut is_last = false;
-        let mut own_info: Option<&[u8]> = None;
         let mut reader = Reader::new(entry);
+        let mut own_info = reader.next_bytes(1)?;
+        while let Some(chunk) = reader.next_bytes(2)? {
+            self.push_chunk(message, chunk)?;
+        }
+        if let Some(flag) = reader.next_varint(3)? {
+            is_last = flag != 0;
+        }
         while let Some((field, value)) = reader.field()? {
             match (field, value) {
                 (1, Field::Bytes(info)) => own_info = own_info.or(Some(info)),
-                (2, Field::Bytes(chunk)) => {
-                    let chunk = RawChunk::parse(chunk)?;
-                    let chunk = chunk.to_transient(message);
-                    match &mut self.kept {
-                        Some(kept) => _ = kept.add(&chunk),
-                        None => self.chunks.push(chunk),
-                    }
-                }
+                (2, Field::Bytes(chunk)) => self.push_chunk(message, chunk)?,
                 (3, Field::Varint(flag)) => is_last = flag != 0,
                 _ => {}
             }
@@ -281,6 +307,16 @@ impl SampleDecoder {
             Error::internal("The server sent a sample without the information about it.")
         })?;
         samples.push(self.finish_sample(info)?);
+        Ok(())
+    }
+
+    #[inline]
+    fn push_chunk(&mut self, message: &Bytes, chunk: &[u8]) -> Result<()> {
+        let chunk = RawChunk::parse(chunk)?.to_transient(message);
+        match &mut self.kept {
+            Some(kept) => _ = kept.add(&chunk),
+            None => self.chunks.push(chunk),
+        }
         Ok(())
     }
 
@@ -309,9 +345,11 @@ fn build_sample<'a>(
     templates: &mut TrajectoryTemplates,
     find: impl Fn(u64) -> Result<&'a Chunk>,
 ) -> Result<Sampled> {
-    let mut item: &[u8] = &[];
-    let (mut probability, mut table_size, mut rate_limited) = (0.0, 0, false);
     let mut reader = Reader::new(info);
+    let mut item = reader.next_bytes(1)?.unwrap_or_default();
+    let mut probability = reader.next_fixed64(2)?.map_or(0.0, f64::from_bits);
+    let mut table_size = reader.next_varint(3)?.map_or(0, |size| size as i64);
+    let mut rate_limited = reader.next_varint(4)?.is_some_and(|flag| flag != 0);
     while let Some((field, value)) = reader.field()? {
         match (field, value) {
             (1, Field::Bytes(bytes)) => item = bytes,

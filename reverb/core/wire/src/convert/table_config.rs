@@ -3,7 +3,7 @@
 
 use prost::Message;
 use reverb_data::{
-    MemoryConfig, RateLimiterConfig, Result, SelectorConfig, TableSignature, WhenFull,
+    MemoryConfig, RateLimiterConfig, Result, SelectorConfig, TableInfo, TableSignature, WhenFull,
 };
 
 use super::signature::flatten_signature;
@@ -82,6 +82,20 @@ pub fn to_memory(message: &PriorityTableCheckpoint) -> MemoryConfig {
     };
     let max_bytes = u64::try_from(message.max_bytes).ok().filter(|&bytes| bytes > 0);
     MemoryConfig { max_bytes, when_full }
+}
+
+/// The message for the rate limiter of a table, with its counters.
+pub fn from_rate_limiter(info: &TableInfo) -> RateLimiterCheckpoint {
+    let config = &info.config.rate_limiter;
+    RateLimiterCheckpoint {
+        samples_per_insert: config.samples_per_insert,
+        min_diff: config.min_diff,
+        max_diff: config.max_diff,
+        min_size_to_sample: config.min_size_to_sample,
+        sample_count: info.num_samples,
+        insert_count: info.num_inserts,
+        delete_count: info.num_deletes,
+    }
 }
 
 /// The rate limiter that a message describes; its counters are ignored.

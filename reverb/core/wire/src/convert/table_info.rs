@@ -64,7 +64,8 @@ fn rate_limiter(config: &RateLimiterConfig, inserts: i64, samples: i64) -> proto
     }
 }
 
-fn worker_time(time: WorkerTime) -> proto::TableWorkerTime {
+/// The message for how a table spent its time.
+pub fn worker_time(time: WorkerTime) -> proto::TableWorkerTime {
     proto::TableWorkerTime {
         running_ms: time.running_ms,
         sampling_ms: time.sampling_ms,

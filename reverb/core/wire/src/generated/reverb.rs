@@ -43,9 +43,17 @@ pub struct CheckpointStatusResponse {
     /// The checkpoint that was loaded; empty if the server started with empty tables.
     #[prost(string, tag = "12")]
     pub restored_from: ::prost::alloc::string::String,
+    /// Size of the last one that was completed, on disk.
+    #[prost(int64, tag = "13")]
+    pub latest_bytes: i64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct StatusRequest {}
+pub struct StatusRequest {
+    /// Whether to tell of each open stream.
+    #[prost(bool, tag = "1")]
+    pub with_streams: bool,
+}
+/// All counters begin with the server, and only grow. Readers ignore fields that they do not know.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StatusResponse {
     #[prost(message, optional, tag = "1")]
@@ -53,6 +61,121 @@ pub struct StatusResponse {
     /// In the order in which the server got them.
     #[prost(message, repeated, tag = "2")]
     pub tables: ::prost::alloc::vec::Vec<TableStatus>,
+    /// Of the server's package.
+    #[prost(string, tag = "3")]
+    pub version: ::prost::alloc::string::String,
+    /// In nanoseconds since 1970: when the server started, and when this was true.
+    #[prost(int64, tag = "4")]
+    pub started_at_ns: i64,
+    #[prost(int64, tag = "5")]
+    pub now_ns: i64,
+    #[prost(message, optional, tag = "6")]
+    pub traffic: ::core::option::Option<TrafficStatus>,
+    #[prost(message, optional, tag = "7")]
+    pub checkpoints: ::core::option::Option<CheckpointStatusResponse>,
+    #[prost(message, optional, tag = "8")]
+    pub process: ::core::option::Option<ProcessStatus>,
+    /// If they were asked for, oldest first.
+    #[prost(message, repeated, tag = "9")]
+    pub streams: ::prost::alloc::vec::Vec<StreamStatus>,
+}
+/// An open stream, of a client over the network or in the process of the server.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StreamStatus {
+    /// "insert", "sample" or "scan".
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    /// Address of the client.
+    #[prost(string, tag = "2")]
+    pub peer: ::prost::alloc::string::String,
+    /// What the client calls itself: metadata "reverb-client", else its user agent.
+    #[prost(string, tag = "3")]
+    pub client: ::prost::alloc::string::String,
+    /// The table that it was about last; empty before the first request.
+    #[prost(string, tag = "4")]
+    pub table: ::prost::alloc::string::String,
+    /// Items inserted or sampled so far.
+    #[prost(int64, tag = "5")]
+    pub items: i64,
+    #[prost(double, tag = "6")]
+    pub open_s: f64,
+    /// "table": for the table's permission; "peer": for the client to read what is ready; empty: it
+    /// does not wait.
+    #[prost(string, tag = "7")]
+    pub waits_for: ::prost::alloc::string::String,
+    #[prost(double, tag = "8")]
+    pub wait_s: f64,
+}
+/// Values by their size. An empty list of counts means that there were none.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Histogram {
+    /// Number of values up to `first_bound`, then above that up to twice of it, and so on; last those
+    /// above the largest bound. Zeros at the end are left out.
+    #[prost(int64, repeated, tag = "1")]
+    pub counts: ::prost::alloc::vec::Vec<i64>,
+    #[prost(double, tag = "2")]
+    pub first_bound: f64,
+    /// Number of bounds; `counts` has at most one more.
+    #[prost(int32, tag = "3")]
+    pub num_bounds: i32,
+    #[prost(double, tag = "4")]
+    pub sum: f64,
+}
+/// Connections, streams and calls over the network, and streams of clients in the server's process.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TrafficStatus {
+    #[prost(int64, tag = "1")]
+    pub connections: i64,
+    /// Open streams.
+    #[prost(int64, tag = "2")]
+    pub insert_streams: i64,
+    #[prost(int64, tag = "3")]
+    pub sample_streams: i64,
+    #[prost(int64, tag = "4")]
+    pub scan_streams: i64,
+    /// Of all connections, with what HTTP/2 adds.
+    #[prost(int64, tag = "5")]
+    pub received_bytes: i64,
+    #[prost(int64, tag = "6")]
+    pub sent_bytes: i64,
+    /// Calls over the network that have ended, by method and status.
+    #[prost(message, repeated, tag = "7")]
+    pub calls: ::prost::alloc::vec::Vec<CallCount>,
+    /// Peers that were refused, by the limit that they exceeded (`Limits`).
+    #[prost(message, repeated, tag = "8")]
+    pub refused: ::prost::alloc::vec::Vec<RefusalCount>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CallCount {
+    /// Without its package: "InsertStream".
+    #[prost(string, tag = "1")]
+    pub method: ::prost::alloc::string::String,
+    /// As in gRPC: "OK", "CANCELLED".
+    #[prost(string, tag = "2")]
+    pub code: ::prost::alloc::string::String,
+    #[prost(int64, tag = "3")]
+    pub count: i64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RefusalCount {
+    #[prost(string, tag = "1")]
+    pub limit: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub count: i64,
+}
+/// The process of the server. Fields that the system does not tell are 0.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct ProcessStatus {
+    #[prost(int64, tag = "1")]
+    pub started_at_ns: i64,
+    #[prost(double, tag = "2")]
+    pub cpu_s: f64,
+    #[prost(int64, tag = "3")]
+    pub resident_bytes: i64,
+    #[prost(int64, tag = "4")]
+    pub open_fds: i64,
+    #[prost(int64, tag = "5")]
+    pub max_fds: i64,
 }
 /// Bytes. A chunk counts once, with the buffer that it keeps alive; it belongs to the first of the
 /// kinds that refers to it.
@@ -77,7 +200,7 @@ pub struct MemoryStatus {
     #[prost(int64, tag = "6")]
     pub other: i64,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TableStatus {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
@@ -99,4 +222,110 @@ pub struct TableStatus {
     /// What it will take when it is full, by its items or its signature; 0: not known yet.
     #[prost(int64, tag = "7")]
     pub forecast_bytes: i64,
+    #[prost(int64, tag = "8")]
+    pub max_items: i64,
+    #[prost(int64, tag = "9")]
+    pub num_episodes: i64,
+    #[prost(message, optional, tag = "10")]
+    pub limiter: ::core::option::Option<super::deepmind::reverb::RateLimiterCheckpoint>,
+    /// Inserts that the limiter counted times samples_per_insert, minus samples that it counted. It
+    /// lies between min_diff and max_diff.
+    #[prost(double, tag = "11")]
+    pub cursor: f64,
+    /// Sum of the weights of all items, if the sampler has weights.
+    #[prost(double, optional, tag = "12")]
+    pub mass: ::core::option::Option<f64>,
+    /// Items added, items sampled, items that got a new priority. A reset does not change them.
+    #[prost(int64, tag = "13")]
+    pub num_inserts: i64,
+    #[prost(int64, tag = "14")]
+    pub num_samples: i64,
+    #[prost(int64, tag = "15")]
+    pub num_priority_updates: i64,
+    #[prost(message, optional, tag = "16")]
+    pub removed: ::core::option::Option<RemovedItems>,
+    #[prost(message, optional, tag = "17")]
+    pub inserting: ::core::option::Option<SideStatus>,
+    #[prost(message, optional, tag = "18")]
+    pub sampling: ::core::option::Option<SideStatus>,
+    #[prost(message, optional, tag = "19")]
+    pub busy: ::core::option::Option<super::deepmind::reverb::TableWorkerTime>,
+    /// How old each sampled item was, in seconds.
+    #[prost(message, optional, tag = "20")]
+    pub sample_age_s: ::core::option::Option<Histogram>,
+    #[prost(message, optional, tag = "21")]
+    pub diagnosis: ::core::option::Option<Diagnosis>,
+    /// Absent while they are not known: a server counts them while somebody asks for its status.
+    #[prost(message, optional, tag = "22")]
+    pub rates: ::core::option::Option<RatesStatus>,
+}
+/// What a table does or waits for.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Diagnosis {
+    /// "flowing", "idle", "filling", "starved", "ahead", "behind", "full", "slow readers", "stuck",
+    /// "never". More may come.
+    #[prost(string, tag = "1")]
+    pub state: ::prost::alloc::string::String,
+    /// For people.
+    #[prost(string, tag = "2")]
+    pub sentence: ::prost::alloc::string::String,
+}
+/// What a table did in the last seconds.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct RatesStatus {
+    /// How many seconds these are, at most 10.
+    #[prost(double, tag = "1")]
+    pub seconds: f64,
+    #[prost(double, tag = "2")]
+    pub inserts_per_s: f64,
+    #[prost(double, tag = "3")]
+    pub samples_per_s: f64,
+    /// The share of the time in which an insert, or a sample, waited; from 0 to 1.
+    #[prost(double, tag = "4")]
+    pub insert_blocked: f64,
+    #[prost(double, tag = "5")]
+    pub sample_blocked: f64,
+}
+/// The items that left a table since the server started.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RemovedItems {
+    /// More items than max_size.
+    #[prost(int64, tag = "1")]
+    pub full: i64,
+    /// More bytes than max_bytes of the table or of the server.
+    #[prost(int64, tag = "2")]
+    pub bytes: i64,
+    /// Sampled max_times_sampled times.
+    #[prost(int64, tag = "3")]
+    pub sampled_out: i64,
+    /// By a client.
+    #[prost(int64, tag = "4")]
+    pub deleted: i64,
+    #[prost(int64, tag = "5")]
+    pub reset: i64,
+    /// How many of all these nobody had sampled.
+    #[prost(int64, tag = "6")]
+    pub unsampled: i64,
+    /// How often the others had been sampled.
+    #[prost(message, optional, tag = "7")]
+    pub times_sampled: ::core::option::Option<Histogram>,
+}
+/// Those who insert, or those who sample.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SideStatus {
+    /// Items that wait to be inserted, or requests for samples.
+    #[prost(int64, tag = "1")]
+    pub waiting: i64,
+    /// How long the first of them has waited; absent if none waits.
+    #[prost(double, optional, tag = "2")]
+    pub oldest_wait_s: ::core::option::Option<f64>,
+    /// In how much time at least one waited.
+    #[prost(double, tag = "3")]
+    pub blocked_s: f64,
+    /// How long each item, or each request, had to wait, in seconds.
+    #[prost(message, optional, tag = "4")]
+    pub wait_s: ::core::option::Option<Histogram>,
+    /// When the last item was inserted, or sampled, in nanoseconds since 1970; 0: never.
+    #[prost(int64, tag = "5")]
+    pub last_ns: i64,
 }

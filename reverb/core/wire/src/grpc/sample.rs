@@ -7,16 +7,14 @@ use reverb_data::{Error, ErrorKind, Result, Sampled, Stacking};
 
 use crate::codec::sample::{SampleDecoder, request};
 use crate::transport::{BoxFuture, SampleStream, stream_ended};
-use reverb_rpc::client::{Call, Reply};
-use reverb_rpc::frames::MessageSender;
+use reverb_rpc::client::Call;
 use reverb_rpc::message::Message;
 
 /// The most samples for which room is made before they arrive.
 const MAX_CAPACITY: usize = 256;
 
 pub(super) struct GrpcSampleStream {
-    sender: MessageSender,
-    reply: Reply,
+    call: Call,
     decoder: SampleDecoder,
     /// Number of requested samples that have not arrived yet.
     outstanding: usize,
@@ -24,8 +22,7 @@ pub(super) struct GrpcSampleStream {
 
 impl GrpcSampleStream {
     pub(super) fn new(call: Call) -> Self {
-        let Call { sender, reply } = call;
-        Self { sender, reply, decoder: SampleDecoder::new(), outstanding: 0 }
+        Self { call, decoder: SampleDecoder::new(), outstanding: 0 }
     }
 
     async fn next_samples(&mut self) -> Result<Vec<Sampled>> {
@@ -34,8 +31,8 @@ impl GrpcSampleStream {
         }
         let mut samples = Vec::with_capacity(self.outstanding.min(MAX_CAPACITY));
         while samples.is_empty() {
-            let Some(message) = self.reply.next().await? else {
-                return Err(stream_ended(self.reply.peer()));
+            let Some(message) = self.call.reply.next().await? else {
+                return Err(stream_ended(self.call.reply.peer()));
             };
             if let Err(error) = self.decoder.push(&message, &mut samples) {
                 return Err(
@@ -56,8 +53,8 @@ impl GrpcSampleStream {
 
     /// Ends the stream, because nothing after such an error can be trusted.
     fn fail(&mut self, kind: ErrorKind, what: &str) -> Error {
-        let error = Error::new(kind, format!("The server at {} {what}", self.reply.peer()));
-        self.reply.abandon(error.clone());
+        let error = Error::new(kind, format!("The server at {} {what}", self.call.reply.peer()));
+        self.call.reply.abandon(error.clone());
         error
     }
 }
@@ -75,8 +72,7 @@ impl SampleStream for GrpcSampleStream {
         }
         self.outstanding = self.outstanding.saturating_add(num_samples);
         // If this fails, the stream is over, and `receive` returns the reason.
-        let _ =
-            self.sender.send_now(Message::encode(&request(table, num_samples, timeout, stacking)));
+        let _ = self.call.ask(Message::encode(&request(table, num_samples, timeout, stacking)));
         Ok(())
     }
 

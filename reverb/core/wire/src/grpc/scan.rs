@@ -20,7 +20,7 @@ pub(super) struct GrpcScanStream {
 
 impl GrpcScanStream {
     pub(super) fn new(call: Call, table: &str) -> Self {
-        let Call { mut sender, reply } = call;
+        let Call { mut sender, reply, .. } = call;
         let request =
             ScanRequest { table: table.to_owned(), kept_chunk_bytes: KEPT_CHUNK_BYTES as i64 };
         // If this fails, the stream is over already, and the reply has the reason.

@@ -14,6 +14,10 @@ use crate::writer::cell::{CellSpec, CellValue};
 /// A payload may take as much more memory than it has bytes, one part in so many.
 const MAX_WASTE_DIVISOR: usize = 16;
 
+/// Rows of so many bytes are kept in their block: the thread that encodes it frees less memory of
+/// another thread.
+const SMALL_ROW_BYTES: usize = 64;
+
 /// The cells of a block.
 #[derive(Debug)]
 pub(super) enum Buffers {
@@ -31,7 +35,7 @@ pub(super) struct Rows {
     /// Each row's step in the episode.
     pub(super) steps: SmallVec<[i32; 2]>,
     /// Room for the head of a tensor, and the cells.
-    bytes: Vec<u8>,
+    bytes: SmallVec<[u8; SMALL_ROW_BYTES]>,
     room: usize,
 }
 
@@ -94,8 +98,7 @@ impl Buffers {
             let is_full = cells.len() == columns.as_slice().len()
                 && cells.iter().enumerate().all(|(i, (position, _))| *position == i);
             if is_full {
-                rows.append(columns, step, cells);
-                let index = rows.steps.len() as u32 - 1;
+                let index = rows.append(columns, step, cells.iter().map(|(_, value)| &**value));
                 (0..cells.len()).for_each(|position| placed(position, index));
                 return;
             }
@@ -152,19 +155,26 @@ impl Buffers {
 }
 
 impl Rows {
-    fn append(&mut self, columns: &BlockColumns, step: i32, cells: &[(usize, &mut CellValue<'_>)]) {
+    /// Adds a row; returns its index.
+    pub(super) fn append<'v>(
+        &mut self,
+        columns: &BlockColumns,
+        step: i32,
+        values: impl Iterator<Item = &'v CellValue<'v>>,
+    ) -> u32 {
         if self.steps.is_empty() {
             self.room = columns.room_for_head();
             self.bytes.reserve_exact(self.room + columns.row_bytes);
             self.bytes.resize(self.room, 0);
         }
-        for (_, value) in cells {
+        for value in values {
             let CellValue::Bytes { bytes, .. } = value else {
                 unreachable!("the dtype was checked")
             };
             self.bytes.extend_from_slice(bytes);
         }
         self.steps.push(step);
+        self.steps.len() as u32 - 1
     }
 
     /// The cells of one column.
@@ -187,7 +197,8 @@ impl Rows {
         }
     }
 
-    fn cells(&self) -> &[u8] {
+    /// The bytes of the rows, one after another.
+    pub(super) fn cells(&self) -> &[u8] {
         &self.bytes[self.room..]
     }
 
@@ -202,7 +213,7 @@ impl Rows {
         put_raw_tensor_head(&mut head, spec.dtype, &spec.shape_of_rows(self.steps.len()), size);
         let Some(start) = self.room.checked_sub(head.len()) else { return Err(self) };
         self.bytes[start..self.room].copy_from_slice(&head);
-        let payload = Bytes::from(self.bytes).slice(start..);
+        let payload = Bytes::from(self.bytes.into_vec()).slice(start..);
         Ok(Raw { steps: self.steps, payload, head_len: head.len() })
     }
 

@@ -10,7 +10,7 @@ fn columns(widths: &[usize], delta: bool) -> Arc<BlockColumns> {
         let shape = Shape::from_slice(&[width]);
         (Arc::new(CellSpec { dtype: DType::UInt8, shape }), Arc::default())
     };
-    BlockColumns::new(widths.iter().map(spec), delta)
+    Arc::new(BlockColumns::new(widths.iter().map(spec), delta))
 }
 
 /// The value of a column at a step; no two are alike.
@@ -45,9 +45,17 @@ fn block(
             .zip(&shapes)
             .map(|(bytes, shape)| CellValue::Bytes { dtype: DType::UInt8, shape, bytes })
             .collect();
+        if chosen.len() == widths.len() && step % 2 == 0 {
+            let (appended, index) = block.append_row(step, values.iter(), usize::MAX);
+            if appended != Appended::Nothing {
+                assert_eq!(index as usize, block.open_len(0) - 1);
+                continue;
+            }
+        }
         let mut cells: Vec<(usize, &mut CellValue<'_>)> =
             chosen.iter().copied().zip(&mut values).collect();
-        assert!(block.append(step, &mut cells, |_, _| ()));
+        let appended = block.append(step, &mut cells, usize::MAX, |_, _| ());
+        assert_eq!(appended, Appended::AndOpen);
     }
     block
 }
@@ -102,8 +110,8 @@ proptest! {
                 if present.is_empty() {
                     continue;
                 }
-                let (chunk, tensor) = in_row.chunk_of(position, &mut || keys.next().unwrap());
-                let (expected, at) = alone.chunk_of(position, &mut || own_keys.next().unwrap());
+                let (chunk, tensor) = in_row.closed(&mut || keys.next().unwrap()).chunk_and_tensor(position);
+                let (expected, at) = alone.closed(&mut || own_keys.next().unwrap()).chunk_and_tensor(position);
                 prop_assert_eq!(tensor, at);
                 prop_assert_eq!(chunk.key(), expected.key());
                 prop_assert_eq!(chunk.payload(), expected.payload());
@@ -129,8 +137,8 @@ fn blocks_of_a_few_lengths_have_templates() {
     for i in 0..10 {
         let steps: Vec<i32> = (0..=i % 3).map(|step| i * 3 + step).collect();
         let block = block(&shared, &widths, 0, &steps, |_, _| true);
-        block.chunk_of(0, &mut || i as u64);
-        let mut templates = shared.templates.lock();
+        block.closed(&mut || i as u64);
+        let mut templates = shared.encoders.templates.lock();
         for num_rows in 1..=3 {
             let is_known = templates.find(|it| it.num_rows == num_rows).is_some();
             assert_eq!(is_known, i as usize + 1 >= num_rows);
@@ -147,7 +155,20 @@ fn large_cells_are_copied_once() {
         State::Open(Buffers::Rows(rows)) => rows.column(&shared, 0).as_ptr(),
         _ => panic!("the block is open"),
     };
-    let (chunk, _) = block.chunk_of(0, &mut || 1);
+    let (chunk, _) = block.closed(&mut || 1).chunk_and_tensor(0);
     assert_eq!(chunk.tensor(0).unwrap().values_in_place().unwrap().as_ptr(), buffer);
-    assert!(shared.templates.lock().find(|_| true).is_none());
+    assert!(shared.encoders.templates.lock().find(|_| true).is_none());
+}
+
+#[test]
+fn only_blocks_of_the_same_columns_share_their_encoders() {
+    let one = columns(&[4, 8], false);
+    let specs = || one.columns.iter().map(|column| (Arc::clone(&column.spec), Arc::default()));
+    let shares = |columns: BlockColumns| {
+        Arc::ptr_eq(&columns.encoded_like(Some(&one)).encoders, &one.encoders)
+    };
+    assert!(shares(BlockColumns::new(specs(), false)));
+    assert!(!shares(BlockColumns::new(specs(), true)));
+    assert!(!shares(BlockColumns::new(specs().take(1), false)));
+    assert!(!shares(BlockColumns::new(specs().rev(), false)));
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Weak};
 
-use reverb_data::{KeyGenerator, NewItem, Result, TrajectoryBuilder};
+use reverb_data::{Chunk, KeyGenerator, NewItem, Result};
 use reverb_wire::transport::{Confirmations, InsertBatch, InsertSink};
 use smallvec::SmallVec;
 
@@ -18,6 +18,7 @@ use crate::retry::Backoff;
 use crate::session::Session;
 use crate::writer::block::Block;
 use crate::writer::item::PendingItem;
+use crate::writer::resolver::Resolver;
 use crate::writer::{MESSAGE_BYTES, MESSAGE_ITEMS};
 
 /// Number of items that are taken from the queue, and encoded, at a time.
@@ -38,7 +39,7 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
                     is_local,
                     streamed: HashMap::new(),
                     keys: &mut keys,
-                    trajectory: TrajectoryBuilder::new(),
+                    resolver: Resolver::default(),
                 };
                 let ended = tokio::select! {
                     ended = receive(&queue, stream.confirmations, || backoff.answered()) => ended,
@@ -81,8 +82,7 @@ struct SendTask<'k> {
     /// Chunks that the server holds for this stream, each until its block is freed.
     streamed: HashMap<u64, Weak<Block>>,
     keys: &'k mut KeyGenerator,
-    /// Kept for its memory.
-    trajectory: TrajectoryBuilder,
+    resolver: Resolver,
 }
 
 impl SendTask<'_> {
@@ -120,12 +120,14 @@ impl SendTask<'_> {
         batch: &mut InsertBatch,
     ) -> Result<Option<usize>> {
         let mut taken: SmallVec<[(PendingItem, usize); TAKEN_TOGETHER]> = SmallVec::new();
-        {
+        let num_waiting = {
             let mut state = queue.state.lock();
             if let Some((item, bytes)) = state.resend.pop_front() {
-                state.register(item.clone(), bytes);
+                state.in_flight.push(item.clone(), bytes);
                 drop(state);
-                return Ok(Some(self.add(batch, item, &[])));
+                let bytes = self.add_chunks(&mut batch.chunks, &item, &[]);
+                batch.items.push(item);
+                return Ok(Some(bytes));
             }
             let mut new_bytes = 0;
             while taken.len() < max_items.min(TAKEN_TOGETHER)
@@ -134,56 +136,61 @@ impl SendTask<'_> {
             {
                 let Some((item, bytes)) = state.queue.pop_front() else { break };
                 new_bytes += bytes;
-                state.encoding.push(Arc::clone(item.table()));
+                state.begin_encoding(item.table());
                 taken.push((item, bytes));
             }
-        }
+            taken.len() + state.queue.len()
+        };
         if taken.is_empty() {
             return Ok(None);
         }
+        let InsertBatch { items, chunks, .. } = batch;
+        let first = items.len();
+        if first == 0 {
+            items.reserve_exact(num_waiting.min(max_items));
+        }
         // Encoding is expensive, so it runs outside the lock.
-        let mut resolve = |(pending, _): &(PendingItem, usize)| {
-            pending.resolve(&mut self.trajectory, &mut || self.keys.next_key())
-        };
-        let items: Result<SmallVec<[NewItem; TAKEN_TOGETHER]>> =
-            taken.iter().map(&mut resolve).collect();
-        {
+        let encoded = taken.iter().try_for_each(|(pending, _)| {
+            items.push(pending.resolve(&mut self.resolver, &mut || self.keys.next_key())?);
+            Ok(())
+        });
+        let is_closed = {
             let mut state = queue.state.lock();
-            state.encoding.clear();
-            if state.closed {
-                return Ok(None);
-            }
-            for (item, (_, bytes)) in items.iter().flatten().zip(&taken) {
-                state.register(item.clone(), *bytes);
-            }
-        }
-        let mut bytes = 0;
-        for (item, (pending, _)) in items?.into_iter().zip(&taken) {
-            bytes += if self.is_local {
-                batch.items.push(item);
-                0
-            } else {
-                let blocks: SmallVec<[_; 4]> = pending.blocks().cloned().collect();
-                self.add(batch, item, &blocks)
-            };
-        }
-        Ok(Some(bytes))
-    }
-
-    /// Adds an item, and the chunks that the server lacks; returns the number of bytes.
-    fn add(&mut self, batch: &mut InsertBatch, item: NewItem, blocks: &[Arc<Block>]) -> usize {
-        let mut bytes = 0;
-        if !self.is_local {
-            for chunk in item.trajectory.chunks() {
-                if let Entry::Vacant(entry) = self.streamed.entry(chunk.key()) {
-                    let block = blocks.iter().find(|block| block.holds(chunk));
-                    entry.insert(block.map_or_else(Weak::new, Arc::downgrade));
-                    bytes += chunk.payload_len();
-                    batch.chunks.push(chunk.clone());
+            state.end_encoding();
+            if encoded.is_ok() && !state.closed {
+                for (item, (_, bytes)) in items[first..].iter().zip(&taken) {
+                    state.in_flight.push(item.clone(), *bytes);
                 }
             }
+            state.closed
+        };
+        if is_closed || encoded.is_err() {
+            items.truncate(first);
+            return if is_closed { Ok(None) } else { encoded.map(|()| None) };
         }
-        batch.items.push(item);
+        let added = items[first..].iter().zip(&taken);
+        Ok(Some(added.map(|(item, (it, _))| self.add_chunks(chunks, item, it.blocks())).sum()))
+    }
+
+    /// Adds the chunks of an item that the server lacks; returns the number of bytes.
+    fn add_chunks(
+        &mut self,
+        chunks: &mut Vec<Chunk>,
+        item: &NewItem,
+        blocks: &[Arc<Block>],
+    ) -> usize {
+        if self.is_local {
+            return 0;
+        }
+        let mut bytes = 0;
+        for chunk in item.trajectory.chunks() {
+            if let Entry::Vacant(entry) = self.streamed.entry(chunk.key()) {
+                let block = blocks.iter().find(|block| block.holds(chunk));
+                entry.insert(block.map_or_else(Weak::new, Arc::downgrade));
+                bytes += chunk.payload_len();
+                chunks.push(chunk.clone());
+            }
+        }
         bytes
     }
 }

@@ -10,12 +10,14 @@ use reverb_data::{Layout, Stacking, StoredItem};
 use super::{Batch, TableState};
 use crate::rate_limiter::RateLimiter;
 use crate::selector::{Handle, Pick, Place};
+use crate::table::statistics::Removed;
 
 /// The items taken since a batch began, and the counters at its beginning.
 struct Undo {
     taken: Vec<Taken>,
     limiter: RateLimiter,
     num_unique_samples: i64,
+    removed: Removed,
     num_items: usize,
     chunk_bytes: usize,
     num_garbage: usize,
@@ -77,6 +79,7 @@ impl TableState {
             taken: Vec::new(),
             limiter: self.limiter.clone(),
             num_unique_samples: self.contents.num_unique_samples,
+            removed: self.statistics.removed,
             num_items: batch.items.len(),
             chunk_bytes: batch.chunk_bytes,
             num_garbage: self.garbage.len(),
@@ -109,6 +112,7 @@ impl TableState {
         }
         self.limiter = undo.limiter;
         self.contents.num_unique_samples = undo.num_unique_samples;
+        self.statistics.removed = undo.removed;
         batch.chunk_bytes = undo.chunk_bytes;
         self.garbage.truncate(undo.num_garbage);
     }
@@ -228,7 +232,7 @@ mod tests {
             state.num_unique_samples(),
             state.num_episodes(),
             state.num_deleted_episodes(),
-            (state.account().bytes(), state.account().num_chunks()),
+            (state.account().bytes(), state.account().num_chunks(), state.statistics()),
         );
         let peeks: Vec<_> = state.keys().iter().map(|&key| state.peek(key)).collect();
         let sampler = describe_selector(&state.contents().sampler);

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Kinds of items: what items that are created together have in common.
+
+use std::sync::Arc;
+
+use reverb_data::tensor::shape_text;
+use reverb_data::{DType, Error, Result, Shape, Signature};
+use smallvec::SmallVec;
+
+use super::block::Block;
+use super::cell::{CellRef, CellSpec};
+
+/// An item is compared with so many kinds.
+const MAX_KINDS: usize = 8;
+
+/// What items that are created together have in common: all but their keys, priorities and cells.
+#[derive(Debug)]
+pub(super) struct ItemKind {
+    table: Arc<str>,
+    columns: SmallVec<[ItemColumn; 4]>,
+}
+
+/// Where the cells of an item are, in terms of its kind.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ItemCells {
+    /// A block may appear more than once. Most items are of one block: counting references to it
+    /// once for all columns is faster, because two threads do it.
+    pub(super) blocks: SmallVec<[Arc<Block>; 1]>,
+    /// The first cell's index in the first block.
+    pub(super) first: u32,
+}
+
+/// The cells of one column.
+#[derive(Debug, Clone)]
+struct ItemColumn {
+    runs: SmallVec<[Run; 1]>,
+    spec: Arc<CellSpec>,
+    num_steps: usize,
+    squeeze: bool,
+}
+
+/// Consecutive cells of one column of a block.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    /// The block's position among those of the item.
+    block: u32,
+    /// The column's position in the block.
+    position: u16,
+    /// The first cell. In the item's first block it counts from the item's first cell, so that
+    /// items of one block are of the same kind wherever they are in it.
+    index: u32,
+    length: u32,
+}
+
+impl Run {
+    fn block(self, cells: &ItemCells) -> &Arc<Block> {
+        &cells.blocks[self.block as usize]
+    }
+
+    /// The first cell's index in the block.
+    fn start(self, first: u32) -> u32 {
+        if self.block == 0 { first.wrapping_add(self.index) } else { self.index }
+    }
+}
+
+/// Consecutive cells of one column of a block.
+pub(super) struct Slice<'a> {
+    pub(super) block: &'a Block,
+    /// The column's position in the block.
+    pub(super) position: usize,
+    /// The first cell.
+    pub(super) start: u32,
+    pub(super) length: u32,
+    /// Type and shape of the cells.
+    pub(super) spec: &'a CellSpec,
+}
+
+impl ItemKind {
+    /// The kind of an item over these columns, each with whether it is squeezed, and its cells.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for an empty column, an expired cell, cells of different dtype or shape in
+    /// one column, or a squeezed column that does not have exactly one cell.
+    pub(super) fn of<'a, C>(
+        table: Arc<str>,
+        columns: impl Iterator<Item = (C, bool)>,
+    ) -> Result<(Arc<Self>, ItemCells)>
+    where
+        C: ExactSizeIterator<Item = &'a CellRef> + Clone,
+    {
+        let mut own = ItemCells::default();
+        let columns: Result<_> = columns
+            .enumerate()
+            .map(|(i, (cells, squeeze))| ItemColumn::new(i, cells, squeeze, &mut own))
+            .collect();
+        Ok((Arc::new(Self { table, columns: columns? }), own))
+    }
+
+    /// The same kind, of another table.
+    pub(super) fn for_table(&self, table: Arc<str>) -> Arc<Self> {
+        Arc::new(Self { table, columns: self.columns.clone() })
+    }
+
+    /// Name of the table.
+    pub(super) fn table(&self) -> &Arc<str> {
+        &self.table
+    }
+
+    /// The cells of an item over these columns, if it is of this kind and no cell has expired.
+    fn find<'a, C>(&self, columns: impl Iterator<Item = (C, bool)>) -> Option<ItemCells>
+    where
+        C: ExactSizeIterator<Item = &'a CellRef>,
+    {
+        let mut found = ItemCells::default();
+        let mut own = self.columns.iter();
+        for (mut cells, squeeze) in columns {
+            let column = own.next()?;
+            if column.squeeze != squeeze || column.num_steps != cells.len() {
+                return None;
+            }
+            for run in &column.runs {
+                for i in 0..run.length {
+                    let cell = cells.next()?;
+                    if found.blocks.is_empty() {
+                        found.first = cell.index;
+                    }
+                    if i == 0 && run.block as usize == found.blocks.len() {
+                        found.blocks.push(Arc::clone(&cell.block));
+                    }
+                    let is_next = cell.position == run.position
+                        && cell.index == run.start(found.first).wrapping_add(i)
+                        && Arc::ptr_eq(run.block(&found), &cell.block);
+                    let is_first_of_other_spec = i == 0 && !is_same(&column.spec, cell.spec());
+                    if !is_next || is_first_of_other_spec || cell.is_expired() {
+                        return None;
+                    }
+                }
+            }
+        }
+        own.next().is_none().then_some(found)
+    }
+
+    /// The columns of an item of this kind, each with whether it is squeezed.
+    pub(super) fn columns<'a>(
+        &'a self,
+        cells: &'a ItemCells,
+    ) -> impl Iterator<Item = (impl Iterator<Item = Slice<'a>>, bool)> {
+        self.columns.iter().map(|column| {
+            let slices = column.runs.iter().map(|run| Slice {
+                block: run.block(cells),
+                position: usize::from(run.position),
+                start: run.start(cells.first),
+                length: run.length,
+                spec: &column.spec,
+            });
+            (slices, column.squeeze)
+        })
+    }
+
+    /// Checks its items against the signature of their table.
+    pub(super) fn check_signature(&self, signature: &Signature) -> Result<()> {
+        let matches = |(spec, column): (&reverb_data::TensorSpec, &ItemColumn)| {
+            let cell = &column.spec;
+            spec.dtype == cell.dtype
+                && spec.shape.as_ref().is_none_or(|dims| {
+                    match (column.squeeze, dims.split_first()) {
+                        (true, _) => dims_match(dims, &cell.shape),
+                        (false, None) => false,
+                        (false, Some((steps, dims))) => {
+                            steps.is_none_or(|steps| steps == column.num_steps)
+                                && dims_match(dims, &cell.shape)
+                        }
+                    }
+                })
+        };
+        if signature.0.len() == self.columns.len()
+            && signature.0.iter().zip(&self.columns).all(matches)
+        {
+            return Ok(());
+        }
+        let shapes: Vec<(DType, Shape)> = self.columns.iter().map(ItemColumn::spec).collect();
+        let columns: Vec<(DType, &[usize])> =
+            shapes.iter().map(|(dtype, shape)| (*dtype, shape.as_slice())).collect();
+        signature.check(&self.table, &columns)
+    }
+}
+
+/// The kinds of the items that are created together in one table. They are made anew for each
+/// call: two threads that count references to the same kind slow each other down.
+#[derive(Debug)]
+pub(super) struct KnownItemKinds {
+    table: Arc<str>,
+    kinds: SmallVec<[Arc<ItemKind>; 1]>,
+}
+
+impl KnownItemKinds {
+    /// None yet.
+    pub(super) fn new(table: Arc<str>) -> Self {
+        Self { table, kinds: SmallVec::new() }
+    }
+
+    /// Name of the table.
+    pub(super) fn table(&self) -> &Arc<str> {
+        &self.table
+    }
+
+    /// The kind of an item over these columns, if it is known and no cell has expired, and the
+    /// item's cells.
+    pub(super) fn find<'a, C>(
+        &self,
+        columns: &(impl Iterator<Item = (C, bool)> + Clone),
+    ) -> Option<(Arc<ItemKind>, ItemCells)>
+    where
+        C: ExactSizeIterator<Item = &'a CellRef> + Clone,
+    {
+        let find = |kind: &Arc<ItemKind>| Some((Arc::clone(kind), kind.find(columns.clone())?));
+        self.kinds.iter().find_map(find)
+    }
+
+    /// Keeps a kind for the next items.
+    pub(super) fn learn(&mut self, kind: &Arc<ItemKind>) {
+        if self.kinds.len() < MAX_KINDS {
+            self.kinds.push(Arc::clone(kind));
+        }
+    }
+}
+
+impl ItemColumn {
+    fn new<'a>(
+        index: usize,
+        cells: impl ExactSizeIterator<Item = &'a CellRef> + Clone,
+        squeeze: bool,
+        item: &mut ItemCells,
+    ) -> Result<Self> {
+        let Some(first) = cells.clone().next() else {
+            return Err(Error::invalid_argument(format!(
+                "trajectory column {index} is empty; every column needs at least one step"
+            )));
+        };
+        if squeeze && cells.len() != 1 {
+            return Err(Error::invalid_argument(format!(
+                "trajectory column {index} is squeezed and must have exactly 1 step, got {}",
+                cells.len()
+            )));
+        }
+        if item.blocks.is_empty() {
+            item.first = first.index;
+        }
+        let num_steps = cells.len();
+        let mut runs: SmallVec<[Run; 1]> = SmallVec::new();
+        for cell in cells {
+            if cell.is_expired() {
+                return Err(Error::invalid_argument(format!(
+                    "trajectory column {index} refers to a step that has expired: only the last \
+                     num_keep_alive_refs steps of the episode can be used. Raise num_keep_alive_refs or create the \
+                     item earlier"
+                )));
+            }
+            check_same_spec(index, first, cell)?;
+            match runs.last_mut() {
+                Some(run)
+                    if Arc::ptr_eq(run.block(item), &cell.block)
+                        && run.position == cell.position
+                        && run.start(item.first) + run.length == cell.index =>
+                {
+                    run.length += 1;
+                }
+                previous => {
+                    let previous = previous.map(|run| run.block);
+                    let block = place_of(&cell.block, item, previous);
+                    let base = if block == 0 { item.first } else { 0 };
+                    runs.push(Run {
+                        block,
+                        position: cell.position,
+                        index: cell.index.wrapping_sub(base),
+                        length: 1,
+                    });
+                }
+            }
+        }
+        Ok(Self { runs, spec: Arc::clone(first.spec()), num_steps, squeeze })
+    }
+
+    /// Dtype and shape of the column.
+    fn spec(&self) -> (DType, Shape) {
+        let mut shape = self.spec.shape.clone();
+        if !self.squeeze {
+            shape.insert(0, self.num_steps);
+        }
+        (self.spec.dtype, shape)
+    }
+}
+
+/// The position of a block among the blocks of an item; `previous` is that of the column's run
+/// before. Columns mostly refer to the same blocks in the same order, so these are not searched.
+fn place_of(block: &Arc<Block>, item: &mut ItemCells, previous: Option<u32>) -> u32 {
+    let blocks = &mut item.blocks;
+    let likely = match previous {
+        None => 0..1,
+        Some(previous) => previous..previous + 2,
+    };
+    let is_it =
+        |&place: &u32| blocks.get(place as usize).is_some_and(|known| Arc::ptr_eq(known, block));
+    likely.into_iter().find(is_it).unwrap_or_else(|| {
+        blocks.push(Arc::clone(block));
+        blocks.len() as u32 - 1
+    })
+}
+
+fn is_same(one: &Arc<CellSpec>, other: &Arc<CellSpec>) -> bool {
+    Arc::ptr_eq(one, other) || one == other
+}
+
+fn check_same_spec(index: usize, first: &CellRef, cell: &CellRef) -> Result<()> {
+    let (expected, got) = (first.spec(), cell.spec());
+    if is_same(expected, got) {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!(
+        "trajectory column {index} mixes steps of dtype {} and shape {} with steps of dtype {} and shape {}",
+        expected.dtype.name(),
+        shape_text(&expected.shape),
+        got.dtype.name(),
+        shape_text(&got.shape),
+    )))
+}
+
+fn dims_match(dims: &[Option<usize>], shape: &[usize]) -> bool {
+    dims.len() == shape.len()
+        && dims.iter().zip(shape).all(|(dim, &size)| dim.is_none_or(|dim| dim == size))
+}
+
+#[cfg(test)]
+mod tests;

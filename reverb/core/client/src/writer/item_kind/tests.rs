@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use proptest::prelude::*;
+use reverb_data::KeyGenerator;
+
+use super::*;
+use crate::writer::cell::CellValue;
+use crate::writer::lane::Lane;
+use crate::writer::resolver::Resolver;
+
+/// Two small columns, which share blocks, and one of large cells.
+const WIDTHS: [usize; 3] = [1, 2, 300];
+
+/// A lane of so many steps; some end the episode, and some have no value in one of the first
+/// columns.
+fn lane(keep: usize, steps: &[u8], seed: u8) -> Lane {
+    let mut lane = Lane::new(keep);
+    WIDTHS.iter().enumerate().for_each(|(column, _)| _ = lane.add_column(column, None));
+    for (i, kind) in steps.iter().enumerate() {
+        let values = WIDTHS.map(|width| vec![seed ^ i as u8; width]);
+        let shapes = WIDTHS.map(|width| [width]);
+        let mut cells: Vec<(usize, CellValue<'_>)> = (0..WIDTHS.len())
+            .filter(|&column| (column, *kind) != (1, 1) && (column, *kind) != (0, 3))
+            .map(|column| {
+                let (shape, bytes) = (&shapes[column][..], &values[column][..]);
+                (column, CellValue::Bytes { dtype: DType::UInt8, shape, bytes })
+            })
+            .collect();
+        lane.append(&mut cells, false).unwrap();
+        if *kind == 0 {
+            lane.end_episode(false);
+        }
+    }
+    lane
+}
+
+/// The cells of an item: for each column, of some of the steps that are kept.
+fn cells(lane: &Lane, columns: &[(usize, usize, usize, usize)]) -> Vec<(Vec<CellRef>, bool)> {
+    let cells = |&(column, first, length, stride): &(usize, usize, usize, usize)| {
+        let kept = lane.cells(column).map(|(_, cell)| cell.clone());
+        let cells: Vec<CellRef> = kept.skip(first).step_by(stride).take(length).collect();
+        let squeeze = stride == 1 && cells.len() == 1;
+        (cells, squeeze)
+    };
+    columns.iter().map(cells).collect()
+}
+
+fn refs(
+    columns: &[(Vec<CellRef>, bool)],
+) -> impl Iterator<Item = (std::slice::Iter<'_, CellRef>, bool)> + Clone {
+    columns.iter().map(|(cells, squeeze)| (cells.iter(), *squeeze))
+}
+
+proptest! {
+    /// Whether its kind is known or not, an item has the same slices of the same chunks.
+    #[test]
+    fn an_item_of_a_known_kind_is_that_of_its_cells(
+        keep in 1usize..9,
+        steps in prop::collection::vec(prop::collection::vec(0u8..7, 9..14), 1..4),
+        columns in prop::collection::vec((0..WIDTHS.len(), 0usize..3, 1usize..6, 1usize..3), 1..4),
+        others in prop::collection::vec((0..WIDTHS.len(), 0usize..3, 1usize..6, 1usize..3), 1..4),
+    ) {
+        let lanes: Vec<Lane> =
+            steps.iter().enumerate().map(|(i, it)| lane(keep, it, i as u8)).collect();
+        let table: Arc<str> = "table".into();
+        let mut known = KnownItemKinds::new(Arc::clone(&table));
+        let mut keys = KeyGenerator::new();
+        let mut next_key = || keys.next_key();
+        let mut resolver = Resolver::default();
+        for columns in [&columns, &others, &columns] {
+            for lane in &lanes {
+                let columns = cells(lane, columns);
+                if columns.iter().any(|(cells, _)| cells.is_empty()) {
+                    continue;
+                }
+                let (kind, cells) = ItemKind::of(Arc::clone(&table), refs(&columns)).unwrap();
+                let alone = Resolver::default().trajectory(&kind, &cells, &mut next_key).unwrap();
+                let found = known.find(&refs(&columns)).unwrap_or_else(|| {
+                    known.learn(&kind);
+                    known.find(&refs(&columns)).expect("it was learned")
+                });
+                let trajectory = resolver.trajectory(&found.0, &found.1, &mut next_key).unwrap();
+                prop_assert_eq!(trajectory.stored_columns(), alone.stored_columns());
+                prop_assert_eq!(trajectory.num_columns(), alone.num_columns());
+                prop_assert_eq!(trajectory.chunks().len(), alone.chunks().len());
+                for (one, other) in trajectory.chunks().iter().zip(alone.chunks()) {
+                    prop_assert!(one.is_same(other));
+                }
+                for ((cells, _), column) in columns.iter().zip(trajectory.decode().unwrap()) {
+                    let reverb_data::TensorData::Bytes(bytes) = column.data else { panic!() };
+                    let expected: Vec<u8> = cells.iter().flat_map(bytes_of).collect();
+                    prop_assert_eq!(bytes, expected);
+                }
+            }
+        }
+    }
+}
+
+fn bytes_of(cell: &CellRef) -> Vec<u8> {
+    let reverb_data::TensorData::Bytes(bytes) = cell.read().unwrap().data else { panic!() };
+    bytes
+}
+
+#[test]
+fn items_at_other_places_of_their_blocks_are_of_one_kind() {
+    let lanes = [lane(8, &[2, 2, 2, 2, 2], 0), lane(8, &[2, 2, 0, 2, 2, 2, 2, 2], 0)];
+    let mut known = KnownItemKinds::new("table".into());
+    let window = |lane: &Lane, first| cells(lane, &[(0, first, 2, 1), (1, first, 2, 1)]);
+    let (kind, _) = ItemKind::of("table".into(), refs(&window(&lanes[0], 1))).unwrap();
+    known.learn(&kind);
+    for (lane, first) in [(0, 0), (0, 1), (0, 3), (1, 0), (1, 1), (1, 3), (1, 6)] {
+        let (found, _) = known.find(&refs(&window(&lanes[lane], first))).unwrap();
+        assert!(Arc::ptr_eq(&found, &kind));
+    }
+    let across_episodes = window(&lanes[1], 2);
+    assert!(known.find(&refs(&across_episodes)).is_none());
+    let expired = window(&lanes[0], 3);
+    lanes[0].cells(1).for_each(|(_, cell)| cell.expire());
+    assert!(known.find(&refs(&expired)).is_none());
+}
+
+#[test]
+fn columns_of_the_same_blocks_refer_to_each_block_once() {
+    // A block of the first two steps, and another one.
+    let lane = lane(2, &[2, 2, 2], 0);
+    let columns = cells(&lane, &[(0, 0, 2, 1), (1, 0, 2, 1)]);
+    let (kind, cells) = ItemKind::of("table".into(), refs(&columns)).unwrap();
+    let runs = kind.columns.iter().flat_map(|column| &column.runs);
+    let blocks: Vec<u32> = runs.map(|run| run.block).collect();
+    assert_eq!((blocks, cells.blocks.len()), (vec![0, 1, 0, 1], 2));
+}
+
+#[test]
+fn items_of_one_kind_may_have_their_columns_at_other_places_of_their_chunks() {
+    // The last block of the first lane has no value in its first column.
+    let lanes = [lane(1, &[2, 3], 0), lane(1, &[2, 2], 0)];
+    let mut known = KnownItemKinds::new("table".into());
+    let (mut keys, mut resolver) = (KeyGenerator::new(), Resolver::default());
+    for (lane, tensor) in [(0, 0), (1, 1), (0, 0)] {
+        let columns = cells(&lanes[lane], &[(1, 0, 1, 1)]);
+        let (kind, cells) = known
+            .find(&refs(&columns))
+            .unwrap_or_else(|| ItemKind::of("table".into(), refs(&columns)).unwrap());
+        known.learn(&kind);
+        assert!(Arc::ptr_eq(&kind, &known.kinds[0]));
+        let mut next_key = || keys.next_key();
+        let trajectory = resolver.trajectory(&kind, &cells, &mut next_key).unwrap();
+        let column = trajectory.columns().next().unwrap();
+        assert_eq!(column.single_slice().unwrap().tensor, tensor);
+    }
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Items in flight: sent, and not confirmed.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
+use reverb_data::NewItem;
+
+/// A server may confirm the items of its tables in turn, so the next one is looked for so far.
+const MAX_SKIPPED: usize = 8;
+/// So many slots may be free before they are removed.
+const MAX_FREE_SLOTS: usize = 64;
+
+/// An item in flight.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) item: NewItem,
+    /// The bytes that it added.
+    pub(super) bytes: usize,
+}
+
+/// The items in flight, in the order of sending.
+///
+/// A table confirms its items in that order, so the next one is nearly always found beside the one
+/// before. Once one was not, items are numbered, to look them up by their key. That ends when as
+/// many were found without it.
+#[derive(Debug, Default)]
+pub(super) struct InFlight {
+    /// Those in between that are confirmed are free.
+    slots: VecDeque<Option<Sent>>,
+    /// Number of items.
+    len: usize,
+    /// The slot after the item that was confirmed last.
+    next: usize,
+    /// The number of the first slot.
+    first: u64,
+    /// The numbers of the items' slots, by key.
+    numbers: Option<HashMap<u64, u64>>,
+    /// How many were found beside the one before since one was not.
+    hits: usize,
+}
+
+impl InFlight {
+    /// Number of items.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The items in the order of sending.
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Sent> {
+        self.slots.iter().flatten()
+    }
+
+    /// Takes all items, in the order of sending.
+    pub(super) fn take_all(&mut self) -> impl DoubleEndedIterator<Item = Sent> + use<> {
+        std::mem::take(self).slots.into_iter().flatten()
+    }
+
+    /// Adds an item that was sent after all others.
+    pub(super) fn push(&mut self, item: NewItem, bytes: usize) {
+        if let Some(numbers) = &mut self.numbers {
+            numbers.insert(item.key, self.first + self.slots.len() as u64);
+        }
+        self.slots.push_back(Some(Sent { item, bytes }));
+        self.len += 1;
+    }
+
+    /// Takes the item with this key.
+    pub(super) fn confirm(&mut self, key: u64) -> Option<Sent> {
+        let at = self.find(key)?;
+        let sent = self.slots[at].take();
+        self.len -= 1;
+        self.next = at + 1;
+        if self.is_empty() {
+            // The memory for slots is kept.
+            self.slots.clear();
+            (self.next, self.numbers) = (0, None);
+            return sent;
+        }
+        if let Some(numbers) = &mut self.numbers {
+            numbers.remove(&key);
+        }
+        while let Some(None) = self.slots.front() {
+            self.slots.pop_front();
+            self.first += 1;
+            self.next = self.next.saturating_sub(1);
+        }
+        if self.slots.len() > 2 * self.len + MAX_FREE_SLOTS {
+            self.remove_free();
+        }
+        sent
+    }
+
+    fn find(&mut self, key: u64) -> Option<usize> {
+        let is_it = |slot: &Option<Sent>| slot.as_ref().is_some_and(|sent| sent.item.key == key);
+        let likely = self.slots.range(self.next.min(self.slots.len())..).take(MAX_SKIPPED);
+        if let Some(skipped) = likely.into_iter().position(is_it) {
+            self.hits += 1;
+            if self.hits > self.slots.len() {
+                self.numbers = None;
+            }
+            return Some(self.next + skipped);
+        }
+        self.hits = 0;
+        if self.numbers.is_none() {
+            self.number();
+        }
+        let number = *self.numbers.as_ref()?.get(&key)?;
+        Some((number - self.first) as usize)
+    }
+
+    fn number(&mut self) {
+        let slots = (self.first..).zip(&self.slots);
+        let number = |(number, slot): (u64, &Option<Sent>)| {
+            slot.as_ref().map(|sent| (sent.item.key, number))
+        };
+        self.numbers = Some(slots.filter_map(number).collect());
+    }
+
+    /// Removes the free slots.
+    fn remove_free(&mut self) {
+        self.next = self.slots.range(..self.next).flatten().count();
+        self.slots.retain(Option::is_some);
+        if self.numbers.is_some() {
+            self.number();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use reverb_data::{ChunkBuilder, SequenceRange, TrajectoryBuilder};
+
+    use super::*;
+
+    fn item(key: u64) -> NewItem {
+        let mut builder = TrajectoryBuilder::new();
+        builder.slice(&ChunkBuilder::new(false).finish(key, SequenceRange::default()), 0, 0, 1);
+        builder.end_column(false);
+        let trajectory = builder.finish().unwrap();
+        NewItem { key, table: "table".into(), priority: 1.0, times_sampled: 0, trajectory }
+    }
+
+    proptest! {
+        /// Whatever the order of confirmations, each item is found once, and those that are left
+        /// come in the order of sending.
+        #[test]
+        fn items_leave_by_key_and_stay_in_order(
+            steps in prop::collection::vec((0usize..40, 0usize..40, any::<prop::sample::Index>()), 1..40),
+            in_order in any::<bool>(),
+        ) {
+            let (mut in_flight, mut model) = (InFlight::default(), Vec::new());
+            let mut keys = 0..;
+            for (sent, confirmed, start) in steps {
+                for key in keys.by_ref().take(sent) {
+                    in_flight.push(item(key), key as usize * 2);
+                    model.push(key);
+                }
+                prop_assert!(in_flight.confirm(u64::MAX).is_none());
+                for i in 0..confirmed.min(model.len()) {
+                    // One after another from somewhere on, or every other one.
+                    let at = start.index(model.len()) + if in_order { 0 } else { i };
+                    let key = model.remove(at % model.len());
+                    let sent = in_flight.confirm(key).unwrap();
+                    prop_assert_eq!((sent.item.key, sent.bytes), (key, key as usize * 2));
+                    prop_assert!(in_flight.confirm(key).is_none());
+                }
+                let left: Vec<u64> = in_flight.iter().map(|sent| sent.item.key).collect();
+                prop_assert_eq!(&left, &model);
+                prop_assert_eq!(in_flight.len(), model.len());
+                prop_assert!(in_flight.slots.len() <= 2 * model.len() + MAX_FREE_SLOTS);
+            }
+            let taken: Vec<u64> = in_flight.take_all().map(|sent| sent.item.key).collect();
+            prop_assert_eq!(taken, model);
+            prop_assert!(in_flight.is_empty());
+        }
+    }
+
+    #[test]
+    fn items_of_a_table_that_waits_do_not_slow_down_others() {
+        let mut in_flight = InFlight::default();
+        let mut keys = 0..;
+        let mut send = |in_flight: &mut InFlight, count: usize| -> Vec<u64> {
+            let sent: Vec<u64> = keys.by_ref().take(count).collect();
+            for &key in &sent {
+                in_flight.push(item(key), 1);
+            }
+            sent
+        };
+        let waiting = send(&mut in_flight, 10);
+        for round in 0..1000 {
+            for key in send(&mut in_flight, 10) {
+                in_flight.confirm(key).unwrap();
+            }
+            assert!(in_flight.slots.len() < 100);
+            assert!(round < 10 || in_flight.numbers.is_none());
+        }
+        let left: Vec<u64> = in_flight.iter().map(|sent| sent.item.key).collect();
+        assert_eq!(left, waiting);
+    }
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What happened to a table since it was made. A reset does not change it.
+
+use std::time::Duration;
+
+use reverb_data::{Sampled, TableInfo};
+
+use crate::histogram::Histogram;
+
+/// Why an item left its table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    /// There were more items than `max_size`.
+    Full,
+    /// The table, or the server, had more bytes than `max_bytes`.
+    Bytes,
+    /// It was sampled `max_times_sampled` times.
+    SampledOut,
+    /// A client deleted it.
+    Deleted,
+    /// The table was reset.
+    Reset,
+}
+
+impl Removal {
+    /// All reasons.
+    pub const ALL: [Self; 5] =
+        [Self::Full, Self::Bytes, Self::SampledOut, Self::Deleted, Self::Reset];
+
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Bytes => "bytes",
+            Self::SampledOut => "sampled_out",
+            Self::Deleted => "deleted",
+            Self::Reset => "reset",
+        }
+    }
+}
+
+/// Waits in microseconds: up to 1 us, 2 us, ... 2^32 us = 1.2 h, and longer.
+pub(super) type WaitTimes = Histogram<34>;
+/// Ages in milliseconds: up to 1 ms, 2 ms, ... 2^30 ms = 12 days, and older.
+pub(super) type Ages = Histogram<32>;
+/// Numbers of samples: none, up to 1, 2, 4, ... 2^20, and more.
+pub(super) type TimesSampled = Histogram<22>;
+
+/// What happened to a table since it was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Items added. Priorities that came as inserts of a known key do not count.
+    pub inserts: u64,
+    /// Items that got a new priority.
+    pub priority_updates: u64,
+    /// The items that left.
+    pub removed: Removed,
+    /// How old each sampled item was, in milliseconds; as many values as samples.
+    pub sample_ages: Ages,
+    /// How long each item waited for its insert, in microseconds.
+    pub insert_waits: WaitTimes,
+    /// How long each request waited for its first sample, in microseconds.
+    pub sample_waits: WaitTimes,
+    /// When the last item was added, in nanoseconds since 1970; 0: never.
+    pub last_insert_ns: i64,
+    /// When the last item was sampled, in nanoseconds since 1970; 0: never.
+    pub last_sample_ns: i64,
+}
+
+impl Statistics {
+    pub(super) fn count_samples(&mut self, sampled: &[Sampled], now_ns: i64) {
+        const NS_PER_MS: u64 = 1_000_000;
+        if sampled.is_empty() {
+            return;
+        }
+        self.last_sample_ns = now_ns;
+        for item in sampled {
+            // Clocks may be set back.
+            let age_ns = u64::try_from(now_ns.saturating_sub(item.inserted_at_ns)).unwrap_or(0);
+            self.sample_ages.add(age_ns / NS_PER_MS);
+        }
+    }
+}
+
+/// The items that left a table.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Removed {
+    by_reason: [u64; Removal::ALL.len()],
+    unsampled: u64,
+    /// How often each had been sampled, if at all.
+    sampled: TimesSampled,
+}
+
+impl Removed {
+    /// Number of items that left for this reason.
+    pub fn of(&self, reason: Removal) -> u64 {
+        self.by_reason[reason as usize]
+    }
+
+    /// Number of items that nobody had sampled.
+    pub fn unsampled(&self) -> u64 {
+        self.unsampled
+    }
+
+    /// How often each of the others had been sampled.
+    pub fn sampled(&self) -> &TimesSampled {
+        &self.sampled
+    }
+
+    pub(super) fn count(&mut self, reason: Removal, times_sampled: i32) {
+        self.by_reason[reason as usize] += 1;
+        match u64::try_from(times_sampled) {
+            Ok(times @ 1..) => self.sampled.add(times),
+            _ => self.unsampled += 1,
+        }
+    }
+
+    /// Counts these items as well.
+    pub(super) fn merge(&mut self, other: &Self) {
+        let all = |mine: &mut [u64], others: &[u64]| {
+            mine.iter_mut().zip(others).for_each(|(mine, other)| *mine += other);
+        };
+        all(&mut self.by_reason, &other.by_reason);
+        self.unsampled += other.unsampled;
+        self.sampled.merge(&other.sampled);
+    }
+}
+
+/// A table at one moment.
+#[derive(Debug, Clone)]
+pub struct TableStatus {
+    /// Its settings, counters and size.
+    pub info: TableInfo,
+    /// What happened to it so far.
+    pub statistics: Statistics,
+    /// Inserts times `samples_per_insert` minus samples, which the limiter keeps within bounds.
+    pub cursor: f64,
+    /// Sum of the weights of all items, if the sampler has weights.
+    pub mass: Option<f64>,
+    /// The side of those who insert.
+    pub inserting: Side,
+    /// The side of those who sample.
+    pub sampling: Side,
+}
+
+/// How one side of a table waits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Side {
+    /// How long the first in the queue has waited.
+    pub oldest_wait: Option<Duration>,
+    /// In how much time at least one waited.
+    pub blocked: Duration,
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Requests and answers.
+
+use bytes::Bytes;
+use http::StatusCode;
+
+/// A request for a page: GET or HEAD.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// Its path: `/metrics`.
+    pub path: &'a str,
+    /// What follows the question mark, if there is one.
+    pub query: Option<&'a str>,
+    /// The formats that the client accepts; empty if it does not say.
+    pub accept: &'a str,
+}
+
+/// An answer to a request.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// Status of HTTP: 200.
+    pub status: StatusCode,
+    /// Type of the body: `text/plain; charset=utf-8`.
+    pub content_type: &'static str,
+    /// The body.
+    pub body: Bytes,
+    /// Further headers.
+    pub headers: Vec<(&'static str, String)>,
+}
+
+/// The type of plain text.
+pub(crate) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
+
+impl Answer {
+    /// A page.
+    pub fn ok(content_type: &'static str, body: impl Into<Bytes>) -> Self {
+        Self { status: StatusCode::OK, content_type, body: body.into(), headers: Vec::new() }
+    }
+
+    /// A line of plain text.
+    pub fn text(status: StatusCode, line: &str) -> Self {
+        let body = format!("{line}\n").into();
+        Self { status, content_type: PLAIN_TEXT, body, headers: Vec::new() }
+    }
+}
+
+/// What a port serves.
+pub trait Site: Send + Sync + 'static {
+    /// The paths of all pages. A request for another one is told them.
+    fn paths(&self) -> &'static [&'static str];
+
+    /// Answers a request for one of [`Site::paths`]. Called on a thread of the runtime, so it must
+    /// neither block nor take long.
+    fn answer(&self, request: Request<'_>) -> Answer;
+}

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A small HTTP/1.1 port for pages that are only read: metrics, probes, a status page.
+//!
+//! A port serves a [`Site`], which answers each request at once, from memory. Peers get little: few
+//! connections, small headers, a few seconds. A connection that does nothing makes room for a new
+//! one, so nobody can shut others out by opening many. This crate knows nothing of replay.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]
+
+mod answer;
+mod connections;
+mod host;
+mod port;
+
+pub use answer::{Answer, Request, Site};
+pub use host::AllowedHosts;
+/// The status of an answer.
+pub use http::StatusCode;
+pub use port::serve;

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What passes the port of a server, counted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::status::{CODES, Code};
+
+/// The limits by which a server refuses a peer: names of `Limits`, and the memory of the server.
+pub const LIMITS: [&str; 7] = [
+    "connections",
+    "streams",
+    "message_bytes",
+    "call_bytes",
+    "stream_bytes",
+    "unread_timeout_s",
+    "max_bytes",
+];
+
+/// What has passed the port of a server. Counters only grow.
+#[derive(Debug)]
+pub struct Traffic {
+    /// Open connections.
+    connections: AtomicUsize,
+    received_bytes: AtomicU64,
+    sent_bytes: AtomicU64,
+    /// The paths of the calls that are counted one by one.
+    methods: &'static [&'static str],
+    /// Calls that have ended, by method and code. The last method is any other.
+    calls: Vec<[AtomicU64; CODES.len()]>,
+    refused: [AtomicU64; LIMITS.len()],
+}
+
+impl Traffic {
+    /// Nothing yet; calls are counted by these paths.
+    pub fn new(methods: &'static [&'static str]) -> Self {
+        Self {
+            connections: AtomicUsize::new(0),
+            received_bytes: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
+            methods,
+            calls: (0..=methods.len()).map(|_| Default::default()).collect(),
+            refused: Default::default(),
+        }
+    }
+
+    /// Number of open connections.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that connections received, with everything that HTTP/2 adds.
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that connections sent, with everything that HTTP/2 adds.
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent_bytes.load(Ordering::Relaxed)
+    }
+
+    /// How many calls have ended, for each path and code that occurred. The path of an unknown call
+    /// is empty.
+    pub fn calls(&self) -> impl Iterator<Item = (&'static str, Code, u64)> {
+        let names = self.methods.iter().copied().chain([""]);
+        names.zip(&self.calls).flat_map(|(path, counts)| {
+            let counts = CODES.into_iter().zip(counts);
+            counts.map(move |(code, count)| (path, code, count.load(Ordering::Relaxed)))
+        })
+    }
+
+    /// How many peers or calls were refused, for each of [`LIMITS`].
+    pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        LIMITS.into_iter().zip(self.refused.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    /// Counts a connection as open until the guard is dropped.
+    pub(super) fn open(self: &Arc<Self>) -> OpenConnection {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        OpenConnection(Arc::clone(self))
+    }
+
+    /// Counts a call that has ended, perhaps because of a limit.
+    pub(super) fn count_end(&self, path: &str, code: Code, limit: Option<&str>) {
+        if let Some(limit) = limit {
+            self.count_refusal(limit);
+        }
+        self.count_call(path, code);
+    }
+
+    fn count_call(&self, path: &str, code: Code) {
+        let known = self.methods.iter().position(|method| *method == path);
+        let method = known.unwrap_or(self.methods.len());
+        self.calls[method][code as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a refusal because of a limit; a name that is none of [`LIMITS`] is not counted.
+    pub(super) fn count_refusal(&self, limit: &str) {
+        if let Some(at) = LIMITS.iter().position(|name| *name == limit) {
+            self.refused[at].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn count_received(&self, bytes: usize) {
+        self.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_sent(&self, bytes: usize) {
+        self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// A guard that counts a connection as open.
+#[derive(Debug)]
+pub(super) struct OpenConnection(Arc<Traffic>);
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_counted_by_path_and_code() {
+        let traffic = Traffic::new(&["/a", "/b"]);
+        for (path, code) in [("/b", Code::Ok), ("/b", Code::Ok), ("/x", Code::Unimplemented)] {
+            traffic.count_call(path, code);
+        }
+        let counted: Vec<_> = traffic.calls().filter(|(_, _, count)| *count > 0).collect();
+        assert_eq!(counted, [("/b", Code::Ok, 2), ("", Code::Unimplemented, 1)]);
+    }
+
+    #[test]
+    fn connections_are_counted_until_they_close() {
+        let traffic = Arc::new(Traffic::new(&[]));
+        let (first, second) = (traffic.open(), traffic.open());
+        assert_eq!(traffic.connections(), 2);
+        drop(first);
+        assert_eq!(traffic.connections(), 1);
+        drop(second);
+        assert_eq!(traffic.connections(), 0);
+    }
+}

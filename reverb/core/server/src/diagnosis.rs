@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a table does or waits for, in a word and a sentence, with what would help.
+//!
+//! This is the only place that decides it. The page and the commands show what it says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reverb_data::byte_size;
+use reverb_data::error::grouped;
+use reverb_data::{RateLimiterConfig, WhenFull};
+use reverb_engine::TableStatus;
+
+use crate::history::Rates;
+use crate::streams::{Stream, WaitsFor};
+
+/// A side without a request for so long does not come any more.
+const LONG: Duration = Duration::from_secs(10);
+/// A shorter wait is part of the normal course of things.
+const NOTICEABLE: Duration = Duration::from_secs(1);
+/// From this share of the last seconds on, a side waits more than it works.
+const MOSTLY: f64 = 0.5;
+
+/// What a table does or waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nobody has asked for anything lately.
+    Idle,
+    /// Inserts or samples go through.
+    Flowing,
+    /// Samples wait for the first items, and inserts come.
+    Filling,
+    /// Samples wait, and no inserts come.
+    Starved,
+    /// Samples wait for the ratio, and inserts come.
+    Ahead,
+    /// Inserts wait for the ratio.
+    Behind,
+    /// Inserts wait for memory.
+    Full,
+    /// Samples are ready, and their readers do not take them.
+    SlowReaders,
+    /// Both wait, and neither can go on.
+    Stuck,
+    /// It can never hold as many items as sampling needs.
+    Never,
+}
+
+impl State {
+    /// Its name: `flowing`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Flowing => "flowing",
+            Self::Filling => "filling",
+            Self::Starved => "starved",
+            Self::Ahead => "ahead",
+            Self::Behind => "behind",
+            Self::Full => "full",
+            Self::SlowReaders => "slow readers",
+            Self::Stuck => "stuck",
+            Self::Never => "never",
+        }
+    }
+}
+
+/// What is known beside the table itself.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Surroundings {
+    /// What the table did in the last seconds, if that is known.
+    pub(crate) rates: Option<Rates>,
+    /// Nanoseconds since 1970.
+    pub(crate) now_ns: i64,
+    /// Number of open insert streams of the server.
+    pub(crate) writers: usize,
+    /// The readers of the table that do not take what is ready.
+    pub(crate) slow_readers: Option<SlowReaders>,
+    /// Bytes that the server holds and its limit, if inserts wait for that.
+    pub(crate) full_server: Option<(u64, u64)>,
+}
+
+/// The readers of a table that do not take what is ready for them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SlowReaders {
+    count: usize,
+    /// The one that has not read for the longest time.
+    slowest: String,
+    wait: Duration,
+}
+
+impl SlowReaders {
+    /// Those among these streams; `None` if all readers of the table read.
+    pub(crate) fn of(streams: &[Arc<Stream>], table: &str) -> Option<Self> {
+        let waits = streams.iter().filter_map(|stream| match stream.wait()? {
+            (WaitsFor::Peer, wait) if wait >= NOTICEABLE && stream.is_of(table) => {
+                Some((wait, stream))
+            }
+            _ => None,
+        });
+        let waits: Vec<_> = waits.collect();
+        let (wait, stream) = waits.iter().max_by_key(|(wait, _)| *wait)?;
+        let name = if stream.client.is_empty() { "" } else { ", " };
+        let slowest = format!("{}{name}{}", stream.peer, stream.client);
+        Some(Self { count: waits.len(), slowest, wait: *wait })
+    }
+
+    fn sentence(&self) -> String {
+        let Self { count, slowest, wait } = self;
+        format!(
+            "{} not take what is ready: {slowest} has read nothing for {}.",
+            plural(*count as u64, "reader does", "readers do"),
+            seconds(*wait)
+        )
+    }
+}
+
+/// The diagnosis of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Diagnosis {
+    pub(crate) state: State,
+    pub(crate) sentence: String,
+}
+
+/// The diagnosis of a table.
+pub(crate) fn diagnose(table: &TableStatus, around: &Surroundings) -> Diagnosis {
+    let case = Case::new(table, around);
+    let (state, sentence) = case.decide();
+    Diagnosis { state, sentence }
+}
+
+/// A table with what follows from it at once.
+struct Case<'a> {
+    table: &'a TableStatus,
+    around: &'a Surroundings,
+    limiter: &'a RateLimiterConfig,
+    size: i64,
+    /// How long samples have waited, if they wait noticeably.
+    sample_wait: Option<Duration>,
+    /// How long inserts have waited, if they wait noticeably; 0 if that is not known.
+    insert_wait: Option<Duration>,
+}
+
+impl<'a> Case<'a> {
+    fn new(table: &'a TableStatus, around: &'a Surroundings) -> Self {
+        let rates = around.rates;
+        let noticeable = |wait: Option<Duration>, blocked: Option<f64>| {
+            wait.filter(|wait| {
+                *wait >= NOTICEABLE || blocked.is_some_and(|blocked| blocked >= MOSTLY)
+            })
+        };
+        Self {
+            table,
+            around,
+            limiter: &table.info.config.rate_limiter,
+            size: table.info.current_size,
+            sample_wait: noticeable(
+                table.sampling.oldest_wait,
+                rates.map(|rates| rates.sample_blocked),
+            ),
+            insert_wait: noticeable(
+                table.inserting.oldest_wait,
+                rates.map(|rates| rates.insert_blocked),
+            )
+            // A server without memory holds writers back before the table sees their items.
+            .or_else(|| around.full_server.filter(|_| around.writers > 0).map(|_| Duration::ZERO)),
+        }
+    }
+
+    fn decide(&self) -> (State, String) {
+        if let Some(why) = self.why_never() {
+            return (State::Never, why);
+        }
+        if let (None, Some(readers)) = (self.sample_wait, &self.around.slow_readers) {
+            return (State::SlowReaders, readers.sentence());
+        }
+        let memory = self.why_no_room();
+        match (self.sample_wait, self.insert_wait) {
+            (Some(_), Some(_)) => (State::Stuck, self.why_stuck(memory.as_deref())),
+            (None, Some(_)) => match memory {
+                Some(why) => (State::Full, format!("Inserts wait for memory: {why}.")),
+                None => (State::Behind, self.why_behind()),
+            },
+            (Some(wait), None) => self.why_samples_wait(wait),
+            (None, None) if self.is_moving() => (State::Flowing, self.how_it_flows()),
+            (None, None) => (State::Idle, self.how_it_rests()),
+        }
+    }
+
+    /// Why it can never hold as many items as sampling needs.
+    fn why_never(&self) -> Option<String> {
+        let min_size = self.limiter.min_size_to_sample;
+        let config = &self.table.info.config;
+        if config.max_size < min_size {
+            return Some(format!(
+                "It will never hold the {} items that sampling needs (min_size_to_sample): \
+                 max_size is {}. Raise max_size, or lower min_size_to_sample.",
+                count(min_size),
+                count(config.max_size)
+            ));
+        }
+        let max_bytes = config.memory.max_bytes?;
+        let item_bytes = self.table.info.bytes.checked_div(self.size as u64)?;
+        let needed = item_bytes.saturating_mul(min_size as u64);
+        (self.size < min_size && needed > max_bytes).then(|| {
+            format!(
+                "It will never hold the {} items that sampling needs (min_size_to_sample): they \
+                 would take {}, and max_bytes is {}. Raise max_bytes, or lower min_size_to_sample.",
+                count(min_size),
+                byte_size::describe(needed),
+                byte_size::describe(max_bytes)
+            )
+        })
+    }
+
+    /// Why there is no memory for the next item.
+    fn why_no_room(&self) -> Option<String> {
+        let config = &self.table.info.config;
+        if let Some((total, limit)) = self.around.full_server {
+            return Some(format!(
+                "the server holds {} of {} (max_bytes). Items leave by sampling, deletes or reset; \
+                 give large tables when_full=\"remove\"",
+                byte_size::describe(total),
+                byte_size::describe(limit)
+            ));
+        }
+        let max_bytes = config.memory.max_bytes.filter(|_| self.is_out_of_room())?;
+        Some(format!(
+            "the table holds {} of {} (max_bytes, when_full=\"wait\"). Items leave by sampling \
+             (max_times_sampled), deletes or reset",
+            byte_size::describe(self.table.info.bytes),
+            byte_size::describe(max_bytes)
+        ))
+    }
+
+    /// Whether inserts wait although the limiter would let them in.
+    fn is_out_of_room(&self) -> bool {
+        self.table.info.config.memory.when_full == WhenFull::Wait && self.can_insert()
+    }
+
+    fn can_insert(&self) -> bool {
+        let limiter = self.limiter;
+        self.size < limiter.min_size_to_sample
+            || self.table.cursor + limiter.samples_per_insert <= limiter.max_diff
+    }
+
+    fn why_stuck(&self, memory: Option<&str>) -> String {
+        let RateLimiterConfig { min_size_to_sample, samples_per_insert, min_diff, max_diff } =
+            self.limiter;
+        let cursor = self.table.cursor;
+        if let Some(memory) = memory {
+            return format!(
+                "Neither can go on: samples wait for inserts, and inserts for memory: {memory}."
+            );
+        }
+        let samples = if self.size < *min_size_to_sample {
+            format!(
+                "samples need {} items (min_size_to_sample) and there are {}",
+                count(*min_size_to_sample),
+                count(self.size)
+            )
+        } else {
+            format!("a sample would bring the cursor {cursor} below min_diff {min_diff}")
+        };
+        format!(
+            "Neither can go on: {samples}, and an insert would bring the cursor {cursor} above \
+             max_diff {max_diff} (samples_per_insert {samples_per_insert}). Let max_diff be larger \
+             than min_diff by samples_per_insert and 1 at least; deleting items lets inserts go on."
+        )
+    }
+
+    fn why_behind(&self) -> String {
+        let RateLimiterConfig { samples_per_insert, max_diff, .. } = self.limiter;
+        let needed = (self.table.cursor + samples_per_insert - max_diff).ceil().max(1.0);
+        format!(
+            "Actors wait for learners: {} queued, for {}; {needed} more {} the next insert{}.",
+            plural(self.table.info.waiting_inserts as u64, "insert is", "inserts are"),
+            seconds(self.table.inserting.oldest_wait.unwrap_or_default()),
+            if needed > 1.0 { "samples allow" } else { "sample allows" },
+            self.share_of_time(|rates| rates.insert_blocked)
+        )
+    }
+
+    fn why_samples_wait(&self, wait: Duration) -> (State, String) {
+        let min_size = self.limiter.min_size_to_sample;
+        let waiting = plural(
+            self.table.info.waiting_samples as u64,
+            "request for samples has",
+            "requests for samples have",
+        );
+        let last_insert = self.since(self.table.statistics.last_insert_ns);
+        let no_insert = last_insert.unwrap_or(wait);
+        if no_insert > LONG {
+            let last = match last_insert {
+                Some(ago) => format!("The last insert was {} ago", seconds(ago)),
+                None => "Nothing was ever inserted".to_owned(),
+            };
+            let missing = self.missing();
+            let text = format!(
+                "{waiting} waited {}. {last}; {} open. {missing}.",
+                seconds(wait),
+                plural(self.around.writers as u64, "insert stream is", "insert streams are"),
+            );
+            return (State::Starved, text);
+        }
+        if self.size < min_size {
+            let rate = self.around.rates.map_or(0.0, |rates| rates.inserts);
+            let when = if rate > 0.0 {
+                let left = (min_size - self.size) as f64 / rate;
+                let left = seconds(Duration::from_secs_f64(left.min(1e9)));
+                format!("at {} inserts/s sampling starts in {left}", number(rate))
+            } else {
+                "then sampling starts (min_size_to_sample)".to_owned()
+            };
+            let text = format!("{} of {} items; {when}.", count(self.size), count(min_size));
+            return (State::Filling, text);
+        }
+        let text = format!(
+            "Learners wait for actors: {waiting} waited {}. {}{}.",
+            seconds(wait),
+            self.missing(),
+            self.share_of_time(|rates| rates.sample_blocked)
+        );
+        (State::Ahead, text)
+    }
+
+    /// How many inserts the next sample needs.
+    fn missing(&self) -> String {
+        let RateLimiterConfig { min_size_to_sample, samples_per_insert, min_diff, .. } =
+            self.limiter;
+        let for_diff = ((min_diff + 1.0 - self.table.cursor) / samples_per_insert).ceil();
+        let needed = for_diff.max((min_size_to_sample - self.size) as f64).max(1.0);
+        let inserts = if needed > 1.0 { "inserts allow" } else { "insert allows" };
+        format!("{needed} more {inserts} the next sample")
+    }
+
+    fn is_moving(&self) -> bool {
+        let statistics = &self.table.statistics;
+        [statistics.last_insert_ns, statistics.last_sample_ns]
+            .iter()
+            .any(|&last| self.since(last).is_some_and(|ago| ago <= LONG))
+    }
+
+    fn how_it_flows(&self) -> String {
+        let Some(rates) = self.around.rates else {
+            return "Inserts and samples go through.".to_owned();
+        };
+        let (inserts, samples) = (number(rates.inserts), number(rates.samples));
+        let ratio = if rates.inserts > 0.0 && rates.samples > 0.0 {
+            format!("; {} samples an insert", number(rates.samples / rates.inserts))
+        } else {
+            String::new()
+        };
+        format!("{inserts} inserts/s, {samples} samples/s{ratio}.")
+    }
+
+    fn how_it_rests(&self) -> String {
+        let statistics = &self.table.statistics;
+        let last = |what: &str, at: i64| match self.since(at) {
+            Some(ago) => format!("the last {what} was {} ago", seconds(ago)),
+            None => format!("no {what} yet"),
+        };
+        format!(
+            "Nobody asks: {}, {}.",
+            last("insert", statistics.last_insert_ns),
+            last("sample", statistics.last_sample_ns)
+        )
+    }
+
+    fn share_of_time(&self, share: impl Fn(&Rates) -> f64) -> String {
+        self.around.rates.as_ref().map_or_else(String::new, |rates| {
+            let (percent, time) = (share(rates) * 100.0, rates.seconds.round());
+            format!("; {percent:.0} % of the last {time:.0} s was waiting")
+        })
+    }
+
+    /// The time since a moment in nanoseconds since 1970; `None` for 0, which means "never".
+    fn since(&self, at_ns: i64) -> Option<Duration> {
+        // Clocks may be set back.
+        let ago = self.around.now_ns.saturating_sub(at_ns).max(0);
+        (at_ns > 0).then(|| Duration::from_nanos(ago as u64))
+    }
+}
+
+fn count(number: i64) -> String {
+    grouped(usize::try_from(number).unwrap_or(0))
+}
+
+fn plural(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", grouped(number as usize), if number == 1 { one } else { many })
+}
+
+/// A number with one digit after the point below 10, unless that is 0, and none above.
+fn number(value: f64) -> String {
+    if value >= 10.0 {
+        return grouped(value.round() as usize);
+    }
+    let text = format!("{value:.1}");
+    text.strip_suffix(".0").map_or(text.clone(), ToOwned::to_owned)
+}
+
+fn seconds(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    if seconds < 1.0 {
+        format!("{:.0} ms", seconds * 1e3)
+    } else if seconds < 10.0 {
+        format!("{seconds:.1} s")
+    } else if seconds < 120.0 {
+        format!("{seconds:.0} s")
+    } else if seconds < 7200.0 {
+        format!("{:.0} min", seconds / 60.0)
+    } else {
+        format!("{:.0} h", seconds / 3600.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

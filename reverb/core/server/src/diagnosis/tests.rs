@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use reverb_data::{MemoryConfig, SelectorConfig, TableConfig};
+use reverb_engine::Table;
+
+use super::*;
+use crate::streams::{StreamKind, Streams};
+
+const NOW_NS: i64 = 1_000_000_000_000;
+
+fn limiter(spi: f64, min_size: i64, min_diff: f64, max_diff: f64) -> RateLimiterConfig {
+    RateLimiterConfig { samples_per_insert: spi, min_size_to_sample: min_size, min_diff, max_diff }
+}
+
+/// A table with 100 items of 400 bytes, an insert and a sample just now, in which nobody waits.
+fn table(rate_limiter: RateLimiterConfig) -> TableStatus {
+    let config = TableConfig {
+        name: "t".to_owned(),
+        sampler: SelectorConfig::Fifo,
+        remover: SelectorConfig::Fifo,
+        max_size: 1000,
+        max_times_sampled: 0,
+        rate_limiter,
+        signature: None,
+        seed: None,
+        memory: MemoryConfig::default(),
+    };
+    let mut status = Table::new(config).unwrap().status();
+    status.info.current_size = 100;
+    status.info.bytes = 40_000;
+    status.statistics.last_insert_ns = NOW_NS - 1_000_000;
+    status.statistics.last_sample_ns = NOW_NS - 2_000_000;
+    status
+}
+
+fn free() -> RateLimiterConfig {
+    limiter(1.0, 1, f64::MIN, f64::MAX)
+}
+
+fn ratio(min_diff: f64, max_diff: f64, cursor: f64) -> TableStatus {
+    TableStatus { cursor, ..table(limiter(2.0, 10, min_diff, max_diff)) }
+}
+
+fn samples_wait(mut table: TableStatus, requests: usize, seconds: f64) -> TableStatus {
+    table.info.waiting_samples = requests;
+    table.sampling.oldest_wait = Some(Duration::from_secs_f64(seconds));
+    table
+}
+
+fn inserts_wait(mut table: TableStatus, items: usize, seconds: f64) -> TableStatus {
+    table.info.waiting_inserts = items;
+    table.inserting.oldest_wait = Some(Duration::from_secs_f64(seconds));
+    table
+}
+
+fn around() -> Surroundings {
+    let rates = Rates {
+        seconds: 10.0,
+        inserts: 31.0,
+        samples: 248.0,
+        insert_blocked: 0.25,
+        sample_blocked: 0.92,
+    };
+    Surroundings {
+        rates: Some(rates),
+        now_ns: NOW_NS,
+        writers: 3,
+        slow_readers: None,
+        full_server: None,
+    }
+}
+
+fn check(table: &TableStatus, around: &Surroundings, state: State, sentence: &str) {
+    let diagnosis = diagnose(table, around);
+    assert_eq!((diagnosis.state, &diagnosis.sentence[..]), (state, sentence));
+}
+
+#[test]
+fn a_table_that_moves_flows() {
+    let text = "31 inserts/s, 248 samples/s; 8 samples an insert.";
+    check(&table(free()), &around(), State::Flowing, text);
+    let unknown = Surroundings { rates: None, ..around() };
+    check(&table(free()), &unknown, State::Flowing, "Inserts and samples go through.");
+    // A short wait is normal.
+    let short = samples_wait(ratio(-5.0, 50.0, -4.5), 1, 0.2);
+    let rarely = Rates { sample_blocked: 0.3, ..around().rates.unwrap() };
+    let around = Surroundings { rates: Some(rarely), ..around() };
+    assert_eq!(diagnose(&short, &around).state, State::Flowing);
+}
+
+#[test]
+fn a_table_that_nobody_uses_is_idle() {
+    let mut status = table(free());
+    status.statistics.last_insert_ns = NOW_NS - 41_000_000_000;
+    status.statistics.last_sample_ns = 0;
+    let text = "Nobody asks: the last insert was 41 s ago, no sample yet.";
+    check(&status, &around(), State::Idle, text);
+}
+
+#[test]
+fn samples_wait_for_the_first_items() {
+    let mut status = samples_wait(table(limiter(1.0, 410, f64::MIN, f64::MAX)), 2, 3.0);
+    let text = "100 of 410 items; at 31 inserts/s sampling starts in 10 s.";
+    check(&status, &around(), State::Filling, text);
+    let unknown = Surroundings { rates: None, ..around() };
+    let text = "100 of 410 items; then sampling starts (min_size_to_sample).";
+    check(&status, &unknown, State::Filling, text);
+    status.statistics.last_insert_ns = NOW_NS - 52_000_000_000;
+    let text = "2 requests for samples have waited 3.0 s. The last insert was 52 s ago; 3 insert \
+                streams are open. 310 more inserts allow the next sample.";
+    check(&status, &around(), State::Starved, text);
+}
+
+#[test]
+fn samples_wait_although_nothing_was_ever_inserted() {
+    let mut status = table(free());
+    status.info.current_size = 0;
+    status.statistics.last_insert_ns = 0;
+    let alone = Surroundings { writers: 0, ..around() };
+    let text = "1 request for samples has waited 41 s. Nothing was ever inserted; 0 insert streams \
+                are open. 1 more insert allows the next sample.";
+    check(&samples_wait(status.clone(), 1, 41.0), &alone, State::Starved, text);
+    assert_eq!(diagnose(&samples_wait(status, 1, 5.0), &alone).state, State::Filling);
+}
+
+#[test]
+fn one_side_is_ahead_of_the_other() {
+    let ahead = samples_wait(ratio(-5.0, 50.0, -4.5), 2, 3.0);
+    let text = "Learners wait for actors: 2 requests for samples have waited 3.0 s. 1 more insert \
+                allows the next sample; 92 % of the last 10 s was waiting.";
+    check(&ahead, &around(), State::Ahead, text);
+    let behind = inserts_wait(ratio(-5.0, 50.0, 50.0), 4312, 125.0);
+    let text = "Actors wait for learners: 4,312 inserts are queued, for 2 min; 2 more samples allow \
+                the next insert; 25 % of the last 10 s was waiting.";
+    check(&behind, &around(), State::Behind, text);
+}
+
+#[test]
+fn both_wait_for_each_other() {
+    // RateLimiter(2.0, 10, min_diff=5, max_diff=6) at a cursor of 5.
+    let both = samples_wait(inserts_wait(ratio(5.0, 6.0, 5.0), 1, 2.0), 1, 2.0);
+    let text = "Neither can go on: a sample would bring the cursor 5 below min_diff 5, and an \
+                insert would bring the cursor 5 above max_diff 6 (samples_per_insert 2). Let \
+                max_diff be larger than min_diff by samples_per_insert and 1 at least; deleting \
+                items lets inserts go on.";
+    check(&both, &around(), State::Stuck, text);
+}
+
+#[test]
+fn inserts_wait_for_memory() {
+    let mut status = inserts_wait(table(free()), 7, 2.0);
+    status.info.config.memory = MemoryConfig { max_bytes: Some(40_960), when_full: WhenFull::Wait };
+    let text = "Inserts wait for memory: the table holds 39.1 KiB of 40.0 KiB (max_bytes, \
+                when_full=\"wait\"). Items leave by sampling (max_times_sampled), deletes or reset.";
+    check(&status, &around(), State::Full, text);
+    status.info.config.memory = MemoryConfig::default();
+    let full = Surroundings { full_server: Some((99 << 20, 100 << 20)), ..around() };
+    let text = "Inserts wait for memory: the server holds 99.0 MiB of 100.0 MiB (max_bytes). Items \
+                leave by sampling, deletes or reset; give large tables when_full=\"remove\".";
+    check(&status, &full, State::Full, text);
+    check(&table(free()), &full, State::Full, text);
+    let alone = Surroundings { writers: 0, ..full.clone() };
+    assert_eq!(diagnose(&table(free()), &alone).state, State::Flowing);
+    // If samples wait too, memory is why neither goes on.
+    let both = samples_wait(status, 1, 2.0);
+    let diagnosis = diagnose(&both, &full);
+    assert_eq!(diagnosis.state, State::Stuck);
+    assert!(diagnosis.sentence.contains("inserts for memory: the server holds"));
+}
+
+#[tokio::test]
+async fn readers_do_not_take_what_is_ready() {
+    let streams = Arc::new(Streams::default());
+    let slow = streams.open(StreamKind::Sample, "client 10.0.0.7:1234", "learner-3");
+    slow.use_table(&Arc::from("t"));
+    slow.set_wait(Some(WaitsFor::Peer));
+    assert_eq!(SlowReaders::of(&streams.all(), "t"), None, "not for long yet");
+    let slow_readers = Some(SlowReaders {
+        count: 2,
+        slowest: "client 10.0.0.7:1234, learner-3".to_owned(),
+        wait: Duration::from_secs(8),
+    });
+    let around = Surroundings { slow_readers, ..around() };
+    let text = "2 readers do not take what is ready: client 10.0.0.7:1234, learner-3 has read \
+                nothing for 8.0 s.";
+    check(&table(free()), &around, State::SlowReaders, text);
+    let behind = inserts_wait(table(limiter(1.0, 1, f64::MIN, 0.0)), 1, 5.0);
+    assert_eq!(diagnose(&behind, &around).state, State::SlowReaders, "this is why");
+}
+
+#[test]
+fn a_table_can_be_too_small_for_its_limiter() {
+    let small = table(limiter(1.0, 2000, f64::MIN, f64::MAX));
+    let text = "It will never hold the 2,000 items that sampling needs (min_size_to_sample): \
+                max_size is 1,000. Raise max_size, or lower min_size_to_sample.";
+    check(&small, &around(), State::Never, text);
+    let mut light = table(limiter(1.0, 500, f64::MIN, f64::MAX));
+    light.info.config.memory.max_bytes = Some(100 << 10);
+    let text = "It will never hold the 500 items that sampling needs (min_size_to_sample): they \
+                would take 195.3 KiB, and max_bytes is 100.0 KiB. Raise max_bytes, or lower \
+                min_size_to_sample.";
+    check(&light, &around(), State::Never, text);
+}

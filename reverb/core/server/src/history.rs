@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The last minutes of a server, a point a second, while somebody looks.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use reverb_engine::TableStatus;
+use tokio::runtime::Handle;
+
+use crate::service::Service;
+
+/// Time between two points.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How many points are kept: ten minutes.
+const MAX_POINTS: usize = 600;
+/// Nobody looks any more when nobody has asked for so long.
+const INTEREST: Duration = Duration::from_secs(600);
+/// Rates are those of so much time, or of what there is.
+const RATE_WINDOW: Duration = Duration::from_secs(10);
+/// Less time gives no rate.
+const MIN_WINDOW: Duration = Duration::from_millis(500);
+
+/// What a server was like in the last minutes.
+///
+/// A task adds the points. It runs only while somebody has asked within the last minutes, so a
+/// server that nobody looks at does nothing.
+#[derive(Debug)]
+pub(crate) struct History {
+    runtime: Handle,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    points: VecDeque<Point>,
+    asked_at: Option<Instant>,
+    is_running: bool,
+}
+
+/// All tables at one moment.
+#[derive(Debug)]
+struct Point {
+    at: Instant,
+    tables: Vec<TablePoint>,
+}
+
+/// What a table had counted at one moment.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct TablePoint {
+    pub(crate) inserts: u64,
+    pub(crate) samples: u64,
+    pub(crate) insert_blocked: Duration,
+    pub(crate) sample_blocked: Duration,
+}
+
+impl TablePoint {
+    pub(crate) fn new(status: &TableStatus) -> Self {
+        Self {
+            inserts: status.statistics.inserts,
+            samples: status.statistics.sample_ages.count(),
+            insert_blocked: status.inserting.blocked,
+            sample_blocked: status.sampling.blocked,
+        }
+    }
+}
+
+/// What a table did in the last seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Rates {
+    /// How many seconds these are.
+    pub(crate) seconds: f64,
+    /// Items inserted a second.
+    pub(crate) inserts: f64,
+    /// Items sampled a second.
+    pub(crate) samples: f64,
+    /// The share of the time in which an insert waited, from 0 to 1.
+    pub(crate) insert_blocked: f64,
+    /// The share of the time in which a sample waited, from 0 to 1.
+    pub(crate) sample_blocked: f64,
+}
+
+impl Rates {
+    fn between(then: &TablePoint, now: &TablePoint, time: Duration) -> Self {
+        let seconds = time.as_secs_f64();
+        let share = |then: Duration, now: Duration| {
+            (now.saturating_sub(then).as_secs_f64() / seconds).clamp(0.0, 1.0)
+        };
+        Self {
+            seconds,
+            inserts: now.inserts.saturating_sub(then.inserts) as f64 / seconds,
+            samples: now.samples.saturating_sub(then.samples) as f64 / seconds,
+            insert_blocked: share(then.insert_blocked, now.insert_blocked),
+            sample_blocked: share(then.sample_blocked, now.sample_blocked),
+        }
+    }
+}
+
+impl History {
+    pub(crate) fn new(runtime: &Handle) -> Self {
+        Self { runtime: runtime.clone(), state: Mutex::default() }
+    }
+
+    /// Somebody looks: from now on there are points. Returns what each table did in the last
+    /// seconds; `None` if that is not known yet. `tables` are the tables as they are now, in the
+    /// order of the server.
+    pub(crate) fn look(
+        &self,
+        service: &Weak<Service>,
+        tables: &[TablePoint],
+    ) -> Vec<Option<Rates>> {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        state.asked_at = Some(now);
+        if !state.is_running {
+            state.is_running = true;
+            state.points.clear();
+            state.points.push_back(Point { at: now, tables: tables.to_vec() });
+            self.runtime.spawn(keep(Weak::clone(service)));
+        }
+        // The oldest point of the window.
+        let then = state.points.iter().find(|point| now - point.at <= RATE_WINDOW);
+        let rates = |(at, table): (usize, &TablePoint)| {
+            let point = then.filter(|point| now - point.at >= MIN_WINDOW)?;
+            Some(Rates::between(point.tables.get(at)?, table, now - point.at))
+        };
+        tables.iter().enumerate().map(rates).collect()
+    }
+
+    /// The points of these tables, given by their positions in the server; the last point is now.
+    pub(crate) fn points(&self, tables: &[usize]) -> (Vec<Duration>, Vec<Vec<TablePoint>>) {
+        let now = Instant::now();
+        let state = self.state.lock();
+        let ago = state.points.iter().map(|point| now - point.at).collect();
+        let of_table = |&at: &usize| {
+            state.points.iter().filter_map(|point| point.tables.get(at).copied()).collect()
+        };
+        (ago, tables.iter().map(of_table).collect())
+    }
+
+    /// Adds a point; `false` if nobody has asked for long.
+    fn add(&self, tables: Vec<TablePoint>) -> bool {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        let is_wanted = state.asked_at.is_some_and(|asked| now - asked <= INTEREST);
+        state.is_running = is_wanted;
+        if is_wanted {
+            if state.points.len() == MAX_POINTS {
+                state.points.pop_front();
+            }
+            state.points.push_back(Point { at: now, tables });
+        } else {
+            state.points = VecDeque::new();
+        }
+        is_wanted
+    }
+}
+
+/// Adds points while somebody looks and the server lives.
+async fn keep(service: Weak<Service>) {
+    let mut clock = tokio::time::interval(INTERVAL);
+    clock.tick().await;
+    loop {
+        clock.tick().await;
+        let Some(service) = service.upgrade().filter(|service| !service.stop.is_stopped()) else {
+            return;
+        };
+        let points = |service: &Arc<Service>| {
+            let tables = service.tables.all().iter();
+            tables.map(|table| TablePoint::new(&table.status())).collect()
+        };
+        if !service.history.add(points(&service)) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(inserts: u64, blocked_ms: u64) -> TablePoint {
+        TablePoint {
+            inserts,
+            samples: 2 * inserts,
+            insert_blocked: Duration::ZERO,
+            sample_blocked: Duration::from_millis(blocked_ms),
+        }
+    }
+
+    #[test]
+    fn rates_are_those_between_two_points() {
+        let rates = Rates::between(&point(10, 100), &point(50, 1100), Duration::from_secs(2));
+        assert_eq!(rates.inserts.to_bits(), 20f64.to_bits());
+        assert_eq!(rates.samples.to_bits(), 40f64.to_bits());
+        assert_eq!((rates.insert_blocked, rates.sample_blocked), (0.0, 0.5));
+    }
+
+    #[tokio::test]
+    async fn there_are_points_only_while_somebody_looks() {
+        let history = History::new(&Handle::current());
+        assert!(!history.add(vec![point(1, 0)]), "nobody has asked");
+        let first = history.look(&Weak::new(), &[point(1, 0)]);
+        assert_eq!(first, [None], "one point gives no rate");
+        assert!(history.add(vec![point(2, 0)]));
+        assert_eq!(history.state.lock().points.len(), 2);
+        for _ in 0..2 * MAX_POINTS {
+            history.add(vec![point(2, 0)]);
+        }
+        assert_eq!(history.state.lock().points.len(), MAX_POINTS);
+    }
+}

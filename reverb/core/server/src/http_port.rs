@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The HTTP port of a server: metrics, probes and a page. It opens before the tables are loaded.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use percent_encoding::percent_decode_str;
+use reverb_data::{Error, Result};
+use reverb_http::{AllowedHosts, Answer, Request, Site, StatusCode};
+use reverb_rpc::server::bind;
+use reverb_wire::generated::reverb::StatusRequest;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::done::{Done, DoneGuard};
+use crate::history::TablePoint;
+use crate::metrics::{Format, metrics};
+use crate::page;
+use crate::service::Service;
+use crate::status::json;
+
+/// An open HTTP port. Dropping it closes the port.
+#[derive(Debug)]
+pub struct HttpPort {
+    port: u16,
+    pages: Arc<Pages>,
+    /// Closes the port when it is dropped.
+    stop: Option<oneshot::Sender<()>>,
+    done: Arc<Done>,
+}
+
+impl HttpPort {
+    /// Opens the port, and answers on `runtime`. Until a server is attached, its tables are
+    /// loading.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if the port cannot be opened.
+    pub fn open(host: &str, port: u16, runtime: &Handle) -> Result<Self> {
+        let opened = bind(Some(host), port).and_then(|listener| {
+            let _runtime = runtime.enter();
+            let listener = TcpListener::from_std(listener).map_err(|error| unusable(&error))?;
+            let port = listener.local_addr().map_err(|error| unusable(&error))?.port();
+            Ok((listener, port))
+        });
+        let (listener, port) = opened.map_err(|error| error.context("http_port"))?;
+        let pages = Arc::new(Pages::default());
+        let done = Arc::new(Done::default());
+        let (stop, stopped) = oneshot::channel();
+        runtime.spawn({
+            let (pages, hosts) = (Arc::clone(&pages), AllowedHosts::of(host));
+            let guard = DoneGuard(Arc::clone(&done));
+            async move {
+                let stopped = async { drop::<std::result::Result<(), _>>(stopped.await) };
+                reverb_http::serve(listener, pages, hosts, stopped).await;
+                drop(guard);
+            }
+        });
+        Ok(Self { port, pages, stop: Some(stop), done })
+    }
+
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The tables of this server are loaded.
+    pub(crate) fn attach(&self, service: &Arc<Service>) {
+        *self.pages.0.write() = Some(Arc::downgrade(service));
+    }
+
+    /// Closes the port. Blocks until it is closed, except on a thread of a runtime.
+    pub(crate) fn close(&mut self) {
+        self.stop = None;
+        if Handle::try_current().is_err() {
+            self.done.wait();
+        }
+    }
+}
+
+impl Drop for HttpPort {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn unusable(error: &std::io::Error) -> Error {
+    Error::internal(format!("The port was opened but cannot be used: {error}."))
+}
+
+/// The pages; the server is absent while its tables are loading.
+#[derive(Debug, Default)]
+struct Pages(RwLock<Option<Weak<Service>>>);
+
+impl Pages {
+    /// The server, or why it does not answer.
+    fn service(&self) -> std::result::Result<Arc<Service>, &'static str> {
+        let attached = self.0.read().clone();
+        let service = attached.ok_or("not ready: the tables are loading")?;
+        let running = service.upgrade().filter(|service| !service.stop.is_stopped());
+        running.ok_or("not ready: the server is stopping")
+    }
+}
+
+impl Site for Pages {
+    fn paths(&self) -> &'static [&'static str] {
+        &["/", "/metrics", "/livez", "/readyz", "/api/status", "/api/history"]
+    }
+
+    fn answer(&self, request: Request<'_>) -> Answer {
+        let service = self.service();
+        match (request.path, service) {
+            ("/livez", _) => Answer::text(StatusCode::OK, "alive"),
+            ("/readyz", Ok(_)) => Answer::text(StatusCode::OK, "ready"),
+            (_, Err(why)) => Answer::text(StatusCode::SERVICE_UNAVAILABLE, why),
+            ("/metrics", Ok(service)) => {
+                let format = Format::accepted_by(request.accept);
+                Answer::ok(
+                    format.content_type(),
+                    metrics(&service.status(StatusRequest::default()), format),
+                )
+            }
+            ("/", Ok(service)) => {
+                let page = page::page(&service.status(StatusRequest::default()));
+                let mut answer = Answer::ok("text/html; charset=utf-8", page);
+                answer.headers.push(("content-security-policy", page::POLICY.to_owned()));
+                answer.headers.push(("referrer-policy", "no-referrer".to_owned()));
+                answer
+            }
+            ("/api/history", Ok(service)) => {
+                Answer::ok("application/json", history(&service, request.query.unwrap_or("")))
+            }
+            (_, Ok(service)) => {
+                let status = service.status(StatusRequest { with_streams: true });
+                Answer::ok("application/json", json::encode(&status))
+            }
+        }
+    }
+}
+
+/// The last minutes of the tables that a query names (`table=a&table=b`), as JSON: how long ago
+/// each point was, and what each table had counted.
+fn history(service: &Service, query: &str) -> Vec<u8> {
+    let names = query.split('&').filter_map(|part| part.strip_prefix("table="));
+    let names: Vec<String> =
+        names.map(|name| percent_decode_str(name).decode_utf8_lossy().into_owned()).collect();
+    let all = service.tables.all();
+    let found: Vec<usize> =
+        (0..all.len()).filter(|&at| names.iter().any(|name| name == all[at].name())).collect();
+    let (ago, points) = service.history.points(&found);
+    let tables = found.iter().zip(points).map(|(&at, points)| {
+        let column = |value: fn(&TablePoint) -> f64| points.iter().map(value).collect::<Vec<_>>();
+        let counted = json!({
+            "inserts": column(|point| point.inserts as f64),
+            "samples": column(|point| point.samples as f64),
+            "insertBlockedS": column(|point| point.insert_blocked.as_secs_f64()),
+            "sampleBlockedS": column(|point| point.sample_blocked.as_secs_f64()),
+        });
+        (all[at].name().to_owned(), counted)
+    });
+    let ago: Vec<f64> = ago.iter().map(Duration::as_secs_f64).collect();
+    let tables: serde_json::Map<_, _> = tables.collect();
+    json!({ "secondsAgo": ago, "tables": tables }).to_string().into_bytes()
+}

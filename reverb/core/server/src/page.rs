@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The status page: one file, which asks nothing but its own server.
+
+use std::fmt::Write;
+
+use reverb_wire::generated::reverb::StatusResponse;
+
+/// The page. `{{SERVER}}` and `{{STATES}}` are what browsers without scripts show.
+const PAGE: &str = include_str!("page/page.html");
+
+/// What the page may do: run its own script, use its own styles, and ask its own server.
+pub(crate) const POLICY: &str = concat!(
+    "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; ",
+    "frame-ancestors 'none'; script-src 'sha256-GUj8t7gxPrv90klTiaqcoPrL3f5gcKu2mM6Pnpsk0mM='; style-src 'sha256-m6Bg0uRSMb2jVfXU3i49a6lDWBYRvslP+ijcLem7Nq8='"
+);
+
+/// The page for this status.
+pub(crate) fn page(status: &StatusResponse) -> String {
+    let mut states = String::new();
+    for table in &status.tables {
+        let diagnosis = table.diagnosis.clone().unwrap_or_default();
+        // Writing to a string cannot fail.
+        let _ = write!(
+            states,
+            "<li><b>{}</b><span class=\"state {}\">{}</span><span>{}</span></li>",
+            escaped(&table.name),
+            diagnosis.state.split(' ').next().unwrap_or_default(),
+            escaped(&diagnosis.state),
+            escaped(&diagnosis.sentence),
+        );
+    }
+    let server = format!("version {}", escaped(&status.version));
+    PAGE.replace("{{SERVER}}", &server).replace("{{STATES}}", &states)
+}
+
+/// The text as HTML shows it.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use reverb_wire::generated::reverb::{Diagnosis, TableStatus};
+    use sha2::{Digest, Sha256};
+
+    use super::*;
+
+    /// What is between two marks of the page.
+    fn between(start: &str, end: &str) -> &'static str {
+        let (_, rest) = PAGE.split_once(start).unwrap();
+        rest.split_once(end).unwrap().0
+    }
+
+    #[test]
+    fn the_policy_allows_the_script_and_the_styles_of_the_page() {
+        for (kind, text) in [
+            ("script-src", between("<script>", "</script>")),
+            ("style-src", between("<style>", "</style>")),
+        ] {
+            let hash = STANDARD.encode(Sha256::digest(text));
+            let expected = format!("{kind} 'sha256-{hash}'");
+            assert!(POLICY.contains(&expected), "after a change of the page: {expected}");
+        }
+        assert_eq!(PAGE.matches("<script").count(), 1);
+        assert_eq!(PAGE.matches("<style").count(), 1);
+    }
+
+    #[test]
+    fn the_page_is_small_and_asks_nobody_else() {
+        assert!(PAGE.len() <= 60_000);
+        // The name of a namespace is not an address.
+        let others = PAGE.replace("http://www.w3.org/2000/svg", "");
+        assert!(
+            !others.contains("http:") && !others.contains("https:") && !others.contains("//cdn")
+        );
+        assert!(!PAGE.contains("innerHTML") && !PAGE.contains("eval("));
+    }
+
+    #[test]
+    fn names_of_tables_are_text() {
+        let name = "<img src=x onerror=alert(1)>{{STATES}}\"'&".to_owned();
+        let diagnosis =
+            Some(Diagnosis { state: "slow readers".to_owned(), sentence: "<b>".to_owned() });
+        let table = TableStatus { name, diagnosis, ..TableStatus::default() };
+        let page = page(&StatusResponse { tables: vec![table], ..StatusResponse::default() });
+        assert!(page.contains("&lt;img src=x onerror=alert(1)&gt;{{STATES}}&quot;&#39;&amp;</b>"));
+        assert!(page.contains("class=\"state slow\">slow readers</span><span>&lt;b&gt;</span>"));
+        assert!(!page.contains("<img"));
+    }
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The open streams of a server, of clients over the network and of those in its process: who has
+//! them, and what they wait for.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+/// What a stream is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamKind {
+    Insert,
+    Sample,
+    Scan,
+}
+
+impl StreamKind {
+    /// Its name: `insert`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Insert => "insert",
+            Self::Sample => "sample",
+            Self::Scan => "scan",
+        }
+    }
+}
+
+/// What a stream waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WaitsFor {
+    /// The permission of its table.
+    Table,
+    /// Its peer, which does not read what is ready.
+    Peer,
+}
+
+impl WaitsFor {
+    /// Its name: `table`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Table => "table",
+            Self::Peer => "peer",
+        }
+    }
+}
+
+/// All open streams.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    open: Mutex<HashMap<u64, Arc<Stream>>>,
+    next_number: AtomicU64,
+    counts: [AtomicUsize; 3],
+}
+
+/// An open stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    number: u64,
+    pub(crate) kind: StreamKind,
+    /// Whom it belongs to, by its address.
+    pub(crate) peer: String,
+    /// The name that the client gave itself; empty if it gave none.
+    pub(crate) client: String,
+    pub(crate) opened_at: Instant,
+    items: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct State {
+    table: Option<Arc<str>>,
+    wait: Option<(WaitsFor, Instant)>,
+}
+
+impl Streams {
+    /// A stream of this client, which is open until the guard is dropped.
+    pub(crate) fn open(self: &Arc<Self>, kind: StreamKind, peer: &str, client: &str) -> OpenStream {
+        let stream = Arc::new(Stream {
+            number: self.next_number.fetch_add(1, Ordering::Relaxed),
+            kind,
+            peer: peer.to_owned(),
+            client: client.to_owned(),
+            opened_at: Instant::now(),
+            items: AtomicU64::new(0),
+            state: Mutex::default(),
+        });
+        self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
+        self.open.lock().insert(stream.number, Arc::clone(&stream));
+        OpenStream { streams: Arc::clone(self), stream }
+    }
+
+    /// Number of open streams of a kind.
+    pub(crate) fn count(&self, kind: StreamKind) -> usize {
+        self.counts[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// All open streams, oldest first.
+    pub(crate) fn all(&self) -> Vec<Arc<Stream>> {
+        let mut all: Vec<_> = self.open.lock().values().cloned().collect();
+        all.sort_unstable_by_key(|stream| stream.number);
+        all
+    }
+}
+
+impl Stream {
+    /// Counts items that were inserted or sampled.
+    pub(crate) fn count_items(&self, items: usize) {
+        self.items.fetch_add(items as u64, Ordering::Relaxed);
+    }
+
+    /// Number of items that were inserted or sampled.
+    pub(crate) fn items(&self) -> u64 {
+        self.items.load(Ordering::Relaxed)
+    }
+
+    /// From now on it is about this table.
+    pub(crate) fn use_table(&self, table: &Arc<str>) {
+        let mut state = self.state.lock();
+        if !state.table.as_ref().is_some_and(|known| Arc::ptr_eq(known, table)) {
+            state.table = Some(Arc::clone(table));
+        }
+    }
+
+    /// The table that it was about last.
+    pub(crate) fn table(&self) -> Option<Arc<str>> {
+        self.state.lock().table.clone()
+    }
+
+    /// Whether it was about this table last.
+    pub(crate) fn is_of(&self, table: &str) -> bool {
+        self.state.lock().table.as_deref() == Some(table)
+    }
+
+    /// From now on it waits, or does not wait any more.
+    pub(crate) fn set_wait(&self, waits_for: Option<WaitsFor>) {
+        let wait = waits_for.map(|waits_for| (waits_for, Instant::now()));
+        self.state.lock().wait = wait;
+    }
+
+    /// Runs a future, for as long as which it waits.
+    pub(crate) async fn waiting<T>(&self, waits_for: WaitsFor, work: impl Future<Output = T>) -> T {
+        let _waiting = Waiting::begin(self, waits_for);
+        work.await
+    }
+
+    /// What it waits for, and for how long.
+    pub(crate) fn wait(&self) -> Option<(WaitsFor, Duration)> {
+        self.state.lock().wait.map(|(waits_for, since)| (waits_for, since.elapsed()))
+    }
+}
+
+/// Ends a wait, also if the future that waits is dropped.
+struct Waiting<'a>(&'a Stream);
+
+impl<'a> Waiting<'a> {
+    fn begin(stream: &'a Stream, waits_for: WaitsFor) -> Self {
+        stream.set_wait(Some(waits_for));
+        Self(stream)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.set_wait(None);
+    }
+}
+
+/// A stream that is open until this is dropped.
+#[derive(Debug)]
+pub(crate) struct OpenStream {
+    streams: Arc<Streams>,
+    stream: Arc<Stream>,
+}
+
+impl Deref for OpenStream {
+    type Target = Stream;
+
+    fn deref(&self) -> &Stream {
+        &self.stream
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.streams.counts[self.kind as usize].fetch_sub(1, Ordering::Relaxed);
+        self.streams.open.lock().remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn streams_are_there_until_they_are_closed() {
+        let streams = Arc::new(Streams::default());
+        let first = streams.open(StreamKind::Insert, "a:1", "actor");
+        let second = streams.open(StreamKind::Sample, "b:2", "");
+        assert_eq!(streams.count(StreamKind::Insert), 1);
+        first.count_items(3);
+        second.use_table(&Arc::from("t"));
+        let look = async {
+            let told: Vec<_> = streams
+                .all()
+                .iter()
+                .map(|it| (it.peer.clone(), it.items(), it.table(), it.wait().map(|wait| wait.0)))
+                .collect();
+            let expected = [
+                ("a:1".to_owned(), 3, None, None),
+                ("b:2".to_owned(), 0, Some(Arc::from("t")), Some(WaitsFor::Peer)),
+            ];
+            assert_eq!(told, expected);
+        };
+        second.waiting(WaitsFor::Peer, look).await;
+        second.waiting(WaitsFor::Table, async {}).await;
+        assert_eq!(second.wait(), None);
+        drop(first);
+        let left: Vec<_> = streams.all().iter().map(|it| it.kind).collect();
+        assert_eq!((left, streams.count(StreamKind::Insert)), (vec![StreamKind::Sample], 0));
+    }
+}

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Staged stalls: each is named within 2 s of its condition holding, by all who tell it."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import command, testing
+from reverb.core import protos
+from reverb.errors import ReverbError, TableNotFoundError
+from reverb.server_status import STATES, ServerStatus
+from support.waiting import wait_until
+from support.wire.raw_http2 import Http2
+
+# How soon a state has to be named once its condition holds.
+PROMPT_S = 2.0
+
+
+def limiter(samples_per_insert=1.0, min_size=1, min_diff=-1e9, max_diff=1e9):
+    return reverb.rate_limiters.RateLimiter(samples_per_insert, min_size, min_diff, max_diff)
+
+
+@contextlib.contextmanager
+def looping(work):
+    """Repeats a call in a thread, until it fails because the server has stopped."""
+    stop = threading.Event()
+
+    def run():
+        with contextlib.suppress(ReverbError):
+            while not stop.is_set():
+                work()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+
+
+class Stage:
+    """A server with one table, and those who use it."""
+
+    def __init__(self, **options):
+        self.server = reverb.Server(
+            [testing.table("replay", **{"max_size": 1000, **options})], host="127.0.0.1"
+        )
+        self.client = reverb.Client(f"127.0.0.1:{self.server.port}")
+        self.stack = contextlib.ExitStack()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.server.stop()
+        self.stack.close()
+
+    def insert(self, count=1, size=4):
+        self.client.insert_batch({"x": np.zeros((count, size))}, {"replay": np.ones(count)})
+
+    def insert_all_the_time(self, pause_s=0.05, size=4):
+        def work():
+            self.insert(1, size)
+            time.sleep(pause_s)
+
+        self.stack.enter_context(looping(work))
+
+    def sample_all_the_time(self, pause_s=0.0):
+        def work():
+            self.client.sample_batch("replay", 1)
+            time.sleep(pause_s)
+
+        self.stack.enter_context(looping(work))
+
+    def state(self):
+        return self.client.diagnose("replay").state
+
+
+def flowing(stage):
+    stage.insert_all_the_time()
+    stage.sample_all_the_time(0.01)
+
+
+def filling(stage):
+    stage.insert_all_the_time()
+    stage.sample_all_the_time()
+
+
+def ahead(stage):
+    stage.insert(3)
+    stage.insert_all_the_time(0.3)
+    stage.sample_all_the_time()
+
+
+def behind(stage):
+    stage.insert_all_the_time(0.0)
+
+
+def stuck(stage):
+    stage.sample_all_the_time()
+    stage.insert_all_the_time(0.0)
+
+
+def full(stage):
+    stage.insert_all_the_time(0.0, size=1000)
+
+
+def nothing(stage):
+    del stage
+
+
+# How it is staged, the options of the table, and what the sentence says.
+STALLS = {
+    "flowing": (flowing, {}, "inserts/s"),
+    "filling": (filling, {"rate_limiter": limiter(min_size=900)}, "of 900 items; at "),
+    "ahead": (ahead, {"rate_limiter": limiter(1.0, 1, 0.0, 10.0)}, "Learners wait for actors"),
+    "behind": (behind, {"rate_limiter": limiter(1.0, 1, -10, 5.0)}, "Actors wait for learners"),
+    "stuck": (stuck, {"rate_limiter": limiter(1.0, 1, 5.0, 5.0)}, "Neither can go on"),
+    "never": (nothing, {"max_size": 5, "rate_limiter": limiter(min_size=6)}, "max_size is 5"),
+    "full": (full, {"max_bytes": "64KiB", "when_full": "wait"}, "Inserts wait for memory"),
+    "idle": (nothing, {}, "no insert yet, no sample yet"),
+}
+
+
+@pytest.mark.parametrize("state", STALLS)
+def test_a_stall_is_named_in_time(state, capsys):
+    stage_it, options, words = STALLS[state]
+    with Stage(**options) as stage:
+        stage.client.diagnose("replay")  # From now on there are rates.
+        stage_it(stage)
+        # A wait counts from one second on, or when waits take half of the last seconds.
+        wait_until(lambda: stage.state() == state, 1.0 + PROMPT_S)
+        wait_until(lambda: words in stage.client.diagnose("replay").sentence, PROMPT_S)
+        assert stage.server.status().tables["replay"].diagnosis.state == state
+
+        code = command.main(["why", f"127.0.0.1:{stage.server.port}", "--longer-than", "0.1"])
+        name, told, *sentence = capsys.readouterr().out.split()
+        assert (name, told) == ("replay", state)
+        assert sentence
+        waits = {"filling", "ahead", "behind", "full"}
+        expected = 4 if state in ("stuck", "never") else 3 if state in waits else 0
+        # A learner that is ahead waits again and again, each time for a moment.
+        assert code == expected or (state == "ahead" and code == 0)
+
+
+def test_a_learner_starves_after_ten_seconds_without_an_insert():
+    with Stage(rate_limiter=limiter(1.0, 1, 0.0, 10.0)) as stage:
+        stage.sample_all_the_time()
+        began = time.monotonic()
+        wait_until(lambda: stage.state() == "starved", 10 + PROMPT_S)
+        assert time.monotonic() - began > 9
+        sentence = stage.client.diagnose("replay").sentence
+        assert "1 request for samples has waited" in sentence
+        assert "Nothing was ever inserted; 0 insert streams are open" in sentence
+
+
+def test_slow_readers_are_named():
+    """A reader asks for much and reads nothing: its samples fill the connection."""
+    with Stage() as stage:
+        stage.insert(100, size=50_000)
+        with Http2(stage.server.port) as reader:
+            request = protos.SampleStreamRequest(table="replay", num_samples=100_000)
+            number = reader.open("SampleStream", reverb_client="learner-3")
+            reader.send(number, request.SerializeToString())
+            wait_until(lambda: stage.state() == "slow readers")
+            sentence = stage.client.diagnose("replay").sentence
+            assert sentence.startswith("1 reader does not take what is ready: client 127.0.0.1:")
+            assert ", learner-3 has read nothing for " in sentence
+            (slow,) = [
+                stream
+                for stream in stage.client.status(with_streams=True).streams
+                if stream.waits_for == "peer"
+            ]
+            assert (slow.kind, slow.table) == ("sample", "replay")
+            assert (slow.client, slow.wait_s >= 1, slow.items >= 100) == ("learner-3", True, True)
+
+
+def test_streams_are_told_with_their_clients(monkeypatch):
+    with Stage(rate_limiter=limiter(1.0, 5, -1e9, 1e9)) as stage:
+        stage.insert(3)
+        stage.sample_all_the_time()
+        remote = reverb.Client(f"127.1:{stage.server.port}")
+        remote.insert(np.zeros(4), {"replay": 1.0})
+
+        def streams():
+            return stage.client.status(with_streams=True).streams
+
+        wait_until(lambda: any(stream.waits_for == "table" for stream in streams()))
+        kinds = {(stream.kind, stream.peer == "this process") for stream in streams()}
+        assert kinds == {("insert", True), ("insert", False), ("sample", True)}
+        (there,) = [stream for stream in streams() if stream.peer != "this process"]
+        assert there.client.split(":")[1] == str(os.getpid())
+        assert (there.table, there.items, there.waits_for) == ("replay", 1, None)
+        (sampler,) = [stream for stream in streams() if stream.kind == "sample"]
+        assert (sampler.table, sampler.items) == ("replay", 0)
+        assert sampler.open_s >= sampler.wait_s > 0
+        assert stage.client.status().streams == ()
+
+
+def test_a_client_says_who_it_is():
+    program = "import reverb, sys, time; c = reverb.Client(sys.argv[1]); "
+    program += "c.insert([0.0], {'replay': 1.0}); time.sleep(30)"
+    with Stage() as stage:
+        actor = subprocess.Popen(
+            [sys.executable, "-c", program, f"127.0.0.1:{stage.server.port}"],
+            env={**os.environ, "REVERB_CLIENT_NAME": "actor-7 \u00e9" + "x" * 1000},
+        )
+        try:
+            wait_until(lambda: stage.client.status(with_streams=True).streams)
+            (stream,) = stage.client.status(with_streams=True).streams
+            assert stream.client == "actor-7 " + "x" * 248
+        finally:
+            actor.kill()
+            actor.wait()
+
+
+def test_a_full_server_is_named():
+    """The server holds writers back before the table sees their items."""
+    table = testing.table("replay", max_bytes="1GiB", when_full="wait")
+    with reverb.Server([table], max_bytes="16MiB") as server:
+        client = server.localhost_client()
+        noise = np.random.default_rng(0).integers(0, 256, 400_000, dtype=np.uint8)
+        with looping(lambda: client.insert(noise, {"replay": 1.0})):
+            wait_until(lambda: client.diagnose("replay").state == "full")
+            sentence = client.diagnose("replay").sentence
+            assert sentence.startswith("Inserts wait for memory: the server holds 15.")
+            assert "of 16.0 MiB (max_bytes)" in sentence
+            server.stop()
+
+
+class TestWhy:
+    def test_json_and_order(self, capsys):
+        tables = [
+            testing.table("busy"),
+            testing.table("hopeless", max_size=5, rate_limiter=limiter(min_size=6)),
+        ]
+        with reverb.Server(tables, host="127.0.0.1") as server:
+            client = reverb.Client(f"127.0.0.1:{server.port}")
+            client.insert(np.zeros(2), {"busy": 1.0})
+            address = f"127.0.0.1:{server.port}"
+            assert command.main(["why", address, "--json"]) == 4
+            told = json.loads(capsys.readouterr().out)
+            assert told["server"] == address
+            assert list(told["tables"]) == ["hopeless", "busy"], "the worst first"
+            assert told["tables"]["busy"]["state"] == "flowing"
+            assert told["tables"]["busy"]["rates"]["seconds"] >= 1
+            assert command.main(["why", address, "busy"]) == 0
+            assert capsys.readouterr().out.startswith("busy  flowing  ")
+            assert command.main(["why", address, "missing"]) == 1
+            assert "it has: busy, hopeless" in capsys.readouterr().err
+
+    def test_a_server_that_does_not_answer(self, capsys):
+        assert command.main(["why", "127.0.0.1:1", "--timeout", "0.5"]) == 1
+        assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_a_missing_table_is_named():
+    missing = pytest.raises(TableNotFoundError, match="Priority table b was not found")
+    with testing.server([testing.table("a")]) as client, missing:
+        client.diagnose("b")
+
+
+def test_a_state_of_a_newer_server_is_unknown():
+    """`TableStatus { name: "t" diagnosis { state: "x" } }`."""
+    status = ServerStatus.from_serialized_proto(b"\x12\x09\x0a\x01t\xaa\x01\x03\x0a\x01x")
+    assert status.tables["t"].diagnosis.state == "unknown"
+    assert "unknown" in STATES
+
+
+def test_rates_are_those_of_the_last_seconds():
+    with Stage() as stage:
+        stage.client.status()
+        stage.insert(500)
+        time.sleep(1.2)
+        rates = stage.client.status().tables["replay"].rates
+        assert 1.0 <= rates.seconds <= 10
+        assert rates.inserts_per_s * rates.seconds == pytest.approx(500, rel=1e-3)
+        assert rates.samples_per_s == rates.insert_blocked == rates.sample_blocked == 0

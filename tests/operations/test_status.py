@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`status` in scripted runs: every number is known."""
+
+import math
+import pathlib
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+
+import reverb
+from reverb import testing
+from reverb.server_status import Histogram, ServerStatus
+from support.hosts import REMOTE, on_both_hosts
+from support.waiting import wait_until
+from support.wire.wire_client import WireClient
+
+SELECTORS = reverb.selectors
+
+
+def insert(client, priorities, table="table"):
+    """Items with these priorities, in one call; returns their keys, oldest first."""
+    column = np.arange(len(priorities), dtype=np.int64)
+    before = {sample.info.key for sample in client.scan(table)}
+    client.insert_batch({"x": column}, {table: np.array(priorities, float)})
+    keys = [sample.info.key for sample in client.scan(table)]
+    return [key for key in keys if key not in before]
+
+
+@on_both_hosts
+def test_a_scripted_run_gives_these_numbers(host):
+    replay = testing.table(
+        "replay",
+        sampler=SELECTORS.Prioritized(2.0),
+        max_size=10,
+        max_times_sampled=4,
+        rate_limiter=reverb.rate_limiters.RateLimiter(2.0, 3, -4.0, 100.0),
+    )
+    started = time.time()
+    with reverb.Server([replay, testing.table("other")], host="127.0.0.1") as server:
+        client = reverb.Client(f"{host}:{server.port}")
+        keys = insert(client, [1.0] * 6 + [2.0] * 6, "replay")  # 2 too many.
+        client.update_priorities(
+            "replay", np.array([keys[0], keys[1], 12345], np.uint64), np.ones(3)
+        )
+        client.mutate_priorities("replay", {keys[2]: 3.0}, deletes=[keys[3]])
+        client.sample_batch("replay", 8)
+        status = client.status()
+        table = status.tables["replay"]
+
+        assert (table.inserts, table.samples, table.priority_updates) == (12, 8, 3)
+        removed = table.removed
+        assert (removed.full, removed.deleted, removed.reset, removed.bytes) == (2, 1, 0, 0)
+        assert table.items == 12 - removed.total
+        assert (table.max_items, table.episodes, table.chunks) == (10, 1, table.items)
+        assert table.cursor == 12 * 2.0 - 8
+        limiter = table.limiter
+        assert (limiter.samples_per_insert, limiter.min_size_to_sample) == (2.0, 3)
+        assert (limiter.min_diff, limiter.max_diff) == (-4.0, 100.0)
+        weights = [sample.info.priority**2 for sample in client.scan("replay")]
+        assert table.mass == sum(weights)
+        assert table.inserting.waiting == table.sampling.waiting == 0
+        assert table.inserting.oldest_wait_s is table.sampling.oldest_wait_s is None
+        assert table.inserting.wait_s.count == 12
+        assert table.sampling.wait_s.count >= 1
+        assert table.sample_age_s.count == 8
+        assert started <= table.inserting.last_at <= table.sampling.last_at <= status.now
+
+        client.reset("replay")
+        after = client.status().tables["replay"]
+        assert after.removed.reset == table.items
+        assert (after.items, after.inserts, after.samples) == (0, 12, 8)
+        assert after.removed.total == 12
+        assert after.removed.unsampled + after.removed.times_sampled.count == 12
+        assert after.removed.times_sampled.sum == 8
+        assert (after.cursor, after.mass) == (0.0, 0.0)
+
+        other = status.tables["other"]
+        assert (other.inserts, other.samples, other.sampling.last_at) == (0, 0, None)
+        assert other.mass is None
+        assert (other.limiter.min_diff, other.limiter.max_diff) == (-math.inf, math.inf)
+        assert status.version == reverb.__version__
+        assert started <= status.started_at <= status.now <= time.time()
+
+
+@on_both_hosts
+def test_those_who_wait_are_counted(host):
+    with reverb.Server([reverb.Table.queue("queue", 2)], host="127.0.0.1") as server:
+        client = reverb.Client(f"{host}:{server.port}")
+
+        def status():
+            return client.status().tables["queue"]
+
+        thread = threading.Thread(target=client.sample_batch, args=("queue", 1))
+        thread.start()
+        wait_until(lambda: status().sampling.waiting == 1)
+        time.sleep(0.03)
+        sampling = status().sampling
+        assert sampling.oldest_wait_s >= 0.03
+        assert sampling.blocked_s >= 0.03
+        client.insert(np.zeros(2), {"queue": 1.0})
+        thread.join()
+        assert status().sampling.waiting == 0
+        assert status().sampling.wait_s.count == 1
+        assert status().sampling.wait_s.quantile(0.5) >= 0.03
+        assert status().removed.sampled_out == 1
+
+        with client.trajectory_writer(1) as writer:
+            for _ in range(5):
+                writer.append({"x": np.zeros(2)})
+                writer.create_item("queue", 1.0, {"x": writer.history["x"][-1:]})
+            wait_until(lambda: status().inserting.waiting >= 1)
+            assert status().inserting.oldest_wait_s > 0
+            for _ in range(5):
+                client.sample_batch("queue", 1)
+            writer.flush()
+        inserting = status().inserting
+        assert (inserting.waiting, inserting.oldest_wait_s) == (0, None)
+        assert inserting.wait_s.count == 6
+        assert inserting.blocked_s > 0
+        # Nobody waits: the time stands still.
+        assert status().inserting.blocked_s == inserting.blocked_s
+
+
+def test_calls_streams_and_connections_are_counted():
+    with reverb.Server([testing.table()], host="127.0.0.1") as server:
+        client = reverb.Client(f"{REMOTE}:{server.port}")
+        client.server_info()
+        client.insert(np.zeros(2), {"table": 1.0})
+        client.sample_batch("table", 1)
+        with pytest.raises(reverb.errors.ReverbError):
+            client.reset("missing")
+        traffic = client.status().traffic
+        assert traffic.calls["Reset", "NOT_FOUND"] == 1
+        assert traffic.calls["ServerInfo", "OK"] >= 1
+        assert ("Status", "OK") not in traffic.calls, "it has not ended yet"
+        assert client.status().traffic.calls["Status", "OK"] == 1
+        assert traffic.connections == 1
+        assert traffic.streams == {"insert": 1, "sample": 1, "scan": 0}
+        assert traffic.received_bytes > 100
+        assert traffic.sent_bytes > 100
+        before = traffic.received_bytes
+        client.insert(np.zeros(10_000), {"table": 1.0})
+        assert client.status().traffic.received_bytes - before < 5_000, "zeros are compressed"
+
+
+def test_unknown_calls_are_counted_together():
+    with reverb.Server([testing.table()]) as server, WireClient(f"localhost:{server.port}") as wire:
+        for name in ("Nothing", "Nowhere"):
+            with pytest.raises(grpc.RpcError):
+                wire.unary(name, b"")
+        assert server.status().traffic.calls["unknown", "UNIMPLEMENTED"] == 2
+
+
+def test_refusals_are_counted_by_the_limit():
+    limits = reverb.Limits(call_bytes=1000)
+    with reverb.Server([testing.table()], limits=limits, host="127.0.0.1") as server:
+        client = reverb.Client(f"{REMOTE}:{server.port}")
+        keys = np.arange(1, 1000, dtype=np.uint64)
+        with pytest.raises(reverb.errors.ReverbError, match="call_bytes"):
+            client.update_priorities("table", keys, np.ones(len(keys)))
+        refused = server.status().traffic.refused
+        assert refused["call_bytes"] == 1
+        assert sum(refused.values()) == 1
+
+
+def test_the_process_is_told():
+    with reverb.Server([testing.table()]) as server:
+        process = server.status().process
+        assert process.resident_bytes > 2**20
+        assert 0 < process.open_fds < process.max_fds
+        assert process.cpu_s > 0
+        assert process.started_at < time.time()
+        own = len(list(pathlib.Path("/proc/self/fd").iterdir()))
+        assert process.open_fds == pytest.approx(own, abs=3)
+
+
+def test_checkpoints_are_told(tmp_path):
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
+    with reverb.Server([testing.table()], checkpointer=checkpointer) as server:
+        client = server.localhost_client()
+        assert client.status().checkpoints.num_saved == 0
+        path = client.checkpoint()
+        status = client.status()
+        assert status.checkpoints == client.checkpoint_status()
+        assert status.checkpoints.latest_path == path
+
+
+def test_counters_begin_anew_after_a_checkpoint_was_loaded(tmp_path):
+    def start():
+        checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
+        return reverb.Server([testing.table(max_size=5)], checkpointer=checkpointer)
+
+    with start() as server:
+        client = server.localhost_client()
+        insert(client, [1.0] * 7)
+        client.checkpoint()
+    with start() as server:
+        table = server.status().tables["table"]
+        assert (table.items, table.inserts, table.removed.total) == (5, 0, 0)
+        assert table.inserting.last_at is None
+
+
+def test_a_server_of_an_older_release_tells_less():
+    """Fields that it does not know have the value for nothing."""
+    status = ServerStatus.from_serialized_proto(b"\x12\x03\x0a\x01t")
+    table = status.tables["t"]
+    assert (table.inserts, table.mass, table.sampling.oldest_wait_s) == (0, None, None)
+    assert table.sample_age_s.count == 0
+
+
+def test_quantiles_of_a_histogram():
+    histogram = Histogram(bounds=(1.0, 2.0, 4.0), counts=(2, 0, 1, 1), sum=14.0)
+    quantiles = [histogram.quantile(q) for q in (0.0, 0.5, 0.51, 0.75, 0.76, 1.0)]
+    assert quantiles == [1.0, 1.0, 4.0, 4.0, math.inf, math.inf]
+    empty = Histogram(bounds=(1.0,), counts=(0, 0), sum=0.0)
+    assert math.isnan(empty.quantile(0.5))
+    assert math.isnan(empty.mean)
+    with pytest.raises(ValueError, match="q must be from 0 to 1, got 2"):
+        empty.quantile(2)
