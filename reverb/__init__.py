@@ -26,6 +26,7 @@ from reverb.platform.default import checkpointers as _default_checkpointers  # n
 from reverb.replay_sample import ReplaySample, SampleInfo
 from reverb.sequence_writer import SequenceWriter
 from reverb.server import Server, Table
+from reverb.table_change import UNCHANGED, TableChange
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryColumn, TrajectoryWriter
 
 if _TYPE_CHECKING:
@@ -39,6 +40,7 @@ if _TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "UNCHANGED",
     "BatchedTrajectoryWriter",
     "Client",
     "DeadlineExceededError",
@@ -49,6 +51,7 @@ __all__ = [
     "SequenceWriter",
     "Server",
     "Table",
+    "TableChange",
     "TrajectoryColumn",
     "TrajectoryWriter",
     "Writer",

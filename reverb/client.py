@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client: inserts, samples, updates priorities and inspects tables."""
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,13 +12,20 @@ import tree
 
 from reverb.arguments import as_keys, as_rows, check_at_least_one
 from reverb.byte_sizes import parse_byte_size
-from reverb.core import native
-from reverb.errors import InvalidArgumentError, SignatureMismatchError, TableNotFoundError
+from reverb.core import native, protos
+from reverb.errors import (
+    InvalidArgumentError,
+    ReverbError,
+    SignatureMismatchError,
+    TableNotFoundError,
+)
+from reverb.rate_limiters import RateLimiter
 from reverb.replay_sample import ReplaySample, SampleInfo, keep_samples, rows_of_batch
 from reverb.reverb_types import TableInfo
 from reverb.sequence_writer import SequenceWriter, make_sequence_writer
 from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
 from reverb.structured_writer import Config, StructuredWriter
+from reverb.table_change import UNCHANGED, ChangedSetting, TableChange, Unchanged
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
 from reverb.writer import Writer, with_pending_limit
 
@@ -634,6 +642,170 @@ class Client:
                 f"Priority table {table} was not found. The tables of this server are: {known}."
             )
         return tables[table].diagnosis
+
+    def configure_table(
+        self,
+        table: str,
+        *,
+        max_size: int | None = None,
+        max_bytes: int | str | Unchanged | None = UNCHANGED,
+        max_times_sampled: int | None = None,
+        rate_limiter: RateLimiter | None = None,
+        priority_exponent: float | None = None,
+    ) -> TableInfo:
+        """Changes settings of a table while the server runs: all that are given, or none.
+
+        Requests that wait go on at once if the new settings let them. Blocks until the table keeps
+        its new limits: a smaller table gives up the items that its remover selects, a few hundred
+        at a time. After a restart the table has the settings of the program that makes it again.
+        With several servers behind the address, one of them changes its table, as in `reset`.
+
+        Example:
+          >>> client.configure_table("table", max_size=50).max_size
+          50
+
+        Args:
+          table: Name of the table.
+          max_size: Maximum number of items; `None` leaves it as it is, here and below.
+          max_bytes: Maximum number of bytes, or a size such as "4GiB"; `None` takes the limit away,
+            `reverb.UNCHANGED` leaves it.
+          max_times_sampled: Number of samples after which an item is removed; 0: no limit.
+          rate_limiter: A new limiter; the cursor stays, or moves to the nearest bound if
+            `samples_per_insert` is another one.
+          priority_exponent: The exponent of a `Prioritized` sampler.
+
+        Returns:
+          The table with its new settings.
+
+        Raises:
+          InvalidArgumentError: If a value is out of its range, if the sampler has no exponent, if
+            nothing could be sampled any more, or if an item of the table or one that waits does not
+            fit the new settings.
+          TableNotFoundError: If there is no such table.
+          UnimplementedError: If the server is a dm-reverb server, which has no such call.
+          UnavailableError: If no server answers.
+        """
+        change = TableChange(
+            max_size=max_size,
+            max_bytes=max_bytes,
+            max_times_sampled=max_times_sampled,
+            rate_limiter=rate_limiter,
+            priority_exponent=priority_exponent,
+        )
+        return TableInfo.from_proto(self._configure({table: change}).tables[0])
+
+    def configure_tables(self, changes: Mapping[str, TableChange]) -> list[ChangedSetting]:
+        """Changes settings of several tables: all that are given, or none after an error.
+
+        Like `configure_table` otherwise.
+
+        Args:
+          changes: The change of each table, by its name.
+
+        Returns:
+          The settings that have another value now.
+        """
+        answer = self._configure(changes)
+        return [ChangedSetting(it.table, it.setting, it.before, it.after) for it in answer.changed]
+
+    def _configure(self, changes: Mapping[str, TableChange]) -> Any:
+        request = protos.ConfigureTablesRequest(
+            changes=[change.to_proto(table) for table, change in changes.items()]
+        )
+        answer = self._client.configure_tables(request.SerializeToString())
+        return protos.ConfigureTablesResponse.FromString(answer)
+
+    def pause_table(self, table: str, *, inserts: bool = True, samples: bool = True) -> None:
+        """Lets inserts and samples of a table wait until `resume_table`.
+
+        Who waits is told by whom and since when, in timeouts, too. Updates, deletes and `reset` go
+        on. The pause outlives this client, but not the server. Writers go on until their items fill
+        the queue of the table, and until `max_pending_bytes`.
+
+        Args:
+          table: Name of the table.
+          inserts: Whether inserts wait from now on; `False` leaves them as they are.
+          samples: Whether samples wait from now on; `False` leaves them as they are.
+
+        Raises:
+          InvalidArgumentError: If both are `False`.
+          TableNotFoundError: If there is no such table.
+          UnimplementedError: If the server is a dm-reverb server, which has no such call.
+          UnavailableError: If no server answers.
+        """
+        self._client.set_paused(table, bool(inserts), bool(samples), True)
+
+    def resume_table(self, table: str, *, inserts: bool = True, samples: bool = True) -> None:
+        """Lets inserts and samples of a table go on, whoever has paused them.
+
+        Args:
+          table: Name of the table.
+          inserts: Whether inserts go on; `False` leaves them as they are.
+          samples: Whether samples go on; `False` leaves them as they are.
+
+        Raises:
+          InvalidArgumentError: If both are `False`.
+          TableNotFoundError: If there is no such table.
+          UnimplementedError: If the server is a dm-reverb server, which has no such call.
+          UnavailableError: If no server answers.
+        """
+        self._client.set_paused(table, bool(inserts), bool(samples), False)
+
+    @contextlib.contextmanager
+    def rate_limiter_off(self, table: str, *, count: bool = False) -> Iterator[None]:
+        """Lets inserts through without the rate limiter, to fill a table; for a `with` block.
+
+        Samples wait for the limiter as always. It is on again at the end of the block, and if this
+        client or its connection is lost. Flush writers within the block: what comes later waits.
+        The inserts of other clients are let through, too, and counted in the same way.
+
+        Example:
+          >>> with client.rate_limiter_off("table"):
+          ...     client.insert([1.0], {"table": 1.0})
+
+        Args:
+          table: Name of the table.
+          count: Whether these inserts allow samples. `False`: the ratio goes on as if they had not
+            happened; the number of samples in the table's information grows by
+            `samples_per_insert` for each (rounded), as the format of checkpoints has it. `True`:
+            learners may sample them, and inserts wait afterwards until they have.
+
+        Raises:
+          FailedPreconditionError: If the limiter is off already; names the client.
+          TableNotFoundError: If there is no such table.
+          UnavailableError: If no server answers; at the end of the block, if the limiter was turned
+            on earlier because the connection was lost.
+          UnimplementedError: If the server is a dm-reverb server, which has no such call.
+        """
+        hold = self._client.hold_rate_limiter(table, bool(count))
+        try:
+            yield
+        except BaseException:
+            # The error of the block is the one to see.
+            with contextlib.suppress(ReverbError):
+                hold.release()
+            raise
+        hold.release()
+
+    def drain(self, timeout_s: float = 30.0) -> int:
+        """Makes the server ready to be stopped: it ends all streams and accepts no new ones.
+
+        Its probes say that it is not ready. What was confirmed is in the tables, what was sampled
+        is sent, and clients try again what was neither: at the next server of their address, or at
+        this one after its restart. Other calls, such as `checkpoint`, go on. Only `stop` ends it.
+
+        Args:
+          timeout_s: How long to wait for the end of the streams, in seconds.
+
+        Returns:
+          The number of streams over the network that were still open after that time; 0: none.
+
+        Raises:
+          InvalidArgumentError: If the time is negative.
+          UnimplementedError: If the server is a dm-reverb server, which has no such call.
+          UnavailableError: If no server answers.
+        """
+        return self._client.drain(float(timeout_s))
 
     def _nested(self, table: str, columns: list[Any]) -> Any:
         """Nests a flat list like a table's signature; refreshes the signature on a mismatch."""

@@ -13,7 +13,7 @@ import operator
 import sys
 from typing import Any
 
-from reverb.core import native
+from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError
 
 __all__ = ["MinSize", "Queue", "RateLimiter", "SampleToInsertRatio", "Stack"]
@@ -59,6 +59,15 @@ class RateLimiter:
             operator.index(min_size_to_sample),
             float(min_diff),
             float(max_diff),
+        )
+
+    def to_proto(self) -> Any:
+        """Makes a `RateLimiterCheckpoint` message without counters."""
+        return protos.RateLimiterCheckpoint(
+            samples_per_insert=self._samples_per_insert,
+            min_size_to_sample=self._min_size_to_sample,
+            min_diff=self._min_diff,
+            max_diff=self._max_diff,
         )
 
     def __repr__(self) -> str:

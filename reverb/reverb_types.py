@@ -63,7 +63,11 @@ class TableInfo:
     @classmethod
     def from_serialized_proto(cls, proto_string: bytes) -> "TableInfo":
         """Parses a serialized `deepmind.reverb.TableInfo` message."""
-        proto = protos.TableInfo.FromString(proto_string)
+        return cls.from_proto(protos.TableInfo.FromString(proto_string))
+
+    @classmethod
+    def from_proto(cls, proto: Any) -> "TableInfo":
+        """Reads a `deepmind.reverb.TableInfo` message."""
         signature = None
         if proto.HasField("signature"):
             signature = structured_value.decode(proto.signature)

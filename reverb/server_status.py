@@ -13,6 +13,8 @@ from reverb.core import protos
 STATES = (
     "never",
     "stuck",
+    "paused",
+    "draining",
     "starved",
     "full",
     "slow readers",
@@ -163,6 +165,27 @@ class LimiterStatus:
 
 
 @dataclasses.dataclass(frozen=True)
+class SetBy:
+    """Who has changed something for a while.
+
+    Attributes:
+      client: What the client calls itself; see `StreamStatus.client`.
+      at: When it did, in seconds since 1970.
+    """
+
+    client: str
+    at: float
+
+    @classmethod
+    def _of(cls, proto: Any, field: str) -> "SetBy | None":
+        """The field of a message; `None` if it is not set."""
+        if not proto.HasField(field):
+            return None
+        set_by = getattr(proto, field)
+        return cls(set_by.client, set_by.at_ns / _NS_PER_S)
+
+
+@dataclasses.dataclass(frozen=True)
 class SideStatus:
     """How those who insert into a table wait, or those who sample from it.
 
@@ -173,6 +196,7 @@ class SideStatus:
       wait_s: How long each item waited until it was inserted, or each request until its first
         sample, in seconds.
       last_at: When the last item was inserted, or sampled, in seconds since 1970; `None`: never.
+      paused: Who has paused this side; `None` if nobody has.
     """
 
     waiting: int
@@ -180,6 +204,7 @@ class SideStatus:
     blocked_s: float
     wait_s: Histogram
     last_at: float | None
+    paused: SetBy | None
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "SideStatus":
@@ -190,6 +215,7 @@ class SideStatus:
             blocked_s=proto.blocked_s,
             wait_s=Histogram._from_proto(proto.wait_s),
             last_at=proto.last_ns / _NS_PER_S if proto.last_ns else None,
+            paused=SetBy._of(proto, "paused"),
         )
 
 
@@ -203,6 +229,7 @@ class RemovedItems:
       sampled_out: They were sampled `max_times_sampled` times.
       deleted: A client deleted them.
       reset: A client reset the table.
+      shrunk: The table was made smaller.
       unsampled: How many of all these nobody had sampled.
       times_sampled: How often each of the others had been sampled.
     """
@@ -212,13 +239,15 @@ class RemovedItems:
     sampled_out: int
     deleted: int
     reset: int
+    shrunk: int
     unsampled: int
     times_sampled: Histogram
 
     @property
     def total(self) -> int:
         """Number of items that left."""
-        return self.full + self.bytes + self.sampled_out + self.deleted + self.reset
+        by_reason = (self.full, self.bytes, self.sampled_out, self.deleted, self.reset, self.shrunk)
+        return sum(by_reason)
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "RemovedItems":
@@ -228,6 +257,7 @@ class RemovedItems:
             sampled_out=proto.sampled_out,
             deleted=proto.deleted,
             reset=proto.reset,
+            shrunk=proto.shrunk,
             unsampled=proto.unsampled,
             times_sampled=Histogram._from_proto(proto.times_sampled),
         )
@@ -262,6 +292,8 @@ class Diagnosis:
 
     * `never`: it can never hold the items that sampling needs, because it is too small.
     * `stuck`: inserts and samples wait, and neither can go on.
+    * `paused`: somebody has paused inserts or samples.
+    * `draining`: the server ends its streams, before it is stopped.
     * `starved`: samples wait, and there was no insert for 10 s.
     * `full`: inserts wait for memory, of the table or of the server.
     * `slow readers`: samples are ready, and their readers have not taken them for a second.
@@ -320,6 +352,7 @@ class TableStatus:
         resets), "sleeping" (no requests), "waiting_for_sampling" (only inserts wait) and
         "waiting_for_inserts" (samples wait).
       diagnosis: What it does or waits for.
+      rate_limiter_off: Who lets inserts through without the rate limiter; `None` if nobody does.
       rates: What it did in the last seconds; `None` if that is not known: a server counts them for
         ten minutes after somebody has asked for its status.
     """
@@ -345,6 +378,7 @@ class TableStatus:
     busy_s: Mapping[str, float]
     diagnosis: Diagnosis
     rates: Rates | None
+    rate_limiter_off: SetBy | None
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "TableStatus":
@@ -373,6 +407,7 @@ class TableStatus:
             },
             diagnosis=Diagnosis._from_proto(proto.diagnosis),
             rates=Rates._from_proto(proto.rates) if proto.HasField("rates") else None,
+            rate_limiter_off=SetBy._of(proto, "rate_limiter_off"),
         )
 
 
@@ -573,6 +608,7 @@ class ServerStatus:
       started_at: When the server started, in seconds since 1970.
       now: When this was true, by the clock of the server, in seconds since 1970.
       streams: Its open streams, oldest first, if they were asked for (`with_streams=True`).
+      draining: Who has asked the server to end its streams; `None` if nobody has.
     """
 
     memory: MemoryStatus
@@ -584,6 +620,7 @@ class ServerStatus:
     started_at: float
     now: float
     streams: tuple[StreamStatus, ...]
+    draining: SetBy | None
 
     @classmethod
     def from_serialized_proto(cls, proto_string: bytes) -> "ServerStatus":
@@ -599,6 +636,7 @@ class ServerStatus:
             started_at=proto.started_at_ns / _NS_PER_S,
             now=proto.now_ns / _NS_PER_S,
             streams=tuple(StreamStatus._from_proto(stream) for stream in proto.streams),
+            draining=SetBy._of(proto, "draining"),
         )
 
 

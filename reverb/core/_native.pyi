@@ -104,6 +104,8 @@ class Server:
     def http_port(self) -> int | None: ...
     def checkpoint(self) -> str:
         """Saves all tables; returns the path."""
+    def drain(self, timeout_s: float) -> int:
+        """Ends all streams; returns how many were still open after `timeout_s`."""
     def stop(self) -> None: ...
     def wait(self) -> None:
         """Blocks until the server is stopped; Ctrl-C raises `KeyboardInterrupt`."""
@@ -172,6 +174,12 @@ class Client:
         """A serialized `CheckpointStatusResponse`."""
     def status(self, with_streams: bool) -> bytes:
         """A serialized `StatusResponse`."""
+    def configure_tables(self, request: bytes) -> bytes:
+        """Takes a `ConfigureTablesRequest`, returns a `ConfigureTablesResponse`, serialized."""
+    def set_paused(self, table: str, inserts: bool, samples: bool, paused: bool) -> None: ...
+    def hold_rate_limiter(self, table: str, count: bool) -> RateLimiterHold: ...
+    def drain(self, timeout_s: float) -> int:
+        """Returns how many streams were still open after `timeout_s`."""
     def insert(self, leaves: Sequence[Any], priorities: Mapping[str, float]) -> None:
         """Inserts one step as one item per table; returns when every item is confirmed."""
     def insert_batch(
@@ -252,6 +260,12 @@ class Client:
         """
 
 @final
+class RateLimiterHold:
+    """Keeps a rate limiter off until it is released or deleted."""
+
+    def release(self) -> None:
+        """Turns the limiter on again; `UnavailableError` if that happened before."""
+
 class Sampler(Iterator[Any]):
     NUM_INFO_TENSORS: ClassVar[int]
     def __iter__(self) -> Sampler: ...

@@ -113,6 +113,16 @@ def full(stage):
     stage.insert_all_the_time(0.0, size=1000)
 
 
+def paused(stage):
+    stage.client.pause_table("replay", samples=False)
+    stage.insert_all_the_time(0.0)
+
+
+def draining(stage):
+    stage.insert_all_the_time()
+    stage.client.drain()
+
+
 def nothing(stage):
     del stage
 
@@ -126,6 +136,8 @@ STALLS = {
     "stuck": (stuck, {"rate_limiter": limiter(1.0, 1, 5.0, 5.0)}, "Neither can go on"),
     "never": (nothing, {"max_size": 5, "rate_limiter": limiter(min_size=6)}, "max_size is 5"),
     "full": (full, {"max_bytes": "64KiB", "when_full": "wait"}, "Inserts wait for memory"),
+    "paused": (paused, {}, "Inserts are paused by "),
+    "draining": (draining, {}, "The server ends its streams, for "),
     "idle": (nothing, {}, "no insert yet, no sample yet"),
 }
 
@@ -145,7 +157,7 @@ def test_a_stall_is_named_in_time(state, capsys):
         name, told, *sentence = capsys.readouterr().out.split()
         assert (name, told) == ("replay", state)
         assert sentence
-        waits = {"filling", "ahead", "behind", "full"}
+        waits = {"filling", "ahead", "behind", "full", "paused"}
         expected = 4 if state in ("stuck", "never") else 3 if state in waits else 0
         # A learner that is ahead waits again and again, each time for a moment.
         assert code == expected or (state == "ahead" and code == 0)

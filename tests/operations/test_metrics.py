@@ -96,7 +96,7 @@ def expected(name, table):
         key("priority_updates_total"): table.priority_updates,
         **{
             key("removed_total", reason=reason): getattr(removed, reason)
-            for reason in ("full", "bytes", "sampled_out", "deleted", "reset")
+            for reason in ("full", "bytes", "sampled_out", "deleted", "reset", "shrunk")
         },
         key("removed_unsampled_total"): removed.unsampled,
         key("limiter_diff"): table.cursor,
@@ -109,6 +109,7 @@ def expected(name, table):
             key("oldest_wait_seconds", side=side): it.oldest_wait_s or 0
             for side, it in sides.items()
         },
+        **{key("paused", side=side): int(it.paused is not None) for side, it in sides.items()},
         **{key("blocked_seconds_total", side=side): it.blocked_s for side, it in sides.items()},
         key("last_insert_timestamp_seconds"): table.inserting.last_at or 0,
         key("last_sample_timestamp_seconds"): table.sampling.last_at or 0,

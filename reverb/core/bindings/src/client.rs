@@ -17,13 +17,14 @@ use reverb_client::{
 use reverb_data::{Error, Sampled};
 use reverb_rpc::Keepalive;
 use reverb_rpc::target::Target;
-use reverb_wire::generated::reverb::StatusRequest;
+use reverb_wire::generated::reverb::{HoldRateLimiterRequest, SetPausedRequest, StatusRequest};
 
 use crate::array::{all_values, parse_leaves, tensor_to_array, vector_to_array};
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::connector::AnyConnector;
 use crate::error::OrRaise;
 use crate::legacy_writer::Writer;
+use crate::limiter_hold::RateLimiterHold;
 use crate::process::{Local, runtime};
 use crate::sampler::{Cursor, Sampler, flat_sample};
 use crate::sequence_writer::SequenceWriter;
@@ -72,12 +73,7 @@ impl Client {
         keepalive_s: Option<f64>,
         keepalive_timeout_s: f64,
     ) -> PyResult<Self> {
-        let connect_timeout = Duration::try_from_secs_f64(connect_timeout_s).map_err(|_| {
-            Error::invalid_argument(format!(
-                "connect_timeout_s must be a number of seconds of at least 0, got {connect_timeout_s}"
-            ))
-        });
-        let connect_timeout = connect_timeout.or_raise()?;
+        let connect_timeout = seconds("connect_timeout_s", connect_timeout_s)?;
         let keepalive = Keepalive::from_seconds(keepalive_s, keepalive_timeout_s).or_raise()?;
         Target::parse(&server_address).or_raise()?;
         let core = Mutex::new(Local::new(new_core(&server_address, connect_timeout, keepalive)));
@@ -162,6 +158,51 @@ impl Client {
         let core = self.core();
         let status = wait(py, core.status(StatusRequest { with_streams }))?;
         Ok(PyBytes::new(py, &status.encode_to_vec()))
+    }
+
+    /// Takes and returns serialized messages.
+    #[pyo3(signature = (request))]
+    fn configure_tables<'py>(
+        &self,
+        py: Python<'py>,
+        request: &[u8],
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let request = decoded(request)?;
+        let core = self.core();
+        let answer = wait(py, core.configure_tables(&request))?;
+        Ok(PyBytes::new(py, &answer.encode_to_vec()))
+    }
+
+    #[pyo3(signature = (table, inserts, samples, paused))]
+    fn set_paused(
+        &self,
+        py: Python<'_>,
+        table: String,
+        inserts: bool,
+        samples: bool,
+        paused: bool,
+    ) -> PyResult<()> {
+        let core = self.core();
+        wait(py, core.set_paused(&SetPausedRequest { table, inserts, samples, paused }))
+    }
+
+    #[pyo3(signature = (table, count))]
+    fn hold_rate_limiter(
+        &self,
+        py: Python<'_>,
+        table: String,
+        count: bool,
+    ) -> PyResult<RateLimiterHold> {
+        let core = self.core();
+        let hold = wait(py, core.hold_rate_limiter(&HoldRateLimiterRequest { table, count }))?;
+        Ok(RateLimiterHold::new(hold))
+    }
+
+    /// Returns how many streams were still open.
+    #[pyo3(signature = (timeout_s))]
+    fn drain(&self, py: Python<'_>, timeout_s: f64) -> PyResult<i64> {
+        let core = self.core();
+        wait(py, core.drain(seconds("timeout_s", timeout_s)?))
     }
 
     #[pyo3(signature = (leaves, priorities))]
@@ -334,6 +375,23 @@ impl Client {
             batch.columns.into_iter().map(|column| tensor_to_array(py, column)).collect();
         Ok((info, columns?))
     }
+}
+
+/// A time of at least 0.
+pub(crate) fn seconds(argument: &str, value: f64) -> PyResult<Duration> {
+    let seconds = Duration::try_from_secs_f64(value).map_err(|_| {
+        Error::invalid_argument(format!(
+            "{argument} must be a number of seconds of at least 0, got {value}"
+        ))
+    });
+    seconds.or_raise()
+}
+
+fn decoded<M: Message + Default>(message: &[u8]) -> PyResult<M> {
+    let decoded = M::decode(message);
+    decoded
+        .map_err(|error| Error::invalid_argument(format!("Malformed message: {error}.")))
+        .or_raise()
 }
 
 fn new_core(address: &str, connect_timeout: Duration, keepalive: Keepalive) -> Arc<Core> {

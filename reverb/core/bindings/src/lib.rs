@@ -26,6 +26,7 @@ mod dtype;
 mod error;
 mod exit;
 mod legacy_writer;
+mod limiter_hold;
 mod logger;
 mod nest;
 mod process;
@@ -54,6 +55,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<server::Server>()?;
     module.add_class::<checkpoint::StoredCheckpoint>()?;
     module.add_class::<client::Client>()?;
+    module.add_class::<limiter_hold::RateLimiterHold>()?;
     module.add_class::<sampler::Sampler>()?;
     module.add_class::<legacy_writer::Writer>()?;
     module.add_class::<column::CellRef>()?;

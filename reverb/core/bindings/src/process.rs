@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The process: its runtime, forks, and shutdown.
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -106,6 +106,12 @@ impl<T> Deref for Local<T> {
 
     fn deref(&self) -> &T {
         self.value.as_ref().expect("taken by drop only")
+    }
+}
+
+impl<T> DerefMut for Local<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.value.as_mut().expect("taken by drop only")
     }
 }
 

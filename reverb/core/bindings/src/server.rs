@@ -15,6 +15,7 @@ use reverb_server::{CheckpointOptions, HttpPort, Server as Core, ServerOptions};
 use reverb_wire::generated::reverb::StatusRequest;
 
 use crate::checkpoint::blocking;
+use crate::client::seconds;
 use crate::error::OrRaise;
 use crate::process::{Local, runtime};
 use crate::table::Table;
@@ -226,6 +227,14 @@ impl Server {
         self.core.origin().check("Server").or_raise()?;
         let status = py.detach(|| self.core.status(StatusRequest { with_streams }));
         Ok(PyBytes::new(py, &status.encode_to_vec()))
+    }
+
+    /// Ends all streams; returns how many were still open after `timeout_s`.
+    #[pyo3(signature = (timeout_s))]
+    fn drain(&self, py: Python<'_>, timeout_s: f64) -> PyResult<usize> {
+        self.core.origin().check("Server").or_raise()?;
+        let timeout = seconds("drain_s", timeout_s)?;
+        wait(py, async { Ok(self.core.drain(timeout).await) })
     }
 
     fn port(&self) -> u16 {

@@ -80,7 +80,7 @@ pub fn load(
     }
     let mut restored = Vec::with_capacity(targets.len());
     for (table, &at) in stored.tables().iter().zip(&targets) {
-        let config = settings_for(table, tables[at].config(), options, stored.path());
+        let config = settings_for(table, &tables[at].config(), options, stored.path());
         let new = config.and_then(|config| Restored::new(config, &table.counters()));
         restored.push(new.map_err(|error| error.context(&about(&stored)))?);
     }
@@ -99,7 +99,7 @@ pub fn load(
     let mut all = tables.to_vec();
     for (mut restored, at) in restored.into_iter().zip(targets) {
         warn_of_changes(&mut restored, stored.path());
-        if tables[at].config() != restored.config() {
+        if *tables[at].config() != *restored.config() {
             all[at] = Table::new(restored.config().clone())?;
         }
         all[at].install(restored);

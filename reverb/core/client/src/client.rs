@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reverb_data::{Error, ErrorKind, Result, Sampled};
-use reverb_wire::generated::reverb::{CheckpointStatusResponse, StatusRequest, StatusResponse};
-use reverb_wire::transport::ServerInfo;
+use reverb_wire::generated::reverb::{
+    CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
+    HoldRateLimiterRequest, SetPausedRequest, StatusRequest, StatusResponse,
+};
+use reverb_wire::transport::{RateLimiterHold, ServerInfo};
 use tokio::runtime::Handle;
 
 use crate::sampler::batch::{Batch, BatchBuilder};
@@ -115,6 +118,62 @@ impl Client {
     /// `connect_timeout`.
     pub async fn status(&self, request: StatusRequest) -> Result<StatusResponse> {
         self.session.retrying(|transport| async move { transport.status(request).await }).await
+    }
+
+    /// Changes settings of tables of one server: all, or none. Waits for a server to answer, at most
+    /// for `connect_timeout`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for settings that cannot be, `TableNotFound`, `Unimplemented`.
+    pub async fn configure_tables(
+        &self,
+        request: &ConfigureTablesRequest,
+    ) -> Result<ConfigureTablesResponse> {
+        self.session
+            .retrying(|transport| {
+                let request = request.clone();
+                async move { transport.configure_tables(request).await }
+            })
+            .await
+    }
+
+    /// Lets a side of a table of one server wait, or go on. Waits for a server to answer, at most
+    /// for `connect_timeout`.
+    pub async fn set_paused(&self, request: &SetPausedRequest) -> Result<()> {
+        self.session
+            .retrying(|transport| {
+                let request = request.clone();
+                async move { transport.set_paused(request).await }
+            })
+            .await
+    }
+
+    /// Turns the rate limiter of a table of one server off for inserts. Waits for a server to
+    /// answer, at most for `connect_timeout`.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if it is off already.
+    pub async fn hold_rate_limiter(
+        &self,
+        request: &HoldRateLimiterRequest,
+    ) -> Result<Box<dyn RateLimiterHold>> {
+        self.session
+            .retrying(|transport| {
+                let request = request.clone();
+                async move { transport.hold_rate_limiter(request).await }
+            })
+            .await
+    }
+
+    /// Ends all streams of one server; returns how many were still open after `timeout`. Waits for
+    /// a server to answer, at most for `connect_timeout`.
+    pub async fn drain(&self, timeout: Duration) -> Result<i64> {
+        let request = DrainRequest { timeout_s: timeout.as_secs_f64() };
+        let drained =
+            self.session.retrying(|transport| async move { transport.drain(request).await });
+        Ok(drained.await?.open_streams)
     }
 
     /// Samples `batch_size` items and stacks them. Each wait for the table's rate limiter takes at

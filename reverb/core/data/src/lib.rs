@@ -29,6 +29,7 @@ mod payload_layout;
 pub mod proto_bytes;
 pub mod signature;
 pub mod stacking;
+mod table_change;
 mod table_config;
 mod table_info;
 pub mod tensor;
@@ -48,6 +49,7 @@ pub use key::KeyGenerator;
 pub use known_kinds::KnownKinds;
 pub use signature::{Signature, TensorSpec};
 pub use stacking::{Layout, Stacking};
+pub use table_change::TableChange;
 pub use table_config::{
     MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig, TableSignature, WhenFull,
 };

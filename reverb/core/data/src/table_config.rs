@@ -34,6 +34,27 @@ pub struct TableConfig {
 }
 
 impl TableConfig {
+    /// The settings that can change while the table runs, as text: name and value. They are the
+    /// same ones in the same order for every table.
+    pub fn settings(&self) -> [(&'static str, String); 8] {
+        let RateLimiterConfig { samples_per_insert, min_size_to_sample, min_diff, max_diff } =
+            self.rate_limiter;
+        let exponent = match self.sampler {
+            SelectorConfig::Prioritized { priority_exponent } => priority_exponent.to_string(),
+            _ => "none".to_owned(),
+        };
+        [
+            ("max_size", self.max_size.to_string()),
+            ("max_bytes", or_none(self.memory.max_bytes)),
+            ("max_times_sampled", or_none(Some(self.max_times_sampled).filter(|&it| it > 0))),
+            ("samples_per_insert", samples_per_insert.to_string()),
+            ("min_size_to_sample", min_size_to_sample.to_string()),
+            ("min_diff", or_none(Some(min_diff).filter(|&it| it > -f64::MAX))),
+            ("max_diff", or_none(Some(max_diff).filter(|&it| it < f64::MAX))),
+            ("priority_exponent", exponent),
+        ]
+    }
+
     /// Checks every argument.
     ///
     /// # Errors
@@ -57,6 +78,10 @@ impl TableConfig {
         };
         check().map_err(|error| error.context(&format!("Table {}", self.name)))
     }
+}
+
+fn or_none(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "none".to_owned(), |value| value.to_string())
 }
 
 /// How many bytes the items of a table may take.
@@ -128,6 +153,18 @@ pub enum SelectorConfig {
 }
 
 impl SelectorConfig {
+    /// Its name in texts: `min-heap`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Fifo => "fifo",
+            Self::Lifo => "lifo",
+            Self::Uniform => "uniform",
+            Self::Prioritized { .. } => "prioritized",
+            Self::Heap { min_heap: true } => "min-heap",
+            Self::Heap { min_heap: false } => "max-heap",
+        }
+    }
+
     /// Whether the choice depends on the items alone, and not on chance.
     pub fn is_deterministic(&self) -> bool {
         match self {

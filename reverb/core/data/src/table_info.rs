@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The state of a table in numbers.
 
+use std::sync::Arc;
+
 use crate::TableConfig;
 
 /// The state of a table at one instant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableInfo {
     /// Its settings: name, selectors, sizes, limiter, signature.
-    pub config: TableConfig,
+    pub config: Arc<TableConfig>,
     /// Number of items.
     pub current_size: i64,
     /// Inserts that its limiter counted since creation or reset. Priority updates do not count.

@@ -20,6 +20,7 @@ mod table;
 
 pub use histogram::Histogram;
 pub use table::{
-    Confirm, Evicted, Forecast, MAX_SAMPLE_BYTES, Removal, Removed, Restored, Scan, Side,
-    SnapshotCut, Statistics, Table, TableSnapshot, TableStatus,
+    Configured, Confirm, Evicted, Forecast, LimiterHold, MAX_SAMPLE_BYTES, Removal, Removed,
+    Restored, Scan, SetBy, Side, SnapshotCut, Statistics, Table, TableSnapshot, TableStatus,
+    configure,
 };

@@ -6,12 +6,27 @@ use std::fmt;
 use reverb_data::RateLimiterConfig;
 
 /// The counters of one table and the inequalities over them. It decides and never waits.
+///
+/// While it is held, inserts need no permission. If they are neutral then, the ratio goes on as if
+/// they had not happened.
 #[derive(Debug, Clone)]
 pub(crate) struct RateLimiter {
     config: RateLimiterConfig,
     inserts: i64,
     samples: i64,
     deletes: i64,
+    hold: Option<Hold>,
+    /// Inserts that the ratio leaves out; 0 unless it is held.
+    neutral_inserts: i64,
+}
+
+/// How inserts count while they need no permission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// As always.
+    Counted,
+    /// The ratio leaves them out.
+    Neutral,
 }
 
 impl RateLimiter {
@@ -26,15 +41,24 @@ impl RateLimiter {
         samples: i64,
         deletes: i64,
     ) -> Self {
-        Self { config, inserts, samples, deletes }
+        Self { config, inserts, samples, deletes, hold: None, neutral_inserts: 0 }
+    }
+
+    pub(crate) fn config(&self) -> &RateLimiterConfig {
+        &self.config
     }
 
     pub(crate) fn inserts(&self) -> i64 {
         self.inserts
     }
 
+    /// Samples, and those that neutral inserts would have allowed.
     pub(crate) fn samples(&self) -> i64 {
-        self.samples
+        self.samples + self.neutral_samples()
+    }
+
+    fn neutral_samples(&self) -> i64 {
+        (self.neutral_inserts as f64 * self.config.samples_per_insert).round() as i64
     }
 
     pub(crate) fn deletes(&self) -> i64 {
@@ -43,6 +67,7 @@ impl RateLimiter {
 
     pub(crate) fn count_insert(&mut self) {
         self.inserts += 1;
+        self.neutral_inserts += i64::from(self.hold == Some(Hold::Neutral));
     }
 
     pub(crate) fn count_sample(&mut self) {
@@ -54,7 +79,41 @@ impl RateLimiter {
     }
 
     pub(crate) fn reset(&mut self) {
-        *self = Self::new(self.config);
+        *self = Self { hold: self.hold, ..Self::new(self.config) };
+    }
+
+    /// Lets all inserts through from now on.
+    pub(crate) fn hold(&mut self, hold: Hold) {
+        self.hold = Some(hold);
+    }
+
+    /// Limits inserts again. The samples that neutral inserts would have allowed count as taken.
+    pub(crate) fn release(&mut self) {
+        self.hold = None;
+        self.count_neutral_samples();
+    }
+
+    fn count_neutral_samples(&mut self) {
+        self.samples += self.neutral_samples();
+        self.neutral_inserts = 0;
+    }
+
+    /// Gives it other numbers.
+    ///
+    /// Another `samples_per_insert` holds from now on, not for what was inserted before: the cursor
+    /// stays, or moves to the nearest bound. So it does if no ratio was kept until now.
+    pub(crate) fn configure(&mut self, config: RateLimiterConfig) {
+        self.count_neutral_samples();
+        let cursor = self.cursor();
+        let old = std::mem::replace(&mut self.config, config);
+        #[expect(clippy::float_cmp, reason = "the same ratio is the same number")]
+        let is_same_ratio = old.samples_per_insert == config.samples_per_insert;
+        let kept_none = old.min_diff <= -f64::MAX && old.max_diff >= f64::MAX;
+        if !is_same_ratio || kept_none {
+            let cursor = cursor.max(config.min_diff).min(config.max_diff);
+            let allowed = self.inserts as f64 * config.samples_per_insert;
+            self.samples = (allowed - cursor).round().max(0.0) as i64;
+        }
     }
 
     /// Whether `n` more samples are allowed now.
@@ -68,9 +127,11 @@ impl RateLimiter {
     /// Inserts up to the minimum size are always allowed, because sampling starts only there.
     pub(crate) fn can_insert(&self, n: i64) -> bool {
         let inserts = self.inserts.saturating_add(n);
+        let counted = inserts.saturating_sub(self.neutral_inserts);
         inserts.saturating_sub(self.deletes) <= self.config.min_size_to_sample
-            || inserts as f64 * self.config.samples_per_insert - self.samples as f64
+            || counted as f64 * self.config.samples_per_insert - self.samples as f64
                 <= self.config.max_diff
+            || self.hold.is_some()
     }
 
     /// How many samples in a row are allowed now, at most `wanted`.
@@ -91,7 +152,8 @@ impl RateLimiter {
 
     /// Inserts times `samples_per_insert` minus samples.
     pub(crate) fn cursor(&self) -> f64 {
-        self.inserts as f64 * self.config.samples_per_insert - self.samples as f64
+        let inserts = self.inserts - self.neutral_inserts;
+        inserts as f64 * self.config.samples_per_insert - self.samples as f64
     }
 
     /// One sentence that says why samples wait, and what would unblock them.
@@ -206,6 +268,88 @@ mod tests {
         assert!(!limiter.can_insert(1));
         (0..2).for_each(|_| limiter.count_delete());
         assert!(limiter.can_insert(1) && !limiter.can_insert(2));
+    }
+
+    #[test]
+    fn neutral_inserts_leave_the_ratio_as_it_was() {
+        let mut limiter = limiter(2.5, 3, 2.0, 10.0);
+        (0..4).for_each(|_| limiter.count_insert());
+        (0..3).for_each(|_| limiter.count_sample());
+        let before = limiter.cursor();
+        limiter.hold(Hold::Neutral);
+        for _ in 0..1001 {
+            assert!(limiter.can_insert(1));
+            limiter.count_insert();
+        }
+        assert_eq!(limiter.cursor(), before);
+        // As dm-reverb's clients and checkpoints compute it.
+        assert_eq!(limiter.samples(), 3 + 2503);
+        limiter.count_sample();
+        limiter.release();
+        assert_eq!((limiter.inserts(), limiter.samples()), (1005, 4 + 2503));
+        // 1001 * 2.5 = 2502.5 samples were rounded.
+        assert_eq!(limiter.cursor(), before - 1.0 - 0.5);
+        assert_eq!(limiter.samples_allowed(100), 3);
+    }
+
+    #[test]
+    fn counted_inserts_are_free_and_owed_afterwards() {
+        let mut limiter = limiter(1.0, 1, 0.0, 5.0);
+        limiter.hold(Hold::Counted);
+        for _ in 0..8 {
+            assert!(limiter.can_insert(1));
+            limiter.count_insert();
+        }
+        limiter.release();
+        assert!(!limiter.can_insert(1));
+        (0..4).for_each(|_| limiter.count_sample());
+        assert!(limiter.can_insert(1));
+    }
+
+    #[test]
+    fn a_reset_does_not_end_a_hold() {
+        let mut limiter = limiter(1.0, 1, 0.0, 2.0);
+        limiter.hold(Hold::Neutral);
+        (0..5).for_each(|_| limiter.count_insert());
+        limiter.reset();
+        assert_eq!((limiter.samples(), limiter.cursor()), (0, 0.0));
+        assert!(limiter.can_insert(100));
+        limiter.release();
+        assert!(!limiter.can_insert(3));
+    }
+
+    #[test]
+    fn another_ratio_holds_from_now_on() {
+        // SampleToInsertRatio(4.0, 10, 5.0)
+        let mut limiter = limiter(4.0, 10, 35.0, 45.0);
+        (0..1000).for_each(|_| limiter.count_insert());
+        (0..3960).for_each(|_| limiter.count_sample());
+        assert_eq!(limiter.cursor(), 40.0);
+        let config = |samples_per_insert, min_diff, max_diff| RateLimiterConfig {
+            samples_per_insert,
+            min_size_to_sample: 10,
+            min_diff,
+            max_diff,
+        };
+        // SampleToInsertRatio(8.0, 10, 10.0)
+        limiter.configure(config(8.0, 70.0, 90.0));
+        assert_eq!(limiter.cursor(), 70.0);
+        assert!(!limiter.can_sample(1) && limiter.can_insert(1));
+        limiter.count_insert();
+        assert_eq!(limiter.samples_allowed(100), 8);
+        // The same ratio with other bounds: nothing is forgiven.
+        limiter.configure(config(8.0, 10.0, 20.0));
+        assert_eq!(limiter.cursor(), 78.0);
+        assert!(!limiter.can_insert(1));
+        // No bounds, and bounds again after 1000 samples that nobody counted.
+        limiter.configure(config(8.0, -f64::MAX, f64::MAX));
+        (0..1000).for_each(|_| limiter.count_sample());
+        limiter.configure(config(8.0, 70.0, 90.0));
+        assert_eq!(limiter.cursor(), 70.0);
+        // An empty table has no samples to take back.
+        let mut empty = RateLimiter::new(config(4.0, 35.0, 45.0));
+        empty.configure(config(8.0, 70.0, 90.0));
+        assert_eq!((empty.samples(), empty.cursor()), (0, 0.0));
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod uniform;
 use fifo::Fifo;
 use heap::Heap;
 use lifo::Lifo;
+pub(crate) use prioritized::NewWeights;
 use prioritized::Prioritized;
 use uniform::Uniform;
 
@@ -169,6 +170,14 @@ impl Selector {
         match self {
             Self::Prioritized(selector) => Some(selector.mass()),
             Self::Fifo(_) | Self::Lifo(_) | Self::Uniform(_) | Self::Heap(_) => None,
+        }
+    }
+
+    /// Exchanges the weights of a prioritized selector; returns the old ones, to be freed.
+    pub(crate) fn swap_weights(&mut self, new: NewWeights) -> NewWeights {
+        match self {
+            Self::Prioritized(selector) => selector.swap_weights(new),
+            Self::Fifo(_) | Self::Lifo(_) | Self::Uniform(_) | Self::Heap(_) => new,
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -17,13 +17,16 @@ use tokio::sync::{Notify, oneshot};
 use crate::selector;
 
 mod clock;
+mod configure;
 mod episodes;
 mod forecast;
 mod items;
+mod limiter_hold;
 #[cfg(test)]
 mod model_tests;
 mod restore;
 mod scan;
+mod set_by;
 mod snapshot;
 mod state;
 mod statistics;
@@ -32,10 +35,13 @@ mod testing;
 mod wait_queues;
 
 use clock::{Activity, Clock};
+pub use configure::{Configured, configure};
 pub use forecast::Forecast;
 use forecast::ForecastTimes;
+pub use limiter_hold::LimiterHold;
 pub use restore::Restored;
 pub use scan::Scan;
+pub use set_by::SetBy;
 pub use snapshot::{SnapshotCut, TableSnapshot};
 pub use state::MAX_SAMPLE_BYTES;
 use state::TableState;
@@ -61,12 +67,10 @@ pub trait Confirm: Send + Sync {
 /// `wait_for_insert_room` wait, and they do not hold the lock meanwhile. Freeing items can take
 /// long (`reset` of a large table). It happens on the caller's thread after the lock is released.
 pub struct Table {
-    config: TableConfig,
-    /// Number of queued inserts at which writers have to wait.
-    insert_room: usize,
-    /// Bytes of queued inserts at which writers have to wait.
-    insert_room_bytes: AtomicU64,
+    name: Box<str>,
     room: Notify,
+    /// Held while settings change, so that one change follows the other.
+    configuring: Mutex<()>,
     /// Whether there is a forecast that nobody has taken yet.
     has_forecast: AtomicBool,
     shared: Mutex<Shared>,
@@ -82,14 +86,43 @@ pub struct Evicted {
 }
 
 struct Shared {
+    config: Arc<TableConfig>,
     state: TableState,
     queues: WaitQueues,
+    room: InsertRoom,
     clock: Clock,
     forecasts: ForecastTimes,
+    /// Who lets inserts through without the rate limiter.
+    limiter_off: Option<SetBy>,
     closed: bool,
 }
 
+/// How much may be queued before writers have to wait.
+struct InsertRoom {
+    items: usize,
+    bytes: u64,
+    /// What the server allows each table.
+    server_bytes: u64,
+}
+
+impl InsertRoom {
+    fn new(config: &TableConfig, server_bytes: u64) -> Self {
+        // A tenth of the table.
+        let share = config.memory.max_bytes.map_or(u64::MAX, |bytes| (bytes / 10).max(1));
+        Self {
+            items: (config.max_size / 10).clamp(1, MAX_QUEUED_INSERTS) as usize,
+            bytes: server_bytes.min(share),
+            server_bytes,
+        }
+    }
+}
+
 impl Shared {
+    fn has_insert_room(&self) -> bool {
+        let Self { queues, room, .. } = self;
+        queues.queued_inserts() < room.items && queues.queued_bytes() < room.bytes
+    }
+
     /// The operation is over; what is still queued waits.
     fn now_waits(&mut self, now: Instant) {
         let Self { queues, clock, .. } = self;
@@ -98,11 +131,11 @@ impl Shared {
         clock.samples.change(queues.queued_samples() > 0, now);
     }
 
-    /// The state of the table, with these settings.
-    fn info(&self, config: TableConfig) -> TableInfo {
-        let Self { state, queues, clock, .. } = self;
+    /// The state of the table.
+    fn info(&self) -> TableInfo {
+        let Self { config, state, queues, clock, .. } = self;
         TableInfo {
-            config,
+            config: Arc::clone(config),
             current_size: state.len() as i64,
             num_inserts: state.limiter().inserts(),
             num_samples: state.limiter().samples(),
@@ -128,19 +161,21 @@ impl Table {
     /// `InvalidArgument` if `config` is invalid; see [`TableConfig::validate`].
     pub fn new(config: TableConfig) -> Result<Arc<Self>> {
         config.validate()?;
-        let insert_room = (config.max_size / 10).clamp(1, MAX_QUEUED_INSERTS) as usize;
+        let name = config.name.as_str().into();
         let shared = Shared {
             state: TableState::new(&config),
             queues: WaitQueues::default(),
+            room: InsertRoom::new(&config, u64::MAX),
             clock: Clock::new(Instant::now()),
             forecasts: ForecastTimes::new(config.max_size),
+            limiter_off: None,
             closed: false,
+            config: Arc::new(config),
         };
         Ok(Arc::new(Self {
-            config,
-            insert_room,
-            insert_room_bytes: AtomicU64::new(u64::MAX),
+            name,
             room: Notify::new(),
+            configuring: Mutex::new(()),
             has_forecast: AtomicBool::new(false),
             shared: Mutex::new(shared),
         }))
@@ -149,20 +184,19 @@ impl Table {
     /// Makes the table part of a server: its bytes count in the server's account, and writers wait
     /// while more than `insert_room_bytes` of their items are queued, or a tenth of `max_bytes`.
     pub fn join_server(&self, account: &ServerAccount, insert_room_bytes: u64) {
-        // As with `max_size`: a tenth of the table.
-        let share = self.config.memory.max_bytes.map_or(u64::MAX, |bytes| (bytes / 10).max(1));
-        self.insert_room_bytes.store(insert_room_bytes.min(share), Ordering::Relaxed);
-        self.shared.lock().state.account_mut().move_to(account);
+        let mut shared = self.shared.lock();
+        shared.room = InsertRoom::new(&shared.config, insert_room_bytes);
+        shared.state.account_mut().move_to(account);
     }
 
     /// Its settings.
-    pub fn config(&self) -> &TableConfig {
-        &self.config
+    pub fn config(&self) -> Arc<TableConfig> {
+        Arc::clone(&self.shared.lock().config)
     }
 
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.config.name
+        &self.name
     }
 
     /// Inserts the items that the rate limiter allows now, and queues the rest after those already
@@ -177,17 +211,19 @@ impl Table {
     /// item larger than `max_bytes`; no item of the call is inserted then. `Cancelled` if the table
     /// is closed. In all cases `confirm` is not called.
     pub fn insert(&self, items: Vec<NewItem>, confirm: &Arc<dyn Confirm>) -> Result<()> {
-        for item in &items {
-            check_priority(&self.config, item.key, item.priority)?;
-        }
-        if let Some(max_bytes) = self.config.memory.max_bytes {
-            self.check_bytes(&items, max_bytes)?;
-        }
+        // What is refused is freed after the lock is released.
+        let mut items = Some(items);
         self.operate(Activity::Inserting, |shared, now| {
-            if !items.is_empty() {
+            let config = &shared.config;
+            for item in items.as_deref().unwrap_or_default() {
+                check_priority(config, item.key, item.priority)?;
+                check_bytes(config, &shared.state, item)?;
+            }
+            if let Some(items) = items.take_if(|items| !items.is_empty()) {
                 shared.queues.queue_inserts(items, Arc::clone(confirm), now);
             }
-        })
+            Ok(())
+        })?
     }
 
     /// Removes the items of `confirm` that still wait for the rate limiter.
@@ -207,27 +243,22 @@ impl Table {
             let mut notified = std::pin::pin!(notified);
             // From here on no notification is missed, even before the first poll.
             notified.as_mut().enable();
-            if self.has_insert_room(&self.shared.lock()) {
+            if self.shared.lock().has_insert_room() {
                 return;
             }
             notified.await;
         }
     }
 
-    fn has_insert_room(&self, shared: &Shared) -> bool {
-        shared.queues.queued_inserts() < self.insert_room
-            && shared.queues.queued_bytes() < self.insert_room_bytes.load(Ordering::Relaxed)
-    }
-
     /// Deletes items that the remover selects, up to `max_items` or until they took `bytes`.
     /// Nothing if inserts wait instead when the table is full, or if it is closed.
     pub fn evict(&self, max_items: usize, bytes: u64) -> Evicted {
         let mut evicted = Evicted { items: 0, freed_bytes: 0 };
-        if self.config.memory.when_full == WhenFull::Wait {
-            return evicted;
-        }
         let garbage = self.operate(Activity::Running, |shared, _| {
             let state = &mut shared.state;
+            if shared.config.memory.when_full == WhenFull::Wait {
+                return Vec::new();
+            }
             let (before, end) = (state.len(), state.account().bytes().saturating_sub(bytes));
             while before - state.len() < max_items && state.account().bytes() > end {
                 if !state.evict(Removal::Bytes) {
@@ -301,6 +332,22 @@ impl Table {
         timeout: Option<Duration>,
         stacking: Option<Stacking>,
     ) -> Result<Vec<Sampled>> {
+        self.sample_stacked_until(num, timeout, stacking, std::future::pending()).await
+    }
+
+    /// Like [`Table::sample_stacked`]. A call that still waits when `interrupted` completes leaves
+    /// the queue and fails with its error; nothing was sampled for it then.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Table::sample_stacked`], and that of `interrupted`.
+    pub async fn sample_stacked_until(
+        &self,
+        num: usize,
+        timeout: Option<Duration>,
+        stacking: Option<Stacking>,
+        interrupted: impl Future<Output = Error>,
+    ) -> Result<Vec<Sampled>> {
         if num == 0 {
             return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
         }
@@ -309,14 +356,22 @@ impl Table {
             Attempt::Refused => return Err(self.rate_limiter_timeout()),
             Attempt::Waiting { id, answer } => Waiting { table: self, id, answer, is_over: false },
         };
-        let Some(timeout) = timeout else { return waiting.answer().await };
-        if let Ok(answer) = tokio::time::timeout(timeout, waiting.answer()).await {
-            return answer;
-        }
+        let timed_out = async {
+            match timeout {
+                Some(timeout) => tokio::time::sleep(timeout).await,
+                None => std::future::pending().await,
+            }
+        };
+        let error = tokio::select! {
+            biased;
+            answer = waiting.answer() => return answer,
+            error = interrupted => Some(error),
+            () = timed_out => None,
+        };
         if waiting.cancel() {
-            return Err(self.rate_limiter_timeout());
+            return Err(error.unwrap_or_else(|| self.rate_limiter_timeout()));
         }
-        // The request was answered just before the timeout.
+        // The request was answered just before.
         waiting.answer().await
     }
 
@@ -348,15 +403,16 @@ impl Table {
     /// `InvalidArgument` for a priority that a selector of this table does not accept; nothing is
     /// changed then. `Cancelled` if the table is closed.
     pub fn mutate(&self, updates: &[(u64, f64)], deletes: &[u64]) -> Result<()> {
-        for &(key, priority) in updates {
-            check_priority(&self.config, key, priority)?;
-        }
         self.operate(Activity::Running, |shared, _| {
+            for &(key, priority) in updates {
+                check_priority(&shared.config, key, priority)?;
+            }
             for &key in deletes {
                 shared.state.delete(key);
             }
             shared.state.update(updates);
-        })
+            Ok(())
+        })?
     }
 
     /// Removes all items and sets all counters to zero. Queued requests stay queued and are tried
@@ -364,7 +420,7 @@ impl Table {
     pub fn reset(&self) {
         // A closed table stays unchanged, because its items cannot be reached any more.
         let contents =
-            self.operate(Activity::Running, |shared, _| shared.state.reset(&self.config));
+            self.operate(Activity::Running, |shared, _| shared.state.reset(&shared.config));
         if let Ok(Some(contents)) = contents {
             let removed = contents.as_removed();
             self.shared.lock().state.statistics_mut().removed.merge(&removed);
@@ -407,28 +463,60 @@ impl Table {
 
     /// Its settings, counters and current size.
     pub fn info(&self) -> TableInfo {
-        let config = self.config.clone();
-        self.shared.lock().info(config)
+        self.shared.lock().info()
+    }
+
+    /// Lets requests of one side or of both wait from now on, until [`Table::resume`]. `by` is the
+    /// caller, for those who ask why they wait.
+    ///
+    /// # Errors
+    ///
+    /// `Cancelled` if the table is closed.
+    pub fn pause(&self, inserts: bool, samples: bool, by: &SetBy) -> Result<()> {
+        self.operate(Activity::Running, |shared, _| {
+            let paused = &mut shared.queues.paused;
+            if inserts {
+                paused.inserts.get_or_insert_with(|| by.clone());
+            }
+            if samples {
+                paused.samples.get_or_insert_with(|| by.clone());
+            }
+        })
+    }
+
+    /// Serves the requests of one side or of both again.
+    ///
+    /// # Errors
+    ///
+    /// `Cancelled` if the table is closed.
+    pub fn resume(&self, inserts: bool, samples: bool) -> Result<()> {
+        self.operate(Activity::Running, |shared, _| {
+            let paused = &mut shared.queues.paused;
+            paused.inserts.take_if(|_| inserts);
+            paused.samples.take_if(|_| samples);
+        })
     }
 
     /// Everything about it that can be counted.
     pub fn status(&self) -> TableStatus {
-        let config = self.config.clone();
         let shared = self.shared.lock();
-        let Shared { state, queues, clock, .. } = &*shared;
+        let Shared { state, queues, clock, limiter_off, .. } = &*shared;
         let now = Instant::now();
         TableStatus {
-            info: shared.info(config),
+            info: shared.info(),
             statistics: *state.statistics(),
             cursor: state.limiter().cursor(),
             mass: state.mass(),
+            limiter_off: limiter_off.clone(),
             inserting: Side {
                 oldest_wait: queues.oldest_insert(now),
                 blocked: clock.inserts.read(now),
+                paused: queues.paused.inserts.clone(),
             },
             sampling: Side {
                 oldest_wait: queues.oldest_sample(now),
                 blocked: clock.samples.read(now),
+                paused: queues.paused.samples.clone(),
             },
         }
     }
@@ -441,6 +529,9 @@ impl Table {
     /// What an insert waits for, in one sentence with the rate limiter's counters.
     pub fn describe_wait_for_insert(&self) -> String {
         let shared = self.shared.lock();
+        if let Some(by) = &shared.queues.paused.inserts {
+            return format!("Inserts of table {} {}", self.name(), by.has_paused());
+        }
         if let Some(item) = shared.queues.next_insert()
             && !shared.state.has_room_for(item)
         {
@@ -449,7 +540,7 @@ impl Table {
                  \"wait\"; items leave by sampling (max_times_sampled), deletes or reset.",
                 self.name(),
                 byte_size::describe(shared.state.account().bytes()),
-                byte_size::describe(self.config.memory.max_bytes.unwrap_or_default()),
+                byte_size::describe(shared.config.memory.max_bytes.unwrap_or_default()),
             );
         }
         let wait = shared.state.limiter().describe_wait_for_insert();
@@ -458,12 +549,15 @@ impl Table {
 
     /// What a sample waits for, in one sentence with the rate limiter's counters.
     pub fn describe_wait_for_sample(&self) -> String {
-        let (wait, size, bytes) = {
-            let Shared { state, .. } = &*self.shared.lock();
+        let (config, wait, size, bytes) = {
+            let Shared { config, state, queues, .. } = &*self.shared.lock();
+            if let Some(by) = &queues.paused.samples {
+                return format!("Samples of table {} {}", self.name(), by.has_paused());
+            }
             let wait = state.limiter().describe_wait_for_sample();
-            (wait, state.len() as u64, state.account().bytes())
+            (Arc::clone(config), wait, state.len() as u64, state.account().bytes())
         };
-        let TableConfig { name, max_size, rate_limiter, memory, .. } = &self.config;
+        let TableConfig { name, max_size, rate_limiter, memory, .. } = &*config;
         let min_size = rate_limiter.min_size_to_sample;
         if *max_size < min_size {
             return format!(
@@ -529,12 +623,12 @@ impl Table {
             }
             let instant = Instant::now();
             shared.clock.change(activity, instant);
-            let had_room = self.has_insert_room(shared);
+            let had_room = shared.has_insert_room();
             let worked = work(shared, instant);
             let wall_ns = if shared.queues.are_empty() { 0 } else { wall_clock_ns() };
             shared.queues.serve(&mut shared.state, Now { instant, wall_ns }, &mut done);
             result = finish(shared, &mut done, worked);
-            gained_room = !had_room && self.has_insert_room(shared);
+            gained_room = !had_room && shared.has_insert_room();
             done.garbage = shared.state.take_garbage();
             shared.state.account_mut().book();
             if shared.forecasts.is_due(shared.state.len()) {
@@ -547,25 +641,6 @@ impl Table {
             self.room.notify_waiters();
         }
         Ok(result)
-    }
-
-    /// Refuses an item that could never be stored.
-    fn check_bytes(&self, items: &[NewItem], max_bytes: u64) -> Result<()> {
-        let item_bytes = self.shared.lock().state.item_bytes();
-        for item in items {
-            let bytes = item_bytes + item.trajectory.bytes_with_chunks();
-            if bytes > max_bytes {
-                return Err(Error::invalid_argument(format!(
-                    "Item {} takes {} bytes, more than max_bytes {} of table {}; it could never be \
-                     stored. Insert shorter items or raise max_bytes.",
-                    item.key,
-                    grouped(bytes as usize),
-                    grouped(max_bytes as usize),
-                    self.name(),
-                )));
-            }
-        }
-        Ok(())
     }
 
     fn rate_limiter_timeout(&self) -> Error {
@@ -582,7 +657,7 @@ impl Drop for Table {
 
 impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table").field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("Table").field("config", &self.config()).finish_non_exhaustive()
     }
 }
 
@@ -634,6 +709,23 @@ fn check_priority(config: &TableConfig, key: u64, priority: f64) -> Result<()> {
     selector::check_priority(sampler, priority)
         .and_then(|()| selector::check_priority(remover, priority))
         .map_err(|error| error.context(&format!("Item {key} of table {name}")))
+}
+
+/// Refuses an item that could never be stored.
+fn check_bytes(config: &TableConfig, state: &TableState, item: &NewItem) -> Result<()> {
+    let Some(max_bytes) = config.memory.max_bytes else { return Ok(()) };
+    let bytes = state.item_bytes() + item.trajectory.bytes_with_chunks();
+    if bytes <= max_bytes {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!(
+        "Item {} takes {} bytes, more than max_bytes {} of table {}; it could never be stored. \
+         Insert shorter items or raise max_bytes.",
+        item.key,
+        grouped(bytes as usize),
+        grouped(max_bytes as usize),
+        config.name,
+    )))
 }
 
 fn check_count(argument: &str, n: i64) -> Result<()> {

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{config, insert, insert_all, item, limiter, queue, sample_one};
-use reverb_data::{MemoryConfig, SelectorConfig, TableConfig};
-use reverb_engine::{Removal, Table, TableStatus};
+use reverb_data::{MemoryConfig, SelectorConfig, TableChange, TableConfig};
+use reverb_engine::{Removal, Table, TableStatus, configure};
 
-/// Items that left, by reason: full, bytes, sampled out, deleted, reset.
-fn removed(status: &TableStatus) -> [u64; 5] {
+/// Items that left, by reason: full, bytes, sampled out, deleted, reset, shrunk.
+fn removed(status: &TableStatus) -> [u64; 6] {
     Removal::ALL.map(|reason| status.statistics.removed.of(reason))
 }
 
@@ -26,20 +26,22 @@ fn every_way_out_of_a_table_is_counted_by_its_reason() {
     insert(&table, vec![item(4, 5.0)]); // A known key.
     table.evict(1, u64::MAX);
     table.reset();
-    insert(&table, vec![item(9, 1.0)]);
+    insert_all(&table, &[1.0; 3]);
+    let smaller = TableChange { max_size: Some(1), ..TableChange::default() };
+    configure(&[(Arc::clone(&table), smaller)]).unwrap();
     let status = table.status();
-    assert_eq!(removed(&status), [2, 1, 1, 1, 1]);
+    assert_eq!(removed(&status), [2, 1, 1, 1, 1, 2]);
     let all = &status.statistics;
-    assert_eq!((all.inserts, all.priority_updates), (7, 2));
+    assert_eq!((all.inserts, all.priority_updates), (9, 2));
     assert_eq!((all.sample_ages.count(), all.sample_waits.count()), (4, 4));
-    assert_eq!(all.insert_waits.count(), 8, "a known key asks the limiter too");
+    assert_eq!(all.insert_waits.count(), 10, "a known key asks the limiter too");
     // Item 2 was sampled three times, item 3 once, all others never.
     assert_eq!((all.removed.unsampled(), all.removed.sampled().counts()[..4].to_vec()), {
-        (4, vec![1, 0, 1, 0])
+        (6, vec![1, 0, 1, 0])
     });
     assert_eq!(all.removed.sampled().sum(), 4);
     assert!(0 < all.last_sample_ns && all.last_sample_ns <= all.last_insert_ns);
-    assert_eq!((status.info.num_inserts, status.cursor, status.mass), (1, 1.0, None));
+    assert_eq!((status.info.num_inserts, status.cursor, status.mass), (3, 3.0, None));
 }
 
 #[test]
@@ -50,7 +52,7 @@ fn bytes_are_a_reason_of_their_own() {
     let status = table.status();
     let left = 20 - status.info.current_size as u64;
     assert!(left > 0);
-    assert_eq!(removed(&status), [0, left, 0, 0, 0]);
+    assert_eq!(removed(&status), [0, left, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -117,6 +119,6 @@ fn a_reset_while_a_checkpoint_is_written_is_counted_too() {
     insert_all(&table, &[1.0; 3]);
     let cut = reverb_engine::SnapshotCut::begin(std::slice::from_ref(&table)).unwrap();
     table.reset();
-    assert_eq!(removed(&table.status()), [0, 0, 0, 0, 3]);
+    assert_eq!(removed(&table.status()), [0, 0, 0, 0, 3, 0]);
     drop(cut);
 }

@@ -6,4 +6,4 @@ mod connection;
 mod driver;
 mod pool;
 
-pub use channel::{Call, Channel, Reply};
+pub use channel::{Call, Channel, Reply, own_name};

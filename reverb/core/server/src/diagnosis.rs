@@ -9,7 +9,7 @@ use std::time::Duration;
 use reverb_data::byte_size;
 use reverb_data::error::grouped;
 use reverb_data::{RateLimiterConfig, WhenFull};
-use reverb_engine::TableStatus;
+use reverb_engine::{SetBy, TableStatus};
 
 use crate::history::Rates;
 use crate::streams::{Stream, WaitsFor};
@@ -44,6 +44,10 @@ pub(crate) enum State {
     Stuck,
     /// It can never hold as many items as sampling needs.
     Never,
+    /// Somebody lets a side wait.
+    Paused,
+    /// The server ends its streams before it stops.
+    Draining,
 }
 
 impl State {
@@ -60,6 +64,8 @@ impl State {
             Self::SlowReaders => "slow readers",
             Self::Stuck => "stuck",
             Self::Never => "never",
+            Self::Paused => "paused",
+            Self::Draining => "draining",
         }
     }
 }
@@ -77,6 +83,8 @@ pub(crate) struct Surroundings {
     pub(crate) slow_readers: Option<SlowReaders>,
     /// Bytes that the server holds and its limit, if inserts wait for that.
     pub(crate) full_server: Option<(u64, u64)>,
+    /// Who drains the server, if anybody does.
+    pub(crate) draining: Option<SetBy>,
 }
 
 /// The readers of a table that do not take what is ready for them.
@@ -167,6 +175,12 @@ impl<'a> Case<'a> {
     }
 
     fn decide(&self) -> (State, String) {
+        if let Some(by) = &self.around.draining {
+            return (State::Draining, format!("The server ends its streams, for {by}."));
+        }
+        if let Some(why) = self.why_paused() {
+            return (State::Paused, why);
+        }
         if let Some(why) = self.why_never() {
             return (State::Never, why);
         }
@@ -184,6 +198,29 @@ impl<'a> Case<'a> {
             (None, None) if self.is_moving() => (State::Flowing, self.how_it_flows()),
             (None, None) => (State::Idle, self.how_it_rests()),
         }
+    }
+
+    /// Who lets a side wait, and how many requests wait for that.
+    fn why_paused(&self) -> Option<String> {
+        let info = &self.table.info;
+        let (inserts, samples) = (info.waiting_inserts as u64, info.waiting_samples as u64);
+        let what = match (&self.table.inserting.paused, &self.table.sampling.paused) {
+            (None, None) => return None,
+            (Some(by), None) => format!("Inserts are paused by {by}"),
+            (None, Some(by)) => format!("Samples are paused by {by}"),
+            (Some(by), Some(other)) if by.client == other.client => {
+                format!("Inserts and samples are paused by {by}")
+            }
+            (Some(by), Some(other)) => {
+                format!("Inserts are paused by {by}, and samples by {other}")
+            }
+        };
+        let waits = format!(
+            "{} and {}",
+            plural(inserts, "insert waits", "inserts wait"),
+            plural(samples, "request for samples waits", "requests for samples wait")
+        );
+        Some(format!("{what}; {waits}. resume_table lets them go on."))
     }
 
     /// Why it can never hold as many items as sampling needs.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! gRPC's health service. Load balancers and orchestrators ask it whether to send requests here.
 //!
-//! A server opens its port when its tables are ready, so it is either serving or shutting down.
+//! A server opens its port when its tables are ready, so it is either serving, or draining and
+//! shutting down.
 
 use reverb_data::{Error, Result};
 use reverb_rpc::Message;
@@ -24,7 +25,7 @@ pub(crate) async fn check(
     if !is_known(&request.service) {
         return Ok(unknown(&request.service));
     }
-    responder.send_now(message(ServingStatus::Serving))?;
+    responder.send_now(message(serving(service)))?;
     Ok(Status::ok())
 }
 
@@ -37,8 +38,15 @@ pub(crate) async fn watch(
 ) -> Result<Status> {
     let request: HealthCheckRequest = read_single_message(&service.stop, &mut reader).await?;
     let is_known = is_known(&request.service);
-    let now = if is_known { ServingStatus::Serving } else { ServingStatus::ServiceUnknown };
+    let now = if is_known { serving(service) } else { ServingStatus::ServiceUnknown };
     responder.send_now(message(now))?;
+    if now == ServingStatus::Serving {
+        tokio::select! {
+            _ = service.drain.begun() => responder.send_now(message(ServingStatus::NotServing))?,
+            () = service.stop.stopped() => {}
+            () = responder.closed() => {}
+        }
+    }
     tokio::select! {
         () = service.stop.stopped() => {
             if is_known {
@@ -48,6 +56,10 @@ pub(crate) async fn watch(
         }
         () = responder.closed() => Err(Error::cancelled("The caller cancelled the stream.")),
     }
+}
+
+fn serving(service: &Service) -> ServingStatus {
+    if service.drain.by().is_some() { ServingStatus::NotServing } else { ServingStatus::Serving }
 }
 
 /// The empty name means the server as a whole.

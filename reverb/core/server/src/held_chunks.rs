@@ -112,7 +112,7 @@ impl HoldingStream {
         self.is_ended.load(Ordering::Acquire)
     }
 
-    /// Resolves when the server has ended the stream because its memory is used up.
+    /// Resolves when the server has ended the stream: its memory is used up, or it drains.
     pub(crate) async fn ended(&self) {
         self.ended.notified().await;
     }
@@ -133,6 +133,11 @@ impl HoldingStreams {
         });
         self.0.lock().push(Arc::clone(&stream));
         stream
+    }
+
+    /// Ends all of them.
+    pub(crate) fn end_all(&self) {
+        self.all().iter().for_each(|stream| stream.end());
     }
 
     pub(crate) fn close(&self, stream: &Arc<HoldingStream>) {

@@ -114,6 +114,10 @@ impl Site for Pages {
         let service = self.service();
         match (request.path, service) {
             ("/livez", _) => Answer::text(StatusCode::OK, "alive"),
+            ("/readyz", Ok(service)) if service.drain.by().is_some() => {
+                let why = "not ready: the server is draining";
+                Answer::text(StatusCode::SERVICE_UNAVAILABLE, why)
+            }
             ("/readyz", Ok(_)) => Answer::text(StatusCode::OK, "ready"),
             (_, Err(why)) => Answer::text(StatusCode::SERVICE_UNAVAILABLE, why),
             ("/metrics", Ok(service)) => {

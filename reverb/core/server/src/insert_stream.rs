@@ -70,7 +70,7 @@ impl<'a> InsertStream<'a> {
         let inbox = Arc::new(Inbox::default());
         let confirm: Arc<dyn Confirm> = Arc::clone(&inbox) as Arc<dyn Confirm>;
         let open = service.memory.streams.open(&stream.peer);
-        Ok(Self {
+        let stream = Self {
             service,
             stream,
             open,
@@ -80,7 +80,10 @@ impl<'a> InsertStream<'a> {
             templates: TrajectoryTemplates::default(),
             chunk_maker: ChunkMaker::default(),
             validator: ItemValidator::default(),
-        })
+        };
+        // From here on a drain ends it; one that began before does not know it.
+        service.drain.check()?;
+        Ok(stream)
     }
 
     /// Serves the stream until the writer closes its half and all items are confirmed.
@@ -97,17 +100,17 @@ impl<'a> InsertStream<'a> {
             stream: Arc::clone(&self.open),
         }));
         let result = self.serve(reader, responder).await;
-        // Items that were inserted before the stream failed are confirmed too.
-        let keys = self.inbox.take_keys();
-        if !keys.is_empty() {
-            let _ = responder.send_now(encode_confirmation(&keys));
-        }
         if self.unconfirmed > 0 && (responder.is_peer_gone() || self.is_lost(&result)) {
             // The writer is gone, or will reconnect and send its queued items again. Cancel them
             // here to avoid duplicates.
             for table in self.service.tables.all() {
                 table.cancel_inserts(&self.confirm);
             }
+        }
+        // Items that were inserted before the stream failed are confirmed too.
+        let keys = self.inbox.take_keys();
+        if !keys.is_empty() {
+            let _ = responder.send_now(encode_confirmation(&keys));
         }
         result
     }
@@ -133,6 +136,7 @@ impl<'a> InsertStream<'a> {
             }
             self.inbox.check()?;
             if self.open.is_ended() {
+                self.service.drain.check()?;
                 return Err(self.service.memory.ended());
             }
             if matches!(reading, Reading::Ended) && self.unconfirmed == 0 {

@@ -4,13 +4,16 @@
 #![forbid(unsafe_code)]
 
 mod checkpoints;
+mod configure;
 mod diagnosis;
 mod done;
+mod drain;
 mod health;
 mod held_chunks;
 mod history;
 mod http_port;
 mod insert_stream;
+mod limiter_hold;
 mod limits;
 pub mod local;
 mod memory;

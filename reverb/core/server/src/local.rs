@@ -9,17 +9,22 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use reverb_data::{Error, Result, Sampled, Stacking};
-use reverb_engine::{Confirm, Table};
+use reverb_engine::{Confirm, LimiterHold, SetBy, Table};
+use reverb_rpc::client::own_name;
 use reverb_rpc::target::HostPort;
-use reverb_wire::generated::reverb::{CheckpointStatusResponse, StatusRequest, StatusResponse};
+use reverb_wire::generated::reverb::{
+    CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
+    DrainResponse, HoldRateLimiterRequest, SetPausedRequest, StatusRequest, StatusResponse,
+};
 use reverb_wire::transport::{
-    BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, ScanStream, ServerInfo,
-    Transport,
+    BoxFuture, InsertBatch, InsertSink, InsertStream, RateLimiterHold, SampleStream, ScanStream,
+    ServerInfo, Transport,
 };
 use tokio::sync::mpsc;
 
+use crate::drain::drain_timeout;
 use crate::service::Service;
-use crate::streams::{OpenStream, Stream, StreamKind, WaitsFor};
+use crate::streams::{OpenStream, Stream, StreamKind, THIS_PROCESS, WaitsFor};
 use reverb_rpc::server::stopping;
 
 /// Maximum number of samples per lock of a table; bounds how long the lock is held.
@@ -82,6 +87,13 @@ impl LocalService {
         let service = self.0.upgrade().filter(|service| !service.stop.is_stopped());
         service.ok_or_else(stopping)
     }
+
+    /// The service, if it takes streams of items.
+    fn get_for_stream(&self) -> Result<Arc<Service>> {
+        let service = self.get()?;
+        service.drain.check()?;
+        Ok(service)
+    }
 }
 
 struct LocalTransport {
@@ -99,14 +111,14 @@ impl LocalTransport {
 impl Service {
     /// A stream of a client in this process.
     fn open_local(&self, kind: StreamKind) -> OpenStream {
-        self.streams.open(kind, "this process", "")
+        self.streams.open(kind, THIS_PROCESS, "")
     }
 }
 
 impl Transport for LocalTransport {
     fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
         Box::pin(async {
-            let open = self.service.get()?.open_local(StreamKind::Insert);
+            let open = self.service.get_for_stream()?.open_local(StreamKind::Insert);
             let (sender, confirmations) = mpsc::unbounded_channel();
             let confirm: Arc<dyn Confirm> = Arc::new(Confirmer { sender });
             let service = self.service.clone();
@@ -117,7 +129,7 @@ impl Transport for LocalTransport {
 
     fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {
         Box::pin(async {
-            let open = self.service.get()?.open_local(StreamKind::Sample);
+            let open = self.service.get_for_stream()?.open_local(StreamKind::Sample);
             let stream = LocalSampleStream {
                 open,
                 service: self.service.clone(),
@@ -170,12 +182,60 @@ impl Transport for LocalTransport {
         Box::pin(async move { Ok(self.service.get()?.status(request)) })
     }
 
+    fn configure_tables(
+        &self,
+        request: ConfigureTablesRequest,
+    ) -> BoxFuture<'_, Result<ConfigureTablesResponse>> {
+        Box::pin(async move { self.service.get()?.configure(&request, &caller()).await })
+    }
+
+    fn set_paused(&self, request: SetPausedRequest) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.service.get()?.set_paused(&request, &caller()) })
+    }
+
+    fn hold_rate_limiter(
+        &self,
+        request: HoldRateLimiterRequest,
+    ) -> BoxFuture<'_, Result<Box<dyn RateLimiterHold>>> {
+        Box::pin(async move {
+            let hold = Some(self.service.get()?.hold_limiter(&request, &caller())?);
+            let service = self.service.clone();
+            Ok(Box::new(LocalLimiterHold { hold, service }) as Box<dyn RateLimiterHold>)
+        })
+    }
+
+    fn drain(&self, request: DrainRequest) -> BoxFuture<'_, Result<DrainResponse>> {
+        Box::pin(async move {
+            let timeout = drain_timeout(request)?;
+            let open_streams = self.service.get()?.drain(timeout, caller()).await as i64;
+            Ok(DrainResponse { open_streams })
+        })
+    }
+
     fn address(&self) -> &str {
         &self.address
     }
 
     fn is_local(&self) -> bool {
         true
+    }
+}
+
+/// A client of this process, as those see it that wait for it.
+fn caller() -> SetBy {
+    SetBy::now(own_name())
+}
+
+/// A rate limiter that is off for a client of this process.
+struct LocalLimiterHold {
+    hold: Option<LimiterHold>,
+    service: LocalService,
+}
+
+impl RateLimiterHold for LocalLimiterHold {
+    fn release(&mut self) -> BoxFuture<'_, Result<()>> {
+        drop(self.hold.take());
+        Box::pin(async { self.service.get().map(drop) })
     }
 }
 
@@ -230,7 +290,7 @@ impl LocalInsertSink {
 impl InsertSink for LocalInsertSink {
     fn send(&mut self, batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let service = self.service.get()?;
+            let service = self.service.get_for_stream()?;
             let inserted = self.insert(&service, batch).await;
             inserted.map_err(|error| service.stop.explain(error))
         })
@@ -260,7 +320,7 @@ impl LocalSampleStream {
         let Some(request) = self.requests.front_mut() else {
             return Err(Error::failed_precondition("No samples were requested on this stream."));
         };
-        let sampled = match self.service.get() {
+        let sampled = match self.service.get_for_stream() {
             Ok(service) => {
                 let sampled = sample(&service, &self.open, request).await;
                 sampled.map_err(|error| service.stop.explain(error))
@@ -296,8 +356,9 @@ async fn sample(
     let samples = if let Some(samples) = table.try_sample_stacked(wanted, stacking) {
         samples
     } else {
-        let samples = service.stop.or(table.sample_stacked(wanted, timeout, stacking));
-        stream.waiting(WaitsFor::Table, samples).await??
+        let interrupted = service.interrupted();
+        let samples = table.sample_stacked_until(wanted, timeout, stacking, interrupted);
+        stream.waiting(WaitsFor::Table, samples).await?
     };
     stream.count_items(samples.len());
     Ok(samples)

@@ -249,13 +249,15 @@ fn removals(all: &mut OfTables<'_>) {
         "Items that left, by the reason.",
         "reason",
         |table| {
-            let RemovedItems { full, bytes, sampled_out, deleted, reset, .. } = removed(table);
+            let RemovedItems { full, bytes, sampled_out, deleted, reset, shrunk, .. } =
+                removed(table);
             [
                 ("full", full as f64),
                 ("bytes", bytes as f64),
                 ("sampled_out", sampled_out as f64),
                 ("deleted", deleted as f64),
                 ("reset", reset as f64),
+                ("shrunk", shrunk as f64),
             ]
         },
     );
@@ -298,6 +300,11 @@ fn waiting(all: &mut OfTables<'_>) {
         ("reverb_table_oldest_wait_seconds", Kind::Gauge),
         "How long the first of them has waited; 0 if none waits.",
         |side| side.oldest_wait_s.unwrap_or(0.0),
+    );
+    all.sides(
+        ("reverb_table_paused", Kind::Gauge),
+        "1 while somebody lets this side wait.",
+        |side| f64::from(u8::from(side.paused.is_some())),
     );
     all.sides(
         ("reverb_table_blocked_seconds_total", Kind::Counter),

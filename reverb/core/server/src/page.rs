@@ -11,7 +11,7 @@ const PAGE: &str = include_str!("page/page.html");
 /// What the page may do: run its own script, use its own styles, and ask its own server.
 pub(crate) const POLICY: &str = concat!(
     "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; ",
-    "frame-ancestors 'none'; script-src 'sha256-GUj8t7gxPrv90klTiaqcoPrL3f5gcKu2mM6Pnpsk0mM='; style-src 'sha256-m6Bg0uRSMb2jVfXU3i49a6lDWBYRvslP+ijcLem7Nq8='"
+    "frame-ancestors 'none'; script-src 'sha256-DhxTkQftFjjN7CaUl2310ppBEQ+TzSxFBCQctIbTB+Q='; style-src 'sha256-4bHWiSk1dk/ObRXWh2y7xIoMyKskgkmoN05Bzat75fQ='"
 );
 
 /// The page for this status.

@@ -4,22 +4,27 @@
 use std::sync::Arc;
 
 use reverb_data::{Error, Result};
+use reverb_engine::SetBy;
 use reverb_rpc::Message;
 use reverb_rpc::frames::MessageReader;
 use reverb_rpc::server::{Handler, Responder, read_single_encoded, read_single_message};
 use reverb_rpc::status::Status;
 use reverb_wire::codec::mutate::{Mutation, parse_mutation};
-use reverb_wire::generated::reverb::{CheckpointStatusRequest, StatusRequest};
+use reverb_wire::generated::reverb::{
+    CheckpointStatusRequest, ConfigureTablesRequest, DrainRequest, DrainResponse, SetPausedRequest,
+    SetPausedResponse, StatusRequest,
+};
 use reverb_wire::generated::{
     CheckpointRequest, CheckpointResponse, InitializeConnectionResponse, MutatePrioritiesResponse,
     ResetRequest, ResetResponse, ServerInfoRequest, ServerInfoResponse, Uint128,
 };
 use reverb_wire::methods;
 
+use crate::drain::drain_timeout;
 use crate::insert_stream::InsertStream;
 use crate::service::Service;
 use crate::streams::{OpenStream, StreamKind};
-use crate::{health, reflection, sample_stream, scan_stream};
+use crate::{health, limiter_hold, reflection, sample_stream, scan_stream};
 
 impl Handler for Service {
     async fn answer(
@@ -39,6 +44,7 @@ impl Handler for Service {
                 stream.run(reader, responder).await?;
             }
             methods::SAMPLE_STREAM => {
+                self.drain.check()?;
                 let open = self.open_stream(StreamKind::Sample, responder);
                 sample_stream::run(self, &open, reader, responder).await?;
             }
@@ -50,11 +56,19 @@ impl Handler for Service {
             }
             methods::CHECKPOINT => checkpoint(self, reader, responder).await?,
             methods::SCAN => {
+                self.drain.check()?;
                 let open = self.open_stream(StreamKind::Scan, responder);
                 scan_stream::run(self, &open, reader, responder).await?;
             }
             methods::CHECKPOINT_STATUS => checkpoint_status(self, reader, responder).await?,
             methods::STATUS => status(self, reader, responder).await?,
+            methods::CONFIGURE_TABLES => configure_tables(self, reader, responder).await?,
+            methods::SET_PAUSED => set_paused(self, reader, responder).await?,
+            methods::HOLD_RATE_LIMITER => {
+                let by = caller(responder);
+                limiter_hold::run(self, reader, responder, &by).await?;
+            }
+            methods::DRAIN => drain(self, reader, responder).await?,
             methods::HEALTH_CHECK => return health::check(self, reader, responder).await,
             methods::HEALTH_WATCH => return health::watch(self, reader, responder).await,
             methods::REFLECTION | methods::OLD_REFLECTION => {
@@ -146,4 +160,43 @@ async fn status(
 ) -> Result<()> {
     let request: StatusRequest = read_single_message(&service.stop, &mut reader).await?;
     responder.send_now(Message::encode(&service.status(request)))
+}
+
+async fn configure_tables(
+    service: &Service,
+    mut reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    let request: ConfigureTablesRequest = read_single_message(&service.stop, &mut reader).await?;
+    responder.announce();
+    let answer = service.configure(&request, &caller(responder)).await?;
+    responder.send_now(Message::encode(&answer))
+}
+
+async fn set_paused(
+    service: &Service,
+    mut reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    let request: SetPausedRequest = read_single_message(&service.stop, &mut reader).await?;
+    service.set_paused(&request, &caller(responder))?;
+    responder.send_now(Message::encode(&SetPausedResponse {}))
+}
+
+async fn drain(
+    service: &Service,
+    mut reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    let request: DrainRequest = read_single_message(&service.stop, &mut reader).await?;
+    responder.announce();
+    let timeout = drain_timeout(request)?;
+    let open = service.stop.or(service.drain(timeout, caller(responder))).await?;
+    responder.send_now(Message::encode(&DrainResponse { open_streams: open as i64 }))
+}
+
+/// Who calls: the name that the client gave itself, else its address.
+fn caller(responder: &Responder) -> SetBy {
+    let client = responder.client();
+    SetBy::now(if client.is_empty() { responder.peer() } else { client })
 }

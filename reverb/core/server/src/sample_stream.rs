@@ -4,10 +4,11 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use reverb_data::{Error, Result, Sampled, Stacking};
 use reverb_rpc::Message;
 use reverb_rpc::frames::MessageReader;
-use reverb_rpc::server::{Responder, decode, stopping};
+use reverb_rpc::server::{Responder, decode};
 use reverb_wire::codec::sample::{SampleEncoder, stacking};
 use reverb_wire::generated::SampleStreamRequest;
 
@@ -25,11 +26,19 @@ pub(crate) async fn run(
     responder: &mut Responder,
 ) -> Result<()> {
     let mut encoder = SampleEncoder::new();
-    while let Some(message) = service.stop.or(requests.next()).await?? {
+    while let Some(message) = next_request(service, &mut requests).await? {
         let request: SampleStreamRequest = decode(message)?;
         serve_request(service, stream, &request, &mut encoder, responder).await?;
     }
     Ok(())
+}
+
+async fn next_request(service: &Service, requests: &mut MessageReader) -> Result<Option<Bytes>> {
+    tokio::select! {
+        biased;
+        error = service.interrupted() => Err(error),
+        message = requests.next() => message,
+    }
 }
 
 async fn serve_request(
@@ -60,8 +69,9 @@ async fn serve_request(
         let samples = if let Some(samples) = table.try_sample_stacked(wanted, stacking) {
             samples
         } else {
-            let samples = table.sample_stacked(wanted, timeout, stacking);
-            let samples = wait_for_samples(service, samples, responder);
+            let interrupted = service.interrupted();
+            let samples = table.sample_stacked_until(wanted, timeout, stacking, interrupted);
+            let samples = wait_for_samples(samples, responder);
             stream.waiting(WaitsFor::Table, samples).await?
         };
         stream.count_items(samples.len());
@@ -75,6 +85,7 @@ async fn serve_request(
         messages.extend(encoder.finish());
         send(service, stream, messages.drain(..), responder).await?;
         if remaining > 0 {
+            service.drain.check()?;
             // Lets the connection send queued data before the next batch is taken.
             tokio::task::yield_now().await;
         }
@@ -97,16 +108,14 @@ pub(crate) async fn send(
 }
 
 async fn wait_for_samples(
-    service: &Service,
     samples: impl Future<Output = Result<Vec<Sampled>>>,
     responder: &mut Responder,
 ) -> Result<Vec<Sampled>> {
     responder.announce();
     tokio::select! {
         biased;
-        () = service.stop.stopped() => Err(stopping()),
-        () = responder.closed() => Err(Error::cancelled("The reader cancelled the stream.")),
         samples = samples => samples,
+        () = responder.closed() => Err(Error::cancelled("The reader cancelled the stream.")),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use reverb_data::{Error, Result};
-use reverb_engine::Table;
+use reverb_engine::{SetBy, Table};
 use reverb_rpc::Keepalive;
 use reverb_wire::generated::reverb::{StatusRequest, StatusResponse};
 use reverb_wire::methods;
@@ -16,6 +16,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::checkpoints::{CheckpointOptions, Checkpoints};
 use crate::done::{Done, DoneGuard};
+use crate::drain::Drain;
 use crate::history::History;
 use crate::http_port::HttpPort;
 use crate::limits::Limits;
@@ -80,6 +81,7 @@ impl Server {
             tables,
             checkpoints,
             stop,
+            drain: Drain::default(),
             limits,
             memory,
             traffic,
@@ -158,6 +160,12 @@ impl Server {
     /// What its memory is used for. Answers after the server has stopped too.
     pub fn status(&self, request: StatusRequest) -> StatusResponse {
         self.service.status(request)
+    }
+
+    /// Ends all streams of items with `UNAVAILABLE` and accepts no new ones; other calls go on.
+    /// Waits at most `timeout`; returns how many streams over the network are still open then.
+    pub async fn drain(&self, timeout: Duration) -> usize {
+        self.service.drain(timeout, SetBy::now("the process of the server")).await
     }
 
     /// Stops the server: wakes all waiting callers, ends all streams with `UNAVAILABLE` and closes

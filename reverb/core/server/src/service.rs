@@ -14,6 +14,7 @@ use reverb_wire::generated::TableInfo;
 use reverb_wire::generated::reverb::{StatusRequest, StatusResponse};
 
 use crate::checkpoints::Checkpoints;
+use crate::drain::Drain;
 use crate::history::History;
 use crate::limits::Limits;
 use crate::memory::Memory;
@@ -28,6 +29,7 @@ pub(crate) struct Service {
     pub(crate) tables: Tables,
     pub(crate) checkpoints: Arc<Checkpoints>,
     pub(crate) stop: Stop,
+    pub(crate) drain: Drain,
     pub(crate) limits: Limits,
     pub(crate) memory: Arc<Memory>,
     /// What passes the port.

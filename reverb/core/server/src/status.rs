@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use reverb_engine::TableStatus;
+use reverb_engine::{SetBy, TableStatus};
 use reverb_rpc::server::Traffic;
 use reverb_wire::convert::table_config::from_max_bytes;
 use reverb_wire::generated::reverb::{
-    CallCount, MemoryStatus, RefusalCount, StatusRequest, StatusResponse, StreamStatus,
-    TrafficStatus,
+    CallCount, MemoryStatus, RefusalCount, SetBy as SetByMessage, StatusRequest, StatusResponse,
+    StreamStatus, TrafficStatus,
 };
 
 use crate::diagnosis::{SlowReaders, Surroundings};
@@ -36,6 +36,7 @@ pub(crate) fn status(service: &Arc<Service>, request: StatusRequest) -> StatusRe
         now_ns,
         writers: service.streams.count(StreamKind::Insert),
         slow_readers: None,
+        draining: service.drain.by(),
         full_server: (service.memory.is_full())
             .then_some((memory.total as u64, memory.limit as u64)),
     };
@@ -57,6 +58,7 @@ pub(crate) fn status(service: &Arc<Service>, request: StatusRequest) -> StatusRe
             .filter(|_| request.with_streams)
             .map(|stream| stream_status(stream))
             .collect(),
+        draining: service.drain.by().as_ref().map(set_by),
     }
 }
 
@@ -125,6 +127,10 @@ fn method_name(path: &'static str) -> &'static str {
         Some((_, name)) => name,
         None => "unknown",
     }
+}
+
+fn set_by(by: &SetBy) -> SetByMessage {
+    SetByMessage { client: by.client.to_string(), at_ns: nanoseconds(by.at) }
 }
 
 fn number(count: u64) -> i64 {

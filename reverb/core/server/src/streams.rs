@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
+/// The peer of a stream that is not over the network.
+pub(crate) const THIS_PROCESS: &str = "this process";
+
 /// What a stream is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamKind {
@@ -96,6 +99,11 @@ impl Streams {
     /// Number of open streams of a kind.
     pub(crate) fn count(&self, kind: StreamKind) -> usize {
         self.counts[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// Number of open streams of clients over the network.
+    pub(crate) fn num_remote(&self) -> usize {
+        self.open.lock().values().filter(|stream| stream.peer != THIS_PROCESS).count()
     }
 
     /// All open streams, oldest first.

@@ -2,6 +2,7 @@
 //! The transport to a server over the network.
 
 mod insert;
+mod limiter_hold;
 mod sample;
 mod scan;
 
@@ -13,14 +14,18 @@ use reverb_rpc::client::Channel;
 
 use crate::codec::mutate::encode_mutation;
 use crate::generated::reverb::{
-    CheckpointStatusRequest, CheckpointStatusResponse, StatusRequest, StatusResponse,
+    CheckpointStatusRequest, CheckpointStatusResponse, ConfigureTablesRequest,
+    ConfigureTablesResponse, DrainRequest, DrainResponse, HoldRateLimiterRequest, SetPausedRequest,
+    SetPausedResponse, StatusRequest, StatusResponse,
 };
 use crate::generated::{
     CheckpointRequest, CheckpointResponse, MutatePrioritiesResponse, ResetRequest, ResetResponse,
     ServerInfoRequest, ServerInfoResponse,
 };
 use crate::methods;
-use crate::transport::{BoxFuture, InsertStream, SampleStream, ScanStream, ServerInfo, Transport};
+use crate::transport::{
+    BoxFuture, InsertStream, RateLimiterHold, SampleStream, ScanStream, ServerInfo, Transport,
+};
 
 /// A server, or several, reached over gRPC.
 #[derive(Debug)]
@@ -42,6 +47,20 @@ impl GrpcTransport {
     #[must_use]
     pub fn with_keepalive(self, keepalive: Keepalive) -> Self {
         Self(self.0.with_keepalive(keepalive))
+    }
+}
+
+impl GrpcTransport {
+    /// The error of a call that only servers of this package have.
+    fn explain(&self, error: Error, what: &str) -> Error {
+        if error.kind() != ErrorKind::Unimplemented {
+            return error;
+        }
+        Error::unimplemented(format!(
+            "The server at {} does not {what}: it is a server of dm-reverb, or of an older release \
+             of this package.",
+            self.0.target()
+        ))
     }
 }
 
@@ -107,28 +126,52 @@ impl Transport for GrpcTransport {
         Box::pin(async {
             let answer =
                 self.0.unary_to_one(methods::CHECKPOINT_STATUS, &CheckpointStatusRequest {}).await;
-            answer.map_err(|error| match error.kind() {
-                ErrorKind::Unimplemented => Error::unimplemented(format!(
-                    "The server at {} does not report the state of its checkpoints: it is a \
-                     server of dm-reverb, or of an older release of this package.",
-                    self.0.target()
-                )),
-                _ => error,
-            })
+            answer.map_err(|error| self.explain(error, "report the state of its checkpoints"))
         })
     }
 
     fn status(&self, request: StatusRequest) -> BoxFuture<'_, Result<StatusResponse>> {
         Box::pin(async move {
             let answer = self.0.unary_to_one(methods::STATUS, &request).await;
-            answer.map_err(|error| match error.kind() {
-                ErrorKind::Unimplemented => Error::unimplemented(format!(
-                    "The server at {} does not tell its status: it is a server of dm-reverb, or of \
-                     an older release of this package.",
-                    self.0.target()
-                )),
-                _ => error,
-            })
+            answer.map_err(|error| self.explain(error, "tell its status"))
+        })
+    }
+
+    fn configure_tables(
+        &self,
+        request: ConfigureTablesRequest,
+    ) -> BoxFuture<'_, Result<ConfigureTablesResponse>> {
+        Box::pin(async move {
+            let answer = self.0.unary_to_one(methods::CONFIGURE_TABLES, &request).await;
+            answer.map_err(|error| self.explain(error, "change its tables while it runs"))
+        })
+    }
+
+    fn set_paused(&self, request: SetPausedRequest) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let answer = self.0.unary_to_one(methods::SET_PAUSED, &request).await;
+            let SetPausedResponse {} =
+                answer.map_err(|error| self.explain(error, "pause its tables"))?;
+            Ok(())
+        })
+    }
+
+    fn hold_rate_limiter(
+        &self,
+        request: HoldRateLimiterRequest,
+    ) -> BoxFuture<'_, Result<Box<dyn RateLimiterHold>>> {
+        Box::pin(async move {
+            let call = self.0.open(methods::HOLD_RATE_LIMITER).await?;
+            let hold = limiter_hold::GrpcLimiterHold::begin(call, &request).await;
+            let hold = hold.map_err(|error| self.explain(error, "turn its rate limiters off"))?;
+            Ok(Box::new(hold) as Box<dyn RateLimiterHold>)
+        })
+    }
+
+    fn drain(&self, request: DrainRequest) -> BoxFuture<'_, Result<DrainResponse>> {
+        Box::pin(async move {
+            let answer = self.0.unary_to_one(methods::DRAIN, &request).await;
+            answer.map_err(|error| self.explain(error, "drain"))
         })
     }
 

@@ -22,6 +22,14 @@ pub const SCAN: &str = "/reverb.ReplayService/Scan";
 pub const CHECKPOINT_STATUS: &str = "/reverb.ReplayService/CheckpointStatus";
 /// Tells what the memory is used for. dm-reverb does not have it.
 pub const STATUS: &str = "/reverb.ReplayService/Status";
+/// Changes settings of tables. dm-reverb does not have it.
+pub const CONFIGURE_TABLES: &str = "/reverb.ReplayService/ConfigureTables";
+/// Pauses a side of a table, or ends that. dm-reverb does not have it.
+pub const SET_PAUSED: &str = "/reverb.ReplayService/SetPaused";
+/// Turns a rate limiter off for a while. dm-reverb does not have it.
+pub const HOLD_RATE_LIMITER: &str = "/reverb.ReplayService/HoldRateLimiter";
+/// Ends all streams. dm-reverb does not have it.
+pub const DRAIN: &str = "/reverb.ReplayService/Drain";
 
 /// gRPC's health service.
 pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
@@ -33,7 +41,7 @@ pub const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflect
 pub const OLD_REFLECTION: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
 /// All paths. A test compares the list with the services of the `.proto` files.
-pub const ALL: [&str; 14] = [
+pub const ALL: [&str; 18] = [
     INSERT_STREAM,
     SAMPLE_STREAM,
     MUTATE_PRIORITIES,
@@ -44,6 +52,10 @@ pub const ALL: [&str; 14] = [
     SCAN,
     CHECKPOINT_STATUS,
     STATUS,
+    CONFIGURE_TABLES,
+    SET_PAUSED,
+    HOLD_RATE_LIMITER,
+    DRAIN,
     HEALTH_CHECK,
     HEALTH_WATCH,
     REFLECTION,

@@ -12,7 +12,10 @@ use reverb_data::{Chunk, Error, NewItem, Result, Sampled, Stacking};
 use tokio::sync::mpsc;
 
 use crate::generated::TableInfo;
-use crate::generated::reverb::{CheckpointStatusResponse, StatusRequest, StatusResponse};
+use crate::generated::reverb::{
+    CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
+    DrainResponse, HoldRateLimiterRequest, SetPausedRequest, StatusRequest, StatusResponse,
+};
 
 /// A boxed future, so that the traits here are object safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -74,6 +77,16 @@ pub trait ScanStream: Send {
     fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>>;
 }
 
+/// A rate limiter that is off. Dropping it turns the limiter on again, a moment later.
+pub trait RateLimiterHold: Send {
+    /// Turns the limiter on again, and waits until that is done.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if it was turned on earlier, because the server had lost the client.
+    fn release(&mut self) -> BoxFuture<'_, Result<()>>;
+}
+
 /// The tables of a server, with the id of their configuration.
 #[derive(Debug, Clone)]
 pub struct ServerInfo {
@@ -117,6 +130,24 @@ pub trait Transport: Send + Sync {
 
     /// What one server's memory is used for.
     fn status(&self, request: StatusRequest) -> BoxFuture<'_, Result<StatusResponse>>;
+
+    /// Changes settings of tables: all, or none.
+    fn configure_tables(
+        &self,
+        request: ConfigureTablesRequest,
+    ) -> BoxFuture<'_, Result<ConfigureTablesResponse>>;
+
+    /// Lets a side of a table wait, or go on.
+    fn set_paused(&self, request: SetPausedRequest) -> BoxFuture<'_, Result<()>>;
+
+    /// Turns the rate limiter of a table off for inserts.
+    fn hold_rate_limiter(
+        &self,
+        request: HoldRateLimiterRequest,
+    ) -> BoxFuture<'_, Result<Box<dyn RateLimiterHold>>>;
+
+    /// Ends all streams of one server.
+    fn drain(&self, request: DrainRequest) -> BoxFuture<'_, Result<DrainResponse>>;
 
     /// The address of the server, for error texts.
     fn address(&self) -> &str;

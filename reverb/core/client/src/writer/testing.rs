@@ -135,6 +135,34 @@ macro_rules! unexpected_calls {
             unexpected()
         }
 
+        fn configure_tables(
+            &self,
+            _: reverb_wire::generated::reverb::ConfigureTablesRequest,
+        ) -> BoxFuture<'_, Result<reverb_wire::generated::reverb::ConfigureTablesResponse>> {
+            unexpected()
+        }
+
+        fn set_paused(
+            &self,
+            _: reverb_wire::generated::reverb::SetPausedRequest,
+        ) -> BoxFuture<'_, Result<()>> {
+            unexpected()
+        }
+
+        fn hold_rate_limiter(
+            &self,
+            _: reverb_wire::generated::reverb::HoldRateLimiterRequest,
+        ) -> BoxFuture<'_, Result<Box<dyn reverb_wire::transport::RateLimiterHold>>> {
+            unexpected()
+        }
+
+        fn drain(
+            &self,
+            _: reverb_wire::generated::reverb::DrainRequest,
+        ) -> BoxFuture<'_, Result<reverb_wire::generated::reverb::DrainResponse>> {
+            unexpected()
+        }
+
         fn status(
             &self,
             _: reverb_wire::generated::reverb::StatusRequest,

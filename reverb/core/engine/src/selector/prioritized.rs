@@ -6,7 +6,7 @@ use rand::rngs::SmallRng;
 use reverb_data::{Error, Result};
 
 use super::uniform::Uniform;
-use super::{Handle, Pick, Place, Select};
+use super::{Handle, Pick, Place, Select, ensure};
 use crate::sum_tree::{Descent, SumTree};
 
 /// Largest weight of one item, so that the weights of 2^31 items cannot add up to infinity.
@@ -67,6 +67,62 @@ impl Prioritized {
     /// Sum of all weights.
     pub(super) fn mass(&self) -> f64 {
         self.weights.total()
+    }
+}
+
+/// Weights with another exponent, made beside a selector that goes on meanwhile.
+#[derive(Debug)]
+pub(crate) struct NewWeights {
+    exponent: f64,
+    weights: SumTree,
+    /// The priority that each weight was made of, by handle; NaN for none.
+    priorities: Vec<f64>,
+}
+
+impl NewWeights {
+    pub(crate) fn new(exponent: f64) -> Self {
+        Self { exponent, weights: SumTree::new(), priorities: Vec::new() }
+    }
+
+    /// The highest handle so far, and one.
+    pub(crate) fn num_handles(&self) -> usize {
+        self.priorities.len()
+    }
+
+    /// Sets the weight of an item, unless it was made of this priority already.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a priority that has no finite weight with the new exponent.
+    #[expect(clippy::float_cmp, reason = "the weight of the same priority is the same")]
+    pub(crate) fn set(&mut self, handle: Handle, priority: f64) -> Result<()> {
+        ensure(&mut self.priorities, handle, f64::NAN);
+        let known = &mut self.priorities[handle as usize];
+        if *known != priority {
+            check_priority(priority, self.exponent)?;
+            *known = priority;
+            self.weights.set(handle as usize, weight(priority, self.exponent));
+        }
+        Ok(())
+    }
+
+    /// There is no item of this handle any more.
+    pub(crate) fn clear(&mut self, handle: Handle) {
+        if let Some(known) = self.priorities.get_mut(handle as usize)
+            && !known.is_nan()
+        {
+            *known = f64::NAN;
+            self.weights.set(handle as usize, 0.0);
+        }
+    }
+}
+
+impl Prioritized {
+    /// Exchanges the weights and the exponent. The new ones must be those of all items.
+    pub(super) fn swap_weights(&mut self, mut new: NewWeights) -> NewWeights {
+        std::mem::swap(&mut self.exponent, &mut new.exponent);
+        std::mem::swap(&mut self.weights, &mut new.weights);
+        new
     }
 }
 

@@ -158,6 +158,11 @@ impl Items {
         }
     }
 
+    /// Changes the maximum number of slots. Slots that exist stay.
+    pub(super) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
     pub(super) fn len(&self) -> usize {
         self.index.len()
     }

@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use reverb_data::{
     Chunk, MemoryConfig, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange, ServerAccount,
-    TableConfig, TrajectoryBuilder,
+    TableChange, TableConfig, TrajectoryBuilder,
 };
 
 use super::state::{Batch, TableState};
 use super::statistics::Removal;
 use super::testing::config;
+use crate::selector::NewWeights;
 
 /// Chunk `n` is of episode `n % NUM_EPISODES`. Items share chunks.
 const NUM_CHUNKS: u64 = 12;
@@ -24,6 +25,7 @@ enum Operation {
     Update(Vec<(u64, f64)>),
     Delete(u64),
     Reset,
+    Configure(TableChange),
 }
 
 #[derive(Debug, Clone)]
@@ -212,6 +214,7 @@ impl Pair {
                 self.state.delete(*key);
                 self.model.delete(*key);
             }
+            Operation::Configure(change) => self.configure(change, chunks),
             Operation::Reset => {
                 let contents = self.state.reset(&self.config).unwrap();
                 self.state.statistics_mut().removed.merge(&contents.as_removed());
@@ -241,6 +244,43 @@ impl Pair {
             touched,
         });
         model.inserts += 1;
+        self.evict(chunks);
+    }
+
+    fn configure(&mut self, change: &TableChange, chunks: &Chunks) {
+        let Ok(new) = change.apply(&self.config) else { return };
+        let (old, model) = (&self.config.rate_limiter, &mut self.model);
+        let limiter = &new.rate_limiter;
+        let is_unbounded = old.min_diff == -f64::MAX && old.max_diff == f64::MAX;
+        if old != limiter && (old.samples_per_insert != limiter.samples_per_insert || is_unbounded)
+        {
+            // The cursor stays where it is, or comes to the nearest bound.
+            let cursor = model.inserts as f64 * old.samples_per_insert - model.samples as f64;
+            let cursor = cursor.max(limiter.min_diff).min(limiter.max_diff);
+            let samples = model.inserts as f64 * limiter.samples_per_insert - cursor;
+            model.samples = samples.round().max(0.0) as i64;
+        }
+        if let SelectorConfig::Prioritized { priority_exponent } = new.sampler {
+            let mut weights = NewWeights::new(priority_exponent);
+            for (handle, item) in self.state.items().in_slots(0..self.state.items().num_slots()) {
+                weights.set(handle, item.priority()).unwrap();
+            }
+            self.state.swap_weights(weights);
+        }
+        self.state.configure(&new);
+        let mut locks = 1;
+        let before = self.state.len();
+        while !self.state.shrink(&new, 3) {
+            locks += 1;
+        }
+        assert!(before - self.state.len() <= 3 * locks);
+        self.config = new;
+        self.evict(chunks);
+    }
+
+    /// Evicts from the model what the state has evicted, which must be as much as necessary.
+    fn evict(&mut self, chunks: &Chunks) {
+        let model = &mut self.model;
         let max_bytes = self.config.memory.max_bytes.unwrap_or(u64::MAX);
         let is_over = |model: &Model| {
             model.items.len() as i64 > self.config.max_size || model.bytes(chunks) > max_bytes
@@ -354,6 +394,27 @@ fn priorities() -> impl Strategy<Value = f64> {
     prop_oneof![3 => (0u8..4).prop_map(f64::from), 1 => 0.0f64..100.0]
 }
 
+fn changes() -> impl Strategy<Value = TableChange> {
+    (
+        prop::option::of(0i64..12),
+        prop::option::of(prop_oneof![Just(None), (1500u64..4000).prop_map(Some)]),
+        prop::option::of(-1i32..4),
+        prop::option::of(limiters()),
+        prop::option::of(-1.0f64..2.0),
+    )
+        .prop_map(
+            |(max_size, max_bytes, max_times_sampled, rate_limiter, priority_exponent)| {
+                TableChange {
+                    max_size,
+                    max_bytes,
+                    max_times_sampled,
+                    rate_limiter,
+                    priority_exponent,
+                }
+            },
+        )
+}
+
 fn operations() -> impl Strategy<Value = Operation> {
     let key = 0u64..30;
     let insert = (key.clone(), priorities(), prop::collection::vec(0..NUM_CHUNKS, 1..4), 0i32..3)
@@ -369,6 +430,7 @@ fn operations() -> impl Strategy<Value = Operation> {
         3 => prop::collection::vec((key.clone(), priorities()), 0..50).prop_map(Operation::Update),
         2 => key.prop_map(Operation::Delete),
         1 => prop::sample::select(vec![Operation::Reset, Operation::Sample(1)]),
+        1 => changes().prop_map(Operation::Configure),
     ]
 }
 
@@ -414,8 +476,12 @@ proptest! {
         for pair in &mut pairs {
             pair.state.account_mut().move_to(&server);
         }
-        for (which, operation) in &operations {
-            pairs[*which].apply(operation, &mut chunks);
+        for (which, mut operation) in operations {
+            // A model knows the chunks of its own table only.
+            if let Operation::Configure(change) = &mut operation {
+                change.max_bytes = None;
+            }
+            pairs[which].apply(&operation, &mut chunks);
             let mut items = 0;
             for pair in &mut pairs {
                 pair.state.account_mut().book();

@@ -99,7 +99,7 @@ impl Table {
     /// Replaces the contents of the table with the stored items. Meant for a table that is not in
     /// use yet, with the settings that `restored` was made with.
     pub fn install(&self, mut restored: Restored) {
-        debug_assert_eq!(self.config(), &restored.config);
+        debug_assert_eq!(*self.config(), restored.config);
         drop(restored.state.take_garbage());
         // What a checkpoint brings was not inserted, and what was left out was never here.
         *restored.state.statistics_mut() = Statistics::default();

@@ -134,7 +134,7 @@ impl SnapshotCut {
     pub fn begin(tables: &[Arc<Table>]) -> Result<Self> {
         let prepare = |table: &Arc<Table>| {
             let num_slots = table.shared.lock().state.items().num_slots();
-            (table.config().clone(), BeforeImages::prepare(num_slots + COPIED_SLOTS))
+            BeforeImages::prepare(num_slots + COPIED_SLOTS)
         };
         // Allocate before locking, because an allocation can be slow.
         let mut prepared: Vec<_> = tables.iter().map(prepare).collect();
@@ -152,8 +152,8 @@ impl SnapshotCut {
             )));
         }
         let prepared = prepared.drain(..);
-        for ((table, shared), (config, mut before)) in tables.iter().zip(&mut all).zip(prepared) {
-            let info = shared.info(config);
+        for ((table, shared), mut before) in tables.iter().zip(&mut all).zip(prepared) {
+            let info = shared.info();
             before.begin(&shared.state);
             *shared.state.before_images_mut() = Some(before);
             cut.tables.push((info, Arc::clone(table)));

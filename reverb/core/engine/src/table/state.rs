@@ -25,7 +25,7 @@ use super::items::{self, Item, Items};
 use super::snapshot::BeforeImages;
 use super::statistics::{Removal, Removed, Statistics};
 use crate::rate_limiter::RateLimiter;
-use crate::selector::{Handle, Pick, Selector};
+use crate::selector::{Handle, NewWeights, Pick, Selector};
 
 /// A sample request is full when the chunks of its items reach this many bytes.
 pub const MAX_SAMPLE_BYTES: usize = 1024 * 1024;
@@ -378,6 +378,48 @@ impl TableState {
         &mut self.before_images
     }
 
+    /// Gives the table other settings, which are valid. A table that is too large now stays within
+    /// what it has; [`Self::shrink`] removes the rest.
+    pub(super) fn configure(&mut self, config: &TableConfig) {
+        self.max_times_sampled = config.max_times_sampled;
+        self.contents.items.set_limit(config.max_size as usize + 1);
+        self.limit_to_what_is_there(config);
+        if *self.limiter.config() != config.rate_limiter {
+            self.limiter.configure(config.rate_limiter);
+        }
+    }
+
+    /// Evicts at most `max_items` items of a table that is larger than its settings allow; whether
+    /// none is left to evict.
+    pub(super) fn shrink(&mut self, config: &TableConfig, max_items: usize) -> bool {
+        let is_too_large = |state: &Self| {
+            let MemoryConfig { max_bytes, when_full } = config.memory;
+            let may_remove = when_full == WhenFull::Remove;
+            state.len() > config.max_size as usize
+                || (may_remove && state.account().bytes() > max_bytes.unwrap_or(u64::MAX))
+        };
+        let end = self.len().saturating_sub(max_items);
+        while is_too_large(self) && self.len() > end && self.evict(Removal::Shrunk) {}
+        self.limit_to_what_is_there(config);
+        !is_too_large(self) || self.len() == 0
+    }
+
+    /// The limits in force: those of the settings, or what is there if that is more.
+    fn limit_to_what_is_there(&mut self, config: &TableConfig) {
+        let MemoryConfig { max_bytes, when_full } = config.memory;
+        self.max_size = self.len().max(config.max_size as usize);
+        let in_use = match when_full {
+            WhenFull::Remove => self.account().bytes(),
+            WhenFull::Wait => 0,
+        };
+        self.memory = MemoryConfig { max_bytes: max_bytes.map(|it| it.max(in_use)), when_full };
+    }
+
+    /// Exchanges the weights of the sampler; returns the old ones, to be freed.
+    pub(super) fn swap_weights(&mut self, new: NewWeights) -> NewWeights {
+        self.contents.sampler.swap_weights(new)
+    }
+
     /// Makes the counters of the limiter agree with the number of items.
     pub(super) fn repair_counters(&mut self, config: &TableConfig) {
         let size = self.contents.items.len() as i64;
@@ -389,6 +431,11 @@ impl TableState {
 
     pub(super) fn limiter(&self) -> &RateLimiter {
         &self.limiter
+    }
+
+    /// The limiter, to hold and to release it.
+    pub(super) fn limiter_mut(&mut self) -> &mut RateLimiter {
+        &mut self.limiter
     }
 
     pub(super) fn len(&self) -> usize {

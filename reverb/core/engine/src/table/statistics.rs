@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use reverb_data::{Sampled, TableInfo};
 
+use super::set_by::SetBy;
 use crate::histogram::Histogram;
 
 /// Why an item left its table.
@@ -20,12 +21,14 @@ pub enum Removal {
     Deleted,
     /// The table was reset.
     Reset,
+    /// The table was made smaller.
+    Shrunk,
 }
 
 impl Removal {
     /// All reasons.
-    pub const ALL: [Self; 5] =
-        [Self::Full, Self::Bytes, Self::SampledOut, Self::Deleted, Self::Reset];
+    pub const ALL: [Self; 6] =
+        [Self::Full, Self::Bytes, Self::SampledOut, Self::Deleted, Self::Reset, Self::Shrunk];
 
     /// Its name in metrics.
     pub fn name(self) -> &'static str {
@@ -35,6 +38,7 @@ impl Removal {
             Self::SampledOut => "sampled_out",
             Self::Deleted => "deleted",
             Self::Reset => "reset",
+            Self::Shrunk => "shrunk",
         }
     }
 }
@@ -137,6 +141,8 @@ pub struct TableStatus {
     pub cursor: f64,
     /// Sum of the weights of all items, if the sampler has weights.
     pub mass: Option<f64>,
+    /// Who lets inserts through without the rate limiter, if anybody does.
+    pub limiter_off: Option<SetBy>,
     /// The side of those who insert.
     pub inserting: Side,
     /// The side of those who sample.
@@ -144,10 +150,12 @@ pub struct TableStatus {
 }
 
 /// How one side of a table waits.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Side {
     /// How long the first in the queue has waited.
     pub oldest_wait: Option<Duration>,
     /// In how much time at least one waited.
     pub blocked: Duration,
+    /// Who has paused it, if anybody has.
+    pub paused: Option<SetBy>,
 }

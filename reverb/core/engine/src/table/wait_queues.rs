@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use super::Confirm;
 use super::clock::Activity;
+use super::set_by::SetBy;
 use super::state::{Batch, TableState};
 
 /// The answer to a sample request.
@@ -70,6 +71,14 @@ pub(super) struct WaitQueues {
     queued_bytes: u64,
     samples: VecDeque<SampleRequest>,
     next_id: RequestId,
+    pub(super) paused: Paused,
+}
+
+/// Who has paused each queue, if anybody has. A paused queue only grows.
+#[derive(Debug, Default)]
+pub(super) struct Paused {
+    pub(super) inserts: Option<SetBy>,
+    pub(super) samples: Option<SetBy>,
 }
 
 /// Work to do after the table is unlocked.
@@ -122,9 +131,13 @@ impl WaitQueues {
     /// all.
     pub(super) fn queued_trajectories(&self, found: &mut Vec<Trajectory>) -> bool {
         let room = found.capacity() - found.len();
-        let items = self.inserts.iter().flat_map(|request| request.items.as_slice());
-        found.extend(items.take(room).map(|item| item.trajectory.clone()));
+        found.extend(self.queued_items().take(room).map(|item| item.trajectory.clone()));
         self.queued_inserts <= room
+    }
+
+    /// All queued items.
+    pub(super) fn queued_items(&self) -> impl Iterator<Item = &NewItem> {
+        self.inserts.iter().flat_map(|request| request.items.as_slice())
     }
 
     /// The item that is inserted next.
@@ -275,7 +288,7 @@ impl WaitQueues {
 
     fn insert_one(&mut self, state: &mut TableState, now: Now, done: &mut Completions) -> bool {
         let Some(request) = self.inserts.front_mut() else { return false };
-        if !state.limiter().can_insert(1) {
+        if self.paused.inserts.is_some() || !state.limiter().can_insert(1) {
             return false;
         }
         if request.items.as_slice().first().is_some_and(|item| !state.has_room_for(item)) {
@@ -305,6 +318,9 @@ impl WaitQueues {
 
     fn sample_one(&mut self, state: &mut TableState, now: Now, done: &mut Completions) -> bool {
         let Some(request) = self.samples.front_mut() else { return false };
+        if self.paused.samples.is_some() {
+            return false;
+        }
         let before = request.batch.len();
         state.sample(&mut request.batch);
         let progress = request.batch.len() > before;

@@ -89,6 +89,11 @@ impl Log {
     pub(crate) fn new() -> Arc<Self> {
         Arc::default()
     }
+
+    /// The keys of all confirmed items, in order.
+    pub(crate) fn keys(&self) -> Vec<u64> {
+        self.confirmed.lock().clone()
+    }
 }
 
 pub(crate) fn insert(table: &Table, items: Vec<NewItem>) -> Arc<Log> {

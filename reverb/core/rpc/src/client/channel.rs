@@ -216,13 +216,13 @@ fn request(connection: &Connection, path: &str) -> Result<Request<()>> {
     // Servers of this package send pings only to clients that identify themselves.
     headers.insert(header::USER_AGENT, HeaderValue::from_static(PRODUCT));
     headers.insert("grpc-accept-encoding", HeaderValue::from_static(ACCEPTED_COMPRESSION));
-    headers.insert(CLIENT_NAME, own_name().clone());
+    headers.insert(CLIENT_NAME, HeaderValue::from_static(own_name()));
     Ok(request)
 }
 
 /// What this process calls itself: `REVERB_CLIENT_NAME`, or its host, process and program.
-fn own_name() -> &'static HeaderValue {
-    static NAME: OnceLock<HeaderValue> = OnceLock::new();
+pub fn own_name() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
         let text = std::env::var("REVERB_CLIENT_NAME").unwrap_or_else(|_| {
             let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -232,7 +232,7 @@ fn own_name() -> &'static HeaderValue {
         });
         let printable = |it: &char| it.is_ascii_graphic() || *it == ' ';
         let text: String = text.chars().filter(printable).take(MAX_CLIENT_NAME_BYTES).collect();
-        HeaderValue::from_str(text.trim()).unwrap_or(HeaderValue::from_static("unknown"))
+        text.trim().to_owned()
     })
 }
 

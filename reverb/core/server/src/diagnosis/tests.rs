@@ -33,6 +33,10 @@ fn table(rate_limiter: RateLimiterConfig) -> TableStatus {
     status
 }
 
+fn set_memory(table: &mut TableStatus, max_bytes: Option<u64>, when_full: WhenFull) {
+    Arc::make_mut(&mut table.info.config).memory = MemoryConfig { max_bytes, when_full };
+}
+
 fn free() -> RateLimiterConfig {
     limiter(1.0, 1, f64::MIN, f64::MAX)
 }
@@ -67,6 +71,7 @@ fn around() -> Surroundings {
         writers: 3,
         slow_readers: None,
         full_server: None,
+        draining: None,
     }
 }
 
@@ -149,11 +154,11 @@ fn both_wait_for_each_other() {
 #[test]
 fn inserts_wait_for_memory() {
     let mut status = inserts_wait(table(free()), 7, 2.0);
-    status.info.config.memory = MemoryConfig { max_bytes: Some(40_960), when_full: WhenFull::Wait };
+    set_memory(&mut status, Some(40_960), WhenFull::Wait);
     let text = "Inserts wait for memory: the table holds 39.1 KiB of 40.0 KiB (max_bytes, \
                 when_full=\"wait\"). Items leave by sampling (max_times_sampled), deletes or reset.";
     check(&status, &around(), State::Full, text);
-    status.info.config.memory = MemoryConfig::default();
+    set_memory(&mut status, None, WhenFull::Remove);
     let full = Surroundings { full_server: Some((99 << 20, 100 << 20)), ..around() };
     let text = "Inserts wait for memory: the server holds 99.0 MiB of 100.0 MiB (max_bytes). Items \
                 leave by sampling, deletes or reset; give large tables when_full=\"remove\".";
@@ -195,9 +200,34 @@ fn a_table_can_be_too_small_for_its_limiter() {
                 max_size is 1,000. Raise max_size, or lower min_size_to_sample.";
     check(&small, &around(), State::Never, text);
     let mut light = table(limiter(1.0, 500, f64::MIN, f64::MAX));
-    light.info.config.memory.max_bytes = Some(100 << 10);
+    set_memory(&mut light, Some(100 << 10), WhenFull::Remove);
     let text = "It will never hold the 500 items that sampling needs (min_size_to_sample): they \
                 would take 195.3 KiB, and max_bytes is 100.0 KiB. Raise max_bytes, or lower \
                 min_size_to_sample.";
     check(&light, &around(), State::Never, text);
+}
+
+#[test]
+fn who_pauses_or_drains_is_named_first() {
+    let by = |client: &str| {
+        let at = std::time::UNIX_EPOCH + Duration::from_secs(50_407);
+        Some(SetBy { client: client.into(), at })
+    };
+    let mut paused = inserts_wait(samples_wait(ratio(5.0, 4.0, 4.5), 1, 30.0), 3, 30.0);
+    check(&paused, &around(), State::Stuck, &diagnose(&paused, &around()).sentence);
+    paused.inserting.paused = by("learner-0");
+    let text = "Inserts are paused by learner-0 since 14:00:07 UTC; 3 inserts wait and 1 request \
+                for samples waits. resume_table lets them go on.";
+    check(&paused, &around(), State::Paused, text);
+    paused.sampling.paused = by("learner-0");
+    assert!(diagnose(&paused, &around()).sentence.starts_with("Inserts and samples are paused by"));
+    paused.inserting.paused = by("me");
+    let text = diagnose(&paused, &around()).sentence;
+    assert!(text.contains("by me since 14:00:07 UTC, and samples by learner-0 since"), "{text}");
+    paused.inserting.paused = None;
+    let text = diagnose(&paused, &around()).sentence;
+    assert!(text.starts_with("Samples are paused by learner-0"), "{text}");
+    let draining = Surroundings { draining: by("admin"), ..around() };
+    let text = "The server ends its streams, for admin since 14:00:07 UTC.";
+    check(&paused, &draining, State::Draining, text);
 }

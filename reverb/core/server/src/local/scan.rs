@@ -19,7 +19,7 @@ pub(super) struct LocalScanStream {
 
 impl LocalScanStream {
     pub(super) fn begin(service: &LocalService, table: &str) -> Result<Self> {
-        let running = service.get()?;
+        let running = service.get_for_stream()?;
         let begun = running.tables.get(table)?.1.begin_scan();
         let scan = begun.map_err(|error| running.stop.explain(error))?;
         let open = running.open_local(StreamKind::Scan);

@@ -11,7 +11,7 @@ use reverb_wire::generated::reverb::{
     Diagnosis, Histogram, RatesStatus, RemovedItems, SideStatus, TableStatus,
 };
 
-use super::number;
+use super::{number, set_by};
 use crate::diagnosis::{Surroundings, diagnose};
 
 /// Seconds of the units in which the engine counts.
@@ -20,7 +20,7 @@ const MILLISECOND: f64 = 1e-3;
 
 pub(super) fn table_status(status: &Status, around: &Surroundings) -> TableStatus {
     let diagnosis = diagnose(status, around);
-    let Status { info, statistics, cursor, mass, inserting, sampling } = status;
+    let Status { info, statistics, cursor, mass, limiter_off, inserting, sampling } = status;
     let config = &info.config;
     TableStatus {
         name: config.name.clone(),
@@ -64,6 +64,7 @@ pub(super) fn table_status(status: &Status, around: &Surroundings) -> TableStatu
             insert_blocked: rates.insert_blocked,
             sample_blocked: rates.sample_blocked,
         }),
+        rate_limiter_off: limiter_off.as_ref().map(set_by),
     }
 }
 
@@ -75,6 +76,7 @@ fn removed_items(removed: &Removed) -> RemovedItems {
         sampled_out: of(Removal::SampledOut),
         deleted: of(Removal::Deleted),
         reset: of(Removal::Reset),
+        shrunk: of(Removal::Shrunk),
         unsampled: number(removed.unsampled()),
         times_sampled: Some(histogram(removed.sampled(), 1.0)),
     }
@@ -84,6 +86,7 @@ fn side_status(side: &Side) -> SideStatus {
     SideStatus {
         oldest_wait_s: side.oldest_wait.map(|wait| wait.as_secs_f64()),
         blocked_s: side.blocked.as_secs_f64(),
+        paused: side.paused.as_ref().map(set_by),
         ..SideStatus::default()
     }
 }

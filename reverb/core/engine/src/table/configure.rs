@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Changing the settings of running tables.
+
+use std::sync::Arc;
+
+use reverb_data::{Error, Result, SelectorConfig, TableChange, TableConfig};
+
+use super::clock::Activity;
+use super::forecast::ForecastTimes;
+use super::{InsertRoom, Shared, Table, check_bytes, check_priority, wait_queues};
+use crate::selector::NewWeights;
+
+/// Number of items that are evicted, or whose weights are made, under one lock.
+const ITEMS_AT_ONCE: usize = 512;
+
+/// The settings of a table before and after a change.
+#[derive(Debug, Clone)]
+pub struct Configured {
+    /// Those that it had.
+    pub before: Arc<TableConfig>,
+    /// Those that it has.
+    pub after: Arc<TableConfig>,
+}
+
+impl Configured {
+    /// The settings that have another value: name, value before, value after.
+    pub fn changed(&self) -> Vec<(&'static str, String, String)> {
+        let (before, after) = (self.before.settings(), self.after.settings());
+        let pairs = before.into_iter().zip(after);
+        pairs
+            .filter(|((_, before), (_, after))| before != after)
+            .map(|((name, before), (_, after))| (name, before, after))
+            .collect()
+    }
+}
+
+/// Changes the settings of several tables: all of them, or none after an error. `tables` must be
+/// different, and in the same order in every call.
+///
+/// Requests that waited go on at once if the new settings let them. A table that is too large then
+/// has lost the items that its remover selects when this returns; it was locked for a few hundred
+/// of them at a time. Weights with another exponent are made beside the table; it is locked for a
+/// look at its priorities.
+///
+/// # Errors
+///
+/// Those of [`TableChange::apply`]. `InvalidArgument` if a stored or waiting item has a priority
+/// that the new exponent cannot take, or if a waiting item is larger than the new `max_bytes`.
+/// `Cancelled` if a table is closed.
+pub fn configure(tables: &[(Arc<Table>, TableChange)]) -> Result<Vec<Configured>> {
+    let _configuring: Vec<_> = tables.iter().map(|(table, _)| table.configuring.lock()).collect();
+    let prepared = tables.iter().map(|(table, change)| Prepared::new(table, change));
+    let mut prepared = prepared.collect::<Result<Vec<_>>>()?;
+    {
+        let mut locked: Vec<_> = tables.iter().map(|(table, _)| table.shared.lock()).collect();
+        for (shared, prepared) in locked.iter().zip(&mut prepared) {
+            prepared.check(shared)?;
+        }
+        for (shared, prepared) in locked.iter_mut().zip(&mut prepared) {
+            prepared.apply(shared);
+        }
+    }
+    for prepared in &prepared {
+        prepared.finish()?;
+    }
+    Ok(prepared.into_iter().map(|it| it.configured).collect())
+}
+
+/// A change of a table that needs little more than its lock.
+struct Prepared<'a> {
+    table: &'a Table,
+    configured: Configured,
+    /// The weights with the new exponent; afterwards the old ones.
+    weights: Option<NewWeights>,
+}
+
+impl<'a> Prepared<'a> {
+    fn new(table: &'a Table, change: &TableChange) -> Result<Self> {
+        let before = table.config();
+        let after = Arc::new(change.apply(&before)?);
+        let weights = match after.sampler {
+            SelectorConfig::Prioritized { priority_exponent }
+                if before.sampler != after.sampler =>
+            {
+                Some(weights(table, priority_exponent)?)
+            }
+            _ => None,
+        };
+        Ok(Self { table, configured: Configured { before, after }, weights })
+    }
+
+    /// Brings the weights up to date, and checks the items that wait.
+    fn check(&mut self, shared: &Shared) -> Result<()> {
+        if shared.closed {
+            return Err(wait_queues::closed(self.table.name()));
+        }
+        let after = &self.configured.after;
+        if let Some(weights) = &mut self.weights {
+            let items = shared.state.items();
+            for handle in 0..items.num_slots().max(weights.num_handles()) as u32 {
+                match items.in_slot(handle) {
+                    Some(item) => weights
+                        .set(handle, item.priority())
+                        .map_err(|error| of_item(error, item.key(), self.table.name()))?,
+                    None => weights.clear(handle),
+                }
+            }
+        }
+        for item in shared.queues.queued_items() {
+            check_priority(after, item.key, item.priority)?;
+            check_bytes(after, &shared.state, item)?;
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, shared: &mut Shared) {
+        let after = &self.configured.after;
+        shared.config = Arc::clone(after);
+        shared.state.configure(after);
+        shared.room = InsertRoom::new(after, shared.room.server_bytes);
+        shared.forecasts = ForecastTimes::new(after.max_size);
+        self.weights = self.weights.take().map(|new| shared.state.swap_weights(new));
+    }
+
+    /// Evicts what is too much, and serves the requests that may go on.
+    fn finish(&self) -> Result<()> {
+        let after = &self.configured.after;
+        let evict = |shared: &mut Shared| shared.state.shrink(after, ITEMS_AT_ONCE);
+        while !self.table.operate(Activity::Running, |shared, _| evict(shared))? {
+            std::thread::yield_now();
+        }
+        self.table.room.notify_waiters();
+        Ok(())
+    }
+}
+
+/// The weights of the items of a table with another exponent, as far as the table stays the same
+/// meanwhile.
+fn weights(table: &Table, exponent: f64) -> Result<NewWeights> {
+    let mut weights = NewWeights::new(exponent);
+    let mut found = Vec::with_capacity(ITEMS_AT_ONCE);
+    for begin in (0..).step_by(ITEMS_AT_ONCE) {
+        {
+            let shared = table.shared.lock();
+            let items = shared.state.items();
+            if begin >= items.num_slots() {
+                break;
+            }
+            let slots = items.in_slots(begin..begin + ITEMS_AT_ONCE);
+            found.extend(slots.map(|(handle, item)| (handle, item.key(), item.priority())));
+        }
+        for (handle, key, priority) in found.drain(..) {
+            weights.set(handle, priority).map_err(|error| of_item(error, key, table.name()))?;
+        }
+    }
+    Ok(weights)
+}
+
+fn of_item(error: Error, key: u64, table: &str) -> Error {
+    error.context(&format!("Item {key} of table {table}"))
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who has changed a table for a while, and when.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Who has paused a table or turned its rate limiter off, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetBy {
+    /// What the caller calls itself.
+    pub client: Arc<str>,
+    /// When it called.
+    pub at: SystemTime,
+}
+
+impl SetBy {
+    /// A caller, now.
+    pub fn now(client: &str) -> Self {
+        Self { client: client.into(), at: SystemTime::now() }
+    }
+
+    /// The end of a sentence about requests that wait.
+    pub(super) fn has_paused(&self) -> String {
+        format!("are paused by {self}; resume_table lets them go on.")
+    }
+}
+
+impl fmt::Display for SetBy {
+    /// Writes `learner-0 since 14:03:12 UTC`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() % 86_400;
+        let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+        write!(f, "{} since {hour:02}:{minute:02}:{second:02} UTC", self.client)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_time_of_day_is_told() {
+        let at = UNIX_EPOCH + Duration::from_secs(1_764_000_000 + 7);
+        let by = SetBy { client: "learner-0".into(), at };
+        assert_eq!(by.to_string(), "learner-0 since 16:00:07 UTC");
+    }
+}

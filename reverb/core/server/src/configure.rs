@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Changing tables while they run: the calls `ConfigureTables` and `SetPaused`.
+
+use std::sync::Arc;
+
+use reverb_data::{Error, Result, TableChange};
+use reverb_engine::{SetBy, Table, configure};
+use reverb_wire::convert::table_config::to_rate_limiter;
+use reverb_wire::convert::table_info::from_table_info;
+use reverb_wire::generated::reverb::{
+    ChangedSetting, ConfigureTablesRequest, ConfigureTablesResponse, SetPausedRequest,
+    TableChange as ChangeMessage,
+};
+
+use crate::service::Service;
+
+impl Service {
+    /// Changes the settings of all tables of a request, or of none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`configure`], `TableNotFound`, and `InvalidArgument` for a table that is named
+    /// twice.
+    pub(crate) async fn configure(
+        &self,
+        request: &ConfigureTablesRequest,
+        by: &SetBy,
+    ) -> Result<ConfigureTablesResponse> {
+        let changes = self.changes(&request.changes)?;
+        // It may evict millions of items.
+        let configured = tokio::task::spawn_blocking({
+            let changes = changes.clone();
+            move || configure(&changes)
+        });
+        let configured = configured.await.unwrap_or_else(|_| {
+            Err(Error::internal("The settings of the tables could not be changed."))
+        })?;
+        let changed = changes.iter().zip(&configured).flat_map(|((table, _), configured)| {
+            let all = configured.changed().into_iter();
+            all.map(|(setting, before, after)| ChangedSetting {
+                table: table.name().to_owned(),
+                setting: setting.to_owned(),
+                before,
+                after,
+            })
+        });
+        let changed: Vec<_> = changed.collect();
+        for ChangedSetting { table, setting, before, after } in &changed {
+            log::info!("table {table}: {setting} is {after} now, not {before}, for {}", by.client);
+        }
+        let tables =
+            request.changes.iter().filter_map(|change| self.tables.get(&change.table).ok());
+        let tables = tables.map(|(_, table)| from_table_info(&table.info())).collect();
+        Ok(ConfigureTablesResponse { changed, tables })
+    }
+
+    /// The tables of the changes, in the order of the server.
+    fn changes(&self, messages: &[ChangeMessage]) -> Result<Vec<(Arc<Table>, TableChange)>> {
+        for (at, message) in messages.iter().enumerate() {
+            self.tables.get(&message.table)?;
+            if messages[..at].iter().any(|other| other.table == message.table) {
+                return Err(Error::invalid_argument(format!(
+                    "Table {} is changed twice in one call; give all its settings at once.",
+                    message.table
+                )));
+            }
+        }
+        let of = |table: &Arc<Table>| {
+            let message = messages.iter().find(|message| message.table == table.name())?;
+            Some(to_change(message).map(|change| (Arc::clone(table), change)))
+        };
+        self.tables.all().iter().filter_map(of).collect()
+    }
+
+    /// Lets a side of a table wait, or go on.
+    ///
+    /// # Errors
+    ///
+    /// `TableNotFound`, `Cancelled`, and `InvalidArgument` if neither side is named.
+    pub(crate) fn set_paused(&self, request: &SetPausedRequest, by: &SetBy) -> Result<()> {
+        let SetPausedRequest { table, inserts, samples, paused } = request;
+        let (_, table) = self.tables.get(table)?;
+        let sides = match (inserts, samples) {
+            (true, true) => "inserts and samples",
+            (true, false) => "inserts",
+            (false, true) => "samples",
+            (false, false) => {
+                return Err(Error::invalid_argument(
+                    "inserts and samples must not both be False: one of them is meant.",
+                ));
+            }
+        };
+        let done = if *paused {
+            table.pause(*inserts, *samples, by)
+        } else {
+            table.resume(*inserts, *samples)
+        };
+        done.map_err(|error| self.stop.explain(error))?;
+        let what = if *paused { "wait" } else { "go on" };
+        log::info!("table {}: {sides} {what} from now on, for {}", table.name(), by.client);
+        Ok(())
+    }
+}
+
+fn to_change(message: &ChangeMessage) -> Result<TableChange> {
+    let max_bytes = |bytes: i64| match u64::try_from(bytes) {
+        Ok(0) => Ok(None),
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(_) => Err(Error::invalid_argument(format!(
+            "max_bytes must be at least 1, or 0 for no limit, got {bytes}."
+        ))),
+    };
+    Ok(TableChange {
+        max_size: message.max_size,
+        max_bytes: message.max_bytes.map(max_bytes).transpose()?,
+        max_times_sampled: message.max_times_sampled,
+        rate_limiter: message.rate_limiter.as_ref().map(to_rate_limiter),
+        priority_exponent: message.priority_exponent,
+    })
+}

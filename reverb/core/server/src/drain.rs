@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Draining a server: it ends all streams of items and accepts no new ones, so that it can be
+//! stopped without losing anything.
+//!
+//! What was confirmed is in the tables, what was sampled is sent, and what was neither is still
+//! with the clients, which try again until this server or another one answers.
+
+use std::time::Duration;
+
+use reverb_data::{Error, Result};
+use reverb_engine::SetBy;
+use reverb_rpc::server::stopping;
+use reverb_wire::generated::reverb::DrainRequest;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::service::Service;
+
+/// How often the end of the streams is looked for.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Whether a server drains, and who has asked for it.
+#[derive(Debug, Default)]
+pub(crate) struct Drain(watch::Sender<Option<SetBy>>);
+
+impl Drain {
+    /// Who drains the server, if anybody does.
+    pub(crate) fn by(&self) -> Option<SetBy> {
+        self.0.borrow().clone()
+    }
+
+    /// Refuses a new stream while the server drains.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` with who drains the server.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.by().map_or(Ok(()), |by| Err(draining(&by)))
+    }
+
+    /// Resolves when the server begins to drain.
+    pub(crate) async fn begun(&self) -> Error {
+        let mut by = self.0.subscribe();
+        // The sender lives as long as `self`.
+        let by = by.wait_for(Option::is_some).await.ok().and_then(|by| by.clone());
+        draining(&by.unwrap_or_else(|| SetBy::now("the server")))
+    }
+}
+
+impl Service {
+    /// Resolves when the server stops or begins to drain: a request that waits is given up then.
+    pub(crate) async fn interrupted(&self) -> Error {
+        tokio::select! {
+            biased;
+            () = self.stop.stopped() => stopping(),
+            error = self.drain.begun() => error,
+        }
+    }
+
+    /// Ends all streams, and waits until that is done. Returns how many streams over the network
+    /// are still open after `timeout`; those of clients in this process end when they are used.
+    pub(crate) async fn drain(&self, timeout: Duration, by: SetBy) -> usize {
+        let deadline = Instant::now().checked_add(timeout);
+        if self.drain.0.send_if_modified(|known| {
+            let is_first = known.is_none();
+            known.get_or_insert(by);
+            is_first
+        }) {
+            self.memory.streams.end_all();
+            log::info!("draining: no new streams, and those that are open end");
+        }
+        loop {
+            let open = self.streams.num_remote();
+            if open == 0
+                || self.stop.is_stopped()
+                || deadline.is_some_and(|deadline| Instant::now() >= deadline)
+            {
+                return open;
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+}
+
+/// How long a request waits for the end of the streams.
+///
+/// # Errors
+///
+/// `InvalidArgument` for a number that is no time.
+pub(crate) fn drain_timeout(request: DrainRequest) -> Result<Duration> {
+    let seconds = request.timeout_s;
+    Duration::try_from_secs_f64(seconds).map_err(|_| {
+        Error::invalid_argument(format!(
+            "timeout_s must be a number of seconds of at least 0, got {seconds}."
+        ))
+    })
+}
+
+fn draining(by: &SetBy) -> Error {
+    Error::unavailable(format!("The server is draining, before it stops, for {by}."))
+}

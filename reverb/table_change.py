@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes of a table's settings while its server runs."""
+
+import dataclasses
+import enum
+import operator
+from typing import Any, Final
+
+from reverb.arguments import check_not_negative
+from reverb.byte_sizes import parse_byte_size
+from reverb.core import protos
+from reverb.rate_limiters import RateLimiter
+
+__all__ = ["UNCHANGED", "ChangedSetting", "TableChange"]
+
+
+class Unchanged(enum.Enum):
+    """The type of `UNCHANGED`."""
+
+    UNCHANGED = "unchanged"
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+"""Leaves a setting as it is where `None` means "no limit"."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TableChange:
+    """New values for some settings of a table; the others stay.
+
+    Example:
+      >>> TableChange(max_size=500, max_bytes="1GiB").max_size
+      500
+
+    Attributes:
+      max_size: Maximum number of items, from 1 to `2**31 - 1`. Of a table that holds more, the
+        remover takes out the rest, and the call returns when it has.
+      max_bytes: Maximum number of bytes: a number, or a size such as "4GiB"; `None`: no limit. A
+        table that holds more gives up items as with `max_size`, or lets inserts wait if its
+        `when_full` is "wait".
+      max_times_sampled: Number of samples after which an item is removed; 0: no limit. An item that
+        was sampled as often already leaves with its next sample.
+      rate_limiter: The new limiter. Another `samples_per_insert` holds from now on: what was
+        inserted and sampled before is settled, except for what the new bounds allow.
+      priority_exponent: Of a `Prioritized` sampler. All weights are made anew; the table is locked
+        for some milliseconds for each million items.
+    """
+
+    max_size: int | None = None
+    max_bytes: int | str | Unchanged | None = UNCHANGED
+    max_times_sampled: int | None = None
+    rate_limiter: RateLimiter | None = None
+    priority_exponent: float | None = None
+
+    def to_proto(self, table: str) -> Any:
+        """Makes a `reverb.TableChange` message.
+
+        Raises:
+          InvalidArgumentError: If a value is out of its range.
+          TypeError: If a value has another type.
+        """
+        change = protos.TableChange(table=table)
+        if self.max_size is not None:
+            change.max_size = operator.index(self.max_size)
+        if self.max_bytes is not UNCHANGED:
+            # No limit is 0 in messages.
+            change.max_bytes = parse_byte_size("max_bytes", self.max_bytes) or 0
+        if self.max_times_sampled is not None:
+            change.max_times_sampled = check_not_negative(
+                "max_times_sampled", self.max_times_sampled
+            )
+        if self.rate_limiter is not None:
+            if not isinstance(self.rate_limiter, RateLimiter):
+                raise TypeError(
+                    f"rate_limiter must be one of reverb.rate_limiters, got {self.rate_limiter!r}"
+                )
+            change.rate_limiter.CopyFrom(self.rate_limiter.to_proto())
+        if self.priority_exponent is not None:
+            change.priority_exponent = self.priority_exponent
+        return change
+
+
+@dataclasses.dataclass(frozen=True)
+class ChangedSetting:
+    """A setting of a table that has another value now.
+
+    Attributes:
+      table: Name of the table.
+      setting: Name of the setting.
+      before: Its old value, as text.
+      after: Its new value, as text.
+    """
+
+    table: str
+    setting: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.setting} of table {self.table} is {self.after} now, not {self.before}"

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changing tables while they run: their settings, pauses, and rate limiters that are off."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import errors, testing
+from support.hosts import on_both_hosts
+from support.waiting import Background, wait_until
+
+
+def limiter(samples_per_insert=1.0, min_size=1, min_diff=-1e300, max_diff=1e300):
+    return reverb.rate_limiters.RateLimiter(samples_per_insert, min_size, min_diff, max_diff)
+
+
+class Served:
+    """A server with a table `replay` and a client of it."""
+
+    def __init__(self, host, **options):
+        self.server = reverb.Server([testing.table("replay", **{"max_size": 1000, **options})])
+        self.client = reverb.Client(f"{host}:{self.server.port}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.server.stop()
+
+    def insert(self, count):
+        self.client.insert_batch({"x": np.zeros((count, 4))}, {"replay": np.ones(count)})
+
+    def status(self):
+        return self.client.status().tables["replay"]
+
+
+@on_both_hosts
+class TestSettings:
+    def test_each_setting_changes(self, host):
+        sampler = reverb.selectors.Prioritized(0.8)
+        with Served(host, sampler=sampler) as served:
+            served.insert(100)
+            info = served.client.configure_table(
+                "replay",
+                max_size=40,
+                max_bytes="1MiB",
+                max_times_sampled=3,
+                rate_limiter=reverb.rate_limiters.SampleToInsertRatio(4.0, 10, 20.0),
+                priority_exponent=0.5,
+            )
+            assert (info.max_size, info.current_size, info.max_times_sampled) == (40, 40, 3)
+            assert info.rate_limiter_info.samples_per_insert == 4.0
+            assert info.rate_limiter_info.min_size_to_sample == 10
+            assert info.sampler_options.prioritized.priority_exponent == 0.5
+            status = served.status()
+            assert (status.max_items, status.max_bytes) == (40, 2**20)
+            assert (status.removed.shrunk, status.removed.total) == (60, 60)
+            assert served.client.server_info()["replay"].max_size == 40
+            unlimited = served.client.configure_table("replay", max_bytes=None, max_times_sampled=0)
+            assert unlimited.max_times_sampled == 0
+            assert served.status().max_bytes is None
+
+    def test_no_setting_changes_nothing(self, host):
+        with Served(host, max_bytes="1MiB", max_times_sampled=7) as served:
+            before = served.client.server_info()["replay"]
+            after = served.client.configure_table("replay")
+            assert (after.max_size, after.max_times_sampled) == (1000, 7)
+            assert after.rate_limiter_info == before.rate_limiter_info
+            assert served.status().max_bytes == 2**20
+
+    def test_several_tables_change_or_none(self, host):
+        tables = [testing.table(name, max_size=100) for name in ("a", "b")]
+        with reverb.Server(tables) as server:
+            client = reverb.Client(f"{host}:{server.port}")
+            smaller, wrong = reverb.TableChange(max_size=50), reverb.TableChange(max_size=0)
+            with pytest.raises(errors.InvalidArgumentError, match="Table b: max_size must be"):
+                client.configure_tables({"a": smaller, "b": wrong})
+            assert {info.max_size for info in client.server_info().values()} == {100}
+            changed = client.configure_tables({"b": smaller, "a": smaller})
+            assert [str(it) for it in changed] == [
+                "max_size of table a is 50 now, not 100",
+                "max_size of table b is 50 now, not 100",
+            ]
+
+    @pytest.mark.parametrize(
+        ("change", "text"),
+        [
+            ({"max_size": 0}, "max_size must be at least 1 and at most 2147483647, got 0"),
+            (
+                {"max_size": 4},
+                "max_size 4 is below min_size_to_sample 5 of table replay: nothing could be "
+                "sampled any more. Change the rate limiter in the same call",
+            ),
+            ({"max_bytes": "12 gigs"}, 'a size such as "12GiB"'),
+            ({"max_bytes": 0}, "max_bytes must be at least 1"),
+            ({"max_times_sampled": -1}, "max_times_sampled must be at least 0, got -1"),
+            (
+                {"priority_exponent": 0.5},
+                "The sampler of table replay is uniform: it has no priority_exponent",
+            ),
+            (
+                {"rate_limiter": limiter(min_size=1001)},
+                "min_size_to_sample 1001 is above max_size 1000",
+            ),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, host, change, text):
+        options = {"sampler": reverb.selectors.Uniform(), "rate_limiter": limiter(min_size=5)}
+        with Served(host, **options) as served:
+            with pytest.raises(errors.InvalidArgumentError) as raised:
+                served.client.configure_table("replay", **{"max_times_sampled": 9, **change})
+            assert text in str(raised.value)
+            assert served.client.server_info()["replay"].max_times_sampled == 0
+
+    def test_wrong_types_and_names(self, host):
+        with Served(host) as served:
+            with pytest.raises(TypeError, match="must be one of reverb"):
+                served.client.configure_table("replay", rate_limiter=3)
+            with pytest.raises(TypeError):
+                served.client.configure_table("replay", max_size="many")
+            with pytest.raises(errors.TableNotFoundError):
+                served.client.configure_table("other", max_size=1)
+
+    def test_who_waits_goes_on_at_once(self, host):
+        with Served(host, rate_limiter=limiter(min_size=10)) as served:
+            served.insert(5)
+            sampled = Background(served.client.sample_batch, "replay", 5)
+            wait_until(lambda: served.status().sampling.waiting)
+            served.client.configure_table("replay", rate_limiter=limiter(min_size=5))
+            assert len(sampled.result().info.key) == 5
+
+    def test_a_snapshot_has_the_new_settings(self, host, tmp_path):
+        checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
+        with reverb.Server([testing.table("replay")], checkpointer=checkpointer) as server:
+            client = reverb.Client(f"{host}:{server.port}")
+            client.configure_table("replay", max_size=77)
+            client.checkpoint()
+        with reverb.Server(
+            [testing.table("replay")],
+            checkpointer=reverb.checkpointers.DefaultCheckpointer(
+                str(tmp_path), restore_settings=True
+            ),
+        ) as server:
+            assert server.localhost_client().server_info()["replay"].max_size == 77
+
+
+@on_both_hosts
+class TestPause:
+    def test_a_timeout_says_who_pauses(self, host, monkeypatch):
+        with Served(host) as served:
+            served.insert(3)
+            served.client.pause_table("replay", inserts=False)
+            with pytest.raises(reverb.DeadlineExceededError) as raised:
+                served.client.sample_batch("replay", 1, timeout_ms=10)
+            assert "Samples of table replay are paused by " in str(raised.value)
+            assert "resume_table lets them go on" in str(raised.value)
+            served.insert(1)
+            served.client.resume_table("replay")
+            assert next(served.client.sample("replay"))
+
+    def test_inserts_wait_and_go_on(self, host):
+        with Served(host) as served:
+            served.client.pause_table("replay", samples=False)
+            began = time.time()
+            inserted = Background(served.insert, 4)
+            wait_until(lambda: served.status().inserting.waiting == 4)
+            status = served.status()
+            assert status.inserting.paused.at == pytest.approx(began, abs=5)
+            assert status.inserting.paused.client
+            assert (status.items, status.sampling.paused) == (0, None)
+            served.client.resume_table("replay", samples=False)
+            inserted.result()
+            assert (served.status().items, served.status().inserting.paused) == (4, None)
+
+    def test_one_side_is_meant(self, host):
+        with Served(host) as served:
+            with pytest.raises(errors.InvalidArgumentError, match="must not both be False"):
+                served.client.pause_table("replay", inserts=False, samples=False)
+            with pytest.raises(errors.TableNotFoundError):
+                served.client.resume_table("other")
+
+
+@on_both_hosts
+class TestRateLimiterOff:
+    def test_a_preload_is_neutral_for_the_ratio(self, host):
+        """A learner samples meanwhile; afterwards the ratio is as if nothing had happened."""
+        ratio = reverb.rate_limiters.SampleToInsertRatio(4.0, 10, 8.0)
+        with Served(host, max_size=50_000, rate_limiter=ratio) as served:
+            served.insert(10)
+            hasty = reverb.Client(served.client.server_address, connect_timeout_s=0.5)
+            learner = Background(sample_until_it_waits, hasty)
+            wait_until(lambda: served.status().sampling.waiting)
+            before = served.status()
+            with served.client.rate_limiter_off("replay"):
+                assert served.status().rate_limiter_off.client
+                for _ in range(20):
+                    served.insert(1000)
+                assert served.status().cursor == before.cursor
+                assert served.status().samples == before.samples
+            after = served.status()
+            assert (after.items, after.cursor) == (20_010, before.cursor)
+            assert after.rate_limiter_off is None
+            info = served.client.server_info()["replay"].rate_limiter_info
+            assert info.sample_stats.completed == before.samples + 4 * 20_000
+            # One more insert allows as many samples as always.
+            served.insert(1)
+            wait_until(lambda: served.status().samples == before.samples + 4)
+            served.server.stop()
+            learner.result()
+
+    def test_inserts_that_count_are_owed(self, host):
+        with Served(host, rate_limiter=limiter(1.0, 1, 0.0, 5.0)) as served:
+            with served.client.rate_limiter_off("replay", count=True):
+                served.insert(20)
+            assert served.status().cursor == 20
+            inserted = Background(served.insert, 1)
+            wait_until(lambda: served.status().inserting.waiting)
+            served.client.sample_batch("replay", 16)
+            inserted.result()
+
+    def test_only_one_at_a_time(self, host):
+        with Served(host) as served, served.client.rate_limiter_off("replay"):
+            other = reverb.Client(f"{host}:{served.server.port}")
+            with (
+                pytest.raises(errors.FailedPreconditionError) as raised,
+                other.rate_limiter_off("replay"),
+            ):
+                pass
+            assert "The rate limiter of table replay is off already, for " in str(raised.value)
+
+    def test_an_error_in_the_block_is_the_one_to_see(self, host):
+        with Served(host, rate_limiter=limiter(1.0, 1, 0.0, 2.0)) as served:
+            with pytest.raises(KeyError, match="mine"), served.client.rate_limiter_off("replay"):
+                raise KeyError("mine")
+            assert served.status().rate_limiter_off is None
+
+    def test_a_server_that_stops_within_the_block(self, host):
+        with (
+            Served(host) as served,
+            pytest.raises(errors.UnavailableError),
+            served.client.rate_limiter_off("replay"),
+        ):
+            served.server.stop()
+
+
+def sample_until_it_waits(client):
+    """A learner that never gives up, until its server is gone."""
+    try:
+        while True:
+            client.sample_batch("replay", 1)
+    except errors.ReverbError:
+        pass
+
+
+def test_a_killed_client_gives_the_limiter_back():
+    program = (
+        "import reverb, sys, time\n"
+        "with reverb.Client(sys.argv[1]).rate_limiter_off('replay'):\n"
+        "    print('off', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    with Served("127.0.0.1") as served:
+        address = f"127.0.0.1:{served.server.port}"
+        with subprocess.Popen(
+            [sys.executable, "-c", program, address], stdout=subprocess.PIPE, text=True
+        ) as holder:
+            try:
+                assert holder.stdout.readline() == "off\n"
+                assert served.status().rate_limiter_off
+            finally:
+                holder.kill()
+        wait_until(lambda: served.status().rate_limiter_off is None)
+
+
+@on_both_hosts
+class TestDrain:
+    def test_streams_end_and_probes_say_so(self, host):
+        with Served(host) as served:
+            with served.client.trajectory_writer(1) as writer:
+                writer.append([1.0])
+                writer.create_item("replay", 1.0, [writer.history[0][-1:]])
+                writer.flush()
+                assert served.client.drain(5.0) == 0
+            status = served.client.status()
+            assert status.draining.client
+            assert status.tables["replay"].diagnosis.state == "draining"
+            refused = reverb.Client(f"{host}:{served.server.port}", connect_timeout_s=0.2)
+            with pytest.raises(errors.UnavailableError, match="The server is draining"):
+                refused.insert([1.0], {"replay": 1.0})
+            with pytest.raises(errors.UnavailableError, match="The server is draining"):
+                refused.sample_batch("replay", 1)
+            assert refused.checkpoint()
+
+    def test_a_bad_time_is_refused(self, host):
+        with Served(host) as served:
+            with pytest.raises(errors.InvalidArgumentError, match="timeout_s must be"):
+                served.client.drain(-1.0)
+            with pytest.raises(errors.InvalidArgumentError, match="drain_s must be at least 0"):
+                served.server.stop(drain_s=-1.0)
+            assert served.client.status().draining is None
+
+    def test_a_waiting_learner_is_not_given_items_that_it_never_gets(self, host):
+        """A queue hands each item out once, also when it is drained between two servers."""
+        table = reverb.Table.queue("replay", 1000)
+        with reverb.Server([table]) as server:
+            client = reverb.Client(f"{host}:{server.port}", connect_timeout_s=0.5)
+            got = []
+
+            def learn():
+                try:
+                    while True:
+                        got.extend(client.sample_batch("replay", 3).info.key)
+                except errors.ReverbError as error:
+                    got.extend(sample.info.key for sample in getattr(error, "samples", ()))
+
+            learner = threading.Thread(target=learn)
+            learner.start()
+            writer = server.localhost_client()
+            writer.insert_batch([np.arange(100)], {"replay": np.ones(100)})
+            server.stop(drain_s=5.0)
+            learner.join()
+            assert len(got) + table.info.current_size == 100
