@@ -25,7 +25,13 @@ from reverb.reverb_types import TableInfo
 from reverb.sequence_writer import SequenceWriter, make_sequence_writer
 from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
 from reverb.structured_writer import Config, StructuredWriter
-from reverb.table_change import UNCHANGED, ChangedSetting, TableChange, Unchanged
+from reverb.table_change import (
+    UNCHANGED,
+    ChangedSetting,
+    TableChange,
+    Unchanged,
+    to_request,
+)
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
 from reverb.writer import Writer, with_pending_limit
 
@@ -692,28 +698,25 @@ class Client:
             rate_limiter=rate_limiter,
             priority_exponent=priority_exponent,
         )
-        return TableInfo.from_proto(self._configure({table: change}).tables[0])
+        answer = self._client.configure_tables(to_request({table: change}))
+        return TableInfo.from_proto(protos.ConfigureTablesResponse.FromString(answer).tables[0])
 
-    def configure_tables(self, changes: Mapping[str, TableChange]) -> list[ChangedSetting]:
+    def configure_tables(
+        self, changes: Mapping[str, TableChange], *, dry_run: bool = False
+    ) -> list[ChangedSetting]:
         """Changes settings of several tables: all that are given, or none after an error.
 
         Like `configure_table` otherwise.
 
         Args:
           changes: The change of each table, by its name.
+          dry_run: Whether only to say what would change.
 
         Returns:
           The settings that have another value now.
         """
-        answer = self._configure(changes)
-        return [ChangedSetting(it.table, it.setting, it.before, it.after) for it in answer.changed]
-
-    def _configure(self, changes: Mapping[str, TableChange]) -> Any:
-        request = protos.ConfigureTablesRequest(
-            changes=[change.to_proto(table) for table, change in changes.items()]
-        )
-        answer = self._client.configure_tables(request.SerializeToString())
-        return protos.ConfigureTablesResponse.FromString(answer)
+        request = to_request(changes, dry_run=dry_run)
+        return ChangedSetting.all_of(self._client.configure_tables(request))
 
     def pause_table(self, table: str, *, inserts: bool = True, samples: bool = True) -> None:
         """Lets inserts and samples of a table wait until `resume_table`.

@@ -4,7 +4,7 @@
 import abc
 import logging
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tree
@@ -19,6 +19,7 @@ from reverb.errors import InvalidArgumentError, UnimplementedError
 from reverb.limits import Limits
 from reverb.reverb_types import SpecNest, TableInfo
 from reverb.server_status import ServerStatus
+from reverb.table_change import ChangedSetting, TableChange, to_request
 
 __all__ = ["Server", "Table", "TableExtensionBase"]
 
@@ -356,6 +357,7 @@ class Server:
                 "checkpoint_interval_s must be above 0 and at most "
                 f"{_MAX_CHECKPOINT_INTERVAL_S}, got {checkpoint_interval_s}"
             )
+        self._tables = tables
         self._checkpointer = checkpointer
         self._checkpoint_on_stop = bool(checkpoint_on_stop)
         if checkpointer is None:
@@ -389,6 +391,17 @@ class Server:
     def status(self, *, with_streams: bool = False) -> ServerStatus:
         """Everything that the server counts; like `Client.status`, without a connection."""
         return ServerStatus.from_serialized_proto(self._server.status(bool(with_streams)))
+
+    def server_info(self) -> dict[str, TableInfo]:
+        """Settings and counters of all tables; like `Client.server_info`, without a connection."""
+        return {table.name: table.info for table in self._tables}
+
+    def configure_tables(
+        self, changes: Mapping[str, TableChange], *, dry_run: bool = False
+    ) -> list[ChangedSetting]:
+        """Changes settings of tables; like `Client.configure_tables`, without a connection."""
+        request = to_request(changes, dry_run=dry_run)
+        return ChangedSetting.all_of(self._server.configure_tables(request))
 
     def localhost_client(self) -> Client:
         """Makes a client of this server, for use on the same machine."""

@@ -4,6 +4,7 @@
 import dataclasses
 import enum
 import operator
+from collections.abc import Mapping
 from typing import Any, Final
 
 from reverb.arguments import check_not_negative
@@ -83,6 +84,17 @@ class TableChange:
         return change
 
 
+def to_request(changes: Mapping[str, TableChange], *, dry_run: bool = False) -> bytes:
+    """Makes a serialized `reverb.ConfigureTablesRequest`.
+
+    Raises:
+      InvalidArgumentError: If a value is out of its range.
+      TypeError: If a value has another type.
+    """
+    messages = [change.to_proto(table) for table, change in changes.items()]
+    return protos.ConfigureTablesRequest(changes=messages, dry_run=dry_run).SerializeToString()
+
+
 @dataclasses.dataclass(frozen=True)
 class ChangedSetting:
     """A setting of a table that has another value now.
@@ -98,6 +110,12 @@ class ChangedSetting:
     setting: str
     before: str
     after: str
+
+    @classmethod
+    def all_of(cls, serialized: bytes) -> "list[ChangedSetting]":
+        """Reads them from a serialized `reverb.ConfigureTablesResponse`."""
+        answer = protos.ConfigureTablesResponse.FromString(serialized)
+        return [cls(it.table, it.setting, it.before, it.after) for it in answer.changed]
 
     def __str__(self) -> str:
         return f"{self.setting} of table {self.table} is {self.after} now, not {self.before}"

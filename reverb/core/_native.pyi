@@ -104,6 +104,8 @@ class Server:
     def http_port(self) -> int | None: ...
     def checkpoint(self) -> str:
         """Saves all tables; returns the path."""
+    def configure_tables(self, request: bytes) -> bytes:
+        """Takes a `ConfigureTablesRequest`, returns a `ConfigureTablesResponse`, serialized."""
     def drain(self, timeout_s: float) -> int:
         """Ends all streams; returns how many were still open after `timeout_s`."""
     def stop(self) -> None: ...

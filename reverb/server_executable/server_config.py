@@ -12,12 +12,11 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from reverb.byte_sizes import parse_byte_size_or_share
 from reverb.core import native, protos
 from reverb.errors import ReverbError
-from reverb.server import MAX_PORT
 from reverb.server_executable import server_from_proto
 from reverb.server_executable.field_positions import FieldPosition, find_field_positions
+from reverb.server_executable.options import OPTIONS
 
 __all__ = ["ConfigNote", "ParsedConfig", "read_config"]
 
@@ -40,6 +39,8 @@ _GOOD_LIMITER = {
     "max_diff": 0.0,
 }
 _UNUSED_LIMITER_FIELDS = ("delete_count", "insert_count", "sample_count")
+# Fields that a later release may give an option.
+_UNUSED_SERVER_FIELDS = ("server.log.format",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,27 +67,35 @@ class ParsedConfig:
       config: A `ReverbServerConfig` message. Do not use it if there are problems.
       problems: Why no server can be made of it, in the order of the text.
       unused: Fields that are set without effect, in the order of the text.
+      positions: Where each field is, by its path, for example `tables[0].max_size`.
+      is_complete: Whether the text could be read to its end.
     """
 
     config: Any
     problems: list[ConfigNote]
     unused: list[ConfigNote]
+    positions: dict[str, FieldPosition]
+    is_complete: bool = True
+
+    def line_of(self, path: str) -> int | None:
+        """Returns the line of a field, or of the message that lacks it; `None` for the config."""
+        return _line_of(self.positions, path)
 
 
 def read_config(text: str) -> ParsedConfig:
     """Parses and checks a config. Never raises: errors are `problems` of the result."""
     positions = find_field_positions(text, repeated={_TABLES})
+    known: dict[str, FieldPosition] = {}
+    for position in positions:
+        known.setdefault(position.path, position)
     config = protos.ReverbServerConfig()
     try:
         text_format.Parse(text, config)
     except text_format.ParseError as error:
-        return ParsedConfig(config, [_parse_problem(error, positions)], [])
-    known: dict[str, FieldPosition] = {}
-    for position in positions:
-        known.setdefault(position.path, position)
+        return ParsedConfig(config, [_parse_problem(error, positions)], [], known, False)
     problems = [_note(known, path, text) for path, text in _problems(config, known)]
     unused = [_note(known, path, "has no effect here") for path in _unused(config)]
-    return ParsedConfig(config, sorted(problems, key=_line), sorted(unused, key=_line))
+    return ParsedConfig(config, sorted(problems, key=_line), sorted(unused, key=_line), known)
 
 
 def _parse_problem(error: text_format.ParseError, positions: list[FieldPosition]) -> ConfigNote:
@@ -102,20 +111,22 @@ def _line(note: ConfigNote) -> int:
 
 
 def _note(positions: dict[str, FieldPosition], path: str, text: str) -> ConfigNote:
+    return ConfigNote(_line_of(positions, path) or 1, f"{path} {text}")
+
+
+def _line_of(positions: dict[str, FieldPosition], path: str) -> int | None:
     nearest = path
     while nearest and nearest not in positions:
         nearest = nearest.rpartition(".")[0]
-    return ConfigNote(positions[nearest].line if nearest else 1, f"{path} {text}")
+    return positions[nearest].line if nearest else None
 
 
 def _problems(config: Any, positions: dict[str, FieldPosition]) -> Iterator[tuple[str, str]]:
-    if not 0 <= config.port <= MAX_PORT:
-        yield "port", f"must be from 0 to {MAX_PORT}, got {config.port}"
-    if config.max_bytes:
-        try:
-            parse_byte_size_or_share("max_bytes", config.max_bytes)
-        except ReverbError as error:
-            yield "max_bytes", str(error).removeprefix("max_bytes ")
+    for option in OPTIONS:
+        value = option.read(config)
+        problem = None if value is None else option.problem(value)
+        if problem is not None:
+            yield option.field, problem
     if not config.tables:
         yield _TABLES, "must hold at least one table, got none"
     first: dict[str, int] = {}
@@ -170,6 +181,8 @@ def _limiter_problems(limiter: Any) -> Iterator[tuple[str, str]]:
 
 
 def _unused(config: Any) -> Iterator[str]:
+    if config.server.HasField("log"):
+        yield from _UNUSED_SERVER_FIELDS
     for number, table in enumerate(config.tables):
         path = f"{_TABLES}[{number}]"
         for field, _ in table.ListFields():

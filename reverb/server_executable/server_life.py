@@ -6,10 +6,10 @@ import signal
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
 
 from reverb.errors import ReverbError
 from reverb.server import Server
+from reverb.server_executable.reload_thread import ReloadThread
 
 __all__ = ["FAILED", "INTERRUPTED", "STOPPED", "print_notice", "run_until_signalled"]
 
@@ -23,22 +23,32 @@ _SIGNALS = tuple(it for it in signal.Signals if it.name in ("SIGTERM", "SIGINT",
 
 
 def run_until_signalled(
-    start: Callable[[], Server], table_names: list[str], host: str | None, http_host: str
+    start: Callable[[], Server],
+    table_names: list[str],
+    host: str | None,
+    http_host: str,
+    *,
+    drain_timeout_s: float = 0.0,
+    reload: Callable[[Server], None] | None = None,
 ) -> int:
     """Runs a server until a signal stops it. Must be called in the main thread.
 
     Args:
-      start: Starts the server. A signal during the start ends the process.
+      start: Starts the server. A signal during the start ends the process, except a SIGHUP that
+        means `reload`: that is done after the start.
       table_names: Printed when the server is ready.
       host: Printed when the server is ready; `None`: all addresses.
       http_host: Printed if the server has an HTTP port.
+      drain_timeout_s: How long the stop waits for unconfirmed inserts, in seconds.
+      reload: Called after a SIGHUP, in a thread of its own. `None`: SIGHUP stops the server.
 
     Returns:
       The exit code of the process.
     """
     try:
-        server = start()
-        with _Signals() as signals:
+        with _Signals(does_reload=reload is not None) as signals:
+            server = start()
+            signals.handle_stops()
             if server.http_port is not None:
                 url = f"http://{http_host}:{server.http_port}/"
                 print_notice(f"the page, metrics and probes are at {url}")
@@ -47,18 +57,34 @@ def run_until_signalled(
             _print_ready(
                 f"reverb_server is ready on port {server.port} of {addresses}: tables {tables}"
             )
+            reloads = None if reload is None else ReloadThread(lambda: reload(server))
             received = signals.wait()
+            while reloads is not None and received.name == "SIGHUP":
+                reloads.request()
+                received = signals.wait()
     except KeyboardInterrupt:  # Before the handlers were installed.
         return INTERRUPTED
     except (ReverbError, OSError) as error:
         print_notice(f"cannot start: {error}")
         return FAILED
+    return _stop(server, received, drain_timeout_s, reloads)
+
+
+def _stop(
+    server: Server,
+    received: signal.Signals,
+    drain_timeout_s: float,
+    reloads: ReloadThread | None,
+) -> int:
     print_notice(f"stopping after {received.name}")
     try:
-        server.stop()
+        server.stop(drain_s=drain_timeout_s)
     except ReverbError as error:
         print_notice(f"stopped, but: {error}")
         return FAILED
+    finally:
+        if reloads is not None:
+            reloads.close()
     print_notice("stopped")
     return INTERRUPTED if received == signal.SIGINT else STOPPED
 
@@ -69,10 +95,11 @@ def print_notice(text: str) -> None:
     Never raises. Ctrl-C may also end the process that reads the output; the server must still save
     and stop.
     """
-    if sys.stderr is None:
+    stream = sys.stderr
+    if stream is None:
         return
     try:
-        print(f"reverb_server: {text}", file=sys.stderr, flush=True)
+        print(f"reverb_server: {text}", file=stream, flush=True)
     except (OSError, ValueError):
         sys.stderr = None  # Or the interpreter flushes it at exit, and fails.
 
@@ -87,7 +114,7 @@ def _print_ready(text: str) -> None:
 
 
 class _Signals:
-    """Waits for the first signal that stops a server. After the block a second signal kills.
+    """Waits for signals. After the block, a signal that stops a server kills.
 
     SIGHUP is the exception: when a terminal is closed, the shell and the system send one each, and
     the second would arrive during the last save. After the block it is ignored.
@@ -96,19 +123,33 @@ class _Signals:
     signal is lost and no code is interrupted.
     """
 
+    def __init__(self, *, does_reload: bool) -> None:
+        self._does_reload = does_reload
+        self._handled: list[signal.Signals] = []
+
     def __enter__(self) -> "_Signals":
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        for number in _SIGNALS:
-            self._handle(number, _do_nothing)
+        if self._does_reload:  # Even under nohup: a reload does not end the server.
+            for number in _SIGNALS:
+                if number.name == "SIGHUP":
+                    self._handle(number)
         return self
+
+    def handle_stops(self) -> None:
+        """From here on no signal ends the process."""
+        for number in _SIGNALS:
+            # Signals that the parent ignores stay ignored: a shell starts background jobs with
+            # SIGINT ignored, and nohup ignores SIGHUP.
+            if number not in self._handled and signal.getsignal(number) != signal.SIG_IGN:
+                self._handle(number)
 
     def __exit__(self, *exc: object) -> None:
         """Restores the default action of the signals, which is to end the process."""
-        for number in _SIGNALS:
+        for number in self._handled:
             is_hangup = number.name == "SIGHUP"
-            self._handle(number, signal.SIG_IGN if is_hangup else signal.SIG_DFL)
+            signal.signal(number, signal.SIG_IGN if is_hangup else signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         os.close(self._reader)
         os.close(self._writer)
@@ -120,11 +161,9 @@ class _Signals:
             if number in _SIGNALS:
                 return signal.Signals(number)
 
-    def _handle(self, number: signal.Signals, handler: Any) -> None:
-        # Signals that the parent ignores stay ignored: a shell starts background jobs with SIGINT
-        # ignored, and nohup ignores SIGHUP.
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, handler)
+    def _handle(self, number: signal.Signals) -> None:
+        signal.signal(number, _do_nothing)
+        self._handled.append(number)
 
 
 def _do_nothing(number: int, frame: types.FrameType | None) -> None:

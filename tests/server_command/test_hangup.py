@@ -22,7 +22,7 @@ SLOW_STOP = """
 import sys
 from reverb.server import Server
 
-def stop(self, stop=Server.stop):
+def stop(self, drain_s, stop=Server.stop):
     print("stopping", flush=True)
     sys.stdin.readline()
     stop(self)

@@ -116,7 +116,7 @@ def test_a_second_signal_ends_a_server_that_takes_its_time():
     source = """
     import threading
     from reverb.server import Server
-    Server.stop = lambda self: (print("stop", flush=True), threading.Event().wait())
+    Server.stop = lambda self, drain_s: (print("stop", flush=True), threading.Event().wait())
     """
     with running(source=f"{source}\n    exec({COMMAND!r})") as (program, _):
         program.signal(signal.SIGTERM)

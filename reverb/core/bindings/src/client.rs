@@ -387,7 +387,8 @@ pub(crate) fn seconds(argument: &str, value: f64) -> PyResult<Duration> {
     seconds.or_raise()
 }
 
-fn decoded<M: Message + Default>(message: &[u8]) -> PyResult<M> {
+/// The message that Python has serialized.
+pub(crate) fn decoded<M: Message + Default>(message: &[u8]) -> PyResult<M> {
     let decoded = M::decode(message);
     decoded
         .map_err(|error| Error::invalid_argument(format!("Malformed message: {error}.")))

@@ -15,7 +15,7 @@ use reverb_server::{CheckpointOptions, HttpPort, Server as Core, ServerOptions};
 use reverb_wire::generated::reverb::StatusRequest;
 
 use crate::checkpoint::blocking;
-use crate::client::seconds;
+use crate::client::{decoded, seconds};
 use crate::error::OrRaise;
 use crate::process::{Local, runtime};
 use crate::table::Table;
@@ -227,6 +227,19 @@ impl Server {
         self.core.origin().check("Server").or_raise()?;
         let status = py.detach(|| self.core.status(StatusRequest { with_streams }));
         Ok(PyBytes::new(py, &status.encode_to_vec()))
+    }
+
+    /// Takes and returns serialized messages.
+    #[pyo3(signature = (request))]
+    fn configure_tables<'py>(
+        &self,
+        py: Python<'py>,
+        request: &[u8],
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        self.core.origin().check("Server").or_raise()?;
+        let request = decoded(request)?;
+        let answer = wait(py, self.core.configure(&request))?;
+        Ok(PyBytes::new(py, &answer.encode_to_vec()))
     }
 
     /// Ends all streams; returns how many were still open after `timeout_s`.

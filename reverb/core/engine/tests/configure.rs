@@ -17,7 +17,7 @@ use reverb_data::{
 use reverb_engine::{Configured, Confirm, LimiterHold, SetBy, Table, configure};
 
 fn change(table: &Arc<Table>, change: TableChange) -> Result<Configured> {
-    configure(&[(Arc::clone(table), change)]).map(|mut all| all.remove(0))
+    configure(&[(Arc::clone(table), change)], false).map(|mut all| all.remove(0))
 }
 
 fn nothing() -> TableChange {
@@ -91,12 +91,14 @@ fn all_tables_change_or_none() {
     let larger = TableChange { max_size: Some(20), ..nothing() };
     let exponent = TableChange { priority_exponent: Some(1.0), ..nothing() };
     let changes = [(Arc::clone(&first), larger), (Arc::clone(&second), exponent)];
-    let error = configure(&changes).unwrap_err();
+    let error = configure(&changes, false).unwrap_err();
     assert!(error.message().contains("table second"), "{error}");
     assert_eq!(first.config().max_size, 10);
+    let dry = configure(&changes[..1], true).unwrap();
+    assert_eq!((dry[0].after.max_size, first.config().max_size), (20, 10));
     second.close();
     let changes = [(Arc::clone(&first), larger), (Arc::clone(&second), larger)];
-    assert_eq!(configure(&changes).unwrap_err().kind(), ErrorKind::Cancelled);
+    assert_eq!(configure(&changes, false).unwrap_err().kind(), ErrorKind::Cancelled);
     assert_eq!(first.config().max_size, 10);
 }
 

@@ -28,7 +28,7 @@ fn every_way_out_of_a_table_is_counted_by_its_reason() {
     table.reset();
     insert_all(&table, &[1.0; 3]);
     let smaller = TableChange { max_size: Some(1), ..TableChange::default() };
-    configure(&[(Arc::clone(&table), smaller)]).unwrap();
+    configure(&[(Arc::clone(&table), smaller)], false).unwrap();
     let status = table.status();
     assert_eq!(removed(&status), [2, 1, 1, 1, 1, 2]);
     let all = &status.statistics;

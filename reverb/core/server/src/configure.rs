@@ -29,8 +29,8 @@ impl Service {
         let changes = self.changes(&request.changes)?;
         // It may evict millions of items.
         let configured = tokio::task::spawn_blocking({
-            let changes = changes.clone();
-            move || configure(&changes)
+            let (changes, dry_run) = (changes.clone(), request.dry_run);
+            move || configure(&changes, dry_run)
         });
         let configured = configured.await.unwrap_or_else(|_| {
             Err(Error::internal("The settings of the tables could not be changed."))
@@ -45,7 +45,9 @@ impl Service {
             })
         });
         let changed: Vec<_> = changed.collect();
-        for ChangedSetting { table, setting, before, after } in &changed {
+        for ChangedSetting { table, setting, before, after } in
+            changed.iter().filter(|_| !request.dry_run)
+        {
             log::info!("table {table}: {setting} is {after} now, not {before}, for {}", by.client);
         }
         let tables =

@@ -8,7 +8,10 @@ use parking_lot::Mutex;
 use reverb_data::{Error, Result};
 use reverb_engine::{SetBy, Table};
 use reverb_rpc::Keepalive;
-use reverb_wire::generated::reverb::{StatusRequest, StatusResponse};
+use reverb_rpc::client::own_name;
+use reverb_wire::generated::reverb::{
+    ConfigureTablesRequest, ConfigureTablesResponse, StatusRequest, StatusResponse,
+};
 use reverb_wire::methods;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -162,10 +165,23 @@ impl Server {
         self.service.status(request)
     }
 
+    /// Changes the settings of all tables of a request, or of none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`reverb_engine::configure`], `TableNotFound`, and `InvalidArgument` for a table that
+    /// is named twice.
+    pub async fn configure(
+        &self,
+        request: &ConfigureTablesRequest,
+    ) -> Result<ConfigureTablesResponse> {
+        self.service.configure(request, &SetBy::now(own_name())).await
+    }
+
     /// Ends all streams of items with `UNAVAILABLE` and accepts no new ones; other calls go on.
     /// Waits at most `timeout`; returns how many streams over the network are still open then.
     pub async fn drain(&self, timeout: Duration) -> usize {
-        self.service.drain(timeout, SetBy::now("the process of the server")).await
+        self.service.drain(timeout, SetBy::now(own_name())).await
     }
 
     /// Stops the server: wakes all waiting callers, ends all streams with `UNAVAILABLE` and closes

@@ -34,8 +34,8 @@ impl Configured {
     }
 }
 
-/// Changes the settings of several tables: all of them, or none after an error. `tables` must be
-/// different, and in the same order in every call.
+/// Changes the settings of several tables: all of them, or none after an error, or none at all if
+/// it is only a `dry_run`. `tables` must be different, and in the same order in every call.
 ///
 /// Requests that waited go on at once if the new settings let them. A table that is too large then
 /// has lost the items that its remover selects when this returns; it was locked for a few hundred
@@ -47,7 +47,7 @@ impl Configured {
 /// Those of [`TableChange::apply`]. `InvalidArgument` if a stored or waiting item has a priority
 /// that the new exponent cannot take, or if a waiting item is larger than the new `max_bytes`.
 /// `Cancelled` if a table is closed.
-pub fn configure(tables: &[(Arc<Table>, TableChange)]) -> Result<Vec<Configured>> {
+pub fn configure(tables: &[(Arc<Table>, TableChange)], dry_run: bool) -> Result<Vec<Configured>> {
     let _configuring: Vec<_> = tables.iter().map(|(table, _)| table.configuring.lock()).collect();
     let prepared = tables.iter().map(|(table, change)| Prepared::new(table, change));
     let mut prepared = prepared.collect::<Result<Vec<_>>>()?;
@@ -55,6 +55,9 @@ pub fn configure(tables: &[(Arc<Table>, TableChange)]) -> Result<Vec<Configured>
         let mut locked: Vec<_> = tables.iter().map(|(table, _)| table.shared.lock()).collect();
         for (shared, prepared) in locked.iter().zip(&mut prepared) {
             prepared.check(shared)?;
+        }
+        if dry_run {
+            return Ok(prepared.into_iter().map(|it| it.configured).collect());
         }
         for (shared, prepared) in locked.iter_mut().zip(&mut prepared) {
             prepared.apply(shared);

@@ -561,4 +561,56 @@ pub struct ReverbServerConfig {
     /// Memory of the server: bytes, a size such as "12GiB" or a share such as "80%". Empty: no limit.
     #[prost(string, tag = "1000")]
     pub max_bytes: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "1001")]
+    pub server: ::core::option::Option<reverb_server_config::Server>,
+}
+/// Nested message and enum types in `ReverbServerConfig`.
+pub mod reverb_server_config {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Http {
+        /// 0: any free port; not set: no HTTP port.
+        #[prost(int32, optional, tag = "1")]
+        pub port: ::core::option::Option<i32>,
+        #[prost(string, optional, tag = "2")]
+        pub host: ::core::option::Option<::prost::alloc::string::String>,
+    }
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct Checkpoint {
+        #[prost(string, optional, tag = "1")]
+        pub dir: ::core::option::Option<::prost::alloc::string::String>,
+        #[prost(string, optional, tag = "2")]
+        pub name: ::core::option::Option<::prost::alloc::string::String>,
+        #[prost(double, optional, tag = "3")]
+        pub interval_s: ::core::option::Option<f64>,
+        #[prost(bool, optional, tag = "4")]
+        pub on_stop: ::core::option::Option<bool>,
+        #[prost(int32, optional, tag = "5")]
+        pub keep: ::core::option::Option<i32>,
+        #[prost(bool, optional, tag = "6")]
+        pub restore_settings: ::core::option::Option<bool>,
+    }
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Log {
+        #[prost(string, optional, tag = "1")]
+        pub format: ::core::option::Option<::prost::alloc::string::String>,
+    }
+    /// The options of the command, as its flags give them. What is not set has its default.
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct Server {
+        #[prost(string, optional, tag = "1")]
+        pub host: ::core::option::Option<::prost::alloc::string::String>,
+        #[prost(message, optional, tag = "2")]
+        pub http: ::core::option::Option<Http>,
+        #[prost(message, optional, tag = "3")]
+        pub checkpoint: ::core::option::Option<Checkpoint>,
+        #[prost(double, optional, tag = "4")]
+        pub drain_timeout_s: ::core::option::Option<f64>,
+        /// 0: no pings.
+        #[prost(double, optional, tag = "5")]
+        pub keepalive_s: ::core::option::Option<f64>,
+        #[prost(double, optional, tag = "6")]
+        pub keepalive_timeout_s: ::core::option::Option<f64>,
+        #[prost(message, optional, tag = "7")]
+        pub log: ::core::option::Option<Log>,
+    }
 }

@@ -27,6 +27,9 @@ pub struct ConfigureTablesRequest {
     /// Each table at most once.
     #[prost(message, repeated, tag = "1")]
     pub changes: ::prost::alloc::vec::Vec<TableChange>,
+    /// Whether only to say what would change.
+    #[prost(bool, tag = "2")]
+    pub dry_run: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ConfigureTablesResponse {

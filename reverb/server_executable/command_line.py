@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of `reverb_server`."""
+
+import argparse
+import dataclasses
+import enum
+import importlib.metadata
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+
+from reverb.server_executable.environment import (
+    CONFIG_FILE_VARIABLE,
+    CONFIG_VARIABLE,
+    Environment,
+    read_environment,
+)
+from reverb.server_executable.options import OPTIONS, Option
+from reverb.server_executable.settings import ConfigSource, Given
+
+__all__ = ["Action", "CommandLine", "parse_command_line", "version_text"]
+
+_DESCRIPTION = """\
+Serves tables until it is stopped.
+
+When it is ready for clients it prints a line to standard output, for example
+  reverb_server is ready on port 8000 of all addresses: tables my_table
+Everything else goes to standard error. The server also offers gRPC's health service
+(grpc.health.v1.Health) and reflection, which tools such as grpcurl use.
+"""
+
+_EPILOG = """\
+config:
+  A ReverbServerConfig message in protobuf's text form. A table needs a name, a sampler, a remover
+  (fifo: true, lifo: true, uniform: true, heap { min_heap: true or false } or
+  prioritized { priority_exponent: 0.8 }), a size and a rate limiter; max_times_sampled 0 means no
+  limit. max_bytes of a table limits its memory (when_full: REMOVE or WAIT). The options of this
+  command have fields too, most of them in a message server { ... }; --print-config shows all. With
+  the rate limiter below, samples wait for the first item and nothing else waits:
+
+  port: 8000
+  tables: {
+    table_name: "my_table"
+    sampler: { fifo: true }
+    remover: { fifo: true }
+    max_size: 200
+    max_times_sampled: 5
+    rate_limiter: {
+      min_size_to_sample: 1
+      samples_per_insert: 1
+      min_diff: -1.7976931348623157e308
+      max_diff: 1.7976931348623157e308
+    }
+  }
+
+signals:
+  SIGTERM and Ctrl-C stop the server: it accepts no new calls, waits at most --drain-timeout until
+  all inserts are confirmed, saves its tables if --checkpoint-on-stop is given, ends waiting calls
+  with an error, and closes the port. A second SIGTERM or Ctrl-C ends the process at once. So does
+  any of them before the server is ready.
+
+  SIGHUP reads the file of --config-file again. max_size, max_bytes, max_times_sampled, rate_limiter
+  and the sampler's priority_exponent of a table can change; if anything else is different, or
+  anything is wrong, nothing changes, and standard error says why. Without a file, SIGHUP stops the
+  server like SIGTERM: it is also sent when the terminal is closed.
+
+  A signal that was ignored at the start, as SIGHUP is under nohup, does not stop the server. SIGHUP
+  reads the file even then.
+
+environment:
+  REVERB_SERVER_PORT, REVERB_SERVER_HTTP_PORT and so on stand for --port, --http-port and so on;
+  REVERB_SERVER_CONFIG and REVERB_SERVER_CONFIG_FILE are the config; true and false stand for flags
+  without a value. An empty variable counts as not set. A flag wins over its variable, and a
+  variable over the config.
+
+  REVERB_LOG=info logs every checkpoint that is saved, not only failures.
+
+exit codes:
+  0    stopped by SIGTERM or SIGHUP; --check found nothing wrong
+  1    failed to start or stop: the port is taken, or a checkpoint is damaged or in use by another
+       running server
+  2    invalid command line, environment or config; standard error names lines and fields
+  130  stopped by Ctrl-C
+"""
+
+
+class Action(enum.Enum):
+    """What the command does."""
+
+    SERVE = enum.auto()
+    CHECK = enum.auto()
+    PRINT_CONFIG = enum.auto()
+
+
+@dataclasses.dataclass(frozen=True)
+class CommandLine:
+    """A command line, with the environment.
+
+    Attributes:
+      action: What to do.
+      given: The config and the options.
+      notes: What has no effect, each a line.
+    """
+
+    action: Action
+    given: Given
+    notes: list[str]
+
+
+def parse_command_line(arguments: Sequence[str], variables: Mapping[str, str]) -> CommandLine:
+    """Reads arguments and environment variables. Values of options are not checked yet.
+
+    Raises:
+      SystemExit: After `--help` and `--version`, and, with a line on standard error, if there is an
+        unknown argument, or no config, or more than one.
+    """
+    parser = _make_parser()
+    parsed = parser.parse_args([_long_option(argument) for argument in arguments])
+    environment = read_environment(variables)
+    flags = {}
+    for option in OPTIONS:
+        value = getattr(parsed, option.name)
+        if value is not None:
+            flags[option.name] = str(value).lower() if option.kind is bool else value
+    action = Action.SERVE
+    if parsed.check:
+        action = Action.CHECK
+    elif parsed.print_config:
+        action = Action.PRINT_CONFIG
+    source = _config_source(parser, parsed, environment)
+    return CommandLine(action, Given(source, flags, environment.texts), environment.notes)
+
+
+def version_text() -> str:
+    """Returns the name of the command and the version of the package."""
+    return f"reverb_server of reverb-replay {importlib.metadata.version('reverb-replay')}"
+
+
+def _config_source(
+    parser: argparse.ArgumentParser, parsed: argparse.Namespace, environment: Environment
+) -> ConfigSource:
+    if parsed.config is not None:
+        return ConfigSource("--config", text=parsed.config)
+    if parsed.config_file is not None:
+        return ConfigSource("--config-file", parsed.config_file)
+    if environment.config is not None and environment.config_file is not None:
+        parser.error(f"give only one of {CONFIG_VARIABLE} and {CONFIG_FILE_VARIABLE}")
+    if environment.config is not None:
+        return ConfigSource(CONFIG_VARIABLE, text=environment.config)
+    if environment.config_file is not None:
+        return ConfigSource(CONFIG_FILE_VARIABLE, pathlib.Path(environment.config_file))
+    parser.error("one of the arguments --config --config-file is required")
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="reverb_server",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    config = parser.add_mutually_exclusive_group()
+    config.add_argument("--config", metavar="TEXT", help="the config, see below")
+    config.add_argument(
+        "--config-file", metavar="PATH", type=pathlib.Path, help="file that holds the config"
+    )
+    checkpoints = parser.add_argument_group("checkpoints")
+    for option in OPTIONS:
+        is_of_checkpoints = "checkpoint_dir" in (option.name, option.needs)
+        _add_option(checkpoints if is_of_checkpoints else parser, option)
+    actions = parser.add_argument_group("instead of a server").add_mutually_exclusive_group()
+    actions.add_argument(
+        "--check",
+        action="store_true",
+        help="check config, environment and command line; exit code 0, or 2 with all problems",
+    )
+    actions.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print a config with everything that a server would run with, and what each value "
+        "comes from",
+    )
+    actions.add_argument("--version", action="version", version=version_text())
+    return parser
+
+
+def _add_option(group: argparse._ActionsContainer, option: Option) -> None:
+    text = option.help.replace("%", "%%")
+    if option.kind is bool:
+        group.add_argument(option.flag, action=argparse.BooleanOptionalAction, help=text)
+        return
+    default = "none" if option.default is None else str(option.default).removesuffix(".0")
+    metavar = option.metavar or option.name.rpartition("_")[2].upper()
+    group.add_argument(option.flag, metavar=metavar, help=f"{text}; default: {default}")
+
+
+def _long_option(argument: str) -> str:
+    """Normalises an option: absl also accepts one dash, and here `_` equals `-`."""
+    match = re.fullmatch(r"--?([A-Za-z][\w-]+)(=.*)?", argument, re.DOTALL)
+    if match is None:
+        return argument
+    return f"--{match[1].replace('_', '-')}{match[2] or ''}"

@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of the command `reverb_server`, each with its flag, variable and config field.
+
+This is the only list. The flags and their help, the environment variables, the checks of the config
+file, `--print-config` and the table in the documentation are made of it.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf import text_format
+
+from reverb.byte_sizes import parse_byte_size_or_share
+from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
+from reverb.core import native, protos
+from reverb.errors import ReverbError
+from reverb.server import MAX_PORT
+
+__all__ = ["OPTIONS", "VARIABLE_PREFIX", "Option", "option_named"]
+
+VARIABLE_PREFIX = "REVERB_SERVER_"
+DEFAULT_DRAIN_TIMEOUT_S = 10.0
+
+# Limits of both keepalive options and of the interval, as in `Server`.
+_MIN_KEEPALIVE_S = 0.1
+_MAX_KEEPALIVE_S = 86_400
+_MAX_CHECKPOINT_INTERVAL_S = 3_155_760_000
+_MAX_DRAIN_TIMEOUT_S = 86_400
+# What its field in the config can hold.
+_MAX_COUNT = 2**31 - 1
+
+_TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """An option of the server.
+
+    Attributes:
+      name: Its flag without dashes and with underscores, for example `http_port`.
+      field: The path of its field in `ReverbServerConfig`, for example `server.http.port`.
+      kind: Type of its value: `str`, `int`, `float` or `bool`.
+      help: What it does, for `--help` and the documentation.
+      default: Its value if nothing sets it; `None`: it has none.
+      metavar: What stands for the value in `--help`.
+      check: Raises `ValueError` or `ReverbError` if a value is out of its range; the text begins
+        with `must`, or with `argument` and `must`.
+      argument: The name that a text of `check` may begin with.
+      needs: Name of the option without which this one has no effect.
+    """
+
+    name: str
+    field: str
+    kind: type
+    help: str
+    default: Any = None
+    metavar: str = ""
+    check: Callable[[Any], object] = lambda value: value
+    argument: str = ""
+    needs: str | None = None
+
+    @property
+    def flag(self) -> str:
+        """For example `--http-port`."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def variable(self) -> str:
+        """For example `REVERB_SERVER_HTTP_PORT`."""
+        return f"{VARIABLE_PREFIX}{self.name.upper()}"
+
+    def parse(self, text: str) -> Any:
+        """Returns the value that a flag or a variable gives.
+
+        Raises:
+          ValueError: If it is out of its range; says what it must be.
+        """
+        value = _PARSERS[self.kind](text)
+        problem = self.problem(value)
+        if problem is not None:
+            raise ValueError(problem)
+        return value
+
+    def problem(self, value: Any) -> str | None:
+        """Returns what the value must be, or `None` if it is in its range."""
+        try:
+            self.check(value)
+        except (ValueError, ReverbError) as error:
+            return str(error).removeprefix(f"{self.argument} ")
+        return None
+
+    def read(self, config: Any) -> Any:
+        """Returns the value of the field in a `ReverbServerConfig`; `None` if it is not set."""
+        *parents, leaf = self.field.split(".")
+        message = config
+        for name in parents:
+            if not message.HasField(name):
+                return None
+            message = getattr(message, name)
+        value = getattr(message, leaf)
+        try:
+            return value if message.HasField(leaf) else None
+        except ValueError:  # A field of dm-reverb's: 0 and the empty text mean that it is not set.
+            return value or None
+
+    def line(self, value: Any) -> str:
+        """Returns the line of a config in text form that sets the field to a value."""
+        *parents, leaf = self.field.split(".")
+        message = protos.ReverbServerConfig()
+        for name in parents:
+            message = getattr(message, name)
+        setattr(message, leaf, value)
+        # Where the value is the same as none, it is not printed.
+        return text_format.MessageToString(message, as_utf8=True).strip() or f"{leaf}: {value}"
+
+
+def _parse_text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"must be UTF-8, got {text!r}") from None
+    return text
+
+
+def _parse_whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"must be a whole number, got {text!r}") from None
+
+
+def _parse_number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"must be a number, got {text!r}") from None
+
+
+def _parse_truth(text: str) -> bool:
+    truth = _TRUTHS.get(text.strip().lower())
+    if truth is None:
+        raise ValueError(f"must be true or false, got {text!r}")
+    return truth
+
+
+_PARSERS: dict[type, Callable[[str], Any]] = {
+    str: _parse_text,
+    int: _parse_whole_number,
+    float: _parse_number,
+    bool: _parse_truth,
+}
+
+
+def _check_not_empty(text: str) -> None:
+    if not text:
+        raise ValueError("must not be empty")
+
+
+def _check_port(port: int) -> None:
+    if not 0 <= port <= MAX_PORT:
+        raise ValueError(f"must be from 0 to {MAX_PORT}, got {port}")
+
+
+def _check_keepalive(seconds: float) -> None:
+    if seconds != 0:
+        _check_keepalive_timeout(seconds)
+
+
+def _check_keepalive_timeout(seconds: float) -> None:
+    if not _MIN_KEEPALIVE_S <= seconds <= _MAX_KEEPALIVE_S:
+        raise ValueError(
+            f"must be from {_MIN_KEEPALIVE_S} to {_MAX_KEEPALIVE_S}, got {_short(seconds)}"
+        )
+
+
+def _check_drain_timeout(seconds: float) -> None:
+    if not 0 <= seconds <= _MAX_DRAIN_TIMEOUT_S:
+        raise ValueError(f"must be from 0 to {_MAX_DRAIN_TIMEOUT_S}, got {_short(seconds)}")
+
+
+def _check_interval(seconds: float) -> None:
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"must be a finite number over 0, got {_short(seconds)}")
+    if seconds > _MAX_CHECKPOINT_INTERVAL_S:
+        raise ValueError(f"must be at most {_MAX_CHECKPOINT_INTERVAL_S}, got {_short(seconds)}")
+
+
+def _check_count(count: int) -> None:
+    if count < 1:
+        raise ValueError(f"must be at least 1, got {count}")
+    if count > _MAX_COUNT:
+        raise ValueError(f"must be at most {_MAX_COUNT}, got {count}")
+
+
+def _check_max_bytes(size: str) -> None:
+    parse_byte_size_or_share("max_bytes", size)
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.15g}"
+
+
+OPTIONS = (
+    Option(
+        "port",
+        field="port",
+        kind=int,
+        metavar="N",
+        default=0,
+        check=_check_port,
+        help="port for clients; 0: any free port",
+    ),
+    Option(
+        "host",
+        field="server.host",
+        kind=str,
+        check=_check_not_empty,
+        help="name or address to listen on; without it all addresses",
+    ),
+    Option(
+        "max_bytes",
+        field="max_bytes",
+        kind=str,
+        metavar="SIZE",
+        check=_check_max_bytes,
+        argument="max_bytes",
+        help="memory for chunks and items, for example 12GiB, or 80% of what the process may use",
+    ),
+    Option(
+        "http_port",
+        field="server.http.port",
+        kind=int,
+        metavar="N",
+        check=_check_port,
+        help="port for a page of the status (/), metrics (/metrics), probes (/livez, /readyz) and "
+        "the status as JSON (/api/status); 0: any free port",
+    ),
+    Option(
+        "http_host",
+        field="server.http.host",
+        kind=str,
+        default="127.0.0.1",
+        check=_check_not_empty,
+        help="name or address for --http-port; 0.0.0.0: all addresses",
+    ),
+    Option(
+        "keepalive",
+        field="server.keepalive_s",
+        kind=float,
+        metavar="SECONDS",
+        default=DEFAULT_KEEPALIVE_S,
+        check=_check_keepalive,
+        help="interval of pings to clients with an open call; 0: no pings",
+    ),
+    Option(
+        "keepalive_timeout",
+        field="server.keepalive_timeout_s",
+        kind=float,
+        metavar="SECONDS",
+        default=DEFAULT_KEEPALIVE_TIMEOUT_S,
+        check=_check_keepalive_timeout,
+        help="a client that sends nothing for so long after a ping is lost",
+    ),
+    Option(
+        "drain_timeout",
+        field="server.drain_timeout_s",
+        kind=float,
+        metavar="SECONDS",
+        default=DEFAULT_DRAIN_TIMEOUT_S,
+        check=_check_drain_timeout,
+        help="how long a stop waits until all inserts are confirmed; 0: not at all",
+    ),
+    Option(
+        "checkpoint_dir",
+        field="server.checkpoint.dir",
+        kind=str,
+        metavar="PATH",
+        check=_check_not_empty,
+        help="directory of checkpoints: load the latest, save new ones",
+    ),
+    Option(
+        "checkpoint_name",
+        field="server.checkpoint.name",
+        kind=str,
+        metavar="NAME",
+        check=native.check_server_name,
+        argument="name",
+        needs="checkpoint_dir",
+        help="name of this server if several share the directory: load only checkpoints of this "
+        "name",
+    ),
+    Option(
+        "checkpoint_interval",
+        field="server.checkpoint.interval_s",
+        kind=float,
+        metavar="SECONDS",
+        check=_check_interval,
+        needs="checkpoint_dir",
+        help="time between saves",
+    ),
+    Option(
+        "checkpoint_on_stop",
+        field="server.checkpoint.on_stop",
+        kind=bool,
+        default=False,
+        needs="checkpoint_dir",
+        help="save before stopping",
+    ),
+    Option(
+        "keep_checkpoints",
+        field="server.checkpoint.keep",
+        kind=int,
+        metavar="N",
+        default=1,
+        check=_check_count,
+        needs="checkpoint_dir",
+        help="number to keep",
+    ),
+    Option(
+        "restore_settings",
+        field="server.checkpoint.restore_settings",
+        kind=bool,
+        default=False,
+        needs="checkpoint_dir",
+        help="load the tables' settings too, instead of the config's",
+    ),
+)
+
+_BY_NAME = {option.name: option for option in OPTIONS}
+
+
+def option_named(name: str) -> Option:
+    """Returns an option by its name, for example `http_port`."""
+    return _BY_NAME[name]

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Applies a config file that was changed to the server that runs with it."""
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from reverb.errors import ReverbError
+from reverb.server import Server
+from reverb.server_executable.options import OPTIONS
+from reverb.server_executable.server_from_proto import rate_limiter_from_proto
+from reverb.server_executable.settings import Given, Settings, read_settings
+from reverb.table_change import TableChange
+
+__all__ = ["Reload", "reload_config"]
+
+_LIMITER_FIELDS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
+# Fields of a table that only a restart changes, besides the kinds of its selectors.
+_FIXED_FIELDS = ("remover", "when_full")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reload:
+    """How a reload went.
+
+    Attributes:
+      settings: What the server runs with now.
+      lines: What to tell the operator.
+    """
+
+    settings: Settings
+    lines: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Change:
+    """The value of a field that is different, by the argument of `configure_table`."""
+
+    argument: str
+    value: Any
+    text: str
+
+
+def reload_config(server: Server, given: Given, before: Settings) -> Reload:
+    """Reads the config again, and changes the tables of the server. All or nothing.
+
+    Blocks until the tables have changed. Never raises: what is wrong is told.
+
+    Args:
+      server: A running server.
+      given: Where the config is, and what wins over it.
+      before: What the server was started with, or what the last reload has returned.
+    """
+    after = read_settings(given)
+    name = given.source.name
+    problems = after.problems or [f"{name}{text}" for text in _fixed_differences(before, after)]
+    if problems:
+        return _refused(before, name, problems)
+    try:
+        changes = _changes(server, after)
+        problems = [f"{name}{text}" for text in _refusals(server, after, changes)]
+        if problems:
+            return _refused(before, name, problems)
+        if changes:
+            configure_tables(server, _table_changes(changes), dry_run=False)
+    except ReverbError as error:
+        return _refused(before, name, [f"{name}: {error}"])
+    told = [
+        f"table {table}: {', '.join(change.text for change in of_table)}"
+        for table, of_table in changes.items()
+    ]
+    line = f"reloaded {name}: {'; '.join(told) or 'nothing is different'}"
+    return Reload(after, [*after.notes, line])
+
+
+def configure_tables(server: Server, changes: Mapping[str, TableChange], *, dry_run: bool) -> None:
+    """Changes tables of a running server, all or nothing.
+
+    Raises:
+      InvalidArgumentError: If a change cannot be made. Nothing has changed then.
+    """
+    server.configure_tables(changes, dry_run=dry_run)
+
+
+def _refused(before: Settings, name: str, problems: list[str]) -> Reload:
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return Reload(before, [*problems, f"not reloaded: {name} has {count}; nothing has changed"])
+
+
+def _refusals(
+    server: Server, after: Settings, changes: Mapping[str, list[_Change]]
+) -> Iterator[str]:
+    """Why the server would refuse changes, one table at a time, so that each has its line."""
+    for table, change in _table_changes(changes).items():
+        try:
+            configure_tables(server, {table: change}, dry_run=True)
+        except ReverbError as error:
+            path = _path_of(after, table)
+            yield _at(after, path, f"{path}: {error}")
+
+
+def _table_changes(changes: Mapping[str, list[_Change]]) -> dict[str, TableChange]:
+    return {
+        table: TableChange(**{it.argument: it.value for it in of_table})
+        for table, of_table in changes.items()
+    }
+
+
+def _fixed_differences(before: Settings, after: Settings) -> Iterator[str]:
+    """What is different and cannot change, with its line."""
+    for option in OPTIONS:
+        old, new = before[option.name], after[option.name]
+        if old != new:
+            text = f"{option.field} {_shown(old)} -> {_shown(new)} needs a restart"
+            yield _at(after, option.field, text)
+    old_tables = {table.table_name: table for table in before.tables}
+    new_tables = {table.table_name: table for table in after.tables}
+    for name, new in new_tables.items():
+        path = _path_of(after, name)
+        if name not in old_tables:
+            yield _at(after, path, f"{path}: table {name} is new, which needs a restart")
+            continue
+        for field in _fixed_fields(old_tables[name], new):
+            yield _at(after, f"{path}.{field}", f"{path}.{field} is different: needs a restart")
+    for name in old_tables:
+        if name not in new_tables:
+            yield f": table {name} is missing, and its removal needs a restart"
+
+
+def _fixed_fields(old: Any, new: Any) -> Iterator[str]:
+    if _without_exponent(old.sampler) != _without_exponent(new.sampler):
+        yield "sampler"
+    for field in _FIXED_FIELDS:
+        if getattr(old, field) != getattr(new, field):
+            yield field
+
+
+def _without_exponent(selector: Any) -> Any:
+    rest = copy.deepcopy(selector)
+    if rest.HasField("prioritized"):
+        rest.prioritized.ClearField("priority_exponent")
+    return rest
+
+
+def _changes(server: Server, after: Settings) -> dict[str, list[_Change]]:
+    """What is different from the running tables, by their names.
+
+    They may have other settings than the config of before: clients change them, and checkpoints
+    bring theirs.
+    """
+    infos = server.server_info()
+    statuses = server.status().tables
+    changes = {}
+    for table in after.tables:
+        name = table.table_name
+        of_table = list(_changes_of(infos[name], statuses[name].max_bytes, table))
+        if of_table:
+            changes[name] = of_table
+    return changes
+
+
+def _changes_of(info: Any, max_bytes: int | None, new: Any) -> Iterator[_Change]:
+    if new.max_size != info.max_size:
+        yield _changed("max_size", info.max_size, new.max_size)
+    if (new.max_bytes or None) != max_bytes:
+        yield _changed("max_bytes", max_bytes, new.max_bytes or None)
+    # 0 and less mean no limit.
+    old_times, new_times = max(0, info.max_times_sampled), max(0, new.max_times_sampled)
+    if new_times != old_times:
+        yield _changed("max_times_sampled", old_times, new_times)
+    old_limiter, new_limiter = _limiter(info.rate_limiter_info), _limiter(new.rate_limiter)
+    if new_limiter != old_limiter:
+        text = ", ".join(
+            f"rate_limiter.{field} {_shown(old_limiter[field])} -> {_shown(new_limiter[field])}"
+            for field in _LIMITER_FIELDS
+            if new_limiter[field] != old_limiter[field]
+        )
+        yield _Change("rate_limiter", rate_limiter_from_proto(new.rate_limiter), text)
+    if new.sampler.HasField("prioritized"):
+        exponent = info.sampler_options.prioritized.priority_exponent
+        new_exponent = new.sampler.prioritized.priority_exponent
+        if new_exponent != exponent:
+            yield _changed("priority_exponent", exponent, new_exponent)
+
+
+def _changed(argument: str, old: Any, new: Any) -> _Change:
+    return _Change(argument, new, f"{argument} {_shown(old)} -> {_shown(new)}")
+
+
+def _limiter(message: Any) -> dict[str, float]:
+    return {field: getattr(message, field) for field in _LIMITER_FIELDS}
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value).removesuffix(".0") if isinstance(value, float) else repr(value)
+
+
+def _path_of(settings: Settings, table: str) -> str:
+    names = [it.table_name for it in settings.tables]
+    return f"tables[{names.index(table)}]"
+
+
+def _at(settings: Settings, path: str, text: str) -> str:
+    """Returns what follows the name of the config: the line of a field, and a text."""
+    line = settings.parsed.line_of(path)
+    return f": {text}" if line is None else f", line {line}: {text}"

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server runs with: flags win over the environment, and the environment over the config."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from reverb.server_executable.options import OPTIONS, Option, option_named
+from reverb.server_executable.server_config import ParsedConfig, read_config
+
+__all__ = ["ConfigSource", "Given", "Setting", "Settings", "read_settings"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfigSource:
+    """Where the config is.
+
+    Attributes:
+      origin: The flag or the variable that gives it, for example `--config-file`.
+      path: The file, or `None`.
+      text: The config itself, if there is no file.
+    """
+
+    origin: str
+    path: pathlib.Path | None = None
+    text: str = ""
+
+    @property
+    def name(self) -> str:
+        """What messages call it: the path, or the flag or variable."""
+        return self.origin if self.path is None else str(self.path)
+
+    def read(self) -> str:
+        """Returns the text of the config.
+
+        Raises:
+          OSError: If the file cannot be read.
+          UnicodeDecodeError: If it is not UTF-8.
+        """
+        return self.text if self.path is None else self.path.read_text(encoding="utf-8")
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What stays as it was at the start, when a config file is read again.
+
+    Attributes:
+      source: Where the config is.
+      flags: Values of options as texts, by the option's name.
+      variables: The same of environment variables.
+    """
+
+    source: ConfigSource
+    flags: Mapping[str, str]
+    variables: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """The value of an option, and where it comes from.
+
+    Attributes:
+      value: The value; `None`: there is none.
+      origin: For example `flag --port`, `environment REVERB_SERVER_PORT`, `server.textproto, line
+        3` or `default`.
+      line: The line, if it comes from the config.
+    """
+
+    value: Any
+    origin: str
+    line: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Everything that a server runs with.
+
+    Attributes:
+      options: The settings of all options, by the option's name.
+      parsed: The config. Its fields for options are not used: `options` has what wins.
+      problems: Why no server can be started with it, each a line.
+      notes: What has no effect, each a line.
+    """
+
+    options: Mapping[str, Setting]
+    parsed: ParsedConfig
+    problems: list[str]
+    notes: list[str]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.options[name].value
+
+    @property
+    def tables(self) -> list[Any]:
+        """The `PriorityTableCheckpoint` messages of the config."""
+        return list(self.parsed.config.tables)
+
+
+def read_settings(given: Given) -> Settings:
+    """Reads the config and combines it with flags and environment.
+
+    All problems of all three are in the result.
+    """
+    source = given.source
+    problems: list[str] = []
+    unreadable: list[str] = []
+    try:
+        text = source.read()
+    except (OSError, UnicodeDecodeError) as error:
+        unreadable.append(f"cannot read {source.origin} {source.name}: {error}")
+        text = ""
+    parsed = read_config(text)
+    options = {}
+    for option in OPTIONS:
+        setting, option_problems = _choose(option, given, parsed)
+        options[option.name] = setting
+        problems += option_problems
+    problems += unreadable or [f"{source.name}, {note}" for note in parsed.problems]
+    if parsed.is_complete and not unreadable:
+        problems += _missing_needs(options)
+    return Settings(
+        options, parsed, problems, notes=[f"{source.name}, {note}" for note in parsed.unused]
+    )
+
+
+def _choose(option: Option, given: Given, parsed: ParsedConfig) -> tuple[Setting, list[str]]:
+    """Returns the setting of an option, and the problems with its flag and its variable."""
+    chosen, problems = None, []
+    for texts, origin, place in (
+        (given.flags, f"flag {option.flag}", f"argument {option.flag}"),
+        (given.variables, f"environment {option.variable}", option.variable),
+    ):
+        if option.name in texts:
+            try:
+                setting = Setting(option.parse(texts[option.name]), origin)
+            except ValueError as error:
+                problems.append(f"{place}: {error}")
+            else:
+                chosen = chosen or setting
+    if chosen is not None:
+        return chosen, problems
+    value = option.read(parsed.config)
+    if value is None:
+        return Setting(option.default, "default"), problems
+    line = parsed.line_of(option.field)
+    return Setting(value, f"{given.source.name}, line {line}", line), problems
+
+
+def _missing_needs(options: Mapping[str, Setting]) -> list[str]:
+    problems = []
+    for option in OPTIONS:
+        setting = options[option.name]
+        if option.needs is None or setting.value == option.default:
+            continue
+        needed = option_named(option.needs)
+        if options[needed.name].value is not None:
+            continue
+        if setting.line is not None:
+            problems.append(f"{setting.origin}: {option.field} needs {needed.field}")
+        else:
+            problems.append(f"{setting.origin} needs {needed.flag}")
+    return problems

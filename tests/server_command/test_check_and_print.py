@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reverb_server --check` and `--print-config`, which start no server."""
+
+import os
+import stat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reverb.server_executable import server_main
+from reverb.server_executable.config_printer import config_text
+from reverb.server_executable.options import OPTIONS
+from reverb.server_executable.settings import ConfigSource, Given, read_settings
+from support.reverb_server import CONFIG
+
+TABLE = """\
+tables {
+  table_name: %s
+  sampler { %s }
+  remover { fifo: true }
+  max_size: %d
+  max_bytes: %d
+  when_full: %s
+  rate_limiter { min_size_to_sample: 1 samples_per_insert: %r min_diff: -1e300 max_diff: %r }
+}
+"""
+
+
+@pytest.fixture
+def ends(monkeypatch, capsys):
+    """Runs the command; returns its exit code, standard output and standard error."""
+
+    def ends(*arguments):
+        monkeypatch.setattr("sys.argv", ["reverb_server", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            server_main.app_run_main()
+        return (caught.value.code, *capsys.readouterr())
+
+    return ends
+
+
+def test_a_good_config_is_said_to_be_good(ends, tmp_path):
+    path = tmp_path / "server.textproto"
+    path.write_text(CONFIG + CONFIG.replace('"t"', '"u"'))
+    assert ends("--check", "--config-file", path) == (0, f"{path} is good: tables t, u\n", "")
+
+
+def test_a_check_finds_all_problems_and_starts_nothing(ends, tmp_path, monkeypatch):
+    path, root = tmp_path / "server.textproto", tmp_path / "file" / "saved"
+    (tmp_path / "file").touch()
+    path.write_text(CONFIG.replace("20", "0") + f'server {{ checkpoint {{ dir: "{root}" }} }}')
+    monkeypatch.setenv("REVERB_SERVER_PORT", "x")
+    assert ends("--check", f"--config-file={path}", "--http-port=70000") == (
+        2,
+        "",
+        "reverb_server: REVERB_SERVER_PORT: must be a whole number, got 'x'\n"
+        "reverb_server: argument --http-port: must be from 0 to 65535, got 70000\n"
+        f"reverb_server: {path}, line 6: tables[0].max_size must be from 1 to 2147483647, got 0\n"
+        f"reverb_server: {path}, line 9: the directory of checkpoints {root} cannot be used: "
+        f"{tmp_path / 'file'} is not a directory\n",
+    )
+
+
+def test_a_check_makes_no_directory_of_checkpoints(ends, tmp_path):
+    root = tmp_path / "a" / "b"
+    code, out, _ = ends("--check", f"--config={CONFIG}", "--checkpoint-dir", root)
+    assert (code, out) == (0, "--config is good: tables t\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
+def test_a_check_finds_a_directory_that_cannot_be_written(ends, tmp_path):
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    code, _, errors = ends("--check", f"--config={CONFIG}", f"--checkpoint-dir={tmp_path}")
+    tmp_path.chmod(stat.S_IRWXU)
+    assert code == 2
+    assert errors.endswith(f"{tmp_path} cannot be read and written by this user\n")
+
+
+def test_a_check_is_told_what_has_no_effect(ends, monkeypatch):
+    monkeypatch.setenv("REVERB_SERVER_NOTHING", "1")
+    config = CONFIG.replace("max_size: 20", "max_size: 20 signature: {}")
+    assert ends("--check", "--config", config) == (
+        0,
+        "--config is good: tables t\n",
+        "reverb_server: REVERB_SERVER_NOTHING has no effect: there is no option of this name\n"
+        "reverb_server: --config, line 6: tables[0].signature has no effect here\n",
+    )
+
+
+def test_only_one_action_at_a_time(ends):
+    code, _, errors = ends("--check", "--print-config", "--config=")
+    assert code == 2
+    assert "--print-config: not allowed with argument --check" in errors
+
+
+def test_what_is_in_force_is_printed_with_its_origin(ends, tmp_path, monkeypatch):
+    path = tmp_path / "server.textproto"
+    path.write_text(f"port: 8000\nserver {{\n  http {{ port: 8001 }}\n}}{CONFIG}")
+    monkeypatch.setenv("REVERB_SERVER_MAX_BYTES", "50%")
+    code, printed, errors = ends("--print-config", f"--config-file={path}", "--port", "9000")
+    assert (code, errors) == (0, "")
+    assert (
+        printed
+        == f"""\
+port: 9000  # flag --port
+max_bytes: "50%"  # environment REVERB_SERVER_MAX_BYTES
+server: {{
+  # host is not set  # default
+  keepalive_s: 10.0  # default
+  keepalive_timeout_s: 5.0  # default
+  drain_timeout_s: 10.0  # default
+  checkpoint: {{
+    # dir is not set  # default
+    # name is not set  # default
+    # interval_s is not set  # default
+    on_stop: false  # default
+    keep: 1  # default
+    restore_settings: false  # default
+  }}
+  http: {{
+    port: 8001  # {path}, line 3
+    host: "127.0.0.1"  # default
+  }}
+}}
+tables: {{  # {path}, line 5
+  table_name: "t"
+  rate_limiter {{
+    samples_per_insert: 1.0
+    min_diff: -1e+300
+    max_diff: 1e+300
+    min_size_to_sample: 1
+  }}
+  sampler {{
+    fifo: true
+  }}
+  remover {{
+    fifo: true
+  }}
+  max_size: 20
+}}
+"""
+    )
+
+
+def test_nothing_is_printed_of_a_bad_config(ends):
+    code, printed, errors = ends("--print-config", "--config", CONFIG.replace("20", "0"))
+    assert (code, printed) == (2, "")
+    assert "line 6: tables[0].max_size must be " in errors
+
+
+seconds = st.floats(0.1, 86_400)
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+VALUES = {
+    "port": st.integers(0, 65_535),
+    "host": texts,
+    "max_bytes": st.sampled_from(["80%", "12.5 GiB", "99999999"]),
+    "http_port": st.integers(0, 65_535),
+    "http_host": texts,
+    "keepalive": seconds | st.just(0.0),
+    "keepalive_timeout": seconds,
+    "drain_timeout": seconds | st.just(0.0),
+    "checkpoint_dir": texts,
+    "checkpoint_name": st.just("a-0"),
+    "checkpoint_interval": st.floats(1e-300, 1e9),
+    "checkpoint_on_stop": st.booleans(),
+    "keep_checkpoints": st.integers(1, 2**31 - 1),
+    "restore_settings": st.booleans(),
+}
+tables = st.tuples(
+    st.sampled_from(["fifo: true", "heap { min_heap: true }", "prioritized {}"])
+    | st.floats(0, 1e300).map(lambda exponent: f"prioritized {{ priority_exponent: {exponent} }}"),
+    st.integers(1, 2**31 - 1),
+    st.integers(0, 2**62),
+    st.sampled_from(["REMOVE", "WAIT"]),
+    st.floats(1e-300, 1e300),
+    st.floats(-1e300, 1e300),
+)
+
+
+def test_the_property_has_values_for_all_options():
+    assert list(VALUES) == [option.name for option in OPTIONS]
+
+
+@given(
+    flags=st.fixed_dictionaries({}, optional=VALUES),
+    variables=st.fixed_dictionaries({}, optional=VALUES),
+    of_tables=st.lists(tables, min_size=1, max_size=3),
+    origin=texts,
+)
+def test_what_is_printed_gives_the_same_settings(flags, variables, of_tables, origin):
+    variables = {"checkpoint_dir": "/d"} | variables
+    text = "".join(TABLE % (f'"t{number}"', *table) for number, table in enumerate(of_tables))
+    start = Given(
+        ConfigSource(origin, text=text),
+        {name: str(value) for name, value in flags.items()},
+        {name: str(value) for name, value in variables.items()},
+    )
+    before = read_settings(start)
+    assert before.problems == []
+    printed = config_text(before, start)
+    after = read_settings(Given(ConfigSource("--config", text=printed), {}, {}))
+    assert (after.problems, after.notes) == ([], [])
+    for option in OPTIONS:
+        assert after[option.name] == before[option.name]
+    assert after.tables == before.tables
+    # And once more it is the same text, but for the comments.
+    again = config_text(after, start)
+    assert _without_comments(again) == _without_comments(printed)
+
+
+def _without_comments(text):
+    return [line.rpartition("  # ")[0] or line for line in text.split("\n")]

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of `reverb_server`: flags, environment variables and config, and which one wins."""
+
+import pathlib
+import re
+import signal
+
+import pytest
+
+import reverb
+from reverb.core import protos
+from reverb.server_executable import server_main
+from reverb.server_executable.environment import read_environment
+from reverb.server_executable.options import OPTIONS, Option
+from reverb.server_executable.server_config import read_config
+from reverb.server_executable.settings import ConfigSource, Given, read_settings
+from support.programs import Program
+from support.reverb_server import COMMAND, CONFIG
+from support.waiting import DEADLINE_S
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "howto" / "server.md"
+
+# For each option, texts of three values that are not its default, and the values.
+SAMPLES = {
+    "port": [("8123", 8123), ("8124", 8124), ("8125", 8125)],
+    "host": [("a", "a"), ("::1", "::1"), ("c", "c")],
+    "max_bytes": [("1GiB", "1GiB"), ("50%", "50%"), ("99999999", "99999999")],
+    "http_port": [("0", 0), ("9000", 9000), ("9001", 9001)],
+    "http_host": [("a", "a"), ("0.0.0.0", "0.0.0.0"), ("c", "c")],
+    "keepalive": [("0", 0.0), ("0.5", 0.5), ("20", 20.0)],
+    "keepalive_timeout": [("0.1", 0.1), ("86400", 86400.0), ("7", 7.0)],
+    "drain_timeout": [("0", 0.0), ("1.5", 1.5), ("60", 60.0)],
+    "checkpoint_dir": [("/a", "/a"), ("b c", "b c"), ("ü", "ü")],
+    "checkpoint_name": [("a", "a"), ("b-0", "b-0"), ("c", "c")],
+    "checkpoint_interval": [("0.1", 0.1), ("600", 600.0), ("1e3", 1000.0)],
+    "checkpoint_on_stop": [("true", True), ("1", True), ("yes", True)],
+    "keep_checkpoints": [("2", 2), ("3", 3), ("4", 4)],
+    "restore_settings": [("true", True), ("True", True), ("YES", True)],
+}
+BAD = {
+    "port": ("65536", "must be from 0 to 65535, got 65536"),
+    "host": ("", "must not be empty"),
+    "max_bytes": ("lots", 'must be a number of bytes, a size such as "12GiB" or a share such as '),
+    "http_port": ("-1", "must be from 0 to 65535, got -1"),
+    "http_host": ("", "must not be empty"),
+    "keepalive": ("0.05", "must be from 0.1 to 86400, got 0.05"),
+    "keepalive_timeout": ("nan", "must be from 0.1 to 86400, got nan"),
+    "drain_timeout": ("-1", "must be from 0 to 86400, got -1"),
+    "checkpoint_dir": ("", "must not be empty"),
+    "checkpoint_name": ("a/b", "must have 1 to 64 char"),
+    "checkpoint_interval": ("1e10", "must be at most 3155760000, got 10000000000"),
+    "checkpoint_on_stop": ("maybe", "must be true or false, got 'maybe'"),
+    "keep_checkpoints": ("0", "must be at least 1, got 0"),
+    "restore_settings": ("2", "must be true or false, got '2'"),
+}
+NUMBERS = [option for option in OPTIONS if option.kind in (int, float)]
+
+
+def in_config(option, value):
+    """The text of a config that sets an option."""
+    *parents, _ = option.field.split(".")
+    line = option.line(value)
+    for parent in reversed(parents):
+        line = f"{parent} {{ {line} }}"
+    return line
+
+
+def settings(text=CONFIG, flags=None, variables=None):
+    return read_settings(Given(ConfigSource("--config", text=text), flags or {}, variables or {}))
+
+
+def by_name(option):
+    return option.name
+
+
+def test_every_option_has_samples():
+    names = [option.name for option in OPTIONS]
+    assert list(SAMPLES) == names
+    assert list(BAD) == names
+
+
+def test_every_field_of_the_config_belongs_to_one_option():
+    def fields(descriptor, prefix=""):
+        for field in descriptor.fields:
+            if field.message_type is None:
+                yield f"{prefix}{field.name}"
+            elif field.name != "tables":
+                yield from fields(field.message_type, f"{prefix}{field.name}.")
+
+    # A field that no option has yet; the config says that it has no effect.
+    without = ["server.log.format"]
+    expected = sorted([option.field for option in OPTIONS] + without)
+    assert sorted(fields(protos.ReverbServerConfig.DESCRIPTOR)) == expected
+
+
+def test_a_field_without_an_option_is_told_to_have_no_effect():
+    parsed = read_config(CONFIG + 'server { log { format: "json" } }')
+    assert [note.text for note in parsed.unused] == ["server.log.format has no effect here"]
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=by_name)
+def test_a_flag_wins_over_the_environment_and_that_over_the_config(option):
+    (a, of_flag), (b, of_variable), (_, of_config) = SAMPLES[option.name]
+    # What others need, too.
+    directory = {} if option.name == "checkpoint_dir" else {"checkpoint_dir": "/d"}
+    text = f"{in_config(option, of_config)}\n{CONFIG}"
+    cases = [
+        (settings(flags=directory), option.default, "default"),
+        (settings(text, directory), of_config, "--config, line 1"),
+        (
+            settings(text, directory, {option.name: b}),
+            of_variable,
+            f"environment REVERB_SERVER_{option.name.upper()}",
+        ),
+        (
+            settings(text, directory | {option.name: a}, {option.name: b}),
+            of_flag,
+            f"flag {option.flag}",
+        ),
+    ]
+    for found, value, origin in cases:
+        assert found.problems == []
+        assert found[option.name] == value
+        assert type(found[option.name]) is type(value)
+        assert found.options[option.name].origin == origin
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=by_name)
+def test_a_bad_value_is_named_wherever_it_comes_from(option):
+    text, complaint = BAD[option.name]
+    for found, place in (
+        (settings(flags={option.name: text}), f"argument {option.flag}: "),
+        (settings(variables={option.name: text}), f"{option.variable}: "),
+    ):
+        (problem,) = found.problems
+        assert problem.startswith(f"{place}{complaint}")
+    if option.kind is not bool:
+        found = settings(f"{CONFIG}{in_config(option, option.kind(text))}")
+        line = CONFIG.count("\n") + 1
+        assert found.problems[0].startswith(f"--config, line {line}: {option.field} {complaint}")
+
+
+@pytest.mark.parametrize("option", NUMBERS, ids=by_name)
+def test_what_is_no_number_is_named(option):
+    (problem,) = settings(flags={option.name: "x"}).problems
+    kind = "whole number" if option.kind is int else "number"
+    assert problem == f"argument {option.flag}: must be a {kind}, got 'x'"
+
+
+def test_no_flag_is_too_large_for_its_field():
+    (problem,) = settings(flags={"keep_checkpoints": "2147483648", "checkpoint_dir": "a"}).problems
+    assert problem == "argument --keep-checkpoints: must be at most 2147483647, got 2147483648"
+
+
+def test_all_problems_of_all_sources_come_at_once():
+    found = settings(
+        CONFIG.replace("20", "0") + "server { keepalive_s: 0.01 }",
+        {"port": "x", "checkpoint_on_stop": "true"},
+        {"http_port": "70000", "keepalive": "y"},
+    )
+    assert found.problems == [
+        "argument --port: must be a whole number, got 'x'",
+        "REVERB_SERVER_HTTP_PORT: must be from 0 to 65535, got 70000",
+        "REVERB_SERVER_KEEPALIVE: must be a number, got 'y'",
+        "--config, line 6: tables[0].max_size must be from 1 to 2147483647, got 0",
+        "--config, line 9: server.keepalive_s must be from 0.1 to 86400, got 0.01",
+        "flag --checkpoint-on-stop needs --checkpoint-dir",
+    ]
+
+
+def test_what_needs_a_directory_says_so_where_it_stands():
+    found = settings(CONFIG + "server { checkpoint {\n keep: 2 } }", {}, {"checkpoint_name": "a"})
+    assert found.problems == [
+        "environment REVERB_SERVER_CHECKPOINT_NAME needs --checkpoint-dir",
+        "--config, line 10: server.checkpoint.keep needs server.checkpoint.dir",
+    ]
+    assert settings(CONFIG, {}, {"checkpoint_name": "a", "checkpoint_dir": "/d"}).problems == []
+
+
+def test_a_config_that_cannot_be_read_to_its_end_is_the_only_problem_of_what_needs_it():
+    found = settings("server { checkpoint { dir: '/d' keep: 2 } ", {"checkpoint_name": "a"})
+    (problem,) = found.problems
+    assert problem.startswith("--config, line 1: ")
+
+
+def test_unknown_variables_are_told_and_empty_ones_are_not_set():
+    found = read_environment(
+        {
+            "REVERB_SERVER_PORTS": "1",
+            "REVERB_SERVER_HTTP_PORT": "9000",
+            "REVERB_SERVER_HOST": "",
+            "REVERB_SERVER_CONFIG": "",
+            "REVERB_SERVER_CONFIG_FILE": "f",
+            "REVERB_LOG": "info",
+            "OTHER": "x",
+        }
+    )
+    assert found.texts == {"http_port": "9000"}
+    assert (found.config, found.config_file) == (None, "f")
+    assert found.notes == [
+        "REVERB_SERVER_PORTS has no effect: there is no option of this name",
+    ]
+
+
+def test_variables_that_kubernetes_sets_for_a_service_of_this_name_do_no_harm():
+    """A service `reverb-server` sets most of these in every container, `reverb-server-http` one."""
+    address = "tcp://10.0.0.11:8000"
+    found = read_environment(
+        {
+            "REVERB_SERVER_SERVICE_HOST": "10.0.0.11",
+            "REVERB_SERVER_SERVICE_PORT": "8000",
+            "REVERB_SERVER_SERVICE_PORT_GRPC": "8000",
+            "REVERB_SERVER_PORT": address,
+            "REVERB_SERVER_PORT_8000_TCP": address,
+            "REVERB_SERVER_PORT_8000_TCP_PROTO": "tcp",
+            "REVERB_SERVER_PORT_8000_TCP_PORT": "8000",
+            "REVERB_SERVER_PORT_8000_TCP_ADDR": "10.0.0.11",
+            "REVERB_SERVER_HTTP_PORT": address,
+            "REVERB_SERVER_HTTP_SERVICE_HOST": "10.0.0.11",
+        }
+    )
+    assert found.texts == {}
+    assert found.notes == [
+        f"{name} has no effect: '{address}' is the address of a service, which Kubernetes sets"
+        for name in ("REVERB_SERVER_HTTP_PORT", "REVERB_SERVER_PORT")
+    ]
+
+
+class Started:
+    """What a command line would start."""
+
+    def __init__(self, monkeypatch):
+        def note(name):
+            return lambda *values, **named: self.calls.append((name, values, named)) or name
+
+        self.calls = []
+        self._monkeypatch = monkeypatch
+        monkeypatch.setattr(server_main, "Server", note("Server"))
+        monkeypatch.setattr(server_main, "DefaultCheckpointer", note("DefaultCheckpointer"))
+        monkeypatch.setattr(server_main.server_from_proto, "tables_from_proto", lambda it: ())
+
+        def run(start, *values, **named):
+            start()
+            named.pop("reload")
+            return note("run_until_signalled")(*values, **named)
+
+        monkeypatch.setattr(server_main, "run_until_signalled", run)
+
+    def by(self, *arguments):
+        self.calls.clear()
+        self._monkeypatch.setattr("sys.argv", ["reverb_server", f"--config={CONFIG}", *arguments])
+        with pytest.raises(SystemExit):
+            server_main.app_run_main()
+        return list(self.calls)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=by_name)
+def test_every_option_has_an_effect(monkeypatch, option):
+    started = Started(monkeypatch)
+    directory = [] if option.name == "checkpoint_dir" else ["--checkpoint-dir=/d"]
+    found = [started.by(*directory)]
+    for text, _ in SAMPLES[option.name][: 1 if option.kind is bool else 3]:
+        value = [] if option.kind is bool else [text]
+        found.append(started.by(*directory, option.flag, *value))
+    assert all(found.count(calls) == 1 for calls in found)
+
+
+def test_a_flag_can_turn_off_what_the_config_turns_on(monkeypatch):
+    monkeypatch.setenv("REVERB_SERVER_CHECKPOINT_ON_STOP", "true")
+    monkeypatch.setenv("REVERB_SERVER_CHECKPOINT_DIR", "/d")
+    started = Started(monkeypatch)
+    on, off = started.by(), started.by("--no-checkpoint_on_stop")
+    assert [calls[1][2]["checkpoint_on_stop"] for calls in (on, off)] == [True, False]
+
+
+def shown_default(option: Option) -> str:
+    if option.default is None:
+        return "none"
+    if option.kind is bool:
+        return "off"
+    return str(option.default).removesuffix(".0")
+
+
+def test_the_documentation_has_a_table_of_all_options():
+    rows = [
+        f"| `{option.flag}` | `{option.variable}` | `{option.field}` | {shown_default(option)} "
+        f"| {option.help} |"
+        for option in OPTIONS
+    ]
+    table = "\n".join(rows)
+    assert table in PAGE.read_text(encoding="utf-8"), f"{PAGE} must have these lines:\n{table}"
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=by_name)
+def test_the_help_tells_of_every_option(monkeypatch, capsys, option):
+    monkeypatch.setattr("sys.argv", ["reverb_server", "--help"])
+    with pytest.raises(SystemExit) as caught:
+        server_main.app_run_main()
+    assert caught.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f" {option.flag}" in shown
+    assert option.help in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "expected"),
+    [
+        ([], {"REVERB_SERVER_CONFIG": "x"}, "REVERB_SERVER_CONFIG, line 1: "),
+        ([], {"REVERB_SERVER_CONFIG_FILE": "no"}, "cannot read REVERB_SERVER_CONFIG_FILE no: "),
+        (["--config=x"], {"REVERB_SERVER_CONFIG_FILE": "no"}, "--config, line 1: "),
+        (["--config-file=no"], {"REVERB_SERVER_CONFIG": "x"}, "cannot read --config-file no: "),
+        (
+            [],
+            {"REVERB_SERVER_CONFIG": "x", "REVERB_SERVER_CONFIG_FILE": "no"},
+            "error: give only one of REVERB_SERVER_CONFIG and REVERB_SERVER_CONFIG_FILE",
+        ),
+        ([], {"REVERB_SERVER_CONFIG": ""}, "one of the arguments --config --config-file is requ"),
+    ],
+)
+def test_the_config_too_comes_from_a_flag_or_a_variable(
+    monkeypatch, capsys, arguments, variables, expected
+):
+    monkeypatch.setattr("sys.argv", ["reverb_server", *arguments])
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    with pytest.raises(SystemExit) as caught:
+        server_main.app_run_main()
+    assert caught.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_a_server_is_started_by_its_environment_alone(tmp_path):
+    variables = {
+        "REVERB_SERVER_CONFIG": CONFIG,
+        "REVERB_SERVER_HOST": "127.0.0.1",
+        "REVERB_SERVER_CHECKPOINT_DIR": str(tmp_path / "saved"),
+        "REVERB_SERVER_CHECKPOINT_ON_STOP": "1",
+        "REVERB_SERVER_NOTHING": "1",
+    }
+    with Program(COMMAND, **variables) as program:
+        port = re.search(r" on port (\d+) of 127.0.0.1: ", program.line())[1]
+        client = reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
+        assert set(client.server_info()) == {"t"}
+        program.signal(signal.SIGTERM)
+        assert program.ended() == 0
+        assert program.errors.startswith(
+            "reverb_server: REVERB_SERVER_NOTHING has no effect: there is no option of this name\n"
+        )
+    assert len(list(tmp_path.glob("saved/*/DONE"))) == 1
