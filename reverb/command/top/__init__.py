@@ -47,7 +47,9 @@ def run(source: StatusSource, interval_s: float) -> int:
             f"reverb top needs Textual, which cannot be imported ({error}); "
             "pip install 'reverb-replay[top]'. reverb top --once needs nothing"
         ) from None
-    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
+    # Textual writes to standard error.
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    if not all(stream.isatty() for stream in streams) or os.environ.get("TERM") == "dumb":
         raise FailedPreconditionError(
             "reverb top needs a terminal; reverb top --once prints everything as text"
         )

@@ -22,6 +22,7 @@ from reverb.command.top.line import Line, column_width, columns, line
 from reverb.command.top.picture import BLOCKS
 from reverb.command.top.poller import Poller
 from reverb.command.top.rows import Rows
+from reverb.command.top.standard_error import screen_alone
 from reverb.errors import ReverbError, UnavailableError
 from reverb.server_status import ServerStatus
 
@@ -293,5 +294,6 @@ def run(source: StatusSource, interval_s: float) -> int:
       ReverbError: If the server does not answer the first question.
     """
     app = TopApp(source, source.ask(with_streams=True), interval_s)
-    app.run()
+    with screen_alone():
+        app.run()
     return app.return_code or 0
