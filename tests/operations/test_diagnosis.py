@@ -150,7 +150,7 @@ class TestWhy:
             assert lines[0].split("  ")[0] == r"\x1b[31mred\n\u202e[red]x[/red]"
             assert lines[1].startswith("x" * 59 + "\u2026  idle")
             assert command.main(["why", address, "missing"]) == 1
-            assert r"it has: \x1b[31mred\n" in capsys.readouterr().err
+            assert r"it has: \x1b[31mred " in capsys.readouterr().err
 
     def test_a_server_that_does_not_answer(self, capsys):
         assert command.main(["why", "127.0.0.1:1", "--timeout", "0.5"]) == 1

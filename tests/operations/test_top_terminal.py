@@ -18,9 +18,10 @@ from support.waiting import DEADLINE_S, wait_until
 
 pytest.importorskip("textual", reason="Textual is not installed")
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("tmux") is None, reason="Debian's package tmux is missing"
-)
+pytestmark = [
+    pytest.mark.debian,
+    pytest.mark.skipif(shutil.which("tmux") is None, reason="Debian's package tmux is missing"),
+]
 
 HOSTILE = "\x1b]0;title\x07\x1b[31m[red]x[/red]"
 
@@ -35,7 +36,7 @@ class Terminal:
         settings = " ".join(f"{name}='{value}'" for name, value in variables.items())
         shell = (
             f"echo before; stty -a | grep -o '.icanon'; sh -c 'echo $$ > {self._pid}; "
-            f'exec env "$@"\' sh {settings} {command}; '
+            f'exec env -u COLUMNS -u LINES "$@"\' sh {settings} {command}; '
             "echo exit $?; stty -a | grep -o '.icanon'; cat"
         )
         self._tmux("-f", os.devnull, "new-session", "-d", "-x", "80", "-y", "24", shell)
@@ -155,6 +156,7 @@ def test_a_closed_terminal_ends_it(server, tmp_path):
         wait_until(lambda: not process.exists())
 
 
+@pytest.mark.slow
 def test_warnings_of_the_client_do_not_spoil_the_screen(tmp_path):
     """The core's client warns on standard error, after some seconds without a server."""
     server = reverb.Server([testing.table("replay")])
