@@ -134,7 +134,7 @@ class TopApp(App[None]):
             yield Static(id="streams-head", classes="head")
             yield Rows(id="streams-rows")
         with Scroller(id="help"):
-            yield Static(_HELP, markup=False)
+            yield Static(id="words")
         yield Static(id="checkpoints")
         yield Footer(show_command_palette=False)
 
@@ -225,12 +225,18 @@ class TopApp(App[None]):
         self._put("#memory", server_facts.memory(status, BLOCKS, width))
         head, rows = server_facts.tables(status, width)
         # One column is for the mark of the chosen line.
-        self._put("#tables-head", [line(" ") + head if rows else line("It has no tables.")])
+        self._put(
+            "#tables-head", [(line(" ") + head).fit(width) if rows else line("It has no tables.")]
+        )
         self.query_one("#tables-rows", Rows).show(rows)
         head, rows = server_facts.streams(status, width - 1)
         title = line((f"Streams ({len(rows)})", "bold"))
-        self._put("#streams-head", [title, line(" ") + head if rows else line("None is open.")])
+        self._put(
+            "#streams-head",
+            [title, (line(" ") + head).fit(width) if rows else line("None is open.")],
+        )
         self.query_one("#streams-rows", Rows).show(rows)
+        self._put("#words", [line(row).fit(width - 1) for row in _HELP.splitlines()])
         saved = line(("Checkpoints ", "bold"), (server_facts.checkpoints(status), "soft"))
         self._put("#checkpoints", [saved.fit(width)])
         self._show_table()
