@@ -40,9 +40,14 @@ def looping(work):
 
 
 class Stage:
-    """A server with one table, and those who use it."""
+    """A server with one table, and those who use it.
 
-    def __init__(self, **options):
+    `limits` are the arguments of `limiter`: a rate limiter belongs to one table for good.
+    """
+
+    def __init__(self, limits=None, **options):
+        if limits is not None:
+            options["rate_limiter"] = limiter(*limits)
         self.server = reverb.Server(
             [testing.table("replay", **{"max_size": 1000, **options})], host="127.0.0.1"
         )
@@ -126,16 +131,16 @@ def slow_readers(stage):
 # How it is staged, the options of the table, and what the sentence says.
 STALLS = {
     "flowing": (flowing, {}, "inserts/s"),
-    "filling": (filling, {"rate_limiter": limiter(min_size=900)}, "of 900 items; at "),
-    "ahead": (ahead, {"rate_limiter": limiter(1.0, 1, 0.0, 10.0)}, "Learners wait for actors"),
-    "behind": (behind, {"rate_limiter": limiter(1.0, 1, -10, 5.0)}, "Actors wait for learners"),
-    "stuck": (stuck, {"rate_limiter": limiter(1.0, 1, 5.0, 5.0)}, "Neither can go on"),
-    "never": (nothing, {"max_size": 5, "rate_limiter": limiter(min_size=6)}, "max_size is 5"),
+    "filling": (filling, {"limits": (1.0, 900)}, "of 900 items; at "),
+    "ahead": (ahead, {"limits": (1.0, 1, 0.0, 10.0)}, "Learners wait for actors"),
+    "behind": (behind, {"limits": (1.0, 1, -10, 5.0)}, "Actors wait for learners"),
+    "stuck": (stuck, {"limits": (1.0, 1, 5.0, 5.0)}, "Neither can go on"),
+    "never": (nothing, {"max_size": 5, "limits": (1.0, 6)}, "max_size is 5"),
     "full": (full, {"max_bytes": "64KiB", "when_full": "wait"}, "Inserts wait for memory"),
     "idle": (nothing, {}, "no insert yet, no sample yet"),
 }
 # Those that need more than a moment, or another kind of client.
 SPECIAL_STALLS = {
-    "starved": (starved, {"rate_limiter": limiter(1.0, 1, 0.0, 10.0)}, "0 insert streams are open"),
+    "starved": (starved, {"limits": (1.0, 1, 0.0, 10.0)}, "0 insert streams are open"),
     "slow readers": (slow_readers, {}, "1 reader does not take what is ready"),
 }

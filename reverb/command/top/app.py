@@ -37,7 +37,7 @@ _TALL = 40
 _VERY_TALL = 50
 
 _HELP = """\
-The tables that need help come first. Charts are of the last 5 minutes, from the
+The tables that need help come first. Charts go back 5 minutes, or to the
 start of reverb top: inserts above, samples below, at one scale.
 
   up, down, k, j    choose a table; Home: always the one that needs help most

@@ -71,7 +71,8 @@ def _limiter(table: TableStatus, pictures: Pictures, width: int) -> Block:
     place = (cursor - start) / (end - start) if end > start else 0.5
     left = f"{text.short(low)}: samples wait" if math.isfinite(low) else "samples never wait"
     right = f"{text.short(high)}: inserts wait" if math.isfinite(high) else "inserts never wait"
-    ends = [line((left, "soft")), line(f"{right:>{width}}")]
+    room = width - text.cells(left) - text.cells(right)
+    ends = [line((left, "soft")), line((f"{right:>{width}}", "soft"))]
     ratio, least = table.limiter.samples_per_insert, table.limiter.min_size_to_sample
     samples = "sample" if ratio == 1 else "samples"
     told = (
@@ -82,7 +83,7 @@ def _limiter(table: TableStatus, pictures: Pictures, width: int) -> Block:
         "Rate limiter",
         [
             pictures.gauge(place, width),
-            *(facts([(left, right)], width) if len(left + right) < width else ends),
+            *(ends if room < 1 else [line((f"{left}{' ' * room}{right}", "soft"))]),
             *wrapped(told, width, "soft"),
         ],
     )
