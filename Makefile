@@ -136,10 +136,10 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(MAKE) test-integrations
 
 # Elsewhere than on Debian these tests are skipped, and say which program is missing.
-test-debian: build ## test the page in Chromium and the metrics with Prometheus; installs Debian's packages
-	{ command -v promtool && command -v prometheus && command -v chromium; } >/dev/null || \
+test-debian: build ## test the page in Chromium, metrics with Prometheus, `reverb top` in tmux; installs Debian's packages
+	{ command -v promtool && command -v prometheus && command -v chromium && command -v tmux; } >/dev/null || \
 		! command -v apt-get >/dev/null || \
-		$(SUDO) apt-get install --yes --no-install-recommends prometheus chromium
+		$(SUDO) apt-get install --yes --no-install-recommends prometheus chromium tmux
 	$(PYTEST) -m debian tests/operations
 
 test-tf: $(TF_WHEELS) ## test the wheel with several TensorFlow releases (TF='2.14 2.19' for others)

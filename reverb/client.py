@@ -624,7 +624,7 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        return ServerStatus.from_serialized_proto(self._client.status(bool(with_streams)))
+        return ServerStatus.from_serialized_proto(self._serialized_status(with_streams))
 
     def diagnose(self, table: str) -> Diagnosis:
         """Returns what a table does or waits for, in a word and a sentence.
@@ -809,6 +809,10 @@ class Client:
           UnavailableError: If no server answers.
         """
         return self._client.drain(float(timeout_s))
+
+    def _serialized_status(self, with_streams: bool) -> bytes:
+        """Returns the status as a serialized `reverb.StatusResponse` message."""
+        return self._client.status(bool(with_streams))
 
     def _nested(self, table: str, columns: list[Any]) -> Any:
         """Nests a flat list like a table's signature; refreshes the signature on a mismatch."""

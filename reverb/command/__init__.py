@@ -1,14 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `reverb`: inspects and exports tables, and says what they wait for."""
+"""The command `reverb`: inspects and exports tables, and tells what a running server does."""
 
 import argparse
+import io
 import os
 import pathlib
 import sys
 from collections.abc import Sequence
 
 from reverb import __version__
-from reverb.command import export, inspect, npz, parquet, source, tfrecord, why
+from reverb.command import (
+    export,
+    inspect,
+    npz,
+    parquet,
+    source,
+    status_source,
+    text,
+    tfrecord,
+    top,
+    why,
+)
 from reverb.errors import ReverbError
 
 __all__ = ["main"]
@@ -19,6 +31,8 @@ _INTERRUPTED = 130
 
 _DEFAULT_TIMEOUT_S = 10.0
 _LONG_WAIT_S = 30.0
+_INTERVAL_S = 1.0
+_LEAST_INTERVAL_S, _MOST_INTERVAL_S = 0.1, 3600.0
 
 _SOURCE_HELP = (
     "a checkpoint, a directory of checkpoints (the latest complete one is read), or host:port of a "
@@ -38,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       code 2.
     """
     arguments = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names may have characters that the encoding of the output lacks.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = arguments.run(arguments)
         sys.stdout.flush()
@@ -48,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILURE
     except (ReverbError, OSError) as error:
-        print(f"reverb: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"reverb: error: {text.plain(' '.join(str(error).split()))}", file=sys.stderr)
         return _FAILURE
     return code or 0
 
@@ -60,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_inspect(commands)
     _add_export(commands)
     _add_why(commands)
+    _add_top(commands)
     return parser
 
 
@@ -136,6 +154,33 @@ def _add_why(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     parser.set_defaults(run=_run_why)
 
 
+def _add_top(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "top",
+        help="watch a running server in the terminal",
+        description="Shows what a running server does, all the time: what each table does or waits "
+        "for, its rates and limits, who is connected, and what takes the memory.",
+        epilog="Without --once it needs Textual: pip install 'reverb-replay[top]'.",
+    )
+    parser.add_argument("address", metavar="HOST:PORT", help="a running server")
+    parser.add_argument("table", nargs="?", help="only this table")
+    _add_timeout(parser)
+    parser.add_argument(
+        "--interval",
+        type=_interval,
+        default=_INTERVAL_S,
+        metavar="SECONDS",
+        help="from one look at the server to the next (default: %(default)g)",
+    )
+    parser.add_argument("--once", action="store_true", help="print everything as text, and end")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="with --once: print JSON, for programs; it is what /api/status of the page answers",
+    )
+    parser.set_defaults(run=_run_top, parser=parser)
+
+
 def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="PATH_OR_ADDRESS", help=_SOURCE_HELP)
     _add_timeout(parser)
@@ -158,6 +203,15 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def _interval(text: str) -> float:
+    value = float(text)
+    if not _LEAST_INTERVAL_S <= value <= _MOST_INTERVAL_S:
+        raise argparse.ArgumentTypeError(
+            f"must be from {_LEAST_INTERVAL_S} to {_MOST_INTERVAL_S:g} seconds, got {value:g}"
+        )
     return value
 
 
@@ -190,6 +244,19 @@ def _run_why(arguments: argparse.Namespace) -> int:
     report = why.ask(arguments.address, arguments.table, arguments.timeout)
     print(report.as_json() if arguments.json else report.as_text())
     return report.exit_code(arguments.longer_than)
+
+
+def _run_top(arguments: argparse.Namespace) -> int | None:
+    if arguments.json and not arguments.once:
+        arguments.parser.error("--json needs --once")
+    asked = status_source.StatusSource(arguments.address, arguments.table, arguments.timeout)
+    if arguments.json:
+        print(asked.ask_for_json())
+    elif arguments.once:
+        print(top.as_text(asked))
+    else:
+        return top.run(asked, arguments.interval)
+    return None
 
 
 def _progress(arguments: argparse.Namespace) -> bool | None:

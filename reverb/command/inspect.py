@@ -76,12 +76,12 @@ def as_text(report: dict[str, Any]) -> str:
     """Formats a report as text."""
     count = len(report["tables"])
     plural = "table" if count == 1 else "tables"
-    of_server = f" of server {report['server_name']}" if report["server_name"] else ""
+    of_server = f" of server {text.plain(report['server_name'])}" if report["server_name"] else ""
     lines = [f"{report['kind']} {report['source']}{of_server}, {count} {plural}"]
     if report["items_unread"]:
         lines.append(f"Items were not read: {report['items_unread']}.")
     for name, table in report["tables"].items():
-        lines += ["", f"table {name}"]
+        lines += ["", f"table {text.plain(name)}"]
         rows = [*_setting_rows(table), *_item_rows(table["items"], report["read_at"])]
         lines += [f"  {label:<{_LABEL_WIDTH}}{value}" for label, value in rows]
         lines += _signature_lines(table["signature"])
@@ -208,14 +208,15 @@ def _spread_text(items: dict[str, Any], name: str) -> str:
 def _signature_lines(signature: list[dict[str, Any]] | None) -> list[str]:
     if signature is None:
         return [f"  {'signature':<{_LABEL_WIDTH}}none"]
-    width = max((len(column["name"]) for column in signature), default=0)
+    names = [text.plain(column["name"]) for column in signature]
+    width = max(map(text.cells, names), default=0)
     lines = ["  signature"]
-    for column in signature:
+    for name, column in zip(names, signature, strict=True):
         shape = column["shape"]
         sizes = "any rank"
         if shape is not None:
             sizes = ", ".join("?" if size is None else f"{size}" for size in shape)
-        lines.append(f"    {column['name']:<{width}}  {column['dtype']} [{sizes}]")
+        lines.append(f"    {text.fit(name, width)}  {column['dtype']} [{sizes}]")
     return lines
 
 

@@ -3,20 +3,18 @@
 
 import dataclasses
 import json
-import time
 from collections.abc import Mapping
-from typing import Any
 
-from reverb.client import Client
-from reverb.errors import TableNotFoundError, UnimplementedError
-from reverb.server_status import STATES, ServerStatus, TableStatus
+from reverb.command import text
+from reverb.command.status_source import StatusSource, worst_first
+from reverb.server_status import TableStatus
 
 # Exit codes, beside 0 and 1 for errors.
 SOMEBODY_WAITS = 3
 NEVER = 4
 
-# A server counts rates from the first time that somebody asks.
-_TIME_FOR_RATES_S = 1.1
+# Longer names are cut: a line is for people, and `--json` has the whole name.
+_MAX_NAME_WIDTH = 60
 
 # States that do not end by themselves.
 _HOPELESS = ("never", "stuck")
@@ -49,12 +47,13 @@ class Report:
         """One line for each table: name, state and sentence."""
         if not self.tables:
             return f"{self.address} has no tables"
-        name_width = max(len(name) for name in self.tables)
+        names = [text.plain(name) for name in self.tables]
+        name_width = min(max(map(text.cells, names)), _MAX_NAME_WIDTH)
         state_width = max(len(table.diagnosis.state) for table in self.tables.values())
         return "\n".join(
-            f"{name:{name_width}}  {table.diagnosis.state:{state_width}}  "
-            f"{table.diagnosis.sentence}"
-            for name, table in self.tables.items()
+            f"{text.fit(name, name_width)}  {table.diagnosis.state:{state_width}}  "
+            f"{text.plain(table.diagnosis.sentence)}"
+            for name, table in zip(names, self.tables.values(), strict=True)
         )
 
     def as_json(self) -> str:
@@ -85,38 +84,5 @@ def ask(address: str, table: str | None, timeout_s: float) -> Report:
       UnimplementedError: If it is a dm-reverb server; the text has what that tells.
       UnavailableError: If no server answers in time.
     """
-    client = Client(address, connect_timeout_s=timeout_s)
-    try:
-        status = client.status()
-        if _lacks_rates(status):
-            time.sleep(_TIME_FOR_RATES_S)
-            status = client.status()
-    except UnimplementedError:
-        raise UnimplementedError(_of_dm_reverb(client, address)) from None
-    if table is not None and table not in status.tables:
-        known = ", ".join(sorted(status.tables))
-        raise TableNotFoundError(f"{address} has no table {table}; it has: {known}")
-    tables = {table: status.tables[table]} if table is not None else status.tables
-    worst_first = sorted(tables.items(), key=lambda it: STATES.index(it[1].diagnosis.state))
-    return Report(dict(worst_first), address)
-
-
-def _lacks_rates(status: ServerStatus) -> bool:
-    return any(table.rates is None for table in status.tables.values())
-
-
-def _of_dm_reverb(client: Client, address: str) -> str:
-    tables = []
-    for name, info in client.server_info().items():
-        limiter: Any = info.rate_limiter_info
-        inserts, samples = limiter.insert_stats.completed, limiter.sample_stats.completed
-        cursor = inserts * limiter.samples_per_insert - samples
-        tables.append(
-            f"{name} has {info.current_size} items (min_size_to_sample "
-            f"{limiter.min_size_to_sample}), inserts * samples_per_insert - samples is "
-            f"{cursor:g} (from {limiter.min_diff:g} to {limiter.max_diff:g})"
-        )
-    return (
-        f"{address} is a server of dm-reverb or of an older release, which does not tell who "
-        f"waits. All that it tells: {'; '.join(tables)}"
-    )
+    status = StatusSource(address, table, timeout_s).ask_for_rates()
+    return Report(worst_first(status), address)

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Staged stalls: each is named within 2 s of its condition holding, by all who tell it."""
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
@@ -14,132 +12,10 @@ import pytest
 
 import reverb
 from reverb import command, testing
-from reverb.core import protos
-from reverb.errors import ReverbError, TableNotFoundError
+from reverb.errors import TableNotFoundError
 from reverb.server_status import STATES, ServerStatus
+from support.stalls import PROMPT_S, STALLS, Stage, limiter, looping, slow_readers
 from support.waiting import wait_until
-from support.wire.raw_http2 import Http2
-
-# How soon a state has to be named once its condition holds.
-PROMPT_S = 2.0
-
-
-def limiter(samples_per_insert=1.0, min_size=1, min_diff=-1e9, max_diff=1e9):
-    return reverb.rate_limiters.RateLimiter(samples_per_insert, min_size, min_diff, max_diff)
-
-
-@contextlib.contextmanager
-def looping(work):
-    """Repeats a call in a thread, until it fails because the server has stopped."""
-    stop = threading.Event()
-
-    def run():
-        with contextlib.suppress(ReverbError):
-            while not stop.is_set():
-                work()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-
-
-class Stage:
-    """A server with one table, and those who use it."""
-
-    def __init__(self, **options):
-        self.server = reverb.Server(
-            [testing.table("replay", **{"max_size": 1000, **options})], host="127.0.0.1"
-        )
-        self.client = reverb.Client(f"127.0.0.1:{self.server.port}")
-        self.stack = contextlib.ExitStack()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        self.server.stop()
-        self.stack.close()
-
-    def insert(self, count=1, size=4):
-        self.client.insert_batch({"x": np.zeros((count, size))}, {"replay": np.ones(count)})
-
-    def insert_all_the_time(self, pause_s=0.05, size=4):
-        def work():
-            self.insert(1, size)
-            time.sleep(pause_s)
-
-        self.stack.enter_context(looping(work))
-
-    def sample_all_the_time(self, pause_s=0.0):
-        def work():
-            self.client.sample_batch("replay", 1)
-            time.sleep(pause_s)
-
-        self.stack.enter_context(looping(work))
-
-    def state(self):
-        return self.client.diagnose("replay").state
-
-
-def flowing(stage):
-    stage.insert_all_the_time()
-    stage.sample_all_the_time(0.01)
-
-
-def filling(stage):
-    stage.insert_all_the_time()
-    stage.sample_all_the_time()
-
-
-def ahead(stage):
-    stage.insert(3)
-    stage.insert_all_the_time(0.3)
-    stage.sample_all_the_time()
-
-
-def behind(stage):
-    stage.insert_all_the_time(0.0)
-
-
-def stuck(stage):
-    stage.sample_all_the_time()
-    stage.insert_all_the_time(0.0)
-
-
-def full(stage):
-    stage.insert_all_the_time(0.0, size=1000)
-
-
-def paused(stage):
-    stage.client.pause_table("replay", samples=False)
-    stage.insert_all_the_time(0.0)
-
-
-def draining(stage):
-    stage.insert_all_the_time()
-    stage.client.drain()
-
-
-def nothing(stage):
-    del stage
-
-
-# How it is staged, the options of the table, and what the sentence says.
-STALLS = {
-    "flowing": (flowing, {}, "inserts/s"),
-    "filling": (filling, {"rate_limiter": limiter(min_size=900)}, "of 900 items; at "),
-    "ahead": (ahead, {"rate_limiter": limiter(1.0, 1, 0.0, 10.0)}, "Learners wait for actors"),
-    "behind": (behind, {"rate_limiter": limiter(1.0, 1, -10, 5.0)}, "Actors wait for learners"),
-    "stuck": (stuck, {"rate_limiter": limiter(1.0, 1, 5.0, 5.0)}, "Neither can go on"),
-    "never": (nothing, {"max_size": 5, "rate_limiter": limiter(min_size=6)}, "max_size is 5"),
-    "full": (full, {"max_bytes": "64KiB", "when_full": "wait"}, "Inserts wait for memory"),
-    "paused": (paused, {}, "Inserts are paused by "),
-    "draining": (draining, {}, "The server ends its streams, for "),
-    "idle": (nothing, {}, "no insert yet, no sample yet"),
-}
 
 
 @pytest.mark.parametrize("state", STALLS)
@@ -175,24 +51,19 @@ def test_a_learner_starves_after_ten_seconds_without_an_insert():
 
 
 def test_slow_readers_are_named():
-    """A reader asks for much and reads nothing: its samples fill the connection."""
     with Stage() as stage:
-        stage.insert(100, size=50_000)
-        with Http2(stage.server.port) as reader:
-            request = protos.SampleStreamRequest(table="replay", num_samples=100_000)
-            number = reader.open("SampleStream", reverb_client="learner-3")
-            reader.send(number, request.SerializeToString())
-            wait_until(lambda: stage.state() == "slow readers")
-            sentence = stage.client.diagnose("replay").sentence
-            assert sentence.startswith("1 reader does not take what is ready: client 127.0.0.1:")
-            assert ", learner-3 has read nothing for " in sentence
-            (slow,) = [
-                stream
-                for stream in stage.client.status(with_streams=True).streams
-                if stream.waits_for == "peer"
-            ]
-            assert (slow.kind, slow.table) == ("sample", "replay")
-            assert (slow.client, slow.wait_s >= 1, slow.items >= 100) == ("learner-3", True, True)
+        slow_readers(stage)
+        wait_until(lambda: stage.state() == "slow readers")
+        sentence = stage.client.diagnose("replay").sentence
+        assert sentence.startswith("1 reader does not take what is ready: client 127.0.0.1:")
+        assert ", learner-3 has read nothing for " in sentence
+        (slow,) = [
+            stream
+            for stream in stage.client.status(with_streams=True).streams
+            if stream.waits_for == "peer"
+        ]
+        assert (slow.kind, slow.table) == ("sample", "replay")
+        assert (slow.client, slow.wait_s >= 1, slow.items >= 100) == ("learner-3", True, True)
 
 
 def test_streams_are_told_with_their_clients(monkeypatch):
@@ -268,6 +139,18 @@ class TestWhy:
             assert capsys.readouterr().out.startswith("busy  flowing  ")
             assert command.main(["why", address, "missing"]) == 1
             assert "it has: busy, hopeless" in capsys.readouterr().err
+
+    def test_a_terminal_finds_nothing_to_obey_in_names(self, capsys):
+        hostile = "\x1b[31mred\n\u202e[red]x[/red]"
+        with reverb.Server([testing.table(hostile), testing.table("x" * 10_000)]) as server:
+            address = f"127.1:{server.port}"
+            assert command.main(["why", address]) == 0
+            lines = capsys.readouterr().out.splitlines()
+            assert len(lines) == 2
+            assert lines[0].split("  ")[0] == r"\x1b[31mred\n\u202e[red]x[/red]"
+            assert lines[1].startswith("x" * 59 + "\u2026  idle")
+            assert command.main(["why", address, "missing"]) == 1
+            assert r"it has: \x1b[31mred " in capsys.readouterr().err
 
     def test_a_server_that_does_not_answer(self, capsys):
         assert command.main(["why", "127.0.0.1:1", "--timeout", "0.5"]) == 1

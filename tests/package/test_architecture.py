@@ -84,6 +84,7 @@ LAYERS = [
         "checkpointers",
     },
     {
+        "table_change",
         "writer",
         "trajectory_writer",
         "sequence_writer",

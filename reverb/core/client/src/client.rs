@@ -120,8 +120,8 @@ impl Client {
         self.session.retrying(|transport| async move { transport.status(request).await }).await
     }
 
-    /// Changes settings of tables of one server: all, or none. Waits for a server to answer, at most
-    /// for `connect_timeout`.
+    /// Changes settings of tables of one server: all, or none. Waits for a server to answer, at
+    /// most for `connect_timeout`.
     ///
     /// # Errors
     ///

@@ -25,8 +25,9 @@ impl TableChange {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for a value that a new table would not accept, for an exponent of a sampler
-    /// that has none, and for a `max_size` or rate limiter with which nothing could be sampled.
+    /// `InvalidArgument` for a value that a new table would not accept, for an exponent of a
+    /// sampler that has none, and for a `max_size` or rate limiter with which nothing could be
+    /// sampled.
     pub fn apply(&self, config: &TableConfig) -> Result<TableConfig> {
         let mut new = config.clone();
         if let Some(max_size) = self.max_size {

@@ -169,8 +169,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Those of [`reverb_engine::configure`], `TableNotFound`, and `InvalidArgument` for a table that
-    /// is named twice.
+    /// Those of [`reverb_engine::configure`], `TableNotFound`, and `InvalidArgument` for a table
+    /// that is named twice.
     pub async fn configure(
         &self,
         request: &ConfigureTablesRequest,

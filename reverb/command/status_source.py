@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running server that the commands `why` and `top` ask for its status."""
+
+import dataclasses
+import inspect
+import time
+from typing import Any
+
+from google.protobuf import json_format
+
+from reverb.client import Client
+from reverb.command import text
+from reverb.core import protos
+from reverb.errors import TableNotFoundError, UnimplementedError
+from reverb.server_status import STATES, ServerStatus, TableStatus
+
+# A server counts rates from the first time that somebody asks.
+_TIME_FOR_RATES_S = 1.1
+
+# How newer and older releases of protobuf call it.
+_EVERY_FIELD = (
+    "always_print_fields_with_no_presence"
+    if "always_print_fields_with_no_presence"
+    in inspect.signature(json_format.MessageToJson).parameters
+    else "including_default_value_fields"
+)
+
+
+class StatusSource:
+    """A running server, or one of its tables. Calls block until the server answers.
+
+    Args:
+      address: Address of the server.
+      table: Only this table; `None`: all.
+      timeout_s: How long to wait for the server, in seconds.
+    """
+
+    def __init__(self, address: str, table: str | None, timeout_s: float) -> None:
+        self.address = address
+        self.table = table
+        self._client = Client(address, connect_timeout_s=timeout_s)
+
+    def ask(self, *, with_streams: bool = False) -> ServerStatus:
+        """Asks for the status.
+
+        Args:
+          with_streams: Whether to ask for open streams, too.
+
+        Raises:
+          TableNotFoundError: If there is no such table.
+          UnimplementedError: If it is a dm-reverb server; the text has what that tells.
+          UnavailableError: If no server answers in time.
+        """
+        return self._selected(self._status(with_streams))
+
+    def ask_for_rates(self, *, with_streams: bool = False) -> ServerStatus:
+        """Like `ask`. Takes a second if nobody has asked before, so that rates are known."""
+        status = self._selected(self._status(with_streams))
+        if any(table.rates is None for table in status.tables.values()):
+            time.sleep(_TIME_FOR_RATES_S)
+            status = self._selected(self._status(with_streams))
+        return status
+
+    def ask_for_json(self) -> str:
+        """Like `ask_for_rates`, with streams, as JSON of the message `StatusResponse`.
+
+        That is what `/api/status` of the server's page answers. With a table, others are left out.
+        """
+        self.ask_for_rates()
+        message = protos.StatusResponse.FromString(self._serialized(with_streams=True))
+        if self.table is not None:
+            _keep(message.tables, lambda table: table.name == self.table)
+            _keep(message.streams, lambda stream: stream.table == self.table)
+        options: dict[str, Any] = {_EVERY_FIELD: True}
+        return json_format.MessageToJson(message, indent=2, **options)
+
+    def _status(self, with_streams: bool) -> ServerStatus:
+        return ServerStatus.from_serialized_proto(self._serialized(with_streams))
+
+    def _serialized(self, with_streams: bool) -> bytes:
+        try:
+            return self._client._serialized_status(with_streams)
+        except UnimplementedError:
+            raise UnimplementedError(_of_dm_reverb(self._client, self.address)) from None
+
+    def _selected(self, status: ServerStatus) -> ServerStatus:
+        if self.table is None:
+            return status
+        if self.table not in status.tables:
+            known = ", ".join(sorted(status.tables))
+            raise TableNotFoundError(f"{self.address} has no table {self.table}; it has: {known}")
+        return dataclasses.replace(
+            status,
+            tables={self.table: status.tables[self.table]},
+            streams=tuple(it for it in status.streams if it.table == self.table),
+        )
+
+
+def worst_first(status: ServerStatus) -> dict[str, TableStatus]:
+    """Returns the tables, those that need help first."""
+    rank = {state: i for i, state in enumerate(STATES)}
+    return dict(sorted(status.tables.items(), key=lambda it: rank[it[1].diagnosis.state]))
+
+
+def _keep(messages: Any, condition: Any) -> None:
+    kept = [message for message in messages if condition(message)]
+    del messages[:]
+    messages.extend(kept)
+
+
+def _of_dm_reverb(client: Client, address: str) -> str:
+    tables = []
+    for name, info in client.server_info().items():
+        limiter: Any = info.rate_limiter_info
+        inserts, samples = limiter.insert_stats.completed, limiter.sample_stats.completed
+        cursor = inserts * limiter.samples_per_insert - samples
+        tables.append(
+            f"{text.plain(name)} has {info.current_size} items (min_size_to_sample "
+            f"{limiter.min_size_to_sample}), inserts * samples_per_insert - samples is "
+            f"{cursor:g} (from {limiter.min_diff:g} to {limiter.max_diff:g})"
+        )
+    return (
+        f"{address} is a server of dm-reverb or of an older release, which does not tell who "
+        f"waits. All that it tells: {'; '.join(tables)}"
+    )

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A thread that asks a server for its status again and again."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from reverb.command.status_source import StatusSource
+from reverb.errors import ReverbError
+from reverb.server_status import ServerStatus
+
+
+class Poller:
+    """Asks in a thread, so that nobody else waits for the server.
+
+    The thread does not keep the process alive: a question that the server never answers ends with
+    the program.
+
+    Args:
+      source: The server.
+      interval_s: From one question to the next; a late answer is waited for.
+      on_status: Called in the thread with each answer.
+      on_error: Called in the thread when there is none.
+    """
+
+    def __init__(
+        self,
+        source: StatusSource,
+        interval_s: float,
+        on_status: Callable[[ServerStatus], object],
+        on_error: Callable[[ReverbError], object],
+    ) -> None:
+        self._source = source
+        self._interval_s = interval_s
+        self._on_status = on_status
+        self._on_error = on_error
+        self._stopped = threading.Event()
+        self._going_on = threading.Event()
+        self._going_on.set()
+        self._thread = threading.Thread(target=self._run, name="reverb top", daemon=True)
+
+    def start(self) -> None:
+        """Begins to ask."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after the present question, for which this does not wait."""
+        self._stopped.set()
+        self._going_on.set()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether `pause` was called last."""
+        return not self._going_on.is_set()
+
+    def pause(self) -> None:
+        """Asks no more until `go_on`."""
+        self._going_on.clear()
+
+    def go_on(self) -> None:
+        """Asks again."""
+        self._going_on.set()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            self._ask()
+            self._stopped.wait(max(0.0, began + self._interval_s - time.monotonic()))
+            self._going_on.wait()
+
+    def _ask(self) -> None:
+        try:
+            status = self._source.ask(with_streams=True)
+        except ReverbError as error:
+            if not self._stopped.is_set():
+                self._on_error(error)
+            return
+        if not self._stopped.is_set():
+            self._on_status(status)

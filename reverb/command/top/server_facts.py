@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `reverb top` says of a server: itself, its memory, its tables, streams and checkpoints."""
+
+from collections.abc import Sequence
+
+from reverb.command import text
+from reverb.command.status_source import worst_first
+from reverb.command.top.line import ROLE_OF_STATE, Line, line, wrapped
+from reverb.command.top.picture import Pictures
+from reverb.server_status import ServerStatus, StreamStatus, TableStatus
+
+# Waits of less than this come and go; the order of streams does not depend on them.
+_LONG_WAIT_S = 1.0
+
+_NOTHING = text.NOTHING
+
+# From here on there is room for numbers beside sentences, and for addresses.
+_WIDE = 120
+
+_TITLES = ("kind", "client", "address", "table", "items", "open for", "waits for", "since")
+_GAP = "  "
+
+
+def summary(status: ServerStatus) -> str:
+    """Version, age and traffic of a server."""
+    traffic = status.traffic
+    return (
+        f"version {text.plain(status.version)}, up for "
+        f"{text.interval(status.now - status.started_at)}, "
+        f"{text.plural(traffic.connections, 'connection')}, "
+        f"{text.bytes_(traffic.received_bytes)} received, {text.bytes_(traffic.sent_bytes)} sent"
+    )
+
+
+def memory(status: ServerStatus, pictures: Pictures, width: int) -> list[Line]:
+    """The memory of a server against its limit, as a bar and as numbers."""
+    used = status.memory
+    of_limit = ", no limit" if used.limit is None else f" of {text.bytes_(used.limit)} (max_bytes)"
+    whole = used.limit or used.total or 1
+    others = used.queued + used.streams + used.other
+    bar = pictures.bar([used.tables / whole, others / whole], max(min(width // 3, 60), 10))
+    total = line(("Memory ", "bold"), *bar.parts, f" {text.bytes_(used.total)}{of_limit}")
+    parts = (
+        f"tables {text.bytes_(used.tables)}, queued {text.bytes_(used.queued)}, "
+        f"streams {text.bytes_(used.streams)}, other {text.bytes_(used.other)}; "
+        f"the process {text.bytes_(status.process.resident_bytes)}"
+    )
+    one_line = total + line((f": {parts}", "soft"))
+    return [one_line] if one_line.width <= width else [total, *wrapped(parts, width, "soft")]
+
+
+def checkpoints(status: ServerStatus) -> str:
+    """The last checkpoint of a server, and those that failed."""
+    saved = status.checkpoints
+    if saved.is_saving:
+        return (
+            f"Saving: {text.short(saved.items_written)} of {text.short(saved.items_total)} items."
+        )
+    failed = ""
+    if saved.num_failed:
+        why = text.plain(saved.latest_error or "since then one succeeded")
+        failed = f" {saved.num_failed} failed, the last: {why}."
+    if saved.latest_path is None or saved.latest_saved_at is None:
+        return f"None was saved yet.{failed}"
+    return (
+        f"The last one was saved {text.interval(status.now - saved.latest_saved_at)} ago, "
+        f"{text.bytes_(saved.latest_bytes)} in {text.interval(saved.latest_duration_s)}, with a "
+        f"pause of {text.interval(saved.latest_pause_ms / 1e3)}: {text.plain(saved.latest_path)}."
+        f"{failed}"
+    )
+
+
+def tables(status: ServerStatus, width: int) -> tuple[Line, list[tuple[str, Line]]]:
+    """A line for each table: what it does or waits for, those that need help first.
+
+    Args:
+      status: Status of the server.
+      width: Columns of the terminal; a wide one has numbers, too.
+
+    Returns:
+      The head, and the lines with the names of their tables.
+    """
+    ordered = worst_first(status)
+    widest = max((text.cells(text.plain(name)) for name in ordered), default=0)
+    wide = width >= _WIDE
+    name_width = min(max(widest, 5), width // 5 if wide else width // 4)
+    state_width = max((len(it.diagnosis.state) for it in ordered.values()), default=5)
+    numbers = (("items", 17), ("inserts/s", 9), ("samples/s", 9), ("oldest wait", 11))
+    head = f"{text.fit('table', name_width)}  {'state':{state_width}}  "
+    if wide:
+        head += "".join(f"{title:>{size}}  " for title, size in numbers)
+    lines = []
+    for name, table in ordered.items():
+        state, sentence = table.diagnosis.state, text.plain(table.diagnosis.sentence)
+        told = line(
+            (text.fit(text.plain(name), name_width), "bold"),
+            "  ",
+            (f"{state:{state_width}}", ROLE_OF_STATE[state]),
+            "  ",
+        )
+        if wide:
+            cells = zip(_numbers(table), numbers, strict=True)
+            told += line("".join(f"{text.clip(it, size):>{size}}  " for it, (_, size) in cells))
+        lines.append((name, told + line(sentence)))
+    return line((f"{head}what it does or waits for", "soft")), lines
+
+
+def streams(status: ServerStatus, width: int) -> tuple[Line, list[tuple[str, Line]]]:
+    """A line for each stream: whose it is and what it waits for, those that wait long first.
+
+    Args:
+      status: Status of the server.
+      width: Columns of the terminal. Without room for it, there is no address of clients that say
+        who they are.
+
+    Returns:
+      The head, and the lines with a number each.
+    """
+    ordered = sorted(status.streams, key=_by_wait)
+    titles: tuple[str, ...] = _TITLES
+    rows = [_stream_cells(stream) for stream in ordered]
+    if width < _WIDE:
+        titles = titles[:2] + titles[3:]
+        rows = [(row[0], row[2] if row[1] == _NOTHING else row[1], *row[3:]) for row in rows]
+    sizes = [max(map(text.cells, column)) for column in zip(titles, *rows, strict=True)]
+    _shrink(sizes, width)
+    return (
+        line((_row(titles, sizes), "soft")),
+        [(f"{i}", line(_row(row, sizes))) for i, row in enumerate(rows)],
+    )
+
+
+def _numbers(table: TableStatus) -> tuple[str, str, str, str]:
+    rates = table.rates
+    waits = [it.oldest_wait_s for it in (table.inserting, table.sampling) if it.oldest_wait_s]
+    return (
+        f"{text.short(table.items)} of {text.short(table.max_items)}",
+        _NOTHING if rates is None else text.short(rates.inserts_per_s),
+        _NOTHING if rates is None else text.short(rates.samples_per_s),
+        text.interval(max(waits)) if waits else _NOTHING,
+    )
+
+
+def _by_wait(stream: StreamStatus) -> tuple[float, float]:
+    waits = stream.waits_for is not None and stream.wait_s >= _LONG_WAIT_S
+    return (-stream.wait_s if waits else 0.0, -stream.open_s)
+
+
+def _stream_cells(stream: StreamStatus) -> tuple[str, ...]:
+    waits_for = {"peer": "its reader", "table": "the table"}.get(stream.waits_for or "", _NOTHING)
+    return (
+        text.plain(stream.kind),
+        text.plain(stream.client) or _NOTHING,
+        text.plain(stream.peer.removeprefix("client ")),
+        _NOTHING if stream.table is None else text.plain(stream.table),
+        text.short(stream.items),
+        text.interval(stream.open_s),
+        waits_for,
+        text.interval(stream.wait_s) if stream.waits_for else _NOTHING,
+    )
+
+
+def _shrink(sizes: list[int], width: int) -> None:
+    """Takes room from the widest columns until all fit."""
+    while sum(sizes) + len(_GAP) * (len(sizes) - 1) > max(width, 8 * len(sizes)):
+        sizes[sizes.index(max(sizes))] -= 1
+
+
+def _row(cells: Sequence[str], sizes: Sequence[int]) -> str:
+    return _GAP.join(text.fit(it, size) for it, size in zip(cells, sizes, strict=True)).rstrip()

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reverb top --once`: everything as text, once."""
+
+from reverb.command import text
+from reverb.command.status_source import worst_first
+from reverb.command.top import server_facts, table_facts
+from reverb.command.top.line import Line, column_width, columns
+from reverb.command.top.picture import Pictures
+from reverb.server_status import ServerStatus
+
+_MAX_STREAMS = 200
+_INDENT = "  "
+_BLOCK_WIDTH = 40
+
+
+def as_text(status: ServerStatus, address: str, pictures: Pictures, width: int) -> str:
+    """Formats a status for people.
+
+    Args:
+      status: Status of the server, with its streams.
+      address: Address of the server.
+      pictures: How to draw.
+      width: Columns of the terminal. Sentences and streams may be longer.
+    """
+    lines = [f"{text.plain(address)}  {server_facts.summary(status)}"]
+    lines += _plain(server_facts.memory(status, pictures, width))
+    lines += ["", *_states(status)]
+    count = max(1, width // _BLOCK_WIDTH)
+    room = width - len(_INDENT)
+    for name, table in worst_first(status).items():
+        made = table_facts.blocks(name, table, None, pictures, column_width(room, count))
+        lines += ["", text.clip(text.plain(name), width)]
+        lines += [_INDENT + it for it in _plain(columns(made, room, count))]
+    lines += ["", "Streams", *[_INDENT + it for it in _streams(status, room)]]
+    lines += ["", "Checkpoints", _INDENT + server_facts.checkpoints(status)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _states(status: ServerStatus) -> list[str]:
+    if not status.tables:
+        return ["It has no tables."]
+    # Narrow, so that it is the line of `reverb why`; sentences are not clipped.
+    return _plain([row for _, row in server_facts.tables(status, 80)[1]])
+
+
+def _streams(status: ServerStatus, width: int) -> list[str]:
+    head, rows = server_facts.streams(status, width)
+    if not rows:
+        return ["None is open."]
+    more = len(rows) - _MAX_STREAMS
+    told = _plain([head, *[row for _, row in rows[:_MAX_STREAMS]]])
+    return [*told, f"and {more} more"] if more > 0 else told
+
+
+def _plain(lines: list[Line]) -> list[str]:
+    return [line.plain for line in lines]

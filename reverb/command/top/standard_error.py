@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps warnings of the core off a screen: it writes them to the terminal itself."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+_STANDARD_ERROR = 2
+
+
+@contextlib.contextmanager
+def screen_alone() -> Iterator[None]:
+    """Drops what is written to file descriptor 2, and leaves the terminal to `sys.__stderr__`.
+
+    Textual draws on `sys.__stderr__`. The core's client warns of a server that does not answer,
+    which the app says, too.
+    """
+    terminal = os.dup(_STANDARD_ERROR)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    usual = sys.__stderr__
+    # Nobody owns the stream: the descriptor is closed below.
+    sys.__stderr__ = os.fdopen(  # pyright: ignore[reportAttributeAccessIssue]
+        terminal, "w", encoding=sys.stderr.encoding, errors="backslashreplace", closefd=False
+    )
+    os.dup2(nowhere, _STANDARD_ERROR)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # The terminal may be gone.
+            sys.__stderr__.flush()
+        sys.__stderr__ = usual  # pyright: ignore[reportAttributeAccessIssue]
+        os.dup2(terminal, _STANDARD_ERROR)
+        os.close(terminal)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `reverb top` says of one table, in the words and the order of the server's page."""
+
+import math
+
+from reverb.command import text
+from reverb.command.top.history import SPAN_S, History
+from reverb.command.top.line import ROLE_OF_STATE, Block, Line, facts, line, wrapped
+from reverb.command.top.picture import Pictures
+from reverb.server_status import TableStatus
+
+
+def diagnosis(name: str, table: TableStatus, width: int) -> list[Line]:
+    """Name, state and the whole sentence."""
+    state = table.diagnosis.state
+    shown = text.clip(text.plain(name), max(width - len(state) - 2, 1))
+    head = line((shown, "bold"), "  ", (state, ROLE_OF_STATE[state]))
+    return [head, *wrapped(text.plain(table.diagnosis.sentence), width)]
+
+
+def blocks(
+    name: str,
+    table: TableStatus,
+    history: History | None,
+    pictures: Pictures,
+    width: int,
+    height: int = 2,
+) -> list[Block]:
+    """Everything that a server counts of a table.
+
+    Args:
+      name: Its name.
+      table: Its status.
+      history: What it did in the last minutes; `None` draws no charts.
+      pictures: How to draw.
+      width: Columns for each block.
+      height: Lines for each of the two rows of a chart.
+    """
+    made = [_limiter(table, pictures, width)]
+    if history is None:
+        made.append(Block("The last seconds", facts(_rates(table), width)))
+    else:
+        made += [
+            _chart("A second", name, ("inserts", "samples"), history, pictures, width, height),
+            _chart(
+                "Share of time that somebody waited",
+                name,
+                ("insert_blocked_s", "sample_blocked_s"),
+                history,
+                pictures,
+                width,
+                height,
+            ),
+        ]
+    size = pictures.bar([table.items / max(table.max_items, 1)], width)
+    return [
+        *made,
+        Block("Size", [size, *facts(_size(table), width)]),
+        Block("Since the server started", facts(_counts(table), width)),
+        Block("Waiting now", facts(_waiting(table), width)),
+        Block("Items that left", facts(_removed(table), width)),
+    ]
+
+
+def _limiter(table: TableStatus, pictures: Pictures, width: int) -> Block:
+    """Where the cursor of the rate limiter is between its bounds."""
+    low, high, cursor = table.limiter.min_diff, table.limiter.max_diff, table.cursor
+    # An end that does not exist is put a little beyond the cursor.
+    start = low if math.isfinite(low) else min(cursor, 0.0) - 1
+    end = high if math.isfinite(high) else max(cursor, start + 1) * 1.25 + 1
+    place = (cursor - start) / (end - start) if end > start else 0.5
+    left = f"{text.short(low)}: samples wait" if math.isfinite(low) else "samples never wait"
+    right = f"{text.short(high)}: inserts wait" if math.isfinite(high) else "inserts never wait"
+    room = width - text.cells(left) - text.cells(right)
+    ends = [line((left, "soft")), line((f"{right:>{width}}", "soft"))]
+    ratio, least = table.limiter.samples_per_insert, table.limiter.min_size_to_sample
+    samples = "sample" if ratio == 1 else "samples"
+    told = (
+        f"cursor {text.short(cursor)}; {text.short(ratio)} {samples} an insert; sampling starts "
+        f"with {text.plural(least, 'item')}"
+    )
+    return Block(
+        "Rate limiter",
+        [
+            pictures.gauge(place, width),
+            *(ends if room < 1 else [line((f"{left}{' ' * room}{right}", "soft"))]),
+            *wrapped(told, width, "soft"),
+        ],
+    )
+
+
+def _chart(
+    title: str,
+    name: str,
+    counters: tuple[str, str],
+    history: History,
+    pictures: Pictures,
+    width: int,
+    height: int,
+) -> Block:
+    """Two rows of columns over the last minutes, inserts above samples, with a scale in common."""
+    shown = text.short if counters[0] == "inserts" else _percent
+    rates = [history.rates(name, counter, width) for counter in counters]
+    known = [[rate for rate in row if not math.isnan(rate)] for row in rates]
+    top = max((rate for row in known for rate in row), default=0.0)
+    lines: list[Line] = []
+    for label, role, row in zip(("inserts", "samples"), ("one", "two"), rates, strict=True):
+        lines += pictures.chart(row, top, height, role)
+        lines.append(line((f"{label} {shown(row[-1])}", role)))
+    lines.append(line((f"the most was {shown(top)} in {text.interval(SPAN_S)}", "soft")))
+    return Block(title, lines)
+
+
+def _rates(table: TableStatus) -> list[tuple[str, str]]:
+    rates = table.rates
+    if rates is None:
+        return [("rates", "not known yet")]
+    return [
+        ("inserts a second", text.short(rates.inserts_per_s)),
+        ("samples a second", text.short(rates.samples_per_s)),
+        ("time in which inserts waited", _percent(rates.insert_blocked)),
+        ("time in which samples waited", _percent(rates.sample_blocked)),
+    ]
+
+
+def _size(table: TableStatus) -> list[tuple[str, str]]:
+    limit = "" if table.max_bytes is None else f" of {text.bytes_(table.max_bytes)}"
+    forecast = table.forecast_bytes
+    return [
+        ("items", f"{text.short(table.items)} of {text.short(table.max_items)}"),
+        ("bytes", f"{text.bytes_(table.bytes)}{limit}"),
+        ("when it is full", text.NOTHING if forecast is None else text.bytes_(forecast)),
+        ("chunks", text.short(table.chunks)),
+        ("episodes", text.short(table.episodes)),
+        ("sum of weights", text.short(math.nan if table.mass is None else table.mass)),
+    ]
+
+
+def _counts(table: TableStatus) -> list[tuple[str, str]]:
+    return [
+        ("inserts", text.short(table.inserts)),
+        ("samples", text.short(table.samples)),
+        ("new priorities", text.short(table.priority_updates)),
+        ("age of samples, median", text.interval(table.sample_age_s.quantile(0.5))),
+        ("age of samples, 90 %", text.interval(table.sample_age_s.quantile(0.9))),
+    ]
+
+
+def _waiting(table: TableStatus) -> list[tuple[str, str]]:
+    return [
+        ("inserts", text.short(table.inserting.waiting)),
+        ("for", text.interval(table.inserting.oldest_wait_s)),
+        ("requests for samples", text.short(table.sampling.waiting)),
+        ("for", text.interval(table.sampling.oldest_wait_s)),
+    ]
+
+
+def _removed(table: TableStatus) -> list[tuple[str, str]]:
+    removed = table.removed
+    unsampled = removed.unsampled / removed.total if removed.total else math.nan
+    return [
+        ("all", text.short(removed.total)),
+        ("max_size", text.short(removed.full)),
+        ("max_bytes", text.short(removed.bytes)),
+        ("max_times_sampled", text.short(removed.sampled_out)),
+        ("deleted", text.short(removed.deleted)),
+        ("reset", text.short(removed.reset)),
+        ("never sampled before", _percent(unsampled)),
+    ]
+
+
+def _percent(share: float) -> str:
+    return text.NOTHING if math.isnan(share) else f"{share * 100:.0f} %"

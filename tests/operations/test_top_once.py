@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reverb top --once`: everything as text or as JSON, without Textual."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import command, testing
+from reverb.errors import UnimplementedError
+from support.stalls import STALLS, Stage, limiter
+from support.waiting import wait_until
+
+# Textual cannot be imported, as if it were not there.
+WITHOUT_TEXTUAL = """
+import sys
+sys.modules["textual"] = None
+from reverb import command
+assert not [name for name in sys.modules if name.startswith(("textual.", "rich."))]
+sys.exit(command.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def server():
+    tables = [
+        testing.table("calm"),
+        testing.table("hopeless", max_size=5, rate_limiter=limiter(min_size=6)),
+    ]
+    with reverb.Server(tables, http_port=0, max_bytes="64MiB") as server:
+        client = reverb.Client(f"127.1:{server.port}")
+        client.insert_batch({"x": np.zeros((3, 2))}, {"calm": np.ones(3)})
+        yield server
+
+
+@pytest.fixture
+def run(server, capsys):
+    """Runs the command on the server: `code, out, err = run("--once")`."""
+
+    def run(*arguments):
+        code = command.main(["top", f"127.1:{server.port}", *arguments])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("state", STALLS)
+def test_every_state_is_told(state, capsys):
+    stage_it, options, words = STALLS[state]
+    with Stage(**options) as stage:
+        stage.client.diagnose("replay")
+        stage_it(stage)
+        wait_until(lambda: stage.state() == state)
+        assert command.main(["top", "--once", f"127.1:{stage.server.port}"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        (told,) = [line for line in lines if line.startswith("replay  ")]
+        assert told.startswith(f"replay  {state}  ")
+        assert words in told
+
+
+def test_text_has_everything(run):
+    code, out, err = run("--once")
+    assert (code, err) == (0, "")
+    words = " ".join(out.split())
+    assert out.startswith("127.1:")
+    assert out.index("\nhopeless  never  ") < out.index("\ncalm      flowing  ")
+    for told in (
+        "of 64.0 MiB (max_bytes)", "Rate limiter", "The last seconds", "inserts a second",
+        "items 3 of 1000", "Since the server started", "Waiting now", "Items that left",
+        "kind client", "insert", "Checkpoints None was saved yet.",
+    ):  # fmt: skip
+        assert told in words, told
+    assert "\x1b" not in out, "no colours"
+    assert max(map(len, out.splitlines())) < 200
+
+
+def test_one_table_only(run):
+    assert "hopeless" not in run("calm", "--once")[1]
+    code, out, err = run("missing", "--once")
+    assert (code, out) == (1, "")
+    assert "has no table missing; it has: calm, hopeless" in err
+
+
+def test_json_is_that_of_the_page(run, server):
+    code, out, _ = run("--once", "--json")
+    assert code == 0
+    told = json.loads(out)
+    url = f"http://127.0.0.1:{server.http_port}/api/status"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        page = json.load(answer)
+
+    def shape(value):
+        if isinstance(value, dict):
+            return {key: shape(inner) for key, inner in value.items()}
+        return [shape(inner) for inner in value] if isinstance(value, list) else type(value)
+
+    assert shape(told) == shape(page)
+    for mine, theirs in zip(told["tables"], page["tables"], strict=True):
+        assert mine["name"] == theirs["name"]
+        assert mine["numInserts"] == theirs["numInserts"]
+        assert mine["diagnosis"]["state"] == theirs["diagnosis"]["state"]
+    assert told["tables"][0]["rates"]["seconds"] >= 1
+
+    only = json.loads(run("hopeless", "--once", "--json")[1])
+    assert [table["name"] for table in only["tables"]] == ["hopeless"]
+    assert only["streams"] == []
+
+
+def test_hostile_names_are_text(capsys):
+    names = ["[red]x[/red]", "\x1b[31mred\x07", "two\nlines", "\u202eleft", "x" * 5000]
+    with reverb.Server([testing.table(name) for name in names]) as server:
+        client = reverb.Client(f"127.1:{server.port}")
+        client.insert(np.zeros(1), {names[1]: 1.0})
+        address = f"127.1:{server.port}"
+        assert command.main(["top", "--once", address]) == 0
+        out = capsys.readouterr().out
+        assert out.replace("\n", "").isprintable()
+        for told in ("[red]x[/red]", r"\x1b[31mred\x07", r"two\nlines", r"\u202eleft"):
+            assert f"\n{told}\n" in out
+        assert "x" * 80 not in out
+        assert command.main(["top", "--once", "--json", address]) == 0
+        tables = json.loads(capsys.readouterr().out)["tables"]
+        assert [table["name"] for table in tables] == names
+
+
+def test_an_output_without_unicode(server):
+    done = subprocess.run(
+        [sys.executable, "-m", "reverb", "top", "--once", f"127.0.0.1:{server.port}"],
+        env={"PYTHONPATH": ":".join(sys.path), "PYTHONIOENCODING": "ascii", "COLUMNS": "100"},
+        capture_output=True,
+        timeout=55,
+        check=True,
+    )
+    out = done.stdout.decode("ascii")
+    assert "|-" in out
+    assert "\\u" not in out
+
+
+def test_without_textual(server):
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-c", WITHOUT_TEXTUAL, "top", f"127.0.0.1:{server.port}", *arguments],
+            env={"PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            timeout=55,
+            check=False,
+        )
+
+    done = run()
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("reverb: error: reverb top needs Textual")
+    assert "pip install 'reverb-replay[top]'" in line
+    assert "--once needs nothing" in line
+    assert run("--once").returncode == 0
+    assert run("--once", "--json").returncode == 0
+
+
+def test_without_a_terminal(run):
+    pytest.importorskip("textual", reason="Textual is not installed")
+    code, _, err = run()
+    assert code == 1
+    assert "reverb top needs a terminal; reverb top --once prints everything as text" in err
+
+
+def test_a_server_that_does_not_answer(capsys):
+    for options in ((), ("--json",)):
+        arguments = ["top", "--once", "127.0.0.1:1", "--timeout", "0.5", *options]
+        assert command.main(arguments) == 1
+        assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["why"], ["top", "--once"], ["top", "--once", "--json"]])
+def test_a_server_of_dm_reverb_tells_what_it_has(server, monkeypatch, capsys, arguments):
+    def refuse(*_):
+        raise UnimplementedError("Status is not implemented")
+
+    monkeypatch.setattr(reverb.Client, "_serialized_status", refuse)
+    assert command.main([*arguments, f"127.1:{server.port}"]) == 1
+    err = capsys.readouterr().err
+    assert "is a server of dm-reverb or of an older release" in err
+    assert "calm has 3 items (min_size_to_sample 1)" in err
+
+
+def test_wrong_options(capsys):
+    for arguments, words in (
+        (["--json"], "--json needs --once"),
+        (["--interval", "0"], "must be from 0.1 to 3600 seconds, got 0"),
+        (["--interval", "nan"], "must be from 0.1 to 3600 seconds, got nan"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            command.main(["top", "127.0.0.1:1", *arguments])
+        assert end.value.code == 2
+        assert words in capsys.readouterr().err
