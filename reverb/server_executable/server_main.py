@@ -3,7 +3,6 @@
 
 import argparse
 import importlib.metadata
-import logging
 import math
 import pathlib
 import re
@@ -17,9 +16,9 @@ from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, ReverbError
 from reverb.server import MAX_PORT, Server
-from reverb.server_executable import config_flag, server_from_proto
+from reverb.server_executable import config_flag, server_from_proto, server_log
 from reverb.server_executable.server_config import read_config
-from reverb.server_executable.server_life import print_notice, run_until_signalled
+from reverb.server_executable.server_life import print_start, run_until_signalled
 
 __all__ = ["app_run_main", "main"]
 
@@ -78,7 +77,8 @@ signals:
   ready. A signal that was ignored at the start, as under nohup, stays ignored.
 
 environment:
-  REVERB_LOG=info logs every checkpoint that is saved, not only failures.
+  REVERB_LOG is the lowest level that is logged: off, error, warn, info (the default), debug or
+  trace, and levels of parts, such as info,server=debug. REVERB_LOG_FORMAT=json: --log-format json.
 
 exit codes:
   0    stopped by SIGTERM or SIGHUP
@@ -113,7 +113,9 @@ def app_run_main() -> None:
     try:
         text = options.config_file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        print_notice(f"cannot read --config-file {options.config_file}: {error}")
+        server_log.print_notice(
+            f"cannot read --config-file {options.config_file}: {error}", "error"
+        )
         sys.exit(_USAGE_ERROR)
     sys.exit(_run(text, str(options.config_file), options))
 
@@ -121,12 +123,11 @@ def app_run_main() -> None:
 def _run(text: str, source: str, options: argparse.Namespace) -> int:
     parsed = read_config(text)
     for note in parsed.problems:
-        print_notice(f"{source}, {note}")
+        server_log.print_notice(f"{source}, {note}", "error")
     if parsed.problems:
         return _USAGE_ERROR
     for note in parsed.unused:
-        print_notice(f"{source}, {note}")
-    logging.basicConfig(level=logging.INFO, format="reverb_server: %(message)s")
+        server_log.print_notice(f"{source}, {note}", "warn")
     config = parsed.config
     names = [it.table_name for it in config.tables]
     return run_until_signalled(
@@ -136,6 +137,8 @@ def _run(text: str, source: str, options: argparse.Namespace) -> int:
 
 def _start(config: Any, options: argparse.Namespace) -> Server:
     tables = server_from_proto.tables_from_proto(config.tables)
+    max_bytes = options.max_bytes or config.max_bytes or None
+    print_start(tables, max_bytes)
     port = config.port if options.port is None else options.port
     keepalive = {
         "keepalive_s": options.keepalive,
@@ -143,7 +146,7 @@ def _start(config: Any, options: argparse.Namespace) -> Server:
     }
     more = {
         **keepalive,
-        "max_bytes": options.max_bytes or config.max_bytes or None,
+        "max_bytes": max_bytes,
         "http_port": options.http_port,
         "http_host": options.http_host,
     }
@@ -167,7 +170,7 @@ def _start(config: Any, options: argparse.Namespace) -> Server:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = server_log.Parser(
         prog="reverb_server",
         description=_DESCRIPTION,
         epilog=_EPILOG,
@@ -215,6 +218,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         default="127.0.0.1",
         help="name or address for --http-port; 0.0.0.0: all addresses; default: %(default)s",
     )
+    add(
+        "--log-format",
+        choices=server_log.FORMATS,
+        help="how lines of the log look; default: REVERB_LOG_FORMAT, or text",
+    )
     version = importlib.metadata.version("reverb-replay")
     add("--version", action="version", version=f"reverb_server of reverb-replay {version}")
 
@@ -245,6 +253,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         for name in _CHECKPOINT_OPTIONS:
             if getattr(options, name) not in (None, False):
                 parser.error(f"--{name.replace('_', '-')} needs --checkpoint-dir")
+    server_log.configure(options.log_format)
     return options
 
 

@@ -411,6 +411,13 @@ impl Table {
         self.shared.lock().info(config)
     }
 
+    /// How long the oldest request has waited; `None` if none waits.
+    pub fn longest_wait(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let queues = &self.shared.lock().queues;
+        queues.oldest_insert(now).max(queues.oldest_sample(now))
+    }
+
     /// Everything about it that can be counted.
     pub fn status(&self) -> TableStatus {
         let config = self.config.clone();
