@@ -14,6 +14,7 @@ from reverb import cc as cc
 from reverb import checkpointers as checkpointers
 from reverb import item_selectors as selectors
 from reverb import libpybind as libpybind
+from reverb import logging as logging
 from reverb import pybind as pybind
 from reverb import rate_limiters as rate_limiters
 from reverb import specs as specs
@@ -57,6 +58,7 @@ __all__ = [
     "Writer",
     "__version__",
     "checkpointers",
+    "logging",
     "rate_limiters",
     "selectors",
     "specs",

@@ -127,3 +127,11 @@ def _run_page(path, library):
         if "server" in names:
             names["server"].stop()
     return len(blocks)
+
+
+@pytest.fixture
+def capfd(capfd):
+    """Without the warnings of earlier tests, which would be told with their number by and by."""
+    reverb.logging.to_stderr()
+    capfd.readouterr()
+    return capfd

@@ -22,6 +22,7 @@ MODULES = [
     "reverb.structured",
     "reverb.checkpointers",
     "reverb.errors",
+    "reverb.logging",
     "reverb.testing",
     "reverb.adapters.tf_agents.replay_buffer_utils",
     "reverb.adapters.tf_agents.reverb_replay_buffer",

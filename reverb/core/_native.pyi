@@ -497,6 +497,30 @@ class StructuredWriter:
     def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
     def end_episode(self, clear_buffers: bool, timeout_ms: int | None) -> None: ...
 
+# --- Logs -----------------------------------------------------------------------------------------
+
+@final
+class LogLines:
+    """Lines of the core on their way to Python's logging."""
+
+    def next(self) -> tuple[int, float, str, str, dict[str, Any]] | None:
+        """Level, seconds since 1970, place, message and fields of the next line.
+
+        Blocks until there is one; `None` when there will be no more.
+        """
+
+def logs_to_queue(capacity: int) -> LogLines:
+    """Sends the core's lines into a queue, and closes an earlier one."""
+
+def logs_to_stderr() -> None:
+    """Writes the core's lines to standard error, and closes the queue if there is one."""
+
+def configure_logs(level: str, format: str | None) -> None:
+    """Sets the level, unless `REVERB_LOG` has one, and the format, unless it is `None`."""
+
+def log_line(level: str, message: str, fields: Sequence[tuple[str, str | int]]) -> str | None:
+    """The text of a line of the command; `None` if the level is not shown."""
+
 def tensorflow_register_address() -> int:
     """Returns the address of the function that registers the TensorFlow ops."""
 

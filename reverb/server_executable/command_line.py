@@ -9,6 +9,7 @@ import pathlib
 import re
 from collections.abc import Mapping, Sequence
 
+from reverb.server_executable import server_log
 from reverb.server_executable.environment import (
     CONFIG_FILE_VARIABLE,
     CONFIG_VARIABLE,
@@ -73,7 +74,8 @@ environment:
   without a value. An empty variable counts as not set. A flag wins over its variable, and a
   variable over the config.
 
-  REVERB_LOG=info logs every checkpoint that is saved, not only failures.
+  REVERB_LOG is the lowest level that is logged: off, error, warn, info (the default), debug or
+  trace, and levels of parts, such as info,server=debug. REVERB_LOG_FORMAT=json: --log-format json.
 
 exit codes:
   0    stopped by SIGTERM or SIGHUP; --check found nothing wrong
@@ -153,7 +155,7 @@ def _config_source(
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = server_log.Parser(
         prog="reverb_server",
         description=_DESCRIPTION,
         epilog=_EPILOG,

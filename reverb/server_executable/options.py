@@ -17,6 +17,7 @@ from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
 from reverb.core import native, protos
 from reverb.errors import ReverbError
 from reverb.server import MAX_PORT
+from reverb.server_executable.server_log import FORMATS
 
 __all__ = ["OPTIONS", "VARIABLE_PREFIX", "Option", "option_named"]
 
@@ -187,6 +188,11 @@ def _check_interval(seconds: float) -> None:
         raise ValueError(f"must be at most {_MAX_CHECKPOINT_INTERVAL_S}, got {_short(seconds)}")
 
 
+def _check_log_format(name: str) -> None:
+    if name not in FORMATS:
+        raise ValueError(f"must be {' or '.join(FORMATS)}, got {name!r}")
+
+
 def _check_count(count: int) -> None:
     if count < 1:
         raise ValueError(f"must be at least 1, got {count}")
@@ -271,6 +277,14 @@ OPTIONS = (
         default=DEFAULT_DRAIN_TIMEOUT_S,
         check=_check_drain_timeout,
         help="how long a stop waits until all inserts are confirmed; 0: not at all",
+    ),
+    Option(
+        "log_format",
+        field="server.log.format",
+        kind=str,
+        metavar="FORMAT",
+        check=_check_log_format,
+        help="how lines of the log look, text or json; without it REVERB_LOG_FORMAT, or text",
     ),
     Option(
         "checkpoint_dir",

@@ -39,8 +39,6 @@ _GOOD_LIMITER = {
     "max_diff": 0.0,
 }
 _UNUSED_LIMITER_FIELDS = ("delete_count", "insert_count", "sample_count")
-# Fields that a later release may give an option.
-_UNUSED_SERVER_FIELDS = ("server.log.format",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,8 +179,6 @@ def _limiter_problems(limiter: Any) -> Iterator[tuple[str, str]]:
 
 
 def _unused(config: Any) -> Iterator[str]:
-    if config.server.HasField("log"):
-        yield from _UNUSED_SERVER_FIELDS
     for number, table in enumerate(config.tables):
         path = f"{_TABLES}[{number}]"
         for field, _ in table.ListFields():

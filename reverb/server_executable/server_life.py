@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Life cycle of the process `reverb_server`: start, report readiness, wait for a signal, stop."""
 
+import importlib.metadata
 import os
 import signal
 import sys
+import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from reverb.errors import ReverbError
-from reverb.server import Server
+from reverb.server import Server, Table
 from reverb.server_executable.reload_thread import ReloadThread
+from reverb.server_executable.server_log import print_notice
 
-__all__ = ["FAILED", "INTERRUPTED", "STOPPED", "print_notice", "run_until_signalled"]
+__all__ = ["FAILED", "INTERRUPTED", "STOPPED", "print_start", "run_until_signalled"]
 
 # Exit codes. An invalid command line or config is 2, as in argparse.
 STOPPED = 0
 FAILED = 1
 INTERRUPTED = 128 + signal.SIGINT
+
+# Names of more are not logged at the start.
+_MAX_TABLES_TOLD = 20
 
 # A terminal that is closed sends SIGHUP; not every system has it.
 _SIGNALS = tuple(it for it in signal.Signals if it.name in ("SIGTERM", "SIGINT", "SIGHUP"))
@@ -49,10 +55,12 @@ def run_until_signalled(
         with _Signals(does_reload=reload is not None) as signals:
             server = start()
             signals.handle_stops()
+            addresses = "all addresses" if host is None else host
+            ready = f"ready on port {server.port} of {addresses}, without TLS"
             if server.http_port is not None:
                 url = f"http://{http_host}:{server.http_port}/"
-                print_notice(f"the page, metrics and probes are at {url}")
-            addresses = "all addresses" if host is None else host
+                ready += f"; the page, metrics and probes are at {url}"
+            print_notice(ready)
             tables = ", ".join(table_names)
             _print_ready(
                 f"reverb_server is ready on port {server.port} of {addresses}: tables {tables}"
@@ -65,7 +73,7 @@ def run_until_signalled(
     except KeyboardInterrupt:  # Before the handlers were installed.
         return INTERRUPTED
     except (ReverbError, OSError) as error:
-        print_notice(f"cannot start: {error}")
+        print_notice(f"cannot start: {error}", "error")
         return FAILED
     return _stop(server, received, drain_timeout_s, reloads)
 
@@ -80,28 +88,42 @@ def _stop(
     try:
         server.stop(drain_s=drain_timeout_s)
     except ReverbError as error:
-        print_notice(f"stopped, but: {error}")
+        print_notice(f"stopped, but: {error}", "error")
         return FAILED
     finally:
         if reloads is not None:
             reloads.close()
-    print_notice("stopped")
+    print_notice("stopped", "info", **_totals(server))
     return INTERRUPTED if received == signal.SIGINT else STOPPED
 
 
-def print_notice(text: str) -> None:
-    """Prints a line for people, to standard error.
+def print_start(tables: Sequence[Table], max_bytes: object) -> None:
+    """Logs what is about to start.
 
-    Never raises. Ctrl-C may also end the process that reads the output; the server must still save
-    and stop.
+    Args:
+      tables: The tables that it will serve.
+      max_bytes: Limit of the server's memory; `None`: none.
     """
-    stream = sys.stderr
-    if stream is None:
-        return
-    try:
-        print(f"reverb_server: {text}", file=stream, flush=True)
-    except (OSError, ValueError):
-        sys.stderr = None  # Or the interpreter flushes it at exit, and fails.
+    limits = [f"{table.name} (max_size {table.info.max_size:,})" for table in tables]
+    if len(limits) > _MAX_TABLES_TOLD:
+        limits[_MAX_TABLES_TOLD:] = [f"and {len(limits) - _MAX_TABLES_TOLD} more"]
+    memory = "no max_bytes" if max_bytes is None else f"max_bytes {max_bytes}"
+    version = importlib.metadata.version("reverb-replay")
+    print_notice(f"reverb-replay {version} starts with {memory}: tables {', '.join(limits)}")
+
+
+def _totals(server: Server) -> dict[str, str | int]:
+    """What the server did while it ran."""
+    status = server.status()
+    tables = status.tables.values()
+    path = status.checkpoints.latest_path
+    saved = {} if path is None else {"checkpoint": path}
+    return {
+        "inserted": sum(table.inserts for table in tables),
+        "sampled": sum(table.samples for table in tables),
+        "seconds": round(time.time() - status.started_at),
+        **saved,
+    }
 
 
 def _print_ready(text: str) -> None:
@@ -109,7 +131,7 @@ def _print_ready(text: str) -> None:
     try:
         print(text, flush=True)
     except (OSError, ValueError) as error:
-        print_notice(f"{text} (standard output is closed: {error})")
+        print_notice(f"{text} (standard output is closed: {error})", "warn")
         sys.stdout = None  # As above.
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `reverb_server`: a server in a process of its own."""
 
-import logging
 import os
 import pathlib
 import sys
@@ -9,11 +8,12 @@ from collections.abc import Callable, Sequence
 
 from reverb.checkpointers import DefaultCheckpointer
 from reverb.server import Server
-from reverb.server_executable import config_flag, server_from_proto
+from reverb.server_executable import config_flag, server_from_proto, server_log
 from reverb.server_executable.command_line import Action, CommandLine, parse_command_line
 from reverb.server_executable.config_printer import config_text
 from reverb.server_executable.reload import reload_config
-from reverb.server_executable.server_life import print_notice, run_until_signalled
+from reverb.server_executable.server_life import print_start, run_until_signalled
+from reverb.server_executable.server_log import print_notice
 from reverb.server_executable.settings import Given, Settings, read_settings
 
 __all__ = ["app_run_main", "main"]
@@ -46,15 +46,18 @@ def app_run_main() -> None:
 def _run(command: CommandLine) -> int:
     given = command.given
     settings = read_settings(given)
+    server_log.configure(settings["log_format"])
     problems = list(settings.problems)
     if command.action == Action.CHECK:
         problems += _checkpoint_dir_problems(settings)
-    for line in command.notes + problems:
-        print_notice(line)
+    for line in command.notes:
+        print_notice(line, "warn")
+    for line in problems:
+        print_notice(line, "error")
     if problems:
         return _USAGE_ERROR
     for line in settings.notes:
-        print_notice(line)
+        print_notice(line, "warn")
     names = [it.table_name for it in settings.tables]
     if command.action == Action.CHECK:
         print(f"{given.source.name} is good: tables {', '.join(names)}")
@@ -62,7 +65,6 @@ def _run(command: CommandLine) -> int:
     if command.action == Action.PRINT_CONFIG:
         print(config_text(settings, given), end="")
         return _GOOD
-    logging.basicConfig(level=logging.INFO, format="reverb_server: %(message)s")
     return run_until_signalled(
         lambda: _start(settings),
         names,
@@ -82,8 +84,10 @@ def _start(settings: Settings) -> Server:
             restore_settings=settings["restore_settings"],
             name=settings["checkpoint_name"],
         )
+    tables = server_from_proto.tables_from_proto(settings.tables)
+    print_start(tables, settings["max_bytes"])
     return Server(
-        server_from_proto.tables_from_proto(settings.tables),
+        tables,
         settings["port"],
         checkpointer,
         host=settings["host"],

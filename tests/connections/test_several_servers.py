@@ -9,6 +9,7 @@ import pytest
 import reverb
 from reverb import testing
 from reverb.errors import InvalidArgumentError
+from support.log_lines import messages
 
 
 @pytest.fixture
@@ -72,10 +73,10 @@ def test_a_log_line_says_which_one_was_reached(client, tables, capfd):
     for _ in range(2):
         client.reset("queue")
     client.checkpoint_status()
-    lines = capfd.readouterr().err.splitlines()
+    lines = messages(capfd.readouterr().err)
     assert len(lines) == 2, "once for each kind of call"
     for method, line in zip(("Reset", "CheckpointStatus"), lines, strict=True):
-        assert line.startswith(f"reverb warn: {method} reaches one server, 127.0.0.1:")
+        assert line.startswith(f"WARN rpc: {method} reaches one server, 127.0.0.1:")
         assert line.endswith(
             f", of the 2 behind {client.server_address}. Make a client for each address to "
             "reach them all."

@@ -24,6 +24,7 @@ CRATES = {
     "reverb-data": set(),
     "reverb-engine": {"reverb-data"},
     "reverb-http": set(),
+    "reverb-log": set(),
     "reverb-rpc": {"reverb-data"},
     "reverb-wire": {"reverb-data", "reverb-rpc"},
     "reverb-checkpoint": {"reverb-data", "reverb-engine", "reverb-wire"},
@@ -42,6 +43,7 @@ CRATES = {
         "reverb-client",
         "reverb-data",
         "reverb-engine",
+        "reverb-log",
         "reverb-rpc",
         "reverb-server",
         "reverb-tf",
@@ -59,6 +61,7 @@ FOREIGN_CRATES = {
     "reverb-data": {"prost", "tokio"} | _HTTP | _PYTHON,
     "reverb-engine": {"prost"} | _HTTP | _PYTHON,
     "reverb-http": {"h2", "prost"} | _PYTHON,
+    "reverb-log": {"prost", "tokio"} | _HTTP | _PYTHON,
     "reverb-rpc": _PYTHON,
     "reverb-wire": _HTTP | _PYTHON,
     "reverb-checkpoint": _HTTP | _PYTHON,
@@ -71,7 +74,7 @@ FOREIGN_CRATES = {
 LAYERS = [
     {"errors", "replay_sample", "arguments", "limits"},
     {"core"},
-    {"specs", "_nests", "byte_sizes"},
+    {"specs", "_nests", "byte_sizes", "logging"},
     {
         "item_selectors",
         "rate_limiters",

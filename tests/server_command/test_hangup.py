@@ -11,6 +11,7 @@ import sys
 import pytest
 
 import reverb
+from support.log_lines import messages
 from support.programs import Program
 from support.reverb_server import COMMAND, CONFIG
 from support.waiting import DEADLINE_S
@@ -30,6 +31,8 @@ def stop(self, drain_s, stop=Server.stop):
 
 Server.stop = stop
 """
+
+BEGIN, END = "INFO server: stopping after SIGHUP", "INFO server: stopped"
 
 
 @contextlib.contextmanager
@@ -54,7 +57,9 @@ def test_a_hangup_saves_and_stops_like_sigterm(root):
         client.insert([7], {"t": 1.0})
         program.signal(signal.SIGHUP)
         assert program.ended() == 0
-        assert program.errors == "reverb_server: stopping after SIGHUP\nreverb_server: stopped\n"
+        *_, begin, saved, end = messages(program.errors)
+        assert (begin, end) == (BEGIN, END)
+        assert saved.startswith(f"INFO server: checkpoint {root}")
     assert num_saved(root) == 1
 
 
@@ -115,9 +120,9 @@ pid, terminal = pty.fork()
 if not pid:
     os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
 text = b""
-while b"tables t" not in text:
+while b"is ready" not in text:
     text += os.read(terminal, 1000)
-print(text.decode().strip())
+print(*text.decode().splitlines())
 sys.stdin.readline()
 os.close(terminal)
 _, status = os.waitpid(pid, 0)
@@ -128,7 +133,7 @@ print(os.waitstatus_to_exitcode(status))
 def test_closing_the_terminal_saves(root):
     """Nothing can be written any more, and every line of the end tries to."""
     options = [f"--config={CONFIG}", f"--checkpoint-dir={root}", "--checkpoint-on-stop"]
-    with Program(TERMINAL, COMMAND, *options, REVERB_LOG="info") as program:
+    with Program(TERMINAL, COMMAND, *options) as program:
         client = client_of(program.line())
         client.insert([7], {"t": 1.0})
         program.tell()

@@ -5,6 +5,7 @@ import importlib
 
 import pytest
 
+from support.log_lines import messages
 from support.programs import run
 
 MEMBERS = {
@@ -73,10 +74,11 @@ def test_without_absl_the_command_works():
     except SystemExit as exit:
         print(exit.code)
     """
-    assert run(WITHOUT_ABSL + program.replace("\n    ", "\n")) == [
-        "reverb_server: --config, line 1: tables must hold at least one table, got none",
-        "2",
+    line, code = run(WITHOUT_ABSL + program.replace("\n    ", "\n"))
+    assert messages(f"{line}\n") == [
+        "ERROR server: --config, line 1: tables must hold at least one table, got none"
     ]
+    assert code == "2"
 
 
 def test_without_absl_the_flag_says_what_to_do():

@@ -16,6 +16,7 @@ import reverb
 from reverb import testing
 from reverb.errors import UnavailableError
 from reverb.server_executable import server_main
+from support.log_lines import messages
 from support.programs import Program
 from support.waiting import DEADLINE_S
 
@@ -76,7 +77,10 @@ def test_clients_use_the_tables_of_the_config_until_sigterm():
         )
         program.signal(signal.SIGTERM)
         assert program.ended() == 0
-        assert program.errors == ("reverb_server: stopping after SIGTERM\nreverb_server: stopped\n")
+        assert messages(program.errors)[-2:] == [
+            "INFO server: stopping after SIGTERM",
+            "INFO server: stopped",
+        ]
         with pytest.raises(UnavailableError):
             reverb.Client(client.server_address, connect_timeout_s=0.1).server_info()
 
@@ -91,10 +95,8 @@ def test_the_page_and_the_probes_are_where_it_says():
                 assert answer.status == 200
         program.signal(signal.SIGTERM)
         assert program.ended() == 0
-        first, *_ = program.errors.splitlines()
-        assert first == (
-            f"reverb_server: the page, metrics and probes are at http://127.0.0.1:{port}/"
-        )
+        _, ready, *_ = messages(program.errors)
+        assert ready.endswith(f"; the page, metrics and probes are at http://127.0.0.1:{port}/")
 
 
 def test_an_http_port_that_is_none_is_refused():
@@ -109,7 +111,10 @@ def test_ctrl_c_stops_it_and_the_exit_code_tells():
         assert set(client.server_info()) == {"my_table"}
         program.signal(signal.SIGINT)
         assert program.ended() == 130
-        assert program.errors == "reverb_server: stopping after SIGINT\nreverb_server: stopped\n"
+        assert messages(program.errors)[-2:] == [
+            "INFO server: stopping after SIGINT",
+            "INFO server: stopped",
+        ]
 
 
 def test_a_second_signal_ends_a_server_that_takes_its_time():
@@ -148,7 +153,12 @@ def test_ctrl_c_while_it_starts_ends_it():
         assert program.line() == "starting"
         program.signal(signal.SIGINT)
         assert program.ended() == 130
-        assert program.errors == ""
+        (line,) = messages(program.errors)
+        assert re.fullmatch(
+            r"INFO server: reverb-replay \S+ starts with no max_bytes: tables my_table "
+            r"\(max_size 200\)",
+            line,
+        )
 
 
 def test_nobody_has_to_read_that_it_is_ready():
@@ -157,7 +167,7 @@ def test_nobody_has_to_read_that_it_is_ready():
     command = [sys.executable, "-c", COMMAND, f"--config={CONFIG}"]
     with subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE, text=True) as process:
         os.close(writer)
-        ready = process.stderr.readline()
+        ready = next(line for line in process.stderr if "is ready" in line)
         port = re.search(r"ready on port (\d+) .*\(standard output is closed: .*\)", ready)[1]
         reverb.Client(f"127.0.0.1:{port}").insert([1], {"my_table": 1.0})
         process.terminate()
@@ -172,9 +182,7 @@ def test_the_config_may_be_a_file_and_the_command_line_has_the_last_word(tmp_pat
         assert set(client.server_info()) == {"my_table", "other"}
     code, errors = refused("--config-file", path)
     assert code == 1
-    assert errors.startswith(
-        f"reverb_server: cannot start: The server cannot listen on port {taken}"
-    )
+    assert f"ERROR server: cannot start: The server cannot listen on port {taken}" in errors
     assert "Another process has it" in errors
 
 
@@ -195,25 +203,25 @@ def test_the_memory_has_a_limit_by_config_and_by_the_command_line():
 def test_a_bad_config_is_refused_with_lines_and_fields(tmp_path):
     text = CONFIG.replace("200", "0").replace("samples_per_insert: 1", "samples_per_insert: 0")
     expected = (
-        "line 6: tables[0].max_size must be from 1 to 2147483647, got 0\n",
+        "line 6: tables[0].max_size must be from 1 to 2147483647, got 0",
         "line 10: tables[0].rate_limiter.samples_per_insert must be finite and greater than 0, "
-        "got 0\n",
+        "got 0",
     )
     code, errors = refused("--config", text)
     assert code == 2
-    assert errors == "".join(f"reverb_server: --config, {line}" for line in expected)
+    assert messages(errors) == [f"ERROR server: --config, {line}" for line in expected]
     path = tmp_path / "server.textproto"
     path.write_text(text)
     code, errors = refused("--config-file", path)
     assert code == 2
-    assert errors == "".join(f"reverb_server: {path}, {line}" for line in expected)
+    assert messages(errors) == [f"ERROR server: {path}, {line}" for line in expected]
 
 
 def test_what_a_config_says_in_vain_is_told():
     config = CONFIG.replace("max_size: 200", "max_size: 200 signature: {}")
     with running("--config", config) as (program, _):
-        assert program.errors == (
-            "reverb_server: --config, line 6: tables[0].signature has no effect here\n"
+        assert messages(program.errors)[0] == (
+            "WARN server: --config, line 6: tables[0].signature has no effect here"
         )
 
 
@@ -263,13 +271,13 @@ def test_a_bad_command_line_is_refused(monkeypatch, capsys, arguments, complaint
     assert complaint in errors
 
 
-def test_a_config_file_that_cannot_be_read_is_named(monkeypatch, capsys, tmp_path):
+def test_a_config_file_that_cannot_be_read_is_named(tmp_path):
     path = tmp_path / "server.textproto"
-    code, errors = leaves(monkeypatch, capsys, "--config-file", path)
+    code, errors = refused("--config-file", path)
     assert code == 2
-    assert errors.startswith(f"reverb_server: cannot read --config-file {path}: ")
+    assert f"ERROR server: cannot read --config-file {path}: " in errors
     path.write_bytes(b"\xff")
-    code, errors = leaves(monkeypatch, capsys, "--config-file", path)
+    code, errors = refused("--config-file", path)
     assert code == 2
     assert f"{path}: 'utf-8' codec can't decode" in errors
 
@@ -298,4 +306,4 @@ def test_pings_are_options_of_the_command():
     for options in (["--keepalive", "0"], ["--keepalive", "0.5", "--keepalive-timeout", "60"]):
         with running("--port", "0", *options) as (program, client):
             assert client.server_info()
-            assert program.errors == ""
+            assert len(messages(program.errors)) == 2  # It starts, and is ready.

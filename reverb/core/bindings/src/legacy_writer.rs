@@ -119,7 +119,7 @@ impl Writer {
         let closed = wait(py, self.core.close(retry_on_unavailable));
         if exit::is_shutting_down() && closed.is_err() {
             // The garbage collector usually makes this call, and cannot report an error.
-            log::warn!(
+            tracing::warn!(
                 "a writer was closed with {} unconfirmed items, because the interpreter is exiting",
                 self.core.queue().num_pending()
             );

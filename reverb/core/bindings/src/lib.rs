@@ -27,7 +27,7 @@ mod error;
 mod exit;
 mod legacy_writer;
 mod limiter_hold;
-mod logger;
+mod logs;
 mod nest;
 mod process;
 mod sampler;
@@ -43,7 +43,7 @@ mod wait;
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     reverb_allocator::set_up();
-    logger::install();
+    reverb_log::install();
     module.add_class::<table::ItemSelector>()?;
     module.add_class::<table::FifoSelector>()?;
     module.add_class::<table::LifoSelector>()?;
@@ -70,6 +70,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(checkpoint::masked_crc32c, module)?)?;
     module.add_function(wrap_pyfunction!(server::check_server_name, module)?)?;
     module.add_function(wrap_pyfunction!(server::process_memory, module)?)?;
+    module.add_class::<logs::LogLines>()?;
+    module.add_function(wrap_pyfunction!(logs::configure_logs, module)?)?;
+    module.add_function(wrap_pyfunction!(logs::log_line, module)?)?;
+    module.add_function(wrap_pyfunction!(logs::logs_to_queue, module)?)?;
+    module.add_function(wrap_pyfunction!(logs::logs_to_stderr, module)?)?;
     module.add_function(wrap_pyfunction!(process::shut_down, module)?)?;
     module.add_function(wrap_pyfunction!(tensorflow::tensorflow_register_address, module)?)?;
     module.add_function(wrap_pyfunction!(tensorflow::close_parked_samplers, module)?)?;

@@ -33,6 +33,7 @@ pub(crate) fn runtime() -> &'static Runtime {
             .build()
             .expect("the system can start threads");
         runtime.spawn(keep_house());
+        reverb_log::tell_problems();
         runtime
     })
 }
@@ -43,11 +44,18 @@ const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(5);
 /// Periodic tasks that no call triggers, in this order.
 const HOUSEKEEPING: [fn(); 2] = [tensorflow::evict_idle_clients, reverb_allocator::purge];
 
+/// After so many of them, long waits are looked for: once a minute. A timer of its own would wake
+/// an idle process.
+const LONG_WAITS_EVERY: u32 = 12;
+
 async fn keep_house() {
-    loop {
+    for round in (1..LONG_WAITS_EVERY).chain([0]).cycle() {
         tokio::time::sleep(HOUSEKEEPING_INTERVAL).await;
         for task in HOUSEKEEPING {
             task();
+        }
+        if round == 0 {
+            reverb_server::warn_of_long_waits();
         }
     }
 }
@@ -135,13 +143,17 @@ pub(crate) fn shut_down() {
 #[pyfunction]
 #[pyo3(name = "_finalize")]
 fn finalize(py: Python<'_>) {
-    py.detach(exit::finalize);
+    py.detach(|| {
+        reverb_log::flush();
+        exit::finalize();
+    });
 }
 
 #[pyfunction]
 #[pyo3(name = "_after_fork_in_child")]
 fn after_fork_in_child() {
     GENERATION.fetch_add(1, Ordering::AcqRel);
+    reverb_log::after_fork_in_child();
     exit::reset_after_fork();
     leave_locks_to_parent();
 }

@@ -124,7 +124,7 @@ impl Partial {
         let tables = directory.create_file(TABLES)?;
         let lock = FileLock::try_new(&tables);
         let lock = lock.inspect_err(|error| {
-            log::debug!("{} cannot be locked: {error}", directory.path.display());
+            tracing::debug!("{} cannot be locked: {error}", directory.path.display());
         });
         Ok(Self { root: root.to_owned(), directory, tables, lock: lock.ok() })
     }
@@ -159,7 +159,7 @@ impl Partial {
         drop(others_wait);
         sync_directory(&root).map_err(|error| from_io("write", &root, &error))?;
         if let Some(other) = latest(&root, manifest.name.as_ref())?.filter(|other| *other > path) {
-            log::warn!(
+            tracing::warn!(
                 "checkpoint {}: {} sorts behind it, so a server that starts loads that one; move \
                  it to another directory",
                 path.display(),
@@ -240,7 +240,7 @@ pub(crate) fn prune(root: &Path, keep: usize, server: Option<&ServerName>, held:
         let aside = new_partial(root);
         match fs::rename(path, &aside) {
             Ok(()) => delete_files(&aside),
-            Err(error) => log::warn!("{} cannot be deleted: {error}", path.display()),
+            Err(error) => tracing::warn!("{} cannot be deleted: {error}", path.display()),
         }
     }
 }
@@ -286,7 +286,7 @@ fn delete_files(path: &Path) {
         let _ = fs::remove_file(path.join(name));
     }
     if let Err(error) = fs::remove_dir(path) {
-        log::warn!("{} cannot be deleted: {error}", path.display());
+        tracing::warn!("{} cannot be deleted: {error}", path.display());
     }
 }
 

@@ -66,7 +66,7 @@ impl Held {
             Ok(lock) => Ok(Ok(Some(lock))),
             Err(TryLockError::WouldBlock) => Ok(Err(name_is_taken(root, &path, name))),
             Err(TryLockError::Error(error)) => {
-                log::warn!(
+                tracing::warn!(
                     "{} cannot be locked, so that a second server of the name {name} would not be \
                      noticed: {error}",
                     path.display()
@@ -99,7 +99,7 @@ impl Held {
                     return Ok(Err(checkpoint_is_taken(root, &path)));
                 }
                 Ok(Err(TryLockError::Error(error))) => {
-                    log::info!("{} cannot be locked: {error}", tables.display());
+                    tracing::info!("{} cannot be locked: {error}", tables.display());
                     None
                 }
                 // Reading it will fail with the reason.
@@ -122,7 +122,7 @@ impl Held {
         if self.known_servers.contains(&server) {
             return;
         }
-        log::warn!(
+        tracing::warn!(
             "checkpoint directory {}: {server} uses it too, at present checkpoint {}; a server that \
              starts loads the last checkpoint, whoever saved it. Give each server a name of its own \
              by DefaultCheckpointer(..., name=...), or a directory of its own",
@@ -160,7 +160,7 @@ fn lock_name(root: &Path, path: &Path) -> std::result::Result<FileLock, TryLockE
     let _directory = lock_directory(root);
     let lock = FileLock::try_new(&file)?;
     if let Err(error) = write_owner(&mut file) {
-        log::debug!("{} cannot be written: {error}", path.display());
+        tracing::debug!("{} cannot be written: {error}", path.display());
     }
     Ok(lock)
 }

@@ -66,7 +66,7 @@ pub fn load(
         held.take_name(&options.root, name, progress)?;
     }
     let Some(stored) = find(options, progress, held)? else { return Ok(None) };
-    log::info!("checkpoint {}: is being loaded", stored.path().display());
+    tracing::debug!("checkpoint {}: is being loaded", stored.path().display());
     let mut by_name = HashMap::new();
     for (at, table) in tables.iter().enumerate() {
         by_name.insert(table.name(), at);
@@ -105,7 +105,7 @@ pub fn load(
         all[at].install(restored);
     }
     let path = stored.path().display();
-    log::info!("checkpoint {path}: {num_items} items were loaded in {:?}", start.elapsed());
+    tracing::info!("checkpoint {path}: {num_items} items were loaded in {:?}", start.elapsed());
     Ok(Some(Loaded { path: stored.path().to_owned(), num_items, tables: all }))
 }
 
@@ -137,7 +137,7 @@ fn find(options: &LoadOptions, progress: &Progress, held: &mut Held) -> Result<O
 
 fn warn_of_name(stored: &Stored, options: &LoadOptions) {
     if let (None, Some(name)) = (&options.name, stored.server_name()) {
-        log::warn!(
+        tracing::warn!(
             "checkpoint {}: a server named {name} saved it, and is loaded by this one, which has no \
              name, because it is the last in its directory",
             stored.path().display()
@@ -150,7 +150,7 @@ fn warn_of_others(options: &LoadOptions) -> Result<()> {
     if let (Some(name), Some(other)) = (&options.name, latest(&options.root, None)?) {
         let whose = Manifest::read_or_empty(&other)?.name;
         let whose = whose.map_or_else(|| "has no name".to_owned(), |it| format!("is named {it}"));
-        log::warn!(
+        tracing::warn!(
             "checkpoint directory {}: nothing is loaded, for there is no checkpoint of a server \
              named {name}; the last one, {}, is of a server that {whose}. Give it as \
              fallback_checkpoint_path to begin with it",
@@ -201,21 +201,21 @@ fn settings_for(
     let differences = differences(stored.message(), code);
     if options.restore_settings {
         for (setting, stored_value, code_value) in &differences {
-            log::warn!(
-                "checkpoint {}: table {}: {setting} is {stored_value} as stored, not {code_value} \
-                 as given in code",
+            tracing::warn!(
+                table = %code.name,
+                "checkpoint {}: {setting} is {stored_value} as stored, not {code_value} as given \
+                 in code",
                 path.display(),
-                code.name
             );
         }
         return Ok(TableConfig { seed: code.seed, ..stored.config()? });
     }
     for (setting, stored_value, code_value) in &differences {
-        log::warn!(
-            "checkpoint {}: table {}: {setting} is {code_value} as given in code, not {stored_value} \
-             as stored; restore_settings=True would take the stored settings",
+        tracing::warn!(
+            table = %code.name,
+            "checkpoint {}: {setting} is {code_value} as given in code, not {stored_value} as \
+             stored; restore_settings=True would take the stored settings",
             path.display(),
-            code.name
         );
     }
     Ok(code.clone())
@@ -235,16 +235,18 @@ fn limits(config: &TableConfig) -> String {
 fn warn_of_changes(restored: &mut Restored, path: &Path) {
     let name = restored.config().name.clone();
     if restored.num_removed() > 0 {
-        log::warn!(
-            "checkpoint {}: table {name}: its remover removed {} item(s), for {} now",
+        tracing::warn!(
+            table = %name,
+            "checkpoint {}: its remover removed {} item(s), for {} now",
             path.display(),
             restored.num_removed(),
             limits(restored.config()),
         );
     }
     if restored.repair_counters() {
-        log::warn!(
-            "checkpoint {}: table {name}: inserts minus deletes was not the number of items as \
+        tracing::warn!(
+            table = %name,
+            "checkpoint {}: inserts minus deletes was not the number of items as \
              stored; deletes were counted anew",
             path.display()
         );

@@ -145,7 +145,7 @@ pub(crate) fn lower_priority() {
         let lowered = getpriority_process(None)
             .and_then(|nice| setpriority_process(None, (nice + NICENESS).min(MAX_NICENESS)));
         if let Err(error) = lowered {
-            log::debug!("the priority of a thread cannot be lowered: {error}");
+            tracing::debug!("the priority of a thread cannot be lowered: {error}");
         }
     }
 }

@@ -255,7 +255,7 @@ impl Stored {
             Ok(())
         })?;
         if num_lost > 0 {
-            log::warn!(
+            tracing::warn!(
                 "checkpoint {}: {num_lost} chunk(s) have the key of another one; dm-reverb writes \
                  that when two writers draw the same key, and the first one is taken, as it does",
                 self.path.display()

@@ -88,7 +88,7 @@ impl Backoff {
         }
         if unreachable_for >= LOG_INTERVAL && now.duration_since(self.logged_at) >= LOG_INTERVAL {
             self.logged_at = now;
-            log::warn!("Still waiting for a server at {}: {error}", self.address);
+            tracing::warn!(%error, "Still waiting for a server at {}", self.address);
         }
         // The last attempt starts at the deadline, not one pause later.
         tokio::time::sleep(self.pause.min(self.give_up_after.saturating_sub(unreachable_for)))

@@ -497,6 +497,13 @@ impl Table {
         })
     }
 
+    /// How long the oldest request has waited; `None` if none waits.
+    pub fn longest_wait(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let queues = &self.shared.lock().queues;
+        queues.oldest_insert(now).max(queues.oldest_sample(now))
+    }
+
     /// Everything about it that can be counted.
     pub fn status(&self) -> TableStatus {
         let shared = self.shared.lock();

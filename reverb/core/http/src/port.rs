@@ -56,7 +56,7 @@ pub async fn serve<S: Site>(
         let socket = match accepted {
             Ok((socket, _)) => socket,
             Err(error) => {
-                log::debug!("a connection to the HTTP port could not be accepted: {error}");
+                tracing::debug!(%error, "a connection to the HTTP port could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -98,7 +98,7 @@ async fn converse<S: Site>(
         .serve_connection(TokioIo::new(socket), service)
         .await;
     if let Err(error) = served {
-        log::debug!("a connection to the HTTP port ended: {error}");
+        tracing::debug!(%error, "a connection to the HTTP port ended");
     }
 }
 

@@ -5,7 +5,6 @@ mod call;
 mod first_bytes;
 mod last_words;
 mod listener;
-mod refusal_log;
 mod refused_connections;
 mod responder;
 mod stop;

@@ -14,10 +14,11 @@ use reverb_wire::generated::reverb::CheckpointStatusResponse;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use crate::hourly::Hourly;
 use reverb_rpc::server::stopping;
 
 /// How often progress is logged.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often a thread polls for the end of a save.
 const END_POLL: Duration = Duration::from_millis(5);
@@ -74,6 +75,7 @@ struct State {
     latest_error: String,
     num_saved: i64,
     num_failed: i64,
+    told: Hourly,
 }
 
 struct Latest {
@@ -167,7 +169,7 @@ impl Checkpoints {
                 return;
             }
             if start.elapsed() >= limit {
-                return log::warn!("the server stops; the checkpoint in progress is aborted");
+                return tracing::warn!("the server stops; the checkpoint in progress is aborted");
             }
             std::thread::sleep(END_POLL);
         }
@@ -203,11 +205,17 @@ impl Checkpoints {
         match saved {
             Ok(saved) => {
                 let Saved { path, num_items, bytes, took, locked } = &saved;
-                log::info!(
+                let news = format!(
                     "checkpoint {}: {num_items} items, {bytes} bytes, in {took:?}; the tables were \
                      locked for {locked:?}",
                     path.display()
                 );
+                // An operator wants to see that saves go on, and not every one of them.
+                match state.told.count(1, Instant::now()) {
+                    None => tracing::debug!("{news}"),
+                    Some(1) => tracing::info!("{news}"),
+                    Some(saves) => tracing::info!(saves, "{news}; told once an hour"),
+                }
                 let path = text(path);
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 let saved_at_ns = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
@@ -242,8 +250,8 @@ fn temporary_directory() -> Result<PathBuf> {
 /// Logs the progress of a save periodically.
 async fn log_progress(progress: Arc<Progress>) {
     loop {
-        tokio::time::sleep(LOG_INTERVAL).await;
-        log::info!(
+        tokio::time::sleep(PROGRESS_INTERVAL).await;
+        tracing::debug!(
             "checkpoint: {} of {} items and {} bytes are written",
             progress.items_done(),
             progress.items_total(),

@@ -48,7 +48,7 @@ impl Service {
         for ChangedSetting { table, setting, before, after } in
             changed.iter().filter(|_| !request.dry_run)
         {
-            log::info!("table {table}: {setting} is {after} now, not {before}, for {}", by.client);
+            tracing::info!(%table, client = %by.client, "{setting} is {after} now, not {before}");
         }
         let tables =
             request.changes.iter().filter_map(|change| self.tables.get(&change.table).ok());
@@ -99,7 +99,8 @@ impl Service {
         };
         done.map_err(|error| self.stop.explain(error))?;
         let what = if *paused { "wait" } else { "go on" };
-        log::info!("table {}: {sides} {what} from now on, for {}", table.name(), by.client);
+        let (table, client) = (table.name(), &by.client);
+        tracing::info!(%table, %client, "{sides} {what} from now on");
         Ok(())
     }
 }

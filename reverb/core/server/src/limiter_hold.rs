@@ -36,7 +36,7 @@ pub(crate) async fn run(
     })?;
     let request: HoldRateLimiterRequest = decode(request)?;
     let hold = service.hold_limiter(&request, by)?;
-    log::info!("table {}: its rate limiter is off, for {}", request.table, by.client);
+    tracing::info!(table = %request.table, client = %by.client, "the rate limiter is off");
     responder.send_now(Message::encode(&HoldRateLimiterResponse {}))?;
     let ended = tokio::select! {
         biased;
@@ -48,6 +48,6 @@ pub(crate) async fn run(
         () = responder.closed() => Err(Error::cancelled("The caller cancelled the stream.")),
     };
     drop(hold);
-    log::info!("table {}: its rate limiter is on again", request.table);
+    tracing::info!(table = %request.table, client = %by.client, "the rate limiter is on again");
     ended
 }

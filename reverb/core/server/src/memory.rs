@@ -19,6 +19,7 @@ use reverb_engine::{Evicted, Table};
 use reverb_rpc::frames::{Gate, STREAM_WINDOW_BYTES};
 
 use crate::held_chunks::{HoldingStream, HoldingStreams};
+use crate::hourly::Hourly;
 
 const REMOVE_FROM_PERCENT: u64 = 90;
 const REMOVE_UNTIL_PERCENT: u64 = 88;
@@ -39,7 +40,6 @@ const FRUITLESS_PAUSE: Duration = Duration::from_millis(100);
 
 /// How often those who wait for memory look again.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How much of a small message is read even while the memory is used up: requests to sample, and
 /// updates of a few hundred priorities.
@@ -69,10 +69,7 @@ pub(crate) struct Memory {
 #[derive(Debug, Default)]
 struct Removal {
     fruitless_at: Option<Instant>,
-    logged_at: Option<Instant>,
-    items_since_log: usize,
-    ended_at: Option<Instant>,
-    streams_since_log: usize,
+    removed: Hourly,
 }
 
 /// What the memory is used for, in bytes.
@@ -99,7 +96,7 @@ impl Memory {
             )));
         }
         if let Some(bytes) = max_bytes.filter(|&bytes| bytes < LITTLE_BYTES) {
-            log::info!(
+            tracing::info!(
                 "max_bytes of the server is {}; below {}, a writer of dm-reverb may never get \
                  through, because it sends up to 40 MiB in one message",
                 byte_size::describe(bytes),
@@ -130,12 +127,12 @@ impl Memory {
         let Some(mut removal) = self.removal.try_lock() else { return };
         let removal = &mut *removal;
         let streams = self.streams.by_bytes();
-        self.end_flooding_streams(&streams, removal);
+        self.end_flooding_streams(&streams);
         // Tables do not pay for what ended streams give back in a moment.
         let ended = streams.iter().filter(|(stream, _)| stream.is_ended());
         let coming = ended.map(|(_, bytes)| bytes).sum();
         self.remove_items(coming, removal);
-        self.end_streams_if_full(&streams, removal);
+        self.end_streams_if_full(&streams);
     }
 
     /// Removes items until there is room, when `coming` bytes will be free anyway.
@@ -162,30 +159,25 @@ impl Memory {
     }
 
     /// Streams that hold most of the memory for later items end before tables pay for them.
-    fn end_flooding_streams(&self, streams: &[(Arc<HoldingStream>, u64)], removal: &mut Removal) {
+    fn end_flooding_streams(&self, streams: &[(Arc<HoldingStream>, u64)]) {
         let allowed = self.part(STREAMS_PERCENT);
         let held: u64 = streams.iter().map(|(_, bytes)| bytes).sum();
         if held > allowed {
-            self.end_streams(streams, held - allowed, removal);
+            self.end_streams(streams, held - allowed);
         }
     }
 
     /// When nothing may be removed any more, streams end until there is room. Below the limit they
     /// only wait, as for a table: what others hold comes back when somebody samples or reads.
-    fn end_streams_if_full(&self, streams: &[(Arc<HoldingStream>, u64)], removal: &mut Removal) {
+    fn end_streams_if_full(&self, streams: &[(Arc<HoldingStream>, u64)]) {
         if self.is_above(100) {
             let excess = self.account.total().saturating_sub(self.part(PAUSE_FROM_PERCENT));
-            self.end_streams(streams, excess, removal);
+            self.end_streams(streams, excess);
         }
     }
 
     /// Ends the first of these streams until they had `excess` bytes.
-    fn end_streams(
-        &self,
-        streams: &[(Arc<HoldingStream>, u64)],
-        mut excess: u64,
-        removal: &mut Removal,
-    ) {
+    fn end_streams(&self, streams: &[(Arc<HoldingStream>, u64)], mut excess: u64) {
         // Those that end already give back what they have in a moment.
         for (_, bytes) in streams.iter().filter(|(stream, _)| stream.is_ended()) {
             excess = excess.saturating_sub(*bytes);
@@ -196,7 +188,7 @@ impl Memory {
             }
             stream.end();
             excess = excess.saturating_sub(*bytes);
-            removal.note_ended(stream, *bytes, self);
+            self.note_ended(stream, *bytes);
         }
     }
 
@@ -292,6 +284,16 @@ impl Memory {
         Usage { total, tables: in_tables, queued, streams, other }
     }
 
+    fn note_ended(&self, stream: &HoldingStream, bytes: u64) {
+        tracing::warn!(
+            peer = stream.peer.trim_start_matches("client "),
+            held = byte_size::describe(bytes),
+            "ended an insert stream that held chunks for later items: the memory of the server is \
+             used up (max_bytes {})",
+            byte_size::describe(self.max_bytes.unwrap_or(0)),
+        );
+    }
+
     /// This part of the limit.
     fn part(&self, percent: u64) -> u64 {
         self.max_bytes.map_or(u64::MAX, |bytes| bytes / 100 * percent)
@@ -304,35 +306,15 @@ impl Memory {
 }
 
 impl Removal {
-    fn note_ended(&mut self, stream: &HoldingStream, bytes: u64, memory: &Memory) {
-        self.streams_since_log += 1;
-        if self.ended_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
-            log::warn!(
-                "ended {} insert streams, the last one of {}, which held {} for later items: the \
-                 memory of the server is used up ({} of {}, max_bytes)",
-                self.streams_since_log,
-                stream.peer,
-                byte_size::describe(bytes),
-                byte_size::describe(memory.account.total()),
-                byte_size::describe(memory.max_bytes.unwrap_or(0)),
-            );
-            self.ended_at = Some(Instant::now());
-            self.streams_since_log = 0;
-        }
-    }
-
     fn note_removed(&mut self, table: &str, items: usize, max_bytes: u64) {
-        self.items_since_log += items;
-        if self.items_since_log > 0 && self.logged_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL)
-        {
-            log::info!(
-                "removed {} items, the last ones from table {table}: the memory of the server is \
-                 used up (max_bytes {})",
-                self.items_since_log,
+        if let Some(items) = self.removed.count(items as u64, Instant::now()) {
+            tracing::info!(
+                table,
+                items,
+                "removed items, the last ones from this table: the memory of the server is used up \
+                 (max_bytes {}); told once an hour",
                 byte_size::describe(max_bytes),
             );
-            self.logged_at = Some(Instant::now());
-            self.items_since_log = 0;
         }
     }
 }

@@ -24,6 +24,7 @@ use crate::history::History;
 use crate::http_port::HttpPort;
 use crate::limits::Limits;
 use crate::local;
+use crate::long_waits::{self, LongWaits};
 use crate::memory::{CallGate, Memory};
 use crate::service::Service;
 use crate::tables::Tables;
@@ -91,6 +92,7 @@ impl Server {
             streams: Arc::default(),
             started_at: SystemTime::now(),
             history: History::new(runtime),
+            long_waits: LongWaits::default(),
             call_gate,
         };
         let service = Arc::new(service);
@@ -127,6 +129,7 @@ impl Server {
             runtime.spawn(save_periodically(Arc::clone(&service), interval));
         }
         local::register(port, options.host.as_deref(), &service);
+        long_waits::register(&service);
         Ok(Self { service, port, stop: stop_sender, done, http: Mutex::default() })
     }
 
@@ -226,7 +229,7 @@ async fn save_periodically(service: Arc<Service>, interval: Duration) {
         if let Err(error) = service.checkpoint().await
             && !service.stop.is_stopped()
         {
-            log::error!("{error} The next attempt is in {interval:?}.");
+            tracing::error!("{error} The next attempt is in {interval:?}.");
         }
     }
 }

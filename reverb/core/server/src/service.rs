@@ -17,6 +17,7 @@ use crate::checkpoints::Checkpoints;
 use crate::drain::Drain;
 use crate::history::History;
 use crate::limits::Limits;
+use crate::long_waits::LongWaits;
 use crate::memory::Memory;
 use crate::process_memory::process_memory;
 use crate::status;
@@ -37,6 +38,7 @@ pub(crate) struct Service {
     pub(crate) streams: Arc<Streams>,
     pub(crate) started_at: SystemTime,
     pub(crate) history: History,
+    pub(crate) long_waits: LongWaits,
     /// What calls other than insert streams are read through.
     pub(crate) call_gate: Arc<dyn Gate>,
 }
@@ -88,16 +90,15 @@ fn log_forecast(table: &Table, forecast: Forecast) {
         format!("; this process may use {}", byte_size::describe(limit))
     });
     let text = format!(
-        "table {}: {} items will take about {} ({} each){may_use}.",
-        table.name(),
+        "{} items will take about {} ({} each){may_use}.",
         grouped(items as usize),
         byte_size::describe(bytes),
         byte_size::describe(item_bytes),
     );
     let is_bounded = table.config().memory.max_bytes.is_some_and(|max_bytes| max_bytes <= bytes);
     if !is_bounded && limit.is_some_and(|limit| bytes > limit) {
-        log::warn!("{text} Set max_bytes or a smaller max_size.");
+        tracing::warn!(table = table.name(), "{text} Set max_bytes or a smaller max_size.");
     } else {
-        log::info!("{text}");
+        tracing::info!(table = table.name(), "{text}");
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use reverb_engine::{SetBy, TableStatus};
+use reverb_engine::{SetBy, Table, TableStatus};
 use reverb_rpc::server::Traffic;
 use reverb_wire::convert::table_config::from_max_bytes;
 use reverb_wire::generated::reverb::{
@@ -16,7 +16,7 @@ use reverb_wire::generated::reverb::{
     StreamStatus, TrafficStatus,
 };
 
-use crate::diagnosis::{SlowReaders, Surroundings};
+use crate::diagnosis::{Diagnosis, SlowReaders, Surroundings, diagnose};
 use crate::history::TablePoint;
 use crate::memory::Memory;
 use crate::process_status::process_status;
@@ -31,15 +31,7 @@ pub(crate) fn status(service: &Arc<Service>, request: StatusRequest) -> StatusRe
     let memory = memory_status(&service.memory);
     let now_ns = nanoseconds(SystemTime::now());
     let streams = service.streams.all();
-    let around = Surroundings {
-        rates: None,
-        now_ns,
-        writers: service.streams.count(StreamKind::Insert),
-        slow_readers: None,
-        draining: service.drain.by(),
-        full_server: (service.memory.is_full())
-            .then_some((memory.total as u64, memory.limit as u64)),
-    };
+    let around = surroundings(service, &memory, now_ns);
     let of_table = |(status, rates): (&TableStatus, _)| {
         let slow_readers = SlowReaders::of(&streams, &status.info.config.name);
         table::table_status(status, &Surroundings { rates, slow_readers, ..around.clone() })
@@ -59,6 +51,27 @@ pub(crate) fn status(service: &Arc<Service>, request: StatusRequest) -> StatusRe
             .map(|stream| stream_status(stream))
             .collect(),
         draining: service.drain.by().as_ref().map(set_by),
+    }
+}
+
+/// What is known of a table at once.
+pub(crate) fn diagnosis(service: &Service, table: &Table) -> Diagnosis {
+    let now_ns = nanoseconds(SystemTime::now());
+    let around = surroundings(service, &memory_status(&service.memory), now_ns);
+    let slow_readers = SlowReaders::of(&service.streams.all(), table.name());
+    diagnose(&table.status(), &Surroundings { slow_readers, ..around })
+}
+
+/// What is known beside all tables.
+fn surroundings(service: &Service, memory: &MemoryStatus, now_ns: i64) -> Surroundings {
+    Surroundings {
+        rates: None,
+        now_ns,
+        writers: service.streams.count(StreamKind::Insert),
+        slow_readers: None,
+        draining: service.drain.by(),
+        full_server: (service.memory.is_full())
+            .then_some((memory.total as u64, memory.limit as u64)),
     }
 }
 

@@ -139,8 +139,9 @@ async fn learn_signature(
         Ok((client.signatures().await?, info.is_some_and(|info| info.max_times_sampled > 0)))
     };
     let Ok(signatures) = tokio::time::timeout(SIGNATURE_TIMEOUT, lookup).await else {
-        log::warn!(
-            "No server answered at {} for {} s; reading table '{table}' without comparing it with its signature.",
+        tracing::warn!(
+            table,
+            "No server answered at {} for {} s; reading the table without comparing it with its signature.",
             client.address(),
             SIGNATURE_TIMEOUT.as_secs(),
         );
@@ -152,7 +153,7 @@ async fn learn_signature(
     if signature.is_none() {
         // With several servers, another one may have the table. Otherwise the first sample fails
         // with not found.
-        log::warn!("The server at {} has no table '{table}'.", client.address());
+        tracing::warn!(table, "The server at {} has no such table.", client.address());
     }
     let signature = signature.flatten();
     if let Some(signature) = &signature {

@@ -189,10 +189,10 @@ impl PatternEngine {
         for (i, rule) in self.rules.iter().enumerate() {
             let leaves = rule.config.nodes.iter().map(|node| self.leaves[node.column]);
             if let Some(leaf) = leaves.max().filter(|&leaf| leaf >= num_leaves) {
-                log::warn!(
-                    "The pattern of config {i} for table '{}' reads leaf {leaf} but the steps have {num_leaves} \
-                     leaves: it will never make an item.",
-                    rule.config.table,
+                tracing::warn!(
+                    table = %rule.config.table,
+                    "The pattern of config {i} reads leaf {leaf} but the steps have {num_leaves} leaves: it will \
+                     never make an item.",
                 );
             }
         }
@@ -208,7 +208,7 @@ impl PatternEngine {
             }
             if watched.warn && number.and_then(Number::as_condition_value).is_none() {
                 watched.warn = false;
-                log::error!(
+                tracing::error!(
                     "A condition looks at column {}, which has dtype {} and shape {}. It needs exactly one element of \
                      an integer type or bool and is false until then.",
                     self.label(*column),

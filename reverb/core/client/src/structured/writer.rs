@@ -121,7 +121,7 @@ async fn flush_and_close(queue: Arc<SendQueue>, limit: Duration) {
     queue.freeze_blocks(0);
     let flushed = tokio::time::timeout(limit, queue.wait_until_pending(0)).await;
     if !matches!(flushed, Ok(Ok(()))) {
-        log::warn!(
+        tracing::warn!(
             "A structured writer was dropped and {} of its items could not be delivered. Call flush() before the \
              writer goes away. Unfinished: {}.",
             queue.num_pending(),

@@ -174,7 +174,7 @@ impl Insertion {
             if let Err(error) = self.send(&mut backoff).await {
                 was_lost = true;
                 self.inserter.stream = None;
-                log::debug!("insert stream to {} was lost: {error}", session.address());
+                tracing::debug!(peer = session.address(), %error, "an insert stream was lost");
                 backoff.pause(error).await?;
             }
         }

@@ -83,7 +83,7 @@ impl ItemQueue {
             }
             patience *= 2;
             if let Some(limit) = self.send_queue.describe_max_pending() {
-                log::warn!("create_item waits: {limit}. {}", self.describe_wait().await);
+                tracing::warn!("create_item waits: {limit}. {}", self.describe_wait().await);
             }
         }
     }

@@ -272,7 +272,11 @@ impl LegacyWriter {
             biased;
             result = self.queue.flush(0, None) => result,
             error = queue.stream_lost(), if !retry_on_unavailable => {
-                log::warn!("the writer was closed with {} unconfirmed items: {error}", queue.num_pending());
+                tracing::warn!(
+                    %error,
+                    "the writer was closed with {} unconfirmed items",
+                    queue.num_pending()
+                );
                 Ok(())
             }
         };

@@ -470,7 +470,7 @@ impl State {
         if self.num_pending() < self.warn_at {
             return;
         }
-        log::warn!(
+        tracing::warn!(
             "{} items wait to be confirmed by {}: its tables do not take them as fast as they are created. They take \
              up memory here; call flush(block_until_num_items=...) to wait.",
             self.num_pending(),

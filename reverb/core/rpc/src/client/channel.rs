@@ -104,7 +104,7 @@ impl Channel {
         let reply = self.ask(path, Message::encode(request)).await?;
         let num_servers = self.pool.num_servers();
         if num_servers > 1 && self.warned_of.lock().insert(path.to_owned()) {
-            log::warn!(
+            tracing::warn!(
                 "{method} reaches one server, {}, of the {num_servers} behind {}. Make a client for \
                  each address to reach them all.",
                 reply.peer(),

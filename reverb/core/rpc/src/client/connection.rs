@@ -176,9 +176,9 @@ where
     tokio::spawn(async move {
         // The calls on the connection report its end. This task only drives it.
         tokio::select! {
-            ended = task => log::debug!("the connection to {peer} ended: {ended:?}"),
+            ended = task => tracing::debug!(%peer, ?ended, "the connection ended"),
             () = keepalive.watch(pings, &liveness) => {
-                log::info!("closing the connection to {peer}: no answer to a ping");
+                tracing::debug!(%peer, "closing the connection: no answer to a ping");
             }
         }
     });

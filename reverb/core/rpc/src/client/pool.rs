@@ -137,7 +137,7 @@ impl Pool {
             if is_due(&pool)
                 && let Err(error) = pool.resolve().await
             {
-                log::debug!("{error}");
+                tracing::debug!("{error}");
             }
         });
     }

@@ -21,10 +21,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::call::{self, Handler};
 use super::first_bytes::{self, Spoken};
-use super::refusal_log::RefusalLog;
 use super::refused_connections::RefusedConnections;
 use super::responder::{self, Responder};
 use super::stop::Stop;
@@ -127,7 +127,6 @@ struct Shared<H> {
     streams: Arc<StreamLimit>,
     traffic: Arc<Traffic>,
     hint: String,
-    tls_log: RefusalLog,
 }
 
 /// Accepts connections until the server shuts down. Then closes the port, and gives the streams the
@@ -148,8 +147,7 @@ pub async fn serve<H: Handler>(
     let streams = Arc::new(StreamLimit::new(limits.streams));
     let mut connections = JoinSet::new();
     let mut refused = RefusedConnections::new(limits.connections, &traffic);
-    let tls_log = RefusalLog::default();
-    let shared = Shared { handler, stop, keepalive, limits, streams, traffic, hint, tls_log };
+    let shared = Shared { handler, stop, keepalive, limits, streams, traffic, hint };
     let shared = Arc::new(shared);
     loop {
         let accepted = tokio::select! {
@@ -163,10 +161,14 @@ pub async fn serve<H: Handler>(
                 refused.refuse(socket, peer);
             }
             Ok((socket, peer)) => {
-                connections.spawn(serve_connection(socket, peer, Arc::clone(&shared)));
+                let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+                // Costs nothing unless debug lines are shown.
+                let span = tracing::debug_span!("connection", %peer);
+                let connection = serve_connection(socket, peer, Arc::clone(&shared));
+                connections.spawn(connection.instrument(span));
             }
             Err(error) => {
-                log::warn!("a connection could not be accepted: {error}");
+                tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -178,7 +180,7 @@ pub async fn serve<H: Handler>(
 async fn serve_connection<H: Handler>(socket: TcpStream, peer: SocketAddr, shared: Arc<Shared<H>>) {
     let _open = shared.traffic.open();
     if let Err(error) = serve_streams(socket, peer, &shared).await {
-        log::debug!("the connection from {peer} ended: {error}");
+        tracing::debug!(%peer, %error, "the connection ended");
     }
 }
 
@@ -220,7 +222,7 @@ async fn serve_streams<H: Handler>(
             }
             () = sleep_until(deadline), if deadline.is_some() => return Ok(()),
             () = &mut gone => {
-                log::info!("closing the connection from {peer}: no answer to a ping");
+                tracing::debug!("closing the connection: no answer to a ping");
                 return Ok(());
             }
         };
@@ -238,13 +240,15 @@ async fn serve_streams<H: Handler>(
         };
         let call = liveness.open_call();
         let (shared, peer) = (Arc::clone(shared), Arc::clone(&peer));
-        tokio::spawn(async move {
+        let span = tracing::debug_span!("call", method = request.uri().path());
+        let call = async move {
             let unread = shared.limits.unread_timeout;
             let responder = Responder::new(response, call, &peer, request.headers(), unread);
             call::run(&shared.handler, &shared.stop, &shared.traffic, request, responder, &peer)
                 .await;
             drop(open_stream);
-        });
+        };
+        tokio::spawn(call.instrument(span));
     }
 }
 
@@ -260,12 +264,7 @@ async fn recognized<H>(
         Spoken::Http2 => return Some(socket),
         Spoken::Http1 => Box::pin(first_bytes::answer_http1(socket, &shared.hint)),
         Spoken::Tls => {
-            if let Some(count) = shared.tls_log.count() {
-                log::warn!(
-                    "{peer} tries TLS, {count} such connections so far; this port has none: use a \
-                     client without TLS"
-                );
-            }
+            tracing::warn!(%peer, "it tries TLS; this port has none: use a client without TLS");
             Box::pin(first_bytes::answer_tls(socket))
         }
     };

@@ -10,7 +10,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 
 use super::last_words;
-use super::refusal_log::RefusalLog;
 use super::traffic::Traffic;
 
 /// Number of connections that are being told. More are closed without a word.
@@ -27,7 +26,6 @@ pub(super) struct RefusedConnections {
     limit: usize,
     goaway: Vec<u8>,
     in_progress: JoinSet<()>,
-    log: RefusalLog,
     traffic: Arc<Traffic>,
 }
 
@@ -40,7 +38,6 @@ impl RefusedConnections {
             limit,
             goaway: goaway(h2::Reason::ENHANCE_YOUR_CALM, &text),
             in_progress: JoinSet::new(),
-            log: RefusalLog::default(),
             traffic: Arc::clone(traffic),
         }
     }
@@ -51,13 +48,12 @@ impl RefusedConnections {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         self.traffic.count_refusal("connections");
-        if let Some(count) = self.log.count() {
-            log::warn!(
-                "refused the connection from {peer}, {count} so far: there are {} connections, \
-                 which is the limit (Limits.connections)",
-                self.limit
-            );
-        }
+        tracing::warn!(
+            %peer,
+            "refused the connection: there are {} connections, which is the limit \
+             (Limits.connections)",
+            grouped(self.limit)
+        );
         while self.in_progress.try_join_next().is_some() {}
         if self.in_progress.len() < MAX_IN_PROGRESS {
             let goaway = self.goaway.clone();

@@ -84,24 +84,36 @@ impl Responder {
     /// `DeadlineExceeded` if the peer reads nothing for the time that the limits allow.
     pub async fn send(&mut self, message: Message) -> Result<()> {
         let limit = self.unread_timeout;
-        let mut sending = pin!(self.open_sender()?.send(message));
-        // Nearly always there is room, and no timer is needed.
-        let first = std::future::poll_fn(|context| Poll::Ready(sending.as_mut().poll(context)));
-        if let Poll::Ready(sent) = first.await {
-            return sent;
-        }
-        match tokio::time::timeout(limit, sending).await {
-            Ok(sent) => sent,
-            Err(_) => Err(Error::new(
-                ErrorKind::DeadlineExceeded,
-                format!(
-                    "The reader took nothing for {} s while samples were waiting for it, which is \
-                     the limit (Limits.unread_timeout_s).",
-                    limit.as_secs_f64()
-                ),
-            )
-            .over_limit("unread_timeout_s")),
-        }
+        let sent = {
+            let mut sending = pin!(self.open_sender()?.send(message));
+            // Nearly always there is room, and no timer is needed.
+            let first = std::future::poll_fn(|context| Poll::Ready(sending.as_mut().poll(context)));
+            if let Poll::Ready(sent) = first.await {
+                return sent;
+            }
+            tokio::time::timeout(limit, sending).await
+        };
+        sent.unwrap_or_else(|_| Err(self.cut_off()))
+    }
+
+    /// The end of a reader that does not read.
+    fn cut_off(&self) -> Error {
+        let limit = self.unread_timeout.as_secs_f64();
+        let (peer, client) = (self.peer.trim_start_matches("client "), &self.client);
+        tracing::warn!(
+            peer,
+            client,
+            "cut off a reader: it took nothing for {limit} s while samples were waiting for it \
+             (Limits.unread_timeout_s)"
+        );
+        Error::new(
+            ErrorKind::DeadlineExceeded,
+            format!(
+                "The reader took nothing for {limit} s while samples were waiting for it, which is \
+                 the limit (Limits.unread_timeout_s)."
+            ),
+        )
+        .over_limit("unread_timeout_s")
     }
 
     /// Sends a message without waiting.

@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use reverb_data::error::grouped;
 use reverb_data::{Error, Result};
 
-use super::refusal_log::RefusalLog;
-
 /// This part of the limit is kept for connections with few streams, so that a few connections with
 /// very many do not shut out all others.
 const RESERVED_PART: usize = 8;
@@ -21,7 +19,6 @@ const FEW_STREAMS: usize = 16;
 pub(super) struct StreamLimit {
     limit: usize,
     open: AtomicUsize,
-    refused: RefusalLog,
 }
 
 /// A guard that counts a stream as open.
@@ -30,7 +27,7 @@ pub(super) struct OpenStream(Arc<StreamLimit>);
 
 impl StreamLimit {
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, open: AtomicUsize::new(0), refused: RefusalLog::default() }
+        Self { limit, open: AtomicUsize::new(0) }
     }
 
     /// Counts a stream of a connection that has `others`, until the guard is dropped.
@@ -50,13 +47,12 @@ impl StreamLimit {
         if open < limit {
             return Ok(stream);
         }
-        if let Some(count) = self.refused.count() {
-            log::warn!(
-                "refused a call of {peer}, which has {others} open, {count} so far: there are {open} \
-                 open calls, and the limit is {} (Limits.streams)",
-                self.limit
-            );
-        }
+        tracing::warn!(
+            peer = peer.trim_start_matches("client "),
+            open_calls = others,
+            "refused a call: the limit of open calls is {} (Limits.streams)",
+            grouped(self.limit)
+        );
         let why = if is_one_of_few {
             "which is its limit (Limits.streams)".to_owned()
         } else {

@@ -54,7 +54,7 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
             Err(error) => error,
         };
         queue.lose_stream(&error);
-        log::debug!("insert stream to {} was lost: {error}", session.address());
+        tracing::debug!(peer = session.address(), %error, "an insert stream was lost");
         if let Err(error) = backoff.pause(error).await {
             queue.fail(error);
             return;

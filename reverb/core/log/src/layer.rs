@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Makes lines of the events of `tracing`, with the fields of the spans that they are in.
+
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::registry::{LookupSpan, Scope};
+
+use crate::filter::is_ours;
+use crate::line::{Fields, Line};
+
+/// Hands a line to `take` for every event that the filter lets through.
+#[derive(Debug)]
+pub(crate) struct LineLayer<F>(pub(crate) F);
+
+impl<S, F> tracing_subscriber::Layer<S> for LineLayer<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    F: Fn(Line) + 'static,
+{
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        span.extensions_mut().insert(fields);
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        if let Some(fields) = span.extensions_mut().get_mut::<Fields>() {
+            values.record(fields);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let metadata = event.metadata();
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let mut line = Line::new(*metadata.level(), metadata.target(), fields.message);
+        for span in context.event_scope(event).into_iter().flat_map(Scope::from_root) {
+            if let Some(fields) = span.extensions().get::<Fields>() {
+                let is_ours = is_ours(span.metadata().target());
+                for (name, value) in &fields.values {
+                    // h2 calls the side of a connection its peer.
+                    if is_ours || !line.has(name) {
+                        line.set(*name, value.clone());
+                    }
+                }
+            }
+        }
+        let is_ours = is_ours(metadata.target());
+        for (name, value) in fields.values {
+            if is_ours || !line.has(name) {
+                line.set(name, value);
+            }
+        }
+        (self.0)(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+    use tracing::{Level, debug_span, info, subscriber, warn};
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+    use crate::filter::Filter;
+    use crate::format::Format;
+
+    /// The lines that a program logs, without their times.
+    fn logged(filter: &str, program: impl FnOnce()) -> Vec<String> {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let taken = Arc::clone(&lines);
+        let layer = LineLayer(move |line: Line| taken.lock().push(Format::Text.render(&line)));
+        let targets = Filter::parse(filter).unwrap().targets(Level::WARN);
+        let registry = tracing_subscriber::registry().with(targets).with(layer);
+        subscriber::with_default(registry, program);
+        let lines = lines.lock();
+        lines.iter().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
+    }
+
+    #[test]
+    fn fields_stand_before_the_message() {
+        let error = std::io::Error::other("no disk");
+        let lines = logged("", || {
+            warn!(table = %"replay", items = 3, ratio = 0.5, full = true, %error, "it is {}", "full");
+        });
+        let expected =
+            "WARN log table=replay items=3 ratio=0.5 full=true error=\"no disk\": it is full";
+        assert_eq!(lines, [expected]);
+    }
+
+    #[test]
+    fn an_event_has_the_fields_of_its_spans_and_its_own_win() {
+        let program = || {
+            let _connection = debug_span!("connection", peer = "1.2.3.4:5", table = "a").entered();
+            let _stream = debug_span!("stream", table = "b").entered();
+            info!("begins");
+            warn!(target: "reverb_log", table = "c", "ends");
+        };
+        let head = "log peer=1.2.3.4:5";
+        let expected =
+            [format!("INFO {head} table=b: begins"), format!("WARN {head} table=c: ends")];
+        assert_eq!(logged("debug", program), expected);
+        assert_eq!(logged("", program), ["WARN log table=c: ends"]);
+    }
+
+    #[test]
+    fn fields_of_foreign_spans_do_not_replace_ours() {
+        let program = || {
+            let _ours =
+                debug_span!(target: "reverb_rpc", "connection", peer = "1.2.3.4:5").entered();
+            let span = debug_span!(target: "h2", "Connection", peer = "Server", stream = 1);
+            let _theirs = span.entered();
+            warn!(target: "h2", peer = "Server", "it ends");
+        };
+        assert_eq!(logged("debug,h2=debug", program), ["WARN h2 peer=1.2.3.4:5 stream=1: it ends"]);
+    }
+
+    #[test]
+    fn numbers_that_json_does_not_have_are_text() {
+        let lines = logged("", || warn!(rate = f64::NAN, "no rate"));
+        assert_eq!(lines, ["WARN log rate=NaN: no rate"]);
+    }
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Where lines go: to standard error, or into a queue.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use parking_lot::{Mutex, const_mutex};
+use tracing::Level;
+
+use crate::line::{Line, Value};
+use crate::queue::Queue;
+use crate::repeats::Repeats;
+use crate::settings;
+
+/// Maximum depth of forks of forks that log.
+const MAX_GENERATIONS: usize = 64;
+
+/// One per generation of forks: a lock that another thread holds during a fork stays locked in the
+/// child.
+static LOGS: [Logs; MAX_GENERATIONS] =
+    [const { Logs { queue: const_mutex(None), repeats: const_mutex(None) } }; MAX_GENERATIONS];
+
+static GENERATION: AtomicUsize = AtomicUsize::new(0);
+
+struct Logs {
+    queue: Mutex<Option<Arc<Queue>>>,
+    repeats: Mutex<Option<Repeats>>,
+}
+
+fn logs() -> &'static Logs {
+    &LOGS[GENERATION.load(Ordering::Acquire) % MAX_GENERATIONS]
+}
+
+/// Forgets the locks and the threads of the parent. Lines of the child go to standard error.
+pub fn after_fork_in_child() {
+    GENERATION.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Sends all lines from now on into a queue of at most `capacity` lines. A queue from an earlier
+/// call is closed.
+pub fn to_queue(capacity: usize) -> Arc<Queue> {
+    let queue = Arc::new(Queue::new(capacity));
+    replace_queue(Some(Arc::clone(&queue)));
+    queue
+}
+
+/// Writes all lines from now on to standard error.
+pub fn to_stderr() {
+    replace_queue(None);
+}
+
+fn replace_queue(queue: Option<Arc<Queue>>) {
+    let before = std::mem::replace(&mut *logs().queue.lock(), queue);
+    if let Some(before) = before {
+        before.close();
+    }
+}
+
+/// Tells what repeats held back.
+pub fn flush() {
+    let held = logs().repeats.lock().as_mut().map(Repeats::all);
+    for line in held.into_iter().flatten() {
+        tell(logs(), line);
+    }
+}
+
+/// A line as this process writes it, for a caller who writes it itself; `None` if its level is not
+/// shown. It counts as a line of `target`.
+pub fn written(
+    level: Level,
+    target: &str,
+    message: String,
+    fields: Vec<(String, Value)>,
+) -> Option<String> {
+    if !settings::shows(target, level) {
+        return None;
+    }
+    let mut line = Line::new(level, target, message);
+    for (name, value) in fields {
+        line.set(name, value);
+    }
+    Some(settings::format().render(&line))
+}
+
+/// Takes a line of the core.
+pub(crate) fn take(line: Line) {
+    let logs = logs();
+    let told = {
+        let mut repeats = logs.repeats.lock();
+        let repeats = repeats.get_or_insert_default();
+        let told = repeats.take(line, Instant::now());
+        if told.is_none() && !repeats.has_teller {
+            repeats.has_teller = start_teller(logs);
+        }
+        told
+    };
+    if let Some(line) = told {
+        tell(logs, line);
+    }
+}
+
+/// Starts a thread that tells repeats when they are due, and ends when there are none.
+fn start_teller(logs: &'static Logs) -> bool {
+    let thread = std::thread::Builder::new().name("reverb-log".to_owned());
+    let told = move || {
+        loop {
+            let (lines, next) = {
+                let mut repeats = logs.repeats.lock();
+                let Some(repeats) = repeats.as_mut() else { return };
+                let lines = repeats.due(Instant::now());
+                let next = repeats.next_due();
+                repeats.has_teller = next.is_some();
+                (lines, next)
+            };
+            for line in lines {
+                tell(logs, line);
+            }
+            let Some(next) = next else { return };
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+    };
+    thread.spawn(told).is_ok()
+}
+
+fn tell(logs: &Logs, line: Line) {
+    let queue = logs.queue.lock().clone();
+    match queue {
+        Some(queue) => queue.push(line),
+        None => write(&format!("{}\n", settings::format().render(&line))),
+    }
+}
+
+/// Writes a whole line at once. Standard error may be closed, which is no reason to fail.
+///
+/// A duplicate of the descriptor, because Rust's own handle has a lock that a child of a fork may
+/// find locked for good.
+#[cfg(unix)]
+fn write(line: &str) {
+    use std::os::fd::AsFd;
+    if let Ok(descriptor) = std::io::stderr().as_fd().try_clone_to_owned() {
+        let _ = std::fs::File::from(descriptor).write_all(line.as_bytes());
+    }
+}
+
+#[cfg(not(unix))]
+fn write(line: &str) {
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}

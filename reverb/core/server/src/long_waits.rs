@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Warns once of a table at which somebody has waited for minutes, with its diagnosis.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::service::Service;
+use crate::status::diagnosis;
+
+/// A wait of this length is told.
+const LONG: Duration = Duration::from_secs(300);
+
+/// More than a process has forks of forks; see `local`.
+const REGISTRIES: usize = 64;
+
+/// Running servers, and the process of each: a forked child has a server's memory but none of its
+/// threads, and a lock that was held during the fork stays locked there.
+type Servers = Mutex<Vec<(u32, Weak<Service>)>>;
+
+static SERVERS: [Servers; REGISTRIES] = [const { Mutex::new(Vec::new()) }; REGISTRIES];
+
+fn servers() -> &'static Servers {
+    &SERVERS[std::process::id() as usize % REGISTRIES]
+}
+
+/// The tables, by position, whose present long wait was told.
+#[derive(Debug, Default)]
+pub(crate) struct LongWaits(Mutex<BTreeSet<usize>>);
+
+/// Includes a server in what [`warn_of_long_waits`] looks at.
+pub(crate) fn register(service: &Arc<Service>) {
+    let mut servers = servers().lock();
+    servers.retain(|(_, service)| service.strong_count() > 0);
+    servers.push((std::process::id(), Arc::downgrade(service)));
+}
+
+/// Warns of long waits at the servers of this process, once for each. To be called now and then:
+/// no server has a timer for it.
+pub fn warn_of_long_waits() {
+    let servers: Vec<_> = servers().lock().clone();
+    let here = std::process::id();
+    for (_, service) in servers.iter().filter(|(process, _)| *process == here) {
+        let Some(service) = service.upgrade().filter(|it| !it.stop.is_stopped()) else { continue };
+        for (table, sentence) in untold(&service, LONG) {
+            tracing::warn!(table, "somebody has waited for more than 5 minutes. {sentence}");
+        }
+    }
+}
+
+/// The tables with a wait of at least `long` that was not told yet, and their diagnoses.
+fn untold(service: &Service, long: Duration) -> Vec<(String, String)> {
+    let mut told = service.long_waits.0.lock();
+    let mut untold = Vec::new();
+    for (at, table) in service.tables.all().iter().enumerate() {
+        if table.longest_wait().is_none_or(|wait| wait < long) {
+            told.remove(&at);
+        } else if told.insert(at) {
+            untold.push((table.name().to_owned(), diagnosis(service, table).sentence));
+        }
+    }
+    untold
+}
+
+#[cfg(test)]
+mod tests {
+    use reverb_data::{MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig};
+    use reverb_engine::Table;
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::server::{Server, ServerOptions};
+
+    fn table(name: &str) -> Arc<Table> {
+        let rate_limiter = RateLimiterConfig {
+            min_size_to_sample: 1,
+            samples_per_insert: 1.0,
+            min_diff: f64::MIN,
+            max_diff: f64::MAX,
+        };
+        let config = TableConfig {
+            name: name.into(),
+            sampler: SelectorConfig::Fifo,
+            remover: SelectorConfig::Fifo,
+            max_size: 10,
+            max_times_sampled: 0,
+            rate_limiter,
+            signature: None,
+            seed: None,
+            memory: MemoryConfig::default(),
+        };
+        Table::new(config).unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_long_wait_is_told_once_with_its_diagnosis() {
+        let (empty, idle) = (table("empty"), table("idle"));
+        let tables = vec![Arc::clone(&empty), idle];
+        let options = ServerOptions::default();
+        let server = Server::start(tables, &options, &Handle::current()).unwrap();
+        let of_this = |service: &Arc<Service>| Arc::ptr_eq(&service.tables.all()[0], &empty);
+        let registered: Vec<_> = servers().lock().iter().map(|(_, it)| it.clone()).collect();
+        let service = registered.iter().filter_map(Weak::upgrade).find(of_this).unwrap();
+
+        assert_eq!(untold(&service, Duration::ZERO), []);
+        for _ in 0..2 {
+            let waiting = tokio::spawn({
+                let empty = Arc::clone(&empty);
+                async move { empty.sample(1, None).await }
+            });
+            while empty.longest_wait().is_none() {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(untold(&service, LONG), [], "it is not long yet");
+            let told = untold(&service, Duration::ZERO);
+            assert_eq!(told.len(), 1);
+            assert_eq!(told[0].0, "empty");
+            assert!(!told[0].1.is_empty());
+            assert_eq!(untold(&service, Duration::ZERO), [], "it was told");
+            waiting.abort();
+            while empty.longest_wait().is_some() {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(untold(&service, Duration::ZERO), [], "nobody waits any more");
+        }
+        server.stop();
+    }
+}

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the log of the core goes: to standard error, or to Python's `logging`."""
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+
+from reverb.core import native
+from reverb.errors import InvalidArgumentError
+
+__all__ = ["to_python", "to_stderr"]
+
+# Lines that wait for a slow handler; more are dropped and counted.
+_CAPACITY = 1_000
+
+# How long a change, or the end of the process, waits for handlers to take what was logged before.
+_MAX_WAIT_S = 2.0
+
+
+class _Reader:
+    """A thread that hands lines to a logger until its queue is closed."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self.logger = logger
+        self._lines = native.logs_to_queue(_CAPACITY)
+        self._thread = threading.Thread(target=self._read, name="reverb-log", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Waits until a closed queue is empty, for a limited time."""
+        if self._thread is not threading.current_thread():
+            self._thread.join(_MAX_WAIT_S)
+
+    def _read(self) -> None:
+        while (line := self._lines.next()) is not None:
+            # A filter of the program may raise; handlers report their errors themselves.
+            with contextlib.suppress(Exception):
+                _hand_over(self.logger, *line)
+
+
+class _State:
+    """The reader of this process, if there is one."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.reader: _Reader | None = None
+        self.is_registered = False
+
+
+_state = _State()
+
+
+def to_python(logger: str = "reverb") -> None:
+    """Hands the lines of the core to Python's `logging`, instead of standard error.
+
+    A thread of its own does it, so the core never waits for a handler. If handlers are too slow,
+    lines over 1,000 are dropped, and a warning tells their number. A second call replaces the
+    first. A forked child does the same as its parent. When the process ends, handlers have 2
+    seconds to take what was logged.
+
+    Which lines there are is decided before: warnings and errors, unless the environment variable
+    `REVERB_LOG` says otherwise. The logger's own level and filters come after that; the level
+    `trace` is number 5. A record has its fields as attributes, such as `record.table` and
+    `record.peer`, and the part of the core that logged it as `record.place`. Text of peers in it
+    is as they wrote it, with line ends and all: a formatter has to escape it. The message is
+    escaped already.
+
+    Args:
+      logger: Name of the logger.
+
+    Raises:
+      InvalidArgumentError: If the name is no string or is empty.
+
+    Example:
+      >>> import logging
+      >>> logging.basicConfig(format="%(name)s %(place)s: %(message)s")
+      >>> reverb.logging.to_python()
+      >>> reverb.logging.to_stderr()
+    """
+    if not isinstance(logger, str) or not logger:
+        raise InvalidArgumentError(
+            f"logger must be the name of a logger, such as 'reverb', got {logger!r}"
+        )
+    with _state.lock:
+        before, _state.reader = _state.reader, _Reader(logging.getLogger(logger))
+        if not _state.is_registered:
+            _state.is_registered = True
+            # Before `logging` closes its handlers, because that was registered earlier.
+            atexit.register(to_stderr)
+            if hasattr(os, "register_at_fork"):
+                os.register_at_fork(after_in_child=_after_fork_in_child)
+    if before is not None:
+        before.wait()
+
+
+def to_stderr() -> None:
+    """Writes the lines of the core to standard error, as before `to_python`.
+
+    Blocks for at most 2 seconds, until the logger has taken what was logged before.
+    """
+    with _state.lock:
+        before, _state.reader = _state.reader, None
+        native.logs_to_stderr()
+    if before is not None:
+        before.wait()
+
+
+def _hand_over(
+    logger: logging.Logger,
+    level: int,
+    time: float,
+    place: str,
+    message: str,
+    fields: dict[str, object],
+) -> None:
+    if not logger.isEnabledFor(level):
+        return
+    path = f"reverb/core/{place}"
+    record = logger.makeRecord(logger.name, level, path, 0, message, (), None)
+    # What it was when the core logged it, not when this thread came to it.
+    record.relativeCreated += (time - record.created) * 1000
+    record.created, record.msecs = time, float(int(time % 1 * 1000))
+    record.place = place
+    for name, value in fields.items():
+        record.__dict__.setdefault(name, value)
+    logger.handle(record)
+
+
+def _after_fork_in_child() -> None:
+    # The thread does not exist here, and another one of the parent may have held the lock.
+    reader = _state.reader
+    _state.lock = threading.Lock()
+    _state.reader = None
+    if reader is not None:
+        _state.reader = _Reader(reader.logger)

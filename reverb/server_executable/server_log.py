@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of the process `reverb_server`: one format and one clock for the core and for Python."""
+
+import argparse
+import logging
+import os
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Sequence
+from typing import NoReturn
+
+from reverb.core import native
+
+__all__ = ["FORMATS", "Parser", "configure", "print_notice"]
+
+FORMATS = ("text", "json")
+
+# Python's levels by the names of the core's.
+_LEVELS = ((logging.ERROR, "error"), (logging.WARNING, "warn"), (logging.INFO, "info"))
+
+
+def configure(log_format: str | None) -> None:
+    """Sets up the log of this process, with lines from `info` on unless `REVERB_LOG` says more.
+
+    Args:
+      log_format: "text", "json", or `None` for what `REVERB_LOG_FORMAT` says.
+    """
+    native.configure_logs("info", log_format)
+    # Time, level and place are the line's.
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[_Handler()])
+    logging.captureWarnings(True)
+    sys.excepthook = _report
+    threading.excepthook = _report_of_thread
+
+
+def print_notice(text: str, level: str = "info", **fields: str | int) -> None:
+    """Writes a line of the log, to standard error.
+
+    Never raises. Ctrl-C may also end the process that reads the output; the server must still save
+    and stop.
+
+    Args:
+      text: What happened.
+      level: "error", "warn", "info" or "debug".
+      **fields: What it is about.
+    """
+    line = native.log_line(level, text, list(fields.items()))
+    if line is None or sys.stderr is None:
+        return
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        sys.stderr = None  # Or the interpreter flushes it at exit, and fails.
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are lines of the log if that is JSON."""
+
+    _arguments: Sequence[str] = ()
+
+    def parse_args(self, args: Sequence[str], namespace: None = None) -> argparse.Namespace:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """As the parser's own."""
+        self._arguments = args
+        return super().parse_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Tells the error and ends the process."""
+        if _wants_json(self._arguments):
+            native.configure_logs("info", "json")
+            print_notice(message, "error")
+            self.exit(2)
+        super().error(message)
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    text = " ".join(arguments)
+    if "--log-format" in text:
+        return "--log-format json" in text or "--log-format=json" in text
+    return os.environ.get("REVERB_LOG_FORMAT", "").lower() == "json"
+
+
+class _Handler(logging.Handler):
+    """Writes records of Python's logging as lines of the log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = next((name for number, name in _LEVELS if record.levelno >= number), "debug")
+        # `format` adds the traceback, if there is one.
+        print_notice(self.format(record), level, logger=record.name)
+
+
+def _report(
+    kind: type[BaseException], error: BaseException | None, trace: types.TracebackType | None
+) -> None:
+    lines = traceback.format_exception(kind, error, trace)
+    print_notice("".join(lines).strip(), "error", error=kind.__name__)
+
+
+def _report_of_thread(arguments: threading.ExceptHookArgs) -> None:
+    if arguments.exc_type is not SystemExit:
+        _report(arguments.exc_type, arguments.exc_value, arguments.exc_traceback)

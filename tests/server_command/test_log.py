@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `reverb_server` tells in its log: little, in one format, and every line of it."""
+
+import contextlib
+import re
+import signal
+import socket
+
+import numpy as np
+import pytest
+
+import reverb
+from support.log_lines import from_json, from_text, messages
+from support.programs import Program
+from support.reverb_server import COMMAND, CONFIG
+from support.waiting import DEADLINE_S, wait_until
+
+READERS = {"text": from_text, "json": from_json}
+# How a client begins that speaks TLS.
+TLS_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
+
+
+@contextlib.contextmanager
+def running(*options, source=COMMAND, config=CONFIG, **environment):
+    """A server in a process of its own, and its port."""
+    arguments = (f"--config={config}", "--host=127.0.0.1", *options)
+    with Program(source, *arguments, **environment) as program:
+        # A name may have line ends, and the line for programs shows it as it is.
+        yield program, int(re.search(r" is ready on port (\d+) of ", program.line())[1])
+
+
+def stop(program):
+    program.signal(signal.SIGTERM)
+    assert program.ended() == 0
+
+
+def say_hello_by_tls(port):
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as client:
+        client.sendall(TLS_HELLO)
+        while client.recv(1000):
+            pass
+        return client.getsockname()[1]
+
+
+@pytest.mark.parametrize("log_format", READERS)
+def test_a_healthy_run_is_five_lines(log_format):
+    with running("--log-format", log_format) as (program, port):
+        for _ in range(20):
+            client = reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
+            client.insert_batch([np.arange(50)], {"t": np.ones(50)})
+            for _ in client.sample("t", 10):
+                pass
+            client.reset("t")
+            del client
+        stop(program)
+        lines = READERS[log_format](program.errors)
+    start, ready, forecast, stopping, stopped = lines
+    assert {(line.level, line.place) for line in lines} == {("INFO", "server")}
+    version = re.escape(reverb.__version__)
+    assert re.fullmatch(
+        rf"reverb-replay {version} starts with no max_bytes: tables t \(max_size 20\)",
+        start.message,
+    )
+    assert ready.message == f"ready on port {port} of 127.0.0.1, without TLS"
+    assert forecast.fields == {"table": "t"}
+    assert forecast.message.startswith("20 items will take about ")
+    assert stopping.message == "stopping after SIGTERM"
+    assert stopped.message == "stopped"
+    assert set(stopped.fields) == {"inserted", "sampled", "seconds"}
+    assert (int(stopped.fields["inserted"]), int(stopped.fields["sampled"])) == (1000, 200)
+    times = [line.time for line in lines]
+    assert times == sorted(times)
+
+
+def test_the_environment_chooses_the_format_and_the_option_wins():
+    with running(REVERB_LOG_FORMAT="JSON") as (program, _):
+        stop(program)
+        assert len(from_json(program.errors)) == 4
+    with running("--log-format=text", REVERB_LOG_FORMAT="json") as (program, _):
+        stop(program)
+        assert len(from_text(program.errors)) == 4
+
+
+HOSTILE = 't\n2026-11-23T00:00:00.000Z ERROR server: gone\r\x1b[2J\x85\u2028\u202e"\\ x=y'
+ESCAPES = "".join(f"\\{byte:03o}" for byte in HOSTILE.encode())
+
+
+@pytest.mark.parametrize("log_format", READERS)
+def test_a_name_cannot_forge_lines(log_format):
+    config = CONFIG.replace('"t"', f'"{ESCAPES}"')
+    with running("--log-format", log_format, config=config) as (program, port):
+        client = reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
+        client.insert_batch([np.arange(50)], {HOSTILE: np.ones(50)})
+        stop(program)
+        # `splitlines` knows more line ends than a terminal does.
+        assert len(program.errors.splitlines()) == 5
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]", program.errors)
+        start, _, forecast, _, _ = READERS[log_format](program.errors)
+    if log_format == "json":
+        assert forecast.fields["table"] == HOSTILE
+        assert HOSTILE in start.message
+    else:
+        assert forecast.fields["table"].startswith('"t\\n2026-11-23T00:00:00.000Z ERROR server: ')
+        assert forecast.fields["table"].endswith(
+            '\\r\\u{1b}[2J\\u{85}\\u{2028}\\u{202e}\\"\\\\ x=y"'
+        )
+
+
+def test_other_writers_of_the_process_use_the_format_too():
+    source = """
+import logging, sys, threading, warnings
+from reverb.server import Server
+
+def stop(self, stop=Server.stop):
+    stop(self)
+    logging.getLogger("mine").warning("two\\nlines")
+    try:
+        1 / 0
+    except ZeroDivisionError:
+        logging.getLogger("mine").exception("wrong")
+    warnings.warn("take care")
+    thread = threading.Thread(target=lambda: [].pop())
+    thread.start()
+    thread.join()
+    raise KeyError("lost")
+
+Server.stop = stop
+"""
+    with running("--log-format=json", source=source + COMMAND) as (program, _):
+        program.signal(signal.SIGTERM)
+        assert program.ended() == 1
+        lines = from_json(program.errors)
+    warning, wrong, care, thread, lost = lines[-5:]
+    assert (warning.level, warning.message, warning.fields) == (
+        "WARN",
+        "two\nlines",
+        {"logger": "mine"},
+    )
+    assert wrong.level == "ERROR"
+    assert wrong.message.startswith("wrong\nTraceback ")
+    assert "take care" in care.message
+    assert (thread.level, thread.fields) == ("ERROR", {"error": "IndexError"})
+    assert lost.message.endswith("KeyError: 'lost'")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--log-format", "json"], ["--log_format=json"], ["-log-format=json"]]
+)
+def test_a_wrong_command_line_is_a_line_too(arguments):
+    with Program(COMMAND, *arguments, "--port", "70000", f"--config={CONFIG}") as program:
+        assert program.ended() == 2
+        (line,) = from_json(program.errors)
+        assert line.level == "ERROR"
+        assert line.message == "argument --port: must be from 0 to 65535, got 70000"
+
+
+def test_a_wrong_format_is_refused_with_the_choices():
+    with Program(COMMAND, "--log-format", "xml", f"--config={CONFIG}") as program:
+        assert program.ended() == 2
+        assert re.search(
+            r"invalid choice: '?xml'? \(choose from '?text'?, '?json'?\)", program.errors
+        )
+
+
+def test_what_the_environment_says_in_vain_is_told_once():
+    with running(REVERB_LOG="info,loud", REVERB_LOG_FORMAT="xml") as (program, _):
+        stop(program)
+        first, second, *others = messages(program.errors)
+    assert first == (
+        'WARN log: REVERB_LOG: "loud" is no level (off, error, warn, info, debug or trace) and no '
+        "target=level such as server=debug; the default holds"
+    )
+    assert second == (
+        'WARN log: REVERB_LOG_FORMAT: "xml" is no format, which is text or json; the default holds'
+    )
+    assert len(others) == 4
+
+
+def test_levels_are_those_of_the_environment():
+    with running(REVERB_LOG="error") as (program, port):
+        say_hello_by_tls(port)
+        stop(program)
+        assert program.errors == ""
+    with running(REVERB_LOG="warn,rpc=debug,h2=debug") as (program, port):
+        with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as client:
+            client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100)
+            while client.recv(1000):
+                pass
+            peer = f"127.0.0.1:{client.getsockname()[1]}"
+        program.wait_for_error("the connection ended")
+        stop(program)
+        lines = from_text(program.errors)
+    assert {line.place for line in lines} == {"rpc", "h2"}
+    # Lines of the library below have the peer from the connection that they are about.
+    assert {line.fields.get("peer") for line in lines} == {peer}
+
+
+def test_repeated_warnings_are_counted():
+    with running() as (program, port):
+        peers = [say_hello_by_tls(port) for _ in range(5)]
+        stop(program)
+        lines = [line for line in from_text(program.errors) if line.level == "WARN"]
+    text = "it tries TLS; this port has none: use a client without TLS"
+    assert [line.message for line in lines] == [text, text]
+    first, rest = lines
+    assert first.fields == {"peer": f"127.0.0.1:{peers[0]}"}
+    assert rest.fields == {"peer": f"127.0.0.1:{peers[-1]}", "repeats": "4"}
+
+
+def test_frequent_checkpoints_are_told_once_an_hour(tmp_path):
+    options = [f"--checkpoint-dir={tmp_path}", "--checkpoint-interval=0.05"]
+    with running(*options) as (program, port):
+        client = reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
+        wait_until(lambda: client.checkpoint_status().num_saved >= 5)
+        stop(program)
+        lines = from_text(program.errors)
+    saves = [line for line in lines if line.message.startswith(f"checkpoint {tmp_path}")]
+    assert len(saves) == 1
+    assert lines[-1].fields["checkpoint"].strip('"').startswith(str(tmp_path))
+    with running(*options, REVERB_LOG="debug") as (program, port):
+        client = reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
+        wait_until(lambda: client.checkpoint_status().num_saved >= 5)
+        stop(program)
+        lines = from_text(program.errors)
+    assert [line for line in lines if "items were loaded" in line.message]
+    saves = [line.level for line in lines if " bytes, in " in line.message]
+    assert saves[0] == "INFO"
+    assert set(saves[1:]) == {"DEBUG"}
+
+
+def test_a_loaded_checkpoint_is_told(tmp_path):
+    options = [f"--checkpoint-dir={tmp_path}", "--checkpoint-on-stop"]
+    with running(*options) as (program, port):
+        reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S).insert([7], {"t": 1.0})
+        stop(program)
+    with running(*options) as (program, _):
+        program.wait_for_error("1 items were loaded in ")
