@@ -27,10 +27,12 @@ class Reload:
     Attributes:
       settings: What the server runs with now.
       lines: What to tell the operator.
+      is_refused: Whether nothing has changed, because something is wrong.
     """
 
     settings: Settings
     lines: list[str]
+    is_refused: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +87,8 @@ def configure_tables(server: Server, changes: Mapping[str, TableChange], *, dry_
 
 def _refused(before: Settings, name: str, problems: list[str]) -> Reload:
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return Reload(before, [*problems, f"not reloaded: {name} has {count}; nothing has changed"])
+    lines = [*problems, f"not reloaded: {name} has {count}; nothing has changed"]
+    return Reload(before, lines, is_refused=True)
 
 
 def _refusals(

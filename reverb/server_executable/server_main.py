@@ -114,7 +114,7 @@ def _reloader(given: Given, settings: Settings) -> Callable[[Server], None]:
         done = reload_config(server, given, settings)
         settings = done.settings
         for line in done.lines:
-            print_notice(line)
+            print_notice(line, "error" if done.is_refused else "info")
 
     return reload
 

@@ -12,6 +12,7 @@ from reverb.server_executable import server_main
 from reverb.server_executable.config_printer import config_text
 from reverb.server_executable.options import OPTIONS
 from reverb.server_executable.settings import ConfigSource, Given, read_settings
+from support.log_lines import messages
 from support.reverb_server import CONFIG
 
 TABLE = """\
@@ -30,6 +31,8 @@ tables {
 @pytest.fixture
 def ends(monkeypatch, capsys):
     """Runs the command; returns its exit code, standard output and standard error."""
+    # It would change the log of this process.
+    monkeypatch.setattr(server_main.server_log, "configure", lambda log_format: None)
 
     def ends(*arguments):
         monkeypatch.setattr("sys.argv", ["reverb_server", *map(str, arguments)])
@@ -51,15 +54,15 @@ def test_a_check_finds_all_problems_and_starts_nothing(ends, tmp_path, monkeypat
     (tmp_path / "file").touch()
     path.write_text(CONFIG.replace("20", "0") + f'server {{ checkpoint {{ dir: "{root}" }} }}')
     monkeypatch.setenv("REVERB_SERVER_PORT", "x")
-    assert ends("--check", f"--config-file={path}", "--http-port=70000") == (
-        2,
-        "",
-        "reverb_server: REVERB_SERVER_PORT: must be a whole number, got 'x'\n"
-        "reverb_server: argument --http-port: must be from 0 to 65535, got 70000\n"
-        f"reverb_server: {path}, line 6: tables[0].max_size must be from 1 to 2147483647, got 0\n"
-        f"reverb_server: {path}, line 9: the directory of checkpoints {root} cannot be used: "
-        f"{tmp_path / 'file'} is not a directory\n",
-    )
+    code, out, errors = ends("--check", f"--config-file={path}", "--http-port=70000")
+    assert (code, out) == (2, "")
+    assert messages(errors) == [
+        "ERROR server: REVERB_SERVER_PORT: must be a whole number, got 'x'",
+        "ERROR server: argument --http-port: must be from 0 to 65535, got 70000",
+        f"ERROR server: {path}, line 6: tables[0].max_size must be from 1 to 2147483647, got 0",
+        f"ERROR server: {path}, line 9: the directory of checkpoints {root} cannot be used: "
+        f"{tmp_path / 'file'} is not a directory",
+    ]
 
 
 def test_a_check_makes_no_directory_of_checkpoints(ends, tmp_path):
@@ -81,12 +84,12 @@ def test_a_check_finds_a_directory_that_cannot_be_written(ends, tmp_path):
 def test_a_check_is_told_what_has_no_effect(ends, monkeypatch):
     monkeypatch.setenv("REVERB_SERVER_NOTHING", "1")
     config = CONFIG.replace("max_size: 20", "max_size: 20 signature: {}")
-    assert ends("--check", "--config", config) == (
-        0,
-        "--config is good: tables t\n",
-        "reverb_server: REVERB_SERVER_NOTHING has no effect: there is no option of this name\n"
-        "reverb_server: --config, line 6: tables[0].signature has no effect here\n",
-    )
+    code, out, errors = ends("--check", "--config", config)
+    assert (code, out) == (0, "--config is good: tables t\n")
+    assert messages(errors) == [
+        "WARN server: REVERB_SERVER_NOTHING has no effect: there is no option of this name",
+        "WARN server: --config, line 6: tables[0].signature has no effect here",
+    ]
 
 
 def test_only_one_action_at_a_time(ends):
@@ -122,6 +125,9 @@ server: {{
   http: {{
     port: 8001  # {path}, line 3
     host: "127.0.0.1"  # default
+  }}
+  log: {{
+    # format is not set  # default
   }}
 }}
 tables: {{  # {path}, line 5
@@ -161,6 +167,7 @@ VALUES = {
     "keepalive": seconds | st.just(0.0),
     "keepalive_timeout": seconds,
     "drain_timeout": seconds | st.just(0.0),
+    "log_format": st.sampled_from(["text", "json"]),
     "checkpoint_dir": texts,
     "checkpoint_name": st.just("a-0"),
     "checkpoint_interval": st.floats(1e-300, 1e9),

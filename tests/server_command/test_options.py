@@ -12,8 +12,8 @@ from reverb.core import protos
 from reverb.server_executable import server_main
 from reverb.server_executable.environment import read_environment
 from reverb.server_executable.options import OPTIONS, Option
-from reverb.server_executable.server_config import read_config
 from reverb.server_executable.settings import ConfigSource, Given, read_settings
+from support.log_lines import messages
 from support.programs import Program
 from support.reverb_server import COMMAND, CONFIG
 from support.waiting import DEADLINE_S
@@ -30,6 +30,7 @@ SAMPLES = {
     "keepalive": [("0", 0.0), ("0.5", 0.5), ("20", 20.0)],
     "keepalive_timeout": [("0.1", 0.1), ("86400", 86400.0), ("7", 7.0)],
     "drain_timeout": [("0", 0.0), ("1.5", 1.5), ("60", 60.0)],
+    "log_format": [("json", "json"), ("text", "text"), ("json", "json")],
     "checkpoint_dir": [("/a", "/a"), ("b c", "b c"), ("ü", "ü")],
     "checkpoint_name": [("a", "a"), ("b-0", "b-0"), ("c", "c")],
     "checkpoint_interval": [("0.1", 0.1), ("600", 600.0), ("1e3", 1000.0)],
@@ -46,6 +47,7 @@ BAD = {
     "keepalive": ("0.05", "must be from 0.1 to 86400, got 0.05"),
     "keepalive_timeout": ("nan", "must be from 0.1 to 86400, got nan"),
     "drain_timeout": ("-1", "must be from 0 to 86400, got -1"),
+    "log_format": ("xml", "must be text or json, got 'xml'"),
     "checkpoint_dir": ("", "must not be empty"),
     "checkpoint_name": ("a/b", "must have 1 to 64 char"),
     "checkpoint_interval": ("1e10", "must be at most 3155760000, got 10000000000"),
@@ -87,15 +89,8 @@ def test_every_field_of_the_config_belongs_to_one_option():
             elif field.name != "tables":
                 yield from fields(field.message_type, f"{prefix}{field.name}.")
 
-    # A field that no option has yet; the config says that it has no effect.
-    without = ["server.log.format"]
-    expected = sorted([option.field for option in OPTIONS] + without)
+    expected = sorted(option.field for option in OPTIONS)
     assert sorted(fields(protos.ReverbServerConfig.DESCRIPTOR)) == expected
-
-
-def test_a_field_without_an_option_is_told_to_have_no_effect():
-    parsed = read_config(CONFIG + 'server { log { format: "json" } }')
-    assert [note.text for note in parsed.unused] == ["server.log.format has no effect here"]
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=by_name)
@@ -236,6 +231,8 @@ class Started:
         self.calls = []
         self._monkeypatch = monkeypatch
         monkeypatch.setattr(server_main, "Server", note("Server"))
+        # It would change the log of this process.
+        monkeypatch.setattr(server_main.server_log, "configure", note("configure"))
         monkeypatch.setattr(server_main, "DefaultCheckpointer", note("DefaultCheckpointer"))
         monkeypatch.setattr(server_main.server_from_proto, "tables_from_proto", lambda it: ())
 
@@ -259,7 +256,8 @@ def test_every_option_has_an_effect(monkeypatch, option):
     started = Started(monkeypatch)
     directory = [] if option.name == "checkpoint_dir" else ["--checkpoint-dir=/d"]
     found = [started.by(*directory)]
-    for text, _ in SAMPLES[option.name][: 1 if option.kind is bool else 3]:
+    texts = [text for text, _ in SAMPLES[option.name]]
+    for text in texts[:1] if option.kind is bool else set(texts):
         value = [] if option.kind is bool else [text]
         found.append(started.by(*directory, option.flag, *value))
     assert all(found.count(calls) == 1 for calls in found)
@@ -270,7 +268,8 @@ def test_a_flag_can_turn_off_what_the_config_turns_on(monkeypatch):
     monkeypatch.setenv("REVERB_SERVER_CHECKPOINT_DIR", "/d")
     started = Started(monkeypatch)
     on, off = started.by(), started.by("--no-checkpoint_on_stop")
-    assert [calls[1][2]["checkpoint_on_stop"] for calls in (on, off)] == [True, False]
+    named = [{name: named for name, _, named in calls} for calls in (on, off)]
+    assert [calls["Server"]["checkpoint_on_stop"] for calls in named] == [True, False]
 
 
 def shown_default(option: Option) -> str:
@@ -343,7 +342,7 @@ def test_a_server_is_started_by_its_environment_alone(tmp_path):
         assert set(client.server_info()) == {"t"}
         program.signal(signal.SIGTERM)
         assert program.ended() == 0
-        assert program.errors.startswith(
-            "reverb_server: REVERB_SERVER_NOTHING has no effect: there is no option of this name\n"
+        assert messages(program.errors)[0] == (
+            "WARN server: REVERB_SERVER_NOTHING has no effect: there is no option of this name"
         )
     assert len(list(tmp_path.glob("saved/*/DONE"))) == 1

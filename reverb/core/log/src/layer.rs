@@ -32,6 +32,23 @@ where
         }
     }
 
+    /// A span of h2 has no parent. It follows the span that it was made in.
+    fn on_follows_from(&self, id: &Id, follows: &Id, context: Context<'_, S>) {
+        let (Some(span), Some(followed)) = (context.span(id), context.span(follows)) else {
+            return;
+        };
+        if span.id() == followed.id() {
+            return;
+        }
+        let known: Vec<_> = followed.extensions().get::<Fields>().into_iter().cloned().collect();
+        if let Some(fields) = span.extensions_mut().get_mut::<Fields>() {
+            for (name, value) in known.into_iter().flat_map(|fields| fields.values) {
+                fields.values.retain(|(other, _)| *other != name);
+                fields.values.push((name, value));
+            }
+        }
+    }
+
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let metadata = event.metadata();
         let mut fields = Fields::default();
@@ -118,6 +135,18 @@ mod tests {
             warn!(target: "h2", peer = "Server", "it ends");
         };
         assert_eq!(logged("debug,h2=debug", program), ["WARN h2 peer=1.2.3.4:5 stream=1: it ends"]);
+    }
+
+    #[test]
+    fn a_span_has_the_fields_of_the_one_that_it_follows() {
+        let program = || {
+            let ours = debug_span!(target: "reverb_rpc", "connection", peer = "1.2.3.4:5");
+            let theirs = debug_span!(target: "h2", parent: None, "Connection", peer = "Server");
+            theirs.follows_from(&ours);
+            let _theirs = theirs.entered();
+            warn!(target: "h2", "it ends");
+        };
+        assert_eq!(logged("debug,h2=debug", program), ["WARN h2 peer=1.2.3.4:5: it ends"]);
     }
 
     #[test]

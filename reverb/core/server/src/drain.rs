@@ -67,7 +67,7 @@ impl Service {
             is_first
         }) {
             self.memory.streams.end_all();
-            tracing::info!("draining: no new streams, and those that are open end");
+            tracing::debug!("draining: no new streams, and those that are open end");
         }
         loop {
             let open = self.streams.num_remote();

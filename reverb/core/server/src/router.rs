@@ -193,7 +193,9 @@ async fn drain(
     let request: DrainRequest = read_single_message(&service.stop, &mut reader).await?;
     responder.announce();
     let timeout = drain_timeout(request)?;
-    let open = service.stop.or(service.drain(timeout, caller(responder))).await?;
+    let by = caller(responder);
+    tracing::info!(client = %by.client, "draining: no new streams, and those that are open end");
+    let open = service.stop.or(service.drain(timeout, by)).await?;
     responder.send_now(Message::encode(&DrainResponse { open_streams: open as i64 }))
 }
 
