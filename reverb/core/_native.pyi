@@ -268,6 +268,7 @@ class RateLimiterHold:
     def release(self) -> None:
         """Turns the limiter on again; `UnavailableError` if that happened before."""
 
+@final
 class Sampler(Iterator[Any]):
     NUM_INFO_TENSORS: ClassVar[int]
     def __iter__(self) -> Sampler: ...
