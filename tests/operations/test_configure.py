@@ -325,3 +325,35 @@ class TestDrain:
             server.stop(drain_s=5.0)
             learner.join()
             assert len(got) + table.info.current_size == 100
+
+
+@on_both_hosts
+class TestTimeouts:
+    """A timeout says what the table waits for, in the words of the page."""
+
+    def test_a_flush_into_a_paused_table(self, host):
+        with Served(host) as served, served.client.trajectory_writer(1) as writer:
+            served.client.pause_table("replay")
+            writer.append([1.0])
+            writer.create_item("replay", 1.0, [writer.history[0][-1:]])
+            with pytest.raises(reverb.DeadlineExceededError) as raised:
+                writer.flush(timeout_ms=200)
+            assert ". Table replay is paused: Inserts and samples are paused by " in str(
+                raised.value
+            )
+            served.client.resume_table("replay")
+
+    def test_a_sample_that_has_waited_for_long(self, host):
+        with Served(host, rate_limiter=limiter(min_size=9)) as served:
+            served.insert(2)
+            with pytest.raises(reverb.DeadlineExceededError) as raised:
+                served.client.sample_batch("replay", 1, timeout_ms=1100)
+            text = str(raised.value)
+            assert "A sample waits for 7 more insert(s)" in text
+            assert "The table is filling: 2 of 9 items; then sampling starts" in text
+
+    def test_a_short_wait_is_told_as_before(self, host):
+        with Served(host, rate_limiter=limiter(min_size=9)) as served:
+            with pytest.raises(reverb.DeadlineExceededError) as raised:
+                served.client.sample_batch("replay", 1, timeout_ms=50)
+            assert "The table is" not in str(raised.value)

@@ -156,6 +156,13 @@ impl Error {
         Self(Box::new(Inner { message, ..*self.0 }))
     }
 
+    /// Adds a sentence after the message.
+    #[must_use]
+    pub fn followed_by(self, sentence: &str) -> Self {
+        let message = format!("{} {sentence}", self.0.message);
+        Self(Box::new(Inner { message, ..*self.0 }))
+    }
+
     /// Says which limit of the server was exceeded.
     #[must_use]
     pub fn over_limit(mut self, name: &'static str) -> Self {

@@ -207,6 +207,23 @@ pub struct RateLimiterConfig {
 }
 
 impl RateLimiterConfig {
+    /// Inserts that a table of `size` items needs before its next sample, with the cursor `inserts *
+    /// samples_per_insert - samples`; 0 if that is allowed now.
+    pub fn missing_inserts(&self, size: i64, cursor: f64) -> f64 {
+        let for_diff = ((self.min_diff + 1.0 - cursor) / self.samples_per_insert).ceil();
+        for_diff.max((self.min_size_to_sample - size) as f64).max(0.0)
+    }
+
+    /// Samples that a table of `size` items needs before its next insert; 0 if that is allowed now.
+    ///
+    /// Inserts up to the minimum size are always allowed, because sampling starts only there.
+    pub fn missing_samples(&self, size: i64, cursor: f64) -> f64 {
+        if size < self.min_size_to_sample {
+            return 0.0;
+        }
+        (cursor + self.samples_per_insert - self.max_diff).ceil().max(0.0)
+    }
+
     /// Checks the four numbers.
     ///
     /// # Errors

@@ -162,11 +162,8 @@ impl RateLimiter {
         if self.can_sample(1) {
             return format!("It lets samples through: {self}.");
         }
-        let for_size = config.min_size_to_sample - self.size();
-        let missing = config.min_diff + 1.0 - self.cursor();
-        let for_diff = (missing / config.samples_per_insert).ceil();
+        let needed = config.missing_inserts(self.size(), self.cursor());
         let stuck = if self.can_insert(1) { "" } else { ", but inserts wait as well" };
-        let needed = if for_diff > for_size as f64 { for_diff } else { for_size as f64 };
         format!("A sample waits for {needed} more insert(s){stuck}: {self}.")
     }
 
@@ -176,7 +173,7 @@ impl RateLimiter {
         if self.can_insert(1) {
             return format!("It lets inserts through: {self}.");
         }
-        let needed = (self.cursor() + config.samples_per_insert - config.max_diff).ceil();
+        let needed = config.missing_samples(self.size(), self.cursor());
         let deletes = self.size() + 1 - config.min_size_to_sample;
         let stuck = if self.can_sample(1) { "" } else { ", but samples wait as well" };
         format!(

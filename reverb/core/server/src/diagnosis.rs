@@ -17,7 +17,7 @@ use crate::streams::{Stream, WaitsFor};
 /// A side without a request for so long does not come any more.
 const LONG: Duration = Duration::from_secs(10);
 /// A shorter wait is part of the normal course of things.
-const NOTICEABLE: Duration = Duration::from_secs(1);
+pub(crate) const NOTICEABLE: Duration = Duration::from_secs(1);
 /// From this share of the last seconds on, a side waits more than it works.
 const MOSTLY: f64 = 0.5;
 
@@ -275,9 +275,8 @@ impl<'a> Case<'a> {
     }
 
     fn can_insert(&self) -> bool {
-        let limiter = self.limiter;
-        self.size < limiter.min_size_to_sample
-            || self.table.cursor + limiter.samples_per_insert <= limiter.max_diff
+        self.table.limiter_off.is_some()
+            || self.limiter.missing_samples(self.size, self.table.cursor) == 0.0
     }
 
     fn why_stuck(&self, memory: Option<&str>) -> String {
@@ -306,8 +305,7 @@ impl<'a> Case<'a> {
     }
 
     fn why_behind(&self) -> String {
-        let RateLimiterConfig { samples_per_insert, max_diff, .. } = self.limiter;
-        let needed = (self.table.cursor + samples_per_insert - max_diff).ceil().max(1.0);
+        let needed = self.limiter.missing_samples(self.size, self.table.cursor).max(1.0);
         format!(
             "Actors wait for learners: {} queued, for {}; {needed} more {} the next insert{}.",
             plural(self.table.info.waiting_inserts as u64, "insert is", "inserts are"),
@@ -362,10 +360,7 @@ impl<'a> Case<'a> {
 
     /// How many inserts the next sample needs.
     fn missing(&self) -> String {
-        let RateLimiterConfig { min_size_to_sample, samples_per_insert, min_diff, .. } =
-            self.limiter;
-        let for_diff = ((min_diff + 1.0 - self.table.cursor) / samples_per_insert).ceil();
-        let needed = for_diff.max((min_size_to_sample - self.size) as f64).max(1.0);
+        let needed = self.limiter.missing_inserts(self.size, self.table.cursor).max(1.0);
         let inserts = if needed > 1.0 { "inserts allow" } else { "insert allows" };
         format!("{needed} more {inserts} the next sample")
     }

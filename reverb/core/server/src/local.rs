@@ -24,6 +24,7 @@ use tokio::sync::mpsc;
 
 use crate::drain::drain_timeout;
 use crate::service::Service;
+use crate::status::explain_timeout;
 use crate::streams::{OpenStream, Stream, StreamKind, THIS_PROCESS, WaitsFor};
 use reverb_rpc::server::stopping;
 
@@ -358,7 +359,8 @@ async fn sample(
     } else {
         let interrupted = service.interrupted();
         let samples = table.sample_stacked_until(wanted, timeout, stacking, interrupted);
-        stream.waiting(WaitsFor::Table, samples).await?
+        let samples = stream.waiting(WaitsFor::Table, samples).await;
+        samples.map_err(|error| explain_timeout(service, table, timeout, error))?
     };
     stream.count_items(samples.len());
     Ok(samples)

@@ -13,6 +13,7 @@ use reverb_wire::codec::sample::{SampleEncoder, stacking};
 use reverb_wire::generated::SampleStreamRequest;
 
 use crate::service::Service;
+use crate::status::explain_timeout;
 use crate::streams::{Stream, WaitsFor};
 
 /// Number of samples taken from a table per lock at first; it doubles after every full batch.
@@ -72,7 +73,8 @@ async fn serve_request(
             let interrupted = service.interrupted();
             let samples = table.sample_stacked_until(wanted, timeout, stacking, interrupted);
             let samples = wait_for_samples(samples, responder);
-            stream.waiting(WaitsFor::Table, samples).await?
+            let samples = stream.waiting(WaitsFor::Table, samples).await;
+            samples.map_err(|error| explain_timeout(service, table, timeout, error))?
         };
         stream.count_items(samples.len());
         remaining = remaining.saturating_sub(samples.len());

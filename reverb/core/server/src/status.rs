@@ -6,8 +6,9 @@ mod table;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use reverb_data::{Error, ErrorKind};
 use reverb_engine::{SetBy, Table, TableStatus};
 use reverb_rpc::server::Traffic;
 use reverb_wire::convert::table_config::from_max_bytes;
@@ -16,7 +17,7 @@ use reverb_wire::generated::reverb::{
     StreamStatus, TrafficStatus,
 };
 
-use crate::diagnosis::{Diagnosis, SlowReaders, Surroundings, diagnose};
+use crate::diagnosis::{Diagnosis, NOTICEABLE, SlowReaders, State, Surroundings, diagnose};
 use crate::history::TablePoint;
 use crate::memory::Memory;
 use crate::process_status::process_status;
@@ -51,6 +52,33 @@ pub(crate) fn status(service: &Arc<Service>, request: StatusRequest) -> StatusRe
             .map(|stream| stream_status(stream))
             .collect(),
         draining: service.drain.by().as_ref().map(set_by),
+    }
+}
+
+/// The error of a request for samples that has waited for so long, with what the table waits for.
+///
+/// A short wait is part of the normal course of things: its error stays as it is.
+pub(crate) fn explain_timeout(
+    service: &Service,
+    table: &Table,
+    waited: Option<Duration>,
+    error: Error,
+) -> Error {
+    let Some(waited) = waited.filter(|waited| *waited >= NOTICEABLE) else { return error };
+    if error.kind() != ErrorKind::RateLimiterTimeout {
+        return error;
+    }
+    let now_ns = nanoseconds(SystemTime::now());
+    let around = surroundings(service, &memory_status(&service.memory), now_ns);
+    let mut status = table.status();
+    // It has left the queue.
+    status.info.waiting_samples += 1;
+    status.sampling.oldest_wait = status.sampling.oldest_wait.max(Some(waited));
+    let Diagnosis { state, sentence } = diagnose(&status, &around);
+    match state {
+        // The error says so itself.
+        State::Paused | State::Never | State::Idle | State::Flowing => error,
+        _ => error.followed_by(&format!("The table is {}: {sentence}", state.name())),
     }
 }
 

@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use reverb_data::{Error, KeyGenerator, Result, byte_size};
 use reverb_wire::generated::deepmind::reverb::priority_table_checkpoint::WhenFull;
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCallStats, TableInfo};
-use reverb_wire::generated::reverb::{StatusRequest, StatusResponse, TableStatus};
+use reverb_wire::generated::reverb::{Diagnosis, StatusRequest, StatusResponse, TableStatus};
 
 use super::cell::CellRef;
 use super::item::{ColumnRefs, PendingItem};
@@ -165,8 +165,11 @@ impl ItemQueue {
         // Servers of dm-reverb do not tell it.
         let request = StatusRequest::default();
         let memory = async { self.session.transport()?.status(request).await };
-        let memory =
-            async { memory.await.map_or(String::new(), |it| describe_memory(&it, &tables)) };
+        let memory = async {
+            memory.await.map_or(String::new(), |it| {
+                describe_memory(&it, &tables) + &describe_diagnoses(&it, &tables)
+            })
+        };
         let looked_up = tokio::time::timeout(LIMITER_LOOKUP, limiters).await;
         let limiters = match looked_up {
             Ok(Ok(limiters)) => limiters,
@@ -259,6 +262,21 @@ fn describe_memory(status: &StatusResponse, tables: &[String]) -> String {
         ));
     }
     texts.concat()
+}
+
+/// What these tables wait for in the words of the server, if something is amiss that the counters
+/// of their limiters do not tell.
+fn describe_diagnoses(status: &StatusResponse, tables: &[String]) -> String {
+    // A server that holds writers back was described above.
+    const KNOWN: [&str; 4] = ["flowing", "idle", "full", ""];
+    let waiting = status.tables.iter().filter(|table| tables.contains(&table.name));
+    let texts = waiting.filter_map(|table| {
+        let Diagnosis { state, sentence } = table.diagnosis.as_ref()?;
+        let sentence = sentence.trim_end_matches('.');
+        (!KNOWN.contains(&state.as_str()))
+            .then(|| format!(". Table {} is {state}: {sentence}", table.name))
+    });
+    texts.collect()
 }
 
 fn describe_limiters(infos: &[TableInfo], tables: &[String]) -> String {
