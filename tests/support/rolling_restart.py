@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two `reverb_server` processes that restart in turn, and clients in processes of their own.
 
-Each value that a client inserts is a number of its own, so that at the end each can be accounted
-for: it is in a table of a server, or somebody has sampled it.
+At the end each value is accounted for: it is in a table of a server, or somebody has sampled it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import pathlib
 import signal
 import socket
 from collections.abc import Iterator
-from typing import Any
 
 import reverb
 from support.programs import Program
@@ -42,225 +40,47 @@ tables: {{
 }}
 """
 
-# Clients: a thread for each role on the command line, until a line comes. Then each ends in good
+# Clients: a thread for each role on the command line, until a line says so. Then each ends in good
 # order, and one line tells what is confirmed, what was sampled, and which errors there were.
-CLIENTS = """
-import itertools
+_CLIENTS = """
 import json
 import sys
-import threading
 import time
-import traceback
 
-import numpy as np
+from support.load_clients import LoadClients
 
-import reverb
-
-ROWS = 16
-STEP = 10**9
 address, number, *roles = sys.argv[1:]
-stopped = threading.Event()
-outcome = {"replay": [], "queue": [], "sampled": [], "seen": [], "errors": [], "rounds": {}}
-
-
-def confirm(values, tables=("replay", "queue")):
-    for table in tables:
-        outcome[table] += [int(value) for value in values]
-
-
-def batches(first):
-    for start in itertools.count(first, ROWS):
-        if stopped.is_set():
-            return
-        yield np.arange(start, start + ROWS)
-        # Leaves the processor to the servers, most of the time.
-        time.sleep(0.002)
-
-
-def insert_batch(client, first):
-    for values in batches(first):
-        client.insert_batch([values], {"replay": 1.0, "queue": 1.0})
-        confirm(values)
-        yield
-
-
-def insert(client, first):
-    for values in batches(first):
-        client.insert([values[0]], {"replay": 1.0, "queue": 1.0})
-        confirm(values[:1])
-        yield
-
-
-def trajectory_writer(client, first):
-    with client.trajectory_writer(2) as writer:
-        for values in batches(first):
-            for value in values:
-                writer.append([value])
-                for table in ("replay", "queue"):
-                    writer.create_item(table, 1.0, [writer.history[0][-1:]])
-            writer.flush()
-            confirm(values)
-            yield
-
-
-def writer_that_runs_ahead(client, first):
-    # It flushes at the end of its episodes only.
-    with client.trajectory_writer(1) as writer:
-        written = []
-        for values in batches(first):
-            for value in values:
-                writer.append([value])
-                writer.create_item("replay", 1.0, [writer.history[0][-1:]])
-            written.extend(values)
-            if len(written) > 20 * ROWS:
-                writer.end_episode()
-                confirm(written, ["replay"])
-                written.clear()
-            yield
-        writer.flush()
-        confirm(written, ["replay"])
-
-
-def batched_writer(client, first):
-    with client.batched_trajectory_writer(ROWS, 1) as writer:
-        for values in batches(first):
-            writer.append([values])
-            for table in ("replay", "queue"):
-                writer.create_items(table, 1.0, [writer.history[0][-1:]])
-            writer.flush()
-            confirm(values)
-            yield
-
-
-def sequence_writer(client, first):
-    with client.sequence_writer(["replay", "queue"], 1) as writer:
-        for values in batches(first):
-            for value in values:
-                writer.append([value])
-            writer.flush()
-            confirm(values)
-            yield
-
-
-def legacy_writer(client, first):
-    with client.writer(1, chunk_length=1) as writer:
-        for values in batches(first):
-            for value in values:
-                writer.append([value])
-                writer.create_item("replay", 1, 1.0)
-                writer.create_item("queue", 1, 1.0)
-            writer.flush()
-            confirm(values)
-            yield
-
-
-def new_writers(client, first):
-    for values in batches(first):
-        with client.trajectory_writer(1) as writer:
-            for value in values:
-                writer.append([value])
-                writer.create_item("queue", 1.0, [writer.history[0][-1:]])
-        confirm(values, ["queue"])
-        yield
-
-
-def sample_batch(client, first):
-    while not stopped.is_set():
-        try:
-            batch = client.sample_batch("queue", ROWS, timeout_ms=50)
-        except reverb.DeadlineExceededError:
-            pass
-        else:
-            outcome["sampled"] += batch.data[0].ravel().tolist()
-        yield
-
-
-def sample(client, first):
-    while not stopped.is_set():
-        try:
-            for steps in client.sample("queue", 3 * ROWS, timeout_ms=50):
-                outcome["sampled"] += [int(step.data[0]) for step in steps]
-        except reverb.DeadlineExceededError:
-            pass
-        yield
-
-
-def sample_one(client, first):
-    while not stopped.is_set():
-        try:
-            for steps in client.sample("queue", 1, timeout_ms=50):
-                outcome["sampled"] += [int(step.data[0]) for step in steps]
-        except reverb.DeadlineExceededError:
-            pass
-        yield
-
-
-def learner(client, first):
-    # Its items are those of one server or the other; updates of unknown keys have no effect.
-    while not stopped.is_set():
-        batch = client.sample_batch("replay", 64)
-        client.update_priorities("replay", batch.info.key, np.ones(64))
-        outcome["seen"] = batch.data[0].ravel().tolist()
-        yield
-
-
-def learner_one_by_one(client, first):
-    while not stopped.is_set():
-        for sample in client.sample("replay", 64, emit_timesteps=False):
-            client.mutate_priorities("replay", {sample.info.key: 2.0})
-        client.server_info()
-        yield
-
-
-def run(role, index):
-    try:
-        # Each has connections of its own.
-        client = reverb.Client(address)
-        for _ in globals()[role](client, (1 + index + 100 * int(number)) * STEP):
-            outcome["rounds"][role] = outcome["rounds"].get(role, 0) + 1
-    except BaseException:
-        outcome["errors"].append(f"{role}: {traceback.format_exc()}")
-
-
-threads = [
-    threading.Thread(target=run, args=(role, index), daemon=True)
-    for index, role in enumerate(roles)
-]
-for thread in threads:
-    thread.start()
-while set(outcome["rounds"]) != set(roles) and not outcome["errors"]:
+load = LoadClients([address], roles, int(number))
+while not all(load.rounds.values()) and not load.errors:
     time.sleep(0.001)
 print("at work", flush=True)
-
-
-def tell_rounds():
-    print(json.dumps(outcome["rounds"]), flush=True)
-
-
 for line in sys.stdin:
     if line.strip() == "stop":
         break
-    tell_rounds()
-stopped.set()
-for role, thread in zip(roles, threads):
-    thread.join(40)
-    if thread.is_alive():
-        where = "".join(traceback.format_stack(sys._current_frames()[thread.ident]))
-        outcome["errors"].append(f"{role} hangs: {where}")
-print(json.dumps(outcome), flush=True)
+    print(json.dumps(load.rounds), flush=True)
+load.stop()
+told = {"confirmed": load.confirmed, "sampled": load.sampled, "errors": load.errors}
+print(json.dumps(told), flush=True)
 """
 
+_BOTH = "replay,queue"
 WRITERS = (
-    "insert_batch",
-    "insert",
-    "trajectory_writer",
-    "writer_that_runs_ahead",
-    "batched_writer",
-    "sequence_writer",
-    "legacy_writer",
-    "new_writers",
+    f"insert:{_BOTH}",
+    f"insert_batch:{_BOTH}",
+    f"trajectory_writer:{_BOTH}",
+    "late_flush:replay",
+    "new_writers:queue",
+    f"batched_writer:{_BOTH}",
+    f"sequence_writer:{_BOTH}",
+    f"legacy_writer:{_BOTH}",
 )
-SAMPLERS = ("sample_batch", "sample", "sample_one", "learner", "learner_one_by_one")
+SAMPLERS = (
+    "sample:queue",
+    "sample_one:queue",
+    "sample_batch:queue",
+    "learner:replay",
+    "one_by_one:replay",
+)
 
 
 def free_ports(count: int) -> list[int]:
@@ -320,12 +140,27 @@ class RestartedServer:
         return [int(sample.data[0][0]) for sample in self.client().scan(table)]
 
 
+class Outcome:
+    """What clients have done.
+
+    Attributes:
+      confirmed: The values of each table that are confirmed.
+      sampled: Those that were sampled.
+      errors: What went wrong, and all that the processes have said.
+    """
+
+    def __init__(self) -> None:
+        self.confirmed: dict[str, list[int]] = collections.defaultdict(list)
+        self.sampled: dict[str, list[int]] = collections.defaultdict(list)
+        self.errors: list[str] = []
+
+
 class Load:
     """Processes with clients of an address, each a thread for each of its roles."""
 
     def __init__(self, address: str, *roles: tuple[str, ...]) -> None:
         self._programs = [
-            Program(CLIENTS, address, number, *each) for number, each in enumerate(roles)
+            Program(_CLIENTS, address, number, *each) for number, each in enumerate(roles)
         ]
         try:
             for program in self._programs:
@@ -347,18 +182,23 @@ class Load:
             rounds.update(json.loads(program.line()))
         return dict(rounds)
 
-    def stop(self) -> dict[str, Any]:
-        """Ends one process after another; returns what all together have done.
+    def stop(self) -> Outcome:
+        """Ends one process after another.
 
         Writers may wait until samplers have taken items, so their processes are the first.
         """
-        told = []
+        outcome = Outcome()
         for program in self._programs:
             program.tell("stop")
-            told.append(json.loads(program.line(2 * DEADLINE_S)))
-        errors = [program.errors for program in self._programs if program.errors]
-        total = {name: sum((it[name] for it in told), []) for name in told[0] if name != "rounds"}
-        return total | {"logs": errors}
+            told = json.loads(program.line(2 * DEADLINE_S))
+            for table, values in told["confirmed"].items():
+                outcome.confirmed[table] += values
+            for table, values in told["sampled"].items():
+                outcome.sampled[table] += values
+            outcome.errors += told["errors"]
+            if program.errors:
+                outcome.errors.append(program.errors)
+        return outcome
 
 
 @contextlib.contextmanager
