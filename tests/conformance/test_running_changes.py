@@ -14,7 +14,7 @@ import reverb
 from support.compared_packages import PACKAGES
 from support.package_workers import Worker
 from support.rolling_restart import RestartedServer, free_ports
-from support.waiting import wait_until
+from support.waiting import Background, wait_until
 
 # The peer's channels wait up to 30 s before they try again.
 pytestmark = [
@@ -210,3 +210,37 @@ def test_a_preload_shows_in_the_counters_as_samples_only(
     assert caller.busy(_WATCHED_SECONDS)
     ours.sample_batch("table", 4)
     caller.result()
+
+
+def test_a_checkpoint_during_a_preload_is_loaded_by_both(
+    client: str, start_worker: StartWorker, tmp_path: pathlib.Path
+) -> None:
+    """The package of the parameter serves it: the preload has ended, its inserts are neutral."""
+    table = reverb.Table(
+        name="table",
+        sampler=reverb.selectors.Fifo(),
+        remover=reverb.selectors.Fifo(),
+        max_size=10_000,
+        rate_limiter=reverb.rate_limiters.SampleToInsertRatio(2.0, 1, 2.0),
+    )
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
+    with reverb.Server([table], checkpointer=checkpointer) as server:
+        ours = server.localhost_client()
+        ours.insert([np.int64(0)], {"table": 1.0})
+        with ours.rate_limiter_off("table"):
+            ours.insert_batch([np.arange(1, 21)], {"table": 1.0})
+            ours.checkpoint()
+    worker = start_worker(client)
+    limiter = ["SampleToInsertRatio", 2.0, 1, 2.0]
+    checkpoints = {"path": str(tmp_path)}
+    arguments = {"tables": [{"limiter": limiter}], "checkpoints": checkpoints}
+    port = worker.call("start_server", **arguments)
+    assert worker.call("table_counts") == {"size": 21, "inserts": 21, "samples": 40}
+    loaded = reverb.Client(f"127.0.0.1:{port}")
+    # As after the first insert alone: one more is allowed.
+    loaded.insert([np.int64(21)], {"table": 1.0})
+    waiting = Background(loaded.insert, [np.int64(22)], {"table": 1.0})
+    wait_until(lambda: loaded.server_info()["table"].current_size == 22)
+    assert len(loaded.sample_batch("table", 2).info.key) == 2
+    waiting.result()
+    assert worker.call("table_counts") == {"size": 23, "inserts": 23, "samples": 42}

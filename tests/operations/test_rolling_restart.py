@@ -11,9 +11,12 @@ from support.rolling_restart import QUEUE_SIZE, SAMPLERS, WRITERS, load, two_ser
 from support.waiting import Background, wait_until
 
 # Those of the short test: the ways in which a client sends and receives items.
-FEW_WRITERS = tuple(
-    f"{role}:replay,queue"
-    for role in ("insert_batch", "trajectory_writer", "batched_writer", "legacy_writer")
+FEW_WRITERS = (
+    "insert_batch:replay,queue",
+    "trajectory_writer:replay,queue",
+    "late_flush:queue",
+    "batched_writer:replay,queue",
+    "legacy_writer:replay,queue",
 )
 FEW_SAMPLERS = ("sample_batch:queue", "sample:queue", "learner:replay")
 

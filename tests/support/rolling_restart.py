@@ -69,6 +69,7 @@ WRITERS = (
     f"insert_batch:{_BOTH}",
     f"trajectory_writer:{_BOTH}",
     "late_flush:replay",
+    "late_flush:queue",
     "new_writers:queue",
     f"batched_writer:{_BOTH}",
     f"sequence_writer:{_BOTH}",
