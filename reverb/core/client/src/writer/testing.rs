@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -27,14 +28,16 @@ pub(crate) struct FakeServer {
     pub(crate) pause: Duration,
     /// Every stream fails with this error.
     pub(crate) refuses: Option<Error>,
+    /// The next stream fails after it has confirmed a message.
+    pub(crate) fails_next: Arc<AtomicBool>,
     pub(crate) stored: Arc<Mutex<Vec<Stored>>>,
     pub(crate) arrivals: Arc<Notify>,
 }
 
 impl FakeServer {
     pub(crate) fn new(confirms: bool) -> Self {
-        let (pause, stored, arrivals) = Default::default();
-        Self { confirms, pause, refuses: None, stored, arrivals }
+        let (pause, fails_next, stored, arrivals) = Default::default();
+        Self { confirms, pause, refuses: None, fails_next, stored, arrivals }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -88,6 +91,9 @@ impl InsertSink for FakeSink {
                 let _ = self.1.send(Ok(keys));
             }
             self.0.arrivals.notify_one();
+            if self.0.fails_next.swap(false, Ordering::Relaxed) {
+                return Err(Error::unavailable("The server is draining."));
+            }
             Ok(())
         })
     }

@@ -31,7 +31,7 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
     while queue.wait_for_work().await {
         backoff.begin();
         let error = match session.open_insert().await {
-            Ok((stream, is_local)) => {
+            Ok((mut stream, is_local)) => {
                 backoff.connected();
                 queue.state.lock().lost = None;
                 let mut task = SendTask {
@@ -41,11 +41,17 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
                     keys: &mut keys,
                     resolver: Resolver::default(),
                 };
+                let confirmations = &mut stream.confirmations;
                 let ended = tokio::select! {
-                    ended = receive(&queue, stream.confirmations, || backoff.answered()) => ended,
+                    ended = receive(&queue, confirmations, || backoff.answered()) => ended,
                     ended = task.send_all(&queue) => ended,
                     () = queue.closing.notified() => return,
                 };
+                // Sending fails once all that the server has confirmed is there. What is in the
+                // tables must not be sent again.
+                while let Ok(Ok(keys)) = stream.confirmations.try_recv() {
+                    queue.confirm(&keys);
+                }
                 match ended {
                     Ok(()) => return,
                     Err(error) => error,
@@ -64,7 +70,7 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
 
 async fn receive(
     queue: &SendQueue,
-    mut confirmations: Confirmations,
+    confirmations: &mut Confirmations,
     mut answered: impl FnMut(),
 ) -> Result<()> {
     while let Some(keys) = confirmations.recv().await {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use std::sync::atomic::Ordering;
+
 use reverb_data::DType;
 use tokio::time::Instant;
 
@@ -87,4 +89,39 @@ async fn an_open_chunk_is_not_waited_for() {
     let start = Instant::now();
     let most = write_chunks(FakeServer::new(true), 100 * MIB, Some(200)).await;
     assert_eq!((most, start.elapsed()), (100 * MIB, Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_confirmed_when_a_stream_fails_is_not_sent_again() {
+    // Which of both is seen first, the confirmations or the failure, is left to chance.
+    for _ in 0..20 {
+        let server = FakeServer::new(true);
+        server.fails_next.store(true, Ordering::Relaxed);
+        let writer = TrajectoryWriter::new(&server.client(), 1, None);
+        let column = writer.lane().lock().add_column("data", None);
+        append_items(&writer, column, 5);
+        writer.queue().flush(0, None).await.unwrap();
+        assert!(!server.fails_next.load(Ordering::Relaxed));
+        append_items(&writer, column, 5);
+        writer.queue().flush(0, None).await.unwrap();
+        assert_eq!(server.stored.lock().len(), 10);
+    }
+}
+
+fn append_items(writer: &TrajectoryWriter, column: usize, count: usize) {
+    for _ in 0..count {
+        let value = CellValue::Bytes { dtype: DType::UInt8, shape: &[1], bytes: &[1] };
+        let cell = {
+            let mut lane = writer.lane().lock();
+            let step = lane.history_len();
+            if lane.append(&mut [(column, value)], false).unwrap() {
+                writer.queue().blocks_completed();
+            }
+            lane.cell(column, step).unwrap().clone()
+        };
+        writer
+            .queue()
+            .create_item("table", 1.0, &[ColumnRefs { cells: &[cell], squeeze: true }])
+            .unwrap();
+    }
 }
