@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`reverb configure`, `pause`, `resume`, `drain` and `reset`."""
 
+import dataclasses
 import os
 import pathlib
 import pty
@@ -177,6 +178,15 @@ class TestConfigure:
             command.main(["configure", "127.0.0.1:1", "--table", "replay", *options])
         assert end.value.code == 2
         assert words in capsys.readouterr().err
+
+
+def test_every_setting_has_an_option(capsys):
+    options = {"rate_limiter": "--min-size-to-sample"}
+    for field in dataclasses.fields(reverb.TableChange):
+        flag = options.get(field.name, "--" + field.name.replace("_", "-"))
+        # An unknown option would end the program with 2.
+        arguments = ["127.0.0.1:1", "--table", "t", "--timeout", "0.1", flag, "1"]
+        assert command.main(["configure", *arguments]) == 1
 
 
 class TestPause:
