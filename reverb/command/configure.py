@@ -108,7 +108,7 @@ def _add_limiter(parser: argparse.ArgumentParser) -> None:
     )
     limiter.add_argument(
         "--queue-size",
-        type=integer,
+        type=size,
         metavar="N",
         help="every item is sampled once, and inserts wait for room, as in Queue and Stack",
     )
@@ -122,13 +122,21 @@ def integer(value: str) -> int:
     return number
 
 
+def size(value: str) -> int:
+    """Parses an argument that is at least 1."""
+    number = integer(value)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return number
+
+
 def _byte_size(value: str) -> int | None:
     if value == _NONE:
         return None
     try:
         return parse_byte_size("it", int(value) if value.isdecimal() else value)
     except InvalidArgumentError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        raise argparse.ArgumentTypeError(str(error).removeprefix("it ")) from None
 
 
 def _min_diff(value: str) -> float:
@@ -211,13 +219,15 @@ def _with_bounds(
 ) -> RateLimiter:
     min_diff = _either(arguments.min_diff, present.min_diff)
     max_diff = _either(arguments.max_diff, present.max_diff)
-    if max_diff - min_diff < max(1.0, ratio):
+    limiter = RateLimiter(ratio, min_size, min_diff, max_diff)
+    given = (arguments.samples_per_insert, arguments.min_diff, arguments.max_diff)
+    if given != (None, None, None) and max_diff - min_diff < max(1.0, ratio):
         raise InvalidArgumentError(
             f"max_diff {max_diff:g} must be at least max(1, samples_per_insert) = "
             f"{max(1.0, ratio):g} above min_diff {min_diff:g}: else inserts and samples would wait "
             "for each other. Give --error-buffer, or other bounds"
         )
-    return RateLimiter(ratio, min_size, min_diff, max_diff)
+    return limiter
 
 
 def _either(given: _N | None, present: _N) -> _N:

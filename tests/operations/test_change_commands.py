@@ -124,9 +124,17 @@ class TestConfigure:
             info = served.client.server_info()["replay"].rate_limiter_info
             assert np.isfinite([info.min_diff, info.max_diff]).all()
 
+    def test_a_size_changes_whatever_the_bounds_are(self, capsys):
+        narrow = reverb.rate_limiters.RateLimiter(1.0, 1, 0.0, 0.5)
+        with Served(capsys, rate_limiter=narrow) as served:
+            assert served.run("configure", "--min-size-to-sample", 2)[0] == 0
+            assert served.limiter() == (1.0, 2, 0.0, 0.5)
+
     @pytest.mark.parametrize(
         ("options", "words"),
         [
+            (["--samples-per-insert", "inf"], "samples_per_insert must be finite"),
+            (["--min-size-to-sample", 0], "min_size_to_sample must be at least 1, got 0"),
             (["--samples-per-insert", 100], "max_diff 28 must be at least max(1, "),
             (["--max-diff", 12.5], "above min_diff 12: else inserts and samples would wait"),
             (["--error-buffer", 0.5], "The size of error_buffer must be at least"),
@@ -155,6 +163,7 @@ class TestConfigure:
             (["--dry-run"], "nothing to change"),
             (["--max-size", "many"], "invalid integer value: 'many'"),
             (["--max-size", str(2**70)], "must fit into 64 bits"),
+            (["--queue-size", "0"], "must be at least 1, got 0"),
             (["--max-bytes", "12 gigs"], 'a size such as "12GiB", got "12 gigs"'),
             (["--max-bytes", "80%"], "of a table cannot be a share"),
             (["--max-bytes", "0"], "must be at least 1"),
