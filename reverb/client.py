@@ -685,8 +685,8 @@ class Client:
 
         Raises:
           InvalidArgumentError: If a value is out of its range, if the sampler has no exponent, if
-            nothing could be sampled any more, or if an item of the table or one that waits does not
-            fit the new settings.
+            nothing could be sampled any more, if the priority of an item does not fit the new
+            exponent, or if an item that waits to be inserted does not fit the new settings.
           TableNotFoundError: If there is no such table.
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.

@@ -29,6 +29,7 @@ _logger = logging.getLogger(__name__)
 
 # A century; longer intervals overflow clocks.
 _MAX_CHECKPOINT_INTERVAL_S = 3_155_760_000
+_MAX_DRAIN_S = 86_400
 
 # The protocol counts samples of an item in 32 bits.
 _INT32_LIMIT = 2**31
@@ -420,12 +421,15 @@ class Server:
           drain_s: How long to wait for the end of all streams, in seconds.
 
         Raises:
-          InvalidArgumentError: If `drain_s` is negative; the server is not stopped then.
+          InvalidArgumentError: If `drain_s` is negative or above 86400; the server is not stopped
+            then.
           FailedPreconditionError: If the save failed; other errors of `Client.checkpoint` are
             possible too. The server is stopped in any case.
         """
-        if not drain_s >= 0:
-            raise InvalidArgumentError(f"drain_s must be at least 0, got {drain_s}")
+        if not 0 <= drain_s <= _MAX_DRAIN_S:
+            raise InvalidArgumentError(
+                f"drain_s must be at least 0 and at most {_MAX_DRAIN_S}, got {drain_s}"
+            )
         save, self._checkpoint_on_stop = self._checkpoint_on_stop, False
         try:
             if drain_s:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from reverb.arguments import check_not_negative
 from reverb.byte_sizes import parse_byte_size
 from reverb.core import protos
+from reverb.errors import InvalidArgumentError
 from reverb.rate_limiters import RateLimiter
 
 __all__ = ["UNCHANGED", "ChangedSetting", "TableChange"]
@@ -65,14 +66,13 @@ class TableChange:
         """
         change = protos.TableChange(table=table)
         if self.max_size is not None:
-            change.max_size = operator.index(self.max_size)
+            change.max_size = _fitting("max_size", operator.index(self.max_size), 64)
         if self.max_bytes is not UNCHANGED:
             # No limit is 0 in messages.
             change.max_bytes = parse_byte_size("max_bytes", self.max_bytes) or 0
         if self.max_times_sampled is not None:
-            change.max_times_sampled = check_not_negative(
-                "max_times_sampled", self.max_times_sampled
-            )
+            times = check_not_negative("max_times_sampled", self.max_times_sampled)
+            change.max_times_sampled = _fitting("max_times_sampled", times, 32)
         if self.rate_limiter is not None:
             if not isinstance(self.rate_limiter, RateLimiter):
                 raise TypeError(
@@ -84,6 +84,12 @@ class TableChange:
         return change
 
 
+def _fitting(argument: str, value: int, bits: int) -> int:
+    if value.bit_length() >= bits:
+        raise InvalidArgumentError(f"{argument} must fit into {bits} bits, got {value}")
+    return value
+
+
 def to_request(changes: Mapping[str, TableChange], *, dry_run: bool = False) -> bytes:
     """Makes a serialized `reverb.ConfigureTablesRequest`.
 
@@ -91,6 +97,9 @@ def to_request(changes: Mapping[str, TableChange], *, dry_run: bool = False) -> 
       InvalidArgumentError: If a value is out of its range.
       TypeError: If a value has another type.
     """
+    for change in changes.values():
+        if not isinstance(change, TableChange):
+            raise TypeError(f"changes must hold reverb.TableChange objects, got {change!r}")
     messages = [change.to_proto(table) for table, change in changes.items()]
     return protos.ConfigureTablesRequest(changes=messages, dry_run=dry_run).SerializeToString()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `reverb`: inspects and exports tables, and tells what a running server does."""
+"""The command `reverb`: inspects and exports tables, watches and changes running servers."""
 
 import argparse
 import io
@@ -10,10 +10,14 @@ from collections.abc import Sequence
 
 from reverb import __version__
 from reverb.command import (
+    configure,
+    drain,
     export,
     inspect,
     npz,
     parquet,
+    pause,
+    reset,
     source,
     status_source,
     text,
@@ -21,6 +25,7 @@ from reverb.command import (
     top,
     why,
 )
+from reverb.command.server_arguments import Commands, add_address, add_timeout
 from reverb.errors import ReverbError
 
 __all__ = ["main"]
@@ -29,7 +34,6 @@ _FAILURE = 1
 # The exit code of shells for a program that Ctrl-C ended.
 _INTERRUPTED = 130
 
-_DEFAULT_TIMEOUT_S = 10.0
 _LONG_WAIT_S = 30.0
 _INTERVAL_S = 1.0
 _LEAST_INTERVAL_S, _MOST_INTERVAL_S = 0.1, 3600.0
@@ -48,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
       The exit code: 0 on success, 1 after an error (one line on standard error), 130 after Ctrl-C;
-      3 or 4 if `why` finds that somebody waits. An invalid command line raises `SystemExit` with
-      code 2.
+      3 or 4 if `why` finds that somebody waits, 3 if `drain` leaves streams open. An invalid
+      command line raises `SystemExit` with code 2.
     """
     arguments = _parser().parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -78,10 +82,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_export(commands)
     _add_why(commands)
     _add_top(commands)
+    configure.add_parser(commands)
+    pause.add_parsers(commands)
+    drain.add_parser(commands)
+    reset.add_parser(commands)
     return parser
 
 
-def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_inspect(commands: Commands) -> None:
     parser = commands.add_parser(
         "inspect",
         help="print a summary of tables: size, bytes, item age, priorities, signature",
@@ -96,7 +104,7 @@ def _add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.set_defaults(run=_run_inspect)
 
 
-def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_export(commands: Commands) -> None:
     parser = commands.add_parser(
         "export",
         help="write the items of a table as npz, Parquet or TFRecord files",
@@ -131,7 +139,7 @@ def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.set_defaults(run=_run_export)
 
 
-def _add_why(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_why(commands: Commands) -> None:
     parser = commands.add_parser(
         "why",
         help="say what the tables of a running server do or wait for",
@@ -140,9 +148,9 @@ def _add_why(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         epilog="exit codes: 0 all is well, or nobody waits for long; 3 somebody waits for longer "
         "than --longer-than; 4 a table can never go on (stuck, never); 1 no answer of the server",
     )
-    parser.add_argument("address", metavar="HOST:PORT", help="a running server")
+    add_address(parser)
     parser.add_argument("table", nargs="?", help="only this table")
-    _add_timeout(parser)
+    add_timeout(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     parser.add_argument(
         "--longer-than",
@@ -154,7 +162,7 @@ def _add_why(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     parser.set_defaults(run=_run_why)
 
 
-def _add_top(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_top(commands: Commands) -> None:
     parser = commands.add_parser(
         "top",
         help="watch a running server in the terminal",
@@ -162,9 +170,9 @@ def _add_top(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "for, its rates and limits, who is connected, and what takes the memory.",
         epilog="Without --once it needs Textual: pip install 'reverb-replay[top]'.",
     )
-    parser.add_argument("address", metavar="HOST:PORT", help="a running server")
+    add_address(parser)
     parser.add_argument("table", nargs="?", help="only this table")
-    _add_timeout(parser)
+    add_timeout(parser)
     parser.add_argument(
         "--interval",
         type=_interval,
@@ -183,19 +191,9 @@ def _add_top(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="PATH_OR_ADDRESS", help=_SOURCE_HELP)
-    _add_timeout(parser)
+    add_timeout(parser)
     parser.add_argument(
         "--no-progress", action="store_true", help="no progress bar, not even on a terminal"
-    )
-
-
-def _add_timeout(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=_DEFAULT_TIMEOUT_S,
-        metavar="SECONDS",
-        help="how long to wait for a server (default: %(default)g)",
     )
 
 

@@ -96,6 +96,8 @@ class TestSettings:
                 "max_size 4 is below min_size_to_sample 5 of table replay: nothing could be "
                 "sampled any more. Change the rate limiter in the same call",
             ),
+            ({"max_size": 2**70}, "max_size must fit into 64 bits, got 1180591620717411303424"),
+            ({"max_times_sampled": 2**31}, "max_times_sampled must fit into 32 bits, got"),
             ({"max_bytes": "12 gigs"}, 'a size such as "12GiB"'),
             ({"max_bytes": 0}, "max_bytes must be at least 1"),
             ({"max_times_sampled": -1}, "max_times_sampled must be at least 0, got -1"),
@@ -123,6 +125,8 @@ class TestSettings:
                 served.client.configure_table("replay", rate_limiter=3)
             with pytest.raises(TypeError):
                 served.client.configure_table("replay", max_size="many")
+            with pytest.raises(TypeError, match=r"must hold reverb\.TableChange objects, got \{"):
+                served.client.configure_tables({"replay": {"max_size": 1}})
             with pytest.raises(errors.TableNotFoundError):
                 served.client.configure_table("other", max_size=1)
 
@@ -302,6 +306,8 @@ class TestDrain:
                 served.client.drain(-1.0)
             with pytest.raises(errors.InvalidArgumentError, match="drain_s must be at least 0"):
                 served.server.stop(drain_s=-1.0)
+            with pytest.raises(errors.InvalidArgumentError, match="at most 86400, got inf"):
+                served.server.stop(drain_s=float("inf"))
             assert served.client.status().draining is None
 
     def test_a_waiting_learner_is_not_given_items_that_it_never_gets(self, host):

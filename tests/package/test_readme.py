@@ -22,6 +22,7 @@ def test_snippets_run(run_snippets):
     assert run_snippets("") == [
         "README.md",
         "docs/concepts.md",
+        "docs/howto/changing.md",
         "docs/howto/checkpoints.md",
         "docs/howto/connections.md",
         "docs/howto/export.md",

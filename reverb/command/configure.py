@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reverb configure`: changes settings of a table of a running server."""
+
+import argparse
+import sys
+from typing import Any, TypeVar
+
+from reverb.byte_sizes import parse_byte_size
+from reverb.client import Client
+from reverb.command import text
+from reverb.command.server_arguments import Commands, add_address, add_table, add_timeout
+from reverb.command.source import ServerSource, check_table
+from reverb.errors import InvalidArgumentError
+from reverb.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio
+from reverb.table_change import UNCHANGED, ChangedSetting, TableChange
+
+_NONE = "none"
+# How limiters write that there is no bound.
+_NO_MIN_DIFF, _NO_MAX_DIFF = -sys.float_info.max, sys.float_info.max
+_N = TypeVar("_N", int, float)
+
+_LIMITER_NUMBERS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
+_SETTINGS = (
+    "max_size",
+    "max_bytes",
+    "max_times_sampled",
+    "priority_exponent",
+    *_LIMITER_NUMBERS,
+    "error_buffer",
+    "queue_size",
+)
+
+
+def add_parser(commands: Commands) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "configure",
+        help="change settings of a table of a running server",
+        description="Changes settings of a table while its server runs: all that are given, or "
+        "none. What is not given stays as it is.",
+        epilog="exit codes: 0 the table has these settings; 1 an error; 2 the command "
+        "line cannot be used. After a restart a table has the settings of the program or config "
+        "that makes it.",
+    )
+    add_address(parser)
+    add_table(parser, "the table to change")
+    parser.add_argument(
+        "--max-size",
+        type=integer,
+        metavar="N",
+        help="maximum number of items",
+    )
+    parser.add_argument(
+        "--max-bytes",
+        type=_byte_size,
+        default=UNCHANGED,
+        metavar="SIZE",
+        help="memory of the table, for example 4GiB; none: no limit",
+    )
+    parser.add_argument(
+        "--max-times-sampled",
+        type=integer,
+        metavar="N",
+        help="number of samples after which an item is removed; 0: no limit",
+    )
+    parser.add_argument(
+        "--priority-exponent", type=float, metavar="X", help="of a prioritized sampler"
+    )
+    _add_limiter(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would change")
+    add_timeout(parser)
+    parser.set_defaults(run=_run, parser=parser)
+
+
+def _add_limiter(parser: argparse.ArgumentParser) -> None:
+    limiter = parser.add_argument_group(
+        "rate limiter",
+        "Each of the first four options changes one number of the present limiter.",
+    )
+    limiter.add_argument("--samples-per-insert", type=float, metavar="X")
+    limiter.add_argument(
+        "--min-size-to-sample", type=integer, metavar="N", help="samples wait for so many items"
+    )
+    limiter.add_argument(
+        "--min-diff",
+        type=_min_diff,
+        metavar="X",
+        help="samples wait at this lower bound of inserts * samples_per_insert - samples; none: no "
+        "bound (for a negative number write --min-diff=-5)",
+    )
+    limiter.add_argument(
+        "--max-diff",
+        type=_max_diff,
+        metavar="X",
+        help="inserts wait at this upper bound; none: no bound",
+    )
+    limiter.add_argument(
+        "--error-buffer",
+        type=float,
+        metavar="X",
+        help="in place of both bounds, the distance of each from samples_per_insert * "
+        "min_size_to_sample, as in SampleToInsertRatio",
+    )
+    limiter.add_argument(
+        "--no-ratio",
+        action="store_true",
+        help="inserts never wait, and samples only for --min-size-to-sample, as in MinSize",
+    )
+    limiter.add_argument(
+        "--queue-size",
+        type=size,
+        metavar="N",
+        help="every item is sampled once, and inserts wait for room, as in Queue and Stack",
+    )
+
+
+def integer(value: str) -> int:
+    """Parses an argument; the name is what an error says it is not."""
+    number = int(value)
+    if number.bit_length() >= 64:
+        raise argparse.ArgumentTypeError(f"must fit into 64 bits, got {value}")
+    return number
+
+
+def size(value: str) -> int:
+    """Parses an argument that is at least 1."""
+    number = integer(value)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return number
+
+
+def _byte_size(value: str) -> int | None:
+    if value == _NONE:
+        return None
+    try:
+        return parse_byte_size("it", int(value) if value.isdecimal() else value)
+    except InvalidArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("it ")) from None
+
+
+def _min_diff(value: str) -> float:
+    return _NO_MIN_DIFF if value == _NONE else float(value)
+
+
+def _max_diff(value: str) -> float:
+    return _NO_MAX_DIFF if value == _NONE else float(value)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    _check(arguments)
+    limiter = _limiter(arguments) if _changes_limiter(arguments) else None
+    change = TableChange(
+        max_size=arguments.max_size,
+        max_bytes=arguments.max_bytes,
+        max_times_sampled=arguments.max_times_sampled,
+        rate_limiter=limiter,
+        priority_exponent=arguments.priority_exponent,
+    )
+    client = Client(arguments.address, connect_timeout_s=arguments.timeout)
+    changed = client.configure_tables({arguments.table: change}, dry_run=arguments.dry_run)
+    for it in changed:
+        print(text.plain(_would_be(it) if arguments.dry_run else str(it)))
+    if not changed:
+        print("nothing is different")
+
+
+def _would_be(changed: ChangedSetting) -> str:
+    it = changed
+    return f"{it.setting} of table {it.table} would be {it.after}, not {it.before}"
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Ends the program if nothing is to change, or if options exclude each other."""
+    given = {name for name in _SETTINGS if getattr(arguments, name) not in (None, UNCHANGED)}
+    if arguments.max_bytes is None:
+        given.add("max_bytes")
+    if arguments.no_ratio:
+        given.add("no_ratio")
+    if not given:
+        arguments.parser.error("nothing to change: give at least one setting, such as --max-size")
+    excluded = {
+        "error_buffer": {"min_diff", "max_diff"},
+        "no_ratio": {"samples_per_insert", "min_diff", "max_diff", "error_buffer", "queue_size"},
+        "queue_size": {*_LIMITER_NUMBERS, "error_buffer"},
+    }
+    for name, others in excluded.items():
+        if name in given and (both := sorted(others & given)):
+            arguments.parser.error(f"{_flag(name)} and {_flag(both[0])} exclude each other")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _changes_limiter(arguments: argparse.Namespace) -> bool:
+    names = (*_LIMITER_NUMBERS, "error_buffer", "queue_size")
+    return arguments.no_ratio or any(getattr(arguments, name) is not None for name in names)
+
+
+def _limiter(arguments: argparse.Namespace) -> RateLimiter:
+    """The new limiter: the numbers that are given, and those of the present one."""
+    if arguments.queue_size is not None:
+        return Queue(arguments.queue_size)
+    server = ServerSource(arguments.address, arguments.timeout)
+    check_table(server, arguments.table)
+    present: Any = server.tables[arguments.table].rate_limiter_info
+    min_size = _either(arguments.min_size_to_sample, present.min_size_to_sample)
+    if arguments.no_ratio:
+        return MinSize(min_size)
+    ratio = _either(arguments.samples_per_insert, present.samples_per_insert)
+    if arguments.error_buffer is not None:
+        return SampleToInsertRatio(ratio, min_size, arguments.error_buffer)
+    return _with_bounds(arguments, present, ratio, min_size)
+
+
+def _with_bounds(
+    arguments: argparse.Namespace, present: Any, ratio: float, min_size: int
+) -> RateLimiter:
+    min_diff = _either(arguments.min_diff, present.min_diff)
+    max_diff = _either(arguments.max_diff, present.max_diff)
+    limiter = RateLimiter(ratio, min_size, min_diff, max_diff)
+    given = (arguments.samples_per_insert, arguments.min_diff, arguments.max_diff)
+    if given != (None, None, None) and max_diff - min_diff < max(1.0, ratio):
+        raise InvalidArgumentError(
+            f"max_diff {max_diff:g} must be at least max(1, samples_per_insert) = "
+            f"{max(1.0, ratio):g} above min_diff {min_diff:g}: else inserts and samples would wait "
+            "for each other. Give --error-buffer, or other bounds"
+        )
+    return limiter
+
+
+def _either(given: _N | None, present: _N) -> _N:
+    return present if given is None else given

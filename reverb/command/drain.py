@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reverb drain`: makes a server ready to be stopped, with an exit code for scripts."""
+
+import argparse
+import math
+
+from reverb.client import Client
+from reverb.command import text
+from reverb.command.server_arguments import DEFAULT_TIMEOUT_S, Commands, add_address
+
+# Exit code, beside 0 and 1 for errors.
+STILL_OPEN = 3
+
+_DRAIN_S = 30.0
+
+
+def add_parser(commands: Commands) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "drain",
+        help="make a server ready to be stopped",
+        description="Ends all streams of a server, which accepts no new ones until it is started "
+        "again. Clients try again what was not confirmed, at the next server of their address or "
+        "at this one after its restart.",
+        epilog="exit codes: 0 all streams have ended; 3 some are still open; 1 no answer of the "
+        "server, or another error. A drain cannot be taken back, not even with Ctrl-C.",
+    )
+    add_address(parser)
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=_DRAIN_S,
+        metavar="SECONDS",
+        help="how long to wait for the end of the streams (default: %(default)g)",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _seconds(value: str) -> float:
+    seconds = float(value)
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"must be at least 0 seconds, got {seconds:g}")
+    return seconds
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    client = Client(arguments.address, connect_timeout_s=DEFAULT_TIMEOUT_S)
+    still_open = client.drain(arguments.timeout)
+    if not still_open:
+        print(f"{arguments.address} is drained: all streams have ended")
+        return 0
+    streams = text.plural(still_open, "stream")
+    are = "is" if still_open == 1 else "are"
+    print(f"{streams} of {arguments.address} {are} still open after {arguments.timeout:g} s")
+    return STILL_OPEN

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reverb pause` and `reverb resume`: let inserts and samples of a table wait, or go on."""
+
+import argparse
+
+from reverb.client import Client
+from reverb.command import text
+from reverb.command.server_arguments import Commands, add_address, add_table, add_timeout
+
+
+def add_parsers(commands: Commands) -> None:
+    """Adds both commands."""
+    pause = commands.add_parser(
+        "pause",
+        help="let inserts and samples of a table wait",
+        description="Lets inserts and samples of a table wait until `reverb resume`. Updates, "
+        "deletes and resets go on. A pause ends with the server.",
+    )
+    _add_arguments(pause)
+    pause.set_defaults(run=_pause)
+    resume = commands.add_parser(
+        "resume",
+        help="let inserts and samples of a table go on",
+        description="Lets inserts and samples of a table go on, whoever has paused them.",
+    )
+    _add_arguments(resume)
+    resume.set_defaults(run=_resume)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_address(parser)
+    add_table(parser, "the table")
+    parser.add_argument("--inserts", action="store_true", help="only inserts")
+    parser.add_argument("--samples", action="store_true", help="only samples")
+    add_timeout(parser)
+
+
+def _pause(arguments: argparse.Namespace) -> None:
+    inserts, samples = _sides(arguments)
+    _client(arguments).pause_table(arguments.table, inserts=inserts, samples=samples)
+    print(f"{_named(inserts, samples)} of table {text.plain(arguments.table)} are paused")
+
+
+def _resume(arguments: argparse.Namespace) -> None:
+    inserts, samples = _sides(arguments)
+    _client(arguments).resume_table(arguments.table, inserts=inserts, samples=samples)
+    print(f"{_named(inserts, samples)} of table {text.plain(arguments.table)} go on")
+
+
+def _client(arguments: argparse.Namespace) -> Client:
+    return Client(arguments.address, connect_timeout_s=arguments.timeout)
+
+
+def _sides(arguments: argparse.Namespace) -> tuple[bool, bool]:
+    """Which sides are meant; without an option both."""
+    both = arguments.inserts == arguments.samples
+    return arguments.inserts or both, arguments.samples or both
+
+
+def _named(inserts: bool, samples: bool) -> str:
+    sides = [name for name, meant in (("inserts", inserts), ("samples", samples)) if meant]
+    return " and ".join(sides)
