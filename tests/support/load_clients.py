@@ -185,7 +185,7 @@ def _legacy_writer(client: reverb.Client, load: LoadClients, tables: list[str], 
             yield
 
 
-def _sample(client: reverb.Client, load: LoadClients, tables: list[str], _: int):
+def _sample(client: reverb.Client, load: LoadClients, tables: list[str], first: int):
     (table,) = tables
     for _ in load.until_the_end():
         try:
@@ -196,7 +196,7 @@ def _sample(client: reverb.Client, load: LoadClients, tables: list[str], _: int)
         yield
 
 
-def _sample_one(client: reverb.Client, load: LoadClients, tables: list[str], _: int):
+def _sample_one(client: reverb.Client, load: LoadClients, tables: list[str], first: int):
     (table,) = tables
     for _ in load.until_the_end():
         try:
@@ -207,7 +207,7 @@ def _sample_one(client: reverb.Client, load: LoadClients, tables: list[str], _: 
         yield
 
 
-def _sample_batch(client: reverb.Client, load: LoadClients, tables: list[str], _: int):
+def _sample_batch(client: reverb.Client, load: LoadClients, tables: list[str], first: int):
     (table,) = tables
     for _ in load.until_the_end():
         try:
@@ -218,7 +218,7 @@ def _sample_batch(client: reverb.Client, load: LoadClients, tables: list[str], _
         yield
 
 
-def _learner(client: reverb.Client, load: LoadClients, tables: list[str], _: int):
+def _learner(client: reverb.Client, load: LoadClients, tables: list[str], first: int):
     """Waits as long as it takes. Some of the keys may be unknown to the server that it asks."""
     (table,) = tables
     priorities = np.linspace(0.0, 2.0, 4 * ROWS)
@@ -228,7 +228,7 @@ def _learner(client: reverb.Client, load: LoadClients, tables: list[str], _: int
         yield
 
 
-def _one_by_one(client: reverb.Client, load: LoadClients, tables: list[str], _: int):
+def _one_by_one(client: reverb.Client, load: LoadClients, tables: list[str], first: int):
     (table,) = tables
     for _ in load.until_the_end():
         for sample in client.sample(table, ROWS, emit_timesteps=False):
@@ -237,7 +237,7 @@ def _one_by_one(client: reverb.Client, load: LoadClients, tables: list[str], _: 
         yield
 
 
-def _deleter(client: reverb.Client, load: LoadClients, tables: list[str], _: int):
+def _deleter(client: reverb.Client, load: LoadClients, tables: list[str], first: int):
     (table,) = tables
     for _ in load.until_the_end():
         keys = client.sample_batch(table, 4 * ROWS).info.key
