@@ -676,8 +676,8 @@ class Client:
           max_bytes: Maximum number of bytes, or a size such as "4GiB"; `None` takes the limit away,
             `reverb.UNCHANGED` leaves it.
           max_times_sampled: Number of samples after which an item is removed; 0: no limit.
-          rate_limiter: A new limiter; the cursor stays, or moves to the nearest bound if
-            `samples_per_insert` is another one.
+          rate_limiter: A new limiter. As many samples are allowed as before; with another
+            `samples_per_insert`, as the new bounds allow.
           priority_exponent: The exponent of a `Prioritized` sampler.
 
         Returns:

@@ -223,7 +223,7 @@ def test_checkpoints_while_settings_change_have_those_of_one_moment(tmp_path):
                 client.insert_batch([np.zeros(300)], dict.fromkeys("ab", 1.0))
 
         changing = Background(change)
-        wait_until(lambda: client.server_info()["a"].max_times_sampled)
+        wait_until(lambda: client.server_info()["b"].current_size)
         found = set()
         for number in range(20):
             saved = client.checkpoint()

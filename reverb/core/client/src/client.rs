@@ -167,13 +167,12 @@ impl Client {
             .await
     }
 
-    /// Ends all streams of one server; returns how many were still open after `timeout`. Waits for
-    /// a server to answer, at most for `connect_timeout`.
+    /// Ends all streams of one server; returns how many were still open after `timeout`. Fails at
+    /// once if no server answers.
     pub async fn drain(&self, timeout: Duration) -> Result<i64> {
         let request = DrainRequest { timeout_s: timeout.as_secs_f64() };
-        let drained =
-            self.session.retrying(|transport| async move { transport.drain(request).await });
-        Ok(drained.await?.open_streams)
+        // A call that was lost is not repeated: it could reach the server after its restart.
+        Ok(self.session.transport()?.drain(request).await?.open_streams)
     }
 
     /// Samples `batch_size` items and stacks them. Each wait for the table's rate limiter takes at

@@ -207,8 +207,8 @@ pub struct RateLimiterConfig {
 }
 
 impl RateLimiterConfig {
-    /// Inserts that a table of `size` items needs before its next sample, with the cursor `inserts *
-    /// samples_per_insert - samples`; 0 if that is allowed now.
+    /// Inserts that a table of `size` items needs before its next sample, with the cursor
+    /// `inserts * samples_per_insert - samples`; 0 if that is allowed now.
     pub fn missing_inserts(&self, size: i64, cursor: f64) -> f64 {
         let for_diff = ((self.min_diff + 1.0 - cursor) / self.samples_per_insert).ceil();
         for_diff.max((self.min_size_to_sample - size) as f64).max(0.0)

@@ -18,6 +18,8 @@ pub(crate) struct RateLimiter {
     hold: Option<Hold>,
     /// Inserts that the ratio leaves out; 0 unless it is held.
     neutral_inserts: i64,
+    /// What was rounded off when the samples of neutral inserts were counted.
+    remainder: f64,
 }
 
 /// How inserts count while they need no permission.
@@ -41,7 +43,7 @@ impl RateLimiter {
         samples: i64,
         deletes: i64,
     ) -> Self {
-        Self { config, inserts, samples, deletes, hold: None, neutral_inserts: 0 }
+        Self { config, inserts, samples, deletes, hold: None, neutral_inserts: 0, remainder: 0.0 }
     }
 
     pub(crate) fn config(&self) -> &RateLimiterConfig {
@@ -58,7 +60,11 @@ impl RateLimiter {
     }
 
     fn neutral_samples(&self) -> i64 {
-        (self.neutral_inserts as f64 * self.config.samples_per_insert).round() as i64
+        if self.neutral_inserts == 0 { 0 } else { self.exact_neutral_samples().round() as i64 }
+    }
+
+    fn exact_neutral_samples(&self) -> f64 {
+        self.neutral_inserts as f64 * self.config.samples_per_insert + self.remainder
     }
 
     pub(crate) fn deletes(&self) -> i64 {
@@ -94,26 +100,46 @@ impl RateLimiter {
     }
 
     fn count_neutral_samples(&mut self) {
-        self.samples += self.neutral_samples();
+        let (exact, counted) = (self.exact_neutral_samples(), self.neutral_samples());
+        self.samples += counted;
+        self.remainder = exact - counted as f64;
         self.neutral_inserts = 0;
     }
 
     /// Gives it other numbers.
     ///
-    /// Another `samples_per_insert` holds from now on, not for what was inserted before: the cursor
-    /// stays, or moves to the nearest bound. So it does if no ratio was kept until now.
+    /// They hold from now on, not for what was inserted before: the cursor keeps its distance from
+    /// `min_diff`, as far as there is one. With another `samples_per_insert`, or if no ratio was
+    /// kept until now, it also comes within the new bounds.
     pub(crate) fn configure(&mut self, config: RateLimiterConfig) {
         self.count_neutral_samples();
-        let cursor = self.cursor();
+        self.remainder = 0.0;
+        let mut cursor = self.cursor();
         let old = std::mem::replace(&mut self.config, config);
+        if old.min_diff > -f64::MAX && config.min_diff > -f64::MAX {
+            cursor += config.min_diff - old.min_diff;
+        }
         #[expect(clippy::float_cmp, reason = "the same ratio is the same number")]
         let is_same_ratio = old.samples_per_insert == config.samples_per_insert;
         let kept_none = old.min_diff <= -f64::MAX && old.max_diff >= f64::MAX;
         if !is_same_ratio || kept_none {
-            let cursor = cursor.max(config.min_diff).min(config.max_diff);
-            let allowed = self.inserts as f64 * config.samples_per_insert;
-            self.samples = (allowed - cursor).round().max(0.0) as i64;
+            cursor = cursor.max(config.min_diff).min(config.max_diff);
         }
+        self.move_to(cursor);
+    }
+
+    /// Counts samples as taken that can never be: `left` is how many the items still allow.
+    pub(crate) fn limit_to(&mut self, left: i64) {
+        let highest = self.config.min_diff + left as f64;
+        if self.config.min_diff > -f64::MAX && self.cursor() > highest {
+            self.move_to(highest);
+        }
+    }
+
+    fn move_to(&mut self, cursor: f64) {
+        let inserts = self.inserts - self.neutral_inserts;
+        let allowed = inserts as f64 * self.config.samples_per_insert;
+        self.samples = (allowed - cursor).round().max(0.0) as i64;
     }
 
     /// Whether `n` more samples are allowed now.
@@ -290,6 +316,28 @@ mod tests {
     }
 
     #[test]
+    fn what_is_rounded_off_does_not_add_up() {
+        let mut limiter = limiter(0.3, 1, -5.0, 5.0);
+        for _ in 0..1000 {
+            limiter.hold(Hold::Neutral);
+            limiter.count_insert();
+            limiter.release();
+        }
+        assert!(limiter.cursor().abs() <= 0.5, "{}", limiter.cursor());
+    }
+
+    #[test]
+    fn samples_that_nobody_can_take_are_counted() {
+        let mut limiter = limiter(1.0, 1, 0.0, 50.0);
+        (0..100).for_each(|_| limiter.count_insert());
+        (0..50).for_each(|_| limiter.count_delete());
+        limiter.limit_to(50);
+        assert_eq!((limiter.cursor(), limiter.samples()), (50.0, 50));
+        limiter.limit_to(60);
+        assert_eq!(limiter.cursor(), 50.0);
+    }
+
+    #[test]
     fn counted_inserts_are_free_and_owed_afterwards() {
         let mut limiter = limiter(1.0, 1, 0.0, 5.0);
         limiter.hold(Hold::Counted);
@@ -330,19 +378,22 @@ mod tests {
         };
         // SampleToInsertRatio(8.0, 10, 10.0)
         limiter.configure(config(8.0, 70.0, 90.0));
-        assert_eq!(limiter.cursor(), 70.0);
-        assert!(!limiter.can_sample(1) && limiter.can_insert(1));
+        assert_eq!(limiter.cursor(), 75.0);
+        assert_eq!(limiter.samples_allowed(100), 5);
         limiter.count_insert();
-        assert_eq!(limiter.samples_allowed(100), 8);
-        // The same ratio with other bounds: nothing is forgiven.
-        limiter.configure(config(8.0, 10.0, 20.0));
-        assert_eq!(limiter.cursor(), 78.0);
+        assert_eq!(limiter.samples_allowed(100), 13);
+        // SampleToInsertRatio(8.0, 20, 10.0): as many samples are allowed as before.
+        limiter.configure(config(8.0, 150.0, 170.0));
+        assert_eq!((limiter.cursor(), limiter.samples_allowed(100)), (163.0, 13));
+        // The same ratio with narrower bounds: nothing is forgiven.
+        limiter.configure(config(8.0, 150.0, 160.0));
+        assert_eq!(limiter.cursor(), 163.0);
         assert!(!limiter.can_insert(1));
         // No bounds, and bounds again after 1000 samples that nobody counted.
         limiter.configure(config(8.0, -f64::MAX, f64::MAX));
         (0..1000).for_each(|_| limiter.count_sample());
         limiter.configure(config(8.0, 70.0, 90.0));
-        assert_eq!(limiter.cursor(), 70.0);
+        assert_eq!(limiter.cursor(), 70.0, "the nearest bound");
         // An empty table has no samples to take back.
         let mut empty = RateLimiter::new(config(4.0, 35.0, 45.0));
         empty.configure(config(8.0, 70.0, 90.0));

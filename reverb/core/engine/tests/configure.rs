@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Log, config, insert, insert_all, item, limiter, queue, sample_one};
+use common::{Log, chunk, config, insert, insert_all, item, item_of, limiter, queue, sample_one};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use reverb_data::{
@@ -72,16 +72,35 @@ fn an_item_that_waits_is_not_made_impossible() {
     let sampler = SelectorConfig::Prioritized { priority_exponent: 0.5 };
     let table = Table::new(TableConfig { memory, sampler, ..config(10_000) }).unwrap();
     insert_all(&table, &[1.0; 20]);
-    let log = insert(&table, vec![item(777, 1e200)]);
+    let large = item_of(777, 1e200, &[chunk(777, 777, 500)]);
+    let log = insert(&table, vec![large]);
     assert!(log.keys().is_empty());
     let error = change(&table, TableChange { max_bytes: Some(Some(10)), ..nothing() }).unwrap_err();
+    assert!(error.message().contains("it would lose all its items"), "{error}");
+    let fewer = TableChange { max_bytes: Some(Some(400)), ..nothing() };
+    let error = change(&table, fewer).unwrap_err();
     assert!(error.message().starts_with("Item "), "{error}");
-    assert!(error.message().contains("more than max_bytes 10 of table t"), "{error}");
+    assert!(error.message().contains("more than max_bytes 400 of table t"), "{error}");
     let steep = TableChange { priority_exponent: Some(2.0), ..nothing() };
     let error = change(&table, steep).unwrap_err();
     assert!(error.message().contains("to the power of priority_exponent 2"), "{error}");
     assert_eq!(table.config().sampler, sampler);
     assert_eq!(table.config().memory.max_bytes, Some(1000));
+}
+
+#[test]
+fn a_smaller_queue_gives_out_what_is_left() {
+    let table = Table::new(queue(100)).unwrap();
+    insert_all(&table, &[1.0; 100]);
+    let limiter = limiter(1.0, 1, 0.0, 50.0);
+    let smaller =
+        TableChange { max_size: Some(50), rate_limiter: Some(limiter), ..TableChange::default() };
+    let configured = change(&table, smaller).unwrap();
+    assert_eq!((configured.info.current_size, table.status().cursor), (50, 50.0));
+    assert_eq!(table.try_sample(100).unwrap().len(), 50);
+    // It is empty, and takes as many as a new one.
+    let log = insert(&table, (1000..1060).map(|key| item(key, 1.0)).collect());
+    assert_eq!(log.keys().len(), 50);
 }
 
 #[test]

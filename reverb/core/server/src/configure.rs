@@ -50,9 +50,12 @@ impl Service {
         {
             tracing::info!(%table, client = %by.client, "{setting} is {after} now, not {before}");
         }
-        let tables =
-            request.changes.iter().filter_map(|change| self.tables.get(&change.table).ok());
-        let tables = tables.map(|(_, table)| from_table_info(&table.info())).collect();
+        // In the order of the request.
+        let found = request.changes.iter().filter_map(|change| {
+            let at = changes.iter().position(|(table, _)| table.name() == change.table)?;
+            Some(from_table_info(&configured[at].info))
+        });
+        let tables = found.collect();
         Ok(ConfigureTablesResponse { changed, tables })
     }
 

@@ -161,7 +161,7 @@ impl Transport for GrpcTransport {
         request: HoldRateLimiterRequest,
     ) -> BoxFuture<'_, Result<Box<dyn RateLimiterHold>>> {
         Box::pin(async move {
-            let call = self.0.open(methods::HOLD_RATE_LIMITER).await?;
+            let call = self.0.open_to_one(methods::HOLD_RATE_LIMITER).await?;
             let hold = limiter_hold::GrpcLimiterHold::begin(call, &request).await;
             let hold = hold.map_err(|error| self.explain(error, "turn its rate limiters off"))?;
             Ok(Box::new(hold) as Box<dyn RateLimiterHold>)

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use reverb_data::{Error, Result, SelectorConfig, TableChange, TableConfig};
+use reverb_data::error::grouped;
+use reverb_data::{Error, Result, SelectorConfig, TableChange, TableConfig, TableInfo};
 
 use super::clock::Activity;
 use super::forecast::ForecastTimes;
@@ -20,6 +21,8 @@ pub struct Configured {
     pub before: Arc<TableConfig>,
     /// Those that it has.
     pub after: Arc<TableConfig>,
+    /// The table as it was when the change was complete.
+    pub info: TableInfo,
 }
 
 impl Configured {
@@ -63,7 +66,7 @@ pub fn configure(tables: &[(Arc<Table>, TableChange)], dry_run: bool) -> Result<
             prepared.apply(shared);
         }
     }
-    for prepared in &prepared {
+    for prepared in &mut prepared {
         prepared.finish()?;
     }
     Ok(prepared.into_iter().map(|it| it.configured).collect())
@@ -89,7 +92,8 @@ impl<'a> Prepared<'a> {
             }
             _ => None,
         };
-        Ok(Self { table, configured: Configured { before, after }, weights })
+        let configured = Configured { before, after, info: table.info() };
+        Ok(Self { table, configured, weights })
     }
 
     /// Brings the weights up to date, and checks the items that wait.
@@ -109,11 +113,29 @@ impl<'a> Prepared<'a> {
                 }
             }
         }
+        if let Some(max_bytes) = after.memory.max_bytes.filter(|_| self.has_fewer_bytes()) {
+            let (bytes, size) = (shared.state.account().bytes(), shared.state.len() as u64);
+            if let Some(average) = bytes.checked_div(size).filter(|average| *average > max_bytes) {
+                return Err(Error::invalid_argument(format!(
+                    "max_bytes {} is below the {} bytes that an item of table {} takes: it would \
+                     lose all its items. Give a larger max_bytes, or reset the table first.",
+                    grouped(max_bytes as usize),
+                    grouped(average as usize),
+                    self.table.name(),
+                )));
+            }
+        }
         for item in shared.queues.queued_items() {
             check_priority(after, item.key, item.priority)?;
             check_bytes(after, &shared.state, item)?;
         }
         Ok(())
+    }
+
+    fn has_fewer_bytes(&self) -> bool {
+        let Configured { before, after, .. } = &self.configured;
+        let limit = |config: &TableConfig| config.memory.max_bytes.unwrap_or(u64::MAX);
+        limit(after) < limit(before)
     }
 
     fn apply(&mut self, shared: &mut Shared) {
@@ -126,10 +148,20 @@ impl<'a> Prepared<'a> {
     }
 
     /// Evicts what is too much, and serves the requests that may go on.
-    fn finish(&self) -> Result<()> {
-        let after = &self.configured.after;
-        let evict = |shared: &mut Shared| shared.state.shrink(after, ITEMS_AT_ONCE);
-        while !self.table.operate(Activity::Running, |shared, _| evict(shared))? {
+    fn finish(&mut self) -> Result<()> {
+        let Configured { after, info, .. } = &mut self.configured;
+        loop {
+            let is_done = self.table.operate_and(
+                Activity::Running,
+                |shared, _| shared.state.shrink(after, ITEMS_AT_ONCE),
+                |shared, _, is_done| {
+                    *info = shared.info();
+                    is_done
+                },
+            )?;
+            if is_done {
+                break;
+            }
             std::thread::yield_now();
         }
         self.table.room.notify_waiters();

@@ -252,11 +252,15 @@ impl Pair {
         let (old, model) = (&self.config.rate_limiter, &mut self.model);
         let limiter = &new.rate_limiter;
         let is_unbounded = old.min_diff == -f64::MAX && old.max_diff == f64::MAX;
-        if old != limiter && (old.samples_per_insert != limiter.samples_per_insert || is_unbounded)
-        {
-            // The cursor stays where it is, or comes to the nearest bound.
-            let cursor = model.inserts as f64 * old.samples_per_insert - model.samples as f64;
-            let cursor = cursor.max(limiter.min_diff).min(limiter.max_diff);
+        if old != limiter {
+            // The cursor keeps its distance from the lower bound; a new ratio keeps its bounds.
+            let mut cursor = model.inserts as f64 * old.samples_per_insert - model.samples as f64;
+            if old.min_diff != -f64::MAX && limiter.min_diff != -f64::MAX {
+                cursor += limiter.min_diff - old.min_diff;
+            }
+            if old.samples_per_insert != limiter.samples_per_insert || is_unbounded {
+                cursor = cursor.max(limiter.min_diff).min(limiter.max_diff);
+            }
             let samples = model.inserts as f64 * limiter.samples_per_insert - cursor;
             model.samples = samples.round().max(0.0) as i64;
         }
@@ -276,6 +280,17 @@ impl Pair {
         assert!(before - self.state.len() <= 3 * locks);
         self.config = new;
         self.evict(chunks);
+        let RateLimiterConfig { samples_per_insert, min_diff, .. } = self.config.rate_limiter;
+        let (limit, model) = (self.config.max_times_sampled, &mut self.model);
+        if limit > 0 && min_diff != -f64::MAX {
+            // No more samples are allowed than the items can give.
+            let left: i32 = model.items.iter().map(|it| (limit - it.times_sampled).max(1)).sum();
+            let highest = min_diff + f64::from(left);
+            let allowed = model.inserts as f64 * samples_per_insert;
+            if allowed - model.samples as f64 > highest {
+                model.samples = (allowed - highest).round() as i64;
+            }
+        }
     }
 
     /// Evicts from the model what the state has evicted, which must be as much as necessary.

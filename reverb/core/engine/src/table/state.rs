@@ -401,7 +401,18 @@ impl TableState {
         let end = self.len().saturating_sub(max_items);
         while is_too_large(self) && self.len() > end && self.evict(Removal::Shrunk) {}
         self.limit_to_what_is_there(config);
-        !is_too_large(self) || self.len() == 0
+        let is_done = !is_too_large(self) || self.len() == 0;
+        if is_done && config.max_times_sampled > 0 {
+            // Items that left, and those that may be sampled less often now, allowed samples that
+            // nobody can take any more.
+            let limit = i64::from(config.max_times_sampled);
+            let items = self.contents.items.in_slots(0..self.contents.items.num_slots());
+            // An item leaves with a sample, however often it was sampled before.
+            let left = items.map(|(_, item)| (limit - i64::from(item.times_sampled())).max(1));
+            let left = left.sum();
+            self.limiter.limit_to(left);
+        }
+        is_done
     }
 
     /// The limits in force: those of the settings, or what is there if that is more.

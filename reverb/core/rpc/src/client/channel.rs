@@ -102,16 +102,28 @@ impl Channel {
     ) -> Result<Response> {
         let method = method_name(path);
         let reply = self.ask(path, Message::encode(request)).await?;
+        self.warn_of_several_servers(path, reply.peer());
+        single_reply(reply, method).await
+    }
+
+    /// Like `open`, for calls that a user may expect to reach every server.
+    pub async fn open_to_one(&self, path: &str) -> Result<Call> {
+        let call = self.open(path).await?;
+        self.warn_of_several_servers(path, call.reply.peer());
+        Ok(call)
+    }
+
+    fn warn_of_several_servers(&self, path: &str, peer: &str) {
+        let method = method_name(path);
         let num_servers = self.pool.num_servers();
         if num_servers > 1 && self.warned_of.lock().insert(path.to_owned()) {
             tracing::warn!(
                 "{method} reaches one server, {}, of the {num_servers} behind {}. Make a client for \
                  each address to reach them all.",
-                reply.peer(),
+                peer,
                 self.target
             );
         }
-        single_reply(reply, method).await
     }
 
     /// A connection to a server that has answered, with room for one more stream.
