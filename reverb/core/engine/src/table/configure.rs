@@ -48,8 +48,8 @@ impl Configured {
 /// # Errors
 ///
 /// Those of [`TableChange::apply`]. `InvalidArgument` if a stored or waiting item has a priority
-/// that the new exponent cannot take, or if a waiting item is larger than the new `max_bytes`.
-/// `Cancelled` if a table is closed.
+/// that the new exponent cannot take, or if a waiting item is larger than the new `max_bytes`, or
+/// the stored ones are on average. `Cancelled` if a table is closed.
 pub fn configure(tables: &[(Arc<Table>, TableChange)], dry_run: bool) -> Result<Vec<Configured>> {
     let _configuring: Vec<_> = tables.iter().map(|(table, _)| table.configuring.lock()).collect();
     let prepared = tables.iter().map(|(table, change)| Prepared::new(table, change));
