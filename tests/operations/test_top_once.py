@@ -197,3 +197,15 @@ def test_wrong_options(capsys):
             command.main(["top", "127.0.0.1:1", *arguments])
         assert end.value.code == 2
         assert words in capsys.readouterr().err
+
+
+def test_changes_of_a_running_table_are_told(capsys):
+    with reverb.Server([testing.table("replay", max_size=10)]) as server:
+        client = server.localhost_client()
+        client.insert_batch([np.zeros(10)], {"replay": np.ones(10)})
+        client.configure_table("replay", max_size=4)
+        with client.rate_limiter_off("replay"):
+            assert command.main(["top", "--once", f"127.0.0.1:{server.port}"]) == 0
+        words = " ".join(capsys.readouterr().out.split())
+    assert "table made smaller 6" in words
+    assert "off for inserts, for " in words

@@ -79,6 +79,8 @@ def _limiter(table: TableStatus, pictures: Pictures, width: int) -> Block:
         f"cursor {text.short(cursor)}; {text.short(ratio)} {samples} an insert; sampling starts "
         f"with {text.plural(least, 'item')}"
     )
+    if table.rate_limiter_off is not None:
+        told += f"; off for inserts, for {text.plain(table.rate_limiter_off.client)}"
     return Block(
         "Rate limiter",
         [
@@ -165,6 +167,7 @@ def _removed(table: TableStatus) -> list[tuple[str, str]]:
         ("max_times_sampled", text.short(removed.sampled_out)),
         ("deleted", text.short(removed.deleted)),
         ("reset", text.short(removed.reset)),
+        ("table made smaller", text.short(removed.shrunk)),
         ("never sampled before", _percent(unsampled)),
     ]
 

@@ -11,7 +11,7 @@ const PAGE: &str = include_str!("page/page.html");
 /// What the page may do: run its own script, use its own styles, and ask its own server.
 pub(crate) const POLICY: &str = concat!(
     "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; ",
-    "frame-ancestors 'none'; script-src 'sha256-DhxTkQftFjjN7CaUl2310ppBEQ+TzSxFBCQctIbTB+Q='; style-src 'sha256-4bHWiSk1dk/ObRXWh2y7xIoMyKskgkmoN05Bzat75fQ='"
+    "frame-ancestors 'none'; script-src 'sha256-f9JNpYDTtcQ5TEkzJYsPBE8qlq9oL9ez7epWRi3U9vw='; style-src 'sha256-4bHWiSk1dk/ObRXWh2y7xIoMyKskgkmoN05Bzat75fQ='"
 );
 
 /// The page for this status.
@@ -76,6 +76,14 @@ mod tests {
         }
         assert_eq!(PAGE.matches("<script").count(), 1);
         assert_eq!(PAGE.matches("<style").count(), 1);
+    }
+
+    #[test]
+    fn every_reason_of_items_that_left_is_summed_up() {
+        for reason in reverb_engine::Removal::ALL {
+            let name = reason.name().replace("sampled_out", "sampledOut");
+            assert!(PAGE.contains(&format!("\"{name}\"")), "{name}");
+        }
     }
 
     #[test]
