@@ -208,4 +208,6 @@ def test_changes_of_a_running_table_are_told(capsys):
             assert command.main(["top", "--once", f"127.0.0.1:{server.port}"]) == 0
         words = " ".join(capsys.readouterr().out.split())
     assert "table made smaller 6" in words
-    assert "off for inserts, for " in words
+    # The columns beside each other break the sentence.
+    assert "with 1 item; off for " in words
+    assert "inserts, for " in words
