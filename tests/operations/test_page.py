@@ -14,6 +14,7 @@ import pytest
 
 import reverb
 from reverb import testing
+from support.stalls import SPECIAL_STALLS, STALLS, Stage
 from support.waiting import wait_until
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -127,6 +128,24 @@ class TestInABrowser:
             assert words in page, words
         assert page.count("<details") == 3
         assert page.count("<svg") == 9
+
+    @pytest.mark.parametrize("state", [*STALLS, *SPECIAL_STALLS])
+    def test_a_stall_is_its_first_line(self, state, tmp_path):
+        stage_it, options, words = (STALLS | SPECIAL_STALLS)[state]
+        with Stage(**options) as stage:
+            stage.client.diagnose("replay")  # From now on there are rates.
+            stage_it(stage)
+
+            def is_shown():
+                wait_until(lambda: stage.state() == state)
+                page, complaints = browse(stage.server, tmp_path, "--dump-dom")
+                assert complaints == []
+                first = re.search(r'class="state \w+"[^>]*>([^<]*)</span><span[^>]*>([^<]*)<', page)
+                told, sentence = map(html.unescape, first.groups())
+                return told == state and words in sentence
+
+            # Between two waits a table may flow for a moment.
+            assert any(is_shown() for _ in range(3))
 
     def test_with_two_hundred_tables_it_is_still_a_page(self, tmp_path):
         tables = [testing.table(f"table_{i}") for i in range(200)]

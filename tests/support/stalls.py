@@ -49,7 +49,9 @@ class Stage:
         if limits is not None:
             options["rate_limiter"] = limiter(*limits)
         self.server = reverb.Server(
-            [testing.table("replay", **{"max_size": 1000, **options})], host="127.0.0.1"
+            [testing.table("replay", **{"max_size": 1000, **options})],
+            host="127.0.0.1",
+            http_port=0,
         )
         self.client = reverb.Client(f"127.0.0.1:{self.server.port}")
         self.stack = contextlib.ExitStack()
