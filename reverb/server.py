@@ -28,8 +28,8 @@ MAX_PORT = 65_535
 _logger = logging.getLogger(__name__)
 
 # A century; longer intervals overflow clocks.
-_MAX_CHECKPOINT_INTERVAL_S = 3_155_760_000
-_MAX_DRAIN_S = 86_400
+MAX_CHECKPOINT_INTERVAL_S = 3_155_760_000
+MAX_DRAIN_S = 86_400
 
 # The protocol counts samples of an item in 32 bits.
 _INT32_LIMIT = 2**31
@@ -352,11 +352,11 @@ class Server:
         if http_port is not None and not 0 <= http_port <= MAX_PORT:
             raise InvalidArgumentError(f"http_port must be from 0 to {MAX_PORT}, got {http_port}")
         if checkpoint_interval_s is not None and not (
-            0 < checkpoint_interval_s <= _MAX_CHECKPOINT_INTERVAL_S
+            0 < checkpoint_interval_s <= MAX_CHECKPOINT_INTERVAL_S
         ):
             raise InvalidArgumentError(
                 "checkpoint_interval_s must be above 0 and at most "
-                f"{_MAX_CHECKPOINT_INTERVAL_S}, got {checkpoint_interval_s}"
+                f"{MAX_CHECKPOINT_INTERVAL_S}, got {checkpoint_interval_s}"
             )
         self._tables = tables
         self._checkpointer = checkpointer
@@ -426,9 +426,9 @@ class Server:
           FailedPreconditionError: If the save failed; other errors of `Client.checkpoint` are
             possible too. The server is stopped in any case.
         """
-        if not 0 <= drain_s <= _MAX_DRAIN_S:
+        if not 0 <= drain_s <= MAX_DRAIN_S:
             raise InvalidArgumentError(
-                f"drain_s must be at least 0 and at most {_MAX_DRAIN_S}, got {drain_s}"
+                f"drain_s must be at least 0 and at most {MAX_DRAIN_S}, got {drain_s}"
             )
         save, self._checkpoint_on_stop = self._checkpoint_on_stop, False
         try:

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from reverb.core import protos
 
@@ -28,6 +28,8 @@ STATES = (
 
 # By the number of `PriorityTableCheckpoint.WhenFull`.
 _WHEN_FULL = ("remove", "wait")
+
+_Status = TypeVar("_Status")
 
 _NS_PER_S = 1e9
 _MS_PER_S = 1e3
@@ -124,14 +126,7 @@ class MemoryStatus:
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "MemoryStatus":
-        return cls(
-            total=proto.total,
-            limit=proto.limit or None,
-            tables=proto.tables,
-            queued=proto.queued,
-            streams=proto.streams,
-            other=proto.other,
-        )
+        return _read(cls, proto, limit=proto.limit or None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,12 +151,7 @@ class LimiterStatus:
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "LimiterStatus":
-        return cls(
-            samples_per_insert=proto.samples_per_insert,
-            min_diff=_bound(proto.min_diff),
-            max_diff=_bound(proto.max_diff),
-            min_size_to_sample=proto.min_size_to_sample,
-        )
+        return _read(cls, proto, min_diff=_bound(proto.min_diff), max_diff=_bound(proto.max_diff))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,10 +199,10 @@ class SideStatus:
     @classmethod
     def _from_proto(cls, proto: Any) -> "SideStatus":
         waits = proto.HasField("oldest_wait_s")
-        return cls(
-            waiting=proto.waiting,
+        return _read(
+            cls,
+            proto,
             oldest_wait_s=proto.oldest_wait_s if waits else None,
-            blocked_s=proto.blocked_s,
             wait_s=Histogram._from_proto(proto.wait_s),
             last_at=proto.last_ns / _NS_PER_S if proto.last_ns else None,
             paused=SetBy._of(proto, "paused"),
@@ -251,16 +241,7 @@ class RemovedItems:
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "RemovedItems":
-        return cls(
-            full=proto.full,
-            bytes=proto.bytes,
-            sampled_out=proto.sampled_out,
-            deleted=proto.deleted,
-            reset=proto.reset,
-            shrunk=proto.shrunk,
-            unsampled=proto.unsampled,
-            times_sampled=Histogram._from_proto(proto.times_sampled),
-        )
+        return _read(cls, proto, times_sampled=Histogram._from_proto(proto.times_sampled))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,7 +264,7 @@ class Rates:
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "Rates":
-        return cls(**{field.name: getattr(proto, field.name) for field in dataclasses.fields(cls)})
+        return _read(cls, proto)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -382,17 +363,16 @@ class TableStatus:
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "TableStatus":
-        return cls(
+        return _read(
+            cls,
+            proto,
             items=proto.num_items,
-            max_items=proto.max_items,
-            bytes=proto.bytes,
             max_bytes=proto.max_bytes or None,
             when_full=_WHEN_FULL[proto.when_full],
             chunks=proto.num_chunks,
             episodes=proto.num_episodes,
             forecast_bytes=proto.forecast_bytes or None,
             limiter=LimiterStatus._from_proto(proto.limiter),
-            cursor=proto.cursor,
             mass=proto.mass if proto.HasField("mass") else None,
             inserts=proto.num_inserts,
             samples=proto.num_samples,
@@ -436,15 +416,14 @@ class TrafficStatus:
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "TrafficStatus":
-        return cls(
-            connections=proto.connections,
+        return _read(
+            cls,
+            proto,
             streams={
                 "insert": proto.insert_streams,
                 "sample": proto.sample_streams,
                 "scan": proto.scan_streams,
             },
-            received_bytes=proto.received_bytes,
-            sent_bytes=proto.sent_bytes,
             calls={(call.method, call.code): call.count for call in proto.calls},
             refused={refused.limit: refused.count for refused in proto.refused},
         )
@@ -479,16 +458,7 @@ class StreamStatus:
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "StreamStatus":
-        return cls(
-            kind=proto.kind,
-            peer=proto.peer,
-            client=proto.client,
-            table=proto.table or None,
-            items=proto.items,
-            open_s=proto.open_s,
-            waits_for=proto.waits_for or None,
-            wait_s=proto.wait_s,
-        )
+        return _read(cls, proto, table=proto.table or None, waits_for=proto.waits_for or None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -511,13 +481,7 @@ class ProcessStatus:
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "ProcessStatus":
-        return cls(
-            started_at=proto.started_at_ns / _NS_PER_S,
-            cpu_s=proto.cpu_s,
-            resident_bytes=proto.resident_bytes,
-            open_fds=proto.open_fds,
-            max_fds=proto.max_fds,
-        )
+        return _read(cls, proto, started_at=proto.started_at_ns / _NS_PER_S)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -567,19 +531,12 @@ class CheckpointStatus:
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "CheckpointStatus":
-        return cls(
-            is_saving=proto.is_saving,
-            items_written=proto.items_written,
-            items_total=proto.items_total,
-            bytes_written=proto.bytes_written,
+        return _read(
+            cls,
+            proto,
             latest_path=proto.latest_path or None,
             latest_saved_at=proto.latest_saved_at_ns / _NS_PER_S if proto.latest_path else None,
-            latest_duration_s=proto.latest_duration_s,
-            latest_pause_ms=proto.latest_pause_ms,
-            latest_bytes=proto.latest_bytes,
             latest_error=proto.latest_error or None,
-            num_saved=proto.num_saved,
-            num_failed=proto.num_failed,
             restored_from=proto.restored_from or None,
         )
 
@@ -638,6 +595,13 @@ class ServerStatus:
             streams=tuple(StreamStatus._from_proto(stream) for stream in proto.streams),
             draining=SetBy._of(proto, "draining"),
         )
+
+
+def _read(cls: type[_Status], proto: Any, **others: Any) -> _Status:
+    """Reads a message: fields of the same name, and those that are given."""
+    known: Any = cls  # A dataclass.
+    names = [field.name for field in dataclasses.fields(known) if field.name not in others]
+    return cls(**{name: getattr(proto, name) for name in names}, **others)
 
 
 def _bound(number: float) -> float:

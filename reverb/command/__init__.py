@@ -19,13 +19,12 @@ from reverb.command import (
     pause,
     reset,
     source,
-    status_source,
     text,
     tfrecord,
     top,
     why,
 )
-from reverb.command.server_arguments import Commands, add_address, add_timeout
+from reverb.command.server_arguments import Commands, add_timeout
 from reverb.errors import ReverbError
 
 __all__ = ["main"]
@@ -33,10 +32,6 @@ __all__ = ["main"]
 _FAILURE = 1
 # The exit code of shells for a program that Ctrl-C ended.
 _INTERRUPTED = 130
-
-_LONG_WAIT_S = 30.0
-_INTERVAL_S = 1.0
-_LEAST_INTERVAL_S, _MOST_INTERVAL_S = 0.1, 3600.0
 
 _SOURCE_HELP = (
     "a checkpoint, a directory of checkpoints (the latest complete one is read), or host:port of a "
@@ -80,8 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_inspect(commands)
     _add_export(commands)
-    _add_why(commands)
-    _add_top(commands)
+    why.add_parser(commands)
+    top.add_parser(commands)
     configure.add_parser(commands)
     pause.add_parsers(commands)
     drain.add_parser(commands)
@@ -139,56 +134,6 @@ def _add_export(commands: Commands) -> None:
     parser.set_defaults(run=_run_export)
 
 
-def _add_why(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "why",
-        help="say what the tables of a running server do or wait for",
-        description="Says what each table of a running server does or waits for, and what would "
-        "help; the tables that need help come first.",
-        epilog="exit codes: 0 all is well, or nobody waits for long; 3 somebody waits for longer "
-        "than --longer-than; 4 a table can never go on (stuck, never); 1 no answer of the server",
-    )
-    add_address(parser)
-    parser.add_argument("table", nargs="?", help="only this table")
-    add_timeout(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
-    parser.add_argument(
-        "--longer-than",
-        type=float,
-        default=_LONG_WAIT_S,
-        metavar="SECONDS",
-        help="a longer wait makes the exit code 3 (default: %(default)g)",
-    )
-    parser.set_defaults(run=_run_why)
-
-
-def _add_top(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "top",
-        help="watch a running server in the terminal",
-        description="Shows what a running server does, all the time: what each table does or waits "
-        "for, its rates and limits, who is connected, and what takes the memory.",
-        epilog="Without --once it needs Textual: pip install 'reverb-replay[top]'.",
-    )
-    add_address(parser)
-    parser.add_argument("table", nargs="?", help="only this table")
-    add_timeout(parser)
-    parser.add_argument(
-        "--interval",
-        type=_interval,
-        default=_INTERVAL_S,
-        metavar="SECONDS",
-        help="from one look at the server to the next (default: %(default)g)",
-    )
-    parser.add_argument("--once", action="store_true", help="print everything as text, and end")
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="with --once: print JSON, for programs; it is what /api/status of the page answers",
-    )
-    parser.set_defaults(run=_run_top, parser=parser)
-
-
 def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="PATH_OR_ADDRESS", help=_SOURCE_HELP)
     add_timeout(parser)
@@ -201,15 +146,6 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
-
-
-def _interval(text: str) -> float:
-    value = float(text)
-    if not _LEAST_INTERVAL_S <= value <= _MOST_INTERVAL_S:
-        raise argparse.ArgumentTypeError(
-            f"must be from {_LEAST_INTERVAL_S} to {_MOST_INTERVAL_S:g} seconds, got {value:g}"
-        )
     return value
 
 
@@ -236,25 +172,6 @@ def _run_export(arguments: argparse.Namespace) -> None:
         progress=_progress(arguments),
     )
     print(f"{num_items} items of table {arguments.table} in {path}")
-
-
-def _run_why(arguments: argparse.Namespace) -> int:
-    report = why.ask(arguments.address, arguments.table, arguments.timeout)
-    print(report.as_json() if arguments.json else report.as_text())
-    return report.exit_code(arguments.longer_than)
-
-
-def _run_top(arguments: argparse.Namespace) -> int | None:
-    if arguments.json and not arguments.once:
-        arguments.parser.error("--json needs --once")
-    asked = status_source.StatusSource(arguments.address, arguments.table, arguments.timeout)
-    if arguments.json:
-        print(asked.ask_for_json())
-    elif arguments.once:
-        print(top.as_text(asked))
-    else:
-        return top.run(asked, arguments.interval)
-    return None
 
 
 def _progress(arguments: argparse.Namespace) -> bool | None:

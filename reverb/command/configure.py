@@ -6,9 +6,14 @@ import sys
 from typing import Any, TypeVar
 
 from reverb.byte_sizes import parse_byte_size
-from reverb.client import Client
 from reverb.command import text
-from reverb.command.server_arguments import Commands, add_address, add_table, add_timeout
+from reverb.command.server_arguments import (
+    Commands,
+    add_address,
+    add_table,
+    add_timeout,
+    client_of,
+)
 from reverb.command.source import ServerSource, check_table
 from reverb.errors import InvalidArgumentError
 from reverb.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio
@@ -157,7 +162,7 @@ def _run(arguments: argparse.Namespace) -> None:
         rate_limiter=limiter,
         priority_exponent=arguments.priority_exponent,
     )
-    client = Client(arguments.address, connect_timeout_s=arguments.timeout)
+    client = client_of(arguments)
     changed = client.configure_tables({arguments.table: change}, dry_run=arguments.dry_run)
     for it in changed:
         print(text.plain(_would_be(it) if arguments.dry_run else str(it)))

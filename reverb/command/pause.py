@@ -3,9 +3,14 @@
 
 import argparse
 
-from reverb.client import Client
 from reverb.command import text
-from reverb.command.server_arguments import Commands, add_address, add_table, add_timeout
+from reverb.command.server_arguments import (
+    Commands,
+    add_address,
+    add_table,
+    add_timeout,
+    client_of,
+)
 
 
 def add_parsers(commands: Commands) -> None:
@@ -37,18 +42,14 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _pause(arguments: argparse.Namespace) -> None:
     inserts, samples = _sides(arguments)
-    _client(arguments).pause_table(arguments.table, inserts=inserts, samples=samples)
+    client_of(arguments).pause_table(arguments.table, inserts=inserts, samples=samples)
     print(f"{_named(inserts, samples)} of table {text.plain(arguments.table)} are paused")
 
 
 def _resume(arguments: argparse.Namespace) -> None:
     inserts, samples = _sides(arguments)
-    _client(arguments).resume_table(arguments.table, inserts=inserts, samples=samples)
+    client_of(arguments).resume_table(arguments.table, inserts=inserts, samples=samples)
     print(f"{_named(inserts, samples)} of table {text.plain(arguments.table)} go on")
-
-
-def _client(arguments: argparse.Namespace) -> Client:
-    return Client(arguments.address, connect_timeout_s=arguments.timeout)
 
 
 def _sides(arguments: argparse.Namespace) -> tuple[bool, bool]:

@@ -4,9 +4,14 @@
 import argparse
 import sys
 
-from reverb.client import Client
 from reverb.command import text
-from reverb.command.server_arguments import Commands, add_address, add_table, add_timeout
+from reverb.command.server_arguments import (
+    Commands,
+    add_address,
+    add_table,
+    add_timeout,
+    client_of,
+)
 from reverb.command.source import ServerSource, check_table
 from reverb.errors import FailedPreconditionError
 
@@ -38,7 +43,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not arguments.yes and not _confirmed(f"{items} of {table} will be lost. Reset it?"):
         print("nothing was removed")
         return _NOT_DONE
-    Client(arguments.address, connect_timeout_s=arguments.timeout).reset(arguments.table)
+    client_of(arguments).reset(arguments.table)
     print(f"{table} is empty: it had {items}")
     return 0
 

@@ -3,6 +3,8 @@
 
 import argparse
 
+from reverb.client import Client
+
 DEFAULT_TIMEOUT_S = 10.0
 
 Commands = argparse._SubParsersAction
@@ -27,3 +29,8 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long to wait for a server (default: %(default)g)",
     )
+
+
+def client_of(arguments: argparse.Namespace) -> Client:
+    """Makes a client of the server that the arguments name."""
+    return Client(arguments.address, connect_timeout_s=arguments.timeout)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`reverb why`: what each table does or waits for, with an exit code for scripts."""
 
+import argparse
 import dataclasses
 import json
 from collections.abc import Mapping
 
 from reverb.command import text
+from reverb.command.server_arguments import Commands, add_address, add_timeout
 from reverb.command.status_source import StatusSource, worst_first
 from reverb.server_status import TableStatus
 
@@ -13,11 +15,43 @@ from reverb.server_status import TableStatus
 SOMEBODY_WAITS = 3
 NEVER = 4
 
+_LONG_WAIT_S = 30.0
+
 # Longer names are cut: a line is for people, and `--json` has the whole name.
 _MAX_NAME_WIDTH = 60
 
 # States that do not end by themselves.
 _HOPELESS = ("never", "stuck")
+
+
+def add_parser(commands: Commands) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "why",
+        help="say what the tables of a running server do or wait for",
+        description="Says what each table of a running server does or waits for, and what would "
+        "help; the tables that need help come first.",
+        epilog="exit codes: 0 all is well, or nobody waits for long; 3 somebody waits for longer "
+        "than --longer-than; 4 a table can never go on (stuck, never); 1 no answer of the server",
+    )
+    add_address(parser)
+    parser.add_argument("table", nargs="?", help="only this table")
+    add_timeout(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument(
+        "--longer-than",
+        type=float,
+        default=_LONG_WAIT_S,
+        metavar="SECONDS",
+        help="a longer wait makes the exit code 3 (default: %(default)g)",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    report = ask(arguments.address, arguments.table, arguments.timeout)
+    print(report.as_json() if arguments.json else report.as_text())
+    return report.exit_code(arguments.longer_than)
 
 
 @dataclasses.dataclass(frozen=True)

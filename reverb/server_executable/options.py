@@ -16,7 +16,7 @@ from reverb.byte_sizes import parse_byte_size_or_share
 from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
 from reverb.core import native, protos
 from reverb.errors import ReverbError
-from reverb.server import MAX_PORT
+from reverb.server import MAX_CHECKPOINT_INTERVAL_S, MAX_DRAIN_S, MAX_PORT
 from reverb.server_executable.server_log import FORMATS
 
 __all__ = ["OPTIONS", "VARIABLE_PREFIX", "Option", "option_named"]
@@ -24,11 +24,9 @@ __all__ = ["OPTIONS", "VARIABLE_PREFIX", "Option", "option_named"]
 VARIABLE_PREFIX = "REVERB_SERVER_"
 DEFAULT_DRAIN_TIMEOUT_S = 10.0
 
-# Limits of both keepalive options and of the interval, as in `Server`.
+# Limits of both keepalive options, as in `Server`.
 _MIN_KEEPALIVE_S = 0.1
 _MAX_KEEPALIVE_S = 86_400
-_MAX_CHECKPOINT_INTERVAL_S = 3_155_760_000
-_MAX_DRAIN_TIMEOUT_S = 86_400
 # What its field in the config can hold.
 _MAX_COUNT = 2**31 - 1
 
@@ -159,9 +157,19 @@ def _check_not_empty(text: str) -> None:
         raise ValueError("must not be empty")
 
 
-def _check_port(port: int) -> None:
-    if not 0 <= port <= MAX_PORT:
-        raise ValueError(f"must be from 0 to {MAX_PORT}, got {port}")
+def _from_to(least: float, most: float) -> Callable[[float], None]:
+    """Returns a check of a number."""
+
+    def check(number: float) -> None:
+        if not least <= number <= most:
+            got = number if isinstance(number, int) else _short(number)
+            raise ValueError(f"must be from {least} to {most}, got {got}")
+
+    return check
+
+
+_check_port = _from_to(0, MAX_PORT)
+_check_keepalive_timeout = _from_to(_MIN_KEEPALIVE_S, _MAX_KEEPALIVE_S)
 
 
 def _check_keepalive(seconds: float) -> None:
@@ -169,23 +177,11 @@ def _check_keepalive(seconds: float) -> None:
         _check_keepalive_timeout(seconds)
 
 
-def _check_keepalive_timeout(seconds: float) -> None:
-    if not _MIN_KEEPALIVE_S <= seconds <= _MAX_KEEPALIVE_S:
-        raise ValueError(
-            f"must be from {_MIN_KEEPALIVE_S} to {_MAX_KEEPALIVE_S}, got {_short(seconds)}"
-        )
-
-
-def _check_drain_timeout(seconds: float) -> None:
-    if not 0 <= seconds <= _MAX_DRAIN_TIMEOUT_S:
-        raise ValueError(f"must be from 0 to {_MAX_DRAIN_TIMEOUT_S}, got {_short(seconds)}")
-
-
 def _check_interval(seconds: float) -> None:
     if not 0 < seconds < math.inf:
         raise ValueError(f"must be a finite number over 0, got {_short(seconds)}")
-    if seconds > _MAX_CHECKPOINT_INTERVAL_S:
-        raise ValueError(f"must be at most {_MAX_CHECKPOINT_INTERVAL_S}, got {_short(seconds)}")
+    if seconds > MAX_CHECKPOINT_INTERVAL_S:
+        raise ValueError(f"must be at most {MAX_CHECKPOINT_INTERVAL_S}, got {_short(seconds)}")
 
 
 def _check_log_format(name: str) -> None:
@@ -204,8 +200,8 @@ def _check_max_bytes(size: str) -> None:
     parse_byte_size_or_share("max_bytes", size)
 
 
-def _short(seconds: float) -> str:
-    return f"{seconds:.15g}"
+def _short(number: float) -> str:
+    return f"{number:.15g}"
 
 
 OPTIONS = (
@@ -275,7 +271,7 @@ OPTIONS = (
         kind=float,
         metavar="SECONDS",
         default=DEFAULT_DRAIN_TIMEOUT_S,
-        check=_check_drain_timeout,
+        check=_from_to(0, MAX_DRAIN_S),
         help="how long a stop waits until all inserts are confirmed; 0: not at all",
     ),
     Option(

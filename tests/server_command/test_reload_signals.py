@@ -14,7 +14,7 @@ import pytest
 import reverb
 from support.log_lines import messages
 from support.programs import Program
-from support.reverb_server import COMMAND, CONFIG
+from support.reverb_server import COMMAND, CONFIG, TERMINAL
 from support.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no SIGHUP")
@@ -313,27 +313,6 @@ def test_under_nohup_a_hangup_reloads_and_never_stops(path):
             assert process.wait(DEADLINE_S) == 0
         finally:
             process.kill()
-
-
-# Starts the server on a terminal of its own, which it closes when it is told to.
-TERMINAL = """
-import os
-import pty
-import sys
-
-pid, terminal = pty.fork()
-if not pid:
-    os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
-text = b""
-while b"is ready on port" not in text or not text.endswith(b"\\n"):
-    text += os.read(terminal, 1000)
-print(text.decode().splitlines()[-1])
-sys.stdin.readline()
-os.close(terminal)
-print(pid)
-_, status = os.waitpid(pid, 0)
-print(os.waitstatus_to_exitcode(status))
-"""
 
 
 def test_a_server_of_a_file_outlives_its_terminal_and_still_saves(path, tmp_path, until):

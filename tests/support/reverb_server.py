@@ -14,3 +14,23 @@ COMMAND = """
 from reverb.server_executable import server_main
 server_main.app_run_main()
 """
+# Starts the program of its arguments on a terminal of its own, which it closes when it is told to.
+# Prints the line that says that it is ready, then its process and its exit code.
+TERMINAL = """
+import os
+import pty
+import sys
+
+pid, terminal = pty.fork()
+if not pid:
+    os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
+text = b""
+while b"is ready on port" not in text or not text.endswith(b"\\n"):
+    text += os.read(terminal, 1000)
+print(*[line for line in text.decode().splitlines() if "is ready on port" in line])
+sys.stdin.readline()
+os.close(terminal)
+print(pid)
+_, status = os.waitpid(pid, 0)
+print(os.waitstatus_to_exitcode(status))
+"""

@@ -4,14 +4,69 @@
 Only `app` and what it draws with need Textual; they are imported when a terminal is to be filled.
 """
 
+import argparse
 import os
 import shutil
 import sys
 
+from reverb.command.server_arguments import Commands, add_address, add_timeout
 from reverb.command.status_source import StatusSource
 from reverb.command.top import snapshot
 from reverb.command.top.picture import pictures_for
 from reverb.errors import FailedPreconditionError
+
+_INTERVAL_S = 1.0
+_LEAST_INTERVAL_S, _MOST_INTERVAL_S = 0.1, 3600.0
+
+
+def add_parser(commands: Commands) -> None:
+    """Adds the command."""
+    parser = commands.add_parser(
+        "top",
+        help="watch a running server in the terminal",
+        description="Shows what a running server does, all the time: what each table does or waits "
+        "for, its rates and limits, who is connected, and what takes the memory.",
+        epilog="Without --once it needs Textual: pip install 'reverb-replay[top]'.",
+    )
+    add_address(parser)
+    parser.add_argument("table", nargs="?", help="only this table")
+    add_timeout(parser)
+    parser.add_argument(
+        "--interval",
+        type=_interval,
+        default=_INTERVAL_S,
+        metavar="SECONDS",
+        help="from one look at the server to the next (default: %(default)g)",
+    )
+    parser.add_argument("--once", action="store_true", help="print everything as text, and end")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="with --once: print JSON, for programs; it is what /api/status of the page answers",
+    )
+    parser.set_defaults(run=_run, parser=parser)
+
+
+def _interval(text: str) -> float:
+    value = float(text)
+    if not _LEAST_INTERVAL_S <= value <= _MOST_INTERVAL_S:
+        raise argparse.ArgumentTypeError(
+            f"must be from {_LEAST_INTERVAL_S} to {_MOST_INTERVAL_S:g} seconds, got {value:g}"
+        )
+    return value
+
+
+def _run(arguments: argparse.Namespace) -> int | None:
+    if arguments.json and not arguments.once:
+        arguments.parser.error("--json needs --once")
+    asked = StatusSource(arguments.address, arguments.table, arguments.timeout)
+    if arguments.json:
+        print(asked.ask_for_json())
+    elif arguments.once:
+        print(as_text(asked))
+    else:
+        return run(asked, arguments.interval)
+    return None
 
 
 def as_text(source: StatusSource) -> str:

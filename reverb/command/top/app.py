@@ -50,6 +50,7 @@ start of reverb top: inserts above, samples below, at one scale.
   never, stuck      it cannot go on by itself: its settings have to change
   starved           samples wait, and nobody inserts
   full              inserts wait for memory
+  paused, draining  somebody has paused it, or ends the server's streams
   slow readers      samples are ready, and are not taken
   behind, ahead     actors wait for learners; learners wait for actors
   filling           samples wait for the first items

@@ -10,7 +10,7 @@ use std::time::Duration;
 use reverb_data::{Error, Result};
 use reverb_engine::SetBy;
 use reverb_rpc::server::stopping;
-use reverb_wire::generated::reverb::DrainRequest;
+use reverb_wire::generated::reverb::{DrainRequest, DrainResponse};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -57,6 +57,26 @@ impl Service {
         }
     }
 
+    /// Drains for a client, and tells it in the log.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a timeout that is no time.
+    pub(crate) async fn drain_for(
+        &self,
+        request: DrainRequest,
+        by: SetBy,
+    ) -> Result<DrainResponse> {
+        let seconds = request.timeout_s;
+        let timeout = Duration::try_from_secs_f64(seconds).map_err(|_| {
+            Error::invalid_argument(format!(
+                "timeout_s must be a number of seconds of at least 0, got {seconds}."
+            ))
+        })?;
+        tracing::info!(client = %by.client, "draining: no new streams, and those that are open end");
+        Ok(DrainResponse { open_streams: self.drain(timeout, by).await as i64 })
+    }
+
     /// Ends all streams, and waits until that is done. Returns how many streams over the network
     /// are still open after `timeout`; those of clients in this process end when they are used.
     pub(crate) async fn drain(&self, timeout: Duration, by: SetBy) -> usize {
@@ -67,7 +87,6 @@ impl Service {
             is_first
         }) {
             self.memory.streams.end_all();
-            tracing::debug!("draining: no new streams, and those that are open end");
         }
         loop {
             let open = self.streams.num_remote();
@@ -80,20 +99,6 @@ impl Service {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
-}
-
-/// How long a request waits for the end of the streams.
-///
-/// # Errors
-///
-/// `InvalidArgument` for a number that is no time.
-pub(crate) fn drain_timeout(request: DrainRequest) -> Result<Duration> {
-    let seconds = request.timeout_s;
-    Duration::try_from_secs_f64(seconds).map_err(|_| {
-        Error::invalid_argument(format!(
-            "timeout_s must be a number of seconds of at least 0, got {seconds}."
-        ))
-    })
 }
 
 fn draining(by: &SetBy) -> Error {

@@ -42,18 +42,12 @@ pub(crate) async fn watch(
     responder.send_now(message(now))?;
     if now == ServingStatus::Serving {
         tokio::select! {
-            _ = service.drain.begun() => responder.send_now(message(ServingStatus::NotServing))?,
-            () = service.stop.stopped() => {}
+            _ = service.interrupted() => responder.send_now(message(ServingStatus::NotServing))?,
             () = responder.closed() => {}
         }
     }
     tokio::select! {
-        () = service.stop.stopped() => {
-            if is_known {
-                responder.send_now(message(ServingStatus::NotServing))?;
-            }
-            Err(stopping())
-        }
+        () = service.stop.stopped() => Err(stopping()),
         () = responder.closed() => Err(Error::cancelled("The caller cancelled the stream.")),
     }
 }

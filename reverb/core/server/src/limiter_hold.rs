@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The call `HoldRateLimiter`: a rate limiter is off as long as its stream is open.
 
+use std::sync::Arc;
+
 use reverb_data::{Error, Result};
 use reverb_engine::{LimiterHold, SetBy};
 use reverb_rpc::Message;
@@ -10,16 +12,33 @@ use reverb_wire::generated::reverb::{HoldRateLimiterRequest, HoldRateLimiterResp
 
 use crate::service::Service;
 
+/// A rate limiter that is off until this is dropped; the log tells both.
+pub(crate) struct LoggedHold {
+    _hold: LimiterHold,
+    table: Arc<str>,
+    client: Arc<str>,
+}
+
+impl Drop for LoggedHold {
+    fn drop(&mut self) {
+        let Self { table, client, .. } = self;
+        tracing::info!(%table, %client, "the rate limiter is on again");
+    }
+}
+
 impl Service {
     /// Turns the rate limiter of a table off until the result is dropped.
     pub(crate) fn hold_limiter(
         &self,
         request: &HoldRateLimiterRequest,
-        by: &SetBy,
-    ) -> Result<LimiterHold> {
+        by: SetBy,
+    ) -> Result<LoggedHold> {
         self.drain.check()?;
-        let (_, table) = self.tables.get(&request.table)?;
-        LimiterHold::begin(table, request.count, by).map_err(|error| self.stop.explain(error))
+        let (name, table) = self.tables.get(&request.table)?;
+        let hold = LimiterHold::begin(table, request.count, &by);
+        let hold = hold.map_err(|error| self.stop.explain(error))?;
+        tracing::info!(table = %name, client = %by.client, "the rate limiter is off");
+        Ok(LoggedHold { _hold: hold, table: Arc::clone(name), client: by.client })
     }
 }
 
@@ -28,17 +47,16 @@ pub(crate) async fn run(
     service: &Service,
     mut reader: MessageReader,
     responder: &mut Responder,
-    by: &SetBy,
+    by: SetBy,
 ) -> Result<()> {
     let request = service.stop.or(reader.next()).await??;
     let request = request.ok_or_else(|| {
         Error::invalid_argument("The call has no message; it must begin with one.")
     })?;
     let request: HoldRateLimiterRequest = decode(request)?;
-    let hold = service.hold_limiter(&request, by)?;
-    tracing::info!(table = %request.table, client = %by.client, "the rate limiter is off");
+    let _hold = service.hold_limiter(&request, by)?;
     responder.send_now(Message::encode(&HoldRateLimiterResponse {}))?;
-    let ended = tokio::select! {
+    tokio::select! {
         biased;
         error = service.interrupted() => Err(error),
         message = reader.next() => match message? {
@@ -46,8 +64,5 @@ pub(crate) async fn run(
             Some(_) => Err(Error::invalid_argument("The call has several messages; it must have one.")),
         },
         () = responder.closed() => Err(Error::cancelled("The caller cancelled the stream.")),
-    };
-    drop(hold);
-    tracing::info!(table = %request.table, client = %by.client, "the rate limiter is on again");
-    ended
+    }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use reverb_data::{Error, Result, Sampled, Stacking};
-use reverb_engine::{Confirm, LimiterHold, SetBy, Table};
+use reverb_engine::{Confirm, SetBy, Table};
 use reverb_rpc::client::own_name;
 use reverb_rpc::target::HostPort;
 use reverb_wire::generated::reverb::{
@@ -22,7 +22,7 @@ use reverb_wire::transport::{
 };
 use tokio::sync::mpsc;
 
-use crate::drain::drain_timeout;
+use crate::limiter_hold::LoggedHold;
 use crate::service::Service;
 use crate::status::explain_timeout;
 use crate::streams::{OpenStream, Stream, StreamKind, THIS_PROCESS, WaitsFor};
@@ -199,18 +199,14 @@ impl Transport for LocalTransport {
         request: HoldRateLimiterRequest,
     ) -> BoxFuture<'_, Result<Box<dyn RateLimiterHold>>> {
         Box::pin(async move {
-            let hold = Some(self.service.get()?.hold_limiter(&request, &caller())?);
+            let hold = Some(self.service.get()?.hold_limiter(&request, caller())?);
             let service = self.service.clone();
             Ok(Box::new(LocalLimiterHold { hold, service }) as Box<dyn RateLimiterHold>)
         })
     }
 
     fn drain(&self, request: DrainRequest) -> BoxFuture<'_, Result<DrainResponse>> {
-        Box::pin(async move {
-            let timeout = drain_timeout(request)?;
-            let open_streams = self.service.get()?.drain(timeout, caller()).await as i64;
-            Ok(DrainResponse { open_streams })
-        })
+        Box::pin(async move { self.service.get()?.drain_for(request, caller()).await })
     }
 
     fn address(&self) -> &str {
@@ -229,7 +225,7 @@ fn caller() -> SetBy {
 
 /// A rate limiter that is off for a client of this process.
 struct LocalLimiterHold {
-    hold: Option<LimiterHold>,
+    hold: Option<LoggedHold>,
     service: LocalService,
 }
 

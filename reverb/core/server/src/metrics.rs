@@ -151,6 +151,20 @@ fn checkpoint(text: &mut Text, status: &CheckpointStatusResponse) {
     );
 }
 
+/// What an absent message stands for.
+static NO_VALUES: Histogram =
+    Histogram { counts: Vec::new(), first_bound: 0.0, num_bounds: 0, sum: 0.0 };
+static NONE_REMOVED: RemovedItems = RemovedItems {
+    full: 0,
+    bytes: 0,
+    sampled_out: 0,
+    deleted: 0,
+    reset: 0,
+    unsampled: 0,
+    times_sampled: None,
+    shrunk: 0,
+};
+
 /// A family with one series for each table.
 struct OfTables<'a> {
     text: &'a mut Text,
@@ -203,14 +217,13 @@ impl OfTables<'_> {
         value: impl Fn(&SideStatus) -> f64,
     ) {
         self.split(family, help, "side", |table| {
-            sides(table).map(|(name, side)| (name, value(&side)))
+            sides(table).map(|(name, side)| (name, side.map_or(0.0, &value)))
         });
     }
 }
 
-fn sides(table: &TableStatus) -> [(&'static str, SideStatus); 2] {
-    let side = |side: &Option<SideStatus>| side.clone().unwrap_or_default();
-    [("insert", side(&table.inserting)), ("sample", side(&table.sampling))]
+fn sides(table: &TableStatus) -> [(&'static str, Option<&SideStatus>); 2] {
+    [("insert", table.inserting.as_ref()), ("sample", table.sampling.as_ref())]
 }
 
 fn tables(text: &mut Text, tables: &[TableStatus]) {
@@ -243,28 +256,27 @@ fn tables(text: &mut Text, tables: &[TableStatus]) {
 }
 
 fn removals(all: &mut OfTables<'_>) {
-    let removed = |table: &TableStatus| table.removed.clone().unwrap_or_default();
     all.split(
         ("reverb_table_removed_total", Kind::Counter),
         "Items that left, by the reason.",
         "reason",
         |table| {
             let RemovedItems { full, bytes, sampled_out, deleted, reset, shrunk, .. } =
-                removed(table);
+                table.removed.as_ref().unwrap_or(&NONE_REMOVED);
             [
-                ("full", full as f64),
-                ("bytes", bytes as f64),
-                ("sampled_out", sampled_out as f64),
-                ("deleted", deleted as f64),
-                ("reset", reset as f64),
-                ("shrunk", shrunk as f64),
+                ("full", *full as f64),
+                ("bytes", *bytes as f64),
+                ("sampled_out", *sampled_out as f64),
+                ("deleted", *deleted as f64),
+                ("reset", *reset as f64),
+                ("shrunk", *shrunk as f64),
             ]
         },
     );
     all.counter(
         "reverb_table_removed_unsampled_total",
         "Items that left and had never been sampled.",
-        |table| removed(table).unsampled as f64,
+        |table| table.removed.as_ref().unwrap_or(&NONE_REMOVED).unsampled as f64,
     );
 }
 
@@ -351,8 +363,8 @@ fn histograms(text: &mut Text, tables: &[TableStatus]) {
     );
     for table in tables {
         for (name, side) in sides(table) {
-            let waits = side.wait_s.unwrap_or_default();
-            histogram(text, &[("table", &table.name), ("side", name)], &waits);
+            let waits = side.and_then(|side| side.wait_s.as_ref());
+            histogram(text, &[("table", &table.name), ("side", name)], waits);
         }
     }
     text.family(
@@ -361,8 +373,7 @@ fn histograms(text: &mut Text, tables: &[TableStatus]) {
         "How old each sampled item was.",
     );
     for table in tables {
-        let ages = table.sample_age_s.clone().unwrap_or_default();
-        histogram(text, &[("table", &table.name)], &ages);
+        histogram(text, &[("table", &table.name)], table.sample_age_s.as_ref());
     }
     text.family(
         "reverb_table_times_sampled",
@@ -370,17 +381,17 @@ fn histograms(text: &mut Text, tables: &[TableStatus]) {
         "How often items that left had been sampled.",
     );
     for table in tables {
-        let removed = table.removed.clone().unwrap_or_default();
-        let times = removed.times_sampled.unwrap_or_default();
+        let removed = table.removed.as_ref().unwrap_or(&NONE_REMOVED);
+        let times = removed.times_sampled.as_ref().unwrap_or(&NO_VALUES);
+        let (bounds, above) = buckets(times);
         // Those that nobody had sampled have a bucket of their own.
-        let unsampled = removed.unsampled;
-        let (bounds, above) = buckets(&times);
-        let all = std::iter::once((0.0, unsampled as u64)).chain(bounds);
+        let all = std::iter::once((0.0, removed.unsampled as u64)).chain(bounds);
         text.histogram(&[("table", &table.name)], all, above, times.sum);
     }
 }
 
-fn histogram(text: &mut Text, labels: &[Label<'_>], histogram: &Histogram) {
+fn histogram(text: &mut Text, labels: &[Label<'_>], histogram: Option<&Histogram>) {
+    let histogram = histogram.unwrap_or(&NO_VALUES);
     let (bounds, above) = buckets(histogram);
     text.histogram(labels, bounds, above, histogram.sum);
 }

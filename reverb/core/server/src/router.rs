@@ -11,7 +11,7 @@ use reverb_rpc::server::{Handler, Responder, read_single_encoded, read_single_me
 use reverb_rpc::status::Status;
 use reverb_wire::codec::mutate::{Mutation, parse_mutation};
 use reverb_wire::generated::reverb::{
-    CheckpointStatusRequest, ConfigureTablesRequest, DrainRequest, DrainResponse, SetPausedRequest,
+    CheckpointStatusRequest, ConfigureTablesRequest, DrainRequest, SetPausedRequest,
     SetPausedResponse, StatusRequest,
 };
 use reverb_wire::generated::{
@@ -20,7 +20,6 @@ use reverb_wire::generated::{
 };
 use reverb_wire::methods;
 
-use crate::drain::drain_timeout;
 use crate::insert_stream::InsertStream;
 use crate::service::Service;
 use crate::streams::{OpenStream, StreamKind};
@@ -39,13 +38,12 @@ impl Handler for Service {
         }
         match path {
             methods::INSERT_STREAM => {
-                let open = self.open_stream(StreamKind::Insert, responder);
+                let open = self.open_stream(StreamKind::Insert, responder)?;
                 let stream = InsertStream::new(self, open)?;
                 stream.run(reader, responder).await?;
             }
             methods::SAMPLE_STREAM => {
-                self.drain.check()?;
-                let open = self.open_stream(StreamKind::Sample, responder);
+                let open = self.open_stream(StreamKind::Sample, responder)?;
                 sample_stream::run(self, &open, reader, responder).await?;
             }
             methods::MUTATE_PRIORITIES => mutate_priorities(self, reader, responder).await?,
@@ -56,8 +54,7 @@ impl Handler for Service {
             }
             methods::CHECKPOINT => checkpoint(self, reader, responder).await?,
             methods::SCAN => {
-                self.drain.check()?;
-                let open = self.open_stream(StreamKind::Scan, responder);
+                let open = self.open_stream(StreamKind::Scan, responder)?;
                 scan_stream::run(self, &open, reader, responder).await?;
             }
             methods::CHECKPOINT_STATUS => checkpoint_status(self, reader, responder).await?,
@@ -66,7 +63,7 @@ impl Handler for Service {
             methods::SET_PAUSED => set_paused(self, reader, responder).await?,
             methods::HOLD_RATE_LIMITER => {
                 let by = caller(responder);
-                limiter_hold::run(self, reader, responder, &by).await?;
+                limiter_hold::run(self, reader, responder, by).await?;
             }
             methods::DRAIN => drain(self, reader, responder).await?,
             methods::HEALTH_CHECK => return health::check(self, reader, responder).await,
@@ -81,8 +78,12 @@ impl Handler for Service {
 }
 
 impl Service {
-    fn open_stream(&self, kind: StreamKind, responder: &Responder) -> OpenStream {
-        self.streams.open(kind, responder.peer(), responder.client())
+    /// # Errors
+    ///
+    /// `Unavailable` while the server drains.
+    fn open_stream(&self, kind: StreamKind, responder: &Responder) -> Result<OpenStream> {
+        self.drain.check()?;
+        Ok(self.streams.open(kind, responder.peer(), responder.client()))
     }
 }
 
@@ -192,11 +193,8 @@ async fn drain(
 ) -> Result<()> {
     let request: DrainRequest = read_single_message(&service.stop, &mut reader).await?;
     responder.announce();
-    let timeout = drain_timeout(request)?;
-    let by = caller(responder);
-    tracing::info!(client = %by.client, "draining: no new streams, and those that are open end");
-    let open = service.stop.or(service.drain(timeout, by)).await?;
-    responder.send_now(Message::encode(&DrainResponse { open_streams: open as i64 }))
+    let answer = service.stop.or(service.drain_for(request, caller(responder))).await??;
+    responder.send_now(Message::encode(&answer))
 }
 
 /// Who calls: the name that the client gave itself, else its address.

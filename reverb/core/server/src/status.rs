@@ -29,16 +29,15 @@ pub(crate) fn status(service: &Arc<Service>, request: StatusRequest) -> StatusRe
     let tables: Vec<_> = service.tables.all().iter().map(|table| table.status()).collect();
     let points: Vec<_> = tables.iter().map(TablePoint::new).collect();
     let rates = service.history.look(&Arc::downgrade(service), &points);
-    let memory = memory_status(&service.memory);
     let now_ns = nanoseconds(SystemTime::now());
     let streams = service.streams.all();
-    let around = surroundings(service, &memory, now_ns);
+    let around = surroundings(service, now_ns);
     let of_table = |(status, rates): (&TableStatus, _)| {
         let slow_readers = SlowReaders::of(&streams, &status.info.config.name);
         table::table_status(status, &Surroundings { rates, slow_readers, ..around.clone() })
     };
     StatusResponse {
-        memory: Some(memory),
+        memory: Some(memory_status(&service.memory)),
         tables: tables.iter().zip(rates).map(of_table).collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started_at_ns: nanoseconds(service.started_at),
@@ -68,8 +67,7 @@ pub(crate) fn explain_timeout(
     if error.kind() != ErrorKind::RateLimiterTimeout {
         return error;
     }
-    let now_ns = nanoseconds(SystemTime::now());
-    let around = surroundings(service, &memory_status(&service.memory), now_ns);
+    let around = surroundings(service, nanoseconds(SystemTime::now()));
     let mut status = table.status();
     // It has left the queue.
     status.info.waiting_samples += 1;
@@ -84,22 +82,24 @@ pub(crate) fn explain_timeout(
 
 /// What is known of a table at once.
 pub(crate) fn diagnosis(service: &Service, table: &Table) -> Diagnosis {
-    let now_ns = nanoseconds(SystemTime::now());
-    let around = surroundings(service, &memory_status(&service.memory), now_ns);
+    let around = surroundings(service, nanoseconds(SystemTime::now()));
     let slow_readers = SlowReaders::of(&service.streams.all(), table.name());
     diagnose(&table.status(), &Surroundings { slow_readers, ..around })
 }
 
 /// What is known beside all tables.
-fn surroundings(service: &Service, memory: &MemoryStatus, now_ns: i64) -> Surroundings {
+fn surroundings(service: &Service, now_ns: i64) -> Surroundings {
+    let memory = &service.memory;
     Surroundings {
         rates: None,
         now_ns,
         writers: service.streams.count(StreamKind::Insert),
         slow_readers: None,
         draining: service.drain.by(),
-        full_server: (service.memory.is_full())
-            .then_some((memory.total as u64, memory.limit as u64)),
+        full_server: memory
+            .max_bytes
+            .filter(|_| memory.is_full())
+            .map(|max_bytes| (memory.account.total(), max_bytes)),
     }
 }
 
