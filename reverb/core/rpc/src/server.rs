@@ -5,6 +5,7 @@ mod call;
 mod first_bytes;
 mod last_words;
 mod listener;
+mod peer;
 mod refused_connections;
 mod responder;
 mod stop;
@@ -14,6 +15,7 @@ mod unary;
 
 pub use call::Handler;
 pub use listener::{ConnectionLimits, bind, serve};
+pub use peer::{Link, Peer};
 pub use responder::Responder;
 pub use stop::{Stop, StopSender, stop_signal, stopping};
 pub use traffic::{LIMITS, Traffic};

@@ -83,7 +83,7 @@ impl Service {
     /// `Unavailable` while the server drains.
     fn open_stream(&self, kind: StreamKind, responder: &Responder) -> Result<OpenStream> {
         self.drain.check()?;
-        Ok(self.streams.open(kind, responder.peer(), responder.client()))
+        Ok(self.streams.open(kind, responder.peer().name(), responder.client()))
     }
 }
 
@@ -200,5 +200,5 @@ async fn drain(
 /// Who calls: the name that the client gave itself, else its address.
 fn caller(responder: &Responder) -> SetBy {
     let client = responder.client();
-    SetBy::now(if client.is_empty() { responder.peer() } else { client })
+    SetBy::now(if client.is_empty() { responder.peer().name() } else { client })
 }

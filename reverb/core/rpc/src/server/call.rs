@@ -32,7 +32,6 @@ pub(super) async fn run(
     traffic: &Traffic,
     request: Request<RecvStream>,
     mut responder: Responder,
-    peer: &str,
 ) {
     let (head, body) = request.into_parts();
     if head.method != Method::POST {
@@ -43,7 +42,7 @@ pub(super) async fn run(
     }
     let result = match Compression::from_headers(&head.headers) {
         Ok(compression) => {
-            let reader = MessageReader::new(body, compression, peer);
+            let reader = MessageReader::new(body, compression, responder.peer().name());
             handler.answer(head.uri.path(), reader, &mut responder).await
         }
         Err(error) => Err(error),

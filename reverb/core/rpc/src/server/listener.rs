@@ -25,6 +25,7 @@ use tracing::Instrument;
 
 use super::call::{self, Handler};
 use super::first_bytes::{self, Spoken};
+use super::peer::{Link, Peer};
 use super::refused_connections::RefusedConnections;
 use super::responder::{self, Responder};
 use super::stop::Stop;
@@ -210,7 +211,7 @@ async fn serve_streams<H: Handler>(
     let mut connection = connection?;
     let pings = connection.ping_pong().expect("it is taken only here");
     let mut gone = pin!(shared.keepalive.watch(pings, &liveness));
-    let peer: Arc<str> = format!("client {peer}").into();
+    let peer = Arc::new(Peer::new(peer, Link::Cleartext));
     let mut deadline = None;
     loop {
         let accepted = tokio::select! {
@@ -229,7 +230,7 @@ async fn serve_streams<H: Handler>(
         let Some(stream) = accepted else { return Ok(()) };
         let (request, response) = stream?;
         liveness.identify(request.headers().get(header::USER_AGENT));
-        let open_stream = match shared.streams.open(liveness.open_calls(), &peer) {
+        let open_stream = match shared.streams.open(liveness.open_calls(), peer.name()) {
             Ok(open_stream) => open_stream,
             Err(error) => {
                 let status = Status::from_error(&error);
@@ -244,8 +245,7 @@ async fn serve_streams<H: Handler>(
         let call = async move {
             let unread = shared.limits.unread_timeout;
             let responder = Responder::new(response, call, &peer, request.headers(), unread);
-            call::run(&shared.handler, &shared.stop, &shared.traffic, request, responder, &peer)
-                .await;
+            call::run(&shared.handler, &shared.stop, &shared.traffic, request, responder).await;
             drop(open_stream);
         };
         tokio::spawn(call.instrument(span));

@@ -2,6 +2,7 @@
 //! The sending half of a call's stream.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -13,12 +14,15 @@ use h2::server::SendResponse;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use reverb_data::{Error, ErrorKind, Result};
 
+use super::peer::Peer;
+
 /// Sends messages and, once, a status. Headers are sent with the first of them, or by `announce`.
 pub struct Responder {
     state: State,
     call: OpenCall,
-    peer: String,
+    peer: Arc<Peer>,
     client: String,
+    authorization: Option<HeaderValue>,
     unread_timeout: Duration,
 }
 
@@ -37,7 +41,7 @@ fn client_name(request: &HeaderMap) -> String {
 
 impl std::fmt::Debug for Responder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Responder").field("peer", &self.peer).finish_non_exhaustive()
+        f.debug_struct("Responder").field("peer", &self.peer.name()).finish_non_exhaustive()
     }
 }
 
@@ -45,12 +49,14 @@ impl Responder {
     pub(super) fn new(
         response: SendResponse<Message>,
         call: OpenCall,
-        peer: &str,
+        peer: &Arc<Peer>,
         request: &HeaderMap,
         unread_timeout: Duration,
     ) -> Self {
-        let (state, peer) = (State::BeforeHeaders(response), peer.to_owned());
-        Self { state, call, peer, client: client_name(request), unread_timeout }
+        let (state, peer) = (State::BeforeHeaders(response), Arc::clone(peer));
+        let (client, authorization) =
+            (client_name(request), request.get(header::AUTHORIZATION).cloned());
+        Self { state, call, peer, client, authorization, unread_timeout }
     }
 
     /// What the client calls itself, cut to 256 bytes; else its user agent; else nothing.
@@ -58,9 +64,14 @@ impl Responder {
         &self.client
     }
 
-    /// The other end, for messages to people.
-    pub fn peer(&self) -> &str {
+    /// The other end.
+    pub fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// The header `authorization` of the call, which holds a secret.
+    pub fn authorization(&self) -> Option<&HeaderValue> {
+        self.authorization.as_ref()
     }
 
     /// Whether the peer has not answered a ping. It will not receive the result of the call.
@@ -99,7 +110,7 @@ impl Responder {
     /// The end of a reader that does not read.
     fn cut_off(&self) -> Error {
         let limit = self.unread_timeout.as_secs_f64();
-        let (peer, client) = (self.peer.trim_start_matches("client "), &self.client);
+        let (peer, client) = (self.peer.name().trim_start_matches("client "), &self.client);
         tracing::warn!(
             peer,
             client,
@@ -164,8 +175,8 @@ impl Responder {
         if let State::BeforeHeaders(response) = &mut self.state {
             let stream = response
                 .send_response(response_head(), false)
-                .map_err(|error| stream_error(&error, &self.peer))?;
-            self.state = State::AfterHeaders(MessageSender::new(stream, self.peer.as_str()));
+                .map_err(|error| stream_error(&error, self.peer.name()))?;
+            self.state = State::AfterHeaders(MessageSender::new(stream, self.peer.name()));
         }
         match &mut self.state {
             State::AfterHeaders(sender) => Ok(sender),
