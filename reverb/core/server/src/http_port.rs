@@ -9,6 +9,7 @@ use percent_encoding::percent_decode_str;
 use reverb_data::{Error, Result};
 use reverb_http::{AllowedHosts, Answer, Request, Site, StatusCode};
 use reverb_rpc::server::bind;
+use reverb_tls::ServerTls;
 use reverb_wire::generated::reverb::StatusRequest;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -33,13 +34,18 @@ pub struct HttpPort {
 }
 
 impl HttpPort {
-    /// Opens the port, and answers on `runtime`. Until a server is attached, its tables are
+    /// Opens the port, with TLS or without, and answers on `runtime`. Until a server is attached, its tables are
     /// loading.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` if the port cannot be opened.
-    pub fn open(host: &str, port: u16, runtime: &Handle) -> Result<Self> {
+    pub fn open(
+        host: &str,
+        port: u16,
+        tls: Option<Arc<ServerTls>>,
+        runtime: &Handle,
+    ) -> Result<Self> {
         let opened = bind(Some(host), port).and_then(|listener| {
             let _runtime = runtime.enter();
             let listener = TcpListener::from_std(listener).map_err(|error| unusable(&error))?;
@@ -55,7 +61,7 @@ impl HttpPort {
             let guard = DoneGuard(Arc::clone(&done));
             async move {
                 let stopped = async { drop::<std::result::Result<(), _>>(stopped.await) };
-                reverb_http::serve(listener, pages, hosts, stopped).await;
+                reverb_http::serve(listener, pages, hosts, tls, stopped).await;
                 drop(guard);
             }
         });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
+use reverb_auth::Authenticator;
 use reverb_data::{Error, Result};
 use reverb_engine::{SetBy, Table};
 use reverb_rpc::Keepalive;
@@ -26,6 +27,7 @@ use crate::limits::Limits;
 use crate::local;
 use crate::long_waits::{self, LongWaits};
 use crate::memory::{CallGate, Memory};
+use crate::rotation::Rotation;
 use crate::service::Service;
 use crate::tables::Tables;
 use reverb_rpc::server::{self as rpc, PortOptions, PortTls, StopSender, Traffic, stop_signal};
@@ -50,6 +52,10 @@ pub struct ServerOptions {
     pub max_bytes: Option<u64>,
     /// TLS of the port; none if absent.
     pub tls: Option<PortTls>,
+    /// Who may call; everybody may do everything if absent.
+    pub authenticator: Option<Arc<Authenticator>>,
+    /// Whether tokens are accepted that came without TLS over a network.
+    pub insecure_tokens: bool,
     /// The HTTP port that will be attached, for who looks for it at the wrong port.
     pub http_port: Option<u16>,
 }
@@ -62,6 +68,7 @@ pub struct Server {
     stop: StopSender,
     done: Arc<Done>,
     http: Mutex<Option<HttpPort>>,
+    rotation: Arc<Rotation>,
 }
 
 impl Server {
@@ -134,7 +141,20 @@ impl Server {
         }
         local::register(port, options.host.as_deref(), &service);
         long_waits::register(&service);
-        Ok(Self { service, port, stop: stop_sender, done, http: Mutex::default() })
+        let tls = options.tls.as_ref().map(|port| Arc::clone(&port.tls));
+        let rotation = Rotation::new(tls, options.authenticator.clone());
+        runtime.spawn(Arc::clone(&rotation).watch(service.stop.clone()));
+        Ok(Self { service, port, stop: stop_sender, done, http: Mutex::default(), rotation })
+    }
+
+    /// Reads certificates and tokens again; returns a line for each part that has changed. May block
+    /// for a moment.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` with all problems. A part with a problem stays as it was.
+    pub fn reload_security(&self) -> Result<Vec<String>> {
+        self.rotation.reload()
     }
 
     /// Tells the status on an HTTP port, until the server stops.
