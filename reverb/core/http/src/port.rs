@@ -2,6 +2,7 @@
 //! The port: accepts connections and answers their requests.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,8 +54,8 @@ pub async fn serve<S: Site>(
             Some(_) = tasks.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
-        let socket = match accepted {
-            Ok((socket, _)) => socket,
+        let (socket, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!(%error, "a connection to the HTTP port could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -69,7 +70,7 @@ pub async fn serve<S: Site>(
             tokio::select! {
                 () = connection.ended() => {}
                 () = tokio::time::sleep(CONNECTION_TIMEOUT) => {}
-                () = converse(socket, &*site, &hosts, requested) => {}
+                () = converse(socket, peer, &*site, &hosts, requested) => {}
             }
             connections.close(&connection);
         });
@@ -79,6 +80,7 @@ pub async fn serve<S: Site>(
 /// Answers the requests of a connection until it ends; calls `requested` for each.
 async fn converse<S: Site>(
     socket: TcpStream,
+    peer: SocketAddr,
     site: &S,
     hosts: &AllowedHosts,
     requested: impl Fn(),
@@ -87,7 +89,7 @@ async fn converse<S: Site>(
     let _ = socket.set_nodelay(true);
     let service = service_fn(|request: http::Request<Incoming>| {
         requested();
-        let answer = answer(site, hosts, &request);
+        let answer = answer(site, hosts, &request, peer);
         std::future::ready(Ok::<_, Infallible>(response(answer)))
     });
     let served = http1::Builder::new()
@@ -102,7 +104,12 @@ async fn converse<S: Site>(
     }
 }
 
-fn answer<S: Site>(site: &S, hosts: &AllowedHosts, request: &http::Request<Incoming>) -> Answer {
+fn answer<S: Site>(
+    site: &S,
+    hosts: &AllowedHosts,
+    request: &http::Request<Incoming>,
+    peer: SocketAddr,
+) -> Answer {
     let host = text(request.headers(), &header::HOST);
     if !hosts.allow(host) {
         let line = "This port answers to addresses and to localhost; the Host of this request is another name.";
@@ -119,7 +126,8 @@ fn answer<S: Site>(site: &S, hosts: &AllowedHosts, request: &http::Request<Incom
         return Answer::text(StatusCode::NOT_FOUND, &line);
     }
     let accept = text(request.headers(), &header::ACCEPT);
-    site.answer(Request { path, query: request.uri().query(), accept })
+    let authorization = text(request.headers(), &header::AUTHORIZATION);
+    site.answer(Request { path, query: request.uri().query(), accept, authorization, peer })
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> &'a str {

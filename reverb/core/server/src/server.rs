@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
+use reverb_auth::Authenticator;
 use reverb_data::{Error, Result};
 use reverb_engine::{SetBy, Table};
 use reverb_rpc::Keepalive;
@@ -17,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::time::MissedTickBehavior;
 
+use crate::caller::{Authentication, Caller};
 use crate::checkpoints::{CheckpointOptions, Checkpoints};
 use crate::done::{Done, DoneGuard};
 use crate::drain::Drain;
@@ -32,6 +34,9 @@ use reverb_rpc::server::{self as rpc, StopSender, Traffic, stop_signal};
 
 /// Maximum time that `stop` waits for the end of a save.
 const MAX_STOP_WAIT: Duration = Duration::from_secs(5);
+
+/// Whether clients reach the port over TLS.
+const IS_ENCRYPTED: bool = false;
 
 /// Where a server listens, and how it treats its clients.
 #[derive(Debug, Clone, Default)]
@@ -50,6 +55,11 @@ pub struct ServerOptions {
     pub max_bytes: Option<u64>,
     /// The HTTP port that will be attached, for who looks for it at the wrong port.
     pub http_port: Option<u16>,
+    /// Knows who may call. Without it everybody may do everything; clients in this process always
+    /// may.
+    pub authenticator: Option<Arc<Authenticator>>,
+    /// Whether tokens may travel over a network in cleartext.
+    pub insecure_tokens: bool,
 }
 
 /// Serves tables, over gRPC and to callers in this process, until it is stopped or dropped.
@@ -68,7 +78,8 @@ impl Server {
     /// # Errors
     ///
     /// `InvalidArgument` if there are no tables, if two have the same name, if a limit is out of
-    /// its range, or if the port cannot be opened.
+    /// its range, if the port cannot be opened, or if tokens would come in cleartext from other
+    /// machines.
     pub fn start(
         tables: Vec<Arc<Table>>,
         options: &ServerOptions,
@@ -81,9 +92,12 @@ impl Server {
         let memory = Arc::new(Memory::new(options.max_bytes, tables.all())?);
         let call_gate = Arc::new(CallGate::new(&memory));
         let traffic = Arc::new(Traffic::new(&methods::ALL));
+        let authentication =
+            Authentication::new(options.authenticator.clone(), options.insecure_tokens);
         let service = Service {
             tables,
             checkpoints,
+            authentication,
             stop,
             drain: Drain::default(),
             limits,
@@ -100,8 +114,9 @@ impl Server {
         let (listener, port) = {
             let _runtime = runtime.enter();
             let listener = TcpListener::from_std(listener).map_err(|error| listening(&error))?;
-            let port = listener.local_addr().map_err(|error| listening(&error))?.port();
-            (listener, port)
+            let address = listener.local_addr().map_err(|error| listening(&error))?;
+            service.authentication.check_address(address, IS_ENCRYPTED)?;
+            (listener, address.port())
         };
         for table in service.tables.all() {
             table.join_server(&service.memory.account, limits.queued_bytes as u64);
@@ -165,7 +180,7 @@ impl Server {
 
     /// What its memory is used for. Answers after the server has stopped too.
     pub fn status(&self, request: StatusRequest) -> StatusResponse {
-        self.service.status(request)
+        self.service.status(request, &Caller::default())
     }
 
     /// Changes the settings of all tables of a request, or of none.

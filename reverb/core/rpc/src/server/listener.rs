@@ -221,6 +221,11 @@ async fn serve_streams<H: Handler>(
                 deadline = Some(Instant::now() + GRACE);
                 continue;
             }
+            () = peer.failed_often(), if deadline.is_none() => {
+                connection.graceful_shutdown();
+                deadline = Some(Instant::now() + GRACE);
+                continue;
+            }
             () = sleep_until(deadline), if deadline.is_some() => return Ok(()),
             () = &mut gone => {
                 tracing::debug!("closing the connection: no answer to a ping");
