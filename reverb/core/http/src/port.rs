@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::answer::{Answer, Request, Site};
+use crate::answer::{Answer, Peer, Request, Site};
 use crate::connections::Connections;
 use crate::host::AllowedHosts;
 
@@ -60,8 +61,8 @@ pub async fn serve<S: Site>(
             Some(_) = tasks.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
-        let socket = match accepted {
-            Ok((socket, _)) => socket,
+        let (socket, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!(%error, "a connection to the HTTP port could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -77,7 +78,7 @@ pub async fn serve<S: Site>(
             tokio::select! {
                 () = connection.ended() => {}
                 () = tokio::time::sleep(CONNECTION_TIMEOUT) => {}
-                () = serve_connection(socket, tls.as_deref(), &*site, &hosts, requested) => {}
+                () = serve_connection(socket, peer, tls.as_deref(), &*site, &hosts, requested) => {}
             }
             connections.close(&connection);
         });
@@ -87,6 +88,7 @@ pub async fn serve<S: Site>(
 /// Begins TLS if the port has it, then answers the requests of a connection until it ends.
 async fn serve_connection<S: Site>(
     socket: TcpStream,
+    address: SocketAddr,
     tls: Option<&ServerTls>,
     site: &S,
     hosts: &AllowedHosts,
@@ -94,10 +96,10 @@ async fn serve_connection<S: Site>(
 ) {
     // This is only an optimisation.
     let _ = socket.set_nodelay(true);
-    let socket = match tls {
-        None => Socket::Cleartext(socket),
+    let (socket, certificate_names) = match tls {
+        None => (Socket::Cleartext(socket), None),
         Some(tls) => match tokio::time::timeout(HEAD_TIMEOUT, begin_tls(socket, tls)).await {
-            Ok(Ok(Some(socket))) => socket,
+            Ok(Ok(Some(begun))) => begun,
             Ok(Ok(None)) | Err(_) => return,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "TLS did not begin on the HTTP port");
@@ -105,14 +107,19 @@ async fn serve_connection<S: Site>(
             }
         },
     };
-    converse(socket, site, hosts, requested).await;
+    let peer = Peer { address, certificate_names };
+    converse(socket, &peer, site, hosts, requested).await;
 }
 
-/// A connection with TLS. A peer that speaks HTTP without it is told so.
-async fn begin_tls(mut socket: TcpStream, tls: &ServerTls) -> io::Result<Option<Socket>> {
+/// A connection with TLS, and the names in the certificate of its client. A peer that speaks HTTP
+/// without it is told so.
+async fn begin_tls(
+    mut socket: TcpStream,
+    tls: &ServerTls,
+) -> io::Result<Option<(Socket, Option<Vec<String>>)>> {
     let mut first = [0];
     if socket.peek(&mut first).await? == 1 && first[0] == TLS_HANDSHAKE {
-        return tls.accept(socket, Protocol::Http1).await.map(|(socket, _)| Some(socket));
+        return tls.accept(socket, Protocol::Http1).await.map(Some);
     }
     let text = "This port speaks HTTPS: write https:// before its address.\n";
     let answer = format!(
@@ -129,10 +136,16 @@ async fn begin_tls(mut socket: TcpStream, tls: &ServerTls) -> io::Result<Option<
 }
 
 /// Answers the requests of a connection until it ends; calls `requested` for each.
-async fn converse<S: Site>(socket: Socket, site: &S, hosts: &AllowedHosts, requested: impl Fn()) {
+async fn converse<S: Site>(
+    socket: Socket,
+    peer: &Peer,
+    site: &S,
+    hosts: &AllowedHosts,
+    requested: impl Fn(),
+) {
     let service = service_fn(|request: http::Request<Incoming>| {
         requested();
-        let answer = answer(site, hosts, &request);
+        let answer = answer(site, hosts, &request, peer);
         std::future::ready(Ok::<_, Infallible>(response(answer)))
     });
     let served = http1::Builder::new()
@@ -147,7 +160,12 @@ async fn converse<S: Site>(socket: Socket, site: &S, hosts: &AllowedHosts, reque
     }
 }
 
-fn answer<S: Site>(site: &S, hosts: &AllowedHosts, request: &http::Request<Incoming>) -> Answer {
+fn answer<S: Site>(
+    site: &S,
+    hosts: &AllowedHosts,
+    request: &http::Request<Incoming>,
+    peer: &Peer,
+) -> Answer {
     let host = text(request.headers(), &header::HOST);
     if !hosts.allow(host) {
         let line = "This port answers to addresses and to localhost; the Host of this request is another name.";
@@ -164,7 +182,8 @@ fn answer<S: Site>(site: &S, hosts: &AllowedHosts, request: &http::Request<Incom
         return Answer::text(StatusCode::NOT_FOUND, &line);
     }
     let accept = text(request.headers(), &header::ACCEPT);
-    site.answer(Request { path, query: request.uri().query(), accept })
+    let authorization = text(request.headers(), &header::AUTHORIZATION);
+    site.answer(Request { path, query: request.uri().query(), accept, authorization, peer })
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> &'a str {

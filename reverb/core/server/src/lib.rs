@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod caller;
 mod checkpoints;
 mod configure;
 mod diagnosis;

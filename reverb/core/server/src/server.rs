@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::time::MissedTickBehavior;
 
+use crate::caller::{Authentication, Caller};
 use crate::checkpoints::{CheckpointOptions, Checkpoints};
 use crate::done::{Done, DoneGuard};
 use crate::drain::Drain;
@@ -52,12 +53,13 @@ pub struct ServerOptions {
     pub max_bytes: Option<u64>,
     /// TLS of the port; none if absent.
     pub tls: Option<PortTls>,
-    /// Who may call; everybody may do everything if absent.
-    pub authenticator: Option<Arc<Authenticator>>,
-    /// Whether tokens are accepted that came without TLS over a network.
-    pub insecure_tokens: bool,
     /// The HTTP port that will be attached, for who looks for it at the wrong port.
     pub http_port: Option<u16>,
+    /// Knows who may call. Without it everybody may do everything; clients in this process always
+    /// may.
+    pub authenticator: Option<Arc<Authenticator>>,
+    /// Whether tokens may travel over a network in cleartext.
+    pub insecure_tokens: bool,
 }
 
 /// Serves tables, over gRPC and to callers in this process, until it is stopped or dropped.
@@ -77,7 +79,8 @@ impl Server {
     /// # Errors
     ///
     /// `InvalidArgument` if there are no tables, if two have the same name, if a limit is out of
-    /// its range, or if the port cannot be opened.
+    /// its range, if the port cannot be opened, or if tokens would come in cleartext from other
+    /// machines.
     pub fn start(
         tables: Vec<Arc<Table>>,
         options: &ServerOptions,
@@ -90,9 +93,12 @@ impl Server {
         let memory = Arc::new(Memory::new(options.max_bytes, tables.all())?);
         let call_gate = Arc::new(CallGate::new(&memory));
         let traffic = Arc::new(Traffic::new(&methods::ALL));
+        let authentication =
+            Authentication::new(options.authenticator.clone(), options.insecure_tokens);
         let service = Service {
             tables,
             checkpoints,
+            authentication,
             stop,
             drain: Drain::default(),
             limits,
@@ -109,8 +115,9 @@ impl Server {
         let (listener, port) = {
             let _runtime = runtime.enter();
             let listener = TcpListener::from_std(listener).map_err(|error| listening(&error))?;
-            let port = listener.local_addr().map_err(|error| listening(&error))?.port();
-            (listener, port)
+            let address = listener.local_addr().map_err(|error| listening(&error))?;
+            service.authentication.check_address(address, options.tls.is_some())?;
+            (listener, address.port())
         };
         for table in service.tables.all() {
             table.join_server(&service.memory.account, limits.queued_bytes as u64);
@@ -189,7 +196,7 @@ impl Server {
 
     /// What its memory is used for. Answers after the server has stopped too.
     pub fn status(&self, request: StatusRequest) -> StatusResponse {
-        self.service.status(request)
+        self.service.status(request, &Caller::default())
     }
 
     /// Changes the settings of all tables of a request, or of none.

@@ -181,6 +181,11 @@ async fn serve_streams<H: Handler>(
                 deadline = Some(Instant::now() + GRACE);
                 continue;
             }
+            () = peer.failed_often(), if deadline.is_none() => {
+                connection.graceful_shutdown();
+                deadline = Some(Instant::now() + GRACE);
+                continue;
+            }
             () = sleep_until(deadline), if deadline.is_some() => return Ok(()),
             () = sleep_until(renewal), if renewal.is_some() => {
                 connection.graceful_shutdown();
