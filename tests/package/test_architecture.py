@@ -21,6 +21,7 @@ SCRIPTS = [TESTS / "conformance" / name for name in ("peer_programs", "different
 # Every arrow between crates that is allowed; one that is not used is no fault.
 CRATES = {
     "reverb-allocator": set(),
+    "reverb-auth": {"reverb-data"},
     "reverb-data": set(),
     "reverb-engine": {"reverb-data"},
     "reverb-http": set(),
@@ -29,6 +30,7 @@ CRATES = {
     "reverb-wire": {"reverb-data", "reverb-rpc"},
     "reverb-checkpoint": {"reverb-data", "reverb-engine", "reverb-wire"},
     "reverb-server": {
+        "reverb-auth",
         "reverb-checkpoint",
         "reverb-data",
         "reverb-engine",
@@ -58,6 +60,7 @@ _HTTP = {"h2", "http", "hyper", "socket2", "tonic"}
 _PYTHON = {"pyo3", "numpy"}
 FOREIGN_CRATES = {
     "reverb-allocator": set(),
+    "reverb-auth": {"prost", "tokio"} | _HTTP | _PYTHON,
     "reverb-data": {"prost", "tokio"} | _HTTP | _PYTHON,
     "reverb-engine": {"prost"} | _HTTP | _PYTHON,
     "reverb-http": {"h2", "prost"} | _PYTHON,

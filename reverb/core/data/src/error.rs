@@ -50,6 +50,7 @@ struct Inner {
     kind: ErrorKind,
     message: String,
     limit: Option<&'static str>,
+    is_lasting: bool,
 }
 
 /// The message by which dm-reverb's clients recognise a rate limiter timeout.
@@ -61,7 +62,7 @@ pub const RATE_LIMITER_TIMEOUT: &str =
 impl Error {
     /// Makes an error of a kind; the named constructors below are preferred.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into(), limit: None }))
+        Self(Box::new(Inner { kind, message: message.into(), limit: None, is_lasting: false }))
     }
 
     /// A value that no state could accept.
@@ -170,6 +171,14 @@ impl Error {
         self
     }
 
+    /// Says that the same call would fail again: the server is there, and something has to be
+    /// changed before it can be reached.
+    #[must_use]
+    pub fn lasting(mut self) -> Self {
+        self.0.is_lasting = true;
+        self
+    }
+
     /// The limit of the server that was exceeded. Only the server knows it; it is not sent.
     pub fn limit(&self) -> Option<&'static str> {
         self.0.limit
@@ -177,7 +186,7 @@ impl Error {
 
     /// Whether a client retries by itself: the server is gone or shutting down.
     pub fn is_transient(&self) -> bool {
-        matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Cancelled)
+        !self.0.is_lasting && matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Cancelled)
     }
 }
 

@@ -3,7 +3,10 @@
 
 mod channel;
 mod connection;
+mod credentials;
 mod driver;
 mod pool;
+mod token;
 
 pub use channel::{Call, Channel, Reply, own_name};
+pub use credentials::{Credentials, Security};

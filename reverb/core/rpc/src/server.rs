@@ -2,7 +2,9 @@
 //! The server side: a port, its connections, and the calls on them.
 
 mod call;
+mod connection;
 mod first_bytes;
+mod handshakes;
 mod last_words;
 mod listener;
 mod peer;
@@ -14,7 +16,7 @@ mod traffic;
 mod unary;
 
 pub use call::Handler;
-pub use listener::{ConnectionLimits, bind, serve};
+pub use listener::{ConnectionLimits, PortOptions, PortTls, bind, serve};
 pub use peer::{Link, Peer};
 pub use responder::Responder;
 pub use stop::{Stop, StopSender, stop_signal, stopping};

@@ -15,6 +15,10 @@ pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// dm-reverb's clients refuse header lists of more than 8 KiB, so a longer message is cut.
 const MAX_MESSAGE_BYTES: usize = 4096;
 
+/// How the answer of a port with TLS to a call without it begins. Clients of dm-reverb raise an
+/// error of this code at once; after any other they would try again for ever.
+pub const WANTS_TLS: &str = "This port wants TLS";
+
 /// The message of old gRPC libraries for a lost connection. It means `UNAVAILABLE`.
 const STREAM_REMOVED: &str = "Stream removed";
 
@@ -134,6 +138,9 @@ impl Status {
             }
             Code::DeadlineExceeded => ErrorKind::DeadlineExceeded,
             Code::NotFound => ErrorKind::TableNotFound,
+            Code::FailedPrecondition if self.message.starts_with(WANTS_TLS) => {
+                return Some(Error::unavailable(self.message).lasting());
+            }
             Code::AlreadyExists | Code::FailedPrecondition | Code::Aborted => {
                 ErrorKind::FailedPrecondition
             }

@@ -6,8 +6,21 @@ use reverb_data::{Error, Result};
 /// A parsed target: one or several hosts, each with a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
+    /// What the address says of TLS.
+    pub scheme: Scheme,
     /// At least one, in the given order.
     pub hosts: Vec<HostPort>,
+}
+
+/// What an address says of TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// `host:port`: none, unless `REVERB_TLS` says otherwise.
+    Unsaid,
+    /// `grpc://host:port`: none.
+    Cleartext,
+    /// `grpcs://host:port`: TLS.
+    Tls,
 }
 
 /// A host name or an IP address, and a port.
@@ -42,21 +55,27 @@ impl HostPort {
 
 impl Target {
     /// Parses `host:port`, a comma-separated list of them, or the gRPC forms `dns:///host:port`,
-    /// `ipv4:1.2.3.4:1,5.6.7.8:2` and `ipv6:[::1]:1`.
+    /// `ipv4:1.2.3.4:1,5.6.7.8:2` and `ipv6:[::1]:1`. Before it may stand `grpcs://`, for TLS, or
+    /// `grpc://`, for none.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` that says what is wrong.
     pub fn parse(text: &str) -> Result<Self> {
-        let hosts = without_scheme(text)
+        let (scheme, rest) = match (text.strip_prefix("grpcs://"), text.strip_prefix("grpc://")) {
+            (Some(rest), _) => (Scheme::Tls, rest),
+            (None, Some(rest)) => (Scheme::Cleartext, rest),
+            (None, None) => (Scheme::Unsaid, text),
+        };
+        let hosts = without_resolver(rest)
             .split(',')
             .map(|host_port| parse_host_port(host_port.trim(), text))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { hosts })
+        Ok(Self { scheme, hosts })
     }
 }
 
-fn without_scheme(text: &str) -> &str {
+fn without_resolver(text: &str) -> &str {
     for scheme in ["dns:", "ipv4:", "ipv6:"] {
         if let Some(rest) = text.strip_prefix(scheme) {
             // `dns://authority/host`: the authority is ignored. The system chooses the name server.
@@ -72,11 +91,12 @@ fn without_scheme(text: &str) -> &str {
 fn parse_host_port(host_port: &str, text: &str) -> Result<HostPort> {
     let malformed = |what: &str| {
         Error::invalid_argument(format!(
-            "Server address {text:?} {what}; write host:port, for example localhost:8000."
+            "Server address {text:?} {what}; write host:port, for example localhost:8000, or \
+             grpcs://host:port for TLS."
         ))
     };
     if host_port.contains("://") {
-        return Err(malformed("has a scheme of URLs"));
+        return Err(malformed("has a scheme that is neither grpc nor grpcs"));
     }
     let (host, port) = host_port.rsplit_once(':').ok_or_else(|| malformed("has no port"))?;
     let host = match host.strip_prefix('[') {
@@ -125,6 +145,20 @@ mod tests {
     }
 
     #[test]
+    fn the_scheme_says_whether_there_is_tls() {
+        for (text, scheme) in [
+            ("a:1", Scheme::Unsaid),
+            ("grpc://a:1", Scheme::Cleartext),
+            ("grpcs://a:1,b:2", Scheme::Tls),
+            ("grpcs://dns:///a:1", Scheme::Tls),
+        ] {
+            assert_eq!(Target::parse(text).unwrap().scheme, scheme, "{text}");
+        }
+        assert_eq!(hosts("grpcs://a:1,[::1]:2"), ["a:1", "[::1]:2"]);
+        assert_eq!(loopback_port("grpcs://localhost:5"), Some(5));
+    }
+
+    #[test]
     fn a_bad_address_says_what_is_wrong() {
         for (text, what) in [
             ("localhost", "has no port"),
@@ -135,7 +169,9 @@ mod tests {
             ("::1:80", "without brackets"),
             ("[::1:80", "open bracket"),
             ("a b:80", "has a character"),
-            ("http://a:80", "has a scheme of URLs"),
+            ("http://a:80", "has a scheme that is neither"),
+            ("grpcs://a:80,grpcs://b:80", "has a scheme that is neither"),
+            ("grpcs://", "has no port"),
             ("a:1,,b:2", "has no port"),
             ("", "has no port"),
         ] {

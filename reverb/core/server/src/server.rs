@@ -28,7 +28,7 @@ use crate::long_waits::{self, LongWaits};
 use crate::memory::{CallGate, Memory};
 use crate::service::Service;
 use crate::tables::Tables;
-use reverb_rpc::server::{self as rpc, StopSender, Traffic, stop_signal};
+use reverb_rpc::server::{self as rpc, PortOptions, PortTls, StopSender, Traffic, stop_signal};
 
 /// Maximum time that `stop` waits for the end of a save.
 const MAX_STOP_WAIT: Duration = Duration::from_secs(5);
@@ -48,6 +48,8 @@ pub struct ServerOptions {
     pub limits: Limits,
     /// Bytes that chunks and items may take. There is no limit if it is absent.
     pub max_bytes: Option<u64>,
+    /// TLS of the port; none if absent.
+    pub tls: Option<PortTls>,
     /// The HTTP port that will be attached, for who looks for it at the wrong port.
     pub http_port: Option<u16>,
 }
@@ -118,10 +120,12 @@ impl Server {
         runtime.spawn({
             let (service, done) = (Arc::clone(&service), DoneGuard(Arc::clone(&done)));
             let (stop, keepalive) = (service.stop.clone(), options.keepalive);
+            let tls = options.tls.clone();
             async move {
-                let (limits, traffic) =
-                    (limits.of_connections(window), Arc::clone(&service.traffic));
-                rpc::serve(listener, service, stop, keepalive, limits, traffic, hint).await;
+                let limits = limits.of_connections(window);
+                let traffic = Arc::clone(&service.traffic);
+                let options = PortOptions { keepalive, limits, traffic, hint, tls };
+                rpc::serve(listener, service, stop, options).await;
                 drop(done);
             }
         });

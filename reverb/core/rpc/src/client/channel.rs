@@ -9,7 +9,8 @@ use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
 use parking_lot::Mutex;
 use reverb_data::{Error, ErrorKind, Result};
 
-use super::connection::Connection;
+use super::connection::{Connection, ConnectionOptions};
+use super::credentials::Security;
 use super::driver::Driver;
 use super::pool::Pool;
 use crate::frames::{
@@ -44,7 +45,7 @@ impl Channel {
     pub fn new(target: &str) -> Result<Self> {
         Ok(Self {
             target: target.to_owned(),
-            pool: Pool::new(Target::parse(target)?, Keepalive::default()),
+            pool: Pool::new(Target::parse(target)?, ConnectionOptions::default()),
             connect_timeout: CONNECT_TIMEOUT,
             warned_of: Mutex::default(),
         })
@@ -60,7 +61,16 @@ impl Channel {
     /// Sets the keepalive options. Must be called before the first call.
     #[must_use]
     pub fn with_keepalive(mut self, keepalive: Keepalive) -> Self {
-        self.pool = Pool::new(self.pool.target().clone(), keepalive);
+        let options = ConnectionOptions { keepalive, ..self.pool.options().clone() };
+        self.pool = Pool::new(self.pool.target().clone(), options);
+        self
+    }
+
+    /// Sets TLS and the token. Must be called before the first call.
+    #[must_use]
+    pub fn with_security(mut self, security: Security) -> Self {
+        let options = ConnectionOptions { security, ..self.pool.options().clone() };
+        self.pool = Pool::new(self.pool.target().clone(), options);
         self
     }
 
@@ -164,7 +174,7 @@ impl Channel {
     }
 
     fn start(&self, connection: Connection, path: &str) -> Result<Call> {
-        let request = request(&connection, path)?;
+        let request = request(&connection, path, &self.pool.options().security)?;
         let Connection { mut handle, driver, liveness, peer, .. } = connection;
         let (response, stream) =
             handle.send_request(request, false).map_err(|error| stream_error(&error, &peer))?;
@@ -175,7 +185,7 @@ impl Channel {
                 state: ReplyState::Waiting(response),
                 open: Some(liveness.open_call()),
                 peer,
-                ping_timeout: self.pool.keepalive().timeout,
+                ping_timeout: self.pool.options().keepalive.timeout,
             },
         })
     }
@@ -206,9 +216,9 @@ async fn single_reply<Response: prost::Message + Default>(
     })
 }
 
-fn request(connection: &Connection, path: &str) -> Result<Request<()>> {
+fn request(connection: &Connection, path: &str, security: &Security) -> Result<Request<()>> {
     let uri = Uri::builder()
-        .scheme("http")
+        .scheme(if security.tls.is_some() { "https" } else { "http" })
         .authority(connection.authority.as_str())
         .path_and_query(path)
         .build();
@@ -229,6 +239,9 @@ fn request(connection: &Connection, path: &str) -> Result<Request<()>> {
     headers.insert(header::USER_AGENT, HeaderValue::from_static(PRODUCT));
     headers.insert("grpc-accept-encoding", HeaderValue::from_static(ACCEPTED_COMPRESSION));
     headers.insert(CLIENT_NAME, HeaderValue::from_static(own_name()));
+    if let Some(token) = &security.token {
+        headers.insert(header::AUTHORIZATION, token.header());
+    }
     Ok(request)
 }
 

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use h2::client::SendRequest;
 use parking_lot::Mutex;
+use reverb_tls::{Snapshot, Socket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use super::credentials::Security;
 use super::driver::Driver;
 use crate::frames::{
     CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
@@ -26,6 +28,32 @@ const BACKOFF: Duration = Duration::from_secs(1);
 
 /// The same for a server that did not answer at all: trying it costs `pool::CONNECT_TIMEOUT`.
 const BACKOFF_AFTER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a server is not tried again after TLS has failed, unless the files of this client
+/// change. Each attempt costs both ends a handshake.
+const PAUSE_AFTER_TLS_FAILURE: Duration = Duration::from_secs(60);
+
+/// How connections are opened and kept.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ConnectionOptions {
+    pub(super) keepalive: Keepalive,
+    pub(super) security: Security,
+}
+
+/// Why a server could not be reached.
+#[derive(Debug, Clone)]
+pub(super) struct Failure {
+    pub(super) error: Arc<io::Error>,
+    /// Whether another attempt would fail too.
+    pub(super) is_lasting: bool,
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        let is_lasting = error.kind() == io::ErrorKind::InvalidData;
+        Self { error: Arc::new(error), is_lasting }
+    }
+}
 
 /// A connection that a call may use.
 pub(super) struct Connection {
@@ -60,6 +88,14 @@ pub(super) struct Server {
 struct State {
     link: Option<Link>,
     backoff_until: Option<Instant>,
+    tls_failure: Option<TlsFailure>,
+}
+
+/// How TLS has failed, and with which files of this client.
+struct TlsFailure {
+    until: Instant,
+    snapshot: Option<Snapshot>,
+    failure: Failure,
 }
 
 impl Server {
@@ -81,8 +117,8 @@ impl Server {
     pub(super) async fn connection(
         &self,
         limit: Duration,
-        keepalive: Keepalive,
-    ) -> io::Result<Connection> {
+        options: &ConnectionOptions,
+    ) -> Result<Connection, Failure> {
         let connection = |Link { handle, driver, liveness }| Connection {
             handle,
             driver,
@@ -98,7 +134,7 @@ impl Server {
         if let Some(link) = self.open_link().await {
             return Ok(connection(link));
         }
-        self.connect(limit, keepalive).await.map(connection)
+        self.connect(limit, options).await.map(connection)
     }
 
     /// The open connection, unless it is known to be lost.
@@ -111,27 +147,47 @@ impl Server {
         Some(Link { handle: ready?, driver, liveness })
     }
 
-    async fn connect(&self, limit: Duration, keepalive: Keepalive) -> io::Result<Link> {
-        let connected = match tokio::time::timeout(limit, self.connect_to_any(keepalive)).await {
+    async fn connect(&self, limit: Duration, options: &ConnectionOptions) -> Result<Link, Failure> {
+        let snapshot = options.security.tls.as_ref().map(|tls| tls.snapshot());
+        if let Some(known) = &self.state.lock().tls_failure
+            && Instant::now() < known.until
+            && known.snapshot == snapshot
+        {
+            return Err(known.failure.clone());
+        }
+        let connecting = self.connect_to_any(options, snapshot.as_ref());
+        let connected = match tokio::time::timeout(limit, connecting).await {
             Ok(connected) => connected,
             Err(_) => Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 format!("no answer within {} s", limit.as_secs_f64()),
             )),
         };
+        let connected = connected.map_err(Failure::from);
         let mut state = self.state.lock();
         state.link = connected.as_ref().ok().cloned();
-        state.backoff_until = connected.as_ref().err().map(|error| {
-            let is_silent = error.kind() == io::ErrorKind::TimedOut;
+        let failure = connected.as_ref().err();
+        state.backoff_until = failure.map(|failure| {
+            let is_silent = failure.error.kind() == io::ErrorKind::TimedOut;
             Instant::now() + if is_silent { BACKOFF_AFTER_TIMEOUT } else { BACKOFF }
+        });
+        let lasting = failure.filter(|failure| failure.is_lasting).cloned();
+        state.tls_failure = lasting.map(|failure| TlsFailure {
+            until: Instant::now() + PAUSE_AFTER_TLS_FAILURE,
+            snapshot,
+            failure,
         });
         connected
     }
 
-    async fn connect_to_any(&self, keepalive: Keepalive) -> io::Result<Link> {
+    async fn connect_to_any(
+        &self,
+        options: &ConnectionOptions,
+        snapshot: Option<&Snapshot>,
+    ) -> io::Result<Link> {
         let mut failure = None;
         for address in &self.addresses {
-            match self.connect_to(*address, keepalive).await {
+            match self.connect_to(*address, options, snapshot).await {
                 Ok(link) => return Ok(link),
                 Err(error) => failure = Some(error),
             }
@@ -139,10 +195,22 @@ impl Server {
         Err(failure.expect("a server has at least one address"))
     }
 
-    async fn connect_to(&self, address: SocketAddr, keepalive: Keepalive) -> io::Result<Link> {
+    async fn connect_to(
+        &self,
+        address: SocketAddr,
+        options: &ConnectionOptions,
+        snapshot: Option<&Snapshot>,
+    ) -> io::Result<Link> {
+        let keepalive = options.keepalive;
         let socket = TcpStream::connect(address).await?;
         socket.set_nodelay(true)?;
         keepalive.set_tcp_options(&socket);
+        let socket = match (&options.security.tls, snapshot) {
+            (Some(tls), Some(snapshot)) => {
+                tls.connect(snapshot, socket, &self.host_port.host).await?
+            }
+            _ => Socket::Cleartext(socket),
+        };
         establish(socket, keepalive, self.peer.clone()).await
     }
 }
@@ -165,11 +233,14 @@ where
         .initial_max_send_streams(usize::MAX)
         .handshake(WatchedSocket::new(socket, Arc::clone(&liveness)))
         .await
-        .map_err(io::Error::other)?;
+        .map_err(closed)?;
     let mut pings = connection.ping_pong().expect("it is taken only here");
     tokio::select! {
-        pong = pings.ping(h2::Ping::opaque()) => pong.map_err(io::Error::other)?,
-        ended = &mut connection => return Err(closed(ended)),
+        pong = pings.ping(h2::Ping::opaque()) => pong.map_err(closed)?,
+        ended = &mut connection => return Err(match ended {
+            Ok(()) => io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed"),
+            Err(error) => closed(error),
+        }),
     };
     let (driver, task) = Driver::new(connection);
     let link = Link { handle, driver, liveness: Arc::clone(&liveness) };
@@ -185,13 +256,17 @@ where
     Ok(link)
 }
 
-fn closed(ended: Result<(), h2::Error>) -> io::Error {
-    match ended {
-        Ok(()) => io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed"),
-        Err(error) => match reason_to_go_away(&error) {
-            Some(reason) => io::Error::other(format!("it refused the connection: {reason}")),
-            None => io::Error::other(error),
-        },
+/// Why a connection has ended before it could be used.
+fn closed(error: h2::Error) -> io::Error {
+    if let Some(reason) = reason_to_go_away(&error) {
+        return io::Error::other(format!("it refused the connection: {reason}"));
+    }
+    // A server that wants a certificate says so after the client's part of the handshake.
+    match error.get_io() {
+        Some(failure) if failure.kind() == io::ErrorKind::InvalidData => {
+            io::Error::new(io::ErrorKind::InvalidData, failure.to_string())
+        }
+        _ => io::Error::other(error),
     }
 }
 

@@ -12,9 +12,8 @@ use parking_lot::Mutex;
 use reverb_data::{Error, Result};
 use tokio::time::Instant;
 
-use super::connection::{Connection, Server};
+use super::connection::{Connection, ConnectionOptions, Failure, Server};
 use crate::BoxFuture;
-use crate::keepalive::Keepalive;
 use crate::target::{HostPort, Target};
 
 /// How long to wait for a host that does not answer at all. A refusal arrives at once.
@@ -29,7 +28,7 @@ type Resolver = dyn Fn(HostPort) -> BoxFuture<'static, io::Result<Vec<SocketAddr
 /// All servers of a target.
 pub(super) struct Pool {
     target: Target,
-    keepalive: Keepalive,
+    options: ConnectionOptions,
     resolver: Box<Resolver>,
     names: Mutex<Names>,
     /// Held while names are resolved, so that concurrent calls share one resolution.
@@ -45,20 +44,24 @@ struct Names {
 }
 
 impl Pool {
-    pub(super) fn new(target: Target, keepalive: Keepalive) -> Arc<Self> {
+    pub(super) fn new(target: Target, options: ConnectionOptions) -> Arc<Self> {
         let resolver = |host_port: HostPort| -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
             Box::pin(async move {
                 let host = (host_port.host.as_str(), host_port.port);
                 Ok(tokio::net::lookup_host(host).await?.collect())
             })
         };
-        Self::with_resolver(target, keepalive, Box::new(resolver))
+        Self::with_resolver(target, options, Box::new(resolver))
     }
 
-    fn with_resolver(target: Target, keepalive: Keepalive, resolver: Box<Resolver>) -> Arc<Self> {
+    fn with_resolver(
+        target: Target,
+        options: ConnectionOptions,
+        resolver: Box<Resolver>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             target,
-            keepalive,
+            options,
             resolver,
             names: Mutex::default(),
             resolving: tokio::sync::Mutex::new(()),
@@ -70,8 +73,8 @@ impl Pool {
         &self.target
     }
 
-    pub(super) fn keepalive(&self) -> Keepalive {
-        self.keepalive
+    pub(super) fn options(&self) -> &ConnectionOptions {
+        &self.options
     }
 
     /// Number of servers, as far as known. A name may resolve to several.
@@ -83,7 +86,8 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// `Unavailable` that names every server and why it could not be reached.
+    /// `Unavailable` that names every server and why it could not be reached. It is lasting if TLS
+    /// has failed with all of them.
     pub(super) async fn connection(self: &Arc<Self>, limit: Duration) -> Result<Connection> {
         let servers = self.servers().await?;
         // A server that does not answer must leave time for the others.
@@ -92,11 +96,14 @@ impl Pool {
         let rotated = || servers[first..].iter().chain(&servers[..first]);
         let (tried_last, tried_first): (Vec<_>, Vec<_>) =
             rotated().partition(|server| servers.len() > 1 && server.is_backing_off());
-        let mut failures = Vec::new();
+        let (mut failures, mut is_lasting) = (Vec::new(), true);
         for server in tried_first.into_iter().chain(tried_last) {
-            match server.connection(each, self.keepalive).await {
+            match server.connection(each, &self.options).await {
                 Ok(connection) => return Ok(connection),
-                Err(error) => failures.push(format!("{}: {error}", server.peer)),
+                Err(Failure { error, is_lasting: lasts }) => {
+                    is_lasting &= lasts;
+                    failures.push(format!("{}: {error}", server.peer));
+                }
             }
             if servers.len() > 1 {
                 // The server may have moved. The call need not wait for the resolution, because
@@ -105,7 +112,9 @@ impl Pool {
             }
         }
         self.names.lock().resolved_at = None;
-        Err(Error::unavailable(format!("No server could be reached at {}.", failures.join(", "))))
+        let error =
+            Error::unavailable(format!("No server could be reached at {}.", failures.join(", ")));
+        Err(if is_lasting { error.lasting() } else { error })
     }
 
     async fn servers(&self) -> Result<Arc<[Arc<Server>]>> {

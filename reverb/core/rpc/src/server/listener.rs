@@ -3,31 +3,22 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::BoxFuture;
-use crate::frames::{
-    CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
-    SEND_BUFFER_BYTES,
-};
-use crate::keepalive::{Keepalive, Liveness, WatchedSocket};
-use crate::message::Message;
-use crate::status::Status;
-use http::header;
+use crate::keepalive::Keepalive;
+use parking_lot::Mutex;
 use reverb_data::{Error, Result};
+use reverb_tls::ServerTls;
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tracing::Instrument;
 
-use super::call::{self, Handler};
-use super::first_bytes::{self, Spoken};
-use super::peer::{Link, Peer};
+use super::call::Handler;
+use super::connection::{self, Shared};
 use super::refused_connections::RefusedConnections;
-use super::responder::{self, Responder};
 use super::stop::Stop;
 use super::stream_limit::StreamLimit;
 use super::traffic::Traffic;
@@ -50,15 +41,33 @@ pub struct ConnectionLimits {
     pub unread_timeout: Duration,
 }
 
-/// How long peers may take to receive their last messages when the server shuts down.
-const GRACE: Duration = Duration::from_secs(1);
+/// The TLS of a port.
+#[derive(Debug, Clone)]
+pub struct PortTls {
+    /// Its certificate.
+    pub tls: Arc<ServerTls>,
+    /// After this time a connection takes no more calls, and its peer connects again: certificates
+    /// are verified at the beginning. Calls that are open go on.
+    pub max_connection_age: Option<Duration>,
+}
+
+/// How a port treats its peers.
+#[derive(Debug)]
+pub struct PortOptions {
+    /// When to ping them.
+    pub keepalive: Keepalive,
+    /// How much of them it takes.
+    pub limits: ConnectionLimits,
+    /// Counts what passes.
+    pub traffic: Arc<Traffic>,
+    /// A sentence for a peer that speaks HTTP/1: where else to go.
+    pub hint: String,
+    /// Absent without TLS.
+    pub tls: Option<PortTls>,
+}
 
 /// How long to wait before the next `accept` after one failed, as when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// Time limit for the HTTP/2 handshake. Without it, connections that never send one would use up
-/// the file descriptors.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Opens the port, for IPv4 and IPv6 unless `host` is given. Port 0 takes any free port.
 ///
@@ -119,37 +128,28 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// State shared by the connections of a server.
-struct Shared<H> {
-    handler: Arc<H>,
-    stop: Stop,
-    keepalive: Keepalive,
-    limits: ConnectionLimits,
-    streams: Arc<StreamLimit>,
-    traffic: Arc<Traffic>,
-    hint: String,
-}
-
 /// Accepts connections until the server shuts down. Then closes the port, and gives the streams the
 /// time `GRACE` to end.
 ///
 /// A connection beyond the limit is closed at once. Its peer sees an unavailable server and the
-/// reason, and tries again. A peer that speaks HTTP/1 or TLS is told that this is gRPC; `hint` is a
-/// sentence that says where else to go.
+/// reason, and tries again. A peer that speaks something else than the port is told so.
 pub async fn serve<H: Handler>(
     listener: TcpListener,
     handler: Arc<H>,
     stop: Stop,
-    keepalive: Keepalive,
-    limits: ConnectionLimits,
-    traffic: Arc<Traffic>,
-    hint: String,
+    options: PortOptions,
 ) {
-    let streams = Arc::new(StreamLimit::new(limits.streams));
+    let limits = options.limits;
+    let shared = Arc::new(Shared {
+        handler,
+        stop,
+        streams: Arc::new(StreamLimit::new(limits.streams)),
+        room: Arc::new(Semaphore::new(limits.connections)),
+        refused: Mutex::new(RefusedConnections::new(limits.connections, &options.traffic)),
+        handshakes: Arc::default(),
+        options,
+    });
     let mut connections = JoinSet::new();
-    let mut refused = RefusedConnections::new(limits.connections, &traffic);
-    let shared = Shared { handler, stop, keepalive, limits, streams, traffic, hint };
-    let shared = Arc::new(shared);
     loop {
         let accepted = tokio::select! {
             biased;
@@ -158,124 +158,20 @@ pub async fn serve<H: Handler>(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((socket, peer)) if connections.len() >= limits.connections => {
-                refused.refuse(socket, peer);
-            }
             Ok((socket, peer)) => {
                 let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
                 // Costs nothing unless debug lines are shown.
                 let span = tracing::debug_span!("connection", %peer);
-                let connection = serve_connection(socket, peer, Arc::clone(&shared));
+                let connection = connection::serve(socket, peer, Arc::clone(&shared));
                 connections.spawn(connection.instrument(span));
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
+                shared.handshakes.end_oldest();
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
-    drop((listener, refused));
+    drop(listener);
     while connections.join_next().await.is_some() {}
-}
-
-async fn serve_connection<H: Handler>(socket: TcpStream, peer: SocketAddr, shared: Arc<Shared<H>>) {
-    let _open = shared.traffic.open();
-    if let Err(error) = serve_streams(socket, peer, &shared).await {
-        tracing::debug!(%peer, %error, "the connection ended");
-    }
-}
-
-async fn serve_streams<H: Handler>(
-    socket: TcpStream,
-    peer: SocketAddr,
-    shared: &Arc<Shared<H>>,
-) -> std::result::Result<(), h2::Error> {
-    // This is only an optimisation. The connection also works without it.
-    let _ = socket.set_nodelay(true);
-    let Some(socket) = recognized(socket, peer, shared).await else { return Ok(()) };
-    shared.keepalive.set_tcp_options(&socket);
-    let liveness = Arc::new(Liveness::counted(&shared.traffic));
-    let socket = WatchedSocket::new(socket, Arc::clone(&liveness));
-    let handshake = h2::server::Builder::new()
-        .initial_window_size(shared.limits.stream_window_bytes)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_frame_size(MAX_FRAME_BYTES)
-        .max_header_list_size(MAX_HEADER_LIST_BYTES)
-        .max_send_buffer_size(SEND_BUFFER_BYTES)
-        .max_concurrent_streams(shared.limits.streams_per_connection)
-        .max_concurrent_reset_streams(MAX_RESET_STREAMS)
-        .max_pending_accept_reset_streams(MAX_RESET_STREAMS)
-        .handshake::<_, Message>(socket);
-    let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake);
-    let Ok(Ok(connection)) = shared.stop.or(handshake).await else { return Ok(()) };
-    let mut connection = connection?;
-    let pings = connection.ping_pong().expect("it is taken only here");
-    let mut gone = pin!(shared.keepalive.watch(pings, &liveness));
-    let peer = Arc::new(Peer::new(peer, Link::Cleartext));
-    let mut deadline = None;
-    loop {
-        let accepted = tokio::select! {
-            accepted = connection.accept() => accepted,
-            () = shared.stop.stopped(), if deadline.is_none() => {
-                connection.graceful_shutdown();
-                deadline = Some(Instant::now() + GRACE);
-                continue;
-            }
-            () = sleep_until(deadline), if deadline.is_some() => return Ok(()),
-            () = &mut gone => {
-                tracing::debug!("closing the connection: no answer to a ping");
-                return Ok(());
-            }
-        };
-        let Some(stream) = accepted else { return Ok(()) };
-        let (request, response) = stream?;
-        liveness.identify(request.headers().get(header::USER_AGENT));
-        let open_stream = match shared.streams.open(liveness.open_calls(), peer.name()) {
-            Ok(open_stream) => open_stream,
-            Err(error) => {
-                let status = Status::from_error(&error);
-                shared.traffic.count_end(request.uri().path(), status.code, error.limit());
-                responder::end_with(response, &status);
-                continue;
-            }
-        };
-        let call = liveness.open_call();
-        let (shared, peer) = (Arc::clone(shared), Arc::clone(&peer));
-        let span = tracing::debug_span!("call", method = request.uri().path());
-        let call = async move {
-            let unread = shared.limits.unread_timeout;
-            let responder = Responder::new(response, call, &peer, request.headers(), unread);
-            call::run(&shared.handler, &shared.stop, &shared.traffic, request, responder).await;
-            drop(open_stream);
-        };
-        tokio::spawn(call.instrument(span));
-    }
-}
-
-/// The socket of a peer that speaks HTTP/2. Others are told what this is.
-async fn recognized<H>(
-    socket: TcpStream,
-    peer: SocketAddr,
-    shared: &Shared<H>,
-) -> Option<TcpStream> {
-    let recognized = tokio::time::timeout(HANDSHAKE_TIMEOUT, Spoken::recognize(&socket));
-    let Ok(Ok(Ok(protocol))) = shared.stop.or(recognized).await else { return None };
-    let last_words: BoxFuture<'_, io::Result<()>> = match protocol {
-        Spoken::Http2 => return Some(socket),
-        Spoken::Http1 => Box::pin(first_bytes::answer_http1(socket, &shared.hint)),
-        Spoken::Tls => {
-            tracing::warn!(%peer, "it tries TLS; this port has none: use a client without TLS");
-            Box::pin(first_bytes::answer_tls(socket))
-        }
-    };
-    // Whether the peer hears them is up to the peer.
-    let _ = shared.stop.or(tokio::time::timeout(GRACE, last_words)).await;
-    None
-}
-
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
-    }
 }

@@ -31,7 +31,7 @@ impl Zone {
         };
         Pool::with_resolver(
             Target::parse(target).unwrap(),
-            Keepalive::default(),
+            ConnectionOptions::default(),
             Box::new(resolver),
         )
     }

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! All callers that a server knows.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use reverb_data::{Error, Result};
+
+use crate::access::Access;
+use crate::line::{Key, Line};
+use crate::refusal::Refusal;
+use crate::token::{TokenHash, shown};
+use crate::until::Until;
+
+/// How many problems of a file a message names.
+const MAX_PROBLEMS: usize = 20;
+
+/// All callers that a server knows: the content of a tokens file.
+#[derive(Debug)]
+pub struct AccessList(HashMap<Key, Known>);
+
+#[derive(Debug)]
+struct Known {
+    line: usize,
+    access: Arc<Access>,
+    until: Option<Until>,
+}
+
+impl AccessList {
+    /// Reads the text of a tokens file.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` with every problem and its line. It never has a token in it.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut known: HashMap<Key, Known> = HashMap::new();
+        let mut problems = Vec::new();
+        // Some editors mark UTF-8 so.
+        let lines = text.strip_prefix('\u{feff}').unwrap_or(text).lines();
+        for (number, line) in (1..).zip(lines) {
+            match Line::parse(line) {
+                None => {}
+                Some(Err(of_line)) => problems.extend(of_line.into_iter().map(|it| (number, it))),
+                Some(Ok(Line { access, key, until })) => match known.entry(key) {
+                    Entry::Occupied(other) => {
+                        let what = match other.key() {
+                            Key::Token(_) => "token",
+                            Key::Certificate(_) => "certificate",
+                        };
+                        let line = other.get().line;
+                        problems.push((number, format!("this is the {what} of line {line} again")));
+                    }
+                    Entry::Vacant(place) => {
+                        place.insert(Known { line: number, access: Arc::new(access), until });
+                    }
+                },
+            }
+        }
+        if !problems.is_empty() {
+            return Err(told(&problems));
+        }
+        if known.is_empty() {
+            return Err(Error::invalid_argument(
+                "it has no line, so nobody could use the server; `reverb token new` makes one",
+            ));
+        }
+        Ok(Self(known))
+    }
+
+    /// Finds out who calls, by the token or else by the names in the certificate. Of several names
+    /// the one counts that comes first in the file.
+    ///
+    /// # Errors
+    ///
+    /// Why the caller is refused. A wrong token is, whatever the certificate.
+    pub fn authenticate(
+        &self,
+        token: Option<&str>,
+        certificate_names: &[String],
+        now: SystemTime,
+    ) -> std::result::Result<Arc<Access>, Refusal> {
+        let known = match token {
+            Some("") => return Err(Refusal::no_bearer()),
+            Some(token) => {
+                let known = self.0.get(&Key::Token(TokenHash::of(token)));
+                known.ok_or_else(|| Refusal::unknown_token(shown(token).as_deref()))?
+            }
+            None if certificate_names.is_empty() => return Err(Refusal::missing()),
+            None => {
+                let keys = certificate_names.iter().map(|name| Key::of_certificate(name));
+                let known = keys.filter_map(|key| self.0.get(&key)).min_by_key(|it| it.line);
+                known.ok_or_else(|| Refusal::unknown_certificate(certificate_names))?
+            }
+        };
+        match &known.until {
+            Some(until) if until.is_past(now) => Err(Refusal::expired(known.access.name(), until)),
+            _ => Ok(Arc::clone(&known.access)),
+        }
+    }
+}
+
+fn told(problems: &[(usize, String)]) -> Error {
+    let lines = problems.iter().take(MAX_PROBLEMS);
+    let mut text: Vec<String> =
+        lines.map(|(line, problem)| format!("line {line}: {problem}.")).collect();
+    if problems.len() > MAX_PROBLEMS {
+        text.push(format!("There are {} more problems.", problems.len() - MAX_PROBLEMS));
+    }
+    Error::invalid_argument(text.join("\n"))
+}
+
+#[cfg(test)]
+mod tests;

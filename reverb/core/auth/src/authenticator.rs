@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The tokens file of a server that runs.
+
+use std::fs::{File, Metadata};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use parking_lot::RwLock;
+use reverb_data::{Error, Result};
+
+use crate::access::Access;
+use crate::access_list::AccessList;
+use crate::refusal::{Reason, Refusal};
+
+/// Bytes of a tokens file: a hundred thousand lines.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// Knows who may call a server. It holds the content of a tokens file, and reads it again when it
+/// is asked to.
+#[derive(Debug)]
+pub struct Authenticator {
+    path: PathBuf,
+    current: RwLock<Current>,
+    failures: [AtomicU64; Reason::ALL.len()],
+}
+
+#[derive(Debug)]
+struct Current {
+    text: String,
+    list: Arc<AccessList>,
+}
+
+impl Authenticator {
+    /// Reads a tokens file. A warning is logged if others may write to it.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` with the file, every problem, and its line.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Arc<Self>> {
+        let path = path.into();
+        let (text, metadata) = read(&path)?;
+        let list = parse(&path, &text)?;
+        warn_of_writers(&path, &metadata);
+        let current = RwLock::new(Current { text, list });
+        Ok(Arc::new(Self { path, current, failures: Default::default() }))
+    }
+
+    /// The tokens file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the file again; returns whether it has changed. Calls that begin from now on are
+    /// checked by the new content; streams that are open go on.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Authenticator::open`]. What was read before holds on then.
+    pub fn reload(&self) -> Result<bool> {
+        let (text, metadata) = read(&self.path)?;
+        if text == self.current.read().text {
+            return Ok(false);
+        }
+        let list = parse(&self.path, &text)?;
+        warn_of_writers(&self.path, &metadata);
+        *self.current.write() = Current { text, list };
+        Ok(true)
+    }
+
+    /// Finds out who calls; see [`AccessList::authenticate`]. Counts nothing.
+    ///
+    /// # Errors
+    ///
+    /// Why the caller is refused.
+    pub fn authenticate(
+        &self,
+        token: Option<&str>,
+        certificate_names: &[String],
+    ) -> std::result::Result<Arc<Access>, Refusal> {
+        let list = Arc::clone(&self.current.read().list);
+        list.authenticate(token, certificate_names, SystemTime::now())
+    }
+
+    /// Counts a caller that was refused.
+    pub fn count_failure(&self, reason: Reason) {
+        self.failures[reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many callers were refused, by the reason. The counts only grow.
+    pub fn failures(&self) -> impl Iterator<Item = (Reason, u64)> {
+        Reason::ALL.into_iter().zip(self.failures.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
+}
+
+fn parse(path: &Path, text: &str) -> Result<Arc<AccessList>> {
+    AccessList::parse(text).map(Arc::new).map_err(|error| {
+        let lines = error.message().lines().map(|line| format!("{}: {line}", path.display()));
+        Error::invalid_argument(lines.collect::<Vec<_>>().join("\n")).context("tokens")
+    })
+}
+
+fn read(path: &Path) -> Result<(String, Metadata)> {
+    let problem = |what: &dyn std::fmt::Display| {
+        Error::invalid_argument(format!("tokens: {}: {what}.", path.display()))
+    };
+    let unreadable = |error: std::io::Error| problem(&format_args!("it cannot be read: {error}"));
+    // What is no file could keep the reader waiting.
+    let metadata = std::fs::metadata(path).map_err(unreadable)?;
+    if !metadata.is_file() {
+        return Err(problem(&"it is not a file"));
+    }
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(problem(&format_args!("it is larger than {} MiB", MAX_FILE_BYTES >> 20)));
+    }
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = good.split(|&byte| byte == b'\n').count();
+        problem(&format_args!("line {line}: it is not UTF-8"))
+    })?;
+    Ok((text, metadata))
+}
+
+/// Who may write to the file can give themselves any right. It may be read: it holds no tokens.
+#[cfg(unix)]
+fn warn_of_writers(path: &Path, metadata: &Metadata) {
+    if may_others_write(metadata) {
+        tracing::warn!(
+            path = %path.display(),
+            "other users may write to the tokens file, and so give themselves any right: chmod go-w"
+        );
+    }
+}
+
+#[cfg(not(unix))]
+fn warn_of_writers(_: &Path, _: &Metadata) {}
+
+#[cfg(unix)]
+fn may_others_write(metadata: &Metadata) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    metadata.permissions().mode() & 0o022 != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use reverb_data::ErrorKind;
+
+    use super::*;
+    use crate::{Right, TableSet, hash_line, new_token};
+
+    /// A file of the test, which is removed at its end.
+    struct TestFile(PathBuf);
+
+    impl TestFile {
+        fn new(name: &str, text: impl AsRef<[u8]>) -> Self {
+            let name = format!("reverb-auth-{}-{name}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            std::fs::write(&path, text).unwrap();
+            Self(path)
+        }
+
+        fn write(&self, text: impl AsRef<[u8]>) {
+            std::fs::write(&self.0, text).unwrap();
+        }
+    }
+
+    impl Drop for TestFile {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    fn line(token: &str) -> String {
+        let rights = [Right::Sample].into_iter().collect();
+        hash_line("learner", rights, &TableSet::All, token).unwrap()
+    }
+
+    #[test]
+    fn tokens_are_rotated_without_a_gap() {
+        let (old, new) = (new_token().unwrap(), new_token().unwrap());
+        let file = TestFile::new("rotated", line(&old));
+        let tokens = Authenticator::open(&file.0).unwrap();
+        let is_known = |token: &str| tokens.authenticate(Some(token), &[]).is_ok();
+        assert!(is_known(&old) && !is_known(&new));
+        assert!(!tokens.reload().unwrap());
+        file.write(format!("{}\n{}", line(&old), line(&new)));
+        assert!(tokens.reload().unwrap());
+        assert!(is_known(&old) && is_known(&new));
+        file.write(line(&new));
+        assert!(tokens.reload().unwrap() && !tokens.reload().unwrap());
+        assert!(!is_known(&old) && is_known(&new));
+    }
+
+    #[test]
+    fn a_bad_file_leaves_the_old_content() {
+        let token = new_token().unwrap();
+        let file = TestFile::new("bad", line(&token));
+        let tokens = Authenticator::open(&file.0).unwrap();
+        for bad in ["learner sample *", "", "# nobody\n"] {
+            file.write(bad);
+            let error = tokens.reload().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            let path = file.0.display().to_string();
+            assert!(error.message().starts_with(&format!("tokens: {path}: ")), "{error}");
+            assert!(tokens.authenticate(Some(&token), &[]).is_ok());
+        }
+        std::fs::remove_file(&file.0).unwrap();
+        let error = tokens.reload().unwrap_err();
+        assert!(error.message().contains("cannot be read: No such file"), "{error}");
+        assert!(tokens.authenticate(Some(&token), &[]).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_text_file_is_refused() {
+        let error = Authenticator::open(std::env::temp_dir()).unwrap_err();
+        assert!(error.message().ends_with(": it is not a file."), "{error}");
+        let file = TestFile::new("binary", b"# one\n\xff");
+        let error = Authenticator::open(&file.0).unwrap_err();
+        assert!(error.message().ends_with(": line 2: it is not UTF-8."), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_others_may_write_is_noticed() {
+        use std::os::unix::fs::PermissionsExt;
+        let file = TestFile::new("mode", "");
+        for (mode, expected) in [(0o600, false), (0o644, false), (0o664, true), (0o646, true)] {
+            std::fs::set_permissions(&file.0, PermissionsExt::from_mode(mode)).unwrap();
+            let metadata = std::fs::metadata(&file.0).unwrap();
+            assert_eq!(may_others_write(&metadata), expected, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn failures_are_counted_by_their_reason() {
+        let file = TestFile::new("counted", line("a token"));
+        let tokens = Authenticator::open(&file.0).unwrap();
+        tokens.count_failure(Reason::Unknown);
+        tokens.count_failure(Reason::Unknown);
+        tokens.count_failure(Reason::Denied);
+        let counts: Vec<_> = tokens.failures().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counts, [(Reason::Unknown, 2), (Reason::Denied, 1)]);
+    }
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a client trusts and shows: its TLS and its token.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use http::HeaderValue;
+use reverb_data::{Error, Result};
+use reverb_tls::{ClientFiles, ClientTls};
+
+use super::token::Token;
+use crate::target::{Scheme, Target};
+
+/// What a caller gave. What is absent comes from the environment.
+#[derive(Clone, Default)]
+pub struct Credentials {
+    /// The token itself.
+    pub token: Option<String>,
+    /// A file with the token, which is read again when it changes.
+    pub token_file: Option<PathBuf>,
+    /// The files of TLS.
+    pub tls: ClientFiles,
+}
+
+impl fmt::Debug for Credentials {
+    /// Without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("token_file", &self.token_file)
+            .field("tls", &self.tls)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the connections to a target need: opened and checked.
+#[derive(Debug, Clone, Default)]
+pub struct Security {
+    /// Absent without TLS.
+    pub(super) tls: Option<Arc<ClientTls>>,
+    /// Goes to servers that TLS has verified, to nobody else.
+    pub(super) token: Option<Arc<Token>>,
+}
+
+/// A variable of the environment that is set to something.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+impl Credentials {
+    /// Those for the servers of a target.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if a file cannot be used, or if a token was given for a target without
+    /// TLS.
+    pub fn open(self, target: &Target) -> Result<Security> {
+        let is_tls = match target.scheme {
+            Scheme::Tls => true,
+            Scheme::Cleartext => false,
+            Scheme::Unsaid => all_addresses_have_tls()?,
+        };
+        if self.token.is_some() && self.token_file.is_some() {
+            return Err(Error::invalid_argument("give token or token_file, not both"));
+        }
+        if !is_tls {
+            return self.without_tls();
+        }
+        let has_token = self.token.is_some() || self.token_file.is_some();
+        let (token, token_file) = if has_token {
+            (self.token, self.token_file)
+        } else {
+            (variable("REVERB_TOKEN"), variable("REVERB_TOKEN_FILE").map(PathBuf::from))
+        };
+        let token = match (token, token_file) {
+            (Some(_), Some(_)) => {
+                return Err(Error::invalid_argument(
+                    "REVERB_TOKEN and REVERB_TOKEN_FILE are both set: unset one",
+                ));
+            }
+            (Some(text), None) => Some(Token::from_text(&text)?),
+            (None, Some(file)) => Some(Token::from_file(&file)?),
+            (None, None) => None,
+        };
+        let tls = ClientTls::open(or_environment(self.tls))?;
+        Ok(Security { tls: Some(Arc::new(tls)), token: token.map(Arc::new) })
+    }
+
+    /// What was given for this target alone would have no effect, which would be a surprise.
+    fn without_tls(self) -> Result<Security> {
+        let ClientFiles { ca, cert, key, server_name } = &self.tls;
+        let what = if self.token.is_some() || self.token_file.is_some() {
+            "A token goes only to a server that TLS has verified"
+        } else if ca.is_some() || cert.is_some() || key.is_some() || server_name.is_some() {
+            "tls has no effect without TLS"
+        } else {
+            return Ok(Security::default());
+        };
+        Err(Error::invalid_argument(format!(
+            "{what}: write the address as grpcs://host:port, or set REVERB_TLS=1"
+        )))
+    }
+}
+
+fn or_environment(files: ClientFiles) -> ClientFiles {
+    let path = |name: &str| variable(name).map(PathBuf::from);
+    // Certificate and key belong together.
+    let has_own = files.cert.is_some() || files.key.is_some();
+    let pair = |given: Option<PathBuf>, name| if has_own { given } else { path(name) };
+    ClientFiles {
+        ca: files.ca.or_else(|| path("REVERB_TLS_CA")),
+        cert: pair(files.cert, "REVERB_TLS_CERT"),
+        key: pair(files.key, "REVERB_TLS_KEY"),
+        server_name: files.server_name.or_else(|| variable("REVERB_TLS_SERVER_NAME")),
+    }
+}
+
+fn all_addresses_have_tls() -> Result<bool> {
+    match variable("REVERB_TLS").as_deref() {
+        None | Some("0" | "false" | "no") => Ok(false),
+        Some("1" | "true" | "yes") => Ok(true),
+        Some(value) => {
+            Err(Error::invalid_argument(format!("REVERB_TLS must be 1 or 0, got {value:?}")))
+        }
+    }
+}
+
+/// The value of the header `authorization`.
+pub(super) fn bearer(token: &str, source: &dyn fmt::Display) -> Result<HeaderValue> {
+    let is_plain = !token.is_empty() && token.bytes().all(|it| it.is_ascii_graphic());
+    if !is_plain {
+        return Err(Error::invalid_argument(format!(
+            "{source} must be one word of printable ASCII characters"
+        )));
+    }
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
+        .map_err(|_| Error::invalid_argument(format!("{source} cannot be sent")))?;
+    // Neither logs nor the tables of HTTP/2 keep it.
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// The token in a file.
+pub(super) fn read_token(path: &Path) -> Result<HeaderValue> {
+    let name = format!("token_file {}", path.display());
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Error::invalid_argument(format!("{name} cannot be read: {error}")))?;
+    bearer(text.trim(), &name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(address: &str, credentials: Credentials) -> Result<Security> {
+        credentials.open(&Target::parse(address).unwrap())
+    }
+
+    fn with_token(text: &str) -> Credentials {
+        Credentials { token: Some(text.to_owned()), ..Credentials::default() }
+    }
+
+    #[test]
+    fn a_token_is_never_shown() {
+        assert!(!format!("{:?}", with_token("rvb_secret")).contains("secret"));
+        let header = bearer("rvb_secret", &"token").unwrap();
+        assert!(!format!("{header:?}").contains("secret"));
+        for bad in ["rvb_secret\n", "rvb secret", "rvb_secret\u{e9}", ""] {
+            let error = bearer(bad, &"token").unwrap_err();
+            assert_eq!(error.message(), "token must be one word of printable ASCII characters");
+        }
+    }
+
+    #[test]
+    fn what_would_have_no_effect_is_refused() {
+        let error = open("a:1", with_token("rvb_secret")).unwrap_err();
+        assert!(error.message().starts_with("A token goes only to a server that TLS has verified"));
+        let mut credentials = Credentials::default();
+        credentials.tls.server_name = Some("a".to_owned());
+        let error = open("grpc://a:1", credentials).unwrap_err();
+        assert!(error.message().starts_with("tls has no effect without TLS"), "{error}");
+        assert!(open("a:1", Credentials::default()).unwrap().tls.is_none());
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let mut credentials = Credentials::default();
+        credentials.tls.ca = Some(PathBuf::from("/no/such/ca.crt"));
+        let error = open("grpcs://a:1", credentials).unwrap_err();
+        assert!(error.message().starts_with("ca /no/such/ca.crt cannot be read: "), "{error}");
+    }
+}

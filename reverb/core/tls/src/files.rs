@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Files with certificates and keys, in the format PEM.
+
+use std::path::{Path, PathBuf};
+
+use reverb_data::{Error, Result};
+use tokio_rustls::rustls::RootCertStore;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+/// A file that was read: its content, and what messages call it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct File {
+    /// The option that names it, for messages.
+    option: &'static str,
+    path: PathBuf,
+    content: Vec<u8>,
+}
+
+impl File {
+    /// # Errors
+    ///
+    /// `InvalidArgument` that names the option and the file.
+    pub(crate) fn read(option: &'static str, path: &Path) -> Result<Self> {
+        let content = std::fs::read(path).map_err(|error| {
+            Error::invalid_argument(format!("{option} {} cannot be read: {error}", path.display()))
+        })?;
+        Ok(Self { option, path: path.to_owned(), content })
+    }
+
+    pub(crate) fn read_if_given(
+        option: &'static str,
+        path: Option<&PathBuf>,
+    ) -> Result<Option<Self>> {
+        path.map(|path| Self::read(option, path)).transpose()
+    }
+
+    /// An error about this file.
+    pub(crate) fn error(&self, what: &str) -> Error {
+        Error::invalid_argument(format!("{} {} {what}", self.option, self.path.display()))
+    }
+
+    /// Its certificates, at least one, in order.
+    pub(crate) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>> {
+        let certificates: std::result::Result<Vec<_>, pem::Error> =
+            CertificateDer::pem_slice_iter(&self.content).collect();
+        let certificates =
+            certificates.map_err(|error| self.error(&format!("is not PEM: {error}")))?;
+        if certificates.is_empty() {
+            return Err(self.error("has no certificate: write PEM, BEGIN CERTIFICATE"));
+        }
+        Ok(certificates)
+    }
+
+    /// Its first private key.
+    pub(crate) fn key(&self) -> Result<PrivateKeyDer<'static>> {
+        PrivateKeyDer::from_pem_slice(&self.content).map_err(|error| match error {
+            pem::Error::NoItemsFound if self.has("ENCRYPTED") => {
+                self.error("is encrypted with a passphrase: write it without (openssl pkey)")
+            }
+            pem::Error::NoItemsFound => {
+                self.error("has no private key: write PEM, BEGIN PRIVATE KEY")
+            }
+            // Its text could show a part of the key.
+            _ => self.error("is not PEM"),
+        })
+    }
+
+    /// Its certificates as those that sign others.
+    pub(crate) fn roots(&self) -> Result<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        for certificate in self.certificates()? {
+            roots.add(certificate).map_err(|error| {
+                self.error(&format!("has a certificate that cannot sign others: {error}"))
+            })?;
+        }
+        Ok(roots)
+    }
+
+    fn has(&self, word: &str) -> bool {
+        self.content.windows(word.len()).any(|it| it == word.as_bytes())
+    }
+
+    /// A warning if users other than the owner may read it.
+    pub(crate) fn readable_by_others(&self) -> Option<String> {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = std::fs::metadata(&self.path).ok()?.permissions().mode();
+            // Kubernetes mounts secrets that the group of the pod may read.
+            (mode & 0o007 != 0).then(|| {
+                format!(
+                    "{} {} can be read by every user of this machine (mode {:o}): chmod 600",
+                    self.option,
+                    self.path.display(),
+                    mode & 0o777
+                )
+            })
+        }
+        #[cfg(not(unix))]
+        None
+    }
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//! TLS 1.3 for both ends of a connection.
+//!
+//! `server_tls` and `client_tls` hold what one end needs and read its files again when they have
+//! changed. `socket` is a connection with or without TLS. `self_signed` makes certificates for
+//! trials.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]
+
+mod client_tls;
+mod explain;
+mod files;
+mod provider;
+mod self_signed;
+mod server_tls;
+mod socket;
+
+pub use client_tls::{ClientFiles, ClientTls, Snapshot};
+pub use self_signed::self_signed;
+pub use server_tls::{Protocol, ServerFiles, ServerTls};
+pub use socket::Socket;

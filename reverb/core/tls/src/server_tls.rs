@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The certificate of a server, and whom it asks for theirs.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use reverb_data::{Error, Result};
+use tokio::net::TcpStream;
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{self, ServerConfig};
+use tokio_rustls::{TlsAcceptor, TlsStream};
+use webpki::EndEntityCert;
+
+use crate::explain;
+use crate::files::File;
+use crate::provider::{VERSIONS, provider};
+use crate::socket::Socket;
+
+/// How often `reload` looks at files that do not belong together: in the middle of a change,
+/// certificate and key may be of different pairs.
+const ATTEMPTS: usize = 4;
+
+/// Time between two looks.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The files of a server's TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerFiles {
+    /// Its certificate, followed by those between it and the CA.
+    pub cert: PathBuf,
+    /// The private key of the certificate.
+    pub key: PathBuf,
+    /// The CAs of clients. With it, every client must show a certificate that one of them signed.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// What is spoken on a port inside of TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/2, for gRPC.
+    Http2,
+    /// HTTP/1.1.
+    Http1,
+}
+
+/// The TLS of a server. New connections have the certificate that was loaded last.
+#[derive(Debug)]
+pub struct ServerTls {
+    files: ServerFiles,
+    current: RwLock<Arc<Loaded>>,
+    /// Held while the files are read again, by a timer or by a call.
+    reloading: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    contents: Contents,
+    http2: Arc<ServerConfig>,
+    http1: Arc<ServerConfig>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Contents {
+    cert: File,
+    key: File,
+    client_ca: Option<File>,
+}
+
+impl ServerTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` that names the file and what is wrong with it.
+    pub fn open(files: ServerFiles) -> Result<Arc<Self>> {
+        let contents = Contents::read(&files)?;
+        let loaded = Loaded::new(contents)?;
+        Ok(Arc::new(Self {
+            files,
+            current: RwLock::new(Arc::new(loaded)),
+            reloading: Mutex::new(()),
+        }))
+    }
+
+    /// Reads the files again; returns whether they have changed. Connections that are open stay as
+    /// they are. Blocks for a moment if they do not belong together.
+    ///
+    /// # Errors
+    ///
+    /// As `open`; nothing has changed then.
+    pub fn reload(&self) -> Result<bool> {
+        let _alone = self.reloading.lock();
+        let mut attempt = 1;
+        loop {
+            match self.reload_once() {
+                Err(_) if attempt < ATTEMPTS => {
+                    attempt += 1;
+                    thread::sleep(PAUSE);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn reload_once(&self) -> Result<bool> {
+        let contents = Contents::read(&self.files)?;
+        if contents == self.current.read().contents {
+            return Ok(false);
+        }
+        let loaded = Loaded::new(contents)?;
+        *self.current.write() = Arc::new(loaded);
+        Ok(true)
+    }
+
+    /// Where its files are.
+    pub fn files(&self) -> &ServerFiles {
+        &self.files
+    }
+
+    /// Whether clients must show a certificate.
+    pub fn asks_for_certificates(&self) -> bool {
+        self.files.client_ca.is_some()
+    }
+
+    /// A warning if every user of the machine can read the key.
+    pub fn warning(&self) -> Option<String> {
+        self.current.read().contents.key.readable_by_others()
+    }
+
+    /// Begins TLS with a client, by a full handshake. Returns the connection and the names in the
+    /// client's certificate.
+    ///
+    /// # Errors
+    ///
+    /// Those of the socket; `InvalidData` if TLS failed, with a text that says why.
+    pub async fn accept(
+        &self,
+        socket: TcpStream,
+        protocol: Protocol,
+    ) -> io::Result<(Socket, Vec<String>)> {
+        let config = {
+            let current = self.current.read();
+            Arc::clone(match protocol {
+                Protocol::Http2 => &current.http2,
+                Protocol::Http1 => &current.http1,
+            })
+        };
+        let stream = TlsAcceptor::from(config).accept(socket).await;
+        let stream = stream.map_err(|error| explain::explained(error, explain::at_server))?;
+        let names = certificate_names(stream.get_ref().1);
+        Ok((Socket::tls(TlsStream::Server(stream), explain::at_server), names))
+    }
+}
+
+/// The DNS names and URIs in the certificate of a client, which was verified.
+fn certificate_names(connection: &rustls::ServerConnection) -> Vec<String> {
+    let certificate = connection.peer_certificates().and_then(<[_]>::first);
+    let Some(Ok(certificate)) = certificate.map(EndEntityCert::try_from) else {
+        return Vec::new();
+    };
+    let names = certificate.valid_dns_names().chain(certificate.valid_uri_names());
+    names.map(str::to_owned).collect()
+}
+
+impl Contents {
+    fn read(files: &ServerFiles) -> Result<Self> {
+        Ok(Self {
+            cert: File::read("tls_cert", &files.cert)?,
+            key: File::read("tls_key", &files.key)?,
+            client_ca: File::read_if_given("tls_client_ca", files.client_ca.as_ref())?,
+        })
+    }
+}
+
+impl Loaded {
+    fn new(contents: Contents) -> Result<Self> {
+        let (chain, key) = (contents.cert.certificates()?, contents.key.key()?);
+        let provider = provider();
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(VERSIONS)
+            .map_err(|error| Error::internal(format!("TLS cannot be set up: {error}")))?;
+        let builder = match &contents.client_ca {
+            None => builder.with_no_client_auth(),
+            Some(file) => {
+                let roots = Arc::new(file.roots()?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                let verifier = verifier.build();
+                let verifier =
+                    verifier.map_err(|error| file.error(&format!("cannot be used: {error}")))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut http2 = builder.with_single_cert(chain, key).map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                contents.key.error("is not the key of the certificate in tls_cert")
+            }
+            rustls::Error::InvalidCertificate(reason) => {
+                contents.cert.error(&format!("cannot be used: {reason}"))
+            }
+            error => contents.key.error(&format!("cannot be used: {error}")),
+        })?;
+        http2.alpn_protocols = vec![b"h2".to_vec()];
+        let mut http1 = http2.clone();
+        http1.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self { contents, http2: Arc::new(http2), http1: Arc::new(http1) })
+    }
+}
