@@ -14,7 +14,7 @@ import tree
 from reverb.arguments import as_keys, as_rows, check_at_least_one
 from reverb.byte_sizes import parse_byte_size
 from reverb.core import native, protos
-from reverb.credentials import ClientCredentials, check_tls_of_address
+from reverb.credentials import ClientCredentials
 from reverb.errors import (
     InvalidArgumentError,
     ReverbError,
@@ -106,7 +106,7 @@ class Client:
             means several servers. With several servers, calls and streams go to them in turn
             (round-robin). Names are resolved again when a server cannot be reached. With
             `grpcs://` in front (`grpcs://host:port`, `grpcs://a:1,b:2`) the servers are reached by
-            TLS.
+            TLS; with `REVERB_TLS=1` in the environment every address is, unless it has `grpc://`.
           connect_timeout_s: How long to wait for the first answer of the server, in seconds.
           keepalive_s: Interval of pings to the server while a call is open, in seconds, from 0.1
             to 86400; `None`: no pings. A dm-reverb server is never pinged; TCP detects after about
@@ -114,9 +114,9 @@ class Client:
           keepalive_timeout_s: A server that sends nothing for this long after a ping counts as
             lost, and its calls are retried, as after any lost connection. In seconds, from 0.1 to
             86400. A server that freezes for less than this is tolerated.
-          token: The token that the server wants, if it does. It is sent by TLS only, or to the same
-            machine. `None`: that of `token_file`, else of the environment: `REVERB_TOKEN_FILE`
-            names a file, `REVERB_TOKEN` is a token.
+          token: The token that the server wants, if it does. It goes only to servers that TLS has
+            verified, so the address must have `grpcs://`. `None`: that of `token_file`, else of the
+            environment: `REVERB_TOKEN_FILE` names a file, `REVERB_TOKEN` is a token.
           token_file: Path of a file that holds a token; read again when it has changed.
           tls: How to check the server, for addresses with `grpcs://`. What it does not say comes
             from the environment; see `ClientTls`.
@@ -125,10 +125,10 @@ class Client:
 
         Raises:
           InvalidArgumentError: If the address cannot be parsed, if a time is out of its range, if a
-            token has characters that no token has, if there are both `token` and `token_file`, or
-            if `tls` is given for an address without TLS. The token is not shown.
+            token has characters that no token has, if there are both `token` and `token_file`, if
+            a file cannot be used, or if a token or `tls` is given for an address without TLS. The
+            token is not shown.
         """
-        check_tls_of_address(server_address, tls)
         # This object hides the text of the token from pickles of subclasses, too.
         self._credentials = ClientCredentials(token, token_file, tls)
         self._server_address = server_address

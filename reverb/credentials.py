@@ -9,12 +9,10 @@ from reverb.arguments import as_path
 from reverb.errors import InvalidArgumentError
 from reverb.tls import ClientTls, ServerTls
 
-__all__ = ["ClientCredentials", "ServerSecurity", "check_tls_of_address"]
+__all__ = ["ClientCredentials", "ServerSecurity"]
 
 # A header of HTTP/2 has to hold it.
 _MAX_TOKEN_CHARACTERS = 4096
-_TLS_VARIABLE = "REVERB_TLS"
-_TLS_SCHEME = "grpcs://"
 
 
 class ClientCredentials:
@@ -62,21 +60,6 @@ class ClientCredentials:
     def __getstate__(self) -> dict[str, Any]:
         """Leaves the token out, should somebody pickle this object."""
         return vars(self) | {"token": None}
-
-
-def check_tls_of_address(server_address: str, tls: ClientTls | None) -> None:
-    """Refuses TLS options for an address that is not reached by TLS: they would protect nothing.
-
-    Raises:
-      InvalidArgumentError: If the address has no `grpcs://`, unless the environment adds it.
-    """
-    is_by_environment = os.environ.get(_TLS_VARIABLE, "").lower() not in ("", "0", "false", "no")
-    if tls is None or is_by_environment or _TLS_SCHEME in server_address:
-        return
-    raise InvalidArgumentError(
-        f"tls has no effect on {server_address}, which is reached without TLS: write "
-        f"{_TLS_SCHEME}{server_address}"
-    )
 
 
 def _check_token(token: Any) -> None:

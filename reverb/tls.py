@@ -32,7 +32,8 @@ class ServerTls:
     Attributes:
       cert: Path of the certificate, followed by those between it and its authority, if any.
       key: Path of its private key. A key that other users can read is a warning in the log.
-      client_ca: Path of the authorities of client certificates. `None`: clients show none.
+      client_ca: Path of the authorities of client certificates (mutual TLS): every client must show
+        a certificate that one of them has signed. `None`: clients show none.
       max_connection_age_s: A connection that is older is closed when its calls have ended, and its
         client opens a new one, which meets the newest certificates and tokens. Streams that are
         open go on. In seconds, from 1 to 31557600; `None`: connections stay.

@@ -281,7 +281,7 @@ OPTIONS = (
         metavar="PATH",
         check=_check_not_empty,
         needs=("tls_cert",),
-        help="authorities of client certificates",
+        help="authorities of client certificates; every client must show one then",
     ),
     Option(
         "tls_max_connection_age",

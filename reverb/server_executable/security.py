@@ -49,7 +49,7 @@ def security_text(settings: Settings) -> str:
     """Says how a server that has started is protected, for example `with TLS, tokens: 3`."""
     text = "without TLS" if settings["tls_cert"] is None else "with TLS"
     if settings["tls_client_ca"] is not None:
-        text += " and client certificates"
+        text += " and certificates of clients"
     if settings["tokens"] is not None:
         text += f", tokens: {_num_tokens(settings['tokens'])}"
     return text
