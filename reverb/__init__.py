@@ -28,6 +28,7 @@ from reverb.replay_sample import ReplaySample, SampleInfo
 from reverb.sequence_writer import SequenceWriter
 from reverb.server import Server, Table
 from reverb.table_change import UNCHANGED, TableChange
+from reverb.tls import ClientTls, ServerTls
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryColumn, TrajectoryWriter
 
 if _TYPE_CHECKING:
@@ -44,6 +45,7 @@ __all__ = [
     "UNCHANGED",
     "BatchedTrajectoryWriter",
     "Client",
+    "ClientTls",
     "DeadlineExceededError",
     "Limits",
     "ReplaySample",
@@ -51,6 +53,7 @@ __all__ = [
     "SampleInfo",
     "SequenceWriter",
     "Server",
+    "ServerTls",
     "Table",
     "TableChange",
     "TrajectoryColumn",

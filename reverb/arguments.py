@@ -2,13 +2,21 @@
 """Checks of arguments that several classes take."""
 
 import operator
+import os
 from typing import Any
 
 import numpy as np
 
 from reverb.errors import InvalidArgumentError
 
-__all__ = ["as_keys", "as_rows", "check_at_least_one", "check_not_negative", "clamped_timeout_ms"]
+__all__ = [
+    "as_keys",
+    "as_path",
+    "as_rows",
+    "check_at_least_one",
+    "check_not_negative",
+    "clamped_timeout_ms",
+]
 
 
 def check_at_least_one(argument: str, value: Any) -> int:
@@ -41,6 +49,22 @@ def _check_at_least(limit: int, argument: str, value: Any) -> int:
 def clamped_timeout_ms(timeout_ms: int | None) -> int | None:
     """Returns the timeout with 0, "do not wait", for negative values; `None` is no limit."""
     return None if timeout_ms is None else max(0, timeout_ms)
+
+
+def as_path(argument: str, value: Any) -> str:
+    """Returns a path as text, as it was given.
+
+    Raises:
+      InvalidArgumentError: If it is empty or has a zero byte.
+      TypeError: If it is no path.
+    """
+    try:
+        path = os.fsdecode(value)
+    except TypeError:
+        raise TypeError(f"{argument} must be a path, got {type(value).__name__}") from None
+    if not path or "\0" in path:
+        raise InvalidArgumentError(f"{argument} must be the path of a file, got {path!r}")
+    return path
 
 
 def as_rows(argument: str, value: Any, dtype: Any, batch_size: int) -> np.ndarray:

@@ -4,6 +4,7 @@
 import contextlib
 import functools
 import operator
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import tree
 from reverb.arguments import as_keys, as_rows, check_at_least_one
 from reverb.byte_sizes import parse_byte_size
 from reverb.core import native, protos
+from reverb.credentials import ClientCredentials
 from reverb.errors import (
     InvalidArgumentError,
     ReverbError,
@@ -32,6 +34,7 @@ from reverb.table_change import (
     Unchanged,
     to_request,
 )
+from reverb.tls import ClientTls
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
 from reverb.writer import Writer, with_pending_limit
 
@@ -50,6 +53,15 @@ DEFAULT_OPTIONS = {
     "connect_timeout_s": DEFAULT_CONNECT_TIMEOUT_S,
     "keepalive_s": DEFAULT_KEEPALIVE_S,
     "keepalive_timeout_s": DEFAULT_KEEPALIVE_TIMEOUT_S,
+    "credentials": None,
+}
+
+# Options of `Client` that a pickle has only if they are different; of others that is `None`.
+_DEFAULTS = {
+    "connect_timeout_s": DEFAULT_CONNECT_TIMEOUT_S,
+    "keepalive_s": DEFAULT_KEEPALIVE_S,
+    "keepalive_timeout_s": DEFAULT_KEEPALIVE_TIMEOUT_S,
+    "pickle_token": False,
 }
 
 # Default chunk length of the legacy writer; shorter sequences have shorter chunks.
@@ -63,7 +75,7 @@ class Client:
     """A connection to one server, or to several behind one address.
 
     Connects on first use. May be shared by threads. Pickles as its address and options, so it can
-    be sent to other processes.
+    be sent to other processes; of its credentials a pickle has the paths, but no token.
 
     Example:
       >>> server = reverb.Server([reverb.Table.queue("queue", max_size=10)])
@@ -81,6 +93,10 @@ class Client:
         connect_timeout_s: float = DEFAULT_CONNECT_TIMEOUT_S,
         keepalive_s: float | None = DEFAULT_KEEPALIVE_S,
         keepalive_timeout_s: float = DEFAULT_KEEPALIVE_TIMEOUT_S,
+        token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        tls: ClientTls | None = None,
+        pickle_token: bool = False,
     ) -> None:
         """Makes a client; does not connect yet.
 
@@ -88,7 +104,9 @@ class Client:
           server_address: `host:port`, several of them separated by commas, or a gRPC target
             (`dns:///name:port`, `ipv4:127.0.0.1:1,127.0.0.1:2`). A name with several addresses also
             means several servers. With several servers, calls and streams go to them in turn
-            (round-robin). Names are resolved again when a server cannot be reached.
+            (round-robin). Names are resolved again when a server cannot be reached. With
+            `grpcs://` in front (`grpcs://host:port`, `grpcs://a:1,b:2`) the servers are reached by
+            TLS; with `REVERB_TLS=1` in the environment every address is, unless it has `grpc://`.
           connect_timeout_s: How long to wait for the first answer of the server, in seconds.
           keepalive_s: Interval of pings to the server while a call is open, in seconds, from 0.1
             to 86400; `None`: no pings. A dm-reverb server is never pinged; TCP detects after about
@@ -96,18 +114,38 @@ class Client:
           keepalive_timeout_s: A server that sends nothing for this long after a ping counts as
             lost, and its calls are retried, as after any lost connection. In seconds, from 0.1 to
             86400. A server that freezes for less than this is tolerated.
+          token: The token that the server wants, if it does. It goes only to servers that TLS has
+            verified, so the address must have `grpcs://`. `None`: that of `token_file`, else of the
+            environment: `REVERB_TOKEN_FILE` names a file, `REVERB_TOKEN` is a token.
+          token_file: Path of a file that holds a token; read again when it has changed.
+          tls: How to check the server, for addresses with `grpcs://`. What it does not say comes
+            from the environment; see `ClientTls`.
+          pickle_token: Whether pickles of this client contain `token`: whoever reads one of them
+            then has it. `False`: where a pickle is loaded, the environment must have a token.
 
         Raises:
-          InvalidArgumentError: If the address cannot be parsed, or if a time is out of its range.
+          InvalidArgumentError: If the address cannot be parsed, if a time is out of its range, if a
+            token has characters that no token has, if there are both `token` and `token_file`, if
+            a file cannot be used, or if a token or `tls` is given for an address without TLS. The
+            token is not shown.
         """
+        # This object hides the text of the token from pickles of subclasses, too.
+        self._credentials = ClientCredentials(token, token_file, tls)
         self._server_address = server_address
         self._options = {
             "connect_timeout_s": connect_timeout_s,
             "keepalive_s": keepalive_s,
             "keepalive_timeout_s": keepalive_timeout_s,
+            "token_file": token_file,
+            "tls": tls,
+            "pickle_token": bool(pickle_token),
         }
         self._client = native.Client(
-            server_address, connect_timeout_s, keepalive_s, keepalive_timeout_s
+            server_address,
+            connect_timeout_s,
+            keepalive_s,
+            keepalive_timeout_s,
+            self._credentials,
         )
         self._signature_cache: dict[str, Any] = {}
 
@@ -836,9 +874,23 @@ class Client:
         return None if signature is None else functools.partial(_unflatten_as, table, signature)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {name: it for name, it in self._options.items() if it != DEFAULT_OPTIONS[name]}
-        make = functools.partial(type(self), **options) if options else type(self)
-        return make, (self._server_address,)
+        return self._maker(with_token=self._options["pickle_token"]), (self._server_address,)
+
+    def __copy__(self) -> "Client":
+        """Makes another client of the same server, with the same token."""
+        return self._maker(with_token=True)(self._server_address)
+
+    def __deepcopy__(self, memo: Any) -> "Client":
+        """As `__copy__`: a client shares nothing with its copies."""
+        del memo
+        return self._maker(with_token=True)(self._server_address)
+
+    def _maker(self, *, with_token: bool) -> Callable[[str], "Client"]:
+        """Returns what makes a client with the options of this one."""
+        options = {name: it for name, it in self._options.items() if it != _DEFAULTS.get(name)}
+        if with_token and self._credentials.token is not None:
+            options["token"] = self._credentials.token
+        return functools.partial(type(self), **options) if options else type(self)
 
     def __repr__(self) -> str:
         return f"Client, server_address={self._server_address}"

@@ -81,11 +81,20 @@ class FailedPreconditionError(ReverbError, RuntimeError):
 
 
 class PermissionDeniedError(ReverbError, RuntimeError):
-    """A proxy in front of the server, or a similar component, denied the call."""
+    """The token of the client lacks a right, or a proxy in front of the server denied the call.
+
+    The text names the call, the table, the right that is missing and those that the token has. It
+    is the same for a table that does not exist. The call is not retried; a writer whose token lost
+    its right raises it at the next item or flush.
+    """
 
 
 class UnauthenticatedError(ReverbError, RuntimeError):
-    """A proxy in front of the server, or a similar component, requires credentials."""
+    """The server wants a token, and the client has none that the server knows and that is valid.
+
+    The text names the call, and shows no more of a token than its beginning. The call is not
+    retried. A proxy in front of the server may raise it, too.
+    """
 
 
 class ResourceExhaustedError(ReverbError, IndexError):

@@ -4,6 +4,7 @@
 import abc
 import logging
 import operator
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,11 +16,13 @@ from reverb.byte_sizes import parse_byte_size, parse_byte_size_or_share
 from reverb.checkpointers import CheckpointerBase, CheckpointerOptions
 from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S, Client
 from reverb.core import native
+from reverb.credentials import ServerSecurity
 from reverb.errors import InvalidArgumentError, UnimplementedError
 from reverb.limits import Limits
 from reverb.reverb_types import SpecNest, TableInfo
 from reverb.server_status import ServerStatus
 from reverb.table_change import ChangedSetting, TableChange, to_request
+from reverb.tls import ServerTls
 
 __all__ = ["Server", "Table", "TableExtensionBase"]
 
@@ -296,6 +299,10 @@ class Server:
         max_bytes: int | str | None = None,
         http_port: int | None = None,
         http_host: str = "127.0.0.1",
+        tls: ServerTls | None = None,
+        tokens: str | os.PathLike[str] | None = None,
+        insecure_tokens: bool = False,
+        http_tls: bool = False,
     ) -> None:
         """Loads the latest checkpoint if there is one, then starts to serve.
 
@@ -328,12 +335,25 @@ class Server:
             It opens before a checkpoint is loaded; `/readyz` says 503 until that is done. 0: any
             free port; `None`: no such port.
           http_host: Address of that port. By default only this machine reaches it, because it tells
-            everything to everybody; "0.0.0.0" is all addresses.
+            everything to everybody; "0.0.0.0" is all addresses. With `tokens`, page and status
+            need a token with the right `sample`; if other machines reach the address and it does
+            not speak TLS, it has nothing but metrics and probes then.
+          tls: Certificate and key; clients then write `grpcs://` in front of the address. `None`:
+            no TLS.
+          tokens: Path of a file that says which token may do what, see "Securing a server" in the
+            documentation. Clients without a token are refused. `None`: everybody who reaches the
+            port may do everything. Clients in this process are not asked for a token in any case.
+          insecure_tokens: Whether tokens may cross a network without TLS, where others can read and
+            use them. `False`: a server with tokens and without TLS listens on this machine's own
+            addresses only.
+          http_tls: Whether the HTTP port speaks TLS, with the certificate of `tls`.
 
         Raises:
           InvalidArgumentError: If there is no table, if names are not unique, if a table was given
             to a server before, if the port is out of its range or in use, if a time or a limit is
-            out of its range, or if the checkpoint has a table that is not among `tables`.
+            out of its range, if the checkpoint has a table that is not among `tables`, if a
+            certificate, a key or the file of tokens is bad (names file and line), or if tokens
+            would cross a network without TLS.
           DataLossError: If the checkpoint is damaged; names the file and the position.
           FailedPreconditionError: If the checkpoint cannot be read, if an item does not match the
             settings of its table, or if another running server uses the checkpoint or the
@@ -358,6 +378,7 @@ class Server:
                 "checkpoint_interval_s must be above 0 and at most "
                 f"{MAX_CHECKPOINT_INTERVAL_S}, got {checkpoint_interval_s}"
             )
+        security = ServerSecurity.of_arguments(tls, tokens, insecure_tokens, http_tls, http_port)
         self._tables = tables
         self._checkpointer = checkpointer
         self._checkpoint_on_stop = bool(checkpoint_on_stop)
@@ -377,6 +398,7 @@ class Server:
             parse_byte_size_or_share("max_bytes", max_bytes),
             http_port,
             http_host,
+            security,
         )
 
     @property
@@ -404,8 +426,29 @@ class Server:
         request = to_request(changes, dry_run=dry_run)
         return ChangedSetting.all_of(self._server.configure_tables(request))
 
+    def reload_security(self) -> list[str]:
+        """Reads certificates, keys and tokens again, now.
+
+        The server also looks at the files every 10 s, and takes what has changed. This call tells
+        the outcome. New connections meet the new certificate; open connections and streams go on,
+        see `ServerTls.max_connection_age_s`. A token that is no longer in the file is refused at
+        its next call.
+
+        Returns:
+          A line for each thing that is different now; none if all files are as they were, or if the
+          server has neither TLS nor tokens.
+
+        Raises:
+          InvalidArgumentError: If a file is bad; names file and line. Then nothing has changed.
+        """
+        return self._server.reload_security()
+
     def localhost_client(self) -> Client:
-        """Makes a client of this server, for use on the same machine."""
+        """Makes a client of this server, for use in the same process.
+
+        It needs neither a token nor TLS. In another process, its address is that of a server
+        without TLS.
+        """
         return Client(f"localhost:{self.port}")
 
     def stop(self, drain_s: float = 0.0) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `reverb`: inspects and exports tables, watches and changes running servers."""
+"""The command `reverb`: inspects and exports tables; watches, changes and secures servers."""
 
 import argparse
 import io
@@ -21,10 +21,17 @@ from reverb.command import (
     source,
     text,
     tfrecord,
+    tls,
+    token,
     top,
     why,
 )
-from reverb.command.server_arguments import Commands, add_timeout
+from reverb.command.server_arguments import (
+    Commands,
+    add_credentials,
+    add_timeout,
+    credentials_of,
+)
 from reverb.errors import ReverbError
 
 __all__ = ["main"]
@@ -35,7 +42,7 @@ _INTERRUPTED = 130
 
 _SOURCE_HELP = (
     "a checkpoint, a directory of checkpoints (the latest complete one is read), or host:port of a "
-    "running server"
+    "running server (grpcs://host:port if it speaks TLS)"
 )
 
 
@@ -81,6 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     pause.add_parsers(commands)
     drain.add_parser(commands)
     reset.add_parser(commands)
+    token.add_parser(commands)
+    tls.add_parser(commands)
     return parser
 
 
@@ -137,6 +146,7 @@ def _add_export(commands: Commands) -> None:
 def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="PATH_OR_ADDRESS", help=_SOURCE_HELP)
     add_timeout(parser)
+    add_credentials(parser)
     parser.add_argument(
         "--no-progress", action="store_true", help="no progress bar, not even on a terminal"
     )
@@ -151,7 +161,7 @@ def _positive(text: str) -> int:
 
 def _run_inspect(arguments: argparse.Namespace) -> None:
     report = inspect.inspect(
-        source.open_source(arguments.source, arguments.timeout),
+        source.open_source(arguments.source, arguments.timeout, **credentials_of(arguments)),
         table=arguments.table,
         read_items=not arguments.no_items,
         progress=_progress(arguments),
@@ -161,7 +171,7 @@ def _run_inspect(arguments: argparse.Namespace) -> None:
 
 def _run_export(arguments: argparse.Namespace) -> None:
     num_items, path = export.export(
-        source.open_source(arguments.source, arguments.timeout),
+        source.open_source(arguments.source, arguments.timeout, **credentials_of(arguments)),
         arguments.table,
         arguments.format,
         arguments.output,

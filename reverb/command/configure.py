@@ -13,6 +13,7 @@ from reverb.command.server_arguments import (
     add_table,
     add_timeout,
     client_of,
+    credentials_of,
 )
 from reverb.command.source import ServerSource, check_table
 from reverb.errors import InvalidArgumentError
@@ -207,7 +208,7 @@ def _limiter(arguments: argparse.Namespace) -> RateLimiter:
     """The new limiter: the numbers that are given, and those of the present one."""
     if arguments.queue_size is not None:
         return Queue(arguments.queue_size)
-    server = ServerSource(arguments.address, arguments.timeout)
+    server = ServerSource(arguments.address, arguments.timeout, **credentials_of(arguments))
     check_table(server, arguments.table)
     present: Any = server.tables[arguments.table].rate_limiter_info
     min_size = _either(arguments.min_size_to_sample, present.min_size_to_sample)

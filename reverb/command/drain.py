@@ -6,7 +6,12 @@ import math
 
 from reverb.client import Client
 from reverb.command import text
-from reverb.command.server_arguments import DEFAULT_TIMEOUT_S, Commands, add_address
+from reverb.command.server_arguments import (
+    DEFAULT_TIMEOUT_S,
+    Commands,
+    add_address,
+    credentials_of,
+)
 
 # Exit code, beside 0 and 1 for errors.
 STILL_OPEN = 3
@@ -44,7 +49,9 @@ def _seconds(value: str) -> float:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    client = Client(arguments.address, connect_timeout_s=DEFAULT_TIMEOUT_S)
+    client = Client(
+        arguments.address, connect_timeout_s=DEFAULT_TIMEOUT_S, **credentials_of(arguments)
+    )
     still_open = client.drain(arguments.timeout)
     if not still_open:
         print(f"{arguments.address} is drained: all streams have ended")

@@ -11,6 +11,7 @@ from reverb.command.server_arguments import (
     add_table,
     add_timeout,
     client_of,
+    credentials_of,
 )
 from reverb.command.source import ServerSource, check_table
 from reverb.errors import FailedPreconditionError
@@ -35,7 +36,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    server = ServerSource(arguments.address, arguments.timeout)
+    server = ServerSource(arguments.address, arguments.timeout, **credentials_of(arguments))
     check_table(server, arguments.table)
     count = server.tables[arguments.table].current_size
     items = f"{text.number(count)} item{'' if count == 1 else 's'}"

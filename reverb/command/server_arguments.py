@@ -2,8 +2,11 @@
 """Arguments of the commands that talk to a running server."""
 
 import argparse
+import pathlib
+from typing import Any
 
 from reverb.client import Client
+from reverb.tls import ClientTls
 
 DEFAULT_TIMEOUT_S = 10.0
 
@@ -11,8 +14,54 @@ Commands = argparse._SubParsersAction
 
 
 def add_address(parser: argparse.ArgumentParser) -> None:
-    """Adds the address of a server."""
-    parser.add_argument("address", metavar="HOST:PORT", help="a running server")
+    """Adds the address of a server, and what it takes to be let in."""
+    parser.add_argument(
+        "address", metavar="HOST:PORT", help="a running server; grpcs://HOST:PORT if it speaks TLS"
+    )
+    add_credentials(parser)
+
+
+def add_credentials(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of TLS and tokens. There is none for a token itself."""
+    group = parser.add_argument_group(
+        "TLS and tokens",
+        "What is not given comes from REVERB_TLS_CA, REVERB_TLS_CERT, REVERB_TLS_KEY, "
+        "REVERB_TLS_SERVER_NAME, and REVERB_TOKEN_FILE or REVERB_TOKEN.",
+    )
+    for flag, metavar, help_text in (
+        (
+            "--token-file",
+            "PATH",
+            "file that holds the token; there is no option for the token itself, because every "
+            "user of the machine can see the options of a program",
+        ),
+        ("--tls-ca", "PATH", "authorities that the server is checked against, else the system's"),
+        ("--tls-cert", "PATH", "certificate of this client, for a server that wants one"),
+        ("--tls-key", "PATH", "its private key"),
+    ):
+        group.add_argument(flag, type=pathlib.Path, metavar=metavar, help=help_text)
+    group.add_argument(
+        "--tls-server-name",
+        metavar="NAME",
+        help="the name in the server's certificate, if it is not the host of the address",
+    )
+
+
+def credentials_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns what the options of TLS and tokens say, as arguments of `Client`.
+
+    Raises:
+      InvalidArgumentError: If a certificate is given without its key, or a key without its
+        certificate.
+    """
+    given = {
+        "ca": arguments.tls_ca,
+        "cert": arguments.tls_cert,
+        "key": arguments.tls_key,
+        "server_name": arguments.tls_server_name,
+    }
+    has_tls = any(value is not None for value in given.values())
+    return {"token_file": arguments.token_file, "tls": ClientTls(**given) if has_tls else None}
 
 
 def add_table(parser: argparse.ArgumentParser, help_text: str) -> None:
@@ -33,4 +82,6 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
 
 def client_of(arguments: argparse.Namespace) -> Client:
     """Makes a client of the server that the arguments name."""
-    return Client(arguments.address, connect_timeout_s=arguments.timeout)
+    return Client(
+        arguments.address, connect_timeout_s=arguments.timeout, **credentials_of(arguments)
+    )

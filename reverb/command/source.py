@@ -20,7 +20,7 @@ from reverb.stored_checkpoint import TableStatistics, read
 # Called with the number of items that are done and of all items; the latter is 0 if unknown.
 ProgressCallback = Callable[[int, int], Any]
 
-_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d+)")
+_ADDRESS = re.compile(r"(grpcs?://)?(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,9 +105,9 @@ class ServerSource:
     kind = "server"
     server_name: str | None = None
 
-    def __init__(self, address: str, timeout_s: float) -> None:
+    def __init__(self, address: str, timeout_s: float, **credentials: Any) -> None:
         self.name = address
-        self._client = Client(address, connect_timeout_s=timeout_s)
+        self._client = Client(address, connect_timeout_s=timeout_s, **credentials)
         self.tables: dict[str, TableInfo] = self._client.server_info()
 
     def statistics(
@@ -131,13 +131,14 @@ class ServerSource:
         yield from map(_stored_item, self._client.scan(table, with_inserted_at=True))
 
 
-def open_source(text: str, timeout_s: float) -> CheckpointSource | ServerSource:
+def open_source(text: str, timeout_s: float, **credentials: Any) -> CheckpointSource | ServerSource:
     """Opens the source of a command: a directory, else the address of a server.
 
     Args:
       text: A checkpoint, a directory of checkpoints (the latest complete one is read), or
         `host:port`.
       timeout_s: How long to wait for a server, in seconds.
+      **credentials: Arguments of `Client` for a server.
 
     Raises:
       InvalidArgumentError: If `text` is neither a directory nor an address.
@@ -151,13 +152,13 @@ def open_source(text: str, timeout_s: float) -> CheckpointSource | ServerSource:
     if address is None or path.exists():
         raise InvalidArgumentError(
             f"{text} is neither a directory nor the address of a server; give a checkpoint, a "
-            "directory of checkpoints, or host:port"
+            "directory of checkpoints, or host:port (grpcs://host:port if it speaks TLS)"
         )
     if not 1 <= int(address["port"]) <= MAX_PORT:
         raise InvalidArgumentError(
             f"the port of {text} must be from 1 to {MAX_PORT}, got {address['port']}"
         )
-    return ServerSource(text, timeout_s)
+    return ServerSource(text, timeout_s, **credentials)
 
 
 def check_table(source: Source, table: str) -> None:

@@ -33,12 +33,15 @@ class StatusSource:
       address: Address of the server.
       table: Only this table; `None`: all.
       timeout_s: How long to wait for the server, in seconds.
+      **credentials: Arguments of `Client`.
     """
 
-    def __init__(self, address: str, table: str | None, timeout_s: float) -> None:
+    def __init__(
+        self, address: str, table: str | None, timeout_s: float, **credentials: Any
+    ) -> None:
         self.address = address
         self.table = table
-        self._client = Client(address, connect_timeout_s=timeout_s)
+        self._client = Client(address, connect_timeout_s=timeout_s, **credentials)
 
     def ask(self, *, with_streams: bool = False) -> ServerStatus:
         """Asks for the status.

@@ -5,9 +5,15 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from reverb.command import text
-from reverb.command.server_arguments import Commands, add_address, add_timeout
+from reverb.command.server_arguments import (
+    Commands,
+    add_address,
+    add_timeout,
+    credentials_of,
+)
 from reverb.command.status_source import StatusSource, worst_first
 from reverb.server_status import TableStatus
 
@@ -49,7 +55,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    report = ask(arguments.address, arguments.table, arguments.timeout)
+    report = ask(arguments.address, arguments.table, arguments.timeout, **credentials_of(arguments))
     print(report.as_json() if arguments.json else report.as_text())
     return report.exit_code(arguments.longer_than)
 
@@ -105,18 +111,19 @@ class Report:
         return json.dumps({"server": self.address, "tables": tables}, indent=2)
 
 
-def ask(address: str, table: str | None, timeout_s: float) -> Report:
+def ask(address: str, table: str | None, timeout_s: float, **credentials: Any) -> Report:
     """Asks a server. Takes a second if nobody has asked it before, so that it knows its rates.
 
     Args:
       address: Address of the server.
       table: Only this table; `None`: all.
       timeout_s: How long to wait for the server, in seconds.
+      **credentials: Arguments of `Client`.
 
     Raises:
       TableNotFoundError: If there is no such table.
       UnimplementedError: If it is a dm-reverb server; the text has what that tells.
       UnavailableError: If no server answers in time.
     """
-    status = StatusSource(address, table, timeout_s).ask_for_rates()
+    status = StatusSource(address, table, timeout_s, **credentials).ask_for_rates()
     return Report(worst_first(status), address)

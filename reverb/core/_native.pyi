@@ -93,11 +93,15 @@ class Server:
         max_bytes: int | None,
         http_port: int | None,
         http_host: str,
+        security: Any,
     ) -> Server:
         """Loads the latest checkpoint, then serves.
 
-        `checkpoints` is a `CheckpointerOptions`, `limits` a `reverb.Limits`.
+        `checkpoints` is a `CheckpointerOptions`, `limits` a `reverb.Limits`, `security` a
+        `reverb.credentials.ServerSecurity` or `None`.
         """
+    def reload_security(self) -> list[str]:
+        """Reads certificates and tokens again; returns a line for each thing that changed."""
     def status(self, with_streams: bool) -> bytes:
         """A serialized `StatusResponse`."""
     def port(self) -> int: ...
@@ -148,6 +152,26 @@ def process_memory() -> int | None:
 def check_server_name(name: str) -> None:
     """Raises `InvalidArgumentError` if the name is invalid as a server's name in checkpoints."""
 
+# --- Tokens and certificates ----------------------------------------------------------------------
+
+def new_token() -> str:
+    """A random token."""
+
+def token_hash(token: str) -> str:
+    """What stands for a token in a file of tokens: `sha256:` and hexadecimal digits."""
+
+def check_tokens_file(path: str) -> None:
+    """Raises `InvalidArgumentError` with all problems of a file of tokens."""
+
+def check_tls_files(cert: str, key: str, client_ca: str | None) -> None:
+    """Raises `InvalidArgumentError` if a server could not use the files."""
+
+def self_signed(directory: str, names: list[str], days: int) -> list[str]:
+    """Writes an authority and a certificate of it with keys; returns the paths.
+
+    They are `ca.crt`, `ca.key`, `tls.crt` and `tls.key`. Refuses to replace a file.
+    """
+
 # --- Clients --------------------------------------------------------------------------------------
 
 @final
@@ -160,7 +184,12 @@ class Client:
         connect_timeout_s: float,
         keepalive_s: float | None,
         keepalive_timeout_s: float,
-    ) -> Client: ...
+        credentials: Any,
+    ) -> Client:
+        """`credentials` is a `reverb.credentials.ClientCredentials` or `None`.
+
+        What is `None` of it comes from the environment.
+        """
     def server_info(self, timeout_s: float | None) -> list[bytes]:
         """One serialized `TableInfo` per table."""
     def mutate_priorities(

@@ -62,11 +62,13 @@ signals:
 
   SIGHUP reads the file of --config-file again. max_size, max_bytes, max_times_sampled, rate_limiter
   and the sampler's priority_exponent of a table can change; if anything else is different, or
-  anything is wrong, nothing changes, and standard error says why. Without a file, SIGHUP stops the
-  server like SIGTERM: it is also sent when the terminal is closed.
+  anything is wrong, nothing changes, and standard error says why. It also reads certificates, keys
+  and tokens again, all or none of them; the server does that by itself every 10 s, too. Other paths
+  need a restart. Without any such file, SIGHUP stops the server like SIGTERM: it is also sent when
+  the terminal is closed.
 
   A signal that was ignored at the start, as SIGHUP is under nohup, does not stop the server. SIGHUP
-  reads the file even then.
+  reads the files even then.
 
 environment:
   REVERB_SERVER_PORT, REVERB_SERVER_HTTP_PORT and so on stand for --port, --http-port and so on;
@@ -167,10 +169,18 @@ def _make_parser() -> argparse.ArgumentParser:
     config.add_argument(
         "--config-file", metavar="PATH", type=pathlib.Path, help="file that holds the config"
     )
+    security = parser.add_argument_group(
+        "TLS and tokens", "The files are read again when they change; see signals."
+    )
     checkpoints = parser.add_argument_group("checkpoints")
     for option in OPTIONS:
-        is_of_checkpoints = "checkpoint_dir" in (option.name, option.needs)
-        _add_option(checkpoints if is_of_checkpoints else parser, option)
+        names = {option.name, *option.needs}
+        if "checkpoint_dir" in names:
+            _add_option(checkpoints, option)
+        elif names & {"tls_cert", "tokens"}:
+            _add_option(security, option)
+        else:
+            _add_option(parser, option)
     actions = parser.add_argument_group("instead of a server").add_mutually_exclusive_group()
     actions.add_argument(
         "--check",

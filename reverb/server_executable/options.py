@@ -18,6 +18,7 @@ from reverb.core import native, protos
 from reverb.errors import ReverbError
 from reverb.server import MAX_CHECKPOINT_INTERVAL_S, MAX_DRAIN_S, MAX_PORT
 from reverb.server_executable.server_log import FORMATS
+from reverb.tls import MAX_CONNECTION_AGE_S, MIN_CONNECTION_AGE_S
 
 __all__ = ["OPTIONS", "VARIABLE_PREFIX", "Option", "option_named"]
 
@@ -47,7 +48,7 @@ class Option:
       check: Raises `ValueError` or `ReverbError` if a value is out of its range; the text begins
         with `must`, or with `argument` and `must`.
       argument: The name that a text of `check` may begin with.
-      needs: Name of the option without which this one has no effect.
+      needs: Names of the options without which this one has no effect.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Option:
     metavar: str = ""
     check: Callable[[Any], object] = lambda value: value
     argument: str = ""
-    needs: str | None = None
+    needs: tuple[str, ...] = ()
 
     @property
     def flag(self) -> str:
@@ -248,6 +249,66 @@ OPTIONS = (
         help="name or address for --http-port; 0.0.0.0: all addresses",
     ),
     Option(
+        "http_tls",
+        field="server.tls.http",
+        kind=bool,
+        default=False,
+        needs=("tls_cert", "http_port"),
+        help="TLS for --http-port, too, with the same certificate",
+    ),
+    Option(
+        "tls_cert",
+        field="server.tls.cert",
+        kind=str,
+        metavar="PATH",
+        check=_check_not_empty,
+        needs=("tls_key",),
+        help="certificate in PEM; clients then write grpcs:// in front of the address",
+    ),
+    Option(
+        "tls_key",
+        field="server.tls.key",
+        kind=str,
+        metavar="PATH",
+        check=_check_not_empty,
+        needs=("tls_cert",),
+        help="private key of the certificate",
+    ),
+    Option(
+        "tls_client_ca",
+        field="server.tls.client_ca",
+        kind=str,
+        metavar="PATH",
+        check=_check_not_empty,
+        needs=("tls_cert",),
+        help="authorities of client certificates; every client must show one then",
+    ),
+    Option(
+        "tls_max_connection_age",
+        field="server.tls.max_connection_age_s",
+        kind=float,
+        metavar="SECONDS",
+        check=_from_to(MIN_CONNECTION_AGE_S, MAX_CONNECTION_AGE_S),
+        needs=("tls_cert",),
+        help="a connection that is older is closed when its calls have ended",
+    ),
+    Option(
+        "tokens",
+        field="server.tokens",
+        kind=str,
+        metavar="PATH",
+        check=_check_not_empty,
+        help="file that says which token may do what; clients without one are refused",
+    ),
+    Option(
+        "insecure_tokens",
+        field="server.insecure_tokens",
+        kind=bool,
+        default=False,
+        needs=("tokens",),
+        help="let tokens cross a network without TLS, where others can read them",
+    ),
+    Option(
         "keepalive",
         field="server.keepalive_s",
         kind=float,
@@ -297,7 +358,7 @@ OPTIONS = (
         metavar="NAME",
         check=native.check_server_name,
         argument="name",
-        needs="checkpoint_dir",
+        needs=("checkpoint_dir",),
         help="name of this server if several share the directory: load only checkpoints of this "
         "name",
     ),
@@ -307,7 +368,7 @@ OPTIONS = (
         kind=float,
         metavar="SECONDS",
         check=_check_interval,
-        needs="checkpoint_dir",
+        needs=("checkpoint_dir",),
         help="time between saves",
     ),
     Option(
@@ -315,7 +376,7 @@ OPTIONS = (
         field="server.checkpoint.on_stop",
         kind=bool,
         default=False,
-        needs="checkpoint_dir",
+        needs=("checkpoint_dir",),
         help="save before stopping",
     ),
     Option(
@@ -325,7 +386,7 @@ OPTIONS = (
         metavar="N",
         default=1,
         check=_check_count,
-        needs="checkpoint_dir",
+        needs=("checkpoint_dir",),
         help="number to keep",
     ),
     Option(
@@ -333,7 +394,7 @@ OPTIONS = (
         field="server.checkpoint.restore_settings",
         kind=bool,
         default=False,
-        needs="checkpoint_dir",
+        needs=("checkpoint_dir",),
         help="load the tables' settings too, instead of the config's",
     ),
 )

@@ -36,6 +36,8 @@ def run_until_signalled(
     *,
     drain_timeout_s: float = 0.0,
     reload: Callable[[Server], None] | None = None,
+    security: Callable[[], str] = lambda: "without TLS",
+    http_scheme: str = "http",
 ) -> int:
     """Runs a server until a signal stops it. Must be called in the main thread.
 
@@ -47,6 +49,8 @@ def run_until_signalled(
       http_host: Printed if the server has an HTTP port.
       drain_timeout_s: How long the stop waits for unconfirmed inserts, in seconds.
       reload: Called after a SIGHUP, in a thread of its own. `None`: SIGHUP stops the server.
+      security: Says how the server is protected; called and printed when it is ready.
+      http_scheme: `https` if the HTTP port speaks TLS.
 
     Returns:
       The exit code of the process.
@@ -56,9 +60,9 @@ def run_until_signalled(
             server = start()
             signals.handle_stops()
             addresses = "all addresses" if host is None else host
-            ready = f"ready on port {server.port} of {addresses}, without TLS"
+            ready = f"ready on port {server.port} of {addresses}, {security()}"
             if server.http_port is not None:
-                url = f"http://{http_host}:{server.http_port}/"
+                url = f"{http_scheme}://{http_host}:{server.http_port}/"
                 ready += f"; the page, metrics and probes are at {url}"
             print_notice(ready)
             tables = ", ".join(table_names)

@@ -12,6 +12,13 @@ from reverb.server_executable import config_flag, server_from_proto, server_log
 from reverb.server_executable.command_line import Action, CommandLine, parse_command_line
 from reverb.server_executable.config_printer import config_text
 from reverb.server_executable.reload import reload_config
+from reverb.server_executable.security import (
+    has_security,
+    reload_security,
+    security_problems,
+    security_text,
+    server_options,
+)
 from reverb.server_executable.server_life import print_start, run_until_signalled
 from reverb.server_executable.server_log import print_notice
 from reverb.server_executable.settings import Given, Settings, read_settings
@@ -50,6 +57,7 @@ def _run(command: CommandLine) -> int:
     problems = list(settings.problems)
     if command.action == Action.CHECK:
         problems += _checkpoint_dir_problems(settings)
+        problems += security_problems(settings)
     for line in command.notes:
         print_notice(line, "warn")
     for line in problems:
@@ -71,7 +79,9 @@ def _run(command: CommandLine) -> int:
         settings["host"],
         settings["http_host"],
         drain_timeout_s=settings["drain_timeout"],
-        reload=_reloader(given, settings) if _can_be_read_again(given) else None,
+        reload=_reloader(given, settings),
+        security=lambda: security_text(settings),
+        http_scheme="https" if settings["http_tls"] else "http",
     )
 
 
@@ -98,6 +108,7 @@ def _start(settings: Settings) -> Server:
         max_bytes=settings["max_bytes"],
         http_port=settings["http_port"],
         http_host=settings["http_host"],
+        **server_options(settings),
     )
 
 
@@ -106,17 +117,30 @@ def _can_be_read_again(given: Given) -> bool:
     return given.source.path is not None and given.source.path.is_file()
 
 
-def _reloader(given: Given, settings: Settings) -> Callable[[Server], None]:
-    """Returns what reloads the config file, which remembers the settings of the last reload."""
+def _reloader(given: Given, settings: Settings) -> Callable[[Server], None] | None:
+    """Returns what reloads the files, and remembers the settings of the last reload.
+
+    `None` if there are none.
+    """
+    is_file, is_secured = _can_be_read_again(given), has_security(settings)
 
     def reload(server: Server) -> None:
         nonlocal settings
-        done = reload_config(server, given, settings)
-        settings = done.settings
-        for line in done.lines:
-            print_notice(line, "error" if done.is_refused else "info")
+        # A file that is wrong does not keep the others from being read.
+        if is_file:
+            done = reload_config(server, given, settings)
+            settings = done.settings
+            _tell(done.lines, done.is_refused)
+        if is_secured:
+            of_security = reload_security(server)
+            _tell(of_security.lines, of_security.is_refused)
 
-    return reload
+    return reload if is_file or is_secured else None
+
+
+def _tell(lines: Sequence[str], is_refused: bool) -> None:
+    for line in lines:
+        print_notice(line, "error" if is_refused else "info")
 
 
 def _checkpoint_dir_problems(settings: Settings) -> list[str]:

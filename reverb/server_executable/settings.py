@@ -151,13 +151,13 @@ def _missing_needs(options: Mapping[str, Setting]) -> list[str]:
     problems = []
     for option in OPTIONS:
         setting = options[option.name]
-        if option.needs is None or setting.value == option.default:
+        if setting.value == option.default:
             continue
-        needed = option_named(option.needs)
-        if options[needed.name].value is not None:
-            continue
-        if setting.line is not None:
-            problems.append(f"{setting.origin}: {option.field} needs {needed.field}")
-        else:
-            problems.append(f"{setting.origin} needs {needed.flag}")
+        for needed in map(option_named, option.needs):
+            if options[needed.name].value is not None:
+                continue
+            if setting.line is not None:
+                problems.append(f"{setting.origin}: {option.field} needs {needed.field}")
+            else:
+                problems.append(f"{setting.origin} needs {needed.flag}")
     return problems

@@ -75,7 +75,7 @@ FOREIGN_CRATES = {
 
 # Python modules from the bottom up: a module may import from rows above its own, and from its row.
 LAYERS = [
-    {"errors", "replay_sample", "arguments", "limits"},
+    {"errors", "replay_sample", "arguments", "limits", "tls", "credentials"},
     {"core"},
     {"specs", "_nests", "byte_sizes", "logging"},
     {

@@ -111,6 +111,8 @@ port: 9000  # flag --port
 max_bytes: "50%"  # environment REVERB_SERVER_MAX_BYTES
 server: {{
   # host is not set  # default
+  # tokens is not set  # default
+  insecure_tokens: false  # default
   keepalive_s: 10.0  # default
   keepalive_timeout_s: 5.0  # default
   drain_timeout_s: 10.0  # default
@@ -128,6 +130,13 @@ server: {{
   }}
   log: {{
     # format is not set  # default
+  }}
+  tls: {{
+    http: false  # default
+    # cert is not set  # default
+    # key is not set  # default
+    # client_ca is not set  # default
+    # max_connection_age_s is not set  # default
   }}
 }}
 tables: {{  # {path}, line 5
@@ -164,6 +173,13 @@ VALUES = {
     "max_bytes": st.sampled_from(["80%", "12.5 GiB", "99999999"]),
     "http_port": st.integers(0, 65_535),
     "http_host": texts,
+    "http_tls": st.booleans(),
+    "tls_cert": texts,
+    "tls_key": texts,
+    "tls_client_ca": texts,
+    "tls_max_connection_age": st.floats(1, 31_557_600),
+    "tokens": texts,
+    "insecure_tokens": st.booleans(),
     "keepalive": seconds | st.just(0.0),
     "keepalive_timeout": seconds,
     "drain_timeout": seconds | st.just(0.0),
@@ -197,7 +213,8 @@ def test_the_property_has_values_for_all_options():
     origin=texts,
 )
 def test_what_is_printed_gives_the_same_settings(flags, variables, of_tables, origin):
-    variables = {"checkpoint_dir": "/d"} | variables
+    needed = {"checkpoint_dir": "/d", "tls_cert": "c", "tls_key": "k", "tokens": "t"}
+    variables = needed | {"http_port": 0} | variables
     text = "".join(TABLE % (f'"t{number}"', *table) for number, table in enumerate(of_tables))
     start = Given(
         ConfigSource(origin, text=text),

@@ -11,7 +11,7 @@ import reverb
 from reverb.core import protos
 from reverb.server_executable import server_main
 from reverb.server_executable.environment import read_environment
-from reverb.server_executable.options import OPTIONS, Option
+from reverb.server_executable.options import OPTIONS, Option, option_named
 from reverb.server_executable.settings import ConfigSource, Given, read_settings
 from support.log_lines import messages
 from support.programs import Program
@@ -27,6 +27,13 @@ SAMPLES = {
     "max_bytes": [("1GiB", "1GiB"), ("50%", "50%"), ("99999999", "99999999")],
     "http_port": [("0", 0), ("9000", 9000), ("9001", 9001)],
     "http_host": [("a", "a"), ("0.0.0.0", "0.0.0.0"), ("c", "c")],
+    "http_tls": [("true", True), ("1", True), ("yes", True)],
+    "tls_cert": [("a", "a"), ("b c", "b c"), ("/ü", "/ü")],
+    "tls_key": [("a", "a"), ("b c", "b c"), ("/ü", "/ü")],
+    "tls_client_ca": [("a", "a"), ("b c", "b c"), ("/ü", "/ü")],
+    "tls_max_connection_age": [("1", 1.0), ("60", 60.0), ("31557600", 31557600.0)],
+    "tokens": [("a", "a"), ("b c", "b c"), ("/ü", "/ü")],
+    "insecure_tokens": [("true", True), ("1", True), ("yes", True)],
     "keepalive": [("0", 0.0), ("0.5", 0.5), ("20", 20.0)],
     "keepalive_timeout": [("0.1", 0.1), ("86400", 86400.0), ("7", 7.0)],
     "drain_timeout": [("0", 0.0), ("1.5", 1.5), ("60", 60.0)],
@@ -44,6 +51,13 @@ BAD = {
     "max_bytes": ("lots", 'must be a number of bytes, a size such as "12GiB" or a share such as '),
     "http_port": ("-1", "must be from 0 to 65535, got -1"),
     "http_host": ("", "must not be empty"),
+    "http_tls": ("2", "must be true or false, got '2'"),
+    "tls_cert": ("", "must not be empty"),
+    "tls_key": ("", "must not be empty"),
+    "tls_client_ca": ("", "must not be empty"),
+    "tls_max_connection_age": ("0.5", "must be from 1 to 31557600, got 0.5"),
+    "tokens": ("", "must not be empty"),
+    "insecure_tokens": ("maybe", "must be true or false, got 'maybe'"),
     "keepalive": ("0.05", "must be from 0.1 to 86400, got 0.05"),
     "keepalive_timeout": ("nan", "must be from 0.1 to 86400, got nan"),
     "drain_timeout": ("-1", "must be from 0 to 86400, got -1"),
@@ -56,6 +70,27 @@ BAD = {
     "restore_settings": ("2", "must be true or false, got '2'"),
 }
 NUMBERS = [option for option in OPTIONS if option.kind in (int, float)]
+
+
+# What each option needs that needs others.
+NEEDED = {
+    "checkpoint_dir": "/d",
+    "http_port": "0",
+    "tls_cert": "/d/tls.crt",
+    "tls_key": "/d/tls.key",
+    "tokens": "/d/tokens",
+}
+
+
+def needed_by(option):
+    """The other options that an option needs, with those that they need, and their texts."""
+    found, wanted = {}, [*option.needs]
+    while wanted:
+        name = wanted.pop()
+        if name not in found and name != option.name:
+            found[name] = NEEDED[name]
+            wanted += option_named(name).needs
+    return found
 
 
 def in_config(option, value):
@@ -96,23 +131,25 @@ def test_every_field_of_the_config_belongs_to_one_option():
 @pytest.mark.parametrize("option", OPTIONS, ids=by_name)
 def test_a_flag_wins_over_the_environment_and_that_over_the_config(option):
     (a, of_flag), (b, of_variable), (_, of_config) = SAMPLES[option.name]
-    # What others need, too.
-    directory = {} if option.name == "checkpoint_dir" else {"checkpoint_dir": "/d"}
+    others = needed_by(option)
     text = f"{in_config(option, of_config)}\n{CONFIG}"
     cases = [
-        (settings(flags=directory), option.default, "default"),
-        (settings(text, directory), of_config, "--config, line 1"),
+        (settings(text, others), of_config, "--config, line 1"),
         (
-            settings(text, directory, {option.name: b}),
+            settings(text, others, {option.name: b}),
             of_variable,
             f"environment REVERB_SERVER_{option.name.upper()}",
         ),
         (
-            settings(text, directory | {option.name: a}, {option.name: b}),
+            settings(text, others | {option.name: a}, {option.name: b}),
             of_flag,
             f"flag {option.flag}",
         ),
     ]
+    assert (settings()[option.name], settings().options[option.name].origin) == (
+        option.default,
+        "default",
+    )
     for found, value, origin in cases:
         assert found.problems == []
         assert found[option.name] == value
@@ -170,6 +207,20 @@ def test_what_needs_a_directory_says_so_where_it_stands():
         "--config, line 10: server.checkpoint.keep needs server.checkpoint.dir",
     ]
     assert settings(CONFIG, {}, {"checkpoint_name": "a", "checkpoint_dir": "/d"}).problems == []
+
+
+def test_every_option_that_is_needed_is_named():
+    found = settings(CONFIG + "server { tls { cert: 'c' } }", {"http_tls": "true"})
+    assert found.problems == [
+        "flag --http-tls needs --http-port",
+        "--config, line 9: server.tls.cert needs server.tls.key",
+    ]
+    found = settings(CONFIG, {"tls_key": "k"}, {"insecure_tokens": "1", "tls_client_ca": "a"})
+    assert found.problems == [
+        "flag --tls-key needs --tls-cert",
+        "environment REVERB_SERVER_TLS_CLIENT_CA needs --tls-cert",
+        "environment REVERB_SERVER_INSECURE_TOKENS needs --tokens",
+    ]
 
 
 def test_a_config_that_cannot_be_read_to_its_end_is_the_only_problem_of_what_needs_it():
@@ -254,13 +305,15 @@ class Started:
 @pytest.mark.parametrize("option", OPTIONS, ids=by_name)
 def test_every_option_has_an_effect(monkeypatch, option):
     started = Started(monkeypatch)
-    directory = [] if option.name == "checkpoint_dir" else ["--checkpoint-dir=/d"]
-    found = [started.by(*directory)]
+    others = [f"{option_named(name).flag}={it}" for name, it in needed_by(option).items()]
+    # An option and one that needs it come together: neither is started without the other.
+    is_one_of_two = any(option.name in option_named(name).needs for name in option.needs)
+    found = [] if is_one_of_two else [started.by(*others)]
     texts = [text for text, _ in SAMPLES[option.name]]
     for text in texts[:1] if option.kind is bool else set(texts):
         value = [] if option.kind is bool else [text]
-        found.append(started.by(*directory, option.flag, *value))
-    assert all(found.count(calls) == 1 for calls in found)
+        found.append(started.by(*others, option.flag, *value))
+    assert all(calls and found.count(calls) == 1 for calls in found)
 
 
 def test_a_flag_can_turn_off_what_the_config_turns_on(monkeypatch):

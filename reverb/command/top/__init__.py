@@ -9,7 +9,12 @@ import os
 import shutil
 import sys
 
-from reverb.command.server_arguments import Commands, add_address, add_timeout
+from reverb.command.server_arguments import (
+    Commands,
+    add_address,
+    add_timeout,
+    credentials_of,
+)
 from reverb.command.status_source import StatusSource
 from reverb.command.top import snapshot
 from reverb.command.top.picture import pictures_for
@@ -59,7 +64,9 @@ def _interval(text: str) -> float:
 def _run(arguments: argparse.Namespace) -> int | None:
     if arguments.json and not arguments.once:
         arguments.parser.error("--json needs --once")
-    asked = StatusSource(arguments.address, arguments.table, arguments.timeout)
+    asked = StatusSource(
+        arguments.address, arguments.table, arguments.timeout, **credentials_of(arguments)
+    )
     if arguments.json:
         print(asked.ask_for_json())
     elif arguments.once:

@@ -594,6 +594,20 @@ pub mod reverb_server_config {
         #[prost(string, optional, tag = "1")]
         pub format: ::core::option::Option<::prost::alloc::string::String>,
     }
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct Tls {
+        #[prost(string, optional, tag = "1")]
+        pub cert: ::core::option::Option<::prost::alloc::string::String>,
+        #[prost(string, optional, tag = "2")]
+        pub key: ::core::option::Option<::prost::alloc::string::String>,
+        #[prost(string, optional, tag = "3")]
+        pub client_ca: ::core::option::Option<::prost::alloc::string::String>,
+        #[prost(double, optional, tag = "4")]
+        pub max_connection_age_s: ::core::option::Option<f64>,
+        /// Whether the HTTP port speaks TLS, too.
+        #[prost(bool, optional, tag = "5")]
+        pub http: ::core::option::Option<bool>,
+    }
     /// The options of the command, as its flags give them. What is not set has its default.
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct Server {
@@ -612,5 +626,12 @@ pub mod reverb_server_config {
         pub keepalive_timeout_s: ::core::option::Option<f64>,
         #[prost(message, optional, tag = "7")]
         pub log: ::core::option::Option<Log>,
+        #[prost(message, optional, tag = "8")]
+        pub tls: ::core::option::Option<Tls>,
+        /// Path of the file of tokens.
+        #[prost(string, optional, tag = "9")]
+        pub tokens: ::core::option::Option<::prost::alloc::string::String>,
+        #[prost(bool, optional, tag = "10")]
+        pub insecure_tokens: ::core::option::Option<bool>,
     }
 }

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the native module is told of tokens and certificates."""
+
+import dataclasses
+import os
+from typing import Any
+
+from reverb.arguments import as_path
+from reverb.errors import InvalidArgumentError
+from reverb.tls import ClientTls, ServerTls
+
+__all__ = ["ClientCredentials", "ServerSecurity"]
+
+# A header of HTTP/2 has to hold it.
+_MAX_TOKEN_CHARACTERS = 4096
+
+
+class ClientCredentials:
+    """What a client was given, apart from its address. Text and pickles do not have the token.
+
+    What is `None` is taken from the environment by the native module.
+
+    Attributes:
+      token: The token itself.
+      token_file: Absolute path of a file that holds a token.
+      ca: Absolute path; this and the rest are as in `ClientTls`.
+      cert: Absolute path.
+      key: Absolute path.
+      server_name: Name in the server's certificate.
+    """
+
+    def __init__(self, token: str | None, token_file: Any, tls: ClientTls | None) -> None:
+        """Checks the arguments of `Client`.
+
+        Raises:
+          InvalidArgumentError: If a value cannot be used; a token is not shown.
+          TypeError: If a value has the wrong type.
+        """
+        if tls is not None and not isinstance(tls, ClientTls):
+            raise TypeError(f"tls must be a reverb.ClientTls or None, got {type(tls).__name__}")
+        if token is not None and token_file is not None:
+            raise InvalidArgumentError("give only one of token and token_file, got both")
+        if token is not None:
+            _check_token(token)
+        given = ClientTls() if tls is None else tls
+        path = None if token_file is None else as_path("token_file", token_file)
+        self.token = token
+        self.token_file = _absolute(path)
+        self.ca = _absolute(given.ca)
+        self.cert = _absolute(given.cert)
+        self.key = _absolute(given.key)
+        self.server_name = given.server_name
+
+    def __repr__(self) -> str:
+        shown = {name: value for name, value in vars(self).items() if value is not None}
+        if "token" in shown:
+            shown["token"] = "..."
+        return f"ClientCredentials({', '.join(f'{name}={it!r}' for name, it in shown.items())})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves the token out, should somebody pickle this object."""
+        return vars(self) | {"token": None}
+
+
+def _check_token(token: Any) -> None:
+    """Checks a token. Errors do not show it, because they are logged."""
+    if not isinstance(token, str):
+        raise TypeError(f"token must be a str, got {type(token).__name__}")
+    if not token:
+        raise InvalidArgumentError("token must not be empty; None: no token")
+    if len(token) > _MAX_TOKEN_CHARACTERS:
+        raise InvalidArgumentError(
+            f"token must have at most {_MAX_TOKEN_CHARACTERS} characters, got {len(token)}"
+        )
+    bad = next((i for i, it in enumerate(token, 1) if not "!" <= it <= "~"), None)
+    if bad is not None:
+        raise InvalidArgumentError(
+            f"token must consist of visible ASCII characters: character {bad} of {len(token)} is "
+            "none. Was a line end read from a file? token_file takes the path of the file"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerSecurity:
+    """What a server was given.
+
+    Attributes:
+      cert: Absolute path, or `None` without TLS; this and the next three are as in `ServerTls`.
+      key: Absolute path.
+      client_ca: Absolute path.
+      max_connection_age_s: In seconds.
+      tokens: Absolute path of the file of tokens.
+      insecure_tokens: Whether tokens may come without TLS.
+      http_tls: Whether the HTTP port speaks TLS, too.
+    """
+
+    cert: str | None
+    key: str | None
+    client_ca: str | None
+    max_connection_age_s: float | None
+    tokens: str | None
+    insecure_tokens: bool
+    http_tls: bool
+
+    @classmethod
+    def of_arguments(
+        cls,
+        tls: ServerTls | None,
+        tokens: Any,
+        insecure_tokens: bool,
+        http_tls: bool,
+        http_port: int | None,
+    ) -> "ServerSecurity | None":
+        """Checks the arguments of `Server`; returns `None` if it is to have no protection.
+
+        Raises:
+          InvalidArgumentError: If an argument has no effect without another that is missing.
+          TypeError: If a value has the wrong type.
+        """
+        if tls is not None and not isinstance(tls, ServerTls):
+            raise TypeError(f"tls must be a reverb.ServerTls or None, got {type(tls).__name__}")
+        if insecure_tokens and tokens is None:
+            raise InvalidArgumentError("insecure_tokens=True needs tokens, got tokens=None")
+        if http_tls and tls is None:
+            raise InvalidArgumentError("http_tls=True needs tls, got tls=None")
+        if http_tls and http_port is None:
+            raise InvalidArgumentError("http_tls=True needs http_port, got http_port=None")
+        if tls is None and tokens is None:
+            return None
+        age = None if tls is None else tls.max_connection_age_s
+        return cls(
+            cert=None if tls is None else _absolute(tls.cert),
+            key=None if tls is None else _absolute(tls.key),
+            client_ca=None if tls is None else _absolute(tls.client_ca),
+            max_connection_age_s=None if age is None else float(age),
+            tokens=None if tokens is None else _absolute(as_path("tokens", tokens)),
+            insecure_tokens=bool(insecure_tokens),
+            http_tls=bool(http_tls),
+        )
+
+
+def _absolute(path: str | os.PathLike[str] | None) -> str | None:
+    """Makes a path that still leads to its file when the program has changed its directory.
+
+    Links stay links: files are replaced by changing them.
+    """
+    return None if path is None else os.path.abspath(path)  # noqa: PTH100
