@@ -15,7 +15,7 @@ use tokio_rustls::{TlsConnector, TlsStream};
 use crate::explain;
 use crate::files::File;
 use crate::provider::{VERSIONS, provider};
-use crate::socket::Socket;
+use crate::socket::{Socket, buffered};
 
 /// The files of a client's TLS, and the name that it expects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl ClientTls {
             })?,
         };
         let connector = TlsConnector::from(Arc::clone(&snapshot.0.config));
-        let stream = connector.connect(name, socket).await;
+        let stream = connector.connect(name, buffered(socket)).await;
         let stream = stream.map_err(|error| explain::explained(error, explain::at_client))?;
         Ok(Socket::tls(TlsStream::Client(stream), explain::at_client))
     }

@@ -18,7 +18,7 @@ use webpki::EndEntityCert;
 use crate::explain;
 use crate::files::File;
 use crate::provider::{VERSIONS, provider};
-use crate::socket::Socket;
+use crate::socket::{Socket, buffered};
 
 /// How often `reload` looks at files that do not belong together: in the middle of a change,
 /// certificate and key may be of different pairs.
@@ -150,7 +150,7 @@ impl ServerTls {
                 Protocol::Http1 => &current.http1,
             })
         };
-        let stream = TlsAcceptor::from(config).accept(socket).await;
+        let stream = TlsAcceptor::from(config).accept(buffered(socket)).await;
         let stream = stream.map_err(|error| explain::explained(error, explain::at_server))?;
         let names = certificate_names(stream.get_ref().1);
         Ok((Socket::tls(TlsStream::Server(stream), explain::at_server), names))

@@ -6,12 +6,23 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 use tokio_rustls::rustls::Error;
 
 use crate::explain::explained;
+
+/// Bytes that are read from the system at once. The TLS library asks for 4 KiB at a time, and a
+/// record has up to 16.
+const READ_BYTES: usize = 32 << 10;
+
+/// What TLS reads from and writes to.
+pub(crate) type Buffered = BufReader<TcpStream>;
+
+pub(crate) fn buffered(socket: TcpStream) -> Buffered {
+    BufReader::with_capacity(READ_BYTES, socket)
+}
 
 /// A connection. Both kinds are one type, so that HTTP/2 on top of them is compiled once.
 #[derive(Debug)]
@@ -24,7 +35,7 @@ pub enum Socket {
 
 /// A connection with TLS, and how its errors are told.
 pub struct Encrypted {
-    stream: TlsStream<TcpStream>,
+    stream: TlsStream<Buffered>,
     describe: fn(&Error) -> String,
 }
 
@@ -35,7 +46,7 @@ impl fmt::Debug for Encrypted {
 }
 
 impl Socket {
-    pub(crate) fn tls(stream: TlsStream<TcpStream>, describe: fn(&Error) -> String) -> Self {
+    pub(crate) fn tls(stream: TlsStream<Buffered>, describe: fn(&Error) -> String) -> Self {
         Self::Tls(Box::new(Encrypted { stream, describe }))
     }
 }
