@@ -6,6 +6,15 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use http::StatusCode;
 
+/// Who asks, as far as the connection tells.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// The names in the certificate that it has shown, and that was verified; `None` without one.
+    pub certificate_names: Option<Vec<String>>,
+}
+
 /// A request for a page: GET or HEAD.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
@@ -18,13 +27,16 @@ pub struct Request<'a> {
     /// The header `authorization`, which holds a secret; empty if there is none.
     pub authorization: &'a str,
     /// Who asks.
-    pub peer: SocketAddr,
+    pub peer: &'a Peer,
 }
 
 impl std::fmt::Debug for Request<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { path, peer, .. } = self;
-        f.debug_struct("Request").field("path", path).field("peer", peer).finish_non_exhaustive()
+        f.debug_struct("Request")
+            .field("path", path)
+            .field("peer", &peer.address)
+            .finish_non_exhaustive()
     }
 }
 

@@ -160,13 +160,14 @@ impl Authentication {
     pub(crate) fn admit_page(
         &self,
         path: &str,
-        peer: SocketAddr,
+        peer: &reverb_http::Peer,
         token: impl FnOnce() -> Option<String>,
     ) -> Result<Caller> {
         let Some(authenticator) = &self.authenticator else { return Ok(Caller::default()) };
-        let peer = format!("client {peer}");
+        let names = peer.certificate_names.as_deref().unwrap_or_default();
+        let peer = format!("client {}", peer.address);
         let access =
-            authenticator.authenticate(token().as_deref(), &[]).inspect_err(|refusal| {
+            authenticator.authenticate(token().as_deref(), names).inspect_err(|refusal| {
                 count(authenticator, refusal, &peer);
             })?;
         let (authenticator, call) = (Arc::clone(authenticator), path.to_owned());

@@ -10,6 +10,7 @@ use reverb_auth::{Right, bearer_token, password};
 use reverb_data::{Error, ErrorKind, Result};
 use reverb_http::{AllowedHosts, Answer, Request, Site, StatusCode};
 use reverb_rpc::server::bind;
+use reverb_tls::ServerTls;
 use reverb_wire::generated::reverb::StatusRequest;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -24,9 +25,6 @@ use crate::page;
 use crate::service::Service;
 use crate::status::json;
 
-/// Whether browsers reach the port over TLS.
-const IS_ENCRYPTED: bool = false;
-
 /// What a port says that reads no token.
 const ONLY_PROBES: &str = "This port serves only /livez, /readyz and /metrics: the server has \
                            tokens, and what is sent to this port can be read on the way, as it has \
@@ -35,6 +33,10 @@ const ONLY_PROBES: &str = "This port serves only /livez, /readyz and /metrics: t
 /// What a port says to those who sent no token.
 const WANTS_TOKEN: &str = "This server wants a token, as the password (the user may be empty) or as \
                            Authorization: Bearer TOKEN.";
+
+/// What a port says to those who have shown no certificate.
+const WANTS_CERTIFICATE: &str = "This server asks its clients for a certificate. Without one there \
+                                 are only /livez, /readyz and /metrics.";
 
 /// An open HTTP port. Dropping it closes the port.
 #[derive(Debug)]
@@ -47,21 +49,27 @@ pub struct HttpPort {
 }
 
 impl HttpPort {
-    /// Opens the port, and answers on `runtime`. Until a server is attached, its tables are
-    /// loading.
+    /// Opens the port, with TLS or without, and answers on `runtime`. Until a server is attached,
+    /// its tables are loading.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` if the port cannot be opened.
-    pub fn open(host: &str, port: u16, runtime: &Handle) -> Result<Self> {
+    pub fn open(
+        host: &str,
+        port: u16,
+        tls: Option<Arc<ServerTls>>,
+        runtime: &Handle,
+    ) -> Result<Self> {
         let opened = bind(Some(host), port).and_then(|listener| {
             let _runtime = runtime.enter();
             let listener = TcpListener::from_std(listener).map_err(|error| unusable(&error))?;
             let address = listener.local_addr().map_err(|error| unusable(&error))?;
-            Ok((listener, address.port(), IS_ENCRYPTED || address.ip().is_loopback()))
+            Ok((listener, address.port(), tls.is_some() || address.ip().is_loopback()))
         });
         let (listener, port, is_private) = opened.map_err(|error| error.context("http_port"))?;
-        let pages = Arc::new(Pages { service: RwLock::default(), is_private });
+        let wants_certificate = tls.as_ref().is_some_and(|tls| tls.asks_for_certificates());
+        let pages = Arc::new(Pages { service: RwLock::default(), is_private, wants_certificate });
         let done = Arc::new(Done::default());
         let (stop, stopped) = oneshot::channel();
         runtime.spawn({
@@ -69,7 +77,7 @@ impl HttpPort {
             let guard = DoneGuard(Arc::clone(&done));
             async move {
                 let stopped = async { drop::<std::result::Result<(), _>>(stopped.await) };
-                reverb_http::serve(listener, pages, hosts, stopped).await;
+                reverb_http::serve(listener, pages, hosts, tls, stopped).await;
                 drop(guard);
             }
         });
@@ -113,6 +121,8 @@ struct Pages {
     /// Whether nobody else can read what a browser sends: the port is encrypted, or only this
     /// machine reaches it. If not, no token is read.
     is_private: bool,
+    /// Whether the server asks its clients for certificates.
+    wants_certificate: bool,
 }
 
 impl Pages {
@@ -134,6 +144,12 @@ impl Pages {
     ) -> std::result::Result<Caller, Answer> {
         if service.authentication.is_on() && !self.is_private {
             return Err(Answer::text(StatusCode::FORBIDDEN, ONLY_PROBES));
+        }
+        if self.wants_certificate
+            && !service.authentication.is_on()
+            && request.peer.certificate_names.is_none()
+        {
+            return Err(Answer::text(StatusCode::FORBIDDEN, WANTS_CERTIFICATE));
         }
         let header = request.authorization;
         let token = || {

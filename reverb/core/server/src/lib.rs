@@ -25,6 +25,7 @@ mod page;
 mod process_memory;
 mod process_status;
 mod reflection;
+mod rotation;
 mod router;
 mod sample_stream;
 mod scan_stream;

@@ -28,6 +28,7 @@ use crate::limits::Limits;
 use crate::local;
 use crate::long_waits::{self, LongWaits};
 use crate::memory::{CallGate, Memory};
+use crate::rotation::Rotation;
 use crate::service::Service;
 use crate::tables::Tables;
 use reverb_rpc::server::{self as rpc, PortOptions, PortTls, StopSender, Traffic, stop_signal};
@@ -69,6 +70,7 @@ pub struct Server {
     stop: StopSender,
     done: Arc<Done>,
     http: Mutex<Option<HttpPort>>,
+    rotation: Arc<Rotation>,
 }
 
 impl Server {
@@ -146,7 +148,20 @@ impl Server {
         }
         local::register(port, options.host.as_deref(), &service);
         long_waits::register(&service);
-        Ok(Self { service, port, stop: stop_sender, done, http: Mutex::default() })
+        let tls = options.tls.as_ref().map(|port| Arc::clone(&port.tls));
+        let rotation = Rotation::new(tls, options.authenticator.clone());
+        runtime.spawn(Arc::clone(&rotation).watch(service.stop.clone()));
+        Ok(Self { service, port, stop: stop_sender, done, http: Mutex::default(), rotation })
+    }
+
+    /// Reads certificates and tokens again; returns a line for each part that has changed. May block
+    /// for a moment.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` with all problems. A part with a problem stays as it was.
+    pub fn reload_security(&self) -> Result<Vec<String>> {
+        self.rotation.reload()
     }
 
     /// Tells the status on an HTTP port, until the server stops.
