@@ -52,7 +52,7 @@ fn start_with_tokens(name: &str, host: &str) -> (Server, u16, [String; 2]) {
         ServerOptions { host: host_of_clients, authenticator, ..ServerOptions::default() };
     let tables = vec![table(config("a")), table(config("secret"))];
     let server = Server::start(tables, &options, &Handle::current()).unwrap();
-    let http = HttpPort::open(host, 0, &Handle::current()).unwrap();
+    let http = HttpPort::open(host, 0, None, &Handle::current()).unwrap();
     let port = http.port();
     server.attach(http);
     (server, port, tokens)
