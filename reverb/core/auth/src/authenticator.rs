@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use reverb_data::{Error, Result};
 
 use crate::access::Access;
@@ -24,6 +24,8 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 pub struct Authenticator {
     path: PathBuf,
     current: RwLock<Current>,
+    /// Held while the file is read again, so that what was read last is in force at the end.
+    reloading: Mutex<()>,
     failures: [AtomicU64; Reason::ALL.len()],
 }
 
@@ -45,7 +47,8 @@ impl Authenticator {
         let list = parse(&path, &text)?;
         warn_of_writers(&path, &metadata);
         let current = RwLock::new(Current { text, list });
-        Ok(Arc::new(Self { path, current, failures: Default::default() }))
+        let reloading = Mutex::new(());
+        Ok(Arc::new(Self { path, current, reloading, failures: Default::default() }))
     }
 
     /// The tokens file.
@@ -60,6 +63,7 @@ impl Authenticator {
     ///
     /// Those of [`Authenticator::open`]. What was read before holds on then.
     pub fn reload(&self) -> Result<bool> {
+        let _reloading = self.reloading.lock();
         let (text, metadata) = read(&self.path)?;
         if text == self.current.read().text {
             return Ok(false);

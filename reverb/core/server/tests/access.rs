@@ -5,15 +5,13 @@
 
 mod support;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 use prost::Message;
-use reverb_auth::{Authenticator, Right, TableSet, hash_line, new_token};
+use reverb_auth::{Right, new_token};
 use reverb_data::ErrorKind;
 use reverb_engine::Table;
 use reverb_rpc::status::{Code, Status};
@@ -22,57 +20,12 @@ use reverb_wire::generated as proto;
 use reverb_wire::generated::reverb as own;
 use reverb_wire::generated::reverb::StatusRequest;
 use reverb_wire::methods;
+use support::callers::Callers;
 use support::*;
 use tokio::runtime::Handle;
 
-/// Callers of a test: a tokens file that is removed at its end, and the token of each name.
-struct Callers {
-    path: PathBuf,
-    tokens: BTreeMap<&'static str, String>,
-}
-
-impl Callers {
-    /// From names, rights and tables.
-    fn new(lines: &[(&'static str, &[Right], &[&str])]) -> Self {
-        static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("reverb-access-{}-{number}", std::process::id());
-        let mut callers =
-            Self { path: std::env::temp_dir().join(name), tokens: BTreeMap::default() };
-        callers.tokens = lines.iter().map(|(name, ..)| (*name, new_token().unwrap())).collect();
-        callers.write(lines);
-        callers
-    }
-
-    fn write(&self, lines: &[(&'static str, &[Right], &[&str])]) {
-        let line = |(name, rights, tables): &(&'static str, &[Right], &[&str])| {
-            let tables = match tables {
-                ["*"] => TableSet::All,
-                _ => TableSet::Of(tables.iter().map(ToString::to_string).collect()),
-            };
-            let rights = rights.iter().copied().collect();
-            hash_line(name, rights, &tables, &self.tokens[name]).unwrap() + "\n"
-        };
-        std::fs::write(&self.path, lines.iter().map(line).collect::<String>()).unwrap();
-    }
-
-    fn options(&self) -> ServerOptions {
-        ServerOptions {
-            host: Some("127.0.0.1".to_owned()),
-            authenticator: Some(Authenticator::open(&self.path).unwrap()),
-            ..ServerOptions::default()
-        }
-    }
-
-    fn headers(&self, name: &str) -> HeaderMap {
-        bearer(&self.tokens[name])
-    }
-}
-
-impl Drop for Callers {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
+fn headers(callers: &Callers, name: &str) -> HeaderMap {
+    bearer(callers.token(name))
 }
 
 fn bearer(token: &str) -> HeaderMap {
@@ -156,7 +109,7 @@ async fn every_call_wants_its_right() {
         (methods::REFLECTION, &everybody, Vec::new()),
     ] {
         for name in everybody {
-            let answer = call(&raw, path, callers.headers(name), &Encoded(request.clone())).await;
+            let answer = call(&raw, path, headers(&callers, name), &Encoded(request.clone())).await;
             let expected = match (allowed.contains(&name), path) {
                 (false, _) => Code::PermissionDenied,
                 // The time is no time.
@@ -172,7 +125,7 @@ async fn every_call_wants_its_right() {
         }
     }
     for name in everybody {
-        let unknown = call(&raw, "/reverb.ReplayService/New", callers.headers(name), &()).await;
+        let unknown = call(&raw, "/reverb.ReplayService/New", headers(&callers, name), &()).await;
         assert_eq!(unknown.unwrap_err().code, Code::Unimplemented);
     }
 }
@@ -235,7 +188,7 @@ async fn a_table_that_one_may_not_use_looks_like_one_that_is_not_there() {
                 _ => insert_request(1, name).encode_to_vec(),
             };
             let status =
-                call(&raw, path, callers.headers("a"), &Encoded(request)).await.unwrap_err();
+                call(&raw, path, headers(&callers, "a"), &Encoded(request)).await.unwrap_err();
             assert_eq!(status.code, Code::PermissionDenied, "{path}");
             texts.push(status.message.replace(name, "NAME"));
         }
@@ -244,12 +197,12 @@ async fn a_table_that_one_may_not_use_looks_like_one_that_is_not_there() {
     }
     // Those who may use a table that is not there are told which of theirs are.
     let gone = proto::ResetRequest { table: "gone".to_owned() };
-    let status = call(&raw, methods::RESET, callers.headers("a"), &gone).await.unwrap_err();
+    let status = call(&raw, methods::RESET, headers(&callers, "a"), &gone).await.unwrap_err();
     assert_eq!(status.code, Code::NotFound);
     assert!(status.message.ends_with("The tables of this server are: a."), "{}", status.message);
     let request = sample_request("gone");
     let status =
-        call(&raw, methods::SAMPLE_STREAM, callers.headers("all"), &request).await.unwrap_err();
+        call(&raw, methods::SAMPLE_STREAM, headers(&callers, "all"), &request).await.unwrap_err();
     assert!(status.message.ends_with("The tables of this server are: a, secret."));
 }
 
@@ -268,7 +221,7 @@ async fn a_change_of_several_tables_wants_the_right_on_all_of_them() {
         ..Default::default()
     };
     let path = methods::CONFIGURE_TABLES;
-    let status = call(&raw, path, callers.headers("admin"), &request).await.unwrap_err();
+    let status = call(&raw, path, headers(&callers, "admin"), &request).await.unwrap_err();
     assert_eq!(
         status.message,
         "ConfigureTables: token admin may not administer table b (right admin); it may administer \
@@ -276,7 +229,7 @@ async fn a_change_of_several_tables_wants_the_right_on_all_of_them() {
     );
     assert_eq!(server.tables()[0].config().max_size, 1000);
     let request = own::ConfigureTablesRequest { changes: vec![change("a")], ..Default::default() };
-    call(&raw, path, callers.headers("admin"), &request).await.unwrap();
+    call(&raw, path, headers(&callers, "admin"), &request).await.unwrap();
     assert_eq!(server.tables()[0].config().max_size, 7);
 }
 
@@ -286,7 +239,7 @@ async fn an_insert_stream_ends_at_the_first_item_that_it_may_not_insert() {
     let tables: Vec<_> = ["a", "b", "c"].map(|name| table(config(name))).into();
     let server = serve(tables, &callers.options());
     let raw = RawClient::connect(&server).await;
-    let mut stream = raw.open_with("InsertStream", callers.headers("writer")).await;
+    let mut stream = raw.open_with("InsertStream", headers(&callers, "writer")).await;
     for (key, name) in [(1, "a"), (2, "b"), (3, "a")] {
         stream.send(&insert_request(key, name)).await;
     }
@@ -315,7 +268,7 @@ async fn callers_see_the_tables_on_which_they_have_a_right() {
     let tables: Vec<_> = ["a", "b", "c"].map(|name| table(config(name))).into();
     let server = serve(tables, &callers.options());
     let raw = RawClient::connect(&server).await;
-    let info = |name| call(&raw, methods::SERVER_INFO, callers.headers(name), &());
+    let info = |name| call(&raw, methods::SERVER_INFO, headers(&callers, name), &());
     let names = |answer: Vec<u8>| {
         let info = proto::ServerInfoResponse::decode(&answer[..]).unwrap().table_info;
         info.into_iter().map(|table| table.name).collect::<Vec<_>>()
@@ -323,14 +276,14 @@ async fn callers_see_the_tables_on_which_they_have_a_right() {
     assert_eq!(names(info("writer").await.unwrap()), ["a", "b"]);
     assert_eq!(names(info("sampler").await.unwrap()), ["b"]);
 
-    let mut of_a = raw.open_with("InsertStream", callers.headers("writer")).await;
+    let mut of_a = raw.open_with("InsertStream", headers(&callers, "writer")).await;
     of_a.send(&insert_request(1, "a")).await;
     of_a.keys(1).await;
-    let mut of_b = raw.open_with("InsertStream", callers.headers("writer")).await;
+    let mut of_b = raw.open_with("InsertStream", headers(&callers, "writer")).await;
     of_b.send(&insert_request(2, "b")).await;
     of_b.keys(1).await;
     let request = StatusRequest { with_streams: true };
-    let answer = call(&raw, methods::STATUS, callers.headers("sampler"), &request).await.unwrap();
+    let answer = call(&raw, methods::STATUS, headers(&callers, "sampler"), &request).await.unwrap();
     let status = own::StatusResponse::decode(&answer[..]).unwrap();
     let tables: Vec<_> = status.tables.iter().map(|table| &table.name[..]).collect();
     assert_eq!(tables, ["b"]);
@@ -367,15 +320,15 @@ async fn who_cannot_be_authenticated_is_told_why_after_a_moment() {
         assert_eq!((status.code, status.message), (Code::Unauthenticated, text));
     }
     // The scheme may be written in any case.
-    let mut headers = callers.headers("learner");
-    let value = headers["authorization"].to_str().unwrap().replace("Bearer", "bEARER");
-    headers.insert("authorization", value.parse().unwrap());
-    call(&raw, methods::SERVER_INFO, headers, &()).await.unwrap();
+    let mut shouted = headers(&callers, "learner");
+    let value = shouted["authorization"].to_str().unwrap().replace("Bearer", "bEARER");
+    shouted.insert("authorization", value.parse().unwrap());
+    call(&raw, methods::SERVER_INFO, shouted, &()).await.unwrap();
     // Probes need none.
     for headers in [HeaderMap::new(), bearer("hunter2")] {
         call(&raw, methods::HEALTH_CHECK, headers, &()).await.unwrap();
     }
-    let denied = call(&raw, methods::RESET, callers.headers("learner"), &()).await.unwrap_err();
+    let denied = call(&raw, methods::RESET, headers(&callers, "learner"), &()).await.unwrap_err();
     assert_eq!(denied.code, Code::PermissionDenied);
     let failures = server.status(StatusRequest::default()).traffic.unwrap().auth_failures;
     let failures: Vec<_> = failures.iter().map(|it| (&it.reason[..], it.count)).collect();
@@ -394,15 +347,15 @@ async fn a_connection_is_closed_after_ten_failures() {
     }
     // What is denied is no failure of that kind.
     for _ in 0..20 {
-        call(&raw, methods::RESET, callers.headers("learner"), &()).await.unwrap_err();
+        call(&raw, methods::RESET, headers(&callers, "learner"), &()).await.unwrap_err();
     }
-    call(&raw, methods::SERVER_INFO, callers.headers("learner"), &()).await.unwrap();
+    call(&raw, methods::SERVER_INFO, headers(&callers, "learner"), &()).await.unwrap();
     let last = call(&raw, methods::SERVER_INFO, HeaderMap::new(), &()).await.unwrap_err();
     assert_eq!(last.code, Code::Unauthenticated);
     let connections = || server.status(StatusRequest::default()).traffic.unwrap().connections;
     eventually(|| connections() == 0).await;
     let raw = RawClient::connect(&server).await;
-    call(&raw, methods::SERVER_INFO, callers.headers("learner"), &()).await.unwrap();
+    call(&raw, methods::SERVER_INFO, headers(&callers, "learner"), &()).await.unwrap();
 }
 
 #[tokio::test]
@@ -412,17 +365,18 @@ async fn tokens_are_rotated_while_streams_go_on() {
     let server = serve(vec![table(config("a")), table(config("b"))], &options);
     let authenticator = options.authenticator.unwrap();
     let raw = RawClient::connect(&server).await;
-    let mut stream = raw.open_with("InsertStream", callers.headers("old")).await;
+    let mut stream = raw.open_with("InsertStream", headers(&callers, "old")).await;
     stream.send(&insert_request(1, "a")).await;
     assert_eq!(stream.keys(1).await, [1]);
-    callers.tokens.insert("new", new_token().unwrap());
     callers.write(&[("new", &[Right::Insert], &["b"])]);
-    assert!(authenticator.reload().unwrap());
+    // The server may have looked by itself.
+    authenticator.reload().unwrap();
     stream.send(&insert_request(2, "a")).await;
     assert_eq!(stream.keys(1).await, [2]);
-    let refused = call(&raw, methods::SERVER_INFO, callers.headers("old"), &()).await.unwrap_err();
+    let refused =
+        call(&raw, methods::SERVER_INFO, headers(&callers, "old"), &()).await.unwrap_err();
     assert_eq!(refused.code, Code::Unauthenticated);
-    let answer = call(&raw, methods::SERVER_INFO, callers.headers("new"), &()).await.unwrap();
+    let answer = call(&raw, methods::SERVER_INFO, headers(&callers, "new"), &()).await.unwrap();
     assert_eq!(proto::ServerInfoResponse::decode(&answer[..]).unwrap().table_info.len(), 1);
 }
 
@@ -449,7 +403,7 @@ async fn tokens_in_cleartext_are_for_loopback_only() {
         let insecure_tokens = true;
         let server = serve(vec![table(config("a"))], &ServerOptions { insecure_tokens, ..options });
         let raw = RawClient::connect(&server).await;
-        call(&raw, methods::SERVER_INFO, callers.headers("learner"), &()).await.unwrap();
+        call(&raw, methods::SERVER_INFO, headers(&callers, "learner"), &()).await.unwrap();
     }
     for host in ["localhost", "127.0.0.1", "::1"] {
         let options = ServerOptions { host: Some(host.to_owned()), ..callers.options() };

@@ -9,6 +9,8 @@
     reason = "each test uses a part"
 )]
 
+pub mod callers;
+
 use std::sync::Arc;
 use std::time::Duration;
 
