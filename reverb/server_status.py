@@ -405,6 +405,10 @@ class TrafficStatus:
         `calls["ServerInfo", "OK"]`.
       refused: Number of peers and calls that were refused, by the name of the limit (`Limits`, or
         "max_bytes" of the server).
+      auth_failures: Number of calls and pages that were refused because of who asked, by the
+        reason: "missing" (no token), "unknown" (a wrong token or certificate), "expired",
+        "cleartext" (a token that came over a network without TLS) and "denied" (no right). All are
+        0 at a server without tokens; empty at servers of older releases.
     """
 
     connections: int
@@ -413,6 +417,7 @@ class TrafficStatus:
     sent_bytes: int
     calls: Mapping[tuple[str, str], int]
     refused: Mapping[str, int]
+    auth_failures: Mapping[str, int]
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "TrafficStatus":
@@ -426,6 +431,7 @@ class TrafficStatus:
             },
             calls={(call.method, call.code): call.count for call in proto.calls},
             refused={refused.limit: refused.count for refused in proto.refused},
+            auth_failures={failed.reason: failed.count for failed in proto.auth_failures},
         )
 
 

@@ -106,7 +106,7 @@ impl Access {
         Error::new(ErrorKind::PermissionDenied, message)
     }
 
-    /// What it may do: `sample and update tables a and b`.
+    /// What it may do: `sample and update (tables a and b)`.
     fn summary(&self) -> String {
         let verbs = self.rights.iter().map(|right| match right {
             Right::Admin => "administer",
@@ -119,7 +119,7 @@ impl Access {
         let more = tables.len().saturating_sub(names.len());
         let more = (more > 0).then(|| format!("{more} more"));
         names.extend(more.as_deref());
-        format!("{verbs} table{} {}", if tables.len() == 1 { "" } else { "s" }, joined(&names))
+        format!("{verbs} (table{} {})", if tables.len() == 1 { "" } else { "s" }, joined(&names))
     }
 }
 
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(
             error.message(),
             "Drain: token learner may not administer all tables (right admin); \
-             it may sample, insert and administer tables a and b."
+             it may sample, insert and administer (tables a and b)."
         );
         let error = actor.check(Right::Insert, "c", "InsertStream").unwrap_err();
         assert!(error.message().contains("may not insert into table c; "), "{error}");
@@ -180,6 +180,6 @@ mod tests {
         let names: Vec<String> = (10..30).map(|at| format!("t{at}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let error = access(&[Right::Sample], &names).check(Right::Sample, "x", "Scan").unwrap_err();
-        assert!(error.message().ends_with("t18, t19 and 10 more."), "{error}");
+        assert!(error.message().ends_with("t18, t19 and 10 more)."), "{error}");
     }
 }

@@ -25,4 +25,4 @@ pub use header::{bearer_token, password};
 pub use line::hash_line;
 pub use refusal::{Reason, Refusal};
 pub use rights::{Right, Rights};
-pub use token::new_token;
+pub use token::{new_token, token_hash};

@@ -31,6 +31,11 @@ pub fn new_token() -> Result<String> {
     Ok(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)))
 }
 
+/// What stands for a token in a tokens file: `sha256:` and 64 hexadecimal digits.
+pub fn token_hash(token: &str) -> String {
+    format!("sha256:{}", TokenHash::of(token).to_hex())
+}
+
 /// The SHA-256 of a token. It reveals nothing, since tokens are random, and may be compared in any
 /// time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

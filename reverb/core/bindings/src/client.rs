@@ -16,6 +16,7 @@ use reverb_client::{
 };
 use reverb_data::{Error, Sampled};
 use reverb_rpc::Keepalive;
+use reverb_rpc::client::{Credentials, Security};
 use reverb_rpc::target::Target;
 use reverb_wire::generated::reverb::{HoldRateLimiterRequest, SetPausedRequest, StatusRequest};
 
@@ -27,6 +28,7 @@ use crate::legacy_writer::Writer;
 use crate::limiter_hold::RateLimiterHold;
 use crate::process::{Local, runtime};
 use crate::sampler::{Cursor, Sampler, flat_sample};
+use crate::security::ClientSecurity;
 use crate::sequence_writer::SequenceWriter;
 use crate::structured_writer::StructuredWriter;
 use crate::trajectory_writer::TrajectoryWriter;
@@ -38,6 +40,8 @@ pub(crate) struct Client {
     address: String,
     connect_timeout: Duration,
     keepalive: Keepalive,
+    /// Copied for every core, so that no other thread has locked a part of it during a fork.
+    security: Security,
     /// Remade after a fork.
     core: Mutex<Local<Arc<Core>>>,
 }
@@ -46,7 +50,12 @@ impl Client {
     fn core(&self) -> Arc<Core> {
         let mut core = self.core.lock();
         if !core.origin().is_here() {
-            *core = Local::new(new_core(&self.address, self.connect_timeout, self.keepalive));
+            *core = Local::new(new_core(
+                &self.address,
+                self.connect_timeout,
+                self.keepalive,
+                self.security.copy(),
+            ));
         }
         Arc::clone(&core)
     }
@@ -66,18 +75,23 @@ impl Client {
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (server_address, connect_timeout_s, keepalive_s, keepalive_timeout_s))]
+    #[pyo3(signature = (server_address, connect_timeout_s, keepalive_s, keepalive_timeout_s, credentials))]
     fn new(
         server_address: String,
         connect_timeout_s: f64,
         keepalive_s: Option<f64>,
         keepalive_timeout_s: f64,
+        credentials: Option<ClientSecurity>,
     ) -> PyResult<Self> {
         let connect_timeout = seconds("connect_timeout_s", connect_timeout_s)?;
         let keepalive = Keepalive::from_seconds(keepalive_s, keepalive_timeout_s).or_raise()?;
-        Target::parse(&server_address).or_raise()?;
-        let core = Mutex::new(Local::new(new_core(&server_address, connect_timeout, keepalive)));
-        Ok(Self { address: server_address, connect_timeout, keepalive, core })
+        let target = Target::parse(&server_address).or_raise()?;
+        let credentials =
+            credentials.map_or_else(Credentials::default, ClientSecurity::credentials);
+        let security = credentials.open(&target).or_raise()?;
+        let core = new_core(&server_address, connect_timeout, keepalive, security.copy());
+        let core = Mutex::new(Local::new(core));
+        Ok(Self { address: server_address, connect_timeout, keepalive, security, core })
     }
 
     #[pyo3(signature = (timeout_s))]
@@ -395,8 +409,13 @@ pub(crate) fn decoded<M: Message + Default>(message: &[u8]) -> PyResult<M> {
         .or_raise()
 }
 
-fn new_core(address: &str, connect_timeout: Duration, keepalive: Keepalive) -> Arc<Core> {
-    let connector = Box::new(AnyConnector::new(address, connect_timeout, keepalive));
+fn new_core(
+    address: &str,
+    connect_timeout: Duration,
+    keepalive: Keepalive,
+    security: Security,
+) -> Arc<Core> {
+    let connector = Box::new(AnyConnector::new(address, connect_timeout, keepalive, security));
     Arc::new(Core::new(address, connector, connect_timeout, runtime().handle().clone()))
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use reverb_client::Connector;
 use reverb_data::Result;
 use reverb_rpc::Keepalive;
+use reverb_rpc::client::Security;
 use reverb_rpc::target::loopback_port;
 use reverb_server::local_transport;
 use reverb_wire::GrpcTransport;
@@ -21,16 +22,23 @@ pub(crate) struct AnyConnector {
     loopback_port: Option<u16>,
     connect_timeout: Duration,
     keepalive: Keepalive,
+    security: Security,
     remote: OnceLock<Arc<GrpcTransport>>,
 }
 
 impl AnyConnector {
-    pub(crate) fn new(address: &str, connect_timeout: Duration, keepalive: Keepalive) -> Self {
+    pub(crate) fn new(
+        address: &str,
+        connect_timeout: Duration,
+        keepalive: Keepalive,
+        security: Security,
+    ) -> Self {
         Self {
             address: address.to_owned(),
             loopback_port: loopback_port(address),
             connect_timeout,
             keepalive,
+            security,
             remote: OnceLock::new(),
         }
     }
@@ -47,7 +55,8 @@ impl Connector for AnyConnector {
         let _entered = runtime().enter();
         let remote = GrpcTransport::new(&self.address)?;
         let remote = remote.with_connect_timeout(self.connect_timeout);
-        let remote = Arc::new(remote.with_keepalive(self.keepalive));
+        let remote = remote.with_keepalive(self.keepalive);
+        let remote = Arc::new(remote.with_security(self.security.clone()));
         Ok(Arc::clone(self.remote.get_or_init(|| remote)) as Arc<dyn Transport>)
     }
 

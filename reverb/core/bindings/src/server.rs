@@ -18,6 +18,7 @@ use crate::checkpoint::blocking;
 use crate::client::{decoded, seconds};
 use crate::error::OrRaise;
 use crate::process::{Local, runtime};
+use crate::security::{ServerSecurity, check_http_tls};
 use crate::table::Table;
 use crate::wait::wait;
 
@@ -141,7 +142,7 @@ fn load(
 #[pymethods]
 impl Server {
     #[new]
-    #[pyo3(signature = (tables, port, host, checkpoints, checkpoint_interval_s, keepalive_s, keepalive_timeout_s, limits, max_bytes, http_port, http_host))]
+    #[pyo3(signature = (tables, port, host, checkpoints, checkpoint_interval_s, keepalive_s, keepalive_timeout_s, limits, max_bytes, http_port, http_host, security))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -156,6 +157,7 @@ impl Server {
         max_bytes: Option<u64>,
         http_port: Option<i64>,
         http_host: &str,
+        security: Option<ServerSecurity>,
     ) -> PyResult<Self> {
         let port = port_number("port", port).or_raise()?;
         let http_port = http_port.map(|it| port_number("http_port", it)).transpose().or_raise()?;
@@ -165,8 +167,14 @@ impl Server {
         let claims = Claims::new(&tables)?;
         let mut options = checkpoints.options()?;
         options.interval = checkpoint_interval_s.map(Duration::from_secs_f64);
+        let tls = security.as_ref().map_or(Ok(None), ServerSecurity::tls).or_raise()?;
+        let authenticator =
+            security.as_ref().map_or(Ok(None), ServerSecurity::authenticator).or_raise()?;
+        let http_tls = security.as_ref().is_some_and(|it| it.http_tls);
+        let insecure_tokens = security.as_ref().is_some_and(|it| it.insecure_tokens);
+        let http_tls = check_http_tls(http_tls, tls.as_ref()).or_raise()?;
         // It tells that the tables are loading, and closes if that fails.
-        let open = |port| HttpPort::open(http_host, port, runtime().handle());
+        let open = |port| HttpPort::open(http_host, port, http_tls.clone(), runtime().handle());
         let http = http_port.map(open).transpose().or_raise()?;
         let (loaded, held) = load(py, &checkpoints, &options, &engines)?;
         options.held = Arc::new(held.into());
@@ -187,6 +195,9 @@ impl Server {
             limits,
             max_bytes,
             http_port,
+            tls,
+            authenticator,
+            insecure_tokens,
         };
         let core = py.detach(|| {
             let started = Core::start(engines.clone(), &options, runtime().handle());
@@ -248,6 +259,12 @@ impl Server {
         self.core.origin().check("Server").or_raise()?;
         let timeout = seconds("drain_s", timeout_s)?;
         wait(py, async { Ok(self.core.drain(timeout).await) })
+    }
+
+    /// Reads certificates and tokens again; returns a line for each part that has changed.
+    fn reload_security(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.core.origin().check("Server").or_raise()?;
+        py.detach(|| self.core.reload_security()).or_raise()
     }
 
     fn port(&self) -> u16 {

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use reverb_client::Client;
 use reverb_data::Result;
 use reverb_rpc::Keepalive;
+use reverb_rpc::client::Credentials;
 use reverb_rpc::target::Target;
 
 use crate::connector::AnyConnector;
@@ -53,8 +54,10 @@ fn client(address: &str) -> Result<Arc<Client>> {
         *used = Instant::now();
         return Ok(Arc::clone(client));
     }
-    Target::parse(address)?;
-    let connector = Box::new(AnyConnector::new(address, CONNECT_TIMEOUT, Keepalive::default()));
+    // Ops have an address and nothing else. The environment has the rest.
+    let security = Credentials::default().open(&Target::parse(address)?)?;
+    let connector = AnyConnector::new(address, CONNECT_TIMEOUT, Keepalive::default(), security);
+    let connector = Box::new(connector);
     let client = Client::new(address, connector, CONNECT_TIMEOUT, runtime().handle().clone());
     let client = Arc::new(client);
     clients.insert(address.to_owned(), (Arc::clone(&client), Instant::now()));

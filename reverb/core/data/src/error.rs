@@ -79,13 +79,12 @@ impl Error {
     pub fn table_not_found(name: &str, known: &[String]) -> Self {
         let mut names: Vec<&str> = known.iter().map(String::as_str).collect();
         names.sort_unstable();
-        Self::new(
-            ErrorKind::TableNotFound,
-            format!(
-                "Priority table {name} was not found. The tables of this server are: {}.",
-                names.join(", ")
-            ),
-        )
+        let names = match names[..] {
+            [] => String::new(),
+            _ => format!(" The tables of this server are: {}.", names.join(", ")),
+        };
+        let message = format!("Priority table {name} was not found.{names}");
+        Self::new(ErrorKind::TableNotFound, message)
     }
 
     /// A deadline passed during `operation`.

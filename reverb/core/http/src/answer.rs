@@ -1,11 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Requests and answers.
 
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 use http::StatusCode;
 
+/// Who asks, as far as the connection tells.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// The names in the certificate that it has shown, and that was verified; `None` without one.
+    pub certificate_names: Option<Vec<String>>,
+}
+
 /// A request for a page: GET or HEAD.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// Its path: `/metrics`.
     pub path: &'a str,
@@ -13,6 +24,20 @@ pub struct Request<'a> {
     pub query: Option<&'a str>,
     /// The formats that the client accepts; empty if it does not say.
     pub accept: &'a str,
+    /// The header `authorization`, which holds a secret; empty if there is none.
+    pub authorization: &'a str,
+    /// Who asks.
+    pub peer: &'a Peer,
+}
+
+impl std::fmt::Debug for Request<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { path, peer, .. } = self;
+        f.debug_struct("Request")
+            .field("path", path)
+            .field("peer", &peer.address)
+            .finish_non_exhaustive()
+    }
 }
 
 /// An answer to a request.

@@ -13,7 +13,7 @@ mod connections;
 mod host;
 mod port;
 
-pub use answer::{Answer, Request, Site};
+pub use answer::{Answer, Peer, Request, Site};
 pub use host::AllowedHosts;
 /// The status of an answer.
 pub use http::StatusCode;

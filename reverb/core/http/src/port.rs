@@ -2,6 +2,8 @@
 //! The port: accepts connections and answers their requests.
 
 use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,12 +14,17 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use reverb_tls::{Protocol, ServerTls, Socket};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::answer::{Answer, Request, Site};
+use crate::answer::{Answer, Peer, Request, Site};
 use crate::connections::Connections;
 use crate::host::AllowedHosts;
+
+/// The first byte of a peer that speaks TLS.
+const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Bytes of the head of a request.
 const MAX_HEAD_BYTES: usize = 8 << 10;
@@ -34,11 +41,12 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long to wait before the next `accept` after one failed, as when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves a site until `stop` completes; then closes the port and all connections.
+/// Serves a site, over TLS if it is given, until `stop` completes; then closes the port and all connections.
 pub async fn serve<S: Site>(
     listener: TcpListener,
     site: Arc<S>,
     hosts: AllowedHosts,
+    tls: Option<Arc<ServerTls>>,
     stop: impl Future<Output = ()>,
 ) {
     let hosts = Arc::new(hosts);
@@ -53,8 +61,8 @@ pub async fn serve<S: Site>(
             Some(_) = tasks.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
-        let socket = match accepted {
-            Ok((socket, _)) => socket,
+        let (socket, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!(%error, "a connection to the HTTP port could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -64,30 +72,80 @@ pub async fn serve<S: Site>(
         let connection = connections.open();
         let (site, hosts) = (Arc::clone(&site), Arc::clone(&hosts));
         let connections = Arc::clone(&connections);
+        let tls = tls.clone();
         tasks.spawn(async move {
             let requested = || connections.touch(&connection);
             tokio::select! {
                 () = connection.ended() => {}
                 () = tokio::time::sleep(CONNECTION_TIMEOUT) => {}
-                () = converse(socket, &*site, &hosts, requested) => {}
+                () = serve_connection(socket, peer, tls.as_deref(), &*site, &hosts, requested) => {}
             }
             connections.close(&connection);
         });
     }
 }
 
-/// Answers the requests of a connection until it ends; calls `requested` for each.
-async fn converse<S: Site>(
+/// Begins TLS if the port has it, then answers the requests of a connection until it ends.
+async fn serve_connection<S: Site>(
     socket: TcpStream,
+    address: SocketAddr,
+    tls: Option<&ServerTls>,
     site: &S,
     hosts: &AllowedHosts,
     requested: impl Fn(),
 ) {
     // This is only an optimisation.
     let _ = socket.set_nodelay(true);
+    let (socket, certificate_names) = match tls {
+        None => (Socket::Cleartext(socket), None),
+        Some(tls) => match tokio::time::timeout(HEAD_TIMEOUT, begin_tls(socket, tls)).await {
+            Ok(Ok(Some(begun))) => begun,
+            Ok(Ok(None)) | Err(_) => return,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "TLS did not begin on the HTTP port");
+                return;
+            }
+        },
+    };
+    let peer = Peer { address, certificate_names };
+    converse(socket, &peer, site, hosts, requested).await;
+}
+
+/// A connection with TLS, and the names in the certificate of its client. A peer that speaks HTTP
+/// without it is told so.
+async fn begin_tls(
+    mut socket: TcpStream,
+    tls: &ServerTls,
+) -> io::Result<Option<(Socket, Option<Vec<String>>)>> {
+    let mut first = [0];
+    if socket.peek(&mut first).await? == 1 && first[0] == TLS_HANDSHAKE {
+        return tls.accept(socket, Protocol::Http1).await.map(Some);
+    }
+    let text = "This port speaks HTTPS: write https:// before its address.\n";
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: \
+         {}\r\nconnection: close\r\n\r\n{text}",
+        text.len()
+    );
+    socket.write_all(answer.as_bytes()).await?;
+    socket.shutdown().await?;
+    // Closing with bytes unread would reset the connection, and the peer might not see the answer.
+    let mut rest = socket.take(MAX_HEAD_BYTES as u64);
+    while rest.read(&mut [0; 1024]).await? > 0 {}
+    Ok(None)
+}
+
+/// Answers the requests of a connection until it ends; calls `requested` for each.
+async fn converse<S: Site>(
+    socket: Socket,
+    peer: &Peer,
+    site: &S,
+    hosts: &AllowedHosts,
+    requested: impl Fn(),
+) {
     let service = service_fn(|request: http::Request<Incoming>| {
         requested();
-        let answer = answer(site, hosts, &request);
+        let answer = answer(site, hosts, &request, peer);
         std::future::ready(Ok::<_, Infallible>(response(answer)))
     });
     let served = http1::Builder::new()
@@ -102,7 +160,12 @@ async fn converse<S: Site>(
     }
 }
 
-fn answer<S: Site>(site: &S, hosts: &AllowedHosts, request: &http::Request<Incoming>) -> Answer {
+fn answer<S: Site>(
+    site: &S,
+    hosts: &AllowedHosts,
+    request: &http::Request<Incoming>,
+    peer: &Peer,
+) -> Answer {
     let host = text(request.headers(), &header::HOST);
     if !hosts.allow(host) {
         let line = "This port answers to addresses and to localhost; the Host of this request is another name.";
@@ -119,7 +182,8 @@ fn answer<S: Site>(site: &S, hosts: &AllowedHosts, request: &http::Request<Incom
         return Answer::text(StatusCode::NOT_FOUND, &line);
     }
     let accept = text(request.headers(), &header::ACCEPT);
-    site.answer(Request { path, query: request.uri().query(), accept })
+    let authorization = text(request.headers(), &header::AUTHORIZATION);
+    site.answer(Request { path, query: request.uri().query(), accept, authorization, peer })
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> &'a str {

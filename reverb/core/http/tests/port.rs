@@ -32,7 +32,7 @@ async fn start() -> (SocketAddr, oneshot::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
-    tokio::spawn(serve(listener, Arc::new(Pages), AllowedHosts::of("127.0.0.1"), async {
+    tokio::spawn(serve(listener, Arc::new(Pages), AllowedHosts::of("127.0.0.1"), None, async {
         let _ = stopped.await;
     }));
     (address, stop)

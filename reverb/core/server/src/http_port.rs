@@ -6,21 +6,37 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use percent_encoding::percent_decode_str;
-use reverb_data::{Error, Result};
+use reverb_auth::{Right, bearer_token, password};
+use reverb_data::{Error, ErrorKind, Result};
 use reverb_http::{AllowedHosts, Answer, Request, Site, StatusCode};
 use reverb_rpc::server::bind;
+use reverb_tls::ServerTls;
 use reverb_wire::generated::reverb::StatusRequest;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use crate::caller::Caller;
 use crate::done::{Done, DoneGuard};
 use crate::history::TablePoint;
 use crate::metrics::{Format, metrics};
 use crate::page;
 use crate::service::Service;
 use crate::status::json;
+
+/// What a port says that reads no token.
+const ONLY_PROBES: &str = "This port serves only /livez, /readyz and /metrics: the server has \
+                           tokens, and what is sent to this port can be read on the way, as it has \
+                           no TLS and others than this machine reach it.";
+
+/// What a port says to those who sent no token.
+const WANTS_TOKEN: &str = "This server wants a token, as the password (the user may be empty) or as \
+                           Authorization: Bearer TOKEN.";
+
+/// What a port says to those who have shown no certificate.
+const WANTS_CERTIFICATE: &str = "This server asks its clients for a certificate. Without one there \
+                                 are only /livez, /readyz and /metrics.";
 
 /// An open HTTP port. Dropping it closes the port.
 #[derive(Debug)]
@@ -33,21 +49,27 @@ pub struct HttpPort {
 }
 
 impl HttpPort {
-    /// Opens the port, and answers on `runtime`. Until a server is attached, its tables are
-    /// loading.
+    /// Opens the port, with TLS or without, and answers on `runtime`. Until a server is attached,
+    /// its tables are loading.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` if the port cannot be opened.
-    pub fn open(host: &str, port: u16, runtime: &Handle) -> Result<Self> {
+    pub fn open(
+        host: &str,
+        port: u16,
+        tls: Option<Arc<ServerTls>>,
+        runtime: &Handle,
+    ) -> Result<Self> {
         let opened = bind(Some(host), port).and_then(|listener| {
             let _runtime = runtime.enter();
             let listener = TcpListener::from_std(listener).map_err(|error| unusable(&error))?;
-            let port = listener.local_addr().map_err(|error| unusable(&error))?.port();
-            Ok((listener, port))
+            let address = listener.local_addr().map_err(|error| unusable(&error))?;
+            Ok((listener, address.port(), tls.is_some() || address.ip().is_loopback()))
         });
-        let (listener, port) = opened.map_err(|error| error.context("http_port"))?;
-        let pages = Arc::new(Pages::default());
+        let (listener, port, is_private) = opened.map_err(|error| error.context("http_port"))?;
+        let wants_certificate = tls.as_ref().is_some_and(|tls| tls.asks_for_certificates());
+        let pages = Arc::new(Pages { service: RwLock::default(), is_private, wants_certificate });
         let done = Arc::new(Done::default());
         let (stop, stopped) = oneshot::channel();
         runtime.spawn({
@@ -55,7 +77,7 @@ impl HttpPort {
             let guard = DoneGuard(Arc::clone(&done));
             async move {
                 let stopped = async { drop::<std::result::Result<(), _>>(stopped.await) };
-                reverb_http::serve(listener, pages, hosts, stopped).await;
+                reverb_http::serve(listener, pages, hosts, tls, stopped).await;
                 drop(guard);
             }
         });
@@ -69,7 +91,7 @@ impl HttpPort {
 
     /// The tables of this server are loaded.
     pub(crate) fn attach(&self, service: &Arc<Service>) {
-        *self.pages.0.write() = Some(Arc::downgrade(service));
+        *self.pages.service.write() = Some(Arc::downgrade(service));
     }
 
     /// Closes the port. Blocks until it is closed, except on a thread of a runtime.
@@ -91,17 +113,83 @@ fn unusable(error: &std::io::Error) -> Error {
     Error::internal(format!("The port was opened but cannot be used: {error}."))
 }
 
-/// The pages; the server is absent while its tables are loading.
-#[derive(Debug, Default)]
-struct Pages(RwLock<Option<Weak<Service>>>);
+/// The pages.
+#[derive(Debug)]
+struct Pages {
+    /// The server; absent while its tables are loading.
+    service: RwLock<Option<Weak<Service>>>,
+    /// Whether nobody else can read what a browser sends: the port is encrypted, or only this
+    /// machine reaches it. If not, no token is read.
+    is_private: bool,
+    /// Whether the server asks its clients for certificates.
+    wants_certificate: bool,
+}
 
 impl Pages {
     /// The server, or why it does not answer.
     fn service(&self) -> std::result::Result<Arc<Service>, &'static str> {
-        let attached = self.0.read().clone();
+        let attached = self.service.read().clone();
         let service = attached.ok_or("not ready: the tables are loading")?;
         let running = service.upgrade().filter(|service| !service.stop.is_stopped());
         running.ok_or("not ready: the server is stopping")
+    }
+}
+
+impl Pages {
+    /// Who asks for a page about tables, or the answer that refuses it.
+    fn admit(
+        &self,
+        service: &Service,
+        request: Request<'_>,
+    ) -> std::result::Result<Caller, Answer> {
+        if service.authentication.is_on() && !self.is_private {
+            return Err(Answer::text(StatusCode::FORBIDDEN, ONLY_PROBES));
+        }
+        if self.wants_certificate
+            && !service.authentication.is_on()
+            && request.peer.certificate_names.is_none()
+        {
+            return Err(Answer::text(StatusCode::FORBIDDEN, WANTS_CERTIFICATE));
+        }
+        let header = request.authorization;
+        let token = || {
+            (!header.is_empty())
+                .then(|| password(header).unwrap_or_else(|| bearer_token(header).to_owned()))
+        };
+        service.authentication.admit_page(request.path, request.peer, token).map_err(|error| {
+            if error.kind() == ErrorKind::PermissionDenied {
+                return Answer::text(StatusCode::FORBIDDEN, error.message());
+            }
+            let line = if header.is_empty() { WANTS_TOKEN } else { error.message() };
+            let mut answer = Answer::text(StatusCode::UNAUTHORIZED, line);
+            answer.headers.push(("www-authenticate", "Basic realm=\"reverb\"".to_owned()));
+            answer
+        })
+    }
+
+    /// A page about tables.
+    fn page(&self, service: &Arc<Service>, request: Request<'_>) -> Answer {
+        let caller = match self.admit(service, request) {
+            Ok(caller) => caller,
+            Err(answer) => return answer,
+        };
+        match request.path {
+            "/" => {
+                let page = page::page(&service.status(StatusRequest::default(), &caller));
+                let mut answer = Answer::ok("text/html; charset=utf-8", page);
+                answer.headers.push(("content-security-policy", page::POLICY.to_owned()));
+                answer.headers.push(("referrer-policy", "no-referrer".to_owned()));
+                answer
+            }
+            "/api/history" => {
+                let query = request.query.unwrap_or("");
+                Answer::ok("application/json", history(service, query, &caller))
+            }
+            _ => {
+                let status = service.status(StatusRequest { with_streams: true }, &caller);
+                Answer::ok("application/json", json::encode(&status))
+            }
+        }
     }
 }
 
@@ -124,36 +212,24 @@ impl Site for Pages {
                 let format = Format::accepted_by(request.accept);
                 Answer::ok(
                     format.content_type(),
-                    metrics(&service.status(StatusRequest::default()), format),
+                    metrics(&service.status(StatusRequest::default(), &Caller::default()), format),
                 )
             }
-            ("/", Ok(service)) => {
-                let page = page::page(&service.status(StatusRequest::default()));
-                let mut answer = Answer::ok("text/html; charset=utf-8", page);
-                answer.headers.push(("content-security-policy", page::POLICY.to_owned()));
-                answer.headers.push(("referrer-policy", "no-referrer".to_owned()));
-                answer
-            }
-            ("/api/history", Ok(service)) => {
-                Answer::ok("application/json", history(&service, request.query.unwrap_or("")))
-            }
-            (_, Ok(service)) => {
-                let status = service.status(StatusRequest { with_streams: true });
-                Answer::ok("application/json", json::encode(&status))
-            }
+            (_, Ok(service)) => self.page(&service, request),
         }
     }
 }
 
 /// The last minutes of the tables that a query names (`table=a&table=b`), as JSON: how long ago
 /// each point was, and what each table had counted.
-fn history(service: &Service, query: &str) -> Vec<u8> {
+fn history(service: &Service, query: &str, caller: &Caller) -> Vec<u8> {
     let names = query.split('&').filter_map(|part| part.strip_prefix("table="));
     let names: Vec<String> =
         names.map(|name| percent_decode_str(name).decode_utf8_lossy().into_owned()).collect();
     let all = service.tables.all();
-    let found: Vec<usize> =
-        (0..all.len()).filter(|&at| names.iter().any(|name| name == all[at].name())).collect();
+    let is_asked =
+        |name: &str| names.iter().any(|asked| asked == name) && caller.may(Right::Sample, name);
+    let found: Vec<usize> = (0..all.len()).filter(|&at| is_asked(all[at].name())).collect();
     let (ago, points) = service.history.points(&found);
     let tables = found.iter().zip(points).map(|(&at, points)| {
         let column = |value: fn(&TablePoint) -> f64| points.iter().map(value).collect::<Vec<_>>();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
+use reverb_auth::Right;
 use reverb_data::error::grouped;
 use reverb_data::{ChunkMaker, Error, ErrorKind, ItemValidator, NewItem, Result};
 use reverb_engine::{Confirm, Table};
@@ -17,6 +18,7 @@ use reverb_wire::codec::item::RawItem;
 use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
 use tokio::sync::Notify;
 
+use crate::caller::Caller;
 use crate::held_chunks::{HeldChunks, HoldingStream};
 use crate::memory::InsertGate;
 use crate::service::Service;
@@ -38,6 +40,10 @@ pub(crate) struct InsertStream<'a> {
     templates: TrajectoryTemplates,
     chunk_maker: ChunkMaker,
     validator: ItemValidator,
+    /// A caller who may insert into some tables only.
+    limited: Option<&'a Caller>,
+    /// The table of the last item, which such a caller may insert into.
+    allowed: Option<Arc<str>>,
 }
 
 /// Whether the stream reads the next message.
@@ -65,7 +71,11 @@ impl<'a> InsertStream<'a> {
     /// # Errors
     ///
     /// `Unavailable` while the memory of the server is used up.
-    pub(crate) fn new(service: &'a Service, stream: OpenStream) -> Result<Self> {
+    pub(crate) fn new(
+        service: &'a Service,
+        stream: OpenStream,
+        caller: &'a Caller,
+    ) -> Result<Self> {
         service.memory.check_new_stream()?;
         let inbox = Arc::new(Inbox::default());
         let confirm: Arc<dyn Confirm> = Arc::clone(&inbox) as Arc<dyn Confirm>;
@@ -80,6 +90,8 @@ impl<'a> InsertStream<'a> {
             templates: TrajectoryTemplates::default(),
             chunk_maker: ChunkMaker::default(),
             validator: ItemValidator::default(),
+            limited: (!caller.may_everywhere(Right::Insert)).then_some(caller),
+            allowed: None,
         };
         // From here on a drain ends it; one that began before does not know it.
         service.drain.check()?;
@@ -283,11 +295,22 @@ impl<'a> InsertStream<'a> {
         refused.map_or(Ok(table.cloned()), Err)
     }
 
+    /// Checks that the writer may insert into a table.
+    fn check_table(&mut self, table: &str) -> Result<()> {
+        let Some(caller) = self.limited else { return Ok(()) };
+        if self.allowed.as_deref() != Some(table) {
+            let (name, _) = self.service.table_for(caller, Right::Insert, table)?;
+            self.allowed = Some(Arc::clone(name));
+        }
+        Ok(())
+    }
+
     fn new_item(
         &mut self,
         item: &RawItem<'_>,
         held: &HeldChunks,
     ) -> Result<(NewItem, &'a Arc<Table>)> {
+        self.check_table(item.table)?;
         let mut is_chunk_missing = false;
         let trajectory = self.templates.read(item, |key| {
             held.get(key).ok_or_else(|| {

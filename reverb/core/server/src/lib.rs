@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod caller;
 mod checkpoints;
 mod configure;
 mod diagnosis;
@@ -24,6 +25,7 @@ mod page;
 mod process_memory;
 mod process_status;
 mod reflection;
+mod rotation;
 mod router;
 mod sample_stream;
 mod scan_stream;

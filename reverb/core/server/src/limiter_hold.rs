@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use reverb_auth::Right;
 use reverb_data::{Error, Result};
 use reverb_engine::{LimiterHold, SetBy};
 use reverb_rpc::Message;
@@ -10,6 +11,8 @@ use reverb_rpc::frames::MessageReader;
 use reverb_rpc::server::{Responder, decode};
 use reverb_wire::generated::reverb::{HoldRateLimiterRequest, HoldRateLimiterResponse};
 
+use crate::caller::Caller;
+use crate::router::set_by;
 use crate::service::Service;
 
 /// A rate limiter that is off until this is dropped; the log tells both.
@@ -45,16 +48,17 @@ impl Service {
 /// Serves the stream until the client closes its half, or is gone.
 pub(crate) async fn run(
     service: &Service,
+    caller: &Caller,
     mut reader: MessageReader,
     responder: &mut Responder,
-    by: SetBy,
 ) -> Result<()> {
     let request = service.stop.or(reader.next()).await??;
     let request = request.ok_or_else(|| {
         Error::invalid_argument("The call has no message; it must begin with one.")
     })?;
     let request: HoldRateLimiterRequest = decode(request)?;
-    let _hold = service.hold_limiter(&request, by)?;
+    service.table_for(caller, Right::Admin, &request.table)?;
+    let _hold = service.hold_limiter(&request, set_by(responder))?;
     responder.send_now(Message::encode(&HoldRateLimiterResponse {}))?;
     tokio::select! {
         biased;

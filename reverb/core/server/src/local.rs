@@ -22,6 +22,7 @@ use reverb_wire::transport::{
 };
 use tokio::sync::mpsc;
 
+use crate::caller::Caller;
 use crate::limiter_hold::LoggedHold;
 use crate::service::Service;
 use crate::status::explain_timeout;
@@ -164,7 +165,10 @@ impl Transport for LocalTransport {
     fn server_info(&self) -> BoxFuture<'_, Result<ServerInfo>> {
         Box::pin(async {
             let service = self.service.get()?;
-            Ok(ServerInfo { tables_state_id: service.tables.state_id(), tables: service.info() })
+            Ok(ServerInfo {
+                tables_state_id: service.tables.state_id(),
+                tables: service.info(&Caller::default()),
+            })
         })
     }
 
@@ -180,7 +184,7 @@ impl Transport for LocalTransport {
     }
 
     fn status(&self, request: StatusRequest) -> BoxFuture<'_, Result<StatusResponse>> {
-        Box::pin(async move { Ok(self.service.get()?.status(request)) })
+        Box::pin(async move { Ok(self.service.get()?.status(request, &Caller::default())) })
     }
 
     fn configure_tables(

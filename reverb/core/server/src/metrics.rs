@@ -114,6 +114,14 @@ fn traffic(text: &mut Text, traffic: &TrafficStatus) {
     for refused in &traffic.refused {
         text.series(&[("limit", &refused.limit)], refused.count as f64);
     }
+    text.family(
+        "reverb_auth_failures_total",
+        Kind::Counter,
+        "Callers without a good token or certificate, or without the right, by the reason.",
+    );
+    for failures in &traffic.auth_failures {
+        text.series(&[("reason", &failures.reason)], failures.count as f64);
+    }
 }
 
 fn checkpoint(text: &mut Text, status: &CheckpointStatusResponse) {

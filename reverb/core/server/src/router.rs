@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use reverb_auth::Right;
 use reverb_data::{Error, Result};
 use reverb_engine::SetBy;
 use reverb_rpc::Message;
@@ -20,6 +21,7 @@ use reverb_wire::generated::{
 };
 use reverb_wire::methods;
 
+use crate::caller::Caller;
 use crate::insert_stream::InsertStream;
 use crate::service::Service;
 use crate::streams::{OpenStream, StreamKind};
@@ -32,6 +34,7 @@ impl Handler for Service {
         mut reader: MessageReader,
         responder: &mut Responder,
     ) -> Result<Status> {
+        let caller = &self.authentication.admit(path, responder).await?;
         if path != methods::INSERT_STREAM {
             reader.limit_messages(self.limits.call_bytes, "call_bytes");
             reader.pass_through(Arc::clone(&self.call_gate));
@@ -39,31 +42,32 @@ impl Handler for Service {
         match path {
             methods::INSERT_STREAM => {
                 let open = self.open_stream(StreamKind::Insert, responder)?;
-                let stream = InsertStream::new(self, open)?;
+                let stream = InsertStream::new(self, open, caller)?;
                 stream.run(reader, responder).await?;
             }
             methods::SAMPLE_STREAM => {
                 let open = self.open_stream(StreamKind::Sample, responder)?;
-                sample_stream::run(self, &open, reader, responder).await?;
+                sample_stream::run(self, caller, &open, reader, responder).await?;
             }
-            methods::MUTATE_PRIORITIES => mutate_priorities(self, reader, responder).await?,
-            methods::RESET => reset(self, reader, responder).await?,
-            methods::SERVER_INFO => server_info(self, reader, responder).await?,
+            methods::MUTATE_PRIORITIES => {
+                mutate_priorities(self, caller, reader, responder).await?;
+            }
+            methods::RESET => reset(self, caller, reader, responder).await?,
+            methods::SERVER_INFO => server_info(self, caller, reader, responder).await?,
             methods::INITIALIZE_CONNECTION => {
                 initialize_connection(self, reader, responder).await?;
             }
             methods::CHECKPOINT => checkpoint(self, reader, responder).await?,
             methods::SCAN => {
                 let open = self.open_stream(StreamKind::Scan, responder)?;
-                scan_stream::run(self, &open, reader, responder).await?;
+                scan_stream::run(self, caller, &open, reader, responder).await?;
             }
             methods::CHECKPOINT_STATUS => checkpoint_status(self, reader, responder).await?,
-            methods::STATUS => status(self, reader, responder).await?,
-            methods::CONFIGURE_TABLES => configure_tables(self, reader, responder).await?,
-            methods::SET_PAUSED => set_paused(self, reader, responder).await?,
+            methods::STATUS => status(self, caller, reader, responder).await?,
+            methods::CONFIGURE_TABLES => configure_tables(self, caller, reader, responder).await?,
+            methods::SET_PAUSED => set_paused(self, caller, reader, responder).await?,
             methods::HOLD_RATE_LIMITER => {
-                let by = caller(responder);
-                limiter_hold::run(self, reader, responder, by).await?;
+                limiter_hold::run(self, caller, reader, responder).await?;
             }
             methods::DRAIN => drain(self, reader, responder).await?,
             methods::HEALTH_CHECK => return health::check(self, reader, responder).await,
@@ -89,27 +93,32 @@ impl Service {
 
 async fn mutate_priorities(
     service: &Service,
+    caller: &Caller,
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
     let message = read_single_encoded(&service.stop, &mut reader).await?;
     let Mutation { table, updates, deletes } = parse_mutation(&message)?;
+    service.table_for(caller, Right::Update, &table)?;
     service.mutate(&table, &updates, &deletes)?;
     responder.send_now(Message::encode(&MutatePrioritiesResponse {}))
 }
 
 async fn reset(
     service: &Service,
+    caller: &Caller,
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
     let request: ResetRequest = read_single_message(&service.stop, &mut reader).await?;
+    service.table_for(caller, Right::Admin, &request.table)?;
     service.reset(&request.table)?;
     responder.send_now(Message::encode(&ResetResponse {}))
 }
 
 async fn server_info(
     service: &Service,
+    caller: &Caller,
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
@@ -117,7 +126,7 @@ async fn server_info(
     let (high, low) = service.tables.state_id();
     responder.send_now(Message::encode(&ServerInfoResponse {
         tables_state_id: Some(Uint128 { high, low }),
-        table_info: service.info(),
+        table_info: service.info(caller),
     }))
 }
 
@@ -158,31 +167,38 @@ async fn checkpoint_status(
 
 async fn status(
     service: &Arc<Service>,
+    caller: &Caller,
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
     let request: StatusRequest = read_single_message(&service.stop, &mut reader).await?;
-    responder.send_now(Message::encode(&service.status(request)))
+    responder.send_now(Message::encode(&service.status(request, caller)))
 }
 
 async fn configure_tables(
     service: &Service,
+    caller: &Caller,
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
     let request: ConfigureTablesRequest = read_single_message(&service.stop, &mut reader).await?;
+    for change in &request.changes {
+        service.table_for(caller, Right::Admin, &change.table)?;
+    }
     responder.announce();
-    let answer = service.configure(&request, &caller(responder)).await?;
+    let answer = service.configure(&request, &set_by(responder)).await?;
     responder.send_now(Message::encode(&answer))
 }
 
 async fn set_paused(
     service: &Service,
+    caller: &Caller,
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
     let request: SetPausedRequest = read_single_message(&service.stop, &mut reader).await?;
-    service.set_paused(&request, &caller(responder))?;
+    service.table_for(caller, Right::Admin, &request.table)?;
+    service.set_paused(&request, &set_by(responder))?;
     responder.send_now(Message::encode(&SetPausedResponse {}))
 }
 
@@ -193,12 +209,12 @@ async fn drain(
 ) -> Result<()> {
     let request: DrainRequest = read_single_message(&service.stop, &mut reader).await?;
     responder.announce();
-    let answer = service.stop.or(service.drain_for(request, caller(responder))).await??;
+    let answer = service.stop.or(service.drain_for(request, set_by(responder))).await??;
     responder.send_now(Message::encode(&answer))
 }
 
 /// Who calls: the name that the client gave itself, else its address.
-fn caller(responder: &Responder) -> SetBy {
+pub(crate) fn set_by(responder: &Responder) -> SetBy {
     let client = responder.client();
     SetBy::now(if client.is_empty() { responder.peer().name() } else { client })
 }

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use reverb_auth::Right;
 use reverb_data::{Error, Result, Sampled, Stacking};
 use reverb_rpc::Message;
 use reverb_rpc::frames::MessageReader;
@@ -12,6 +13,7 @@ use reverb_rpc::server::{Responder, decode};
 use reverb_wire::codec::sample::{SampleEncoder, stacking};
 use reverb_wire::generated::SampleStreamRequest;
 
+use crate::caller::Caller;
 use crate::service::Service;
 use crate::status::explain_timeout;
 use crate::streams::{Stream, WaitsFor};
@@ -22,6 +24,7 @@ const FIRST_BATCH: usize = 128;
 /// Serves the stream, request by request, until the reader closes its half.
 pub(crate) async fn run(
     service: &Service,
+    caller: &Caller,
     stream: &Stream,
     mut requests: MessageReader,
     responder: &mut Responder,
@@ -29,7 +32,7 @@ pub(crate) async fn run(
     let mut encoder = SampleEncoder::new();
     while let Some(message) = next_request(service, &mut requests).await? {
         let request: SampleStreamRequest = decode(message)?;
-        serve_request(service, stream, &request, &mut encoder, responder).await?;
+        serve_request(service, caller, stream, &request, &mut encoder, responder).await?;
     }
     Ok(())
 }
@@ -44,12 +47,13 @@ async fn next_request(service: &Service, requests: &mut MessageReader) -> Result
 
 async fn serve_request(
     service: &Service,
+    caller: &Caller,
     stream: &Stream,
     request: &SampleStreamRequest,
     encoder: &mut SampleEncoder,
     responder: &mut Responder,
 ) -> Result<()> {
-    let (name, table) = service.tables.get(&request.table)?;
+    let (name, table) = service.table_for(caller, Right::Sample, &request.table)?;
     stream.use_table(name);
     let mut remaining = usize::try_from(request.num_samples).unwrap_or(0);
     if remaining == 0 {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use reverb_auth::Right;
 use reverb_data::{Error, Result};
 use reverb_engine::{Scan, Table};
 use reverb_rpc::frames::MessageReader;
@@ -10,6 +11,7 @@ use reverb_rpc::server::{Responder, read_single_message};
 use reverb_wire::codec::sample::SampleEncoder;
 use reverb_wire::generated::reverb::ScanRequest;
 
+use crate::caller::Caller;
 use crate::sample_stream;
 use crate::service::Service;
 use crate::streams::Stream;
@@ -21,12 +23,13 @@ const MAX_KEPT_CHUNK_BYTES: usize = 64 << 20;
 /// Serves the scan to its end.
 pub(crate) async fn run(
     service: &Service,
+    caller: &Caller,
     stream: &Stream,
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
     let request: ScanRequest = read_single_message(&service.stop, &mut reader).await?;
-    let (name, table) = service.tables.get(&request.table)?;
+    let (name, table) = service.table_for(caller, Right::Sample, &request.table)?;
     stream.use_table(name);
     let mut scan = service.stop.or(begin(table)).await??;
     let kept = usize::try_from(request.kept_chunk_bytes).unwrap_or(0);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
+use reverb_auth::Authenticator;
 use reverb_data::{Error, Result};
 use reverb_engine::{SetBy, Table};
 use reverb_rpc::Keepalive;
@@ -17,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::time::MissedTickBehavior;
 
+use crate::caller::{Authentication, Caller};
 use crate::checkpoints::{CheckpointOptions, Checkpoints};
 use crate::done::{Done, DoneGuard};
 use crate::drain::Drain;
@@ -26,6 +28,7 @@ use crate::limits::Limits;
 use crate::local;
 use crate::long_waits::{self, LongWaits};
 use crate::memory::{CallGate, Memory};
+use crate::rotation::Rotation;
 use crate::service::Service;
 use crate::tables::Tables;
 use reverb_rpc::server::{self as rpc, PortOptions, PortTls, StopSender, Traffic, stop_signal};
@@ -52,6 +55,11 @@ pub struct ServerOptions {
     pub tls: Option<PortTls>,
     /// The HTTP port that will be attached, for who looks for it at the wrong port.
     pub http_port: Option<u16>,
+    /// Knows who may call. Without it everybody may do everything; clients in this process always
+    /// may.
+    pub authenticator: Option<Arc<Authenticator>>,
+    /// Whether tokens may travel over a network in cleartext.
+    pub insecure_tokens: bool,
 }
 
 /// Serves tables, over gRPC and to callers in this process, until it is stopped or dropped.
@@ -62,6 +70,7 @@ pub struct Server {
     stop: StopSender,
     done: Arc<Done>,
     http: Mutex<Option<HttpPort>>,
+    rotation: Arc<Rotation>,
 }
 
 impl Server {
@@ -70,7 +79,8 @@ impl Server {
     /// # Errors
     ///
     /// `InvalidArgument` if there are no tables, if two have the same name, if a limit is out of
-    /// its range, or if the port cannot be opened.
+    /// its range, if the port cannot be opened, or if tokens would come in cleartext from other
+    /// machines.
     pub fn start(
         tables: Vec<Arc<Table>>,
         options: &ServerOptions,
@@ -83,9 +93,12 @@ impl Server {
         let memory = Arc::new(Memory::new(options.max_bytes, tables.all())?);
         let call_gate = Arc::new(CallGate::new(&memory));
         let traffic = Arc::new(Traffic::new(&methods::ALL));
+        let authentication =
+            Authentication::new(options.authenticator.clone(), options.insecure_tokens);
         let service = Service {
             tables,
             checkpoints,
+            authentication,
             stop,
             drain: Drain::default(),
             limits,
@@ -102,8 +115,9 @@ impl Server {
         let (listener, port) = {
             let _runtime = runtime.enter();
             let listener = TcpListener::from_std(listener).map_err(|error| listening(&error))?;
-            let port = listener.local_addr().map_err(|error| listening(&error))?.port();
-            (listener, port)
+            let address = listener.local_addr().map_err(|error| listening(&error))?;
+            service.authentication.check_address(address, options.tls.is_some())?;
+            (listener, address.port())
         };
         for table in service.tables.all() {
             table.join_server(&service.memory.account, limits.queued_bytes as u64);
@@ -134,7 +148,20 @@ impl Server {
         }
         local::register(port, options.host.as_deref(), &service);
         long_waits::register(&service);
-        Ok(Self { service, port, stop: stop_sender, done, http: Mutex::default() })
+        let tls = options.tls.as_ref().map(|port| Arc::clone(&port.tls));
+        let rotation = Rotation::new(tls, options.authenticator.clone());
+        runtime.spawn(Arc::clone(&rotation).watch(service.stop.clone()));
+        Ok(Self { service, port, stop: stop_sender, done, http: Mutex::default(), rotation })
+    }
+
+    /// Reads certificates and tokens again; returns a line for each part that has changed. May block
+    /// for a moment.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` with all problems. A part with a problem stays as it was.
+    pub fn reload_security(&self) -> Result<Vec<String>> {
+        self.rotation.reload()
     }
 
     /// Tells the status on an HTTP port, until the server stops.
@@ -169,7 +196,7 @@ impl Server {
 
     /// What its memory is used for. Answers after the server has stopped too.
     pub fn status(&self, request: StatusRequest) -> StatusResponse {
-        self.service.status(request)
+        self.service.status(request, &Caller::default())
     }
 
     /// Changes the settings of all tables of a request, or of none.

@@ -13,6 +13,7 @@ use reverb_wire::convert::table_info::from_table_info;
 use reverb_wire::generated::TableInfo;
 use reverb_wire::generated::reverb::{StatusRequest, StatusResponse};
 
+use crate::caller::{Authentication, Caller};
 use crate::checkpoints::Checkpoints;
 use crate::drain::Drain;
 use crate::history::History;
@@ -29,6 +30,8 @@ use crate::tables::Tables;
 pub(crate) struct Service {
     pub(crate) tables: Tables,
     pub(crate) checkpoints: Arc<Checkpoints>,
+    /// Whom it knows.
+    pub(crate) authentication: Authentication,
     pub(crate) stop: Stop,
     pub(crate) drain: Drain,
     pub(crate) limits: Limits,
@@ -74,12 +77,19 @@ impl Service {
         }
     }
 
-    pub(crate) fn status(self: &Arc<Self>, request: StatusRequest) -> StatusResponse {
-        status::status(self, request)
+    /// What the caller may know of it: nothing of tables that it may not sample from.
+    pub(crate) fn status(
+        self: &Arc<Self>,
+        request: StatusRequest,
+        caller: &Caller,
+    ) -> StatusResponse {
+        status::status(self, request, caller)
     }
 
-    pub(crate) fn info(&self) -> Vec<TableInfo> {
-        self.tables.all().iter().map(|table| from_table_info(&table.info())).collect()
+    /// The tables on which the caller has a right.
+    pub(crate) fn info(&self, caller: &Caller) -> Vec<TableInfo> {
+        let tables = self.tables.all().iter().filter(|table| caller.may_see(table.name()));
+        tables.map(|table| from_table_info(&table.info())).collect()
     }
 }
 

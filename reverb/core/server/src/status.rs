@@ -8,15 +8,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use reverb_auth::Right;
 use reverb_data::{Error, ErrorKind};
 use reverb_engine::{SetBy, Table, TableStatus};
 use reverb_rpc::server::Traffic;
 use reverb_wire::convert::table_config::from_max_bytes;
 use reverb_wire::generated::reverb::{
-    CallCount, MemoryStatus, RefusalCount, SetBy as SetByMessage, StatusRequest, StatusResponse,
-    StreamStatus, TrafficStatus,
+    AuthFailureCount, CallCount, MemoryStatus, RefusalCount, SetBy as SetByMessage, StatusRequest,
+    StatusResponse, StreamStatus, TrafficStatus,
 };
 
+use crate::caller::Caller;
 use crate::diagnosis::{Diagnosis, NOTICEABLE, SlowReaders, State, Surroundings, diagnose};
 use crate::history::TablePoint;
 use crate::memory::Memory;
@@ -24,8 +26,13 @@ use crate::process_status::process_status;
 use crate::service::Service;
 use crate::streams::{Stream, StreamKind};
 
-/// The status of a server.
-pub(crate) fn status(service: &Arc<Service>, request: StatusRequest) -> StatusResponse {
+/// The status of a server, without the tables that the caller may not sample from.
+pub(crate) fn status(
+    service: &Arc<Service>,
+    request: StatusRequest,
+    caller: &Caller,
+) -> StatusResponse {
+    let may_know = |table: &str| caller.may(Right::Sample, table);
     let tables: Vec<_> = service.tables.all().iter().map(|table| table.status()).collect();
     let points: Vec<_> = tables.iter().map(TablePoint::new).collect();
     let rates = service.history.look(&Arc::downgrade(service), &points);
@@ -38,7 +45,12 @@ pub(crate) fn status(service: &Arc<Service>, request: StatusRequest) -> StatusRe
     };
     StatusResponse {
         memory: Some(memory_status(&service.memory)),
-        tables: tables.iter().zip(rates).map(of_table).collect(),
+        tables: tables
+            .iter()
+            .zip(rates)
+            .filter(|(status, _)| may_know(&status.info.config.name))
+            .map(of_table)
+            .collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started_at_ns: nanoseconds(service.started_at),
         now_ns,
@@ -48,6 +60,7 @@ pub(crate) fn status(service: &Arc<Service>, request: StatusRequest) -> StatusRe
         streams: streams
             .iter()
             .filter(|_| request.with_streams)
+            .filter(|stream| stream.table().is_none_or(|table| may_know(&table)))
             .map(|stream| stream_status(stream))
             .collect(),
         draining: service.drain.by().as_ref().map(set_by),
@@ -148,6 +161,14 @@ fn traffic_status(service: &Service) -> TrafficStatus {
         refused: traffic
             .refused()
             .map(|(limit, count)| RefusalCount { limit: limit.to_owned(), count: number(count) })
+            .collect(),
+        auth_failures: service
+            .authentication
+            .failures()
+            .map(|(reason, count)| AuthFailureCount {
+                reason: reason.name().to_owned(),
+                count: number(count),
+            })
             .collect(),
     }
 }

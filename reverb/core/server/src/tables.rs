@@ -49,8 +49,18 @@ impl Tables {
     ///
     /// `TableNotFound` that lists the existing tables.
     pub(crate) fn get(&self, name: &str) -> Result<(&Arc<str>, &Arc<Table>)> {
+        self.get_among(name, |_| true)
+    }
+
+    /// Like [`Tables::get`]; the error lists only the tables that are visible.
+    pub(crate) fn get_among(
+        &self,
+        name: &str,
+        is_visible: impl Fn(&str) -> bool,
+    ) -> Result<(&Arc<str>, &Arc<Table>)> {
         self.by_name.get_key_value(name).ok_or_else(|| {
-            let known: Vec<String> = self.by_name.keys().map(ToString::to_string).collect();
+            let known = self.by_name.keys().filter(|known| is_visible(known));
+            let known: Vec<String> = known.map(ToString::to_string).collect();
             Error::table_not_found(name, &known)
         })
     }

@@ -28,7 +28,7 @@ fn answer(status: &str, body: &str) -> (String, String) {
 
 #[tokio::test]
 async fn the_port_says_whether_the_tables_are_loaded() {
-    let http = HttpPort::open("127.0.0.1", 0, &Handle::current()).unwrap();
+    let http = HttpPort::open("127.0.0.1", 0, None, &Handle::current()).unwrap();
     let port = http.port();
     let loading = answer("503", "not ready: the tables are loading\n");
     assert_eq!(get(port, "/livez").await, answer("200", "alive\n"));
@@ -45,7 +45,7 @@ async fn the_port_says_whether_the_tables_are_loaded() {
 
 #[tokio::test]
 async fn a_port_whose_server_never_comes_closes() {
-    let http = HttpPort::open("127.0.0.1", 0, &Handle::current()).unwrap();
+    let http = HttpPort::open("127.0.0.1", 0, None, &Handle::current()).unwrap();
     let port = http.port();
     drop(http);
     eventually(|| std::net::TcpStream::connect(("127.0.0.1", port)).is_err()).await;

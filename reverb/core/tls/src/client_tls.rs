@@ -73,6 +73,16 @@ impl ClientTls {
         Ok(Self { files, server_name, current: Mutex::new(Arc::new(loaded)) })
     }
 
+    /// The same with a lock of its own.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        Self {
+            files: self.files.clone(),
+            server_name: self.server_name.clone(),
+            current: Mutex::new(Arc::clone(&self.current.lock())),
+        }
+    }
+
     /// The files as they are now. Where one cannot be used, as in the middle of a rotation, they
     /// stay as they were.
     pub fn snapshot(&self) -> Snapshot {

@@ -34,7 +34,8 @@ pub struct ServerFiles {
     pub cert: PathBuf,
     /// The private key of the certificate.
     pub key: PathBuf,
-    /// The CAs of clients. With it, every client must show a certificate that one of them signed.
+    /// The CAs of clients. With it, every client must show a certificate that one of them signed;
+    /// with HTTP/1, it may.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -131,8 +132,8 @@ impl ServerTls {
         self.current.read().contents.key.readable_by_others()
     }
 
-    /// Begins TLS with a client, by a full handshake. Returns the connection and the names in the
-    /// client's certificate.
+    /// Begins TLS with a client. Returns the connection and the names in the client's certificate;
+    /// `None` if it has shown no certificate.
     ///
     /// # Errors
     ///
@@ -141,7 +142,7 @@ impl ServerTls {
         &self,
         socket: TcpStream,
         protocol: Protocol,
-    ) -> io::Result<(Socket, Vec<String>)> {
+    ) -> io::Result<(Socket, Option<Vec<String>>)> {
         let config = {
             let current = self.current.read();
             Arc::clone(match protocol {
@@ -157,13 +158,11 @@ impl ServerTls {
 }
 
 /// The DNS names and URIs in the certificate of a client, which was verified.
-fn certificate_names(connection: &rustls::ServerConnection) -> Vec<String> {
-    let certificate = connection.peer_certificates().and_then(<[_]>::first);
-    let Some(Ok(certificate)) = certificate.map(EndEntityCert::try_from) else {
-        return Vec::new();
-    };
+fn certificate_names(connection: &rustls::ServerConnection) -> Option<Vec<String>> {
+    let certificate = connection.peer_certificates()?.first()?;
+    let certificate = EndEntityCert::try_from(certificate).ok()?;
     let names = certificate.valid_dns_names().chain(certificate.valid_uri_names());
-    names.map(str::to_owned).collect()
+    Some(names.map(str::to_owned).collect())
 }
 
 impl Contents {
@@ -178,34 +177,51 @@ impl Contents {
 
 impl Loaded {
     fn new(contents: Contents) -> Result<Self> {
-        let (chain, key) = (contents.cert.certificates()?, contents.key.key()?);
+        let mut http2 = contents.config(Certificates::Needed)?;
+        http2.alpn_protocols = vec![b"h2".to_vec()];
+        // Probes and scrapers have no certificates.
+        let mut http1 = contents.config(Certificates::Welcome)?;
+        http1.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self { contents, http2: Arc::new(http2), http1: Arc::new(http1) })
+    }
+}
+
+/// Whether a port with `client_ca` accepts clients without certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Certificates {
+    Needed,
+    Welcome,
+}
+
+impl Contents {
+    fn config(&self, certificates: Certificates) -> Result<ServerConfig> {
+        let (chain, key) = (self.cert.certificates()?, self.key.key()?);
         let provider = provider();
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(VERSIONS)
             .map_err(|error| Error::internal(format!("TLS cannot be set up: {error}")))?;
-        let builder = match &contents.client_ca {
+        let builder = match &self.client_ca {
             None => builder.with_no_client_auth(),
             Some(file) => {
                 let roots = Arc::new(file.roots()?);
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                if certificates == Certificates::Welcome {
+                    verifier = verifier.allow_unauthenticated();
+                }
                 let verifier = verifier.build();
                 let verifier =
                     verifier.map_err(|error| file.error(&format!("cannot be used: {error}")))?;
                 builder.with_client_cert_verifier(verifier)
             }
         };
-        let mut http2 = builder.with_single_cert(chain, key).map_err(|error| match error {
+        builder.with_single_cert(chain, key).map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => {
-                contents.key.error("is not the key of the certificate in tls_cert")
+                self.key.error("is not the key of the certificate in tls_cert")
             }
             rustls::Error::InvalidCertificate(reason) => {
-                contents.cert.error(&format!("cannot be used: {reason}"))
+                self.cert.error(&format!("cannot be used: {reason}"))
             }
-            error => contents.key.error(&format!("cannot be used: {error}")),
-        })?;
-        http2.alpn_protocols = vec![b"h2".to_vec()];
-        let mut http1 = http2.clone();
-        http1.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self { contents, http2: Arc::new(http2), http1: Arc::new(http1) })
+            error => self.key.error(&format!("cannot be used: {error}")),
+        })
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use reverb_data::{Error, ErrorKind, Result};
 use reverb_rpc::Keepalive;
-use reverb_rpc::client::Channel;
+use reverb_rpc::client::{Channel, Security};
 
 use crate::codec::mutate::encode_mutation;
 use crate::generated::reverb::{
@@ -47,6 +47,12 @@ impl GrpcTransport {
     #[must_use]
     pub fn with_keepalive(self, keepalive: Keepalive) -> Self {
         Self(self.0.with_keepalive(keepalive))
+    }
+
+    /// Sets TLS and the token. Must be called before the first call.
+    #[must_use]
+    pub fn with_security(self, security: Security) -> Self {
+        Self(self.0.with_security(security))
     }
 }
 

@@ -47,6 +47,17 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
+impl Security {
+    /// The same with locks of its own.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        Self {
+            tls: self.tls.as_ref().map(|tls| Arc::new(tls.copy())),
+            token: self.token.as_ref().map(|token| Arc::new(token.copy())),
+        }
+    }
+}
+
 impl Credentials {
     /// Those for the servers of a target.
     ///

@@ -22,6 +22,7 @@ pub(super) enum Token {
 }
 
 /// What a file held when it was last read.
+#[derive(Clone)]
 pub(super) struct Last {
     header: HeaderValue,
     read_at: Instant,
@@ -41,6 +42,16 @@ impl Token {
     pub(super) fn from_file(path: &Path) -> Result<Self> {
         let last = Last { header: read_token(path)?, read_at: Instant::now() };
         Ok(Self::File { path: path.to_owned(), last: Mutex::new(last) })
+    }
+
+    /// The same with a lock of its own.
+    pub(super) fn copy(&self) -> Self {
+        match self {
+            Self::Text(header) => Self::Text(header.clone()),
+            Self::File { path, last } => {
+                Self::File { path: path.clone(), last: Mutex::new(last.lock().clone()) }
+            }
+        }
     }
 
     /// The header for a call that begins now. A file that cannot be read now gives what it held

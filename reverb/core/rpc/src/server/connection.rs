@@ -101,7 +101,9 @@ async fn open<H>(socket: TcpStream, address: SocketAddr, shared: &Shared<H>) -> 
             return say(Box::pin(first_bytes::answer_tls(socket))).await;
         }
         (Spoken::Tls, Some(port)) => match port.tls.accept(socket, Protocol::Http2).await {
-            Ok((socket, certificate_names)) => (socket, Link::Tls { certificate_names }),
+            Ok((socket, names)) => {
+                (socket, Link::Tls { certificate_names: names.unwrap_or_default() })
+            }
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 tracing::warn!(peer = %address, "refused the connection: {error}");
                 return None;
@@ -175,6 +177,11 @@ async fn serve_streams<H: Handler>(
         let accepted = tokio::select! {
             accepted = connection.accept() => accepted,
             () = shared.stop.stopped(), if deadline.is_none() => {
+                connection.graceful_shutdown();
+                deadline = Some(Instant::now() + GRACE);
+                continue;
+            }
+            () = peer.failed_often(), if deadline.is_none() => {
                 connection.graceful_shutdown();
                 deadline = Some(Instant::now() + GRACE);
                 continue;

@@ -1,13 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The other end of a connection to a server.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+/// How many calls of a connection may fail because the caller could not be authenticated.
+const MAX_FAILURES: usize = 10;
 
 /// Who is at the other end of a connection, as far as the connection tells.
 #[derive(Debug)]
 pub struct Peer {
     name: String,
+    ip: IpAddr,
     link: Link,
+    /// Calls whose caller could not be authenticated.
+    failures: AtomicUsize,
+    failed_often: Notify,
 }
 
 /// How the bytes of a connection travel.
@@ -25,12 +35,36 @@ pub enum Link {
 
 impl Peer {
     pub(super) fn new(address: SocketAddr, link: Link) -> Self {
-        Self { name: format!("client {address}"), link }
+        Self {
+            name: format!("client {address}"),
+            ip: address.ip(),
+            link,
+            failures: AtomicUsize::new(0),
+            failed_often: Notify::new(),
+        }
     }
 
     /// Its address, for messages to people: `client 10.0.0.1:5`.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it is on this machine.
+    pub fn is_loopback(&self) -> bool {
+        self.ip.to_canonical().is_loopback()
+    }
+
+    /// Counts a call whose caller could not be authenticated. After ten of them the connection is
+    /// closed.
+    pub fn count_failure(&self) {
+        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 == MAX_FAILURES {
+            self.failed_often.notify_one();
+        }
+    }
+
+    /// Resolves when too many calls have failed so.
+    pub(super) async fn failed_often(&self) {
+        self.failed_often.notified().await;
     }
 
     /// Whether nobody between can read or change what it sends.

@@ -247,6 +247,9 @@ pub struct TrafficStatus {
     /// Peers that were refused, by the limit that they exceeded (`Limits`).
     #[prost(message, repeated, tag = "8")]
     pub refused: ::prost::alloc::vec::Vec<RefusalCount>,
+    /// Callers that were refused because of what they are; all are 0 at a server without tokens.
+    #[prost(message, repeated, tag = "9")]
+    pub auth_failures: ::prost::alloc::vec::Vec<AuthFailureCount>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CallCount {
@@ -257,6 +260,15 @@ pub struct CallCount {
     #[prost(string, tag = "2")]
     pub code: ::prost::alloc::string::String,
     #[prost(int64, tag = "3")]
+    pub count: i64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthFailureCount {
+    /// "missing", "unknown", "expired" or "cleartext": the caller could not be authenticated. "denied":
+    /// it has not the right. More may come.
+    #[prost(string, tag = "1")]
+    pub reason: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
     pub count: i64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

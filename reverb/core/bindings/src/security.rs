@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//! TLS and tokens as Python gives them, and the tools to make them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use reverb_auth::Authenticator;
+use reverb_data::{Error, Result};
+use reverb_rpc::client::Credentials;
+use reverb_rpc::server::PortTls;
+use reverb_tls::{ClientFiles, ServerFiles, ServerTls};
+
+use crate::error::OrRaise;
+
+/// What a client trusts and shows. What is `None` comes from the environment.
+#[derive(FromPyObject)]
+pub(crate) struct ClientSecurity {
+    token: Option<String>,
+    token_file: Option<PathBuf>,
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    server_name: Option<String>,
+}
+
+impl ClientSecurity {
+    pub(crate) fn credentials(self) -> Credentials {
+        let Self { token, token_file, ca, cert, key, server_name } = self;
+        Credentials { token, token_file, tls: ClientFiles { ca, cert, key, server_name } }
+    }
+}
+
+/// How a server proves who it is, and who may call it.
+#[derive(FromPyObject)]
+pub(crate) struct ServerSecurity {
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    client_ca: Option<PathBuf>,
+    max_connection_age_s: Option<f64>,
+    tokens: Option<PathBuf>,
+    pub(crate) insecure_tokens: bool,
+    pub(crate) http_tls: bool,
+}
+
+impl ServerSecurity {
+    /// The TLS of the port; `None` without certificate.
+    pub(crate) fn tls(&self) -> Result<Option<PortTls>> {
+        let (Some(cert), Some(key)) = (&self.cert, &self.key) else { return Ok(None) };
+        let client_ca = self.client_ca.clone();
+        let tls = ServerTls::open(ServerFiles { cert: cert.clone(), key: key.clone(), client_ca })?;
+        if let Some(warning) = tls.warning() {
+            tracing::warn!("{warning}");
+        }
+        let max_connection_age = self.max_connection_age_s.map(Duration::from_secs_f64);
+        Ok(Some(PortTls { tls, max_connection_age }))
+    }
+
+    pub(crate) fn authenticator(&self) -> Result<Option<Arc<Authenticator>>> {
+        self.tokens.as_ref().map(Authenticator::open).transpose()
+    }
+}
+
+/// A new random token.
+#[pyfunction]
+pub(crate) fn new_token() -> PyResult<String> {
+    reverb_auth::new_token().or_raise()
+}
+
+/// The hash of a token, as it stands in a tokens file.
+#[pyfunction]
+#[pyo3(signature = (token))]
+pub(crate) fn token_hash(token: &str) -> String {
+    reverb_auth::token_hash(token)
+}
+
+/// Rejects a tokens file that a server would not start with.
+#[pyfunction]
+#[pyo3(signature = (path))]
+pub(crate) fn check_tokens_file(path: PathBuf) -> PyResult<()> {
+    Authenticator::open(path).map(drop).or_raise()
+}
+
+/// Rejects certificates and keys that a server would not start with.
+#[pyfunction]
+#[pyo3(signature = (cert, key, client_ca))]
+pub(crate) fn check_tls_files(
+    cert: PathBuf,
+    key: PathBuf,
+    client_ca: Option<PathBuf>,
+) -> PyResult<()> {
+    ServerTls::open(ServerFiles { cert, key, client_ca }).map(drop).or_raise()
+}
+
+/// Makes a CA and a certificate for trials; returns the paths.
+#[pyfunction]
+#[pyo3(signature = (directory, names, days))]
+pub(crate) fn self_signed(
+    py: Python<'_>,
+    directory: PathBuf,
+    names: Vec<String>,
+    days: i64,
+) -> PyResult<Vec<PathBuf>> {
+    py.detach(|| reverb_tls::self_signed(Path::new(&directory), &names, days)).or_raise()
+}
+
+/// The TLS of the HTTP port.
+pub(crate) fn check_http_tls(
+    http_tls: bool,
+    tls: Option<&PortTls>,
+) -> Result<Option<Arc<ServerTls>>> {
+    if http_tls && tls.is_none() {
+        return Err(Error::invalid_argument(
+            "http_tls needs tls: give Server(tls=reverb.ServerTls(cert=..., key=...))",
+        ));
+    }
+    Ok(tls.filter(|_| http_tls).map(|port| Arc::clone(&port.tls)))
+}

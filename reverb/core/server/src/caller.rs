@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who calls over the network, and what that caller may do.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reverb_auth::{Access, Authenticator, Reason, Refusal, Right, bearer_token};
+use reverb_data::{Error, Result};
+use reverb_engine::Table;
+use reverb_rpc::server::{Peer, Responder};
+use reverb_wire::methods;
+
+use crate::service::Service;
+
+/// How long a caller that could not be authenticated waits for the answer.
+const FAILURE_DELAY: Duration = Duration::from_millis(100);
+
+/// How a server finds out who calls.
+#[derive(Debug, Default)]
+pub(crate) struct Authentication {
+    /// Everybody may do everything if it is absent.
+    authenticator: Option<Arc<Authenticator>>,
+    /// Whether tokens may come over a network in cleartext.
+    insecure_tokens: bool,
+}
+
+/// The maker of a call, and what it may do.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Caller(Option<Known>);
+
+#[derive(Debug, Clone)]
+struct Known {
+    access: Arc<Access>,
+    authenticator: Arc<Authenticator>,
+    peer: String,
+    /// The name of the method, or the path of the page.
+    call: String,
+}
+
+/// What a call needs before its request is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    Nothing,
+    AnyRight,
+    /// On the tables that the request names.
+    OnTable(Right),
+    OnAllTables(Right),
+}
+
+impl Needs {
+    fn of(path: &str) -> Self {
+        match path {
+            methods::HEALTH_CHECK | methods::HEALTH_WATCH => Self::Nothing,
+            methods::SERVER_INFO
+            | methods::INITIALIZE_CONNECTION
+            | methods::REFLECTION
+            | methods::OLD_REFLECTION => Self::AnyRight,
+            methods::SAMPLE_STREAM
+            | methods::SCAN
+            | methods::STATUS
+            | methods::CHECKPOINT_STATUS => Self::OnTable(Right::Sample),
+            methods::INSERT_STREAM => Self::OnTable(Right::Insert),
+            methods::MUTATE_PRIORITIES => Self::OnTable(Right::Update),
+            methods::RESET
+            | methods::CONFIGURE_TABLES
+            | methods::SET_PAUSED
+            | methods::HOLD_RATE_LIMITER => Self::OnTable(Right::Admin),
+            // It will be told that there is no such call.
+            unknown if !methods::ALL.contains(&unknown) => Self::AnyRight,
+            _ => Self::OnAllTables(Right::Admin),
+        }
+    }
+}
+
+impl Authentication {
+    pub(crate) fn new(authenticator: Option<Arc<Authenticator>>, insecure_tokens: bool) -> Self {
+        Self { authenticator, insecure_tokens }
+    }
+
+    /// Refuses to listen where tokens would travel in cleartext.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` that says what to do.
+    pub(crate) fn check_address(&self, address: SocketAddr, is_encrypted: bool) -> Result<()> {
+        let is_safe = is_encrypted || address.ip().to_canonical().is_loopback();
+        if self.authenticator.is_none() || self.insecure_tokens || is_safe {
+            return Ok(());
+        }
+        Err(Error::invalid_argument(format!(
+            "tokens would travel in cleartext: the server has no TLS and listens on {}, which other \
+             machines reach. Give it a certificate (tls, --tls-cert, --tls-key), let it listen on \
+             127.0.0.1 (host, --host), or allow it (insecure_tokens, --insecure-tokens).",
+            address.ip()
+        )))
+    }
+
+    /// How many callers were refused, by the reason; no server without tokens refuses any.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = (Reason, u64)> {
+        let counted = self.authenticator.iter().flat_map(|it| it.failures());
+        let none = self.authenticator.is_none().then_some(Reason::ALL.map(|reason| (reason, 0)));
+        counted.chain(none.into_iter().flatten())
+    }
+
+    /// Finds out who makes a call, and checks what it needs before its request is read.
+    ///
+    /// # Errors
+    ///
+    /// `Unauthenticated`, after a moment; `PermissionDenied` if no request of this kind could be
+    /// allowed.
+    pub(crate) async fn admit(&self, path: &str, responder: &mut Responder) -> Result<Caller> {
+        let Some(authenticator) = &self.authenticator else { return Ok(Caller::default()) };
+        let needs = Needs::of(path);
+        if needs == Needs::Nothing {
+            return Ok(Caller::default());
+        }
+        let peer = responder.peer();
+        match self.identify(authenticator, responder) {
+            Ok(access) => {
+                let (authenticator, peer) = (Arc::clone(authenticator), peer.name().to_owned());
+                let call = path.rsplit('/').next().unwrap_or(path).to_owned();
+                let caller = Caller(Some(Known { access, authenticator, peer, call }));
+                caller.check_needs(needs)?;
+                Ok(caller)
+            }
+            Err(refusal) => {
+                count(authenticator, &refusal, peer.name());
+                peer.count_failure();
+                tokio::select! {
+                    () = tokio::time::sleep(FAILURE_DELAY) => {}
+                    () = responder.closed() => {}
+                }
+                Err(refusal.into())
+            }
+        }
+    }
+
+    fn identify(
+        &self,
+        authenticator: &Authenticator,
+        responder: &Responder,
+    ) -> std::result::Result<Arc<Access>, Refusal> {
+        let peer: &Peer = responder.peer();
+        // A header that is no text has no token in it.
+        let header = responder.authorization().map(|header| header.to_str().unwrap_or_default());
+        if header.is_some() && !(peer.is_encrypted() || peer.is_loopback() || self.insecure_tokens)
+        {
+            return Err(Refusal::cleartext());
+        }
+        authenticator.authenticate(header.map(bearer_token), peer.certificate_names())
+    }
+
+    /// Finds out who asks for a page. `token` gives the token of the request; it is not called if
+    /// the server has no tokens.
+    ///
+    /// # Errors
+    ///
+    /// `Unauthenticated`, and `PermissionDenied` for a caller who may sample from no table.
+    pub(crate) fn admit_page(
+        &self,
+        path: &str,
+        peer: &reverb_http::Peer,
+        token: impl FnOnce() -> Option<String>,
+    ) -> Result<Caller> {
+        let Some(authenticator) = &self.authenticator else { return Ok(Caller::default()) };
+        let names = peer.certificate_names.as_deref().unwrap_or_default();
+        let peer = format!("client {}", peer.address);
+        let access =
+            authenticator.authenticate(token().as_deref(), names).inspect_err(|refusal| {
+                count(authenticator, refusal, &peer);
+            })?;
+        let (authenticator, call) = (Arc::clone(authenticator), path.to_owned());
+        let caller = Caller(Some(Known { access, authenticator, peer, call }));
+        caller.check_needs(Needs::OnTable(Right::Sample))?;
+        Ok(caller)
+    }
+
+    /// Whether callers need tokens.
+    pub(crate) fn is_on(&self) -> bool {
+        self.authenticator.is_some()
+    }
+}
+
+fn count(authenticator: &Authenticator, refusal: &Refusal, peer: &str) {
+    let reason = refusal.reason();
+    authenticator.count_failure(reason);
+    let peer = peer.trim_start_matches("client ");
+    tracing::warn!(peer, reason = reason.name(), "a caller could not be authenticated");
+}
+
+impl Caller {
+    /// Checks a call about a table. The answer is the same whether there is the table or not.
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied` that names the call, the table and what the caller may do.
+    pub(crate) fn check(&self, right: Right, table: &str) -> Result<()> {
+        self.known(|it| it.access.check(right, table, &it.call))
+    }
+
+    fn check_needs(&self, needs: Needs) -> Result<()> {
+        self.known(|Known { access, call, .. }| match needs {
+            Needs::Nothing | Needs::AnyRight => Ok(()),
+            Needs::OnTable(right) => access.check_somewhere(right, call),
+            Needs::OnAllTables(right) => access.check_everywhere(right, call),
+        })
+    }
+
+    /// Checks a caller whose rights are limited; counts and logs it if it is denied.
+    fn known(&self, check: impl FnOnce(&Known) -> Result<()>) -> Result<()> {
+        let Some(known) = &self.0 else { return Ok(()) };
+        check(known).inspect_err(|why| {
+            known.authenticator.count_failure(Reason::Denied);
+            // The name of a table is the caller's choice, and must not make a warning of its own.
+            let peer = known.peer.trim_start_matches("client ");
+            tracing::warn!(peer, %why, "a caller has tried what it may not do");
+        })
+    }
+
+    /// Whether it has a right on a table.
+    pub(crate) fn may(&self, right: Right, table: &str) -> bool {
+        self.0.as_ref().is_none_or(|known| known.access.has(right, table))
+    }
+
+    /// Whether it has a right on all tables.
+    pub(crate) fn may_everywhere(&self, right: Right) -> bool {
+        self.0.as_ref().is_none_or(|known| known.access.has_everywhere(right))
+    }
+
+    /// Whether it has any right on a table.
+    pub(crate) fn may_see(&self, table: &str) -> bool {
+        self.0.as_ref().is_none_or(|known| known.access.has_any(table))
+    }
+}
+
+impl Service {
+    /// A table, for a caller who has a right on it, with its name.
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied`, and `TableNotFound` that lists the tables that the caller may see.
+    pub(crate) fn table_for(
+        &self,
+        caller: &Caller,
+        right: Right,
+        name: &str,
+    ) -> Result<(&Arc<str>, &Arc<Table>)> {
+        caller.check(right, name)?;
+        self.tables.get_among(name, |table| caller.may_see(table))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_call_needs_something_and_only_some_of_them_little() {
+        let needs = |wanted: fn(Needs) -> bool| {
+            methods::ALL.into_iter().filter(move |path| wanted(Needs::of(path))).count()
+        };
+        assert_eq!(needs(|it| it == Needs::Nothing), 2);
+        assert_eq!(needs(|it| it == Needs::AnyRight), 4);
+        assert_eq!(needs(|it| it == Needs::OnTable(Right::Sample)), 4);
+        assert_eq!(needs(|it| it == Needs::OnTable(Right::Insert)), 1);
+        assert_eq!(needs(|it| it == Needs::OnTable(Right::Update)), 1);
+        assert_eq!(needs(|it| it == Needs::OnTable(Right::Admin)), 4);
+        assert_eq!(Needs::of(methods::CHECKPOINT), Needs::OnAllTables(Right::Admin));
+        assert_eq!(Needs::of(methods::DRAIN), Needs::OnAllTables(Right::Admin));
+        assert_eq!(Needs::of("/reverb.ReplayService/New"), Needs::AnyRight);
+    }
+}
