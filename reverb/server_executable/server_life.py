@@ -13,6 +13,7 @@ from reverb.errors import ReverbError
 from reverb.server import Server, Table
 from reverb.server_executable.reload_thread import ReloadThread
 from reverb.server_executable.server_log import print_notice
+from reverb.server_executable.service_manager import ServiceManager
 
 __all__ = ["FAILED", "INTERRUPTED", "STOPPED", "print_start", "run_until_signalled"]
 
@@ -35,7 +36,7 @@ def run_until_signalled(
     http_host: str,
     *,
     drain_timeout_s: float = 0.0,
-    reload: Callable[[Server], None] | None = None,
+    reload: Callable[[Server], str] | None = None,
 ) -> int:
     """Runs a server until a signal stops it. Must be called in the main thread.
 
@@ -46,13 +47,16 @@ def run_until_signalled(
       host: Printed when the server is ready; `None`: all addresses.
       http_host: Printed if the server has an HTTP port.
       drain_timeout_s: How long the stop waits for unconfirmed inserts, in seconds.
-      reload: Called after a SIGHUP, in a thread of its own. `None`: SIGHUP stops the server.
+      reload: Called after a SIGHUP, in a thread of its own; returns what it did, in a line. `None`:
+        SIGHUP stops the server.
 
     Returns:
       The exit code of the process.
     """
+    manager = ServiceManager()
     try:
         with _Signals(does_reload=reload is not None) as signals:
+            manager.starting("starting: the tables are loading")
             server = start()
             signals.handle_stops()
             addresses = "all addresses" if host is None else host
@@ -61,11 +65,14 @@ def run_until_signalled(
                 url = f"http://{http_host}:{server.http_port}/"
                 ready += f"; the page, metrics and probes are at {url}"
             print_notice(ready)
+            manager.ready(ready)
             tables = ", ".join(table_names)
             _print_ready(
                 f"reverb_server is ready on port {server.port} of {addresses}: tables {tables}"
             )
-            reloads = None if reload is None else ReloadThread(lambda: reload(server))
+            reloads = None
+            if reload is not None:
+                reloads = ReloadThread(lambda: _reload(server, reload, manager, ready))
             received = signals.wait()
             while reloads is not None and received.name == "SIGHUP":
                 reloads.request()
@@ -75,7 +82,19 @@ def run_until_signalled(
     except (ReverbError, OSError) as error:
         print_notice(f"cannot start: {error}", "error")
         return FAILED
+    manager.stopping(f"stopping after {received.name}: drains for {drain_timeout_s:g} s at most")
     return _stop(server, received, drain_timeout_s, reloads)
+
+
+def _reload(
+    server: Server, reload: Callable[[Server], str], manager: ServiceManager, ready: str
+) -> None:
+    manager.reloading()
+    outcome = "the reload has failed"
+    try:
+        outcome = reload(server)
+    finally:
+        manager.ready(f"{ready}; {outcome}")
 
 
 def _stop(

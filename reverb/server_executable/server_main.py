@@ -106,15 +106,16 @@ def _can_be_read_again(given: Given) -> bool:
     return given.source.path is not None and given.source.path.is_file()
 
 
-def _reloader(given: Given, settings: Settings) -> Callable[[Server], None]:
+def _reloader(given: Given, settings: Settings) -> Callable[[Server], str]:
     """Returns what reloads the config file, which remembers the settings of the last reload."""
 
-    def reload(server: Server) -> None:
+    def reload(server: Server) -> str:
         nonlocal settings
         done = reload_config(server, given, settings)
         settings = done.settings
         for line in done.lines:
             print_notice(line, "error" if done.is_refused else "info")
+        return done.lines[-1]
 
     return reload
 
