@@ -8,6 +8,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from reverb.errors import ReverbError
 from reverb.server import Server, Table
@@ -172,6 +173,7 @@ class _Signals:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        _end_at_signals_without_handler()
         if self._does_reload:  # Even under nohup: a reload does not end the server.
             for number in _SIGNALS:
                 if number.name == "SIGHUP":
@@ -191,6 +193,7 @@ class _Signals:
         for number in self._handled:
             is_hangup = number.name == "SIGHUP"
             signal.signal(number, signal.SIG_IGN if is_hangup else signal.SIG_DFL)
+        _end_at_signals_without_handler()
         signal.set_wakeup_fd(-1)
         os.close(self._reader)
         os.close(self._writer)
@@ -209,3 +212,19 @@ class _Signals:
 
 def _do_nothing(number: int, frame: types.FrameType | None) -> None:
     del number, frame
+
+
+def _end_at_signals_without_handler() -> None:
+    """Lets signals end the first process of a container, too: there they have no default action.
+
+    The interpreter calls handlers between two of its steps, so a load or a save is finished first.
+    """
+    if os.getpid() == 1:
+        for number in _SIGNALS:
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, _end)
+
+
+def _end(number: int, frame: types.FrameType | None) -> NoReturn:
+    del frame
+    os._exit(128 + number)
