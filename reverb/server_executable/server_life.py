@@ -8,11 +8,13 @@ import sys
 import time
 import types
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from reverb.errors import ReverbError
 from reverb.server import Server, Table
 from reverb.server_executable.reload_thread import ReloadThread
 from reverb.server_executable.server_log import print_notice
+from reverb.server_executable.service_manager import ServiceManager
 
 __all__ = ["FAILED", "INTERRUPTED", "STOPPED", "print_start", "run_until_signalled"]
 
@@ -35,7 +37,7 @@ def run_until_signalled(
     http_host: str,
     *,
     drain_timeout_s: float = 0.0,
-    reload: Callable[[Server], None] | None = None,
+    reload: Callable[[Server], str] | None = None,
     security: Callable[[], str] = lambda: "without TLS",
     http_scheme: str = "http",
 ) -> int:
@@ -48,15 +50,18 @@ def run_until_signalled(
       host: Printed when the server is ready; `None`: all addresses.
       http_host: Printed if the server has an HTTP port.
       drain_timeout_s: How long the stop waits for unconfirmed inserts, in seconds.
-      reload: Called after a SIGHUP, in a thread of its own. `None`: SIGHUP stops the server.
+      reload: Called after a SIGHUP, in a thread of its own; returns what it did, in a line. `None`:
+        SIGHUP stops the server.
       security: Says how the server is protected; called and printed when it is ready.
       http_scheme: `https` if the HTTP port speaks TLS.
 
     Returns:
       The exit code of the process.
     """
+    manager = ServiceManager()
     try:
         with _Signals(does_reload=reload is not None) as signals:
+            manager.starting("starting: the tables are loading")
             server = start()
             signals.handle_stops()
             addresses = "all addresses" if host is None else host
@@ -65,11 +70,14 @@ def run_until_signalled(
                 url = f"{http_scheme}://{http_host}:{server.http_port}/"
                 ready += f"; the page, metrics and probes are at {url}"
             print_notice(ready)
+            manager.ready(ready)
             tables = ", ".join(table_names)
             _print_ready(
                 f"reverb_server is ready on port {server.port} of {addresses}: tables {tables}"
             )
-            reloads = None if reload is None else ReloadThread(lambda: reload(server))
+            reloads = None
+            if reload is not None:
+                reloads = ReloadThread(lambda: _reload(server, reload, manager, ready))
             received = signals.wait()
             while reloads is not None and received.name == "SIGHUP":
                 reloads.request()
@@ -79,7 +87,19 @@ def run_until_signalled(
     except (ReverbError, OSError) as error:
         print_notice(f"cannot start: {error}", "error")
         return FAILED
+    manager.stopping(f"stopping after {received.name}: drains for {drain_timeout_s:g} s at most")
     return _stop(server, received, drain_timeout_s, reloads)
+
+
+def _reload(
+    server: Server, reload: Callable[[Server], str], manager: ServiceManager, ready: str
+) -> None:
+    manager.reloading()
+    outcome = "the reload has failed"
+    try:
+        outcome = reload(server)
+    finally:
+        manager.ready(f"{ready}; {outcome}")
 
 
 def _stop(
@@ -157,6 +177,7 @@ class _Signals:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        _end_at_signals_without_handler()
         if self._does_reload:  # Even under nohup: a reload does not end the server.
             for number in _SIGNALS:
                 if number.name == "SIGHUP":
@@ -176,6 +197,7 @@ class _Signals:
         for number in self._handled:
             is_hangup = number.name == "SIGHUP"
             signal.signal(number, signal.SIG_IGN if is_hangup else signal.SIG_DFL)
+        _end_at_signals_without_handler()
         signal.set_wakeup_fd(-1)
         os.close(self._reader)
         os.close(self._writer)
@@ -194,3 +216,19 @@ class _Signals:
 
 def _do_nothing(number: int, frame: types.FrameType | None) -> None:
     del number, frame
+
+
+def _end_at_signals_without_handler() -> None:
+    """Lets signals end the first process of a container, too: there they have no default action.
+
+    The interpreter calls handlers between two of its steps, so a load or a save is finished first.
+    """
+    if os.getpid() == 1:
+        for number in _SIGNALS:
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, _end)
+
+
+def _end(number: int, frame: types.FrameType | None) -> NoReturn:
+    del frame
+    os._exit(128 + number)

@@ -117,23 +117,27 @@ def _can_be_read_again(given: Given) -> bool:
     return given.source.path is not None and given.source.path.is_file()
 
 
-def _reloader(given: Given, settings: Settings) -> Callable[[Server], None] | None:
+def _reloader(given: Given, settings: Settings) -> Callable[[Server], str] | None:
     """Returns what reloads the files, and remembers the settings of the last reload.
 
     `None` if there are none.
     """
     is_file, is_secured = _can_be_read_again(given), has_security(settings)
 
-    def reload(server: Server) -> None:
+    def reload(server: Server) -> str:
         nonlocal settings
+        told = []
         # A file that is wrong does not keep the others from being read.
         if is_file:
             done = reload_config(server, given, settings)
             settings = done.settings
             _tell(done.lines, done.is_refused)
+            told.append(done.lines[-1])
         if is_secured:
             of_security = reload_security(server)
             _tell(of_security.lines, of_security.is_refused)
+            told += of_security.lines[-1:]
+        return "; ".join(told)
 
     return reload if is_file or is_secured else None
 
