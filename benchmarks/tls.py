@@ -13,7 +13,7 @@ connection with everything that belongs to it.
 from __future__ import annotations
 
 import argparse
-import os
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -46,7 +46,7 @@ def main() -> None:
         return _serve(*arguments.serve)
     with tempfile.TemporaryDirectory() as directory:
         native.self_signed(directory, ["localhost"], 1)
-        tls = reverb.ClientTls(ca=os.path.join(directory, "ca.crt"))
+        tls = reverb.ClientTls(ca=pathlib.Path(directory, "ca.crt"))
         with _Server([]) as clear, _Server([directory]) as encrypted:
             clients = (
                 reverb.Client(f"localhost:{clear.port}"),
@@ -76,9 +76,8 @@ class _Server:
 def _serve(directory: str | None = None) -> None:
     tls = None
     if directory is not None:
-        names = ("tls.crt", "tls.key")
-        cert, key = (os.path.join(directory, name) for name in names)
-        tls = reverb.ServerTls(cert=cert, key=key)
+        files = pathlib.Path(directory)
+        tls = reverb.ServerTls(cert=files / "tls.crt", key=files / "tls.key")
     tables = [
         reverb.Table(
             name,
