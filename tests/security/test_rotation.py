@@ -78,11 +78,20 @@ class Rotating:
         new.write_text(self._held[-1])
         new.replace(self._token_file)
 
-    def hang_up(self):
-        """Lets the server read the files again, and waits until it has."""
-        before = self.program.errors.count(READ)
+    def hang_up(self, told=READ):
+        """Lets the server read the files again, and waits until it has said so."""
+        before = self.program.errors.count(told)
         self.program.signal(signal.SIGHUP)
-        wait_until(lambda: self.program.errors.count(READ) > before)
+        wait_until(lambda: self.program.errors.count(told) > before)
+
+    def wait_for_certificates(self, count):
+        """Waits until new connections have met so many different ones."""
+
+        def met():
+            self.look()
+            return len(self.serials) >= count
+
+        wait_until(met, 3 * LOOK_S)
 
     def look(self):
         """Notes the certificate that a new connection meets."""
@@ -154,10 +163,11 @@ def test_a_change_each_second_fails_no_call(rotating, duration_s):
 @pytest.mark.timeout(300)
 def test_a_server_sees_changes_by_itself(rotating):
     with load(rotating):
+        rotating.look()
         for number in range(1, 5):
             rotating.change()
             begin = time.monotonic()
-            wait_until(lambda: rotating.look() or len(rotating.serials) > number, 3 * LOOK_S)
+            rotating.wait_for_certificates(1 + number)
             assert time.monotonic() - begin < 2 * LOOK_S
             # Tokens are looked at with the certificate.
             rotating.hang_up()
@@ -176,9 +186,7 @@ def test_broken_files_in_between_fail_no_call(rotating, tokens, tmp_path, durati
             good = key.read_bytes()
             key.write_bytes(good[: len(good) // 2])
             tokens.write("half a line")
-            before = rotating.program.errors.count("not in force")
-            rotating.program.signal(signal.SIGHUP)
-            wait_until(lambda: rotating.program.errors.count("not in force") > before)
+            rotating.hang_up("not in force")
             rotating.look()
             key.write_bytes(good)
             tokens.write()
