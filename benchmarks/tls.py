@@ -149,11 +149,9 @@ def _compare(
     print(f"{'case':20} {'cleartext/s':>12} {'TLS/s':>12} {'ratio':>6} {'CPU':>6}")
     for name in cases[0]:
         # The first round is the warm-up.
+        pairs = list(zip((case[name] for case in cases), servers, strict=True))
         rounds = [
-            [
-                _measure(case[name], server, arguments.seconds)
-                for case, server in zip(cases, servers)
-            ]
+            [_measure(case, server, arguments.seconds) for case, server in pairs]
             for _ in range(arguments.rounds + 1)
         ][1:]
         rates = [statistics.median(pair[at][0] for pair in rounds) for at in (0, 1)]
