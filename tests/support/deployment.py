@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 from reverb.server_executable.options import OPTIONS
+from support.reverb_server import COMMAND
 
 ROOT = pathlib.Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -41,12 +42,10 @@ def arguments(values: dict[str, str]) -> list[str]:
     return [f"{flag}={value}" if value else flag for flag, value in values.items()]
 
 
-def check(arguments: list[str], **environment: str) -> None:
+def check(arguments: list[str]) -> None:
     """Fails if `reverb_server` refuses its arguments."""
     done = subprocess.run(
-        [sys.executable, "-m", "reverb.server_executable.server_main", *arguments, "--check"],
-        cwd=ROOT,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **environment},
+        [sys.executable, "-c", COMMAND, *arguments, "--check"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

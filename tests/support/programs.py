@@ -71,6 +71,11 @@ class Program:
         return self._process.pid
 
     @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    @property
     def errors(self) -> str:
         """What it has printed to standard error so far."""
         return "".join(self._errors)
