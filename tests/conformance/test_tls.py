@@ -106,5 +106,5 @@ def test_rights_of_a_tunnel_come_from_its_certificate(
         assert len(peer.call("read", address=address, count=1, how="sample")) == 1
         assert sorted(peer.call("server_info", address=address)) == ["table"]
         message = refused(peer, "reset", address=address, table="table")
-        assert "token old-actor may not administer" in message
+        assert "certificate old-actor may not administer" in message
     server.stop()
