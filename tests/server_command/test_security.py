@@ -219,6 +219,15 @@ def test_a_server_with_bad_files_does_not_start(options):
         assert "/no/such" in program.errors
 
 
+def test_a_key_that_others_can_read_is_a_warning(run, files, tokens):
+    tokens.add("learner", "sample")
+    files.key.chmod(0o644)
+    with run() as running:
+        (line,) = [it for it in messages(running.program.errors) if it.startswith("WARN ")]
+        assert str(files.key) in line
+        files.key.chmod(0o600)
+
+
 READ = "read certificates and tokens again"
 REFUSED = "what is wrong with the files is not in force"
 
