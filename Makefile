@@ -101,7 +101,7 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 # Installing packages is for the administrator.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build release test test-all test-debian test-tf test-pythons lint check fix proto bench demo demo-numpy \
+.PHONY: help setup build release test test-all test-debian test-image test-tf test-pythons lint check fix proto bench demo demo-numpy \
 	demo-acme demo-quick notebooks notebooks-quick test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments
 
@@ -136,11 +136,15 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(MAKE) test-integrations
 
 # Elsewhere than on Debian these tests are skipped, and say which program is missing.
-test-debian: build ## test the page in Chromium, metrics with Prometheus, `reverb top` in tmux; installs Debian's packages
-	{ command -v promtool && command -v prometheus && command -v chromium && command -v tmux; } >/dev/null || \
+test-debian: build ## test the page in Chromium, metrics with Prometheus, `reverb top` in tmux, the unit with systemd; installs Debian's packages
+	{ command -v promtool && command -v prometheus && command -v chromium && command -v tmux && \
+		command -v systemd-analyze && command -v strace; } >/dev/null || \
 		! command -v apt-get >/dev/null || \
-		$(SUDO) apt-get install --yes --no-install-recommends prometheus chromium tmux
+		$(SUDO) apt-get install --yes --no-install-recommends prometheus chromium tmux systemd strace
 	$(PYTEST) -m debian tests/operations
+
+test-image: build $(WHEEL_DONE) ## follow the steps of deploy/docker/Dockerfile in an environment, with the wheel
+	$(PYTEST) -m 'not slow' tests/operations/test_container.py
 
 test-tf: $(TF_WHEELS) ## test the wheel with several TensorFlow releases (TF='2.14 2.19' for others)
 	$(PY) tools/wheel_tests.py $(TF:%=.venvs/tf-%) $(if $(TF_TESTS),--tests $(TF_TESTS))

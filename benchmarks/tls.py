@@ -6,14 +6,16 @@
 
 Two servers in processes of their own, one with a certificate and one without. Each case runs on
 both in turn, `--rounds` times; the table shows medians, and the median of the ratios of neighbours.
-Small items should reach 0.9 of cleartext, items of 400 kB 0.5. The last line is the time of a
-connection with everything that belongs to it.
+Small items should reach 0.9 of cleartext, items of 400 kB 0.5. "CPU" is the time of processors, of
+client and server together, beside that of cleartext. The last line is the time of a connection with
+everything that belongs to it.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -31,6 +33,7 @@ _LARGE_BYTES = 400_000
 _BATCH = 256
 _LARGE_BATCH = 8
 _ITEMS = 1_000
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 _Case = Callable[[], int]
 
@@ -46,13 +49,13 @@ def main() -> None:
         return _serve(*arguments.serve)
     with tempfile.TemporaryDirectory() as directory:
         native.self_signed(directory, ["localhost"], 1)
-        tls = reverb.ClientTls(ca=os.path.join(directory, "ca.crt"))
+        tls = reverb.ClientTls(ca=pathlib.Path(directory, "ca.crt"))
         with _Server([]) as clear, _Server([directory]) as encrypted:
             clients = (
                 reverb.Client(f"localhost:{clear.port}"),
                 reverb.Client(f"grpcs://localhost:{encrypted.port}", tls=tls),
             )
-            _compare(clients, arguments)
+            _compare(clients, (clear, encrypted), arguments)
             _connect(clear.port, encrypted.port, tls)
 
 
@@ -68,6 +71,12 @@ class _Server:
         self.port = int(self._process.stdout.readline())
         return self
 
+    def cpu_s(self) -> float:
+        """Time of processors that it has used."""
+        text = pathlib.Path(f"/proc/{self._process.pid}/stat").read_text()
+        user, system = text.rpartition(") ")[2].split()[11:13]
+        return (int(user) + int(system)) / _TICKS_PER_S
+
     def __exit__(self, *exc: object) -> None:
         self._process.kill()
         self._process.communicate()
@@ -76,9 +85,8 @@ class _Server:
 def _serve(directory: str | None = None) -> None:
     tls = None
     if directory is not None:
-        names = ("tls.crt", "tls.key")
-        cert, key = (os.path.join(directory, name) for name in names)
-        tls = reverb.ServerTls(cert=cert, key=key)
+        files = pathlib.Path(directory)
+        tls = reverb.ServerTls(cert=files / "tls.crt", key=files / "tls.key")
     tables = [
         reverb.Table(
             name,
@@ -134,24 +142,31 @@ def _cases(client: reverb.Client) -> dict[str, _Case]:
     }
 
 
-def _compare(clients: tuple[reverb.Client, ...], arguments: argparse.Namespace) -> None:
-    clear, encrypted = (_cases(client) for client in clients)
-    print(f"{'case':20} {'cleartext/s':>12} {'TLS/s':>12} {'ratio':>6}")
-    for name in clear:
-        pairs = []
-        for _ in range(arguments.rounds + 1):
-            pairs.append([_rate(case[name], arguments.seconds) for case in (clear, encrypted)])
-        pairs = pairs[1:]  # The first is the warm-up.
-        medians = [statistics.median(rates) for rates in zip(*pairs, strict=True)]
-        ratio = statistics.median(second / first for first, second in pairs)
-        print(f"{name:20} {medians[0]:12,.0f} {medians[1]:12,.0f} {ratio:6.2f}")
+def _compare(
+    clients: tuple[reverb.Client, ...], servers: tuple[_Server, ...], arguments: argparse.Namespace
+) -> None:
+    cases = [_cases(client) for client in clients]
+    print(f"{'case':20} {'cleartext/s':>12} {'TLS/s':>12} {'ratio':>6} {'CPU':>6}")
+    for name in cases[0]:
+        # The first round is the warm-up.
+        pairs = list(zip((case[name] for case in cases), servers, strict=True))
+        rounds = [
+            [_measure(case, server, arguments.seconds) for case, server in pairs]
+            for _ in range(arguments.rounds + 1)
+        ][1:]
+        rates = [statistics.median(pair[at][0] for pair in rounds) for at in (0, 1)]
+        ratio = statistics.median(second[0] / first[0] for first, second in rounds)
+        cpu = statistics.median(second[1] / first[1] for first, second in rounds)
+        print(f"{name:20} {rates[0]:12,.0f} {rates[1]:12,.0f} {ratio:6.2f} {cpu:6.2f}")
 
 
-def _rate(case: _Case, seconds: float) -> float:
+def _measure(case: _Case, server: _Server, seconds: float) -> tuple[float, float]:
+    """Items a second, and the time of processors for an item."""
+    cpu = time.process_time() + server.cpu_s()
     done, began = 0, time.perf_counter()
     while (took := time.perf_counter() - began) < seconds:
         done += case()
-    return done / took
+    return done / took, (time.process_time() + server.cpu_s() - cpu) / done
 
 
 def _connect(clear: int, encrypted: int, tls: reverb.ClientTls) -> None:

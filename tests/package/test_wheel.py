@@ -19,6 +19,8 @@ import zipfile
 
 import pytest
 
+from support.sources import newest_source_time
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 # Building compiles everything, and installing asks a package index.
@@ -49,16 +51,6 @@ print("used", reverb.__version__)
 NATIVE = (".so", ".pyd", ".dylib", ".dll")
 SHIM = "reverb/tf_ops/_reverb_ops.so"
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-
-
-def newest_source_time():
-    """When a file that goes into the wheel was last changed."""
-    sources = [ROOT / "pyproject.toml", ROOT / "LICENSE", ROOT / "README.md"]
-    sources += (ROOT / "tools" / "build_backend.py", ROOT / "Cargo.toml", ROOT / "Cargo.lock")
-    sources += (
-        path for path in (ROOT / "reverb").rglob("*") if path.suffix in (".py", ".pyi", ".rs")
-    )
-    return max(path.stat().st_mtime for path in sources)
 
 
 @pytest.fixture(

@@ -60,6 +60,10 @@ impl Connector for AnyConnector {
         Ok(Arc::clone(self.remote.get_or_init(|| remote)) as Arc<dyn Transport>)
     }
 
+    fn has_token(&self) -> bool {
+        self.security.has_token()
+    }
+
     /// A server of this process is a single one, and an address that was never reached is not known
     /// to be several.
     fn has_several_servers(&self) -> bool {

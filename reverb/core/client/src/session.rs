@@ -26,6 +26,11 @@ pub trait Connector: Send + Sync {
     fn has_several_servers(&self) -> bool {
         self.transport().is_ok_and(|transport| transport.has_several_servers())
     }
+
+    /// Whether calls have a token with them. Then the server may have tables that it does not show.
+    fn has_token(&self) -> bool {
+        false
+    }
 }
 
 /// Signatures of a server's tables; a table without one maps to `None`.
@@ -45,6 +50,15 @@ pub(crate) struct Session {
 struct CachedSignatures {
     tables_state_id: (u64, u64),
     tables: Arc<Signatures>,
+}
+
+impl CachedSignatures {
+    /// Whether it is of the same server, which shows the same tables: rights may change.
+    fn is_of(&self, info: &ServerInfo) -> bool {
+        self.tables_state_id == info.tables_state_id
+            && self.tables.len() == info.tables.len()
+            && info.tables.iter().all(|table| self.tables.contains_key(&table.name))
+    }
 }
 
 impl fmt::Debug for Session {
@@ -139,6 +153,11 @@ impl Session {
         self.connector.has_several_servers()
     }
 
+    /// Whether calls have a token with them.
+    pub(crate) fn has_token(&self) -> bool {
+        self.connector.has_token()
+    }
+
     /// Signatures of the server's tables, fetched on first use. Waits as `server_info` does.
     pub(crate) async fn signatures(&self) -> Result<Arc<Signatures>> {
         if let Some(cached) = &*self.signatures.lock() {
@@ -159,7 +178,7 @@ impl Session {
 
     fn remember_signatures(&self, info: &ServerInfo) -> Result<()> {
         let mut cached = self.signatures.lock();
-        if cached.as_ref().is_some_and(|cached| cached.tables_state_id == info.tables_state_id) {
+        if cached.as_ref().is_some_and(|cached| cached.is_of(info)) {
             return Ok(());
         }
         let mut tables = Signatures::new();

@@ -60,9 +60,6 @@ impl Rotation {
                 Err(error) => problems.push(error.message().to_owned()),
             }
         }
-        for line in &lines {
-            tracing::info!("{line}");
-        }
         let problems = problems.join("\n");
         if problems.is_empty() {
             *self.told.lock() = None;
@@ -82,8 +79,10 @@ impl Rotation {
             let rotation = Arc::clone(&self);
             // Files may be slow.
             let looked = tokio::task::spawn_blocking(move || rotation.reload()).await;
-            if let Ok(Err(error)) = looked {
-                self.tell(&error);
+            match looked {
+                Ok(Ok(lines)) => lines.iter().for_each(|line| tracing::info!("{line}")),
+                Ok(Err(error)) => self.tell(&error),
+                Err(_) => {}
             }
         }
     }

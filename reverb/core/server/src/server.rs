@@ -28,6 +28,7 @@ use crate::limits::Limits;
 use crate::local;
 use crate::long_waits::{self, LongWaits};
 use crate::memory::{CallGate, Memory};
+use crate::process_status;
 use crate::rotation::Rotation;
 use crate::service::Service;
 use crate::tables::Tables;
@@ -138,7 +139,8 @@ impl Server {
             async move {
                 let limits = limits.of_connections(window);
                 let traffic = Arc::clone(&service.traffic);
-                let options = PortOptions { keepalive, limits, traffic, hint, tls };
+                let max_files = process_status::max_files();
+                let options = PortOptions { keepalive, limits, traffic, hint, tls, max_files };
                 rpc::serve(listener, service, stop, options).await;
                 drop(done);
             }

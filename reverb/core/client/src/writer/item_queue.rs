@@ -197,7 +197,7 @@ impl ItemQueue {
     }
 
     pub(super) fn unknown_table(&self, table: &str, signatures: &Signatures) -> Error {
-        unknown_table(table, self.session.address(), signatures)
+        unknown_table(table, &self.session, signatures)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use reverb_data::{DType, Error, ErrorKind, Result, Signature};
 
-use crate::session::Signatures;
+use crate::session::{Session, Signatures};
 
 /// Compares a step of an item of `num_timesteps` steps with the signature of its table, which
 /// describes either a step or the whole item.
@@ -27,15 +27,20 @@ pub(super) fn check_steps(
     signature.check(table, columns)
 }
 
-/// The error for a table that the server does not have.
-pub(super) fn unknown_table(table: &str, address: &str, signatures: &Signatures) -> Error {
+/// The error for a table that the server does not have, or does not show.
+pub(super) fn unknown_table(table: &str, session: &Session, signatures: &Signatures) -> Error {
     let mut known: Vec<&str> = signatures.keys().map(String::as_str).collect();
     known.sort_unstable();
-    Error::new(
+    let error = Error::new(
         ErrorKind::TableNotFound,
         format!(
-            "Unable to create an item in table '{table}': the server at {address} has no table of that name. Its tables are: {}.",
+            "Unable to create an item in table '{table}': the server at {} has no table of that name. Its tables are: {}.",
+            session.address(),
             known.join(", "),
         ),
-    )
+    );
+    if session.has_token() {
+        return error.followed_by("It does not show tables on which the token has no right.");
+    }
+    error
 }

@@ -48,6 +48,11 @@ fn variable(name: &str) -> Option<String> {
 }
 
 impl Security {
+    /// Whether calls have a token with them.
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
     /// The same with locks of its own.
     #[must_use]
     pub fn copy(&self) -> Self {

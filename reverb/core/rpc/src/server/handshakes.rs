@@ -9,11 +9,17 @@ use tokio::sync::Notify;
 
 /// Maximum number of unfinished handshakes. A good client needs milliseconds for its own, so those
 /// that are displaced are of peers that send nothing.
-pub(super) const MAX_UNFINISHED: usize = 1000;
+const MAX_UNFINISHED: usize = 1000;
+
+/// The part of the file descriptors that they may have.
+const PART_OF_FILES: usize = 4;
 
 /// The unfinished handshakes of a port.
-#[derive(Debug, Default)]
-pub(super) struct Handshakes(Mutex<Unfinished>);
+#[derive(Debug)]
+pub(super) struct Handshakes {
+    limit: usize,
+    unfinished: Mutex<Unfinished>,
+}
 
 #[derive(Debug, Default)]
 struct Unfinished {
@@ -31,11 +37,17 @@ pub(super) struct Handshake {
 }
 
 impl Handshakes {
+    /// Those of a process that may open `max_files`.
+    pub(super) fn new(max_files: usize) -> Arc<Self> {
+        let limit = (max_files / PART_OF_FILES).clamp(1, MAX_UNFINISHED);
+        Arc::new(Self { limit, unfinished: Mutex::default() })
+    }
+
     /// Begins one more. If there are too many, the oldest ends.
     pub(super) fn begin(self: &Arc<Self>) -> Handshake {
         let displaced = Arc::new(Notify::new());
-        let mut unfinished = self.0.lock();
-        if unfinished.open.len() >= MAX_UNFINISHED {
+        let mut unfinished = self.unfinished.lock();
+        if unfinished.open.len() >= self.limit {
             unfinished.end_oldest();
         }
         let number = unfinished.next;
@@ -46,7 +58,7 @@ impl Handshakes {
 
     /// Ends the oldest, as when file descriptors run out.
     pub(super) fn end_oldest(&self) {
-        self.0.lock().end_oldest();
+        self.unfinished.lock().end_oldest();
     }
 }
 
@@ -71,7 +83,7 @@ impl Handshake {
 
 impl Drop for Handshake {
     fn drop(&mut self) {
-        self.all.0.lock().open.remove(&self.number);
+        self.all.unfinished.lock().open.remove(&self.number);
     }
 }
 
@@ -81,7 +93,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_oldest_makes_room() {
-        let all = Arc::new(Handshakes::default());
+        let all = Handshakes::new(10_000);
         let mut open: Vec<_> = (0..MAX_UNFINISHED).map(|_| all.begin()).collect();
         drop(open.remove(1));
         open.push(all.begin());
@@ -92,8 +104,9 @@ mod tests {
         let second = open[1].or_displaced(std::future::pending::<()>());
         let waited = tokio::time::timeout(std::time::Duration::from_millis(10), second).await;
         assert!(waited.is_err(), "only the oldest ends");
-        assert_eq!(all.0.lock().open.len(), MAX_UNFINISHED);
+        assert_eq!(all.unfinished.lock().open.len(), MAX_UNFINISHED);
         drop(open);
-        assert_eq!(all.0.lock().open.len(), 1);
+        assert_eq!(all.unfinished.lock().open.len(), 1);
+        assert_eq!(Handshakes::new(1024).limit, 256);
     }
 }

@@ -18,6 +18,7 @@ use tracing::Instrument;
 
 use super::call::Handler;
 use super::connection::{self, Shared};
+use super::handshakes::Handshakes;
 use super::refused_connections::RefusedConnections;
 use super::stop::Stop;
 use super::stream_limit::StreamLimit;
@@ -64,6 +65,8 @@ pub struct PortOptions {
     pub hint: String,
     /// Absent without TLS.
     pub tls: Option<PortTls>,
+    /// How many files, and so connections, the process may open.
+    pub max_files: usize,
 }
 
 /// How long to wait before the next `accept` after one failed, as when file descriptors run out.
@@ -146,7 +149,7 @@ pub async fn serve<H: Handler>(
         streams: Arc::new(StreamLimit::new(limits.streams)),
         room: Arc::new(Semaphore::new(limits.connections)),
         refused: Mutex::new(RefusedConnections::new(limits.connections, &options.traffic)),
-        handshakes: Arc::default(),
+        handshakes: Handshakes::new(options.max_files),
         options,
     });
     let mut connections = JoinSet::new();

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manifests for Kubernetes: schemas, the server's arguments, and what the files say together.
+
+What kustomize makes is checked where there is a `kubectl` with kustomize 5; the files of the base
+are checked in any case. No cluster has seen them.
+"""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from reverb.server_executable.options import OPTIONS
+from support.deployment import DEPLOY, FLAGS, arguments, check, flags
+from support.dockerfile import Dockerfile
+
+yaml = pytest.importorskip("yaml", reason="PyYAML, which reads manifests, is missing")
+
+KUBERNETES = DEPLOY / "kubernetes"
+BASE = KUBERNETES / "base"
+TLS = KUBERNETES / "overlays" / "tls"
+POD_MONITOR = KUBERNETES / "components" / "pod-monitor"
+# The oldest release that the manifests are for, one between, and the newest that is known.
+RELEASES = ("1.25", "1.31", None)
+
+
+def read(path):
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def container_of(workload):
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+@pytest.fixture(scope="module")
+def workload():
+    return read(BASE / "statefulset.yaml")
+
+
+def options_of(workload, directory):
+    """The arguments of a workload, with files of this machine."""
+    container = container_of(workload)
+    assert container["command"] == ["reverb_server"]
+    values = flags(container["args"])
+    assert values["--config-file"] == "/etc/reverb/server.textproto"
+    assert values["--checkpoint-dir"] == "/var/lib/reverb"
+    return values | {
+        "--config-file": str(BASE / "server.textproto"),
+        "--checkpoint-dir": str(directory),
+    }
+
+
+def validate(manifest, release):
+    validator = pytest.importorskip(
+        "kubernetes_validate", reason="kubernetes-validate is not here; `make setup` installs it"
+    )
+    validator.validate(manifest, release or validator.latest_version(), strict=True)
+
+
+def test_its_command_is_one_that_the_server_takes(workload, tmp_path):
+    check(arguments(options_of(workload, tmp_path)))
+
+
+def test_the_servers_memory_is_a_share_of_the_limit(workload, tmp_path):
+    share = re.fullmatch(r"(\d+)%", options_of(workload, tmp_path)["--max-bytes"])[1]
+    assert 50 <= int(share) <= 90
+    resources = container_of(workload)["resources"]
+    assert resources["limits"]["memory"] == resources["requests"]["memory"]
+
+
+def test_ports_are_the_same_everywhere(workload, tmp_path):
+    options = options_of(workload, tmp_path)
+    ports = {it["name"]: it["containerPort"] for it in container_of(workload)["ports"]}
+    assert ports == {"grpc": int(options["--port"]), "http": int(options["--http-port"])}
+    assert Dockerfile(DEPLOY / "docker" / "Dockerfile").one("EXPOSE") == "8000 8001"
+    assert ports == {"grpc": 8000, "http": 8001}
+    service = read(BASE / "service.yaml")["spec"]
+    assert service["clusterIP"] == "None"
+    assert {(it["name"], it["port"], it["targetPort"]) for it in service["ports"]} == {
+        (name, port, name) for name, port in ports.items()
+    }
+    assert options["--http-host"] == "0.0.0.0", "the kubelet probes the pod's address"
+
+
+def test_labels_and_names_fit(workload):
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    service = read(BASE / "service.yaml")
+    budget = read(BASE / "poddisruptionbudget.yaml")
+    monitor = read(POD_MONITOR / "podmonitor.yaml")
+    assert workload["spec"]["selector"]["matchLabels"] == labels
+    assert service["spec"]["selector"] == labels
+    assert budget["spec"]["selector"]["matchLabels"] == labels
+    assert monitor["spec"]["selector"]["matchLabels"] == labels
+    assert workload["spec"]["serviceName"] == service["metadata"]["name"]
+    assert monitor["spec"]["podMetricsEndpoints"][0]["port"] == "http"
+
+
+def test_every_volume_is_there_and_every_place_that_is_written_is_a_volume(workload, tmp_path):
+    spec = workload["spec"]
+    pod = spec["template"]["spec"]
+    volumes = {it["name"] for it in pod["volumes"]}
+    claims = {it["metadata"]["name"] for it in spec["volumeClaimTemplates"]}
+    mounts = {it["mountPath"]: it for it in container_of(workload)["volumeMounts"]}
+    assert {it["name"] for it in mounts.values()} == volumes | claims
+    assert mounts["/var/lib/reverb"]["name"] in claims
+    assert mounts["/etc/reverb"]["readOnly"]
+    generator = read(BASE / "kustomization.yaml")["configMapGenerator"][0]
+    config = next(it["configMap"]["name"] for it in pod["volumes"] if it["name"] == "config")
+    assert (generator["name"], generator["files"]) == (config, ["server.textproto"])
+
+
+def test_it_may_do_as_little_as_possible(workload):
+    pod = workload["spec"]["template"]["spec"]
+    user = Dockerfile(DEPLOY / "docker" / "Dockerfile").one("USER")
+    of_pod = pod["securityContext"]
+    assert of_pod["runAsNonRoot"] is True
+    assert f"{of_pod['runAsUser']}:{of_pod['runAsGroup']}" == user
+    assert of_pod["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container_of(workload)["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod["automountServiceAccountToken"] is False
+
+
+def test_a_kustomization_names_the_files_that_are_there():
+    for path in KUBERNETES.rglob("kustomization.yaml"):
+        kustomization = read(path)
+        named = set(kustomization.get("resources", []))
+        named |= {it["path"] for it in kustomization.get("patches", [])}
+        named |= {
+            it for made in kustomization.get("configMapGenerator", []) for it in made["files"]
+        }
+        assert all((path.parent / name).exists() for name in named), path
+        files = {it.name for it in path.parent.iterdir() if it.is_file()}
+        assert files == {name for name in named if "/" not in name} | {"kustomization.yaml"}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("name", ["statefulset", "service", "poddisruptionbudget"])
+def test_a_file_of_the_base_follows_its_schema(name, release):
+    validate(read(BASE / f"{name}.yaml"), release)
+
+
+def test_a_fault_in_a_manifest_is_found(workload):
+    bad = json.loads(json.dumps(workload))
+    bad["spec"]["template"]["spec"]["terminationGracePeriod"] = 300
+    with pytest.raises(Exception, match="terminationGracePeriod"):
+        validate(bad, None)
+
+
+def options_of_the_overlay():
+    """The arguments that the overlay for TLS adds."""
+    patches = read(TLS / "arguments.yaml")
+    assert {(it["op"], it["path"]) for it in patches} == {
+        ("add", "/spec/template/spec/containers/0/args/-")
+    }
+    return flags([it["value"] for it in patches])
+
+
+def test_the_overlay_for_tls_reads_what_it_mounts():
+    options = options_of_the_overlay()
+    assert set(options) == {"--tls-cert", "--tls-key", "--tokens", "--http-tls"}
+    patch = read(TLS / "secrets.yaml")
+    mounts = {it["mountPath"]: it["name"] for it in container_of(patch)["volumeMounts"]}
+    volumes = {it["name"]: it for it in patch["spec"]["template"]["spec"]["volumes"]}
+    for value in filter(None, options.values()):
+        directory, name = value.rsplit("/", 1)
+        volume = volumes[mounts[directory]]
+        # Others cannot read it. The group can, which is the server's.
+        assert volume["secret"]["defaultMode"] == 0o440
+        assert name in ("tls.crt", "tls.key", "tokens")
+    # The HTTP port speaks TLS then, and so do its probes.
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container_of(patch)[name] == {"httpGet": {"scheme": "HTTPS"}}
+
+
+def test_the_options_of_the_overlay_for_tls_are_the_servers():
+    if "tls_cert" not in {option.name for option in OPTIONS}:
+        pytest.skip("this server has no options for TLS yet")
+    assert set(options_of_the_overlay()) <= FLAGS
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """What kustomize makes of a directory, or of resources and components."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl, which has kustomize, is missing")
+    told = subprocess.run(
+        ["kubectl", "version", "--client", "--output=json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    major = re.match(r"v(\d+)\.", json.loads(told).get("kustomizeVersion", "v0."))[1]
+    if int(major) < 5:
+        pytest.skip("kubectl is too old: it has no kustomize 5")
+
+    def build(path):
+        done = subprocess.run(
+            ["kubectl", "kustomize", str(path)], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return {it["kind"]: it for it in yaml.safe_load_all(done.stdout)}
+
+    return build
+
+
+@pytest.mark.parametrize("directory", [BASE, TLS], ids=["base", "tls"])
+@pytest.mark.parametrize("release", RELEASES)
+def test_what_kustomize_makes_follows_its_schemas(build, directory, release):
+    made = build(directory)
+    assert set(made) == {"ConfigMap", "Service", "StatefulSet", "PodDisruptionBudget"}
+    for manifest in made.values():
+        validate(manifest, release)
+
+
+def test_kustomize_puts_the_parts_together(build):
+    made = build(TLS)
+    base = read(BASE / "statefulset.yaml")
+    container = container_of(made["StatefulSet"])
+    options = flags(container["args"])
+    assert options == flags(container_of(base)["args"]) | options_of_the_overlay()
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        expected = dict(container_of(base)[name])
+        expected["httpGet"] = expected["httpGet"] | {"scheme": "HTTPS"}
+        assert container[name] == expected
+    mounted = {it["mountPath"] for it in container["volumeMounts"]}
+    assert {"/etc/reverb", "/etc/reverb-tls", "/etc/reverb-tokens", "/var/lib/reverb"} <= mounted
+    assert made["ConfigMap"]["metadata"]["name"].startswith("reverb-config-")
+    config = (BASE / "server.textproto").read_text(encoding="utf-8")
+    assert made["ConfigMap"]["data"] == {"server.textproto": config}
+    assert not container["image"].startswith("reverb-replay"), "an image has a registry and a tag"
+
+
+def test_a_kustomization_of_ones_own_adds_the_pod_monitor(build, tmp_path):
+    """As in the documentation."""
+    own = pathlib.Path(tmp_path)
+    shutil.copytree(KUBERNETES, own / "kubernetes")
+    (own / "kustomization.yaml").write_text(
+        "resources: [kubernetes/base]\ncomponents: [kubernetes/components/pod-monitor]\n"
+        "images: [{name: registry.example/reverb-replay, newName: mine/reverb, newTag: '7'}]\n"
+        "replicas: [{name: reverb, count: 2}]\n",
+        encoding="utf-8",
+    )
+    made = build(own)
+    assert made["PodMonitor"]["spec"]["podMetricsEndpoints"][0]["path"] == "/metrics"
+    assert container_of(made["StatefulSet"])["image"] == "mine/reverb:7"
+    assert made["StatefulSet"]["spec"]["replicas"] == 2
