@@ -53,7 +53,8 @@ def test_refused_callers_are_counted_by_the_reason(secure, tokens):
     with pytest.raises(errors.PermissionDeniedError) as denied:
         client.reset("replay")
     assert str(denied.value).startswith(
-        "Reset: token actor may not administer any table (right admin); it may insert (table replay)."
+        "Reset: token actor may not administer any table (right admin); "
+        "it may insert (table replay)."
     )
     assert failures(secured.server) == {"missing": 1, "unknown": 1, "expired": 1, "denied": 1}
 
