@@ -432,14 +432,15 @@ class Server:
         The server also looks at the files every 10 s, and takes what has changed. This call tells
         the outcome. New connections meet the new certificate; open connections and streams go on,
         see `ServerTls.max_connection_age_s`. A token that is no longer in the file is refused at
-        its next call.
+        its next call. Blocks while the files are read.
 
         Returns:
-          A line for each thing that is different now; none if all files are as they were, or if the
-          server has neither TLS nor tokens.
+          A line for each part that has changed, certificates and tokens; none if all files are as
+          they were, or if the server has neither TLS nor tokens.
 
         Raises:
-          InvalidArgumentError: If a file is bad; names file and line. Then nothing has changed.
+          InvalidArgumentError: If a file is bad; names file and line. Its part stays as it was; the
+            other one has changed if it is good.
         """
         return self._server.reload_security()
 

@@ -28,6 +28,8 @@ def add_credentials(parser: argparse.ArgumentParser) -> None:
         "What is not given comes from REVERB_TLS_CA, REVERB_TLS_CERT, REVERB_TLS_KEY, "
         "REVERB_TLS_SERVER_NAME, and REVERB_TOKEN_FILE or REVERB_TOKEN.",
     )
+    # Without this, it would be taken for the beginning of `--token-file`, and be shown as a path.
+    group.add_argument("--token", type=_no_token, help=argparse.SUPPRESS)
     for flag, metavar, help_text in (
         (
             "--token-file",
@@ -44,6 +46,14 @@ def add_credentials(parser: argparse.ArgumentParser) -> None:
         "--tls-server-name",
         metavar="NAME",
         help="the name in the server's certificate, if it is not the host of the address",
+    )
+
+
+def _no_token(value: str) -> None:
+    del value
+    raise argparse.ArgumentTypeError(
+        "every user of this machine could see it: use --token-file or REVERB_TOKEN_FILE, and "
+        "replace this token"
     )
 
 

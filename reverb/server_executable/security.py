@@ -100,7 +100,7 @@ class SecurityReload:
 
     Attributes:
       lines: What to tell the operator.
-      is_refused: Whether nothing has changed, because something is wrong.
+      is_refused: Whether something is wrong, and is as it was.
     """
 
     lines: list[str]
@@ -108,11 +108,14 @@ class SecurityReload:
 
 
 def reload_security(server: Server) -> SecurityReload:
-    """Reads certificates and tokens again. All or nothing. Never raises: what is wrong is told."""
+    """Reads certificates and tokens again. Never raises: what is wrong is told.
+
+    What has changed is told by the core, which also looks at the files by itself.
+    """
     try:
         changes = server.reload_security()
     except ReverbError as error:
-        lines = [*str(error).splitlines(), "certificates and tokens are as they were"]
+        lines = [*str(error).splitlines(), "what is wrong with the files is not in force"]
         return SecurityReload(lines, is_refused=True)
-    what = "; ".join(changes) or "nothing is different"
-    return SecurityReload([f"reloaded certificates and tokens: {what}"])
+    what = "" if changes else ": nothing is different"
+    return SecurityReload([f"read certificates and tokens again{what}"])

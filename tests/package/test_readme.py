@@ -28,6 +28,7 @@ def test_snippets_run(run_snippets):
         "docs/howto/export.md",
         "docs/howto/logs.md",
         "docs/howto/memory.md",
+        "docs/howto/securing.md",
         "docs/howto/server.md",
         "docs/howto/testing.md",
         "docs/howto/waiting.md",

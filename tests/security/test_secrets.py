@@ -132,7 +132,7 @@ def test_there_is_one_token_only(tmp_path):
         reverb.Client("grpcs://a:1", token=TOKEN, token_file=tmp_path / "t")
     assert str(caught.value) == "give only one of token and token_file, got both"
     assert_hidden("".join(traceback.format_exception(caught.value)))
-    with pytest.raises(TypeError, match="tls must be a reverb.ClientTls") as caught:
+    with pytest.raises(TypeError, match="tls must be") as caught:
         ClientCredentials(TOKEN, None, {"token": TOKEN})
     assert_hidden("".join(traceback.format_exception(caught.value)))
 

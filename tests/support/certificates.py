@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import os
 import pathlib
 
 import trustme
@@ -136,4 +135,4 @@ class TokensFile:
         """Writes the file as a whole, with a text at its end."""
         new = self.path.with_suffix(".new")
         new.write_text("\n".join(["# tokens", *self._lines.values(), more]) + "\n")
-        os.replace(new, self.path)
+        new.replace(self.path)

@@ -17,9 +17,7 @@ STUNNEL = shutil.which("stunnel4") or shutil.which("stunnel")
 
 
 @contextlib.contextmanager
-def tunnel(
-    directory: pathlib.Path, port: int, ca: pathlib.Path, pair: Any = None
-) -> Iterator[str]:
+def tunnel(directory: pathlib.Path, port: int, ca: pathlib.Path, pair: Any = None) -> Iterator[str]:
     """Runs a tunnel to a port of this machine; gives the address of its near end.
 
     Args:

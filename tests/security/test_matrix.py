@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every fault of a certificate and of a token, for every way to call: the error comes at once."""
+
+import contextlib
+import time
+
+import pytest
+
+import reverb
+from reverb import errors, testing
+
+# What a client says of a server whose certificate has a fault; `None`: it has none.
+CERTIFICATES = {
+    "good": None,
+    "of_other_ca": "no CA that this client knows has signed its certificate",
+    "wrong_name": "its certificate is for elsewhere.example, not for localhost",
+    "expired": "its certificate has expired at ",
+    "not_yet_valid": "its certificate is not valid before ",
+}
+# What a server says of a token.
+TOKENS = {
+    "right": None,
+    "none": "This server wants a token: give Client(..., token=...) or set REVERB_TOKEN.",
+    "wrong": "This server does not know this token (rvb_",
+    "expired": "The time of token late was over at 2020-01-01T00:00:00Z: ask for a new one.",
+}
+# Far less than a client waits for a server that does not answer, on a slow machine, too.
+AT_ONCE_S = 20.0
+
+
+def call(client):
+    client.server_info()
+
+
+def insert(client):
+    client.insert([1.0], {"table": 1.0})
+
+
+def sample(client):
+    client.insert([1.0], {"table": 1.0})
+    assert next(client.sample("table"))[0].data[0] == 1.0
+
+
+def sample_batch(client):
+    client.insert([1.0], {"table": 1.0})
+    assert client.sample_batch("table", 1).data[0].shape == (1, 1)
+
+
+def sampler(client):
+    assert next(client.sample("table", emit_timesteps=False)).data[0][0] == 1.0
+
+
+def scan(client):
+    assert len(list(client.scan("table"))) == 1
+
+
+def write(client):
+    with client.trajectory_writer(1, validate_items=False) as writer:
+        append(writer)
+
+
+def legacy_write(client):
+    writer = client.writer(1)
+    writer.append([1.0])
+    writer.create_item("table", 1, 1.0)
+    writer.close()
+
+
+def sequence_write(client):
+    with client.sequence_writer("table", 1) as writer:
+        writer.append([1.0])
+
+
+def update(client):
+    client.update_priorities("table", [1], [1.0])
+
+
+def status(client):
+    assert "table" in client.status().tables
+
+
+def checkpoint_status(client):
+    client.checkpoint_status()
+
+
+WAYS = [
+    call,
+    insert,
+    sample,
+    sample_batch,
+    scan,
+    write,
+    legacy_write,
+    sequence_write,
+    update,
+    status,
+    checkpoint_status,
+]
+
+
+def append(writer):
+    writer.append([1.0])
+    writer.create_item("table", 1.0, [writer.history[0][-1:]])
+    writer.flush()
+
+
+@contextlib.contextmanager
+def refused(certificate, token):
+    """Asserts what comes of a certificate and a token."""
+    begin = time.monotonic()
+    if CERTIFICATES[certificate] is not None:
+        kind, text = errors.UnavailableError, CERTIFICATES[certificate]
+    elif TOKENS[token] is not None:
+        kind, text = errors.UnauthenticatedError, TOKENS[token]
+    else:
+        yield
+        return
+    with pytest.raises(errors.ReverbError) as caught:
+        yield
+    assert type(caught.value) is kind
+    assert isinstance(caught.value, RuntimeError)
+    assert text in str(caught.value)
+    assert time.monotonic() - begin < AT_ONCE_S
+
+
+@pytest.fixture
+def given(tokens):
+    """The token of a client, by its kind."""
+    right = tokens.add("right", "sample,insert,update,admin")
+    late = tokens.add("late", "sample,insert,update,admin", until="2020-01-01T00:00:00Z")
+    gone = tokens.add("gone", "sample")
+    tokens.remove(gone)
+    return {"right": right, "none": None, "wrong": gone, "expired": late}
+
+
+@pytest.fixture
+def client_of(secure, tokens, given, certificates):
+    """A client with a token, of a server with a certificate."""
+
+    def client_of(certificate, token, **options):
+        pair = getattr(certificates, certificate)()
+        secured = secure(
+            testing.table(max_times_sampled=0), pair=pair, tokens=tokens.path, **options
+        )
+        return secured.client(token=given[token], connect_timeout_s=60)
+
+    return client_of
+
+
+@pytest.mark.parametrize("token", TOKENS)
+@pytest.mark.parametrize("certificate", CERTIFICATES)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_a_fault_ends_the_call(client_of, way, certificate, token):
+    client = client_of(certificate, token)
+    if way is scan and (certificate, token) == ("good", "right"):
+        insert(client)
+    with refused(certificate, token):
+        way(client)
+
+
+@pytest.mark.parametrize("token", TOKENS)
+@pytest.mark.parametrize("certificate", CERTIFICATES)
+def test_a_fault_ends_a_writer_that_has_begun(
+    secure, given, tokens, certificates, certificate, token
+):
+    """The server is started again, and has got a fault."""
+    before = secure()
+    client = before.client(token=given[token], connect_timeout_s=60)
+    writer = client.trajectory_writer(1, validate_items=False)
+    append(writer)
+    before.server.stop()
+    secure(port=before.server.port, pair=getattr(certificates, certificate)(), tokens=tokens.path)
+    with refused(certificate, token):
+        append(writer)
+        append(writer)
+    # It raises its error once more.
+    with contextlib.suppress(errors.ReverbError):
+        writer.close()
+
+
+@pytest.mark.parametrize("token", TOKENS)
+@pytest.mark.parametrize("certificate", CERTIFICATES)
+def test_a_fault_ends_a_sampler_that_has_begun(
+    secure, given, tokens, certificates, certificate, token
+):
+    before = secure()
+    client = before.client(token=given[token], connect_timeout_s=60)
+    client.insert([1.0], {"table": 1.0})
+    sampled = client.sample("table", num_samples=1000, emit_timesteps=False)
+    assert next(sampled).data[0][0] == 1.0
+    before.server.stop()
+    after = secure(
+        port=before.server.port, pair=getattr(certificates, certificate)(), tokens=tokens.path
+    )
+    after.server.localhost_client().insert([2.0], {"table": 1.0})
+    with refused(certificate, token):
+        while next(sampled).data[0][0] != 2.0:
+            pass
+
+
+# --- Addresses that do not fit the port -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_an_address_without_tls_is_told_to_have_it(secure, way):
+    secured = secure()
+    client = reverb.Client(secured.address.removeprefix("grpcs://"), connect_timeout_s=60)
+    begin = time.monotonic()
+    with pytest.raises(errors.ReverbError, match="grpcs://") as caught:
+        way(client)
+    assert isinstance(caught.value, RuntimeError)
+    assert time.monotonic() - begin < AT_ONCE_S
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_an_address_with_tls_is_told_that_the_port_has_none(start, certificates, way):
+    server = start(testing.table())
+    tls = reverb.ClientTls(ca=certificates.ca, server_name="localhost")
+    client = reverb.Client(f"grpcs://127.1:{server.port}", tls=tls, connect_timeout_s=60)
+    begin = time.monotonic()
+    with pytest.raises(errors.UnavailableError, match="write host:port"):
+        way(client)
+    assert time.monotonic() - begin < AT_ONCE_S
+
+
+# --- Client certificates --------------------------------------------------------------------------
+
+
+CLIENT_CERTIFICATES = {
+    "good": None,
+    "none": "certificate",
+    "of_other_ca": "certificate",
+    "expired": "certificate",
+    "not_yet_valid": "certificate",
+}
+
+
+@pytest.mark.parametrize("certificate", CLIENT_CERTIFICATES)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_a_server_that_wants_a_certificate_gets_a_good_one(secure, certificates, way, certificate):
+    secured = secure(client_ca=certificates.ca)
+    pair = None
+    if certificate != "none":
+        pair = getattr(certificates, certificate)("learner.example")
+    tls = reverb.ClientTls(
+        ca=certificates.ca,
+        cert=pair and pair.cert,
+        key=pair and pair.key,
+        server_name="localhost",
+    )
+    client = secured.client(tls=tls, connect_timeout_s=60)
+    if way is scan and certificate == "good":
+        insert(client)
+    if certificate == "good":
+        if way is update:
+            insert(client)
+        way(client)
+        return
+    begin = time.monotonic()
+    with pytest.raises(errors.UnavailableError, match=CLIENT_CERTIFICATES[certificate]):
+        way(client)
+    assert time.monotonic() - begin < AT_ONCE_S
+
+
+def test_a_certificate_may_stand_for_a_token(secure, tokens, certificates):
+    tokens.add_certificate("learner", "sample", "Learner.example")
+    secured = secure(client_ca=certificates.ca, tokens=tokens.path)
+
+    def client(name, **options):
+        pair = certificates.good(name)
+        tls = reverb.ClientTls(certificates.ca, pair.cert, pair.key, "localhost")
+        return secured.client(tls=tls, **options)
+
+    assert set(client("learner.example").server_info()) == {"table"}
+    with pytest.raises(errors.PermissionDeniedError, match="certificate learner may not insert"):
+        insert(client("learner.example"))
+    with pytest.raises(errors.UnauthenticatedError, match=r"certificate \(other\.example\)"):
+        client("other.example").server_info()
+    # A token counts more.
+    all_rights = tokens.add("all", "sample,insert")
+    secured.server.reload_security()
+    insert(client("learner.example", token=all_rights))
+
+
+# --- Rights ---------------------------------------------------------------------------------------
+
+NEEDED = {
+    "sampler": (sampler, "sample"),
+    "scan": (scan, "sample"),
+    "status": (status, "sample"),
+    "insert": (insert, "insert"),
+    "write": (write, "insert"),
+    "legacy_write": (legacy_write, "insert"),
+    "update": (update, "update"),
+    "reset": (lambda client: client.reset("table"), "admin"),
+    "checkpoint": (lambda client: client.checkpoint(), "admin"),
+    "configure": (lambda client: client.configure_table("table", max_size=9), "admin"),
+    "pause": (lambda client: client.pause_table("table", samples=False), "admin"),
+    "drain": (lambda client: client.drain(0.0), "admin"),
+}
+EVERY = ("sample", "insert", "update", "admin")
+
+
+@pytest.mark.parametrize("name", NEEDED)
+@pytest.mark.parametrize("right", EVERY)
+def test_a_call_needs_its_right_and_no_other(secure, tokens, root, name, right):
+    way, needed = NEEDED[name]
+    token = tokens.add("someone", right)
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(root))
+    secured = secure(tokens=tokens.path, checkpointer=checkpointer)
+    insert(secured.server.localhost_client())
+    client = secured.client(token=token)
+    if right == needed:
+        way(client)
+        return
+    with pytest.raises(errors.PermissionDeniedError) as caught:
+        way(client)
+    assert "token someone may not " in str(caught.value)
+    assert token[8:20] not in str(caught.value)
+
+
+def test_an_error_names_call_table_and_right(secure, tokens):
+    reader = tokens.add("learner", "sample,update", tables="replay")
+    actor = tokens.add("actor", "insert", tables="replay")
+    tables = [testing.table("replay"), testing.table("secret")]
+    secured = secure(*tables, tokens=tokens.path)
+    for token, table, text in (
+        (
+            reader,
+            "replay",
+            "InsertStream: token learner may not insert into any table; it may sample and update "
+            "(table replay).",
+        ),
+        (
+            actor,
+            "secret",
+            "InsertStream: token actor may not insert into table secret; it may insert (table "
+            "replay).",
+        ),
+    ):
+        # Without the client's own check, which does not see tables that it has no right on.
+        writer = secured.client(token=token).trajectory_writer(1, validate_items=False)
+        writer.append([1.0])
+        writer.create_item(table, 1.0, [writer.history[0][-1:]])
+        with pytest.raises(errors.PermissionDeniedError) as caught:
+            writer.flush()
+        assert str(caught.value) == text
+
+
+def test_tables_without_rights_look_like_those_that_there_are_not(secure, tokens):
+    token = tokens.add("learner", "sample,update", tables="replay")
+    tables = [testing.table("replay"), testing.table("secret")]
+    client = secure(*tables, tokens=tokens.path).client(token=token)
+    ways = (
+        lambda table: next(client.sample(table, unpack_as_table_signature=False)),
+        lambda table: client.update_priorities(table, [1], [1.0]),
+        lambda table: next(client.scan(table, unpack_as_table_signature=False)),
+        lambda table: client.reset(table),
+    )
+    for way in ways:
+        texts = set()
+        for name in ("secret", "nothing"):
+            with pytest.raises(errors.PermissionDeniedError) as caught:
+                way(name)
+            texts.add(str(caught.value).replace(name, "NAME"))
+        assert len(texts) == 1
+    assert set(client.server_info()) == {"replay"}
+    assert set(client.status().tables) == {"replay"}
+
+
+def test_a_writer_learns_that_its_token_lost_a_right_when_it_connects_again(secure, tokens):
+    token = tokens.add("actor", "insert")
+    before = secure(tokens=tokens.path)
+    writer = before.client(token=token, connect_timeout_s=60).trajectory_writer(1)
+    append(writer)
+    tokens.remove(token)
+    tokens.add("another", "sample")
+    assert before.server.reload_security()
+    # An open stream goes on.
+    append(writer)
+    before.server.stop()
+    secure(port=before.server.port, tokens=tokens.path)
+    with refused("good", "wrong"):
+        append(writer)
+        append(writer)
+    with contextlib.suppress(errors.ReverbError):
+        writer.close()
