@@ -96,7 +96,7 @@ napoleon_custom_sections = [("Yields", "returns_style")]
 default_role = "py:obj"
 nitpicky = True
 # Foreign names; their own references would have to be fetched from the network.
-nitpick_ignore_regex = [("py:.*", r"(collections\.abc|tf)\..*")]
+nitpick_ignore_regex = [("py:.*", r"(collections\.abc|os|tf)\..*")]
 add_module_names = False
 
 # ---- Looks ---------------------------------------------------------------------------------------

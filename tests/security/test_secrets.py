@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """No token gets into a pickle, a text, an error, a log or a checkpoint."""
 
+import base64
 import copy
 import io
 import pathlib
@@ -216,3 +217,46 @@ def test_no_output_of_a_program_has_the_token_at_any_level(secure, tokens):
         assert_hidden("\n".join(lines), token)
         assert "PermissionDeniedError" in program.errors
         assert_hidden(program.errors, token)
+
+
+UNPICKLED = """
+import base64
+import pickle
+import sys
+
+client = pickle.loads(base64.b64decode(sys.argv[1]))
+try:
+    print(sorted(client.server_info()))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "pickle_token", "outcome"),
+    [
+        ("REVERB_TOKEN", False, "['table']"),
+        ("REVERB_TOKEN_FILE", False, "['table']"),
+        (None, True, "['table']"),
+        (None, False, "UnauthenticatedError This server wants a token: give Client(..., token=..."),
+    ],
+)
+def test_a_client_in_another_process_takes_the_token_of_its_environment(
+    secure, tokens, token_path, given, pickle_token, outcome
+):
+    token = tokens.add("learner", "sample")
+    client = secure(tokens=tokens.path).client(token=token, pickle_token=pickle_token)
+    values = {"REVERB_TOKEN": token, "REVERB_TOKEN_FILE": str(token_path(token))}
+    variables = {} if given is None else {given: values[given]}
+    data = base64.b64encode(pickle.dumps(client)).decode()
+    with Program(UNPICKLED, data, **variables) as program:
+        assert program.line().startswith(outcome)
+        assert program.ended() == 0
+
+
+def test_a_pickled_client_reads_its_token_file_where_it_is_loaded(secure, tokens, token_path):
+    token = tokens.add("learner", "sample")
+    client = secure(tokens=tokens.path).client(token_file=token_path(token))
+    data = base64.b64encode(pickle.dumps(client)).decode()
+    with Program(UNPICKLED, data) as program:
+        assert program.line() == "['table']"
