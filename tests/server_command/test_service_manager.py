@@ -267,9 +267,10 @@ def test_a_manager_that_ends_is_told_once_and_harms_nothing(manager, path):
     with running(path, manager.address) as program:
         program.line()
         manager.close()
-        for _ in range(2):
+        for max_size in (30, 40):
+            path.write_text(CONFIG.replace("max_size: 20", f"max_size: {max_size}"))
             program.signal(signal.SIGHUP)
-            program.wait_for_error("nothing is different\n")
+            program.wait_for_error(f" -> {max_size}\n")
         program.signal(signal.SIGTERM)
         assert program.ended() == 0
         warnings = [it for it in messages(program.errors) if it.startswith("WARN ")]
