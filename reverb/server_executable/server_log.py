@@ -50,7 +50,8 @@ def print_notice(text: str, level: str = "info", **fields: str | int) -> None:
     if line is None or sys.stderr is None:
         return
     try:
-        print(line, file=sys.stderr, flush=True)
+        # With its end in one piece, so that no line of another thread comes between.
+        print(f"{line}\n", end="", file=sys.stderr, flush=True)
     except (OSError, ValueError):
         sys.stderr = None  # Or the interpreter flushes it at exit, and fails.
 

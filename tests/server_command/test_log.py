@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `reverb_server` tells in its log: little, in one format, and every line of it."""
 
+import collections
 import contextlib
 import re
 import signal
@@ -234,3 +235,29 @@ def test_a_loaded_checkpoint_is_told(tmp_path):
         stop(program)
     with running(*options) as (program, _):
         program.wait_for_error("1 items were loaded in ")
+
+
+def test_lines_of_several_threads_stay_whole():
+    """Each is written in one piece: its end, too."""
+    source = """
+import threading
+from reverb.server_executable.server_log import configure, print_notice
+
+configure("text")
+start = threading.Barrier(4)
+
+def tell(number):
+    start.wait()
+    for _ in range(300):
+        print_notice(f"line of thread {number}")
+
+threads = [threading.Thread(target=tell, args=[number]) for number in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+    with Program(source) as program:
+        assert program.ended() == 0
+        counts = collections.Counter(messages(program.errors))
+    assert counts == {f"INFO server: line of thread {number}": 300 for number in range(4)}

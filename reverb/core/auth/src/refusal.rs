@@ -33,6 +33,17 @@ impl Reason {
             Self::Denied => "denied",
         }
     }
+
+    /// What is wrong with the caller, for the log.
+    pub fn fault(self) -> &'static str {
+        match self {
+            Self::Missing => "it has no token",
+            Self::Unknown => "its token or certificate is not known",
+            Self::Expired => "the time of its token or certificate is over",
+            Self::Cleartext => "it has sent its token in cleartext",
+            Self::Denied => "it has not the right",
+        }
+    }
 }
 
 /// Why a caller could not be authenticated.

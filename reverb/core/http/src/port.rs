@@ -41,7 +41,8 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long to wait before the next `accept` after one failed, as when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves a site, over TLS if it is given, until `stop` completes; then closes the port and all connections.
+/// Serves a site, over TLS if it is given, until `stop` completes; then closes the port and all
+/// connections.
 pub async fn serve<S: Site>(
     listener: TcpListener,
     site: Arc<S>,

@@ -186,7 +186,7 @@ fn count(authenticator: &Authenticator, refusal: &Refusal, peer: &str) {
     let reason = refusal.reason();
     authenticator.count_failure(reason);
     let peer = peer.trim_start_matches("client ");
-    tracing::warn!(peer, reason = reason.name(), "a caller could not be authenticated");
+    tracing::warn!(peer, reason = reason.name(), "refused a caller: {}", reason.fault());
 }
 
 impl Caller {
@@ -214,7 +214,7 @@ impl Caller {
             known.authenticator.count_failure(Reason::Denied);
             // The name of a table is the caller's choice, and must not make a warning of its own.
             let peer = known.peer.trim_start_matches("client ");
-            tracing::warn!(peer, %why, "a caller has tried what it may not do");
+            tracing::warn!(peer, %why, "refused a caller: {}", Reason::Denied.fault());
         })
     }
 

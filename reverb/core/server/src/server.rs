@@ -156,8 +156,8 @@ impl Server {
         Ok(Self { service, port, stop: stop_sender, done, http: Mutex::default(), rotation })
     }
 
-    /// Reads certificates and tokens again; returns a line for each part that has changed. May block
-    /// for a moment.
+    /// Reads certificates and tokens again; returns a line for each part that has changed. May
+    /// block for a moment.
     ///
     /// # Errors
     ///
