@@ -108,14 +108,11 @@ class SecurityReload:
 
 
 def reload_security(server: Server) -> SecurityReload:
-    """Reads certificates and tokens again. Never raises: what is wrong is told.
-
-    What has changed is told by the core, which also looks at the files by itself.
-    """
+    """Reads certificates and tokens again. Never raises: what is wrong is told."""
     try:
         changes = server.reload_security()
     except ReverbError as error:
         lines = [*str(error).splitlines(), "what is wrong with the files is not in force"]
         return SecurityReload(lines, is_refused=True)
-    what = "" if changes else ": nothing is different"
-    return SecurityReload([f"read certificates and tokens again{what}"])
+    what = "; ".join(changes) or "nothing is different"
+    return SecurityReload([f"read certificates and tokens again: {what}"])
