@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -40,8 +40,8 @@ def tls(certificates: Certificates) -> reverb.ServerTls:
 
 
 @pytest.fixture
-def peer(worker_of: WorkerOf) -> Iterator[Worker]:
-    yield worker_of("peer", "client")
+def peer(worker_of: WorkerOf) -> Worker:
+    return worker_of("peer", "client")
 
 
 def refused(peer: Worker, call: str, **arguments: object) -> str:

@@ -31,8 +31,8 @@ impl Rotation {
         Arc::new(Self { tls, authenticator, told: Mutex::default() })
     }
 
-    /// Reads the files again. Each part changes if it is good; returns a line for each that has
-    /// changed. May block for a moment.
+    /// Reads the files again. Each part changes if it is good; logs and returns a line for each that
+    /// has changed. May block for a moment.
     ///
     /// # Errors
     ///
@@ -60,6 +60,9 @@ impl Rotation {
                 Err(error) => problems.push(error.message().to_owned()),
             }
         }
+        for line in &lines {
+            tracing::info!("{line}");
+        }
         let problems = problems.join("\n");
         if problems.is_empty() {
             *self.told.lock() = None;
@@ -79,10 +82,8 @@ impl Rotation {
             let rotation = Arc::clone(&self);
             // Files may be slow.
             let looked = tokio::task::spawn_blocking(move || rotation.reload()).await;
-            match looked {
-                Ok(Ok(lines)) => lines.iter().for_each(|line| tracing::info!("{line}")),
-                Ok(Err(error)) => self.tell(&error),
-                Err(_) => {}
+            if let Ok(Err(error)) = looked {
+                self.tell(&error);
             }
         }
     }
