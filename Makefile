@@ -136,12 +136,13 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(MAKE) test-integrations
 
 # Elsewhere than on Debian these tests are skipped, and say which program is missing.
-test-debian: build ## test the page in Chromium, metrics with Prometheus, `reverb top` in tmux, the unit with systemd; installs Debian's packages
+test-debian: build ## test the page in Chromium, metrics with Prometheus, `reverb top` in tmux, the unit with systemd, a tunnel by stunnel; installs Debian's packages
 	{ command -v promtool && command -v prometheus && command -v chromium && command -v tmux && \
-		command -v systemd-analyze && command -v strace; } >/dev/null || \
+		command -v systemd-analyze && command -v strace && command -v stunnel4; } >/dev/null || \
 		! command -v apt-get >/dev/null || \
-		$(SUDO) apt-get install --yes --no-install-recommends prometheus chromium tmux systemd strace
+		$(SUDO) apt-get install --yes --no-install-recommends prometheus chromium tmux systemd strace stunnel4
 	$(PYTEST) -m debian tests/operations
+	$(PYTEST) tests/security/test_peers.py
 
 test-image: build $(WHEEL_DONE) ## follow the steps of deploy/docker/Dockerfile in an environment, with the wheel
 	$(PYTEST) -m 'not slow' tests/operations/test_container.py

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The legacy writer: an item is the last few steps, with the same length in all columns."""
 
+import contextlib
 import logging
 import sys
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ import tree
 
 from reverb.arguments import check_at_least_one
 from reverb.core import native
-from reverb.errors import FailedPreconditionError, InvalidArgumentError
+from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
 
 __all__ = ["Writer"]
 
@@ -138,9 +139,16 @@ class Writer:
 
         Does nothing if the block closed the writer.
         """
-        if not self._closed:
+        if self._closed:
+            return
+        try:
             self.flush()
-            self.close()
+        except ReverbError:
+            # What kept it from flushing keeps it from closing as well, and was told once.
+            with contextlib.suppress(ReverbError):
+                self.close(retry_on_unavailable=False)
+            raise
+        self.close()
 
     def __del__(self) -> None:
         if not self.__dict__.get("_closed", True):

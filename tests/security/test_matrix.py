@@ -4,6 +4,7 @@
 import contextlib
 import time
 
+import numpy as np
 import pytest
 
 import reverb
@@ -345,6 +346,66 @@ def test_an_error_names_call_table_and_right(secure, tokens):
         with pytest.raises(errors.PermissionDeniedError) as caught:
             writer.flush()
         assert str(caught.value) == text
+
+
+def by_trajectory_writer(client, table):
+    with client.trajectory_writer(1) as writer:
+        writer.append([1.0])
+        writer.create_item(table, 1.0, [writer.history[0][-1:]])
+
+
+def by_batched_writer(client, table):
+    with client.batched_trajectory_writer(2, 1) as writer:
+        writer.append([np.zeros(2)])
+        writer.create_items(table, np.ones(2), [writer.history[0][-1:]])
+
+
+def by_legacy_writer(client, table):
+    with client.writer(1) as writer:
+        writer.append([1.0])
+        writer.create_item(table, 1, 1.0)
+
+
+def by_sequence_writer(client, table):
+    with client.sequence_writer(table, 1) as writer:
+        writer.append([1.0])
+        writer.append([1.0])
+
+
+def by_structured_writer(client, table):
+    pattern = reverb.structured_writer.pattern_from_transform([None], lambda x: [x[0][-1:]])
+    config = reverb.structured_writer.create_config(pattern, table)
+    writer = client.structured_writer([config])
+    writer.append([1.0])
+    writer.flush()
+
+
+INSERTS = {
+    "insert": lambda client, table: client.insert([1.0], {table: 1.0}),
+    "insert_batch": lambda client, table: client.insert_batch([np.zeros(2)], {table: 1.0}),
+    "trajectory_writer": by_trajectory_writer,
+    "batched_writer": by_batched_writer,
+    "writer": by_legacy_writer,
+    "sequence_writer": by_sequence_writer,
+    "structured_writer": by_structured_writer,
+}
+
+
+@pytest.mark.parametrize("way", INSERTS)
+def test_every_way_to_insert_is_told_the_right_that_is_missing(secure, tokens, way):
+    tables = [testing.table("replay"), testing.table("secret")]
+    actor = tokens.add("actor", "insert", tables="replay")
+    operator = tokens.add("operator", "insert")
+    secured = secure(*tables, tokens=tokens.path)
+    with pytest.raises(errors.PermissionDeniedError) as caught:
+        INSERTS[way](secured.client(token=actor), "secret")
+    assert "InsertStream: token actor may not insert into table secret" in str(caught.value)
+    # Who sees all tables is told that there is none.
+    with pytest.raises(errors.TableNotFoundError, match="nothing"):
+        INSERTS[way](secured.client(token=operator), "nothing")
+    INSERTS[way](secured.client(token=actor), "replay")
+    assert tables[0].info.current_size >= 1
+    assert tables[1].info.current_size == 0
 
 
 def test_tables_without_rights_look_like_those_that_there_are_not(secure, tokens):

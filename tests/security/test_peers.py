@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
 import ssl
 import subprocess
 import time
@@ -18,7 +17,10 @@ import pytest
 import reverb
 from reverb import testing
 from reverb.core import protos
-from support.waiting import DEADLINE_S, wait_until
+from support.stunnel import STUNNEL, tunnel
+from support.waiting import DEADLINE_S
+
+debian_stunnel = pytest.mark.skipif(STUNNEL is None, reason="Debian's package stunnel4 is missing")
 
 SERVICE = "/deepmind.reverb.ReverbService/"
 
@@ -149,61 +151,16 @@ def test_openssl_speaks_tls_1_3_with_it_and_nothing_older(secure, certificates):
     assert secured.client().server_info()
 
 
-def test_a_hello_may_come_byte_by_byte(secure, certificates):
-    secured = secure()
-    context = ssl.create_default_context(cafile=certificates.ca)
-    context.set_alpn_protocols(["h2"])
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
-    with socket.create_connection(("127.0.0.1", secured.server.port), DEADLINE_S) as peer:
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while True:
-            try:
-                tls.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                for byte in outgoing.read():
-                    peer.sendall(bytes([byte]))
-                data = peer.recv(65_536)
-                assert data, "the server has closed the connection"
-                incoming.write(data)
-        assert tls.version() == "TLSv1.3"
-        assert tls.selected_alpn_protocol() == "h2"
-
-
-@pytest.mark.parametrize(
-    "data", [b"\0" * 100, b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"\xff" * 500]
-)
-def test_bytes_that_are_no_tls_end_their_connection_only(secure, data):
-    secured = secure()
-    with socket.create_connection(("127.0.0.1", secured.server.port), DEADLINE_S) as peer:
-        peer.sendall(data)
-        with contextlib.suppress(ConnectionError):
-            while peer.recv(65_536):
-                pass
-    assert secured.client().server_info()
-
-
-def test_a_half_open_handshake_keeps_nobody_out(secure):
-    """`tests/hostile` has the large numbers."""
-    secured = secure()
-    with contextlib.ExitStack() as stack:
-        for _ in range(300):
-            address = ("127.0.0.1", secured.server.port)
-            stack.enter_context(socket.create_connection(address, DEADLINE_S))
-        begin = time.monotonic()
-        assert secured.client().server_info()
-        assert time.monotonic() - begin < 5
-
-
 # --- The HTTP port --------------------------------------------------------------------------------
 
 
-def get(url, ca, token=None):
+def get(url, ca, token=None, pair=None):
     request = urllib.request.Request(url)
     if token is not None:
         request.add_header("Authorization", f"Bearer {token}")
     context = None if ca is None else ssl.create_default_context(cafile=ca)
+    if pair is not None:
+        context.load_cert_chain(pair.cert, pair.key)
     try:
         with urllib.request.urlopen(request, timeout=DEADLINE_S, context=context) as answer:
             return answer.status, answer.read().decode()
@@ -221,12 +178,47 @@ def test_the_page_wants_a_token_and_probes_do_not(secure, certificates, tokens):
         assert get(url + path, certificates.ca)[0] == 200
     assert get(f"{url}/api/status", certificates.ca)[0] == 401
     assert get(f"{url}/api/status", certificates.ca, "rvb_x")[0] == 401
-    assert get(f"{url}/api/status", certificates.ca, actor)[0] in (401, 403)
+    assert get(f"{url}/api/status", certificates.ca, actor)[0] == 403
     code, text = get(f"{url}/api/status", certificates.ca, token)
     assert code == 200
     assert '"table"' in text
     assert "secret" not in text
     assert token not in text
+
+
+def test_the_page_wants_a_certificate_where_clients_need_one(secure, certificates):
+    secured = secure(client_ca=certificates.ca, http_port=0, http_tls=True)
+    url = f"https://localhost:{secured.server.http_port}"
+    for path in ("/livez", "/readyz", "/metrics"):
+        assert get(url + path, certificates.ca)[0] == 200
+    code, text = get(f"{url}/api/status", certificates.ca)
+    assert code == 403
+    assert "This server asks its clients for a certificate" in text
+    pair = certificates.good("operator.example")
+    assert get(f"{url}/api/status", certificates.ca, pair=pair)[0] == 200
+    with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
+        get(f"{url}/livez", certificates.ca, pair=certificates.of_other_ca("operator.example"))
+
+
+def test_a_certificate_of_a_client_says_what_the_page_shows(secure, certificates, tokens):
+    tokens.add_certificate("operator", "sample", "operator.example", tables="table")
+    tables = [testing.table(), testing.table("secret")]
+    secured = secure(
+        *tables, client_ca=certificates.ca, tokens=tokens.path, http_port=0, http_tls=True
+    )
+    url = f"https://localhost:{secured.server.http_port}/api/status"
+    code, text = get(url, certificates.ca, pair=certificates.good("operator.example"))
+    assert code == 200
+    assert '"table"' in text
+    assert "secret" not in text
+    assert get(url, certificates.ca, pair=certificates.good("nobody.example"))[0] == 401
+
+
+def test_http_without_tls_at_a_port_with_it_is_told_so(secure):
+    secured = secure(http_port=0, http_tls=True)
+    code, text = get(f"http://localhost:{secured.server.http_port}/livez", None)
+    assert code == 400
+    assert "https://" in text
 
 
 def test_a_port_of_http_without_tls_has_no_page_for_others(secure, tokens):
@@ -238,73 +230,33 @@ def test_a_port_of_http_without_tls_has_no_page_for_others(secure, tokens):
     for path in ("/", "/api/status"):
         for sent in (None, token):
             code, text = get(url + path, None, sent)
-            assert code in (401, 403, 404)
-            assert '"table"' not in text
+            assert code == 403
+            assert "serves only /livez, /readyz and /metrics" in text
 
 
 # --- stunnel --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def stunnel(tmp_path, certificates):
-    """Starts stunnel as a client of a server; returns its port."""
-    program = shutil.which("stunnel4") or shutil.which("stunnel")
-    if program is None:
-        pytest.skip("stunnel is not installed")
-    with contextlib.ExitStack() as stack:
-
-        def stunnel(secured, pair=None):
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = free.getsockname()[1]
-            own = "" if pair is None else f"cert = {pair.cert}\nkey = {pair.key}\n"
-            path = tmp_path / "stunnel.conf"
-            path.write_text(
-                "foreground = yes\npid =\nsyslog = no\n"
-                f"[reverb]\nclient = yes\naccept = 127.0.0.1:{port}\n"
-                f"connect = 127.0.0.1:{secured.server.port}\n"
-                f"CAfile = {certificates.ca}\nverifyChain = yes\ncheckHost = localhost\n{own}"
-            )
-            process = subprocess.Popen(
-                [program, str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            )
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-            stack.callback(process.stdout.close)
-
-            def is_open():
-                assert process.poll() is None, process.stdout.read().decode()
-                with (
-                    contextlib.suppress(ConnectionError),
-                    socket.create_connection(("127.0.0.1", port), 1),
-                ):
-                    return True
-                return False
-
-            wait_until(is_open)
-            return port
-
-        yield stunnel
-
-
-def test_a_client_without_tls_works_through_stunnel(secure, stunnel):
+@debian_stunnel
+def test_a_client_without_tls_works_through_stunnel(secure, certificates, tmp_path):
     """As a client of dm-reverb does."""
-    secured = secure()
-    port = stunnel(secured)
-    client = reverb.Client(f"127.1:{port}", connect_timeout_s=DEADLINE_S)
-    client.insert([1.0], {"table": 1.0})
-    assert next(client.sample("table"))[0].data[0] == 1.0
-    with grpc.insecure_channel(f"localhost:{port}") as channel:
-        assert server_info(channel) == ["table"]
+    with tunnel(tmp_path, secure().server.port, certificates.ca) as address:
+        client = reverb.Client(address, connect_timeout_s=DEADLINE_S)
+        client.insert([1.0], {"table": 1.0})
+        assert next(client.sample("table"))[0].data[0] == 1.0
+        with grpc.insecure_channel(address) as channel:
+            assert server_info(channel) == ["table"]
 
 
+@debian_stunnel
 def test_stunnel_shows_a_certificate_for_a_client_without_a_token(
-    secure, stunnel, certificates, tokens
+    secure, certificates, tokens, tmp_path
 ):
     tokens.add_certificate("actors", "insert,sample", "actors.example")
     secured = secure(client_ca=certificates.ca, tokens=tokens.path)
-    port = stunnel(secured, certificates.good("actors.example"))
-    client = reverb.Client(f"127.1:{port}", connect_timeout_s=DEADLINE_S)
-    client.insert([1.0], {"table": 1.0})
-    with pytest.raises(reverb.ReverbError, match="certificate actors may not"):
-        client.reset("table")
+    pair = certificates.good("actors.example")
+    with tunnel(tmp_path, secured.server.port, certificates.ca, pair) as address:
+        client = reverb.Client(address, connect_timeout_s=DEADLINE_S)
+        client.insert([1.0], {"table": 1.0})
+        with pytest.raises(reverb.ReverbError, match="certificate actors may not"):
+            client.reset("table")

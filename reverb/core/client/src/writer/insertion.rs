@@ -237,7 +237,7 @@ impl Insertion {
     fn check_step(&self, table: &str, columns: &[(DType, &[usize])]) -> Result<()> {
         let signatures = &self.inserter.signatures;
         match signatures.get(table) {
-            None => Err(unknown_table(table, &self.session, signatures)),
+            None => unknown_table(table, &self.session, signatures),
             Some(None) => Ok(()),
             Some(Some(signature)) => check_steps(signature, table, columns, 1),
         }

@@ -196,7 +196,7 @@ impl ItemQueue {
         Arc::clone(&tables[tables.len() - 1])
     }
 
-    pub(super) fn unknown_table(&self, table: &str, signatures: &Signatures) -> Error {
+    pub(super) fn unknown_table(&self, table: &str, signatures: &Signatures) -> Result<()> {
         unknown_table(table, &self.session, signatures)
     }
 }
@@ -230,7 +230,7 @@ impl ItemMaker<'_> {
             usable.clone()?;
             let Some(signatures) = &queue.signatures else { return Ok(()) };
             match signatures.get(&**kind.table()) {
-                None => Err(queue.unknown_table(kind.table(), signatures)),
+                None => queue.unknown_table(kind.table(), signatures),
                 Some(Some(signature)) => kind.check_signature(signature),
                 Some(None) => Ok(()),
             }

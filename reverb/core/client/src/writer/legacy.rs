@@ -214,7 +214,7 @@ impl LegacyWriter {
             )));
         }
         let Some(signature) = self.signatures.get(table) else {
-            return Err(self.queue.unknown_table(table, &self.signatures));
+            return self.queue.unknown_table(table, &self.signatures);
         };
         let Some(signature) = signature else { return Ok(()) };
         for step in steps {

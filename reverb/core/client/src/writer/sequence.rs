@@ -117,8 +117,9 @@ impl SequenceWriter {
         let SequenceOptions { tables, window, batch_size } = options;
         let queue = ItemQueue::new(client.session(), None);
         if let Some(unknown) = tables.iter().find(|table| !signatures.contains_key(*table)) {
-            queue.send_queue().close();
-            return Err(queue.unknown_table(unknown, &signatures));
+            queue
+                .unknown_table(unknown, &signatures)
+                .inspect_err(|_| queue.send_queue().close())?;
         }
         let keep = match window {
             Window::Sliding { length, .. } => length,

@@ -27,20 +27,24 @@ pub(super) fn check_steps(
     signature.check(table, columns)
 }
 
-/// The error for a table that the server does not have, or does not show.
-pub(super) fn unknown_table(table: &str, session: &Session, signatures: &Signatures) -> Error {
+/// A table whose signature is not known.
+///
+/// # Errors
+///
+/// `TableNotFound`, unless this client has a token: then the server may have the table and not show
+/// it. It tells which right is missing when it gets the item.
+pub(super) fn unknown_table(table: &str, session: &Session, signatures: &Signatures) -> Result<()> {
+    if session.has_token() {
+        return Ok(());
+    }
     let mut known: Vec<&str> = signatures.keys().map(String::as_str).collect();
     known.sort_unstable();
-    let error = Error::new(
+    Err(Error::new(
         ErrorKind::TableNotFound,
         format!(
             "Unable to create an item in table '{table}': the server at {} has no table of that name. Its tables are: {}.",
             session.address(),
             known.join(", "),
         ),
-    );
-    if session.has_token() {
-        return error.followed_by("It does not show tables on which the token has no right.");
-    }
-    error
+    ))
 }
