@@ -31,8 +31,8 @@ impl Rotation {
         Arc::new(Self { tls, authenticator, told: Mutex::default() })
     }
 
-    /// Reads the files again. Each part changes if it is good; logs and returns a line for each that
-    /// has changed. May block for a moment.
+    /// Reads the files again. Each part changes if it is good; logs and returns a line for each
+    /// that has changed. May block for a moment.
     ///
     /// # Errors
     ///

@@ -158,6 +158,9 @@ impl ItemQueue {
             return waiting;
         }
         let tables = self.send_queue.waiting_tables();
+        if tables.is_empty() {
+            return waiting;
+        }
         let limiters = async {
             let info = self.session.transport()?.server_info().await?;
             Ok::<_, Error>(describe_limiters(&info.tables, &tables))

@@ -319,6 +319,9 @@ impl SendQueue {
         let tables = self.waiting_tables().join(", ");
         let state = self.state.lock();
         let Some(lost) = &state.lost else {
+            if state.num_pending() == 0 {
+                return "nothing any more: all items were confirmed just now".to_owned();
+            }
             return format!(
                 "{} items sent to {} but not confirmed and {} items not sent yet (tables: {tables})",
                 state.num_sent(),
