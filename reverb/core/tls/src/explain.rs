@@ -120,7 +120,8 @@ fn out_of_date(reason: &CertificateError) -> Option<String> {
     }
 }
 
-fn utc(time: UnixTime) -> String {
+/// A time as people and logs write it.
+pub(crate) fn utc(time: UnixTime) -> String {
     let since = Duration::from_secs(time.as_secs());
     let format = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second]Z");
     let text = (OffsetDateTime::UNIX_EPOCH + since).format(&format);

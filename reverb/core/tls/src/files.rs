@@ -8,6 +8,8 @@ use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::validity::Validity;
+
 /// A file that was read: its content, and what messages call it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct File {
@@ -50,6 +52,13 @@ impl File {
             return Err(self.error("has no certificate: write PEM, BEGIN CERTIFICATE"));
         }
         Ok(certificates)
+    }
+
+    /// The validity of its first certificate.
+    pub(crate) fn validity(&self) -> Result<Validity> {
+        Validity::of(&self.certificates()?[0]).map_err(|error| {
+            self.error(&format!("cannot be used: its validity cannot be read: {error}"))
+        })
     }
 
     /// Its first private key.

@@ -19,6 +19,7 @@ use crate::explain;
 use crate::files::File;
 use crate::provider::{VERSIONS, provider};
 use crate::socket::{Socket, buffered};
+use crate::validity::Validity;
 
 /// How often `reload` looks at files that do not belong together: in the middle of a change,
 /// certificate and key may be of different pairs.
@@ -60,6 +61,7 @@ pub struct ServerTls {
 #[derive(Debug)]
 struct Loaded {
     contents: Contents,
+    validity: Validity,
     http2: Arc<ServerConfig>,
     http1: Arc<ServerConfig>,
 }
@@ -132,6 +134,11 @@ impl ServerTls {
         self.current.read().contents.key.readable_by_others()
     }
 
+    /// When the certificate in use is valid. It is in use before and after that as well.
+    pub fn validity(&self) -> Validity {
+        self.current.read().validity
+    }
+
     /// Begins TLS with a client. Returns the connection and the names in the client's certificate;
     /// `None` if it has shown no certificate.
     ///
@@ -182,7 +189,8 @@ impl Loaded {
         // Probes and scrapers have no certificates.
         let mut http1 = contents.config(Certificates::Welcome)?;
         http1.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self { contents, http2: Arc::new(http2), http1: Arc::new(http1) })
+        let validity = contents.cert.validity()?;
+        Ok(Self { contents, validity, http2: Arc::new(http2), http1: Arc::new(http1) })
     }
 }
 
