@@ -71,7 +71,6 @@ pub struct Server {
     stop: StopSender,
     done: Arc<Done>,
     http: Mutex<Option<HttpPort>>,
-    rotation: Arc<Rotation>,
 }
 
 impl Server {
@@ -96,10 +95,12 @@ impl Server {
         let traffic = Arc::new(Traffic::new(&methods::ALL));
         let authentication =
             Authentication::new(options.authenticator.clone(), options.insecure_tokens);
+        let tls = options.tls.as_ref().map(|port| Arc::clone(&port.tls));
         let service = Service {
             tables,
             checkpoints,
             authentication,
+            rotation: Rotation::new(tls, options.authenticator.clone()),
             stop,
             drain: Drain::default(),
             limits,
@@ -150,10 +151,9 @@ impl Server {
         }
         local::register(port, options.host.as_deref(), &service);
         long_waits::register(&service);
-        let tls = options.tls.as_ref().map(|port| Arc::clone(&port.tls));
-        let rotation = Rotation::new(tls, options.authenticator.clone());
-        runtime.spawn(Arc::clone(&rotation).watch(service.stop.clone()));
-        Ok(Self { service, port, stop: stop_sender, done, http: Mutex::default(), rotation })
+        service.rotation.warn_of_certificate(SystemTime::now());
+        runtime.spawn(Arc::clone(&service.rotation).watch(service.stop.clone()));
+        Ok(Self { service, port, stop: stop_sender, done, http: Mutex::default() })
     }
 
     /// Reads certificates and tokens again; returns a line for each part that has changed. May
@@ -163,7 +163,7 @@ impl Server {
     ///
     /// `InvalidArgument` with all problems. A part with a problem stays as it was.
     pub fn reload_security(&self) -> Result<Vec<String>> {
-        self.rotation.reload()
+        self.service.rotation.reload()
     }
 
     /// Tells the status on an HTTP port, until the server stops.
