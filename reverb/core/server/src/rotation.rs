@@ -36,8 +36,8 @@ impl Rotation {
         Arc::new(Self { tls, authenticator, ..Self::default() })
     }
 
-    /// Reads the files again. Each part changes if it is good. Logs and returns a line for each that
-    /// has changed; logs each problem once, and counts it. May block for a moment.
+    /// Reads the files again. Each part changes if it is good. Logs and returns a line for each
+    /// that has changed; logs each problem once, and counts it. May block for a moment.
     ///
     /// # Errors
     ///
@@ -88,8 +88,8 @@ impl Rotation {
         }
     }
 
-    /// Logs a warning if the certificate in use is not valid, or will soon expire: at once, and then
-    /// once a day. Returns whether it did.
+    /// Logs a warning if the certificate in use is not valid, or will soon expire: at once, and
+    /// then once a day. Returns whether it did.
     pub(crate) fn warn_of_certificate(&self, now: SystemTime) -> bool {
         let Some(tls) = &self.tls else { return false };
         let validity = tls.validity();
