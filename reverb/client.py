@@ -893,7 +893,9 @@ class Client:
         return functools.partial(type(self), **options) if options else type(self)
 
     def __repr__(self) -> str:
-        return f"Client, server_address={self._server_address}"
+        # An error in the constructor may have left it without.
+        address = self.__dict__.get("_server_address", "none yet")
+        return f"Client, server_address={address}"
 
 
 def _unflatten_as(table: str, signature: Any, columns: list[Any]) -> Any:

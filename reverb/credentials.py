@@ -29,6 +29,9 @@ class ClientCredentials:
       server_name: Name in the server's certificate.
     """
 
+    # Programs that show objects with `__dict__` do not show it.
+    __slots__ = ("ca", "cert", "key", "server_name", "token", "token_file")
+
     def __init__(self, token: str | None, token_file: Any, tls: ClientTls | None) -> None:
         """Checks the arguments of `Client`.
 
@@ -52,14 +55,15 @@ class ClientCredentials:
         self.server_name = given.server_name
 
     def __repr__(self) -> str:
-        shown = {name: value for name, value in vars(self).items() if value is not None}
+        shown = {name: getattr(self, name) for name in self.__slots__}
+        shown = {name: value for name, value in shown.items() if value is not None}
         if "token" in shown:
             shown["token"] = "..."
         return f"ClientCredentials({', '.join(f'{name}={it!r}' for name, it in shown.items())})"
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
         """Leaves the token out, should somebody pickle this object."""
-        return vars(self) | {"token": None}
+        return None, {name: getattr(self, name) for name in self.__slots__} | {"token": None}
 
 
 def _check_token(token: Any) -> None:

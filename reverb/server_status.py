@@ -436,6 +436,32 @@ class TrafficStatus:
 
 
 @dataclasses.dataclass(frozen=True)
+class SecurityStatus:
+    """The certificate and the tokens of a server.
+
+    Attributes:
+      certificate_expires_at: When the certificate in use expires, in seconds since 1970; `None`
+        without TLS, and at servers of older releases.
+      reload_failures: Number of changes that could not be used, by "tls" and "tokens"; only those
+        that the server has. What was there before stays in force then. One problem counts once,
+        however often the server looks at it; the log names it.
+    """
+
+    certificate_expires_at: float | None
+    reload_failures: Mapping[str, int]
+
+    @classmethod
+    def _from_proto(cls, proto: Any) -> "SecurityStatus":
+        has_certificate = proto.HasField("certificate_expires_at_s")
+        return cls(
+            certificate_expires_at=(
+                float(proto.certificate_expires_at_s) if has_certificate else None
+            ),
+            reload_failures={failed.file: failed.count for failed in proto.reload_failures},
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class StreamStatus:
     """An open stream of a server.
 
@@ -572,6 +598,7 @@ class ServerStatus:
       now: When this was true, by the clock of the server, in seconds since 1970.
       streams: Its open streams, oldest first, if they were asked for (`with_streams=True`).
       draining: Who has asked the server to end its streams; `None` if nobody has.
+      security: Its certificate and its tokens.
     """
 
     memory: MemoryStatus
@@ -584,6 +611,7 @@ class ServerStatus:
     now: float
     streams: tuple[StreamStatus, ...]
     draining: SetBy | None
+    security: SecurityStatus
 
     @classmethod
     def from_serialized_proto(cls, proto_string: bytes) -> "ServerStatus":
@@ -600,6 +628,7 @@ class ServerStatus:
             now=proto.now_ns / _NS_PER_S,
             streams=tuple(StreamStatus._from_proto(stream) for stream in proto.streams),
             draining=SetBy._of(proto, "draining"),
+            security=SecurityStatus._from_proto(proto.security),
         )
 
 

@@ -31,6 +31,8 @@ class ServerTls:
 
     Attributes:
       cert: Path of the certificate, followed by those between it and its authority, if any.
+        One that has expired, soon will or is not valid yet is a warning in the log; see also
+        `ServerStatus.security`.
       key: Path of its private key. A key that other users can read is a warning in the log.
       client_ca: Path of the authorities of client certificates (mutual TLS): every client must show
         a certificate that one of them has signed. `None`: clients show none.

@@ -107,7 +107,7 @@ def test_a_copy_knows_all_of_them(client, tables):
         ("::1:80", "has an IPv6 address without brackets"),
         ("a:1,,b:2", "has no port"),
         ("", "has no port"),
-        ("http://localhost:80/", "has a scheme that is neither grpc nor grpcs"),
+        ("http://localhost:80/", "has a scheme that is neither grpc:// nor grpcs://"),
     ],
 )
 def test_a_malformed_address_is_told_at_once(address, what):

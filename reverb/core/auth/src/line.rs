@@ -192,8 +192,12 @@ fn decoded(encoded: &str) -> Option<String> {
 fn parse_key(text: &str) -> std::result::Result<Key, String> {
     if let Some(name) = text.strip_prefix("cert:") {
         let is_name = !name.is_empty() && !name.contains(PREFIX);
-        return is_name.then(|| Key::of_certificate(name)).ok_or_else(|| {
-            "cert: must be followed by a subject alternative name of the certificate".to_owned()
+        // No certificate of a client is known by these.
+        let is_pattern = name.contains('*') || name.parse::<std::net::IpAddr>().is_ok();
+        return (is_name && !is_pattern).then(|| Key::of_certificate(name)).ok_or_else(|| {
+            "cert: must be followed by a subject alternative name of the certificate: the name of \
+             a host without *, or a URI; addresses do not count"
+                .to_owned()
         });
     }
     if text.contains(PREFIX) {

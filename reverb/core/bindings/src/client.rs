@@ -77,6 +77,7 @@ impl Client {
     #[new]
     #[pyo3(signature = (server_address, connect_timeout_s, keepalive_s, keepalive_timeout_s, credentials))]
     fn new(
+        py: Python<'_>,
         server_address: String,
         connect_timeout_s: f64,
         keepalive_s: Option<f64>,
@@ -88,7 +89,8 @@ impl Client {
         let target = Target::parse(&server_address).or_raise()?;
         let credentials =
             credentials.map_or_else(Credentials::default, ClientSecurity::credentials);
-        let security = credentials.open(&target).or_raise()?;
+        // Files may be slow.
+        let security = py.detach(|| credentials.open(&target)).or_raise()?;
         let core = new_core(&server_address, connect_timeout, keepalive, security.copy());
         let core = Mutex::new(Local::new(core));
         Ok(Self { address: server_address, connect_timeout, keepalive, security, core })

@@ -8,7 +8,7 @@ use reverb_client::Connector;
 use reverb_data::Result;
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::Security;
-use reverb_rpc::target::loopback_port;
+use reverb_rpc::target::Loopback;
 use reverb_server::local_transport;
 use reverb_wire::GrpcTransport;
 use reverb_wire::transport::Transport;
@@ -19,7 +19,7 @@ use crate::process::runtime;
 /// started meanwhile.
 pub(crate) struct AnyConnector {
     address: String,
-    loopback_port: Option<u16>,
+    loopback: Option<Loopback>,
     connect_timeout: Duration,
     keepalive: Keepalive,
     security: Security,
@@ -35,7 +35,7 @@ impl AnyConnector {
     ) -> Self {
         Self {
             address: address.to_owned(),
-            loopback_port: loopback_port(address),
+            loopback: Loopback::of(address),
             connect_timeout,
             keepalive,
             security,
@@ -46,7 +46,7 @@ impl AnyConnector {
 
 impl Connector for AnyConnector {
     fn transport(&self) -> Result<Arc<dyn Transport>> {
-        if let Some(local) = self.loopback_port.and_then(local_transport) {
+        if let Some(local) = self.loopback.and_then(local_transport) {
             return Ok(local);
         }
         if let Some(remote) = self.remote.get() {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Targets: the server addresses that users write.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use reverb_data::{Error, Result};
 
 /// A parsed target: one or several hosts, each with a port.
@@ -89,14 +91,24 @@ fn without_resolver(text: &str) -> &str {
 }
 
 fn parse_host_port(host_port: &str, text: &str) -> Result<HostPort> {
+    // What stands before an @ may be a secret.
+    let shown = if text.contains('@') { "(not shown)".to_owned() } else { format!("{text:?}") };
     let malformed = |what: &str| {
         Error::invalid_argument(format!(
-            "Server address {text:?} {what}; write host:port, for example localhost:8000, or \
+            "Server address {shown} {what}; write host:port, for example localhost:8000, or \
              grpcs://host:port for TLS."
         ))
     };
+    if host_port.contains('@') {
+        return Err(malformed("has a user, and addresses have none"));
+    }
     if host_port.contains("://") {
-        return Err(malformed("has a scheme that is neither grpc nor grpcs"));
+        let has_one = ["grpcs://", "grpc://"].iter().any(|it| host_port.starts_with(it));
+        return Err(malformed(if has_one {
+            "has a scheme in its middle, and it stands once, in front of all hosts"
+        } else {
+            "has a scheme that is neither grpc:// nor grpcs:// (in lower case)"
+        }));
     }
     let (host, port) = host_port.rsplit_once(':').ok_or_else(|| malformed("has no port"))?;
     let host = match host.strip_prefix('[') {
@@ -117,11 +129,46 @@ fn parse_host_port(host_port: &str, text: &str) -> Result<HostPort> {
     Ok(HostPort { host: host.to_owned(), port })
 }
 
-/// The port, if `target` is a single host that can be a server in this process.
-pub fn loopback_port(target: &str) -> Option<u16> {
-    match Target::parse(target).ok()?.hosts.as_slice() {
-        [host_port] if host_port.is_loopback() => Some(host_port.port),
-        _ => None,
+/// A host that leads to this machine, and a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Loopback {
+    /// The address; `None` for `localhost`, which is that of IPv4 or of IPv6.
+    pub ip: Option<IpAddr>,
+    /// The port.
+    pub port: u16,
+}
+
+impl Loopback {
+    /// `localhost` with this port.
+    pub fn localhost(port: u16) -> Self {
+        Self { ip: None, port }
+    }
+
+    /// If `target` is a single host that can be a server in this process.
+    pub fn of(target: &str) -> Option<Self> {
+        match Target::parse(target).ok()?.hosts.as_slice() {
+            [host_port] if host_port.is_loopback() => {
+                let ip = host_port.host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
+                Some(Self { ip, port: host_port.port })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it leads to a server that listens on this address and the same port. If not, another
+    /// server may listen there.
+    pub fn leads_to(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        let is_default = address == Ipv4Addr::LOCALHOST
+            || address == Ipv6Addr::LOCALHOST
+            || address.is_unspecified();
+        match self.ip {
+            None => is_default,
+            // The system takes it for the loopback address.
+            Some(ip) if ip.is_unspecified() => is_default,
+            Some(ip) if address.is_unspecified() => ip.is_ipv4() || address.is_ipv6(),
+            Some(ip) => ip == address,
+        }
     }
 }
 
@@ -155,7 +202,7 @@ mod tests {
             assert_eq!(Target::parse(text).unwrap().scheme, scheme, "{text}");
         }
         assert_eq!(hosts("grpcs://a:1,[::1]:2"), ["a:1", "[::1]:2"]);
-        assert_eq!(loopback_port("grpcs://localhost:5"), Some(5));
+        assert_eq!(Loopback::of("grpcs://localhost:5").unwrap().port, 5);
     }
 
     #[test]
@@ -170,7 +217,8 @@ mod tests {
             ("[::1:80", "open bracket"),
             ("a b:80", "has a character"),
             ("http://a:80", "has a scheme that is neither"),
-            ("grpcs://a:80,grpcs://b:80", "has a scheme that is neither"),
+            ("grpcs://a:80,grpcs://b:80", "has a scheme in its middle"),
+            ("grpcs://user:secret@a:80", "(not shown) has a user"),
             ("grpcs://", "has no port"),
             ("a:1,,b:2", "has no port"),
             ("", "has no port"),
@@ -183,10 +231,29 @@ mod tests {
     #[test]
     fn only_a_single_loopback_host_can_be_this_process() {
         for text in ["localhost:5", "127.0.0.1:5", "[::1]:5", "0.0.0.0:5", "ipv4:127.0.0.1:5"] {
-            assert_eq!(loopback_port(text), Some(5), "{text}");
+            assert_eq!(Loopback::of(text).unwrap().port, 5, "{text}");
         }
         for text in ["example.com:5", "10.0.0.1:5", "localhost:5,localhost:6", "localhost"] {
-            assert_eq!(loopback_port(text), None, "{text}");
+            assert_eq!(Loopback::of(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_leads_to_the_server_that_listens_on_it() {
+        for (text, leads_to, does_not) in [
+            ("localhost:5", &["127.0.0.1", "::1", "0.0.0.0", "::"][..], &["127.0.0.2"][..]),
+            ("127.0.0.1:5", &["127.0.0.1", "0.0.0.0", "::"], &["127.0.0.2", "::1"]),
+            ("127.0.0.2:5", &["127.0.0.2", "::"], &["127.0.0.1"]),
+            ("[::1]:5", &["::1", "::"], &["127.0.0.1", "0.0.0.0"]),
+            ("0.0.0.0:5", &["127.0.0.1", "::"], &["127.0.0.2"]),
+        ] {
+            let loopback = Loopback::of(text).unwrap();
+            for (addresses, expected) in [(leads_to, true), (does_not, false)] {
+                for address in addresses {
+                    let ip = address.parse().unwrap();
+                    assert_eq!(loopback.leads_to(ip), expected, "{text} {address}");
+                }
+            }
         }
     }
 }

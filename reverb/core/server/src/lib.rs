@@ -6,6 +6,7 @@
 mod caller;
 mod checkpoints;
 mod configure;
+mod daily;
 mod diagnosis;
 mod done;
 mod drain;

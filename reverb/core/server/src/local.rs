@@ -4,6 +4,7 @@
 mod scan;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use parking_lot::Mutex;
 use reverb_data::{Error, Result, Sampled, Stacking};
 use reverb_engine::{Confirm, SetBy, Table};
 use reverb_rpc::client::own_name;
-use reverb_rpc::target::HostPort;
+use reverb_rpc::target::Loopback;
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
     DrainResponse, HoldRateLimiterRequest, SetPausedRequest, StatusRequest, StatusResponse,
@@ -36,9 +37,9 @@ const MAX_BATCH: usize = 4096;
 /// use different locks.
 const REGISTRIES: usize = 64;
 
-/// The servers of this process, by port.
-fn registry() -> &'static Mutex<BTreeMap<u16, Registered>> {
-    static ALL: [Mutex<BTreeMap<u16, Registered>>; REGISTRIES] =
+/// The servers of this process, by port and address.
+fn registry() -> &'static Mutex<BTreeMap<(u16, IpAddr), Registered>> {
+    static ALL: [Mutex<BTreeMap<(u16, IpAddr), Registered>>; REGISTRIES] =
         [const { Mutex::new(BTreeMap::new()) }; REGISTRIES];
     &ALL[std::process::id() as usize % REGISTRIES]
 }
@@ -50,28 +51,33 @@ struct Registered {
 }
 
 /// Registers a server if a loopback address reaches it.
-pub(crate) fn register(port: u16, host: Option<&str>, service: &Arc<Service>) {
-    let is_reached = host.is_none_or(|host| HostPort { host: host.to_owned(), port }.is_loopback());
-    if is_reached {
+pub(crate) fn register(address: SocketAddr, service: &Arc<Service>) {
+    let ip = address.ip().to_canonical();
+    if ip.is_loopback() || ip.is_unspecified() {
         let service = Arc::downgrade(service);
-        registry().lock().insert(port, Registered { service, process: std::process::id() });
+        let registered = Registered { service, process: std::process::id() };
+        registry().lock().insert((address.port(), ip), registered);
     }
 }
 
 /// Removes a server, unless another one has taken its port.
-pub(crate) fn unregister(port: u16, service: &Arc<Service>) {
+pub(crate) fn unregister(address: SocketAddr, service: &Arc<Service>) {
+    let key = (address.port(), address.ip().to_canonical());
     let mut registry = registry().lock();
-    if registry.get(&port).is_some_and(|it| std::ptr::eq(it.service.as_ptr(), &raw const **service))
+    if registry.get(&key).is_some_and(|it| std::ptr::eq(it.service.as_ptr(), &raw const **service))
     {
-        registry.remove(&port);
+        registry.remove(&key);
     }
 }
 
-/// A transport to the server that listens on `port` in this process, if there is one.
-pub fn local_transport(port: u16) -> Option<Arc<dyn Transport>> {
+/// A transport to the server of this process to which an address leads, if there is one.
+pub fn local_transport(address: Loopback) -> Option<Arc<dyn Transport>> {
+    const LEAST: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let port = address.port;
     let service = {
         let registry = registry().lock();
-        let registered = registry.get(&port)?;
+        let mut of_port = registry.range((port, LEAST)..).take_while(|((it, _), _)| *it == port);
+        let (_, registered) = of_port.find(|((_, ip), _)| address.leads_to(*ip))?;
         (registered.process == std::process::id()).then(|| registered.service.upgrade())??
     };
     (!service.stop.is_stopped())

@@ -5,8 +5,8 @@ mod text;
 
 use reverb_wire::generated::RateLimiterCheckpoint;
 use reverb_wire::generated::reverb::{
-    CheckpointStatusResponse, Histogram, MemoryStatus, ProcessStatus, RemovedItems, SideStatus,
-    StatusResponse, TableStatus, TrafficStatus,
+    CheckpointStatusResponse, Histogram, MemoryStatus, ProcessStatus, RemovedItems, SecurityStatus,
+    SideStatus, StatusResponse, TableStatus, TrafficStatus,
 };
 
 pub(crate) use text::Format;
@@ -26,6 +26,7 @@ pub(crate) fn metrics(status: &StatusResponse, format: Format) -> String {
     process(&mut text, &status.process.unwrap_or_default());
     memory(&mut text, &status.memory.unwrap_or_default());
     traffic(&mut text, status.traffic.as_ref().unwrap_or(&TrafficStatus::default()));
+    security(&mut text, status.security.as_ref().unwrap_or(&SecurityStatus::default()));
     let checkpoints = status.checkpoints.as_ref();
     checkpoint(&mut text, checkpoints.unwrap_or(&CheckpointStatusResponse::default()));
     tables(&mut text, &status.tables);
@@ -121,6 +122,26 @@ fn traffic(text: &mut Text, traffic: &TrafficStatus) {
     );
     for failures in &traffic.auth_failures {
         text.series(&[("reason", &failures.reason)], failures.count as f64);
+    }
+}
+
+/// Only what the server has: without TLS there is no time, and without tokens no count of them.
+fn security(text: &mut Text, security: &SecurityStatus) {
+    text.family(
+        "reverb_tls_certificate_expiry_timestamp_seconds",
+        Kind::Gauge,
+        "When the certificate in use expires, in seconds since 1970.",
+    );
+    if let Some(at) = security.certificate_expires_at_s {
+        text.series(&[], at as f64);
+    }
+    text.family(
+        "reverb_reload_failures_total",
+        Kind::Counter,
+        "Changes of certificates or tokens that could not be used; each problem counts once.",
+    );
+    for failures in &security.reload_failures {
+        text.series(&[("file", &failures.file)], failures.count as f64);
     }
 }
 

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Certificates and tokens that change while a server runs.
 
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use reverb_auth::Authenticator;
 use reverb_data::{Error, Result};
 use reverb_rpc::server::Stop;
-use reverb_tls::ServerTls;
+use reverb_tls::{ServerTls, Standing, Validity};
 use tokio::time::MissedTickBehavior;
+
+use crate::daily::Daily;
 
 /// How often a server looks whether its files have changed.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -17,10 +20,12 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// The files that say who may call a server, and how it proves who it is.
 #[derive(Debug, Default)]
 pub(crate) struct Rotation {
-    pub(crate) tls: Option<Arc<ServerTls>>,
-    pub(crate) authenticator: Option<Arc<Authenticator>>,
-    /// The last problem that was logged: a broken file is told of once.
-    told: Mutex<Option<String>>,
+    tls: Option<Arc<ServerTls>>,
+    authenticator: Option<Arc<Authenticator>>,
+    tls_failures: Failures,
+    token_failures: Failures,
+    /// Certificates that are out of date, or soon will be.
+    warned: Mutex<Daily<(Validity, Standing)>>,
 }
 
 impl Rotation {
@@ -28,71 +33,239 @@ impl Rotation {
         tls: Option<Arc<ServerTls>>,
         authenticator: Option<Arc<Authenticator>>,
     ) -> Arc<Self> {
-        Arc::new(Self { tls, authenticator, told: Mutex::default() })
+        Arc::new(Self { tls, authenticator, ..Self::default() })
     }
 
-    /// Reads the files again. Each part changes if it is good; logs and returns a line for each
-    /// that has changed. May block for a moment.
+    /// Reads the files again. Each part changes if it is good. Logs and returns a line for each
+    /// that has changed; logs each problem once, and counts it. May block for a moment.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` with all problems. A part with a problem stays as it was.
     pub(crate) fn reload(&self) -> Result<Vec<String>> {
         let (mut lines, mut problems) = (Vec::new(), Vec::new());
-        if let Some(tls) = &self.tls {
-            match tls.reload() {
-                Ok(false) => {}
-                Ok(true) => {
-                    let path = tls.files().cert.display();
-                    lines.push(format!("TLS: the certificate in {path} is in use"));
-                    lines.extend(tls.warning());
-                }
+        for part in [self.reload_tls(), self.reload_tokens()] {
+            match part {
+                Ok(more) => lines.extend(more),
                 Err(error) => problems.push(error.message().to_owned()),
             }
         }
-        if let Some(authenticator) = &self.authenticator {
-            match authenticator.reload() {
-                Ok(false) => {}
-                Ok(true) => {
-                    let path = authenticator.path().display();
-                    lines.push(format!("tokens: those in {path} are in force"));
-                }
-                Err(error) => problems.push(error.message().to_owned()),
-            }
+        if problems.is_empty() {
+            return Ok(lines);
+        }
+        Err(Error::invalid_argument(problems.join("\n")))
+    }
+
+    fn reload_tls(&self) -> Result<Vec<String>> {
+        let Some(tls) = &self.tls else { return Ok(Vec::new()) };
+        let mut lines = Vec::new();
+        let changed = self.tls_failures.count(tls.reload());
+        if let Ok(true) = changed {
+            lines.push(format!("TLS: the certificate in {} is in use", cert_path(tls)));
+            lines.extend(tls.warning());
         }
         for line in &lines {
             tracing::info!("{line}");
         }
-        let problems = problems.join("\n");
-        if problems.is_empty() {
-            *self.told.lock() = None;
-            return Ok(lines);
-        }
-        Err(Error::invalid_argument(problems))
+        self.warn_of_certificate(SystemTime::now());
+        changed.map(|_| lines)
     }
 
-    /// Looks at the files until the server stops.
+    fn reload_tokens(&self) -> Result<Vec<String>> {
+        let Some(authenticator) = &self.authenticator else { return Ok(Vec::new()) };
+        if !self.token_failures.count(authenticator.reload())? {
+            return Ok(Vec::new());
+        }
+        let line = format!("tokens: those in {} are in force", authenticator.path().display());
+        tracing::info!("{line}");
+        Ok(vec![line])
+    }
+
+    /// Looks at the files until the server stops. One part does not wait for the other, whose files
+    /// may lie where reading takes long.
     pub(crate) async fn watch(self: Arc<Self>, stop: Stop) {
         if self.tls.is_none() && self.authenticator.is_none() {
             return;
         }
+        tokio::join!(self.look(&stop, Self::reload_tls), self.look(&stop, Self::reload_tokens));
+    }
+
+    async fn look(self: &Arc<Self>, stop: &Stop, reload: fn(&Self) -> Result<Vec<String>>) {
         let mut clock = tokio::time::interval(INTERVAL);
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while stop.or(clock.tick()).await.is_ok() {
-            let rotation = Arc::clone(&self);
-            // Files may be slow.
-            let looked = tokio::task::spawn_blocking(move || rotation.reload()).await;
-            if let Ok(Err(error)) = looked {
-                self.tell(&error);
+            let rotation = Arc::clone(self);
+            let looked = tokio::task::spawn_blocking(move || reload(&rotation));
+            // Problems are logged.
+            if stop.or(looked).await.is_err() {
+                return;
             }
         }
     }
 
-    fn tell(&self, error: &Error) {
-        let mut told = self.told.lock();
-        if told.as_deref() != Some(error.message()) {
-            tracing::error!("{error}. What was there before stays in force");
-            *told = Some(error.message().to_owned());
+    /// Logs a warning if the certificate in use is not valid, or will soon expire: at once, and
+    /// then once a day. Returns whether it did.
+    pub(crate) fn warn_of_certificate(&self, now: SystemTime) -> bool {
+        let Some(tls) = &self.tls else { return false };
+        let validity = tls.validity();
+        let standing = validity.standing(now);
+        let news = (standing != Standing::Valid).then_some((validity, standing));
+        let is_due = self.warned.lock().is_due(news, now);
+        if is_due {
+            tracing::warn!("TLS: the certificate in {} {}", cert_path(tls), validity.describe(now));
         }
+        is_due
+    }
+
+    /// When the certificate in use expires; `None` without TLS.
+    pub(crate) fn certificate_expires_at(&self) -> Option<SystemTime> {
+        self.tls.as_ref().map(|tls| tls.validity().not_after)
+    }
+
+    /// How often files that had changed could not be used, for those that there are.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let tls = self.tls.as_ref().map(|_| ("tls", self.tls_failures.total()));
+        let tokens = self.authenticator.as_ref().map(|_| ("tokens", self.token_failures.total()));
+        tls.into_iter().chain(tokens)
+    }
+}
+
+fn cert_path(tls: &ServerTls) -> impl std::fmt::Display {
+    Path::display(&tls.files().cert)
+}
+
+/// Looks at one part that failed. A problem counts once, however often the server looks at it.
+#[derive(Debug, Default)]
+struct Failures(Mutex<(u64, Option<String>)>);
+
+impl Failures {
+    /// Notes how a look went. Logs and counts a problem that the look before did not have.
+    fn count(&self, looked: Result<bool>) -> Result<bool> {
+        let (total, last) = &mut *self.0.lock();
+        let problem = looked.as_ref().err().map(|error| error.message().to_owned());
+        if let Some(problem) = &problem
+            && last.as_ref() != Some(problem)
+        {
+            *total += 1;
+            let problem = problem.trim_end_matches('.');
+            tracing::error!("{problem}. What was there before stays in force");
+        }
+        *last = problem;
+        looked
+    }
+
+    fn total(&self) -> u64 {
+        self.0.lock().0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use reverb_tls::{ServerFiles, self_signed};
+
+    use super::*;
+
+    /// The files of a server, in a directory that is removed at the end.
+    struct Files(std::path::PathBuf);
+
+    impl Files {
+        fn new(name: &str) -> Self {
+            let name = format!("reverb-rotation-{name}-{}", std::process::id());
+            let directory = std::env::temp_dir().join(name);
+            self_signed(&directory, &["localhost".to_owned()], 30).unwrap();
+            let files = Self(directory);
+            files.write("tokens", &line("a"));
+            files
+        }
+
+        fn read(&self, name: &str) -> String {
+            fs::read_to_string(self.0.join(name)).unwrap()
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            fs::write(self.0.join(name), text).unwrap();
+        }
+
+        fn rotation(&self) -> Arc<Rotation> {
+            let (cert, key) = (self.0.join("tls.crt"), self.0.join("tls.key"));
+            let tls = ServerTls::open(ServerFiles { cert, key, client_ca: None }).unwrap();
+            Rotation::new(Some(tls), Some(Authenticator::open(self.0.join("tokens")).unwrap()))
+        }
+    }
+
+    impl Drop for Files {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn line(name: &str) -> String {
+        format!("{name}  sample  *  sha256:{}\n", "0".repeat(64))
+    }
+
+    fn failures(rotation: &Rotation) -> [u64; 2] {
+        let counts: Vec<_> = rotation.failures().collect();
+        let [("tls", tls), ("tokens", tokens)] = counts[..] else { panic!("{counts:?}") };
+        [tls, tokens]
+    }
+
+    #[test]
+    fn a_problem_counts_once_until_it_is_another_or_comes_back() {
+        let files = Files::new("failures");
+        let (rotation, key) = (files.rotation(), files.read("tls.key"));
+        assert_eq!(rotation.reload().unwrap(), [""; 0]);
+        assert_eq!(failures(&rotation), [0, 0]);
+        files.write("tls.key", "");
+        files.write("tokens", "half a line");
+        for _ in 0..2 {
+            let error = rotation.reload().unwrap_err();
+            assert!(error.message().contains("tls.key has no private key"), "{error}");
+            assert!(error.message().contains("line 1"), "{error}");
+            assert_eq!(failures(&rotation), [1, 1]);
+        }
+        files.write("tls.key", &files.read("ca.key"));
+        rotation.reload().unwrap_err();
+        assert_eq!(failures(&rotation), [2, 1], "another problem of one part");
+        files.write("tls.key", &key);
+        files.write("tokens", &line("b"));
+        assert_eq!(rotation.reload().unwrap().len(), 1, "only tokens have changed");
+        files.write("tls.key", "");
+        rotation.reload().unwrap_err();
+        assert_eq!(failures(&rotation), [3, 1], "it came back");
+    }
+
+    #[test]
+    fn only_files_that_there_are_have_counts() {
+        let rotation = Rotation::new(None, None);
+        assert_eq!(rotation.failures().count(), 0);
+        assert_eq!(rotation.certificate_expires_at(), None);
+        assert!(!rotation.warn_of_certificate(SystemTime::now()));
+    }
+
+    #[test]
+    fn a_certificate_that_runs_out_is_told_of_once_a_day_and_when_it_has_expired() {
+        let files = Files::new("expiry");
+        let rotation = files.rotation();
+        let hour = Duration::from_secs(3600);
+        let end = rotation.certificate_expires_at().unwrap();
+        let warned: Vec<_> = (0..15 * 24)
+            .rev()
+            .filter(|hours| rotation.warn_of_certificate(end - hour * *hours))
+            .collect();
+        // In the last third of its 30 days.
+        assert_eq!(warned, [240, 216, 192, 168, 144, 120, 96, 72, 48, 24, 0]);
+        assert!(rotation.warn_of_certificate(end + hour));
+        assert!(!rotation.warn_of_certificate(end + hour * 2));
+
+        // A new one is told of by itself.
+        let other = Files::new("expiry-new");
+        files.write("tls.crt", &other.read("tls.crt"));
+        files.write("tls.key", &other.read("tls.key"));
+        rotation.reload().unwrap();
+        let new_end = rotation.certificate_expires_at().unwrap();
+        assert!(!rotation.warn_of_certificate(SystemTime::now()));
+        assert!(rotation.warn_of_certificate(new_end - hour));
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A server: start, stop, and periodic saves.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -67,11 +68,10 @@ pub struct ServerOptions {
 #[derive(Debug)]
 pub struct Server {
     service: Arc<Service>,
-    port: u16,
+    address: SocketAddr,
     stop: StopSender,
     done: Arc<Done>,
     http: Mutex<Option<HttpPort>>,
-    rotation: Arc<Rotation>,
 }
 
 impl Server {
@@ -96,10 +96,12 @@ impl Server {
         let traffic = Arc::new(Traffic::new(&methods::ALL));
         let authentication =
             Authentication::new(options.authenticator.clone(), options.insecure_tokens);
+        let tls = options.tls.as_ref().map(|port| Arc::clone(&port.tls));
         let service = Service {
             tables,
             checkpoints,
             authentication,
+            rotation: Rotation::new(tls, options.authenticator.clone()),
             stop,
             drain: Drain::default(),
             limits,
@@ -113,12 +115,12 @@ impl Server {
         };
         let service = Arc::new(service);
         let listener = rpc::bind(options.host.as_deref(), options.port)?;
-        let (listener, port) = {
+        let (listener, address) = {
             let _runtime = runtime.enter();
             let listener = TcpListener::from_std(listener).map_err(|error| listening(&error))?;
             let address = listener.local_addr().map_err(|error| listening(&error))?;
             service.authentication.check_address(address, options.tls.is_some())?;
-            (listener, address.port())
+            (listener, address)
         };
         for table in service.tables.all() {
             table.join_server(&service.memory.account, limits.queued_bytes as u64);
@@ -148,12 +150,11 @@ impl Server {
         if let Some(interval) = options.checkpoints.interval {
             runtime.spawn(save_periodically(Arc::clone(&service), interval));
         }
-        local::register(port, options.host.as_deref(), &service);
+        local::register(address, &service);
         long_waits::register(&service);
-        let tls = options.tls.as_ref().map(|port| Arc::clone(&port.tls));
-        let rotation = Rotation::new(tls, options.authenticator.clone());
-        runtime.spawn(Arc::clone(&rotation).watch(service.stop.clone()));
-        Ok(Self { service, port, stop: stop_sender, done, http: Mutex::default(), rotation })
+        service.rotation.warn_of_certificate(SystemTime::now());
+        runtime.spawn(Arc::clone(&service.rotation).watch(service.stop.clone()));
+        Ok(Self { service, address, stop: stop_sender, done, http: Mutex::default() })
     }
 
     /// Reads certificates and tokens again; returns a line for each part that has changed. May
@@ -163,7 +164,7 @@ impl Server {
     ///
     /// `InvalidArgument` with all problems. A part with a problem stays as it was.
     pub fn reload_security(&self) -> Result<Vec<String>> {
-        self.rotation.reload()
+        self.service.rotation.reload()
     }
 
     /// Tells the status on an HTTP port, until the server stops.
@@ -174,7 +175,7 @@ impl Server {
 
     /// The port that it listens on, or listened on before it stopped.
     pub fn port(&self) -> u16 {
-        self.port
+        self.address.port()
     }
 
     /// Its tables, in the order in which they were given.
@@ -226,7 +227,7 @@ impl Server {
     /// Blocks until that is done, except on a thread of a runtime, which must not be blocked; use
     /// `wait` there. Stopping twice has no effect.
     pub fn stop(&self) {
-        local::unregister(self.port, &self.service);
+        local::unregister(self.address, &self.service);
         // This order: callers that a closed table wakes must see that the server is stopping.
         self.stop.stop();
         self.service.tables.close();

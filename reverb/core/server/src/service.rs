@@ -21,6 +21,7 @@ use crate::limits::Limits;
 use crate::long_waits::LongWaits;
 use crate::memory::Memory;
 use crate::process_memory::process_memory;
+use crate::rotation::Rotation;
 use crate::status;
 use crate::streams::Streams;
 use crate::tables::Tables;
@@ -32,6 +33,8 @@ pub(crate) struct Service {
     pub(crate) checkpoints: Arc<Checkpoints>,
     /// Whom it knows.
     pub(crate) authentication: Authentication,
+    /// Its certificate and tokens, when they change.
+    pub(crate) rotation: Arc<Rotation>,
     pub(crate) stop: Stop,
     pub(crate) drain: Drain,
     pub(crate) limits: Limits,

@@ -14,8 +14,8 @@ use reverb_engine::{SetBy, Table, TableStatus};
 use reverb_rpc::server::Traffic;
 use reverb_wire::convert::table_config::from_max_bytes;
 use reverb_wire::generated::reverb::{
-    AuthFailureCount, CallCount, MemoryStatus, RefusalCount, SetBy as SetByMessage, StatusRequest,
-    StatusResponse, StreamStatus, TrafficStatus,
+    AuthFailureCount, CallCount, MemoryStatus, RefusalCount, ReloadFailureCount, SecurityStatus,
+    SetBy as SetByMessage, StatusRequest, StatusResponse, StreamStatus, TrafficStatus,
 };
 
 use crate::caller::Caller;
@@ -23,6 +23,7 @@ use crate::diagnosis::{Diagnosis, NOTICEABLE, SlowReaders, State, Surroundings, 
 use crate::history::TablePoint;
 use crate::memory::Memory;
 use crate::process_status::process_status;
+use crate::rotation::Rotation;
 use crate::service::Service;
 use crate::streams::{Stream, StreamKind};
 
@@ -64,6 +65,7 @@ pub(crate) fn status(
             .map(|stream| stream_status(stream))
             .collect(),
         draining: service.drain.by().as_ref().map(set_by),
+        security: Some(security_status(&service.rotation)),
     }
 }
 
@@ -173,6 +175,16 @@ fn traffic_status(service: &Service) -> TrafficStatus {
     }
 }
 
+fn security_status(rotation: &Rotation) -> SecurityStatus {
+    SecurityStatus {
+        certificate_expires_at_s: rotation.certificate_expires_at().map(seconds),
+        reload_failures: rotation
+            .failures()
+            .map(|(file, count)| ReloadFailureCount { file: file.to_owned(), count: number(count) })
+            .collect(),
+    }
+}
+
 /// How many calls have ended, by the method and the code. Both services of reflection have a method
 /// of the same name, and count together.
 fn calls(traffic: &Traffic) -> BTreeMap<(&'static str, &'static str), u64> {
@@ -197,6 +209,10 @@ fn set_by(by: &SetBy) -> SetByMessage {
 
 fn number(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+fn seconds(time: SystemTime) -> i64 {
+    number(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
 }
 
 fn nanoseconds(time: SystemTime) -> i64 {

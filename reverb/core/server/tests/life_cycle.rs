@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use reverb_data::ErrorKind;
 use reverb_rpc::status::Code;
-use reverb_rpc::target::loopback_port;
+use reverb_rpc::target::Loopback;
 use reverb_server::{Server, ServerOptions, local_transport};
 use reverb_wire::GrpcTransport;
 use reverb_wire::transport::{InsertBatch, Transport};
@@ -70,7 +70,7 @@ async fn stopping_wakes_everybody_and_keeps_what_was_confirmed() {
         let full = table(queue("full", 1));
         let server = start(vec![Arc::clone(&items), Arc::clone(&full)]);
         let transport: Arc<dyn Transport> = if is_local {
-            local_transport(server.port()).unwrap()
+            local_transport(Loopback::localhost(server.port())).unwrap()
         } else {
             Arc::new(client(&server))
         };
@@ -106,7 +106,7 @@ async fn stopping_wakes_everybody_and_keeps_what_was_confirmed() {
         let error = soon(transport.server_info()).await.unwrap_err();
         assert!(error.is_transient(), "{error}");
         assert!(soon(transport.open_sample()).await.is_err());
-        assert!(local_transport(server.port()).is_none());
+        assert!(local_transport(Loopback::localhost(server.port())).is_none());
         assert_eq!(items.info().num_inserts, 3);
         assert_eq!((full.info().num_inserts, full.info().current_size), (1, 1));
     }
@@ -263,9 +263,9 @@ async fn streams_may_be_cancelled_by_the_thousand() {
 #[tokio::test]
 async fn only_a_loopback_address_can_mean_a_server_of_this_process() {
     let server = start(vec![table(config("t"))]);
-    let port = loopback_port(&format!("localhost:{}", server.port())).unwrap();
+    let port = Loopback::of(&format!("localhost:{}", server.port())).unwrap();
     assert!(local_transport(port).unwrap().is_local());
-    assert_eq!(loopback_port("example.com:80"), None);
+    assert_eq!(Loopback::of("example.com:80"), None);
     drop(server);
     assert!(local_transport(port).is_none());
 }

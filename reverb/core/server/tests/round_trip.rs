@@ -9,13 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reverb_data::{ErrorKind, RateLimiterConfig, SelectorConfig, TableConfig, TensorData};
+use reverb_rpc::target::Loopback;
 use reverb_server::{Server, local_transport};
 use reverb_wire::transport::{InsertBatch, Transport};
 use support::*;
 
 /// Both transports to a server.
 fn transports(server: &Server) -> [Arc<dyn Transport>; 2] {
-    [Arc::new(client(server)), local_transport(server.port()).expect("it runs in this process")]
+    [
+        Arc::new(client(server)),
+        local_transport(Loopback::localhost(server.port())).expect("it runs in this process"),
+    ]
 }
 
 #[tokio::test]

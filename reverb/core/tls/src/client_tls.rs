@@ -13,7 +13,7 @@ use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 use tokio_rustls::{TlsConnector, TlsStream};
 
 use crate::explain;
-use crate::files::File;
+use crate::files::{File, UNKNOWN_KEY};
 use crate::provider::{VERSIONS, provider};
 use crate::socket::{Socket, buffered};
 
@@ -160,9 +160,12 @@ impl Loaded {
                 .with_client_auth_cert(cert.certificates()?, key.key()?)
                 .map_err(|error| match error {
                     rustls::Error::InconsistentKeys(_) => {
-                        key.error("is not the key of the certificate in cert")
+                        key.error("is not the key of the first certificate in cert")
                     }
-                    error => cert.error(&format!("cannot be used: {error}")),
+                    rustls::Error::InvalidCertificate(reason) => {
+                        cert.error(&format!("cannot be used: {reason}"))
+                    }
+                    _ => key.error(UNKNOWN_KEY),
                 })?,
             _ => builder.with_no_client_auth(),
         };

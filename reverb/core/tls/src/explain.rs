@@ -74,7 +74,7 @@ pub(crate) fn at_server(error: &Error) -> String {
             }
             reason => match out_of_date(reason) {
                 Some(text) => format!("its certificate {text}"),
-                None => format!("its certificate is not good: {reason}"),
+                None => format!("its certificate {}", not_good(reason)),
             },
         },
         Error::AlertReceived(alert) => {
@@ -91,18 +91,36 @@ fn server_certificate(reason: &CertificateError) -> String {
                                             REVERB_TLS_CA"
             .to_owned(),
         CertificateError::NotValidForNameContext { expected, presented } => {
+            if presented.is_empty() {
+                return format!(
+                    "its certificate has no name (subject alternative name), so not {} either",
+                    expected.to_str()
+                );
+            }
             let names: Vec<&str> = presented.iter().map(|name| plain_name(name)).collect();
             format!(
                 "its certificate is for {}, not for {}: write such a name in the address or give \
                  ClientTls(server_name=...)",
-                if names.is_empty() { "no name".to_owned() } else { names.join(", ") },
+                names.join(", "),
                 expected.to_str()
             )
         }
         reason => match out_of_date(reason) {
             Some(text) => format!("its certificate {text}"),
-            None => format!("its certificate is not good: {reason}"),
+            None => format!("its certificate {}", not_good(reason)),
         },
+    }
+}
+
+/// What is wrong with a certificate otherwise; for two frequent faults, what to do.
+fn not_good(reason: &CertificateError) -> String {
+    let text = format!("{reason:?}");
+    if text.contains("CaUsedAsEndEntity") {
+        "is one of an authority (CA:TRUE): let it sign another, which is none".to_owned()
+    } else if text.contains("UnsupportedCertVersion") {
+        "is of version 1: make one of version 3, with a subject alternative name".to_owned()
+    } else {
+        format!("is not good: {reason}")
     }
 }
 
@@ -120,7 +138,8 @@ fn out_of_date(reason: &CertificateError) -> Option<String> {
     }
 }
 
-fn utc(time: UnixTime) -> String {
+/// A time as people and logs write it.
+pub(crate) fn utc(time: UnixTime) -> String {
     let since = Duration::from_secs(time.as_secs());
     let format = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second]Z");
     let text = (OffsetDateTime::UNIX_EPOCH + since).format(&format);

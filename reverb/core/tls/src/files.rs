@@ -1,12 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Files with certificates and keys, in the format PEM.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use reverb_data::{Error, Result};
 use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::validity::Validity;
+
+/// What is wrong with a key that is none of those that TLS has here.
+pub(crate) const UNKNOWN_KEY: &str = "is of an unknown kind: use a key of RSA (2048 bits or more), \
+                                      ECDSA (P-256 or P-384) or Ed25519";
+
+/// Bytes of a file with certificates: those of all public authorities are a quarter of a megabyte.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// What some editors put in front of a text.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Reads a whole file, and nothing that is none: a pipe or a device may keep its reader waiting for
+/// ever.
+///
+/// # Errors
+///
+/// What is wrong, to be said after the name of the file.
+pub fn read_file(path: &Path, max_bytes: u64) -> std::result::Result<Vec<u8>, String> {
+    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err("is not a file".to_owned());
+    }
+    let mut content = Vec::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(max_bytes + 1).read_to_end(&mut content).map_err(unreadable)?;
+    if content.len() as u64 > max_bytes {
+        return Err(format!("is larger than {max_bytes} bytes"));
+    }
+    Ok(content)
+}
 
 /// A file that was read: its content, and what messages call it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,9 +55,14 @@ impl File {
     ///
     /// `InvalidArgument` that names the option and the file.
     pub(crate) fn read(option: &'static str, path: &Path) -> Result<Self> {
-        let content = std::fs::read(path).map_err(|error| {
-            Error::invalid_argument(format!("{option} {} cannot be read: {error}", path.display()))
-        })?;
+        let problem = |what: &dyn std::fmt::Display| {
+            Error::invalid_argument(format!("{option} {} {what}", path.display()))
+        };
+        let content = read_file(path, MAX_BYTES).map_err(|error| problem(&error))?;
+        let content = match content.strip_prefix(BYTE_ORDER_MARK) {
+            Some(rest) => rest.to_vec(),
+            None => content,
+        };
         Ok(Self { option, path: path.to_owned(), content })
     }
 
@@ -44,18 +82,27 @@ impl File {
     pub(crate) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>> {
         let certificates: std::result::Result<Vec<_>, pem::Error> =
             CertificateDer::pem_slice_iter(&self.content).collect();
-        let certificates =
-            certificates.map_err(|error| self.error(&format!("is not PEM: {error}")))?;
+        let certificates = certificates.map_err(|error| match error {
+            pem::Error::MissingSectionEnd { .. } => self.error("ends within a certificate"),
+            error => self.error(&format!("is not PEM: {error}")),
+        })?;
         if certificates.is_empty() {
             return Err(self.error("has no certificate: write PEM, BEGIN CERTIFICATE"));
         }
         Ok(certificates)
     }
 
+    /// The validity of its first certificate.
+    pub(crate) fn validity(&self) -> Result<Validity> {
+        Validity::of(&self.certificates()?[0]).map_err(|error| {
+            self.error(&format!("cannot be used: its validity cannot be read: {error}"))
+        })
+    }
+
     /// Its first private key.
     pub(crate) fn key(&self) -> Result<PrivateKeyDer<'static>> {
         PrivateKeyDer::from_pem_slice(&self.content).map_err(|error| match error {
-            pem::Error::NoItemsFound if self.has("ENCRYPTED") => {
+            _ if self.has("ENCRYPTED") => {
                 self.error("is encrypted with a passphrase: write it without (openssl pkey)")
             }
             pem::Error::NoItemsFound => {

@@ -3,7 +3,7 @@
 //!
 //! `server_tls` and `client_tls` hold what one end needs and read its files again when they have
 //! changed. `socket` is a connection with or without TLS. `self_signed` makes certificates for
-//! trials.
+//! trials; `validity` tells when one expires.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]
@@ -15,8 +15,11 @@ mod provider;
 mod self_signed;
 mod server_tls;
 mod socket;
+mod validity;
 
 pub use client_tls::{ClientFiles, ClientTls, Snapshot};
+pub use files::read_file;
 pub use self_signed::self_signed;
 pub use server_tls::{Protocol, ServerFiles, ServerTls};
 pub use socket::Socket;
+pub use validity::{Standing, Validity};

@@ -16,9 +16,10 @@ use tokio_rustls::{TlsAcceptor, TlsStream};
 use webpki::EndEntityCert;
 
 use crate::explain;
-use crate::files::File;
+use crate::files::{File, UNKNOWN_KEY};
 use crate::provider::{VERSIONS, provider};
 use crate::socket::{Socket, buffered};
+use crate::validity::Validity;
 
 /// How often `reload` looks at files that do not belong together: in the middle of a change,
 /// certificate and key may be of different pairs.
@@ -60,6 +61,7 @@ pub struct ServerTls {
 #[derive(Debug)]
 struct Loaded {
     contents: Contents,
+    validity: Validity,
     http2: Arc<ServerConfig>,
     http1: Arc<ServerConfig>,
 }
@@ -132,6 +134,11 @@ impl ServerTls {
         self.current.read().contents.key.readable_by_others()
     }
 
+    /// When the certificate in use is valid. It is in use before and after that as well.
+    pub fn validity(&self) -> Validity {
+        self.current.read().validity
+    }
+
     /// Begins TLS with a client. Returns the connection and the names in the client's certificate;
     /// `None` if it has shown no certificate.
     ///
@@ -161,7 +168,9 @@ impl ServerTls {
 fn certificate_names(connection: &rustls::ServerConnection) -> Option<Vec<String>> {
     let certificate = connection.peer_certificates()?.first()?;
     let certificate = EndEntityCert::try_from(certificate).ok()?;
-    let names = certificate.valid_dns_names().chain(certificate.valid_uri_names());
+    // A URI has a scheme. What has none could pass for the name of a host.
+    let uris = certificate.valid_uri_names().filter(|uri| uri.contains(':'));
+    let names = certificate.valid_dns_names().chain(uris);
     Some(names.map(str::to_owned).collect())
 }
 
@@ -182,7 +191,8 @@ impl Loaded {
         // Probes and scrapers have no certificates.
         let mut http1 = contents.config(Certificates::Welcome)?;
         http1.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self { contents, http2: Arc::new(http2), http1: Arc::new(http1) })
+        let validity = contents.cert.validity()?;
+        Ok(Self { contents, validity, http2: Arc::new(http2), http1: Arc::new(http1) })
     }
 }
 
@@ -216,12 +226,12 @@ impl Contents {
         };
         builder.with_single_cert(chain, key).map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => {
-                self.key.error("is not the key of the certificate in tls_cert")
+                self.key.error("is not the key of the first certificate in tls_cert")
             }
             rustls::Error::InvalidCertificate(reason) => {
                 self.cert.error(&format!("cannot be used: {reason}"))
             }
-            error => self.key.error(&format!("cannot be used: {error}")),
+            _ => self.key.error(UNKNOWN_KEY),
         })
     }
 }

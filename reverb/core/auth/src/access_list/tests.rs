@@ -144,7 +144,8 @@ fn all_problems_are_told_with_their_lines() {
         "line 4: there are 2 fields instead of the four or five of a line: ",
         "line 5: this is the token of line 1 again.",
         "line 6: the third field is * for all tables, or lists tables; it cannot do both",
-        "line 6: cert: must be followed by a subject alternative name of the certificate.",
+        "line 6: cert: must be followed by a subject alternative name of the certificate: the name of \
+         a host without *, or a URI; addresses do not count.",
         "line 8: this is the certificate of line 7 again.",
         "line 9: the fourth field must be sha256: and the hash of a token, or cert: ",
         "line 10: there are 6 fields instead of the four or five of a line: ",

@@ -42,6 +42,9 @@ pub struct Security {
     pub(super) token: Option<Arc<Token>>,
 }
 
+/// Bytes of a token: a header of HTTP/2 has to hold it.
+const MAX_TOKEN_BYTES: u64 = 4096;
+
 /// A variable of the environment that is set to something.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
@@ -151,6 +154,10 @@ pub(super) fn bearer(token: &str, source: &dyn fmt::Display) -> Result<HeaderVal
     }
     let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
         .map_err(|_| Error::invalid_argument(format!("{source} cannot be sent")))?;
+    if token.len() as u64 > MAX_TOKEN_BYTES {
+        let text = format!("{source} must have at most {MAX_TOKEN_BYTES} characters");
+        return Err(Error::invalid_argument(text));
+    }
     // Neither logs nor the tables of HTTP/2 keep it.
     value.set_sensitive(true);
     Ok(value)
@@ -159,8 +166,9 @@ pub(super) fn bearer(token: &str, source: &dyn fmt::Display) -> Result<HeaderVal
 /// The token in a file.
 pub(super) fn read_token(path: &Path) -> Result<HeaderValue> {
     let name = format!("token_file {}", path.display());
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Error::invalid_argument(format!("{name} cannot be read: {error}")))?;
+    let problem = |what: &str| Error::invalid_argument(format!("{name} {what}"));
+    let bytes = reverb_tls::read_file(path, MAX_TOKEN_BYTES).map_err(|what| problem(&what))?;
+    let text = String::from_utf8(bytes).map_err(|_| problem("is not UTF-8"))?;
     bearer(text.trim(), &name)
 }
 

@@ -101,6 +101,10 @@ impl Pool {
             match server.connection(each, &self.options).await {
                 Ok(connection) => return Ok(connection),
                 Err(Failure { error, is_lasting: lasts }) => {
+                    if lasts && servers.len() > 1 {
+                        let peer = &server.peer;
+                        tracing::warn!(%peer, "a server of several is left out: {error}");
+                    }
                     is_lasting &= lasts;
                     failures.push(format!("{}: {error}", server.peer));
                 }

@@ -181,6 +181,28 @@ pub struct StatusResponse {
     /// Who drains the server, if anybody does.
     #[prost(message, optional, tag = "10")]
     pub draining: ::core::option::Option<SetBy>,
+    #[prost(message, optional, tag = "11")]
+    pub security: ::core::option::Option<SecurityStatus>,
+}
+/// The certificate and the tokens of a server.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SecurityStatus {
+    /// When the certificate in use expires, in seconds since 1970; absent without TLS. Those that never
+    /// expire say the year 9999, for which nanoseconds have no number.
+    #[prost(int64, optional, tag = "1")]
+    pub certificate_expires_at_s: ::core::option::Option<i64>,
+    /// How often files that had changed could not be used, for those that the server has.
+    #[prost(message, repeated, tag = "2")]
+    pub reload_failures: ::prost::alloc::vec::Vec<ReloadFailureCount>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReloadFailureCount {
+    /// "tls" or "tokens". More may come.
+    #[prost(string, tag = "1")]
+    pub file: ::prost::alloc::string::String,
+    /// One problem counts once, however often the server looks at it.
+    #[prost(int64, tag = "2")]
+    pub count: i64,
 }
 /// An open stream, of a client over the network or in the process of the server.
 #[derive(Clone, PartialEq, ::prost::Message)]
