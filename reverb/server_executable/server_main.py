@@ -57,7 +57,6 @@ def _run(command: CommandLine) -> int:
     problems = list(settings.problems)
     if command.action == Action.CHECK:
         problems += _checkpoint_dir_problems(settings)
-    if command.action != Action.PRINT_CONFIG:
         problems += security_problems(settings)
     for line in command.notes:
         print_notice(line, "warn")

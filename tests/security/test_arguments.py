@@ -144,7 +144,7 @@ def test_the_core_gets_absolute_paths_and_links_stay_links(tmp_path, monkeypatch
         http_tls=False,
     )
     of_client = ClientCredentials(None, "t", reverb.ClientTls("ca", "c", "k", "n"))
-    assert vars(of_client) == {
+    assert {name: getattr(of_client, name) for name in of_client.__slots__} == {
         "token": None,
         "token_file": f"{tmp_path}/t",
         "ca": f"{tmp_path}/ca",
