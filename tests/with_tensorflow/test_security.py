@@ -151,3 +151,19 @@ def test_a_saved_graph_has_no_token(address, tmp_path):
     saved = [it for it in (tmp_path / "saved").rglob("*") if it.is_file()]
     assert saved
     assert all(token[4:].encode() not in it.read_bytes() for it in saved)
+
+
+def test_ops_take_the_environment_as_it_is(monkeypatch):
+    server = reverb.Server([testing.table()])
+    client = reverb.TFClient(f"127.1:{server.port}")
+    client.insert([tf.constant(1.0)], tf.constant(["table"]), tf.constant([1.0], tf.float64))
+    # Clients of ops are kept by their address, and their credentials are compared once a second.
+    time.sleep(1.1)
+    monkeypatch.setenv("REVERB_TLS", "1")
+    with pytest.raises(Exception, match="speaks no TLS"):
+        client.insert([tf.constant(1.0)], tf.constant(["table"]), tf.constant([1.0], tf.float64))
+    time.sleep(1.1)
+    monkeypatch.delenv("REVERB_TLS")
+    client.insert([tf.constant(1.0)], tf.constant(["table"]), tf.constant([1.0], tf.float64))
+    assert server.localhost_client().server_info()["table"].current_size == 2
+    server.stop()

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use reverb_client::Client;
 use reverb_data::Result;
 use reverb_rpc::Keepalive;
-use reverb_rpc::client::Credentials;
+use reverb_rpc::client::{Credentials, Environment};
 use reverb_rpc::target::Target;
 
 use crate::connector::AnyConnector;
@@ -22,11 +22,33 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// A client that no op has used for this long is evicted, with its connections.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How often the environment is compared.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(1);
+
 /// One client per address, shared by all ops. Made anew after a fork.
 static CLIENTS: Mutex<Option<Local<Clients>>> = Mutex::new(None);
 
 #[derive(Default)]
-struct Clients(Mutex<HashMap<String, (Arc<Client>, Instant)>>);
+struct Clients(Mutex<HashMap<String, Entry>>);
+
+struct Entry {
+    client: Arc<Client>,
+    used: Instant,
+    /// Where its credentials come from, and when that was last compared.
+    environment: Environment,
+    compared: Instant,
+}
+
+impl Entry {
+    /// Whether a new client would have the same credentials, as far as the last second tells.
+    fn is_current(&mut self) -> bool {
+        if self.compared.elapsed() >= COMPARE_INTERVAL {
+            self.compared = Instant::now();
+            return self.environment == Environment::now();
+        }
+        true
+    }
+}
 
 /// The address of the function that registers the ops. `reverb.tf_ops` passes it to the library
 /// that TensorFlow loads.
@@ -50,17 +72,22 @@ fn client(address: &str) -> Result<Arc<Client>> {
         *clients = Some(Local::new(Clients::default()));
     }
     let mut clients = clients.get_or_insert_with(|| Local::new(Clients::default())).0.lock();
-    if let Some((client, used)) = clients.get_mut(address) {
-        *used = Instant::now();
-        return Ok(Arc::clone(client));
+    if let Some(entry) = clients.get_mut(address)
+        && entry.is_current()
+    {
+        entry.used = Instant::now();
+        return Ok(Arc::clone(&entry.client));
     }
+    let environment = Environment::now();
     // Ops have an address and nothing else. The environment has the rest.
     let security = Credentials::default().open(&Target::parse(address)?)?;
     let connector = AnyConnector::new(address, CONNECT_TIMEOUT, Keepalive::default(), security);
     let connector = Box::new(connector);
     let client = Client::new(address, connector, CONNECT_TIMEOUT, runtime().handle().clone());
     let client = Arc::new(client);
-    clients.insert(address.to_owned(), (Arc::clone(&client), Instant::now()));
+    let (used, compared) = (Instant::now(), Instant::now());
+    let entry = Entry { client: Arc::clone(&client), used, environment, compared };
+    clients.insert(address.to_owned(), entry);
     Ok(client)
 }
 
@@ -74,8 +101,8 @@ pub(crate) fn evict_idle_clients() {
     };
     let forgotten: Vec<_> = {
         let mut clients = clients.0.lock();
-        let is_idle = |(client, used): &mut (Arc<Client>, Instant)| {
-            used.elapsed() > IDLE_TIMEOUT && Arc::strong_count(client) == 1
+        let is_idle = |entry: &mut Entry| {
+            entry.used.elapsed() > IDLE_TIMEOUT && Arc::strong_count(&entry.client) == 1
         };
         clients.extract_if(|_, entry| is_idle(entry)).collect()
     };

@@ -9,4 +9,4 @@ mod pool;
 mod token;
 
 pub use channel::{Call, Channel, Reply, own_name};
-pub use credentials::{Credentials, Security};
+pub use credentials::{Credentials, Environment, Security};

@@ -45,6 +45,17 @@ pub struct Security {
 /// Bytes of a token: a header of HTTP/2 has to hold it.
 const MAX_TOKEN_BYTES: u64 = 4096;
 
+/// The variables that credentials may come from.
+const VARIABLES: [&str; 7] = [
+    "REVERB_TLS",
+    "REVERB_TLS_CA",
+    "REVERB_TLS_CERT",
+    "REVERB_TLS_KEY",
+    "REVERB_TLS_SERVER_NAME",
+    "REVERB_TOKEN",
+    "REVERB_TOKEN_FILE",
+];
+
 /// A variable of the environment that is set to something.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
@@ -63,6 +74,24 @@ impl Security {
             tls: self.tls.as_ref().map(|tls| Arc::new(tls.copy())),
             token: self.token.as_ref().map(|token| Arc::new(token.copy())),
         }
+    }
+}
+
+/// What the environment says of credentials now. Programs may change it.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Environment([Option<String>; VARIABLES.len()]);
+
+impl Environment {
+    /// As it is now.
+    pub fn now() -> Self {
+        Self(VARIABLES.map(variable))
+    }
+}
+
+impl fmt::Debug for Environment {
+    /// Without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Environment")
     }
 }
 
