@@ -160,7 +160,7 @@ def test_ops_take_the_environment_as_it_is(monkeypatch):
     # Clients of ops are kept by their address, and their credentials are compared once a second.
     time.sleep(1.1)
     monkeypatch.setenv("REVERB_TLS", "1")
-    with pytest.raises(Exception, match="speaks no TLS"):
+    with pytest.raises(tf.errors.OpError, match="give server_name"):
         client.insert([tf.constant(1.0)], tf.constant(["table"]), tf.constant([1.0], tf.float64))
     time.sleep(1.1)
     monkeypatch.delenv("REVERB_TLS")
