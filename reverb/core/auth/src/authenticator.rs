@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The tokens file of a server that runs.
 
-use std::fs::{File, Metadata};
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use parking_lot::{Mutex, RwLock};
-use reverb_data::{Error, Result};
+use reverb_data::{Error, Result, Unreadable, read_file};
 
 use crate::access::Access;
 use crate::access_list::AccessList;
@@ -43,9 +41,9 @@ impl Authenticator {
     /// `InvalidArgument` with the file, every problem, and its line.
     pub fn open(path: impl Into<PathBuf>) -> Result<Arc<Self>> {
         let path = path.into();
-        let (text, metadata) = read(&path)?;
+        let text = read(&path)?;
         let list = parse(&path, &text)?;
-        warn_of_writers(&path, &metadata);
+        warn_of_writers(&path);
         let current = RwLock::new(Current { text, list });
         let reloading = Mutex::new(());
         Ok(Arc::new(Self { path, current, reloading, failures: Default::default() }))
@@ -64,12 +62,12 @@ impl Authenticator {
     /// Those of [`Authenticator::open`]. What was read before holds on then.
     pub fn reload(&self) -> Result<bool> {
         let _reloading = self.reloading.lock();
-        let (text, metadata) = read(&self.path)?;
+        let text = read(&self.path)?;
         if text == self.current.read().text {
             return Ok(false);
         }
         let list = parse(&self.path, &text)?;
-        warn_of_writers(&self.path, &metadata);
+        warn_of_writers(&self.path);
         *self.current.write() = Current { text, list };
         Ok(true)
     }
@@ -106,34 +104,27 @@ fn parse(path: &Path, text: &str) -> Result<Arc<AccessList>> {
     })
 }
 
-fn read(path: &Path) -> Result<(String, Metadata)> {
+fn read(path: &Path) -> Result<String> {
     let problem = |what: &dyn std::fmt::Display| {
         Error::invalid_argument(format!("tokens: {}: {what}.", path.display()))
     };
-    let unreadable = |error: std::io::Error| problem(&format_args!("it cannot be read: {error}"));
-    // What is no file could keep the reader waiting.
-    let metadata = std::fs::metadata(path).map_err(unreadable)?;
-    if !metadata.is_file() {
-        return Err(problem(&"it is not a file"));
-    }
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(unreadable)?;
-    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(problem(&format_args!("it is larger than {} MiB", MAX_FILE_BYTES >> 20)));
-    }
-    let text = String::from_utf8(bytes).map_err(|error| {
+    let bytes = read_file(path, MAX_FILE_BYTES).map_err(|why| match why {
+        Unreadable::TooLarge(bytes) => {
+            problem(&format_args!("it is larger than {} MiB", bytes >> 20))
+        }
+        why => problem(&format_args!("it {why}")),
+    })?;
+    String::from_utf8(bytes).map_err(|error| {
         let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = good.split(|&byte| byte == b'\n').count();
         problem(&format_args!("line {line}: it is not UTF-8"))
-    })?;
-    Ok((text, metadata))
+    })
 }
 
 /// Who may write to the file can give themselves any right. It may be read: it holds no tokens.
 #[cfg(unix)]
-fn warn_of_writers(path: &Path, metadata: &Metadata) {
-    if may_others_write(metadata) {
+fn warn_of_writers(path: &Path) {
+    if std::fs::metadata(path).is_ok_and(|metadata| may_others_write(&metadata)) {
         tracing::warn!(
             path = %path.display(),
             "other users may write to the tokens file, and so give themselves any right: chmod go-w"
@@ -142,10 +133,10 @@ fn warn_of_writers(path: &Path, metadata: &Metadata) {
 }
 
 #[cfg(not(unix))]
-fn warn_of_writers(_: &Path, _: &Metadata) {}
+fn warn_of_writers(_: &Path) {}
 
 #[cfg(unix)]
-fn may_others_write(metadata: &Metadata) -> bool {
+fn may_others_write(metadata: &std::fs::Metadata) -> bool {
     use std::os::unix::fs::PermissionsExt;
     metadata.permissions().mode() & 0o022 != 0
 }

@@ -16,7 +16,7 @@ use reverb_client::{
 };
 use reverb_data::{Error, Sampled};
 use reverb_rpc::Keepalive;
-use reverb_rpc::client::{Credentials, Security};
+use reverb_rpc::client::{Credentials, Environment, Security};
 use reverb_rpc::target::Target;
 use reverb_wire::generated::reverb::{HoldRateLimiterRequest, SetPausedRequest, StatusRequest};
 
@@ -90,7 +90,7 @@ impl Client {
         let credentials =
             credentials.map_or_else(Credentials::default, ClientSecurity::credentials);
         // Files may be slow.
-        let security = py.detach(|| credentials.open(&target)).or_raise()?;
+        let security = py.detach(|| credentials.open(&target, Environment::now())).or_raise()?;
         let core = new_core(&server_address, connect_timeout, keepalive, security.copy());
         let core = Mutex::new(Local::new(core));
         Ok(Self { address: server_address, connect_timeout, keepalive, security, core })

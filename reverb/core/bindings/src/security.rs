@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use reverb_auth::Authenticator;
-use reverb_data::{Error, Result};
+use reverb_data::Result;
 use reverb_rpc::client::Credentials;
 use reverb_rpc::server::PortTls;
 use reverb_tls::{ClientFiles, ServerFiles, ServerTls};
@@ -41,7 +41,7 @@ pub(crate) struct ServerSecurity {
     max_connection_age_s: Option<f64>,
     tokens: Option<PathBuf>,
     pub(crate) insecure_tokens: bool,
-    pub(crate) http_tls: bool,
+    http_tls: bool,
 }
 
 impl ServerSecurity {
@@ -55,6 +55,11 @@ impl ServerSecurity {
         }
         let max_connection_age = self.max_connection_age_s.map(Duration::from_secs_f64);
         Ok(Some(PortTls { tls, max_connection_age }))
+    }
+
+    /// The TLS of the HTTP port, which has that of the port or none.
+    pub(crate) fn http_tls(&self, tls: Option<&PortTls>) -> Option<Arc<ServerTls>> {
+        tls.filter(|_| self.http_tls).map(|port| Arc::clone(&port.tls))
     }
 
     pub(crate) fn authenticator(&self) -> Result<Option<Arc<Authenticator>>> {
@@ -103,17 +108,4 @@ pub(crate) fn self_signed(
     days: i64,
 ) -> PyResult<Vec<PathBuf>> {
     py.detach(|| reverb_tls::self_signed(Path::new(&directory), &names, days)).or_raise()
-}
-
-/// The TLS of the HTTP port.
-pub(crate) fn check_http_tls(
-    http_tls: bool,
-    tls: Option<&PortTls>,
-) -> Result<Option<Arc<ServerTls>>> {
-    if http_tls && tls.is_none() {
-        return Err(Error::invalid_argument(
-            "http_tls needs tls: give Server(tls=reverb.ServerTls(cert=..., key=...))",
-        ));
-    }
-    Ok(tls.filter(|_| http_tls).map(|port| Arc::clone(&port.tls)))
 }

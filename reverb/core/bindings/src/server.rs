@@ -18,7 +18,7 @@ use crate::checkpoint::blocking;
 use crate::client::{decoded, seconds};
 use crate::error::OrRaise;
 use crate::process::{Local, runtime};
-use crate::security::{ServerSecurity, check_http_tls};
+use crate::security::ServerSecurity;
 use crate::table::Table;
 use crate::wait::wait;
 
@@ -170,9 +170,8 @@ impl Server {
         let tls = security.as_ref().map_or(Ok(None), ServerSecurity::tls).or_raise()?;
         let authenticator =
             security.as_ref().map_or(Ok(None), ServerSecurity::authenticator).or_raise()?;
-        let http_tls = security.as_ref().is_some_and(|it| it.http_tls);
         let insecure_tokens = security.as_ref().is_some_and(|it| it.insecure_tokens);
-        let http_tls = check_http_tls(http_tls, tls.as_ref()).or_raise()?;
+        let http_tls = security.as_ref().and_then(|it| it.http_tls(tls.as_ref()));
         // It tells that the tables are loading, and closes if that fails.
         let open = |port| HttpPort::open(http_host, port, http_tls.clone(), runtime().handle());
         let http = http_port.map(open).transpose().or_raise()?;

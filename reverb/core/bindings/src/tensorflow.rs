@@ -80,7 +80,7 @@ fn client(address: &str) -> Result<Arc<Client>> {
     }
     let environment = Environment::now();
     // Ops have an address and nothing else. The environment has the rest.
-    let security = Credentials::default().open(&Target::parse(address)?)?;
+    let security = Credentials::default().open(&Target::parse(address)?, environment.clone())?;
     let connector = AnyConnector::new(address, CONNECT_TIMEOUT, Keepalive::default(), security);
     let connector = Box::new(connector);
     let client = Client::new(address, connector, CONNECT_TIMEOUT, runtime().handle().clone());

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use reverb_auth::{Right, new_token};
 use reverb_data::{ErrorKind, Result};
-use reverb_rpc::client::Credentials;
+use reverb_rpc::client::{Credentials, Environment};
 use reverb_rpc::server::PortTls;
 use reverb_rpc::status::Code;
 use reverb_rpc::target::Target;
@@ -63,7 +63,8 @@ impl Certificate {
         let token = token.map(ToOwned::to_owned);
         let credentials = Credentials { token, tls, ..Credentials::default() };
         let address = format!("grpcs://localhost:{}", server.port());
-        let security = credentials.open(&Target::parse(&address).unwrap()).unwrap();
+        let security =
+            credentials.open(&Target::parse(&address).unwrap(), Environment::default()).unwrap();
         GrpcTransport::new(&address).unwrap().with_security(security)
     }
 }

@@ -68,6 +68,11 @@ impl ClientTls {
     ///
     /// `InvalidArgument` that names the file and what is wrong with it.
     pub fn open(files: ClientFiles) -> Result<Self> {
+        match (&files.cert, &files.key) {
+            (Some(_), None) => return Err(Error::invalid_argument("cert is given without key")),
+            (None, Some(_)) => return Err(Error::invalid_argument("key is given without cert")),
+            _ => {}
+        }
         let server_name = files.server_name.as_deref().map(parse_server_name).transpose()?;
         let loaded = Loaded::new(Contents::read(&files)?)?;
         Ok(Self { files, server_name, current: Mutex::new(Arc::new(loaded)) })
@@ -132,11 +137,6 @@ fn parse_server_name(name: &str) -> Result<ServerName<'static>> {
 
 impl Contents {
     fn read(files: &ClientFiles) -> Result<Self> {
-        match (&files.cert, &files.key) {
-            (Some(_), None) => return Err(Error::invalid_argument("cert is given without key")),
-            (None, Some(_)) => return Err(Error::invalid_argument("key is given without cert")),
-            _ => {}
-        }
         Ok(Self {
             ca: File::read_if_given("ca", files.ca.as_ref())?,
             cert: File::read_if_given("cert", files.cert.as_ref())?,

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Files with certificates and keys, in the format PEM.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use reverb_data::{Error, Result};
+use reverb_data::{Error, Result, read_file};
 use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -20,26 +19,6 @@ const MAX_BYTES: u64 = 4 << 20;
 
 /// What some editors put in front of a text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-
-/// Reads a whole file, and nothing that is none: a pipe or a device may keep its reader waiting for
-/// ever.
-///
-/// # Errors
-///
-/// What is wrong, to be said after the name of the file.
-pub fn read_file(path: &Path, max_bytes: u64) -> std::result::Result<Vec<u8>, String> {
-    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
-    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err("is not a file".to_owned());
-    }
-    let mut content = Vec::new();
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(max_bytes + 1).read_to_end(&mut content).map_err(unreadable)?;
-    if content.len() as u64 > max_bytes {
-        return Err(format!("is larger than {max_bytes} bytes"));
-    }
-    Ok(content)
-}
 
 /// A file that was read: its content, and what messages call it.
 #[derive(Debug, Clone, PartialEq, Eq)]

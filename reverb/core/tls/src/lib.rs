@@ -18,7 +18,6 @@ mod socket;
 mod validity;
 
 pub use client_tls::{ClientFiles, ClientTls, Snapshot};
-pub use files::read_file;
 pub use self_signed::self_signed;
 pub use server_tls::{Protocol, ServerFiles, ServerTls};
 pub use socket::Socket;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use http::HeaderValue;
-use reverb_data::{Error, Result};
+use reverb_data::{Error, Result, read_file};
 use reverb_tls::{ClientFiles, ClientTls};
 
 use super::token::Token;
@@ -45,17 +45,6 @@ pub struct Security {
 /// Bytes of a token: a header of HTTP/2 has to hold it.
 const MAX_TOKEN_BYTES: u64 = 4096;
 
-/// The variables that credentials may come from.
-const VARIABLES: [&str; 7] = [
-    "REVERB_TLS",
-    "REVERB_TLS_CA",
-    "REVERB_TLS_CERT",
-    "REVERB_TLS_KEY",
-    "REVERB_TLS_SERVER_NAME",
-    "REVERB_TOKEN",
-    "REVERB_TOKEN_FILE",
-];
-
 /// A variable of the environment that is set to something.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
@@ -77,36 +66,63 @@ impl Security {
     }
 }
 
-/// What the environment says of credentials now. Programs may change it.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Environment([Option<String>; VARIABLES.len()]);
+/// What the environment says of credentials. Programs may change it while they run.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Environment {
+    all_have_tls: Option<String>,
+    token: Option<String>,
+    token_file: Option<String>,
+    tls: ClientFiles,
+}
 
 impl Environment {
     /// As it is now.
     pub fn now() -> Self {
-        Self(VARIABLES.map(variable))
+        let path = |name: &str| variable(name).map(PathBuf::from);
+        Self {
+            all_have_tls: variable("REVERB_TLS"),
+            token: variable("REVERB_TOKEN"),
+            token_file: variable("REVERB_TOKEN_FILE"),
+            tls: ClientFiles {
+                ca: path("REVERB_TLS_CA"),
+                cert: path("REVERB_TLS_CERT"),
+                key: path("REVERB_TLS_KEY"),
+                server_name: variable("REVERB_TLS_SERVER_NAME"),
+            },
+        }
+    }
+
+    /// Whether addresses without a scheme have TLS.
+    fn all_have_tls(&self) -> Result<bool> {
+        match self.all_have_tls.as_deref() {
+            None | Some("0" | "false" | "no") => Ok(false),
+            Some("1" | "true" | "yes") => Ok(true),
+            Some(value) => {
+                Err(Error::invalid_argument(format!("REVERB_TLS must be 1 or 0, got {value:?}")))
+            }
+        }
     }
 }
 
 impl fmt::Debug for Environment {
     /// Without the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Environment")
+        f.debug_struct("Environment").field("tls", &self.tls).finish_non_exhaustive()
     }
 }
 
 impl Credentials {
-    /// Those for the servers of a target.
+    /// Those for the servers of a target, with what is absent from the environment.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` if a file cannot be used, or if a token was given for a target without
     /// TLS.
-    pub fn open(self, target: &Target) -> Result<Security> {
+    pub fn open(self, target: &Target, environment: Environment) -> Result<Security> {
         let is_tls = match target.scheme {
             Scheme::Tls => true,
             Scheme::Cleartext => false,
-            Scheme::Unsaid => all_addresses_have_tls()?,
+            Scheme::Unsaid => environment.all_have_tls()?,
         };
         if self.token.is_some() && self.token_file.is_some() {
             return Err(Error::invalid_argument("give token or token_file, not both"));
@@ -118,7 +134,7 @@ impl Credentials {
         let (token, token_file) = if has_token {
             (self.token, self.token_file)
         } else {
-            (variable("REVERB_TOKEN"), variable("REVERB_TOKEN_FILE").map(PathBuf::from))
+            (environment.token, environment.token_file.map(PathBuf::from))
         };
         let token = match (token, token_file) {
             (Some(_), Some(_)) => {
@@ -130,7 +146,7 @@ impl Credentials {
             (None, Some(file)) => Some(Token::from_file(&file)?),
             (None, None) => None,
         };
-        let tls = ClientTls::open(or_environment(self.tls))?;
+        let tls = ClientTls::open(completed(self.tls, environment.tls))?;
         Ok(Security { tls: Some(Arc::new(tls)), token: token.map(Arc::new) })
     }
 
@@ -150,26 +166,18 @@ impl Credentials {
     }
 }
 
-fn or_environment(files: ClientFiles) -> ClientFiles {
-    let path = |name: &str| variable(name).map(PathBuf::from);
+/// What was given, and for what is absent, what the environment says.
+fn completed(given: ClientFiles, environment: ClientFiles) -> ClientFiles {
     // Certificate and key belong together.
-    let has_own = files.cert.is_some() || files.key.is_some();
-    let pair = |given: Option<PathBuf>, name| if has_own { given } else { path(name) };
+    let (cert, key) = match (given.cert, given.key) {
+        (None, None) => (environment.cert, environment.key),
+        own => own,
+    };
     ClientFiles {
-        ca: files.ca.or_else(|| path("REVERB_TLS_CA")),
-        cert: pair(files.cert, "REVERB_TLS_CERT"),
-        key: pair(files.key, "REVERB_TLS_KEY"),
-        server_name: files.server_name.or_else(|| variable("REVERB_TLS_SERVER_NAME")),
-    }
-}
-
-fn all_addresses_have_tls() -> Result<bool> {
-    match variable("REVERB_TLS").as_deref() {
-        None | Some("0" | "false" | "no") => Ok(false),
-        Some("1" | "true" | "yes") => Ok(true),
-        Some(value) => {
-            Err(Error::invalid_argument(format!("REVERB_TLS must be 1 or 0, got {value:?}")))
-        }
+        ca: given.ca.or(environment.ca),
+        cert,
+        key,
+        server_name: given.server_name.or(environment.server_name),
     }
 }
 
@@ -196,7 +204,7 @@ pub(super) fn bearer(token: &str, source: &dyn fmt::Display) -> Result<HeaderVal
 pub(super) fn read_token(path: &Path) -> Result<HeaderValue> {
     let name = format!("token_file {}", path.display());
     let problem = |what: &str| Error::invalid_argument(format!("{name} {what}"));
-    let bytes = reverb_tls::read_file(path, MAX_TOKEN_BYTES).map_err(|what| problem(&what))?;
+    let bytes = read_file(path, MAX_TOKEN_BYTES).map_err(|what| problem(&what.to_string()))?;
     let text = String::from_utf8(bytes).map_err(|_| problem("is not UTF-8"))?;
     bearer(text.trim(), &name)
 }
@@ -206,7 +214,7 @@ mod tests {
     use super::*;
 
     fn open(address: &str, credentials: Credentials) -> Result<Security> {
-        credentials.open(&Target::parse(address).unwrap())
+        credentials.open(&Target::parse(address).unwrap(), Environment::default())
     }
 
     fn with_token(text: &str) -> Credentials {
