@@ -47,7 +47,7 @@ pub use file::{Unreadable, read_file};
 pub use frame::Frame;
 pub use item::{NewItem, Sampled, StoredItem};
 pub use item_validator::ItemValidator;
-pub use key::KeyGenerator;
+pub use key::{KeyGenerator, KeySlots, NUM_SLOTS, slot_of};
 pub use known_kinds::KnownKinds;
 pub use signature::{Signature, TensorSpec};
 pub use stacking::{Layout, Stacking};

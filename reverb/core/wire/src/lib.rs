@@ -9,6 +9,7 @@ pub mod convert;
 pub mod generated;
 pub mod grpc;
 pub mod methods;
+pub mod shard;
 pub mod transport;
 
 pub use grpc::GrpcTransport;

@@ -31,6 +31,19 @@ pub const HOLD_RATE_LIMITER: &str = "/reverb.ReplayService/HoldRateLimiter";
 /// Ends all streams. dm-reverb does not have it.
 pub const DRAIN: &str = "/reverb.ReplayService/Drain";
 
+/// Tells the map of a group of shards. dm-reverb does not have it.
+pub const DIRECTORY: &str = "/reverb.ReplayService/Directory";
+/// Gives a shard a new map. dm-reverb does not have it.
+pub const SET_DIRECTORY: &str = "/reverb.ReplayService/SetDirectory";
+/// Tells sizes, masses and cursors of tables as they change. dm-reverb does not have it.
+pub const WATCH: &str = "/reverb.ReplayService/Watch";
+/// Updates priorities, and says which keys there are not. dm-reverb does not have it.
+pub const UPDATE_PRIORITIES: &str = "/reverb.ReplayService/UpdatePriorities";
+/// Moves the bounds of a rate limiter. dm-reverb does not have it.
+pub const SET_RATE_LIMITER: &str = "/reverb.ReplayService/SetRateLimiter";
+/// Adds items of another shard. dm-reverb does not have it.
+pub const TRANSFER: &str = "/reverb.ReplayService/Transfer";
+
 /// gRPC's health service.
 pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 /// The same as a stream, until the caller cancels it.
@@ -41,7 +54,7 @@ pub const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflect
 pub const OLD_REFLECTION: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
 /// All paths. A test compares the list with the services of the `.proto` files.
-pub const ALL: [&str; 18] = [
+pub const ALL: [&str; 24] = [
     INSERT_STREAM,
     SAMPLE_STREAM,
     MUTATE_PRIORITIES,
@@ -56,6 +69,12 @@ pub const ALL: [&str; 18] = [
     SET_PAUSED,
     HOLD_RATE_LIMITER,
     DRAIN,
+    DIRECTORY,
+    SET_DIRECTORY,
+    WATCH,
+    UPDATE_PRIORITIES,
+    SET_RATE_LIMITER,
+    TRANSFER,
     HEALTH_CHECK,
     HEALTH_WATCH,
     REFLECTION,

@@ -6,9 +6,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use reverb_data::{Chunk, Error, NewItem, Result, Sampled, Stacking};
+use reverb_data::{Chunk, Error, KeySlots, NewItem, Result, Sampled, Stacking};
 use tokio::sync::mpsc;
 
 use crate::generated::TableInfo;
@@ -48,6 +49,26 @@ pub struct InsertStream {
     pub sink: Box<dyn InsertSink>,
     /// Receives confirmations.
     pub confirmations: Confirmations,
+    /// The shard that it leads to; `None` if the server is no shard of a group.
+    pub shard: Option<ShardRoute>,
+}
+
+/// The shard that a stream leads to.
+#[derive(Debug, Clone)]
+pub struct ShardRoute {
+    /// Its place in the group.
+    pub index: i32,
+    /// Its slots: keys of items are drawn from them.
+    pub slots: Arc<KeySlots>,
+}
+
+/// An insert stream that was lost.
+#[derive(Debug)]
+pub struct LostStream<'a> {
+    /// Where it led to.
+    pub shard: &'a ShardRoute,
+    /// When it was lost.
+    pub since: Instant,
 }
 
 /// An open sample stream. Dropping it cancels it.
@@ -100,6 +121,16 @@ pub struct ServerInfo {
 pub trait Transport: Send + Sync {
     /// Opens an insert stream.
     fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>>;
+
+    /// Opens an insert stream instead of one that was lost. In a group it leads to the same shard,
+    /// until that has been away for long.
+    fn open_insert_again<'a>(
+        &'a self,
+        lost: LostStream<'a>,
+    ) -> BoxFuture<'a, Result<InsertStream>> {
+        let _ = lost;
+        self.open_insert()
+    }
 
     /// Opens a sample stream.
     fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>>;

@@ -199,7 +199,7 @@ impl Insertion {
         };
         backoff.connected();
         let (items, is_local) = (&self.items, self.inserter.is_local);
-        let InsertStream { sink, confirmations } = stream;
+        let InsertStream { sink, confirmations, .. } = stream;
         let mut confirmed: Vec<u64> = Vec::new();
         let receive = async {
             while confirmed.len() < items.len() {
@@ -355,7 +355,7 @@ mod tests {
         fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
             let (sender, confirmations) = mpsc::unbounded_channel();
             let sink = Box::new(Sink(self.clone(), sender));
-            Box::pin(async { Ok(InsertStream { sink, confirmations }) })
+            Box::pin(async { Ok(InsertStream { sink, confirmations, shard: None }) })
         }
 
         fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {

@@ -22,6 +22,7 @@ pub(super) fn stream(call: Call) -> InsertStream {
             templates: TrajectoryTemplates::default(),
         }),
         confirmations: receiver,
+        shard: None,
     }
 }
 

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The calls of a server that is a shard of a group. Servers of dm-reverb have none of them.
+
+use std::sync::Arc;
+
+use reverb_data::{Result, StoredItem};
+
+use crate::generated::reverb::{
+    DirectoryResponse, SetDirectoryRequest, SetRateLimiterRequest, TransferResponse,
+    UpdatePrioritiesRequest, UpdatePrioritiesResponse, WatchResponse, WatchedTable,
+};
+use crate::transport::{BoxFuture, Transport};
+
+/// An open watch. Dropping it ends it.
+pub trait WatchStream: Send {
+    /// The next changes; `None` when the server ended the watch.
+    fn receive(&mut self) -> BoxFuture<'_, Result<Option<WatchResponse>>>;
+}
+
+/// An open transfer. Dropping it cancels it; items that the server has read stay.
+pub trait TransferSink: Send {
+    /// Sends items of a table, with their chunks. Waits while the server accepts no more.
+    fn send<'a>(
+        &'a mut self,
+        table: &'a Arc<str>,
+        items: Vec<StoredItem>,
+    ) -> BoxFuture<'a, Result<()>>;
+
+    /// Ends the transfer, and waits until the server has all of it.
+    fn finish(&mut self) -> BoxFuture<'_, Result<TransferResponse>>;
+}
+
+/// A server that may be a shard of a group. Calls of servers that do not have them fail with
+/// `Unimplemented`.
+pub trait Shard: Transport {
+    /// The map of its group, its place in it, and the id of the server.
+    fn directory(&self) -> BoxFuture<'_, Result<DirectoryResponse>>;
+
+    /// Gives it a new map.
+    fn set_directory(&self, request: SetDirectoryRequest) -> BoxFuture<'_, Result<()>>;
+
+    /// Watches tables; all of them if none is named.
+    fn watch<'a>(&'a self, tables: &'a [String]) -> BoxFuture<'a, Result<Box<dyn WatchStream>>>;
+
+    /// Deletes items, then updates priorities, and says which keys there are not.
+    fn update_priorities(
+        &self,
+        request: UpdatePrioritiesRequest,
+    ) -> BoxFuture<'_, Result<UpdatePrioritiesResponse>>;
+
+    /// Moves the bounds of the limiter of a table. Returns the table as it is now.
+    fn set_rate_limiter(
+        &self,
+        request: SetRateLimiterRequest,
+    ) -> BoxFuture<'_, Result<WatchedTable>>;
+
+    /// Opens a transfer of items to it.
+    fn open_transfer(&self) -> BoxFuture<'_, Result<Box<dyn TransferSink>>>;
+}
