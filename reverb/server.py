@@ -6,7 +6,7 @@ import logging
 import operator
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tree
 
@@ -23,6 +23,9 @@ from reverb.reverb_types import SpecNest, TableInfo
 from reverb.server_status import ServerStatus
 from reverb.table_change import ChangedSetting, TableChange, to_request
 from reverb.tls import ServerTls
+
+if TYPE_CHECKING:
+    from reverb.cluster.shard import Shard
 
 __all__ = ["Server", "Table", "TableExtensionBase"]
 
@@ -120,7 +123,7 @@ class Table:
         self._rate_limiter = rate_limiter
         self._extensions = extensions
         self._signature = signature
-        self._seed = seed
+        self.internal_seed = seed
         self.internal_table = native.Table(
             name,
             sampler,
@@ -258,7 +261,7 @@ class Table:
             ),
             extensions=self._extensions if extensions is None else extensions,
             signature=self._signature if signature is None else signature,
-            seed=self._seed if seed is None else seed,
+            seed=self.internal_seed if seed is None else seed,
             max_bytes=self.internal_table.max_bytes() if max_bytes is None else max_bytes,
             when_full=self.internal_table.when_full() if when_full is None else when_full,
         )
@@ -271,6 +274,16 @@ def _encode_signature(signature: SpecNest | None) -> bytes | None:
     if signature is None or (tree.is_nested(signature) and not signature):
         return None
     return structured_value.encode(signature).SerializeToString()
+
+
+def _as_shard(shard: "Shard", tables: list[Table]) -> tuple[Any, list[Table]]:
+    """Returns what the native server is told of its group, and the parts of the tables."""
+    # Modules of `reverb.cluster` import this one.
+    from reverb.cluster.shard import Shard
+
+    if not isinstance(shard, Shard):
+        raise TypeError(f"shard must be a reverb.cluster.Shard, got {shard!r}")
+    return shard.place(tables), shard.split(tables)
 
 
 class Server:
@@ -303,6 +316,7 @@ class Server:
         tokens: str | os.PathLike[str] | None = None,
         insecure_tokens: bool = False,
         http_tls: bool = False,
+        shard: "Shard | None" = None,
     ) -> None:
         """Loads the latest checkpoint if there is one, then starts to serve.
 
@@ -347,13 +361,17 @@ class Server:
             use them. `False`: a server with tokens and without TLS listens on this machine's own
             addresses only.
           http_tls: Whether the HTTP port speaks TLS, with the certificate of `tls`.
+          shard: Its place in a group of servers that share the load of the same tables. `tables`
+            then have the sizes and rate limiters of the whole group, and stay as they are: the
+            server makes its parts of them. A checkpoint must be of these parts. `None`: the server
+            is no shard, until a group takes it.
 
         Raises:
           InvalidArgumentError: If there is no table, if names are not unique, if a table was given
             to a server before, if the port is out of its range or in use, if a time or a limit is
             out of its range, if the checkpoint has a table that is not among `tables`, if a
-            certificate, a key or the file of tokens is bad (names file and line), or if tokens
-            would cross a network without TLS.
+            certificate, a key or the file of tokens is bad (names file and line), if tokens would
+            cross a network without TLS, or if a rate limiter is too fine for the number of shards.
           DataLossError: If the checkpoint is damaged; names the file and the position.
           FailedPreconditionError: If the checkpoint cannot be read, if an item does not match the
             settings of its table, or if another running server uses the checkpoint or the
@@ -379,6 +397,9 @@ class Server:
                 f"{MAX_CHECKPOINT_INTERVAL_S}, got {checkpoint_interval_s}"
             )
         security = ServerSecurity.of_arguments(tls, tokens, insecure_tokens, http_tls, http_port)
+        place = None
+        if shard is not None:
+            place, tables = _as_shard(shard, tables)
         self._tables = tables
         self._checkpointer = checkpointer
         self._checkpoint_on_stop = bool(checkpoint_on_stop)
@@ -399,6 +420,7 @@ class Server:
             http_port,
             http_host,
             security,
+            place,
         )
 
     @property

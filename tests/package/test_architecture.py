@@ -106,7 +106,7 @@ LAYERS = [
     {"client"},
     {"tf_ops"},
     {"tf_client", "trajectory_dataset", "timestep_dataset", "pattern_dataset"},
-    {"server"},
+    {"server", "cluster"},
     {"testing", "server_executable"},
     {"platform", "_moved"},
     {""},  # The package itself.
