@@ -14,5 +14,7 @@ pub mod member;
 mod sample_stream;
 pub mod shares;
 pub mod slot_map;
+mod status;
 mod tables;
+pub mod transport;
 pub mod windows;
