@@ -2,6 +2,7 @@
 //! A server in the same process, reached by function calls: no socket, no messages, no copies.
 
 mod scan;
+mod shard;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,6 +18,7 @@ use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
     DrainResponse, HoldRateLimiterRequest, SetPausedRequest, StatusRequest, StatusResponse,
 };
+use reverb_wire::shard::Shard;
 use reverb_wire::transport::{
     BoxFuture, InsertBatch, InsertSink, InsertStream, RateLimiterHold, SampleStream, ScanStream,
     ServerInfo, Transport,
@@ -72,6 +74,15 @@ pub(crate) fn unregister(address: SocketAddr, service: &Arc<Service>) {
 
 /// A transport to the server of this process to which an address leads, if there is one.
 pub fn local_transport(address: Loopback) -> Option<Arc<dyn Transport>> {
+    find(address).map(|transport| Arc::new(transport) as Arc<dyn Transport>)
+}
+
+/// The same with the calls of a shard of a group.
+pub fn local_shard(address: Loopback) -> Option<Arc<dyn Shard>> {
+    find(address).map(|transport| Arc::new(transport) as Arc<dyn Shard>)
+}
+
+fn find(address: Loopback) -> Option<LocalTransport> {
     const LEAST: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let port = address.port;
     let service = {
@@ -80,8 +91,7 @@ pub fn local_transport(address: Loopback) -> Option<Arc<dyn Transport>> {
         let (_, registered) = of_port.find(|((_, ip), _)| address.leads_to(*ip))?;
         (registered.process == std::process::id()).then(|| registered.service.upgrade())??
     };
-    (!service.stop.is_stopped())
-        .then(|| Arc::new(LocalTransport::new(&service, port)) as Arc<dyn Transport>)
+    (!service.stop.is_stopped()).then(|| LocalTransport::new(&service, port))
 }
 
 /// A reference to a server that does not keep it alive: clients may outlive it by far, and its
@@ -161,7 +171,7 @@ impl Transport for LocalTransport {
         updates: &'a [(u64, f64)],
         deletes: &'a [u64],
     ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { self.service.get()?.mutate(table, updates, deletes) })
+        Box::pin(async move { self.service.get()?.mutate(table, updates, deletes).map(drop) })
     }
 
     fn reset<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<()>> {

@@ -23,6 +23,7 @@ use crate::caller::{Authentication, Caller};
 use crate::checkpoints::{CheckpointOptions, Checkpoints};
 use crate::done::{Done, DoneGuard};
 use crate::drain::Drain;
+use crate::group::Group;
 use crate::history::History;
 use crate::http_port::HttpPort;
 use crate::limits::Limits;
@@ -111,6 +112,8 @@ impl Server {
             started_at: SystemTime::now(),
             history: History::new(runtime),
             long_waits: LongWaits::default(),
+            group: Group::default(),
+            changes: Arc::default(),
             call_gate,
         };
         let service = Arc::new(service);
@@ -123,7 +126,8 @@ impl Server {
             (listener, address)
         };
         for table in service.tables.all() {
-            table.join_server(&service.memory.account, limits.queued_bytes as u64);
+            let queued_bytes = limits.queued_bytes as u64;
+            table.join_server(&service.memory.account, queued_bytes, &service.changes);
         }
         service.memory.make_room();
         let window = service.memory.stream_window_bytes();
