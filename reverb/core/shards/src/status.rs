@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The status of a group: the sum of its shards.
 
-use reverb_wire::generated::deepmind::reverb::{
-    RateLimiterCheckpoint, TableInfo, TableWorkerTime,
-};
+use reverb_wire::generated::deepmind::reverb::{RateLimiterCheckpoint, TableInfo, TableWorkerTime};
 use reverb_wire::generated::reverb::{
     CallCount, CheckpointStatusResponse, Diagnosis, Histogram, MemoryStatus, ProcessStatus,
     RatesStatus, RemovedItems, ShardStatus, SideStatus, StatusResponse, StreamStatus, TableChange,
@@ -185,8 +183,18 @@ fn of_shard(diagnosis: &Diagnosis, shard: &ShardStatus) -> Diagnosis {
 /// How much attention a state needs.
 fn gravity(diagnosis: &Diagnosis) -> usize {
     const STATES: [&str; 12] = [
-        "flowing", "idle", "filling", "ahead", "behind", "starved", "full", "slow readers", "paused",
-        "draining", "stuck", "never",
+        "flowing",
+        "idle",
+        "filling",
+        "ahead",
+        "behind",
+        "starved",
+        "full",
+        "slow readers",
+        "paused",
+        "draining",
+        "stuck",
+        "never",
     ];
     STATES.iter().position(|it| *it == diagnosis.state).unwrap_or(0)
 }

@@ -66,7 +66,10 @@ impl Transport for GroupTransport {
         Box::pin(writers::open_any(&self.group))
     }
 
-    fn open_insert_again<'a>(&'a self, lost: LostStream<'a>) -> BoxFuture<'a, Result<InsertStream>> {
+    fn open_insert_again<'a>(
+        &'a self,
+        lost: LostStream<'a>,
+    ) -> BoxFuture<'a, Result<InsertStream>> {
         Box::pin(writers::open_again(&self.group, lost))
     }
 

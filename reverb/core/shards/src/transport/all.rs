@@ -200,8 +200,8 @@ async fn undo(
     before: &[ServerInfo],
     changes: &[TableChange],
 ) -> Result<()> {
-    let undone = view.members.iter().zip(results).zip(before).map(|((member, result), info)| {
-        async move {
+    let undone =
+        view.members.iter().zip(results).zip(before).map(|((member, result), info)| async move {
             if result.is_err() {
                 return Ok(());
             }
@@ -212,8 +212,7 @@ async fn undo(
             let request = ConfigureTablesRequest { changes: old.collect(), dry_run: false };
             let answer = async { member.shard()?.configure_tables(request).await }.await;
             answer.map(drop).map_err(|error| of_shard(error, &member.name()))
-        }
-    });
+        });
     try_join_all(undone).await.map(drop)
 }
 
@@ -228,9 +227,7 @@ fn describe(
     for setting in &mut changed {
         let change = changes.iter().find(|change| change.table == setting.table);
         let table = before.iter().find(|table| table.name == setting.table);
-        if let (Some(change), Some(table), "max_size") =
-            (change, table, setting.setting.as_str())
-        {
+        if let (Some(change), Some(table), "max_size") = (change, table, setting.setting.as_str()) {
             setting.before = table.max_size.to_string();
             setting.after = change.max_size.unwrap_or(table.max_size).to_string();
         }

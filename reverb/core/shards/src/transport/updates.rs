@@ -55,7 +55,9 @@ pub(super) async fn mutate(
         let (asked, slot) = (place(key), slot_of(key));
         for member in view.members.iter().filter(|it| it.index != asked) {
             let is_former = view.slots.former_owners(slot).contains(&member.index);
-            if is_former || view.slots.owner(slot) == member.index || may_have_foreign(member, table)
+            if is_former
+                || view.slots.owner(slot) == member.index
+                || may_have_foreign(member, table)
             {
                 put(others.entry(member.index).or_default());
             }

@@ -32,10 +32,7 @@ pub(super) async fn open_any(group: &Arc<Group>) -> Result<InsertStream> {
 }
 
 /// A stream in place of a lost one.
-pub(super) async fn open_again(
-    group: &Arc<Group>,
-    lost: LostStream<'_>,
-) -> Result<InsertStream> {
+pub(super) async fn open_again(group: &Arc<Group>, lost: LostStream<'_>) -> Result<InsertStream> {
     let view = group.view().await?;
     let is_patient = lost.since.elapsed() < group.address.failover_after;
     let same = view.member(lost.shard.index).filter(|it| !it.is_draining && it.route.is_some());
