@@ -105,26 +105,57 @@ class Directory:
         self.epoch += 1
         return True
 
-    def add(self, address: str = "", *, server_id: int = 0, unix_path: str = "") -> int:
+    def reserve(self) -> int:
+        """Returns the number for a shard that will be added when it runs."""
+        self._next_index += 1
+        return self._next_index - 1
+
+    def add(
+        self,
+        index: int | None = None,
+        address: str = "",
+        *,
+        server_id: int = 0,
+        unix_path: str = "",
+        former_slots: Iterable[int] = (),
+    ) -> int:
         """Adds a shard, which takes an equal number of slots from the others for new keys.
 
         Those who had the slots stay in the map as former owners: they hold the items that have been
         inserted so far.
 
+        Args:
+          index: A number from `reserve`, or that of a shard that was removed and is back with its
+            items; `None`: a new one.
+          address: Where it is.
+          server_id: The id of its server.
+          unix_path: The path of its Unix socket, if it has one.
+          former_slots: Slots that it had before it was removed. It may still hold items of them.
+
         Returns:
-          The number of the new shard.
+          The number of the shard.
+
+        Raises:
+          InvalidArgumentError: If the group has a shard of this number, or if it was never given.
         """
-        index = self._next_index
-        self._next_index += 1
+        index = self.reserve() if index is None else index
+        if index in self._shards or not 0 <= index < self._next_index:
+            raise InvalidArgumentError(
+                f"index must be a number that was reserved and is free, got {index}; group "
+                f"'{self.group}' has {self.indices}"
+            )
         self._shards[index] = protos.Shard(
             index=index, address=address, server_id=server_id, unix_path=unix_path
         )
+        for slot in former_slots:
+            self._formers[slot] = (*self._formers[slot], index)
         counts = {it: self._owners.count(it) for it in self.indices}
         # From the end of the ranges of those who have most, so that the ranges stay few.
         for _ in range(NUM_SLOTS // len(self._shards)):
             giver = max(counts, key=lambda it: (counts[it], -it))
             slot = NUM_SLOTS - 1 - self._owners[::-1].index(giver)
-            self._formers[slot] = (*(it for it in self._formers[slot] if it != index), giver)
+            others = tuple(it for it in self._formers[slot] if it not in (index, giver))
+            self._formers[slot] = (*others, giver)
             self._owners[slot] = index
             counts[giver] -= 1
             counts[index] += 1

@@ -59,7 +59,7 @@ def test_a_registration_changes_the_map_only_if_it_is_news(directory):
 
 def test_a_new_shard_takes_an_equal_part_and_the_givers_stay_in_the_map(directory):
     before = owners(directory)
-    assert directory.add("10.0.0.4:8000", server_id=104) == 4
+    assert directory.add(address="10.0.0.4:8000", server_id=104) == 4
     after = owners(directory)
     assert sorted(after.count(index) for index in range(5)) == [819, 819, 819, 819, 820]
     assert after.count(4) == 819
@@ -106,6 +106,27 @@ def test_numbers_are_never_given_twice(directory):
     assert directory.add() == 5
 
 
+def test_a_reserved_number_is_added_when_the_shard_runs(directory):
+    assert (directory.reserve(), directory.reserve()) == (4, 5)
+    assert directory.add(5, "h:5") == 5
+    assert directory.indices == [0, 1, 2, 3, 5]
+    for index in (5, 6, -1):
+        with pytest.raises(InvalidArgumentError, match=f"reserved and is free, got {index};"):
+            directory.add(index)
+
+
+def test_a_shard_that_is_back_with_its_items_is_asked_for_its_old_slots(directory):
+    slots = [slot for slot, owner in enumerate(owners(directory)) if owner == 3]
+    directory.remove(3)
+    directory.add(3, "h:3", former_slots=slots)
+    knows = {
+        slot: {entry.owner, *entry.former_owners}
+        for entry in directory.to_proto().slots
+        for slot in range(entry.first, entry.first + entry.count)
+    }
+    assert all(3 in knows[slot] for slot in slots)
+
+
 def test_the_last_shard_cannot_leave(directory):
     for index in (0, 1, 2):
         directory.begin_drain(index)
@@ -124,7 +145,7 @@ def test_unknown_shards_are_named(directory):
 
 
 def test_a_directory_learns_the_map_again_from_a_shard(directory):
-    directory.add("10.0.0.4:8000", server_id=104)
+    directory.add(address="10.0.0.4:8000", server_id=104)
     directory.begin_drain(2)
     other = Directory("replay", "/mnt/replay")
     assert other.learn(directory.to_proto())
@@ -227,7 +248,7 @@ def test_any_changes_keep_one_owner_for_each_slot(count, steps):
         index = directory.indices[choice % len(directory.indices)]
         try:
             if kind == 0:
-                new = directory.add(f"h:{choice}")
+                new = directory.add(address=f"h:{choice}")
                 assert new not in given_out
                 given_out.add(new)
             elif kind == 1:
