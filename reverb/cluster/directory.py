@@ -11,7 +11,14 @@ from typing import Any
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 
-__all__ = ["NUM_SLOTS", "Directory", "slots_as_values", "tables_as_values"]
+__all__ = [
+    "NUM_SLOTS",
+    "Directory",
+    "parse_map",
+    "serialize_tables",
+    "slots_as_values",
+    "tables_as_values",
+]
 
 NUM_SLOTS = 4096
 """The top 12 bits of the key of an item are its slot."""
@@ -357,6 +364,11 @@ class Directory:
         return others
 
 
+def parse_map(serialized: bytes) -> Any:
+    """Returns a `ShardMap` message."""
+    return protos.ShardMap.FromString(serialized)
+
+
 def slots_as_values(proto: Any) -> list[dict[str, Any]]:
     """Returns the ranges of slots of a `ShardMap` message as plain values."""
     return [
@@ -368,6 +380,11 @@ def slots_as_values(proto: Any) -> list[dict[str, Any]]:
         }
         for it in proto.slots
     ]
+
+
+def serialize_tables(tables: Iterable[Any]) -> list[bytes]:
+    """Returns the settings of `reverb.Table` objects, as `Directory.set_tables` takes them."""
+    return [table.internal_table.info() for table in tables]
 
 
 def tables_as_values(proto: Any) -> list[dict[str, Any]]:

@@ -32,7 +32,15 @@ from typing import Any, Protocol
 
 from reverb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 
-__all__ = ["GroupCheckpoint", "Part", "latest", "read", "save", "shard_directory"]
+__all__ = [
+    "GroupCheckpoint",
+    "Part",
+    "latest",
+    "read",
+    "save",
+    "shard_directory",
+    "shards_alone",
+]
 
 MANIFEST = "GROUP"
 DONE = "DONE"
@@ -242,6 +250,25 @@ def latest(root: str | os.PathLike[str], group: str | None = None) -> GroupCheck
         )
     checkpoint.check()
     return checkpoint
+
+
+def shards_alone(root: str | os.PathLike[str]) -> dict[int, pathlib.Path]:
+    """Returns the latest complete checkpoints that shards saved by themselves, by index.
+
+    They are of different moments. A group starts from them if it never completed a checkpoint.
+
+    Args:
+      root: Directory of the group's checkpoints; it need not exist.
+    """
+    found = {}
+    for directory in pathlib.Path(root).glob("shard-*"):
+        index = directory.name.removeprefix("shard-")
+        complete = sorted(
+            done.parent for done in directory.glob(f"*/{DONE}") if done.parent.name[0] != "."
+        )
+        if index.isdecimal() and complete:
+            found[int(index)] = complete[-1]
+    return dict(sorted(found.items()))
 
 
 # ---- Saving --------------------------------------------------------------------------------------

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 import reverb
 from reverb import testing
-from reverb.cluster.directory import NUM_SLOTS, Directory, tables_as_values
+from reverb.cluster.directory import (
+    NUM_SLOTS,
+    Directory,
+    serialize_tables,
+    tables_as_values,
+)
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -174,7 +179,7 @@ def test_slots_of_a_checkpoint_are_checked(directory):
 
 
 def infos(*tables):
-    return [table.internal_table.info() for table in tables]
+    return serialize_tables(tables)
 
 
 def prioritized(name="table", exponent=0.6, **options):
@@ -293,5 +298,5 @@ def test_tables_of_a_server_are_tables_of_a_directory(start):
     server = start(testing.table())
     directory = Directory("g")
     directory.lay_out([0])
-    directory.set_tables(0, [table.internal_table.info() for table in server._tables])
+    directory.set_tables(0, serialize_tables(server._tables))
     assert directory.to_proto().tables[0].name == "table"

@@ -126,6 +126,19 @@ def test_no_directory_is_no_checkpoint(root):
     assert group_checkpoint.latest(root) is None
 
 
+def test_shards_alone_have_their_latest_complete_checkpoint(root, shards):
+    assert group_checkpoint.shards_alone(root) == {}
+    fill(shards, [1, 1])
+    shards[0].checkpoint()
+    last = {index: pathlib.Path(shards[index].checkpoint()) for index in shards}
+    directory = group_checkpoint.shard_directory(root, 0)
+    (directory / ".partial-1").mkdir()
+    (directory / ".partial-1" / "DONE").touch()
+    (directory / "zzz").mkdir()
+    (root / "shard-x").mkdir()
+    assert group_checkpoint.shards_alone(root) == last
+
+
 def test_a_shard_that_fails_is_named_and_the_group_before_stays(root, shards, save):
     before = save()
 
