@@ -107,6 +107,8 @@ class Client:
             (round-robin). Names are resolved again when a server cannot be reached. With
             `grpcs://` in front (`grpcs://host:port`, `grpcs://a:1,b:2`) the servers are reached by
             TLS; with `REVERB_TLS=1` in the environment every address is, unless it has `grpc://`.
+            Or else `unix:///path/of/socket` (`unix:path` for a relative path) for a server on this
+            machine that listens on a Unix socket.
           connect_timeout_s: How long to wait for the first answer of the server, in seconds.
           keepalive_s: Interval of pings to the server while a call is open, in seconds, from 0.1
             to 86400; `None`: no pings. A dm-reverb server is never pinged; TCP detects after about
@@ -115,7 +117,8 @@ class Client:
             lost, and its calls are retried, as after any lost connection. In seconds, from 0.1 to
             86400. A server that freezes for less than this is tolerated.
           token: The token that the server wants, if it does. It goes only to servers that TLS has
-            verified, so the address must have `grpcs://`. `None`: that of `token_file`, else of the
+            verified, so the address must have `grpcs://`; or over a Unix socket to a server that
+            runs as the same user or as root. `None`: that of `token_file`, else of the
             environment: `REVERB_TOKEN_FILE` names a file, `REVERB_TOKEN` is a token.
           token_file: Path of a file that holds a token; read again when it has changed.
           tls: How to check the server, for addresses with `grpcs://`. What it does not say comes

@@ -94,6 +94,7 @@ class Server:
         http_port: int | None,
         http_host: str,
         security: Any,
+        unix_path: str | os.PathLike[str] | None,
     ) -> Server:
         """Loads the latest checkpoint, then serves.
 
@@ -106,6 +107,7 @@ class Server:
         """A serialized `StatusResponse`."""
     def port(self) -> int: ...
     def http_port(self) -> int | None: ...
+    def unix_address(self) -> str | None: ...
     def checkpoint(self) -> str:
         """Saves all tables; returns the path."""
     def configure_tables(self, request: bytes) -> bytes:

@@ -8,8 +8,9 @@ use reverb_client::Connector;
 use reverb_data::Result;
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::Security;
-use reverb_rpc::target::Loopback;
-use reverb_server::local_transport;
+use reverb_rpc::socket_path::SocketPath;
+use reverb_rpc::target::{Loopback, Target};
+use reverb_server::{local_transport, local_transport_of_socket};
 use reverb_wire::GrpcTransport;
 use reverb_wire::transport::Transport;
 
@@ -20,6 +21,7 @@ use crate::process::runtime;
 pub(crate) struct AnyConnector {
     address: String,
     loopback: Option<Loopback>,
+    socket: Option<SocketPath>,
     connect_timeout: Duration,
     keepalive: Keepalive,
     security: Security,
@@ -36,6 +38,7 @@ impl AnyConnector {
         Self {
             address: address.to_owned(),
             loopback: Loopback::of(address),
+            socket: Target::parse(address).ok().and_then(|target| target.socket().cloned()),
             connect_timeout,
             keepalive,
             security,
@@ -46,7 +49,8 @@ impl AnyConnector {
 
 impl Connector for AnyConnector {
     fn transport(&self) -> Result<Arc<dyn Transport>> {
-        if let Some(local) = self.loopback.and_then(local_transport) {
+        let of_socket = || self.socket.as_ref().and_then(local_transport_of_socket);
+        if let Some(local) = self.loopback.and_then(local_transport).or_else(of_socket) {
             return Ok(local);
         }
         if let Some(remote) = self.remote.get() {
