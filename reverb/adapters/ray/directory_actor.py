@@ -509,6 +509,17 @@ class DirectoryActor:
             self._share_sizes()
             return serialized
 
+    def leave(self, index: int) -> None:
+        """Takes a shard in a process of the program out of the map again."""
+        with self._changes:
+            with self._lock:
+                if index not in self._directory.indices:
+                    return
+                self._directory.remove(index)
+                self._members.pop(index, None)
+            self._push()
+            self._share_sizes()
+
     def _admit(self, facts: dict[str, Any]) -> None:
         index = facts["index"]
         self._directory.set_tables(index, facts["tables"])

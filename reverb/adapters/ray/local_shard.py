@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A shard in a process of the program, for example of a learner: no socket, no copy."""
 
+import contextlib
+import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,10 +11,12 @@ import reverb
 from reverb.adapters.ray.group_settings import GroupSettings, ShardSettings
 from reverb.adapters.ray.names import find_directory, result_of
 from reverb.adapters.ray.shard_life import ShardLife
+from reverb.errors import ReverbError
 
 __all__ = ["LocalShard", "serve_here"]
 
 _TIMEOUT_S = 60.0
+_LEAVE_TIMEOUT_S = 5.0
 
 
 class LocalShard:
@@ -40,7 +44,17 @@ class LocalShard:
         return self.server.localhost_client()
 
     def stop(self) -> None:
-        """Ends the shard; its items are gone, unless it was drained before."""
+        """Takes the shard out of the group, and ends it; its items are gone.
+
+        Does nothing if it has been stopped before.
+        """
+        if self._life.is_stopped:
+            return
+        name = self._life.settings.group.name
+        # A group that does not answer takes it out by itself when it is not heard of.
+        with contextlib.suppress(ReverbError):
+            call = find_directory(name).leave.remote(self.index)
+            result_of(call, _LEAVE_TIMEOUT_S, f"the directory of group '{name}'")
         self._life.stop()
         self._thread.join()
 
@@ -93,8 +107,6 @@ def serve_here(name: str, make_tables: Callable[[], Sequence[reverb.Table]]) -> 
 
 
 def _with_tables(group: GroupSettings, make_tables: Callable[[], Sequence[Any]]) -> GroupSettings:
-    import dataclasses
-
     return dataclasses.replace(
         group, pickled_tables=GroupSettings.pickle_tables(make_tables), base_port=None
     )

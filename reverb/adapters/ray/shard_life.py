@@ -5,8 +5,8 @@ import logging
 import os
 import pathlib
 import random
+import tempfile
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import reverb
@@ -27,6 +27,8 @@ _CALL_TIMEOUT_S = 10.0
 # How long a shard that cannot start waits before it tries again, for example because another
 # process still holds its checkpoint.
 _RETRY_S = 2.0
+# Longer paths of sockets are refused by Linux.
+_MAX_UNIX_PATH = 107
 
 _logger = logging.getLogger("reverb.ray")
 
@@ -51,6 +53,7 @@ class ShardLife:
         self._server: reverb.Server | None = None
         self._server_id = 0
         self._address = ""
+        self._socket = ""
         self._tables: list[bytes] = []
         self._map: bytes | None = None
         self._epoch = 0
@@ -134,7 +137,7 @@ class ShardLife:
                 "error": self._error,
                 "address": self._address,
                 "server_id": self._server_id,
-                "unix_path": "",
+                "unix_path": self._socket,
                 "node_id": self._node_id,
                 "pid": os.getpid(),
                 "epoch": self._epoch,
@@ -163,6 +166,11 @@ class ShardLife:
                 self._map, self._epoch = serialized, proto.epoch
             return self._epoch
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called, or the directory has ended it."""
+        return self._stopped.is_set()
+
     def stop(self) -> None:
         """Ends the thread and the server."""
         self._stopped.set()
@@ -178,7 +186,6 @@ class ShardLife:
 
     def _make_server(self, tables: list[reverb.Table]) -> reverb.Server:
         settings = self.settings
-        parts = _split(tables, settings.num_shards)
         checkpointer = None
         if self._root:
             start_from = settings.start_from
@@ -196,16 +203,36 @@ class ShardLife:
                 fallback_checkpoint_path=start_from,
                 name=settings.checkpoint_name,
             )
-        options: Mapping[str, Any] = settings.group.server_options
-        port = self._wanted_port()
-        try:
-            return reverb.Server(parts, port, checkpointer, **options)
-        except InvalidArgumentError:
-            if port is None or settings.group.base_port is not None:
-                raise
-        # Another process has taken the port of its last life.
-        parts = _split(settings.group.make_tables(), settings.num_shards)
-        return reverb.Server(parts, None, checkpointer, **options)
+        port, unix_path = self._wanted_port(), self._unix_path()
+        places = [(port, unix_path), (port, None)]
+        if settings.group.base_port is None and port is not None:
+            # Another process may have taken the port of its last life.
+            places += [(None, unix_path), (None, None)]
+        for port, unix_path in places:
+            try:
+                server = reverb.Server(
+                    _split(tables, settings.num_shards),
+                    port,
+                    checkpointer,
+                    unix_path=unix_path,
+                    **settings.group.server_options,
+                )
+            except InvalidArgumentError as error:
+                if (port, unix_path) == places[-1]:
+                    raise
+                _logger.info("shard %d: %s", settings.index, error)
+                tables = settings.group.make_tables()
+            else:
+                self._socket = unix_path or ""
+                return server
+        raise AssertionError("the last place returns or raises")
+
+    def _unix_path(self) -> str | None:
+        """The socket for clients on the same node, the same in each life of the shard."""
+        group = self.settings.group
+        directory = pathlib.Path(tempfile.gettempdir(), f"reverb-{os.getuid()}")
+        path = str(directory / f"{group.name}.{group.run}.{self.settings.index}")
+        return path if len(os.fsencode(path)) <= _MAX_UNIX_PATH else None
 
     def _wanted_port(self) -> int | None:
         """The port that the program gave, or that of its last life: clients know that one."""
