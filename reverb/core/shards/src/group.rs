@@ -25,6 +25,7 @@ use crate::shares::Shares;
 use crate::slot_map::SlotMap;
 
 pub use find::NAME_OF_PLAIN_GROUP;
+pub(crate) use find::within;
 
 /// How long a shard may take for what it answers at once.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -233,7 +234,7 @@ impl Group {
             Writers::LeastLoaded => {
                 let mut chosen = Vec::with_capacity(count);
                 for _ in 0..count {
-                    let mut pick = || members[random_below(members.len())];
+                    let pick = || members[random_below(members.len())];
                     let (a, b) = (pick(), pick());
                     let load = |it: &Arc<Member>| it.num_writers.load(Ordering::Relaxed);
                     chosen.push(Arc::clone(if load(b) < load(a) { b } else { a }));

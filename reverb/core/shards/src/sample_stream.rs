@@ -255,7 +255,13 @@ impl GroupSampleStream {
     /// Waits until the shards have told their masses, for a moment at most.
     async fn hear(&mut self) {
         let mut news = self.group.news();
-        let heard = async { while !self.is_heard() && news.changed().await.is_ok() {} };
+        let lanes: Vec<(Arc<Member>, Arc<TableFacts>)> = self
+            .lanes
+            .iter()
+            .map(|lane| (Arc::clone(&lane.member), Arc::clone(&lane.facts)))
+            .collect();
+        let is_heard = || lanes.iter().all(|(member, facts)| member.is_down() || facts.is_heard());
+        let heard = async { while !is_heard() && news.changed().await.is_ok() {} };
         let _ = tokio::time::timeout(FIRST_NEWS, heard).await;
         self.has_heard = true;
     }

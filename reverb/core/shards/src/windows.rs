@@ -205,7 +205,9 @@ impl Windows {
                 high: window.high.min(target.high),
                 min_size: target.min_size.max(window.min_size),
             };
-            if shrunk != window {
+            // Who asks hears the window again: a change of settings may have closed it.
+            let asks = it.report.insert_waits || it.report.sample_waits;
+            if shrunk != window || asks {
                 orders.push(Order { shard, window: shrunk });
             }
         }

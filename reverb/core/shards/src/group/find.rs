@@ -250,7 +250,7 @@ impl Group {
 }
 
 /// Waits for an answer that comes at once.
-pub(super) async fn within<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
+pub(crate) async fn within<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
     match tokio::time::timeout(PATIENCE, answer).await {
         Ok(answer) => answer,
         Err(_) => Err(Error::unavailable(format!("no answer within {} s", PATIENCE.as_secs()))),
