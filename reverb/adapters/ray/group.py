@@ -232,7 +232,7 @@ def start(
         keep_latest=operator.index(keep_latest),
         base_port=base_port,
         server_options=server_options,
-        scheme="grpcs://" if server_options.get("tls") is not None else "",
+        scheme="shards:///" if server_options.get("tls") is None else "shards+grpcs:///",
         runtime_env=runtime_env,
     )
     _refuse_second(name)

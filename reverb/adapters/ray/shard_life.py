@@ -4,7 +4,6 @@
 import logging
 import os
 import pathlib
-import random
 import tempfile
 import threading
 from typing import Any
@@ -15,6 +14,7 @@ from reverb.adapters.ray.group_settings import ShardSettings
 from reverb.adapters.ray.names import find_directory, result_of
 from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import parse_map, serialize_tables
+from reverb.cluster.shard_calls import server_id_of, set_map
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
 
 __all__ = ["MARKER", "ShardLife"]
@@ -48,6 +48,7 @@ class ShardLife:
         # Where the shard was in its last life; empty in the first.
         self._last_address = ""
         self._lock = threading.Lock()
+        self._maps = threading.Lock()
         self._state = "starting"
         self._error: str | None = None
         self._server: reverb.Server | None = None
@@ -88,9 +89,10 @@ class ShardLife:
         server = self._make_server(tables)
         client = server.localhost_client()
         restored_from = client.checkpoint_status().restored_from
+        server_id = server_id_of(client)
         with self._lock:
             self._tables = serialized
-            self._server, self._server_id = server, random.getrandbits(63)
+            self._server, self._server_id = server, server_id
             self._address = f"{self._host}:{server.port}"
             self._restored_from = restored_from
             self._state, self._error = "serving", None
@@ -160,10 +162,13 @@ class ShardLife:
 
     def set_map(self, serialized: bytes) -> int:
         """Takes a map if it is newer than the one it has; returns the epoch that it has then."""
-        proto = parse_map(serialized)
-        with self._lock:
-            if proto.epoch > self._epoch:
-                self._map, self._epoch = serialized, proto.epoch
+        epoch = parse_map(serialized).epoch
+        server = self.server
+        with self._maps:  # One after another: a newer one must not be overtaken.
+            if epoch > self._epoch:
+                set_map(server.localhost_client(), serialized, self.settings.index)
+                with self._lock:
+                    self._map, self._epoch = serialized, epoch
             return self._epoch
 
     @property
