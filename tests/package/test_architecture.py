@@ -94,6 +94,7 @@ LAYERS = [
         "cc",
         "checkpointers",
     },
+    {"cluster"},
     {
         "table_change",
         "writer",
