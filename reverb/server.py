@@ -12,6 +12,7 @@ import tree
 
 from reverb import item_selectors, rate_limiters
 from reverb._nests import structured_value
+from reverb.arguments import as_path
 from reverb.byte_sizes import parse_byte_size, parse_byte_size_or_share
 from reverb.checkpointers import CheckpointerBase, CheckpointerOptions
 from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S, Client
@@ -316,6 +317,7 @@ class Server:
         tokens: str | os.PathLike[str] | None = None,
         insecure_tokens: bool = False,
         http_tls: bool = False,
+        unix_path: str | os.PathLike[str] | None = None,
         shard: "Shard | None" = None,
     ) -> None:
         """Loads the latest checkpoint if there is one, then starts to serve.
@@ -361,6 +363,11 @@ class Server:
             use them. `False`: a server with tokens and without TLS listens on this machine's own
             addresses only.
           http_tls: Whether the HTTP port speaks TLS, with the certificate of `tls`.
+          unix_path: Path of a Unix socket to listen on besides the port, for clients on this
+            machine; they write `unix:///run/reverb/socket`. At most 107 bytes on Linux, as an
+            absolute path. Its directory is made with mode 0700 if there is none; one that others
+            may write to is refused. The socket of a server that has ended is replaced, and `stop`
+            removes it. There is no TLS on it; tokens are checked as on the port. `None`: no socket.
           shard: Its place in a group of servers that share the load of the same tables. `tables`
             then have the sizes and rate limiters of the whole group, and stay as they are: the
             server makes its parts of them. A checkpoint must be of these parts. `None`: the server
@@ -368,10 +375,11 @@ class Server:
 
         Raises:
           InvalidArgumentError: If there is no table, if names are not unique, if a table was given
-            to a server before, if the port is out of its range or in use, if a time or a limit is
-            out of its range, if the checkpoint has a table that is not among `tables`, if a
-            certificate, a key or the file of tokens is bad (names file and line), if tokens would
-            cross a network without TLS, or if a rate limiter is too fine for the number of shards.
+            to a server before, if the port is out of its range or in use, if the Unix socket cannot
+            be opened (says what is in the way), if a time or a limit is out of its range, if the
+            checkpoint has a table that is not among `tables`, if a certificate, a key or the file
+            of tokens is bad (names file and line), if tokens would cross a network without TLS, or
+            if a rate limiter is too fine for the number of shards.
           DataLossError: If the checkpoint is damaged; names the file and the position.
           FailedPreconditionError: If the checkpoint cannot be read, if an item does not match the
             settings of its table, or if another running server uses the checkpoint or the
@@ -420,6 +428,7 @@ class Server:
             http_port,
             http_host,
             security,
+            None if unix_path is None else as_path("unix_path", unix_path),
             place,
         )
 
@@ -432,6 +441,15 @@ class Server:
     def http_port(self) -> int | None:
         """The port of metrics and probes; `None` if there is none."""
         return self._server.http_port()
+
+    @property
+    def unix_address(self) -> str | None:
+        """The address of its Unix socket, for clients on this machine; `None` if it has none.
+
+        It is like `unix:///run/reverb/socket`, with `%20` for a space and the like, which all
+        clients understand.
+        """
+        return self._server.unix_address()
 
     def status(self, *, with_streams: bool = False) -> ServerStatus:
         """Everything that the server counts; like `Client.status`, without a connection."""

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The server as Python sees it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use pyo3::types::PyBytes;
 use reverb_checkpoint::{Held, LoadOptions, Loaded, ServerName};
 use reverb_engine::Table as Engine;
 use reverb_rpc::Keepalive;
+use reverb_rpc::socket_path::SocketPath;
 use reverb_server::{CheckpointOptions, HttpPort, Server as Core, ServerOptions, ShardOptions};
 use reverb_wire::generated::reverb::StatusRequest;
 
@@ -115,6 +116,15 @@ fn port_number(argument: &str, port: i64) -> reverb_data::Result<u16> {
     })
 }
 
+/// The path of a Unix socket, from the root of the file system.
+fn socket_path(path: &Path) -> reverb_data::Result<PathBuf> {
+    let absolute = std::path::absolute(path).map_err(|error| {
+        reverb_data::Error::invalid_argument(format!("unix_path {}: {error}", path.display()))
+    })?;
+    SocketPath::new(absolute.clone()).map_err(|error| error.context("unix_path"))?;
+    Ok(absolute)
+}
+
 /// The server name as it is written into files.
 pub(crate) fn server_name(name: Option<&str>) -> PyResult<Option<ServerName>> {
     name.map(str::parse).transpose().or_raise()
@@ -158,7 +168,7 @@ fn load(
 #[pymethods]
 impl Server {
     #[new]
-    #[pyo3(signature = (tables, port, host, checkpoints, checkpoint_interval_s, keepalive_s, keepalive_timeout_s, limits, max_bytes, http_port, http_host, security, shard))]
+    #[pyo3(signature = (tables, port, host, checkpoints, checkpoint_interval_s, keepalive_s, keepalive_timeout_s, limits, max_bytes, http_port, http_host, security, unix_path, shard))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -174,11 +184,14 @@ impl Server {
         http_port: Option<i64>,
         http_host: &str,
         security: Option<ServerSecurity>,
+        unix_path: Option<PathBuf>,
         shard: Option<Shard>,
     ) -> PyResult<Self> {
         let port = port_number("port", port).or_raise()?;
         let http_port = http_port.map(|it| port_number("http_port", it)).transpose().or_raise()?;
         let keepalive = Keepalive::from_seconds(keepalive_s, keepalive_timeout_s).or_raise()?;
+        // A path that cannot be one should not wait until a checkpoint is loaded.
+        let unix_path = unix_path.map(|path| socket_path(&path)).transpose().or_raise()?;
         let engines: PyResult<Vec<_>> = tables.iter().map(|table| table.get().engine()).collect();
         let mut engines = engines?;
         let claims = Claims::new(&tables)?;
@@ -206,6 +219,7 @@ impl Server {
         let options = ServerOptions {
             host,
             port,
+            unix_path,
             checkpoints: options,
             keepalive,
             limits,
@@ -286,6 +300,12 @@ impl Server {
 
     fn port(&self) -> u16 {
         self.core.port()
+    }
+
+    /// The address of its Unix socket.
+    fn unix_address(&self) -> PyResult<Option<String>> {
+        let path = self.core.unix_path().map(|path| SocketPath::new(path.to_owned()));
+        Ok(path.transpose().or_raise()?.map(|path| path.address()))
     }
 
     fn http_port(&self) -> Option<u16> {

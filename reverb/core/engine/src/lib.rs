@@ -22,5 +22,5 @@ pub use histogram::Histogram;
 pub use table::{
     Configured, Confirm, Evicted, Forecast, LimiterHold, MAX_SAMPLE_BYTES, Removal, Removed,
     Restored, Scan, SetBy, Side, SlotSet, SnapshotCut, Statistics, Table, TableChanges,
-    TableSnapshot, TableStatus, TableWatch, Transferred, Watched, configure,
+    TableSnapshot, TableStatus, TableWatch, Transferred, Watched, WindowBefore, configure,
 };

@@ -19,6 +19,8 @@ pub(crate) struct RateLimiter {
     /// The settings, or with the bounds of a window.
     in_force: RateLimiterConfig,
     has_window: bool,
+    /// Of who moved the window last.
+    term: i64,
     inserts: i64,
     samples: i64,
     deletes: i64,
@@ -54,6 +56,7 @@ impl RateLimiter {
             config,
             in_force: config,
             has_window: false,
+            term: 0,
             inserts,
             samples,
             deletes,
@@ -79,7 +82,26 @@ impl RateLimiter {
 
     /// Keeps other bounds from now on. They are as near to these as the cursor allows, which is
     /// between them afterwards.
-    pub(crate) fn set_window(&mut self, min_diff: f64, max_diff: f64, min_size_to_sample: i64) {
+    ///
+    /// # Errors
+    ///
+    /// The last term, if it is larger than this one. Then nothing changes.
+    pub(crate) fn set_window(
+        &mut self,
+        min_diff: f64,
+        max_diff: f64,
+        min_size_to_sample: i64,
+        term: i64,
+    ) -> Result<(), i64> {
+        if term < self.term {
+            return Err(self.term);
+        }
+        self.term = term;
+        self.move_window(min_diff, max_diff, min_size_to_sample);
+        Ok(())
+    }
+
+    fn move_window(&mut self, min_diff: f64, max_diff: f64, min_size_to_sample: i64) {
         let cursor = self.cursor();
         let (min_diff, max_diff) = (min_diff.min(cursor), max_diff.max(cursor));
         self.has_window = true;
@@ -143,8 +165,8 @@ impl RateLimiter {
     /// Sets all counters to zero. A window stays where it is: the sum of the windows of a group
     /// does not depend on where the cursors are.
     pub(crate) fn reset(&mut self) {
-        let Self { in_force, has_window, hold, .. } = *self;
-        *self = Self { in_force, has_window, hold, ..Self::new(self.config) };
+        let Self { hold, has_window, in_force, term, .. } = *self;
+        *self = Self { hold, has_window, in_force, term, ..Self::new(self.config) };
     }
 
     /// Lets all inserts through from now on.
@@ -190,7 +212,7 @@ impl RateLimiter {
         self.move_to(cursor);
         if self.has_window && (config.min_diff > -f64::MAX || config.max_diff < f64::MAX) {
             let cursor = self.cursor();
-            self.set_window(cursor, cursor, self.in_force.min_size_to_sample);
+            self.move_window(cursor, cursor, self.in_force.min_size_to_sample);
         } else {
             self.clear_window();
         }

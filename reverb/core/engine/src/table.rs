@@ -55,6 +55,7 @@ pub use transfer::Transferred;
 use wait_queues::{Answer, Completions, Now, RequestId, WaitQueues};
 pub use watch::{TableChanges, TableWatch, Watched};
 use watch::{Versions, Watchers};
+pub use window::WindowBefore;
 
 /// Maximum number of queued inserts before writers have to wait.
 const MAX_QUEUED_INSERTS: i64 = 1000;

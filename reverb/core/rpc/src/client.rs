@@ -7,6 +7,7 @@ mod credentials;
 mod driver;
 mod pool;
 mod token;
+mod unix_socket;
 
 pub use channel::{Call, Channel, Reply, own_name};
 pub use credentials::{Credentials, Environment, Security};

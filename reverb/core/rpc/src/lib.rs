@@ -12,6 +12,7 @@ pub mod frames;
 pub mod keepalive;
 pub mod message;
 pub mod server;
+pub mod socket_path;
 pub mod status;
 pub mod target;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The server side: a port, its connections, and the calls on them.
 
+mod accepted;
 mod call;
 mod connection;
 mod first_bytes;
@@ -14,11 +15,15 @@ mod stop;
 mod stream_limit;
 mod traffic;
 mod unary;
+#[cfg(unix)]
+mod unix_socket;
 
 pub use call::Handler;
-pub use listener::{ConnectionLimits, PortOptions, PortTls, bind, serve};
+pub use listener::{ConnectionLimits, Listeners, PortOptions, PortTls, bind, serve};
 pub use peer::{Link, Peer};
 pub use responder::Responder;
 pub use stop::{Stop, StopSender, stop_signal, stopping};
 pub use traffic::{LIMITS, Traffic};
 pub use unary::{decode, read_single_encoded, read_single_message};
+#[cfg(unix)]
+pub use unix_socket::UnixPort;

@@ -5,19 +5,31 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use reverb_data::{Error, Result};
 
-/// A parsed target: one or several hosts, each with a port.
+use crate::socket_path::SocketPath;
+
+/// A parsed target: one or several places, each of a server or, if its name leads to several
+/// addresses, of several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// What the address says of TLS.
     pub scheme: Scheme,
-    /// At least one, in the given order.
-    pub hosts: Vec<HostPort>,
+    /// At least one, in the given order. A Unix socket is the only one.
+    pub places: Vec<Place>,
+}
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// On a port.
+    Host(HostPort),
+    /// On a Unix socket of this machine.
+    Socket(SocketPath),
 }
 
 /// What an address says of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
-    /// `host:port`: none, unless `REVERB_TLS` says otherwise.
+    /// `host:port`: none, unless `REVERB_TLS` says otherwise. Unix sockets never have it.
     Unsaid,
     /// `grpc://host:port`: none.
     Cleartext,
@@ -58,7 +70,7 @@ impl HostPort {
 impl Target {
     /// Parses `host:port`, a comma-separated list of them, or the gRPC forms `dns:///host:port`,
     /// `ipv4:1.2.3.4:1,5.6.7.8:2` and `ipv6:[::1]:1`. Before it may stand `grpcs://`, for TLS, or
-    /// `grpc://`, for none.
+    /// `grpc://`, for none. Or else `unix:///absolute/path` or `unix:path`, for a Unix socket.
     ///
     /// # Errors
     ///
@@ -69,11 +81,56 @@ impl Target {
             (None, Some(rest)) => (Scheme::Cleartext, rest),
             (None, None) => (Scheme::Unsaid, text),
         };
-        let hosts = without_resolver(rest)
+        if rest.starts_with("unix:") || rest.starts_with("unix-abstract:") {
+            return parse_socket(scheme, rest, text);
+        }
+        let places = without_resolver(rest)
             .split(',')
-            .map(|host_port| parse_host_port(host_port.trim(), text))
+            .map(|host_port| Ok(Place::Host(parse_host_port(host_port.trim(), text)?)))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { scheme, hosts })
+        Ok(Self { scheme, places })
+    }
+
+    /// The Unix socket, if it is one.
+    pub fn socket(&self) -> Option<&SocketPath> {
+        match self.places.as_slice() {
+            [Place::Socket(path)] => Some(path),
+            _ => None,
+        }
+    }
+}
+
+fn parse_socket(scheme: Scheme, rest: &str, text: &str) -> Result<Target> {
+    let malformed = |what: &str| {
+        Err(Error::invalid_argument(format!(
+            "Server address {text:?} {what}; a Unix socket is written unix:///path/of/socket."
+        )))
+    };
+    if scheme != Scheme::Unsaid {
+        return malformed(
+            "has grpc:// or grpcs:// before unix:, and there is no TLS on a Unix socket: what it \
+             carries never leaves the machine",
+        );
+    }
+    let Some(path) = rest.strip_prefix("unix:") else {
+        return malformed(
+            "names an abstract socket, which every user of the machine may take or connect to: \
+             take a socket with a path, in a directory of its own",
+        );
+    };
+    match SocketPath::from_address(path) {
+        Ok(path) => Ok(Target { scheme, places: vec![Place::Socket(path)] }),
+        Err(what) => malformed(&what),
+    }
+}
+
+impl Place {
+    /// The authority part of a URI. Unix sockets have that of gRPC's own library.
+    pub fn authority(&self) -> String {
+        match self {
+            Self::Host(host_port) => host_port.authority(),
+            Self::Socket(_) => "localhost".to_owned(),
+        }
     }
 }
 
@@ -95,12 +152,15 @@ fn parse_host_port(host_port: &str, text: &str) -> Result<HostPort> {
     let shown = if text.contains('@') { "(not shown)".to_owned() } else { format!("{text:?}") };
     let malformed = |what: &str| {
         Error::invalid_argument(format!(
-            "Server address {shown} {what}; write host:port, for example localhost:8000, or \
-             grpcs://host:port for TLS."
+            "Server address {shown} {what}; write host:port, for example localhost:8000, \
+             grpcs://host:port for TLS, or unix:///path/of/socket."
         ))
     };
     if host_port.contains('@') {
         return Err(malformed("has a user, and addresses have none"));
+    }
+    if host_port.starts_with("unix:") || host_port.starts_with("unix-abstract:") {
+        return Err(malformed("has a Unix socket in a list, where it cannot stand: it is alone"));
     }
     if host_port.contains("://") {
         let has_one = ["grpcs://", "grpc://"].iter().any(|it| host_port.starts_with(it));
@@ -146,8 +206,8 @@ impl Loopback {
 
     /// If `target` is a single host that can be a server in this process.
     pub fn of(target: &str) -> Option<Self> {
-        match Target::parse(target).ok()?.hosts.as_slice() {
-            [host_port] if host_port.is_loopback() => {
+        match Target::parse(target).ok()?.places.as_slice() {
+            [Place::Host(host_port)] if host_port.is_loopback() => {
                 let ip = host_port.host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
                 Some(Self { ip, port: host_port.port })
             }
@@ -177,7 +237,7 @@ mod tests {
     use super::*;
 
     fn hosts(text: &str) -> Vec<String> {
-        Target::parse(text).unwrap().hosts.iter().map(HostPort::authority).collect()
+        Target::parse(text).unwrap().places.iter().map(Place::authority).collect()
     }
 
     #[test]
@@ -203,6 +263,36 @@ mod tests {
         }
         assert_eq!(hosts("grpcs://a:1,[::1]:2"), ["a:1", "[::1]:2"]);
         assert_eq!(Loopback::of("grpcs://localhost:5").unwrap().port, 5);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_unix_socket_stands_alone() {
+        for (text, path) in [("unix:///a/b", "/a/b"), ("unix:/a/b", "/a/b"), ("unix:b", "b")] {
+            let target = Target::parse(text).unwrap();
+            assert_eq!(target.socket().unwrap().as_path(), std::path::Path::new(path), "{text}");
+            assert_eq!(target.scheme, Scheme::Unsaid);
+            assert_eq!(Loopback::of(text), None);
+        }
+        assert_eq!(Target::parse("a:1").unwrap().socket(), None);
+        let long = format!("unix:/{}", "x".repeat(107));
+        for (text, what) in [
+            ("unix:", "has a path that is empty"),
+            ("unix://a/b", "without a third slash"),
+            ("unix:/a/", "has a path that is that of a directory"),
+            ("unix:/a%00", "has a path that has a zero byte"),
+            (long.as_str(), "has a path that has 108 bytes"),
+            ("unix:/a,unix:/b", "has a comma"),
+            ("unix:/a?b", "has a ? or a #"),
+            ("a:1,unix:/b", "has a Unix socket in a list"),
+            ("grpcs://unix:/a", "there is no TLS on a Unix socket"),
+            ("grpc://unix:///a", "there is no TLS on a Unix socket"),
+            ("unix-abstract:a", "names an abstract socket"),
+        ] {
+            let error = Target::parse(text).unwrap_err();
+            assert!(error.message().contains(what), "{text}: {error}");
+            assert!(error.message().contains("unix:///path/of/socket"), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl Service {
         for table in self.tables.all().iter().filter(|_| *is_coordinated) {
             let limiter = table.config().rate_limiter;
             if limiter.min_diff > -f64::MAX || limiter.max_diff < f64::MAX {
-                table.set_window(f64::MAX, -f64::MAX, limiter.min_size_to_sample)?;
+                table.set_window(f64::MAX, -f64::MAX, limiter.min_size_to_sample, 0)?;
             }
         }
         Ok(())

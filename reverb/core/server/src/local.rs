@@ -6,6 +6,7 @@ mod shard;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use parking_lot::Mutex;
 use reverb_data::{Error, Result, Sampled, Stacking};
 use reverb_engine::{Confirm, SetBy, Table};
 use reverb_rpc::client::own_name;
+use reverb_rpc::socket_path::SocketPath;
 use reverb_rpc::target::Loopback;
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
@@ -46,19 +48,39 @@ fn registry() -> &'static Mutex<BTreeMap<(u16, IpAddr), Registered>> {
     &ALL[std::process::id() as usize % REGISTRIES]
 }
 
+/// The same by the path of the Unix socket.
+fn socket_registry() -> &'static Mutex<BTreeMap<PathBuf, Registered>> {
+    static ALL: [Mutex<BTreeMap<PathBuf, Registered>>; REGISTRIES] =
+        [const { Mutex::new(BTreeMap::new()) }; REGISTRIES];
+    &ALL[std::process::id() as usize % REGISTRIES]
+}
+
 struct Registered {
     service: Weak<Service>,
     /// A forked child has a server's memory but none of its threads.
     process: u32,
 }
 
+impl Registered {
+    fn new(service: &Arc<Service>) -> Self {
+        Self { service: Arc::downgrade(service), process: std::process::id() }
+    }
+
+    fn is(&self, service: &Arc<Service>) -> bool {
+        std::ptr::eq(self.service.as_ptr(), &raw const **service)
+    }
+
+    /// The service, if its server is one of this process.
+    fn get(&self) -> Option<Arc<Service>> {
+        (self.process == std::process::id()).then(|| self.service.upgrade())?
+    }
+}
+
 /// Registers a server if a loopback address reaches it.
 pub(crate) fn register(address: SocketAddr, service: &Arc<Service>) {
     let ip = address.ip().to_canonical();
     if ip.is_loopback() || ip.is_unspecified() {
-        let service = Arc::downgrade(service);
-        let registered = Registered { service, process: std::process::id() };
-        registry().lock().insert((address.port(), ip), registered);
+        registry().lock().insert((address.port(), ip), Registered::new(service));
     }
 }
 
@@ -66,9 +88,21 @@ pub(crate) fn register(address: SocketAddr, service: &Arc<Service>) {
 pub(crate) fn unregister(address: SocketAddr, service: &Arc<Service>) {
     let key = (address.port(), address.ip().to_canonical());
     let mut registry = registry().lock();
-    if registry.get(&key).is_some_and(|it| std::ptr::eq(it.service.as_ptr(), &raw const **service))
-    {
+    if registry.get(&key).is_some_and(|it| it.is(service)) {
         registry.remove(&key);
+    }
+}
+
+/// Registers the Unix socket of a server; its path is absolute.
+pub(crate) fn register_socket(path: &Path, service: &Arc<Service>) {
+    socket_registry().lock().insert(path.to_owned(), Registered::new(service));
+}
+
+/// Removes a Unix socket, unless another server has it.
+pub(crate) fn unregister_socket(path: &Path, service: &Arc<Service>) {
+    let mut registry = socket_registry().lock();
+    if registry.get(path).is_some_and(|it| it.is(service)) {
+        registry.remove(path);
     }
 }
 
@@ -82,6 +116,17 @@ pub fn local_shard(address: Loopback) -> Option<Arc<dyn Shard>> {
     find(address).map(|transport| Arc::new(transport) as Arc<dyn Shard>)
 }
 
+/// A transport to the server of this process that listens on a Unix socket, if there is one. Another
+/// path of the same socket, as by a link, leads over the socket.
+pub fn local_transport_of_socket(path: &SocketPath) -> Option<Arc<dyn Transport>> {
+    find_socket(path).map(|transport| Arc::new(transport) as Arc<dyn Transport>)
+}
+
+/// The same with the calls of a shard of a group.
+pub fn local_shard_of_socket(path: &SocketPath) -> Option<Arc<dyn Shard>> {
+    find_socket(path).map(|transport| Arc::new(transport) as Arc<dyn Shard>)
+}
+
 fn find(address: Loopback) -> Option<LocalTransport> {
     const LEAST: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let port = address.port;
@@ -89,9 +134,24 @@ fn find(address: Loopback) -> Option<LocalTransport> {
         let registry = registry().lock();
         let mut of_port = registry.range((port, LEAST)..).take_while(|((it, _), _)| *it == port);
         let (_, registered) = of_port.find(|((_, ip), _)| address.leads_to(*ip))?;
-        (registered.process == std::process::id()).then(|| registered.service.upgrade())??
+        registered.get()?
     };
-    (!service.stop.is_stopped()).then(|| LocalTransport::new(&service, port))
+    running(&service, || format!("localhost:{port}"))
+}
+
+fn find_socket(path: &SocketPath) -> Option<LocalTransport> {
+    let service = {
+        let registry = socket_registry().lock();
+        if registry.is_empty() {
+            return None;
+        }
+        registry.get(&path.absolute())?.get()?
+    };
+    running(&service, || path.to_string())
+}
+
+fn running(service: &Arc<Service>, address: impl FnOnce() -> String) -> Option<LocalTransport> {
+    (!service.stop.is_stopped()).then(|| LocalTransport::new(service, &address()))
 }
 
 /// A reference to a server that does not keep it alive: clients may outlive it by far, and its
@@ -120,9 +180,9 @@ struct LocalTransport {
 }
 
 impl LocalTransport {
-    fn new(service: &Arc<Service>, port: u16) -> Self {
+    fn new(service: &Arc<Service>, address: &str) -> Self {
         let service = LocalService(Arc::downgrade(service));
-        Self { service, address: format!("localhost:{port} (in this process)") }
+        Self { service, address: format!("{address} (in this process)") }
     }
 }
 

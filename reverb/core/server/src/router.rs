@@ -14,7 +14,7 @@ use reverb_wire::codec::mutate::{Mutation, parse_mutation};
 use reverb_wire::generated::reverb::{
     CheckpointStatusRequest, ConfigureTablesRequest, DirectoryRequest, DrainRequest,
     SetDirectoryRequest, SetDirectoryResponse, SetPausedRequest, SetPausedResponse,
-    SetRateLimiterRequest, SetRateLimiterResponse, StatusRequest, UpdatePrioritiesResponse,
+    SetRateLimiterRequest, StatusRequest, UpdatePrioritiesResponse,
 };
 use reverb_wire::generated::{
     CheckpointRequest, CheckpointResponse, InitializeConnectionResponse, MutatePrioritiesResponse,
@@ -266,8 +266,7 @@ async fn set_rate_limiter(
 ) -> Result<()> {
     let request: SetRateLimiterRequest = read_single_message(&service.stop, &mut reader).await?;
     service.table_for(caller, Right::Admin, &request.table)?;
-    let table = Some(service.set_rate_limiter(&request)?);
-    responder.send_now(Message::encode(&SetRateLimiterResponse { table }))
+    responder.send_now(Message::encode(&service.set_rate_limiter(&request)?))
 }
 
 /// Who calls: the name that the client gave itself, else its address.

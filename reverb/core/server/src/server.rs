@@ -2,6 +2,7 @@
 //! A server: start, stop, and periodic saves.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -34,7 +35,9 @@ use crate::process_status;
 use crate::rotation::Rotation;
 use crate::service::Service;
 use crate::tables::Tables;
-use reverb_rpc::server::{self as rpc, PortOptions, PortTls, StopSender, Traffic, stop_signal};
+use reverb_rpc::server::{
+    self as rpc, Listeners, PortOptions, PortTls, StopSender, Traffic, stop_signal,
+};
 
 /// Maximum time that `stop` waits for the end of a save.
 const MAX_STOP_WAIT: Duration = Duration::from_secs(5);
@@ -46,6 +49,9 @@ pub struct ServerOptions {
     pub host: Option<String>,
     /// Port; 0 picks a free one.
     pub port: u16,
+    /// The path of a Unix socket to listen on besides the port; none if absent. Its directory is
+    /// made if there is none. TLS is for the port alone.
+    pub unix_path: Option<PathBuf>,
     /// Where and when to save the tables.
     pub checkpoints: CheckpointOptions,
     /// When to ping clients to see whether they are alive.
@@ -84,6 +90,7 @@ pub struct ShardOptions {
 pub struct Server {
     service: Arc<Service>,
     address: SocketAddr,
+    unix_path: Option<PathBuf>,
     stop: StopSender,
     done: Arc<Done>,
     http: Mutex<Option<HttpPort>>,
@@ -95,8 +102,8 @@ impl Server {
     /// # Errors
     ///
     /// `InvalidArgument` if there are no tables, if two have the same name, if a limit is out of
-    /// its range, if the port cannot be opened, if tokens would come in cleartext from other
-    /// machines, or if the map of its group has a fault.
+    /// its range, if the port or the Unix socket cannot be opened, if tokens would come in cleartext
+    /// from other machines, or if the map of its group has a fault.
     pub fn start(
         tables: Vec<Arc<Table>>,
         options: &ServerOptions,
@@ -132,12 +139,16 @@ impl Server {
         };
         let service = Arc::new(service);
         let listener = rpc::bind(options.host.as_deref(), options.port)?;
-        let (listener, address) = {
+        let (listeners, address) = {
             let _runtime = runtime.enter();
             let listener = TcpListener::from_std(listener).map_err(|error| listening(&error))?;
             let address = listener.local_addr().map_err(|error| listening(&error))?;
             service.authentication.check_address(address, options.tls.is_some())?;
-            (listener, address)
+            (Listeners::new(listener), address)
+        };
+        let (listeners, unix_path) = {
+            let _runtime = runtime.enter();
+            with_unix_socket(listeners, options.unix_path.as_deref())?
         };
         for table in service.tables.all() {
             let queued_bytes = limits.queued_bytes as u64;
@@ -164,7 +175,7 @@ impl Server {
                 let traffic = Arc::clone(&service.traffic);
                 let max_files = process_status::max_files();
                 let options = PortOptions { keepalive, limits, traffic, hint, tls, max_files };
-                rpc::serve(listener, service, stop, options).await;
+                rpc::serve(listeners, service, stop, options).await;
                 drop(done);
             }
         });
@@ -172,10 +183,13 @@ impl Server {
             runtime.spawn(save_periodically(Arc::clone(&service), interval));
         }
         local::register(address, &service);
+        if let Some(path) = &unix_path {
+            local::register_socket(path, &service);
+        }
         long_waits::register(&service);
         service.rotation.warn_of_certificate(SystemTime::now());
         runtime.spawn(Arc::clone(&service.rotation).watch(service.stop.clone()));
-        Ok(Self { service, address, stop: stop_sender, done, http: Mutex::default() })
+        Ok(Self { service, address, unix_path, stop: stop_sender, done, http: Mutex::default() })
     }
 
     /// Reads certificates and tokens again; returns a line for each part that has changed. May
@@ -197,6 +211,12 @@ impl Server {
     /// The port that it listens on, or listened on before it stopped.
     pub fn port(&self) -> u16 {
         self.address.port()
+    }
+
+    /// The Unix socket that it listens on, or listened on before it stopped, from the root of the
+    /// file system.
+    pub fn unix_path(&self) -> Option<&Path> {
+        self.unix_path.as_deref()
     }
 
     /// Its tables, in the order in which they were given.
@@ -243,12 +263,15 @@ impl Server {
     }
 
     /// Stops the server: wakes all waiting callers, ends all streams with `UNAVAILABLE` and closes
-    /// its ports. Confirmed items stay in the tables. A checkpoint in progress is cancelled.
+    /// its ports and its Unix socket, whose file it removes. Confirmed items stay in the tables. A checkpoint in progress is cancelled.
     ///
     /// Blocks until that is done, except on a thread of a runtime, which must not be blocked; use
     /// `wait` there. Stopping twice has no effect.
     pub fn stop(&self) {
         local::unregister(self.address, &self.service);
+        if let Some(path) = &self.unix_path {
+            local::unregister_socket(path, &self.service);
+        }
         // This order: callers that a closed table wakes must see that the server is stopping.
         self.stop.stop();
         self.service.tables.close();
@@ -286,6 +309,28 @@ async fn save_periodically(service: Arc<Service>, interval: Duration) {
         {
             tracing::error!("{error} The next attempt is in {interval:?}.");
         }
+    }
+}
+
+#[cfg(unix)]
+fn with_unix_socket(
+    listeners: Listeners,
+    path: Option<&Path>,
+) -> Result<(Listeners, Option<PathBuf>)> {
+    let Some(path) = path else { return Ok((listeners, None)) };
+    let port = rpc::UnixPort::bind(path)?;
+    let path = port.path().to_owned();
+    Ok((listeners.with_unix(port), Some(path)))
+}
+
+#[cfg(not(unix))]
+fn with_unix_socket(
+    listeners: Listeners,
+    path: Option<&Path>,
+) -> Result<(Listeners, Option<PathBuf>)> {
+    match path {
+        None => Ok((listeners, None)),
+        Some(_) => Err(Error::invalid_argument("unix_path: this system has no Unix sockets")),
     }
 }
 

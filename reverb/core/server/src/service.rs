@@ -6,13 +6,13 @@ use std::time::SystemTime;
 
 use reverb_data::error::grouped;
 use reverb_data::{Result, byte_size};
-use reverb_engine::{Forecast, Table, TableChanges};
+use reverb_engine::{Forecast, Table, TableChanges, WindowBefore};
 use reverb_rpc::frames::Gate;
 use reverb_rpc::server::{Stop, Traffic};
 use reverb_wire::convert::table_info::from_table_info;
 use reverb_wire::generated::TableInfo;
 use reverb_wire::generated::reverb::{
-    SetRateLimiterRequest, StatusRequest, StatusResponse, WatchedTable,
+    SetRateLimiterRequest, SetRateLimiterResponse, StatusRequest, StatusResponse,
 };
 
 use crate::caller::{Authentication, Caller};
@@ -69,21 +69,31 @@ impl Service {
         table.mutate(updates, deletes).map_err(|error| self.stop.explain(error))
     }
 
-    /// Moves the bounds of the limiter of a table; returns the table as it is now.
+    /// Moves the bounds of the limiter of a table.
     ///
     /// # Errors
     ///
     /// `TableNotFound`, and those of [`Table::set_window`].
-    pub(crate) fn set_rate_limiter(&self, request: &SetRateLimiterRequest) -> Result<WatchedTable> {
-        let SetRateLimiterRequest { table, min_diff, max_diff, min_size_to_sample, restore } =
+    pub(crate) fn set_rate_limiter(
+        &self,
+        request: &SetRateLimiterRequest,
+    ) -> Result<SetRateLimiterResponse> {
+        let SetRateLimiterRequest { table, min_diff, max_diff, min_size_to_sample, restore, term } =
             request;
         let (name, table) = self.tables.get(table)?;
-        let now = if *restore {
-            table.clear_window()
+        let moved = if *restore {
+            table
+                .clear_window()
+                .map(|now| (now, WindowBefore { min_diff: now.min_diff, max_diff: now.max_diff }))
         } else {
-            table.set_window(*min_diff, *max_diff, *min_size_to_sample)
+            table.set_window(*min_diff, *max_diff, *min_size_to_sample, *term)
         };
-        Ok(to_message(name, now.map_err(|error| self.stop.explain(error))?))
+        let (now, before) = moved.map_err(|error| self.stop.explain(error))?;
+        Ok(SetRateLimiterResponse {
+            table: Some(to_message(name, now)),
+            previous_min_diff: before.min_diff,
+            previous_max_diff: before.max_diff,
+        })
     }
 
     pub(crate) fn reset(&self, table: &str) -> Result<()> {

@@ -8,6 +8,8 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::TcpStream;
+#[cfg(unix)]
+use tokio::net::UnixStream;
 use tokio_rustls::TlsStream;
 use tokio_rustls::rustls::Error;
 
@@ -24,11 +26,14 @@ pub(crate) fn buffered(socket: TcpStream) -> Buffered {
     BufReader::with_capacity(READ_BYTES, socket)
 }
 
-/// A connection. Both kinds are one type, so that HTTP/2 on top of them is compiled once.
+/// A connection. All kinds are one type, so that HTTP/2 on top of them is compiled once.
 #[derive(Debug)]
 pub enum Socket {
     /// Bytes travel as they are.
     Cleartext(TcpStream),
+    /// The same within this machine.
+    #[cfg(unix)]
+    Unix(UnixStream),
     /// Bytes are encrypted.
     Tls(Box<Encrypted>),
 }
@@ -59,6 +64,8 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Cleartext(socket) => Pin::new(socket).poll_read(context, buffer),
+            #[cfg(unix)]
+            Self::Unix(socket) => Pin::new(socket).poll_read(context, buffer),
             Self::Tls(it) => Pin::new(&mut it.stream)
                 .poll_read(context, buffer)
                 .map_err(|error| explained(error, it.describe)),
@@ -74,6 +81,8 @@ impl AsyncWrite for Socket {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Cleartext(socket) => Pin::new(socket).poll_write(context, bytes),
+            #[cfg(unix)]
+            Self::Unix(socket) => Pin::new(socket).poll_write(context, bytes),
             Self::Tls(it) => Pin::new(&mut it.stream)
                 .poll_write(context, bytes)
                 .map_err(|error| explained(error, it.describe)),
@@ -87,6 +96,8 @@ impl AsyncWrite for Socket {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Cleartext(socket) => Pin::new(socket).poll_write_vectored(context, slices),
+            #[cfg(unix)]
+            Self::Unix(socket) => Pin::new(socket).poll_write_vectored(context, slices),
             Self::Tls(it) => Pin::new(&mut it.stream)
                 .poll_write_vectored(context, slices)
                 .map_err(|error| explained(error, it.describe)),
@@ -96,6 +107,8 @@ impl AsyncWrite for Socket {
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Cleartext(socket) => socket.is_write_vectored(),
+            #[cfg(unix)]
+            Self::Unix(socket) => socket.is_write_vectored(),
             Self::Tls(it) => it.stream.is_write_vectored(),
         }
     }
@@ -103,6 +116,8 @@ impl AsyncWrite for Socket {
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Cleartext(socket) => Pin::new(socket).poll_flush(context),
+            #[cfg(unix)]
+            Self::Unix(socket) => Pin::new(socket).poll_flush(context),
             Self::Tls(it) => Pin::new(&mut it.stream)
                 .poll_flush(context)
                 .map_err(|error| explained(error, it.describe)),
@@ -112,6 +127,8 @@ impl AsyncWrite for Socket {
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Cleartext(socket) => Pin::new(socket).poll_shutdown(context),
+            #[cfg(unix)]
+            Self::Unix(socket) => Pin::new(socket).poll_shutdown(context),
             Self::Tls(it) => Pin::new(&mut it.stream)
                 .poll_shutdown(context)
                 .map_err(|error| explained(error, it.describe)),

@@ -15,13 +15,14 @@ use tokio::time::Instant;
 
 use super::credentials::Security;
 use super::driver::Driver;
+use super::unix_socket;
 use crate::frames::{
     CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
     SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES,
 };
 use crate::keepalive::{Keepalive, Liveness, WatchedSocket};
 use crate::message::Message;
-use crate::target::HostPort;
+use crate::target::{HostPort, Place};
 
 /// How long an unreachable server is skipped while there are others.
 const BACKOFF: Duration = Duration::from_secs(1);
@@ -60,7 +61,7 @@ pub(super) struct Connection {
     pub(super) handle: SendRequest<Message>,
     pub(super) driver: Driver,
     pub(super) liveness: Arc<Liveness>,
-    /// Host and port as the user wrote them.
+    /// Host and port as the user wrote them; `localhost` for a Unix socket.
     pub(super) authority: String,
     /// Name for error texts. It distinguishes servers that share a host name.
     pub(super) peer: String,
@@ -75,8 +76,9 @@ struct Link {
 }
 
 pub(super) struct Server {
-    pub(super) host_port: HostPort,
-    /// Several only if they are the same machine: its IPv4 and IPv6 loopback addresses.
+    pub(super) place: Place,
+    /// Several only if they are the same machine: its IPv4 and IPv6 loopback addresses. None for a
+    /// Unix socket.
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) peer: String,
     state: Mutex<State>,
@@ -99,10 +101,10 @@ struct TlsFailure {
 }
 
 impl Server {
-    /// A server with at least one address. It is not connected yet.
-    pub(super) fn new(host_port: &HostPort, addresses: Vec<SocketAddr>, peer: String) -> Self {
+    /// A server with at least one address, unless it has a Unix socket. It is not connected yet.
+    pub(super) fn new(place: &Place, addresses: Vec<SocketAddr>, peer: String) -> Self {
         Self {
-            host_port: host_port.clone(),
+            place: place.clone(),
             addresses,
             peer,
             state: Mutex::default(),
@@ -123,7 +125,7 @@ impl Server {
             handle,
             driver,
             liveness,
-            authority: self.host_port.authority(),
+            authority: self.place.authority(),
             peer: self.peer.clone(),
         };
         if let Some(link) = self.open_link().await {
@@ -171,7 +173,9 @@ impl Server {
             let is_silent = failure.error.kind() == io::ErrorKind::TimedOut;
             Instant::now() + if is_silent { BACKOFF_AFTER_TIMEOUT } else { BACKOFF }
         });
-        let lasting = failure.filter(|failure| failure.is_lasting).cloned();
+        // To look at a Unix socket again costs its server nothing.
+        let is_dear = matches!(self.place, Place::Host(_));
+        let lasting = failure.filter(|failure| failure.is_lasting && is_dear).cloned();
         state.tls_failure = lasting.map(|failure| TlsFailure {
             until: Instant::now() + PAUSE_AFTER_TLS_FAILURE,
             snapshot,
@@ -185,19 +189,27 @@ impl Server {
         options: &ConnectionOptions,
         snapshot: Option<&Snapshot>,
     ) -> io::Result<Link> {
+        let host = match &self.place {
+            Place::Host(host) => host,
+            Place::Socket(path) => {
+                let socket = unix_socket::connect(path, options.security.has_token()).await?;
+                return establish(socket, options.keepalive, self.peer.clone()).await;
+            }
+        };
         let mut failure = None;
         for address in &self.addresses {
-            match self.connect_to(*address, options, snapshot).await {
+            match self.connect_to(*address, host, options, snapshot).await {
                 Ok(link) => return Ok(link),
                 Err(error) => failure = Some(error),
             }
         }
-        Err(failure.expect("a server has at least one address"))
+        Err(failure.expect("a host has at least one address"))
     }
 
     async fn connect_to(
         &self,
         address: SocketAddr,
+        host: &HostPort,
         options: &ConnectionOptions,
         snapshot: Option<&Snapshot>,
     ) -> io::Result<Link> {
@@ -206,9 +218,7 @@ impl Server {
         socket.set_nodelay(true)?;
         keepalive.set_tcp_options(&socket);
         let socket = match (&options.security.tls, snapshot) {
-            (Some(tls), Some(snapshot)) => {
-                tls.connect(snapshot, socket, &self.host_port.host).await?
-            }
+            (Some(tls), Some(snapshot)) => tls.connect(snapshot, socket, &host.host).await?,
             _ => Socket::Cleartext(socket),
         };
         establish(socket, keepalive, self.peer.clone()).await

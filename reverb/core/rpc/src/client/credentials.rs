@@ -38,7 +38,8 @@ impl fmt::Debug for Credentials {
 pub struct Security {
     /// Absent without TLS.
     pub(super) tls: Option<Arc<ClientTls>>,
-    /// Goes to servers that TLS has verified, to nobody else.
+    /// Goes to servers that TLS has verified, and to those behind a Unix socket that run as the
+    /// same user or as root; to nobody else.
     pub(super) token: Option<Arc<Token>>,
 }
 
@@ -116,38 +117,40 @@ impl Credentials {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if a file cannot be used, or if a token was given for a target without
-    /// TLS.
+    /// `InvalidArgument` if a file cannot be used, if a token was given for a port without TLS, or
+    /// if files of TLS were given for a target without it.
     pub fn open(self, target: &Target, environment: Environment) -> Result<Security> {
+        let is_socket = target.socket().is_some();
         let is_tls = match target.scheme {
             Scheme::Tls => true,
             Scheme::Cleartext => false,
-            Scheme::Unsaid => environment.all_have_tls()?,
+            Scheme::Unsaid => !is_socket && environment.all_have_tls()?,
         };
         if self.token.is_some() && self.token_file.is_some() {
             return Err(Error::invalid_argument("give token or token_file, not both"));
         }
+        if is_socket {
+            return self.for_socket(&environment);
+        }
         if !is_tls {
             return self.without_tls();
         }
-        let has_token = self.token.is_some() || self.token_file.is_some();
-        let (token, token_file) = if has_token {
-            (self.token, self.token_file)
-        } else {
-            (environment.token, environment.token_file.map(PathBuf::from))
-        };
-        let token = match (token, token_file) {
-            (Some(_), Some(_)) => {
-                return Err(Error::invalid_argument(
-                    "REVERB_TOKEN and REVERB_TOKEN_FILE are both set: unset one",
-                ));
-            }
-            (Some(text), None) => Some(Token::from_text(&text)?),
-            (None, Some(file)) => Some(Token::from_file(&file)?),
-            (None, None) => None,
-        };
-        let tls = ClientTls::open(completed(self.tls, environment.tls))?;
+        let Self { token, token_file, tls } = self;
+        let token = chosen_token(token, token_file, &environment)?;
+        let tls = ClientTls::open(completed(tls, environment.tls))?;
         Ok(Security { tls: Some(Arc::new(tls)), token: token.map(Arc::new) })
+    }
+
+    /// Those for a Unix socket. Whom a token goes to is known when somebody listens there.
+    fn for_socket(self, environment: &Environment) -> Result<Security> {
+        let Self { token, token_file, tls } = self;
+        if tls != ClientFiles::default() {
+            return Err(Error::invalid_argument(
+                "tls has no effect on a Unix socket, which has no TLS: leave it out",
+            ));
+        }
+        let token = chosen_token(token, token_file, environment)?;
+        Ok(Security { tls: None, token: token.map(Arc::new) })
     }
 
     /// What was given for this target alone would have no effect, which would be a surprise.
@@ -163,6 +166,27 @@ impl Credentials {
         Err(Error::invalid_argument(format!(
             "{what}: write the address as grpcs://host:port, or set REVERB_TLS=1"
         )))
+    }
+}
+
+/// The token that was given, or else that of the environment.
+fn chosen_token(
+    token: Option<String>,
+    token_file: Option<PathBuf>,
+    environment: &Environment,
+) -> Result<Option<Token>> {
+    let (token, token_file) = if token.is_some() || token_file.is_some() {
+        (token, token_file)
+    } else {
+        (environment.token.clone(), environment.token_file.as_ref().map(PathBuf::from))
+    };
+    match (token, token_file) {
+        (Some(_), Some(_)) => Err(Error::invalid_argument(
+            "REVERB_TOKEN and REVERB_TOKEN_FILE are both set: unset one",
+        )),
+        (Some(text), None) => Token::from_text(&text).map(Some),
+        (None, Some(file)) => Token::from_file(&file).map(Some),
+        (None, None) => Ok(None),
     }
 }
 
@@ -241,6 +265,26 @@ mod tests {
         let error = open("grpc://a:1", credentials).unwrap_err();
         assert!(error.message().starts_with("tls has no effect without TLS"), "{error}");
         assert!(open("a:1", Credentials::default()).unwrap().tls.is_none());
+        let mut credentials = Credentials::default();
+        credentials.tls.ca = Some("ca.crt".into());
+        let error = open("unix:/a", credentials).unwrap_err();
+        assert!(error.message().starts_with("tls has no effect on a Unix socket"), "{error}");
+    }
+
+    #[test]
+    fn a_unix_socket_has_a_token_and_no_tls() {
+        let target = Target::parse("unix:/a").unwrap();
+        let environment = Environment {
+            all_have_tls: Some("1".to_owned()),
+            token: Some("rvb_secret".to_owned()),
+            ..Environment::default()
+        };
+        for given in [with_token("rvb_given"), Credentials::default()] {
+            let security = given.open(&target, environment.clone()).unwrap();
+            assert!(security.has_token() && security.tls.is_none());
+        }
+        let none = Credentials::default().open(&target, Environment::default()).unwrap();
+        assert!(!none.has_token());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::connection::{Connection, ConnectionOptions, Failure, Server};
 use crate::BoxFuture;
-use crate::target::{HostPort, Target};
+use crate::target::{HostPort, Place, Target};
 
 /// How long to wait for a host that does not answer at all. A refusal arrives at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -79,7 +79,7 @@ impl Pool {
 
     /// Number of servers, as far as known. A name may resolve to several.
     pub(super) fn num_servers(&self) -> usize {
-        self.names.lock().servers.len().max(self.target.hosts.len())
+        self.names.lock().servers.len().max(self.target.places.len())
     }
 
     /// A connection for the next call.
@@ -161,14 +161,23 @@ impl Pool {
         let known = Arc::clone(&self.names.lock().servers);
         let mut found: Vec<Arc<Server>> = Vec::new();
         let mut failures = Vec::new();
-        for host_port in &self.target.hosts {
-            let mut known = known.iter().filter(|server| server.host_port == *host_port);
+        for place in &self.target.places {
+            let mut known = known.iter().filter(|server| server.place == *place);
+            let host_port = match place {
+                Place::Host(host_port) => host_port,
+                Place::Socket(path) => {
+                    found.push(known.next().cloned().unwrap_or_else(|| {
+                        Arc::new(Server::new(place, Vec::new(), path.to_string()))
+                    }));
+                    continue;
+                }
+            };
             match self.addresses(host_port).await {
                 Ok(groups) => found.extend(groups.iter().map(|addresses| {
                     let same = |server: &&Arc<Server>| server.addresses == *addresses;
                     known.clone().find(same).cloned().unwrap_or_else(|| {
                         let peer = peer(host_port, addresses, groups.len());
-                        Arc::new(Server::new(host_port, addresses.clone(), peer))
+                        Arc::new(Server::new(place, addresses.clone(), peer))
                     })
                 })),
                 Err(error) => {

@@ -2,7 +2,6 @@
 //! A connection to a server: its handshakes, and the calls on it.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +9,11 @@ use std::time::Duration;
 use http::header;
 use parking_lot::Mutex;
 use reverb_tls::{Protocol, Socket};
-use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tracing::Instrument;
 
+use super::accepted::{Accepted, PeerAddress};
 use super::call::{self, Handler};
 use super::first_bytes::{self, Spoken};
 use super::handshakes::Handshakes;
@@ -63,7 +62,7 @@ struct Open {
 }
 
 /// Serves a connection until it ends.
-pub(super) async fn serve<H: Handler>(socket: TcpStream, peer: SocketAddr, shared: Arc<Shared<H>>) {
+pub(super) async fn serve<H: Handler>(socket: Accepted, peer: PeerAddress, shared: Arc<Shared<H>>) {
     let _counted = shared.options.traffic.open();
     let opened = {
         let handshake = shared.handshakes.begin();
@@ -77,49 +76,49 @@ pub(super) async fn serve<H: Handler>(socket: TcpStream, peer: SocketAddr, share
 }
 
 /// Does the handshakes. `None` if the peer was told to go, or has gone.
-async fn open<H>(socket: TcpStream, address: SocketAddr, shared: &Shared<H>) -> Option<Open> {
-    // This is only an optimisation. The connection also works without it.
-    let _ = socket.set_nodelay(true);
-    shared.options.keepalive.set_tcp_options(&socket);
-    let has_tls = shared.options.tls.is_some();
+async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -> Option<Open> {
+    accepted.set_options(shared.options.keepalive);
+    let tls = shared.options.tls.as_ref().filter(|_| !accepted.is_unix());
     // With TLS, there is no telling before it has begun.
-    if !has_tls && shared.room.available_permits() == 0 {
-        shared.refused.lock().refuse(socket, address);
+    if tls.is_none() && shared.room.available_permits() == 0 {
+        shared.refused.lock().refuse(Socket::from(accepted), address);
         return None;
     }
-    let protocol = Spoken::recognize(&socket).await.ok()?;
-    let (socket, link) = match (protocol, &shared.options.tls) {
-        (Spoken::Http1, _) => {
-            let answer = first_bytes::answer_http1(socket, &shared.options.hint);
+    let protocol = Spoken::recognize(&accepted).await.ok()?;
+    let (socket, link) = match (protocol, tls, accepted) {
+        (Spoken::Http1, _, accepted) => {
+            let answer = first_bytes::answer_http1(accepted.into(), &shared.options.hint);
             return say(Box::pin(answer)).await;
         }
-        (Spoken::Tls, None) => {
+        (Spoken::Tls, Some(port), Accepted::Tcp(socket)) => {
+            match port.tls.accept(socket, Protocol::Http2).await {
+                Ok((socket, names)) => {
+                    (socket, Link::Tls { certificate_names: names.unwrap_or_default() })
+                }
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    tracing::warn!(peer = %address, "refused the connection: {error}");
+                    return None;
+                }
+                Err(error) => {
+                    tracing::debug!(peer = %address, %error, "TLS did not begin");
+                    return None;
+                }
+            }
+        }
+        (Spoken::Tls, _, accepted) => {
             tracing::warn!(
                 peer = %address,
                 "it tries TLS; this port has none: use a client without TLS"
             );
-            return say(Box::pin(first_bytes::answer_tls(socket))).await;
+            return say(Box::pin(first_bytes::answer_tls(accepted.into()))).await;
         }
-        (Spoken::Tls, Some(port)) => match port.tls.accept(socket, Protocol::Http2).await {
-            Ok((socket, names)) => {
-                (socket, Link::Tls { certificate_names: names.unwrap_or_default() })
-            }
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                tracing::warn!(peer = %address, "refused the connection: {error}");
-                return None;
-            }
-            Err(error) => {
-                tracing::debug!(peer = %address, %error, "TLS did not begin");
-                return None;
-            }
-        },
-        (Spoken::Http2, _) => (Socket::Cleartext(socket), Link::Cleartext),
+        (Spoken::Http2, _, accepted) => (accepted.into(), Link::Cleartext),
     };
     let Ok(room) = Arc::clone(&shared.room).try_acquire_owned() else {
         shared.refused.lock().refuse(socket, address);
         return None;
     };
-    let lacks_tls = has_tls && link == Link::Cleartext;
+    let lacks_tls = tls.is_some() && link == Link::Cleartext;
     let liveness = Arc::new(Liveness::counted(&shared.options.traffic));
     let limits = shared.options.limits;
     let connection = h2::server::Builder::new()
@@ -170,7 +169,7 @@ async fn serve_streams<H: Handler>(
     let PortOptions { keepalive, limits, traffic, tls, .. } = &shared.options;
     let pings = connection.ping_pong().expect("it is taken only here");
     let mut gone = pin!(keepalive.watch(pings, &liveness));
-    let max_age = tls.as_ref().and_then(|port| port.max_connection_age);
+    let max_age = tls.as_ref().filter(|_| peer.is_encrypted()).and_then(|it| it.max_connection_age);
     let mut renewal = max_age.map(|age| Instant::now() + age);
     let mut deadline = None;
     loop {

@@ -4,8 +4,9 @@
 use std::io;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+use reverb_tls::Socket;
 
+use super::accepted::Accepted;
 use super::last_words;
 
 /// How long to wait for more bytes of a beginning that could be either.
@@ -51,7 +52,7 @@ impl Spoken {
     }
 
     /// Waits for the first bytes of a peer and looks at them. They stay unread.
-    pub(super) async fn recognize(socket: &TcpStream) -> io::Result<Self> {
+    pub(super) async fn recognize(socket: &Accepted) -> io::Result<Self> {
         let mut bytes = [0; 8];
         loop {
             let read = socket.peek(&mut bytes).await?;
@@ -68,7 +69,7 @@ impl Spoken {
 }
 
 /// Tells a peer of HTTP/1 where it is, and closes the connection.
-pub(super) async fn answer_http1(socket: TcpStream, hint: &str) -> io::Result<()> {
+pub(super) async fn answer_http1(socket: Socket, hint: &str) -> io::Result<()> {
     let body = format!("This port speaks gRPC, not HTTP/1. {hint}\n");
     let answer = format!(
         "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: \
@@ -79,7 +80,7 @@ pub(super) async fn answer_http1(socket: TcpStream, hint: &str) -> io::Result<()
 }
 
 /// Tells a peer that there is no TLS here, and closes the connection.
-pub(super) async fn answer_tls(socket: TcpStream) -> io::Result<()> {
+pub(super) async fn answer_tls(socket: Socket) -> io::Result<()> {
     last_words::say(socket, TLS_ALERT).await
 }
 

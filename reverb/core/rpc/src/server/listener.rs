@@ -12,10 +12,13 @@ use reverb_data::{Error, Result};
 use reverb_tls::ServerTls;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
+#[cfg(unix)]
+use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
+use super::accepted::{Accepted, PeerAddress};
 use super::call::Handler;
 use super::connection::{self, Shared};
 use super::handshakes::Handshakes;
@@ -23,9 +26,11 @@ use super::refused_connections::RefusedConnections;
 use super::stop::Stop;
 use super::stream_limit::StreamLimit;
 use super::traffic::Traffic;
+#[cfg(unix)]
+use super::unix_socket::UnixPort;
 
 /// Number of connections that may wait to be accepted.
-const BACKLOG: i32 = 1024;
+pub(super) const BACKLOG: i32 = 1024;
 
 /// How many connections and streams a server accepts.
 #[derive(Debug, Clone, Copy)]
@@ -131,13 +136,65 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
+/// Where a server listens: on a port, and on a Unix socket if it has one.
+#[derive(Debug)]
+pub struct Listeners {
+    tcp: TcpListener,
+    #[cfg(unix)]
+    unix: Option<UnixPort>,
+}
+
+impl Listeners {
+    /// On a port alone.
+    pub fn new(tcp: TcpListener) -> Self {
+        Self {
+            tcp,
+            #[cfg(unix)]
+            unix: None,
+        }
+    }
+
+    /// On a Unix socket, too.
+    #[cfg(unix)]
+    #[must_use]
+    pub fn with_unix(self, unix: UnixPort) -> Self {
+        Self { unix: Some(unix), ..self }
+    }
+
+    /// The next connection. Cancel safe.
+    async fn accept(&self) -> io::Result<(Accepted, PeerAddress)> {
+        #[cfg(unix)]
+        if let Some(port) = &self.unix {
+            return tokio::select! {
+                accepted = accept_tcp(&self.tcp) => accepted,
+                accepted = accept_unix(&port.listener) => accepted,
+            };
+        }
+        accept_tcp(&self.tcp).await
+    }
+}
+
+async fn accept_tcp(listener: &TcpListener) -> io::Result<(Accepted, PeerAddress)> {
+    let (socket, peer) = listener.accept().await?;
+    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+    Ok((Accepted::Tcp(socket), PeerAddress::Network(peer)))
+}
+
+#[cfg(unix)]
+async fn accept_unix(listener: &UnixListener) -> io::Result<(Accepted, PeerAddress)> {
+    let (socket, _) = listener.accept().await?;
+    let peer = socket.peer_cred()?;
+    let pid = peer.pid().filter(|pid| *pid > 0);
+    Ok((Accepted::Unix(socket), PeerAddress::Process { pid, uid: peer.uid() }))
+}
+
 /// Accepts connections until the server shuts down. Then closes the port, and gives the streams the
 /// time `GRACE` to end.
 ///
 /// A connection beyond the limit is closed at once. Its peer sees an unavailable server and the
 /// reason, and tries again. A peer that speaks something else than the port is told so.
 pub async fn serve<H: Handler>(
-    listener: TcpListener,
+    listeners: Listeners,
     handler: Arc<H>,
     stop: Stop,
     options: PortOptions,
@@ -158,11 +215,10 @@ pub async fn serve<H: Handler>(
             biased;
             () = shared.stop.stopped() => break,
             Some(_) = connections.join_next() => continue,
-            accepted = listener.accept() => accepted,
+            accepted = listeners.accept() => accepted,
         };
         match accepted {
             Ok((socket, peer)) => {
-                let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
                 // Costs nothing unless debug lines are shown.
                 let span = tracing::debug_span!("connection", %peer);
                 let connection = connection::serve(socket, peer, Arc::clone(&shared));
@@ -175,6 +231,6 @@ pub async fn serve<H: Handler>(
             }
         }
     }
-    drop(listener);
+    drop(listeners);
     while connections.join_next().await.is_some() {}
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The other end of a connection to a server.
 
-use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
+
+use super::accepted::PeerAddress;
 
 /// How many calls of a connection may fail because the caller could not be authenticated.
 const MAX_FAILURES: usize = 10;
@@ -13,7 +14,7 @@ const MAX_FAILURES: usize = 10;
 #[derive(Debug)]
 pub struct Peer {
     name: String,
-    ip: IpAddr,
+    address: PeerAddress,
     link: Link,
     /// Calls whose caller could not be authenticated.
     failures: AtomicUsize,
@@ -34,24 +35,28 @@ pub enum Link {
 }
 
 impl Peer {
-    pub(super) fn new(address: SocketAddr, link: Link) -> Self {
+    pub(super) fn new(address: PeerAddress, link: Link) -> Self {
         Self {
             name: format!("client {address}"),
-            ip: address.ip(),
+            address,
             link,
             failures: AtomicUsize::new(0),
             failed_often: Notify::new(),
         }
     }
 
-    /// Its address, for messages to people: `client 10.0.0.1:5`.
+    /// Its address, for messages to people: `client 10.0.0.1:5`, or `client unix:4711` with the
+    /// number of its process if it has connected to the Unix socket.
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Whether it is on this machine.
     pub fn is_loopback(&self) -> bool {
-        self.ip.to_canonical().is_loopback()
+        match self.address {
+            PeerAddress::Network(address) => address.ip().to_canonical().is_loopback(),
+            PeerAddress::Process { .. } => true,
+        }
     }
 
     /// Counts a call whose caller could not be authenticated. After ten of them the connection is

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Connections beyond the limit: each is told why, and is closed.
 
-use std::net::SocketAddr;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ impl RefusedConnections {
     }
 
     /// Closes a connection, after it has been told why if there are not too many of them.
-    pub(super) fn refuse<S>(&mut self, socket: S, peer: SocketAddr)
+    pub(super) fn refuse<S>(&mut self, socket: S, peer: impl fmt::Display)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -84,15 +84,13 @@ fn goaway(reason: h2::Reason, text: &str) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
     use tokio::time::Instant;
 
     use super::last_words::MAX_READ_BYTES;
     use super::*;
 
-    const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+    const PEER: &str = "127.0.0.1:1";
 
     fn refused_beyond(limit: usize) -> RefusedConnections {
         RefusedConnections::new(limit, &Arc::new(Traffic::new(&[])))

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use reverb_data::{Error, Result, StoredItem};
 use reverb_wire::generated::reverb::{
-    DirectoryResponse, SetDirectoryRequest, SetRateLimiterRequest, TransferResponse,
-    UpdatePrioritiesRequest, UpdatePrioritiesResponse, WatchResponse, WatchedTable,
+    DirectoryResponse, SetDirectoryRequest, SetRateLimiterRequest, SetRateLimiterResponse,
+    TransferResponse, UpdatePrioritiesRequest, UpdatePrioritiesResponse, WatchResponse,
 };
 use reverb_wire::shard::{Shard, TransferSink, WatchStream};
 use reverb_wire::transport::BoxFuture;
@@ -50,7 +50,7 @@ impl Shard for LocalTransport {
     fn set_rate_limiter(
         &self,
         request: SetRateLimiterRequest,
-    ) -> BoxFuture<'_, Result<WatchedTable>> {
+    ) -> BoxFuture<'_, Result<SetRateLimiterResponse>> {
         Box::pin(async move { self.service.get()?.set_rate_limiter(&request) })
     }
 

@@ -13,7 +13,7 @@ use crate::codec::transfer::TransferEncoder;
 use crate::generated::reverb::{
     DirectoryRequest, DirectoryResponse, SetDirectoryRequest, SetDirectoryResponse,
     SetRateLimiterRequest, SetRateLimiterResponse, TransferResponse, UpdatePrioritiesRequest,
-    UpdatePrioritiesResponse, WatchRequest, WatchResponse, WatchedTable,
+    UpdatePrioritiesResponse, WatchRequest, WatchResponse,
 };
 use crate::grpc::{GrpcTransport, explain};
 use crate::methods;
@@ -61,17 +61,10 @@ impl Shard for GrpcTransport {
     fn set_rate_limiter(
         &self,
         request: SetRateLimiterRequest,
-    ) -> BoxFuture<'_, Result<WatchedTable>> {
+    ) -> BoxFuture<'_, Result<SetRateLimiterResponse>> {
         Box::pin(async move {
             let answer = self.0.unary_to_one(methods::SET_RATE_LIMITER, &request).await;
-            let answer: SetRateLimiterResponse =
-                answer.map_err(|error| self.explain(error, "move the bounds of rate limiters"))?;
-            answer.table.ok_or_else(|| {
-                Error::internal(format!(
-                    "The server at {} answered SetRateLimiter without the table.",
-                    self.0.target()
-                ))
-            })
+            answer.map_err(|error| self.explain(error, "move the bounds of rate limiters"))
         })
     }
 

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A connection that was accepted: nothing of it was read yet.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+use reverb_tls::Socket;
+use tokio::net::TcpStream;
+#[cfg(unix)]
+use tokio::net::UnixStream;
+
+use crate::keepalive::Keepalive;
+
+/// A connection, by how it came.
+#[derive(Debug)]
+pub(super) enum Accepted {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+/// Where a peer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PeerAddress {
+    /// At this address, which is one of IPv4 if it can be.
+    Network(SocketAddr),
+    /// In a process of this machine that has connected to a Unix socket.
+    Process {
+        /// Absent if the process is of another namespace, as in another container.
+        pid: Option<i32>,
+        /// Its user.
+        uid: u32,
+    },
+}
+
+/// `10.0.0.1:5`, `unix:4711` with the number of a process, or `unix:user-1000`.
+impl fmt::Display for PeerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(address) => address.fmt(f),
+            Self::Process { pid: Some(pid), .. } => write!(f, "unix:{pid}"),
+            Self::Process { pid: None, uid } => write!(f, "unix:user-{uid}"),
+        }
+    }
+}
+
+impl Accepted {
+    /// Sets what a connection needs to be fast and to notice that its peer is lost.
+    pub(super) fn set_options(&self, keepalive: Keepalive) {
+        match self {
+            Self::Tcp(socket) => {
+                // This is only an optimisation. The connection also works without it.
+                let _ = socket.set_nodelay(true);
+                keepalive.set_tcp_options(socket);
+            }
+            // A machine does not lose itself.
+            #[cfg(unix)]
+            Self::Unix(_) => {}
+        }
+    }
+
+    /// Whether it never leaves this machine, so that it needs no TLS.
+    pub(super) fn is_unix(&self) -> bool {
+        !matches!(self, Self::Tcp(_))
+    }
+
+    /// Waits for bytes and copies the first ones. They stay unread. 0 if the peer sends no more.
+    pub(super) async fn peek(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.peek(bytes).await,
+            #[cfg(unix)]
+            Self::Unix(socket) => {
+                use rustix::net::{RecvFlags, recv};
+                let mut peek = || Ok(recv(socket, &mut *bytes, RecvFlags::PEEK)?.0);
+                socket.async_io(tokio::io::Interest::READABLE, &mut peek).await
+            }
+        }
+    }
+}
+
+impl From<Accepted> for Socket {
+    fn from(accepted: Accepted) -> Self {
+        match accepted {
+            Accepted::Tcp(socket) => Self::Cleartext(socket),
+            #[cfg(unix)]
+            Accepted::Unix(socket) => Self::Unix(socket),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_named_by_what_is_known_of_it() {
+        let network = PeerAddress::Network("10.0.0.1:5".parse().unwrap());
+        assert_eq!(network.to_string(), "10.0.0.1:5");
+        assert_eq!(PeerAddress::Process { pid: Some(4711), uid: 0 }.to_string(), "unix:4711");
+        assert_eq!(PeerAddress::Process { pid: None, uid: 1000 }.to_string(), "unix:user-1000");
+    }
+}

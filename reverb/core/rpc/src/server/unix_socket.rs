@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The Unix socket of a server: its directory, its file, and what was there before.
+
+use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use reverb_data::{Error, Result};
+use rustix::process::geteuid;
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::net::{UnixListener, UnixStream};
+
+use super::listener::BACKLOG;
+use crate::socket_path::SocketPath;
+
+/// The mode of directories that are made.
+const DIRECTORY_MODE: u32 = 0o700;
+
+/// Others than the owner may write.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// How long to wait for another server that is about to open a socket in the same directory.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time between two looks at the lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// A Unix socket that a server listens on. Its file is removed when this is dropped.
+#[derive(Debug)]
+pub struct UnixPort {
+    // The order matters: as long as a server listens, no other one takes its path.
+    file: SocketFile,
+    pub(super) listener: UnixListener,
+}
+
+/// The file of a socket, removed on drop if it is still the same.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    /// Device and number of the file. While somebody listens on it, no other file has them.
+    identity: (u64, u64),
+}
+
+impl UnixPort {
+    /// Listens on a path. Its directory is made if there is none, for this user alone. Blocks for a
+    /// moment if another server does the same in the same directory. Must be called on a tokio
+    /// runtime with I/O.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` that says what is in the way and what to do: a path that is too long, a
+    /// directory that others may write to, somebody who listens there, a file that is no socket.
+    pub fn bind(path: &Path) -> Result<Self> {
+        let path = SocketPath::new(path.to_owned()).map(|path| path.absolute());
+        let path = path.and_then(SocketPath::new).map_err(|error| error.context("unix_path"))?;
+        let path = path.as_path();
+        listen(path).map_err(|what| {
+            Error::invalid_argument(format!(
+                "The server cannot listen on the Unix socket {} (unix_path): {what}",
+                path.display()
+            ))
+        })
+    }
+
+    /// Where it is, from the root of the file system.
+    pub fn path(&self) -> &Path {
+        &self.file.path
+    }
+}
+
+fn listen(path: &Path) -> std::result::Result<UnixPort, String> {
+    let directory = path.parent().ok_or("it has no directory")?;
+    let shown = directory.display();
+    make_directory(directory).map_err(|error| format!("its directory cannot be made: {error}"))?;
+    let opened = File::open(directory).and_then(|opened| Ok((opened.metadata()?, opened)));
+    let (metadata, opened) =
+        opened.map_err(|error| format!("its directory cannot be read: {error}"))?;
+    check_directory(&metadata, geteuid().as_raw()).map_err(|what| format!("{shown} {what}"))?;
+    // Two servers that find the same socket of a third one must not both replace it.
+    let _alone = lock(&opened).map_err(|error| format!("{shown} cannot be locked: {error}"))?;
+    make_room(path)?;
+    let listener = open(path).map_err(|error| error.to_string())?;
+    let metadata = fs::symlink_metadata(path).map_err(|error| error.to_string())?;
+    let file = SocketFile { path: path.to_owned(), identity: identity(&metadata) };
+    Ok(UnixPort { file, listener })
+}
+
+fn make_directory(directory: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory)
+}
+
+/// Who may write to the directory may put a socket of their own in the place of the server's.
+fn check_directory(directory: &Metadata, user: u32) -> std::result::Result<(), String> {
+    let (owner, mode) = (directory.uid(), directory.mode() & 0o7777);
+    if owner != user && owner != 0 {
+        return Err(format!(
+            "belongs to user {owner}, who could replace the socket: take a directory of user {user}"
+        ));
+    }
+    if mode & OTHERS_WRITE != 0 {
+        return Err(format!(
+            "has mode {mode:04o}, so others could replace the socket: take a directory in it (it is \
+             made with mode 0700 if there is none), or let only its user write to it (chmod go-w)"
+        ));
+    }
+    Ok(())
+}
+
+/// A lock on a directory, until it is dropped. File systems without locks have none.
+fn lock(directory: &File) -> io::Result<Option<&File>> {
+    let began = Instant::now();
+    loop {
+        match directory.try_lock() {
+            Ok(()) => return Ok(Some(directory)),
+            Err(TryLockError::WouldBlock) if began.elapsed() < LOCK_TIMEOUT => {
+                thread::sleep(LOCK_PAUSE);
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::WouldBlock,
+                    format!("another process has held it for {} s", LOCK_TIMEOUT.as_secs()),
+                ));
+            }
+            Err(TryLockError::Error(_)) => return Ok(None),
+        }
+    }
+}
+
+/// Removes the socket of a server that has ended. Whatever else is there stays.
+fn make_room(path: &Path) -> std::result::Result<(), String> {
+    let metadata = match fs::symlink_metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.to_string()),
+    };
+    if !metadata.file_type().is_socket() {
+        let what = if metadata.is_dir() {
+            "a directory"
+        } else if metadata.is_symlink() {
+            "a link"
+        } else {
+            "a file"
+        };
+        return Err(format!(
+            "there is {what} that is no socket, and it is never removed: choose another path"
+        ));
+    }
+    match listener_of(path) {
+        Ok(Some(process)) => {
+            Err(format!("{process} listens on it: stop that one first, or choose another path"))
+        }
+        Ok(None) => match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(format!("the socket of a server that has ended cannot be removed: {error}"))
+            }
+            _ => Ok(()),
+        },
+        Err(error) => {
+            Err(format!("there is a socket, and who listens on it cannot be found out: {error}"))
+        }
+    }
+}
+
+/// Who listens on a socket; `None` if nobody does.
+fn listener_of(path: &Path) -> io::Result<Option<String>> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&SockAddr::unix(path)?) {
+        Ok(()) => {
+            let socket = UnixStream::from_std(std::os::fd::OwnedFd::from(socket).into())?;
+            let pid = socket.peer_cred().ok().and_then(|it| it.pid()).filter(|pid| *pid > 0);
+            // The one that has opened it may have ended and left it to its children.
+            Ok(Some(match pid {
+                Some(pid) => format!("process {pid}, or one that it has started,"),
+                None => "a process of another container".to_owned(),
+            }))
+        }
+        Err(error) => match error.kind() {
+            // Its queue is full.
+            io::ErrorKind::WouldBlock => Ok(Some("a process with many clients".to_owned())),
+            // In the second case it was removed meanwhile.
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+fn open(path: &Path) -> io::Result<UnixListener> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    if let Err(error) = socket.listen(BACKLOG) {
+        let _ = fs::remove_file(path);
+        return Err(error);
+    }
+    UnixListener::from_std(std::os::fd::OwnedFd::from(socket).into())
+}
+
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let found = fs::symlink_metadata(&self.path);
+        if found.is_ok_and(|metadata| identity(&metadata) == self.identity) {
+            // If it cannot be removed, the next server finds that nobody listens.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
