@@ -3,14 +3,13 @@
 
 from collections.abc import Iterator
 
-from reverb.cluster.coordinator import Coordinator
 from reverb.cluster.shard import Shard
 from reverb.cluster.split_table import check_parts
 from reverb.errors import ReverbError
 from reverb.server_executable import server_from_proto
 from reverb.server_executable.settings import Given, Settings
 
-__all__ = ["changes_of_group", "shard_of", "shard_problems", "start_coordinator"]
+__all__ = ["changes_of_group", "shard_of", "shard_problems"]
 
 
 def shard_of(settings: Settings) -> Shard | None:
@@ -28,20 +27,6 @@ def shard_of(settings: Settings) -> Shard | None:
         address=address,
         is_coordinated=address is not None,
     )
-
-
-def start_coordinator(settings: Settings) -> Coordinator | None:
-    """Starts the coordinator of the group if this server runs it: the one with the index 0.
-
-    It reaches the shards with the credentials of the environment, as any client.
-
-    Raises:
-      InvalidArgumentError: If the address is not that of a group, or a file cannot be used.
-    """
-    address = settings["group_address"]
-    if address is None or settings["shard_index"] != 0:
-        return None
-    return Coordinator(address)
 
 
 def shard_problems(settings: Settings, given: Given) -> list[str]:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `reverb_server`: a server in a process of its own."""
 
-import contextlib
 import os
 import pathlib
 import sys
@@ -12,7 +11,7 @@ from reverb.server import Server
 from reverb.server_executable import config_flag, server_from_proto, server_log
 from reverb.server_executable.command_line import Action, CommandLine, parse_command_line
 from reverb.server_executable.config_printer import config_text
-from reverb.server_executable.group import shard_of, shard_problems, start_coordinator
+from reverb.server_executable.group import shard_of, shard_problems
 from reverb.server_executable.reload import reload_config
 from reverb.server_executable.security import (
     has_security,
@@ -76,25 +75,16 @@ def _run(command: CommandLine) -> int:
     if command.action == Action.PRINT_CONFIG:
         print(config_text(settings, given), end="")
         return _GOOD
-    with contextlib.ExitStack() as until_the_end:
-
-        def start() -> Server:
-            server = _start(settings)
-            coordinator = start_coordinator(settings)
-            if coordinator is not None:
-                until_the_end.enter_context(coordinator)
-            return server
-
-        return run_until_signalled(
-            start,
-            names,
-            settings["host"],
-            settings["http_host"],
-            drain_timeout_s=settings["drain_timeout"],
-            reload=_reloader(given, settings),
-            security=lambda: security_text(settings),
-            http_scheme="https" if settings["http_tls"] else "http",
-        )
+    return run_until_signalled(
+        lambda: _start(settings),
+        names,
+        settings["host"],
+        settings["http_host"],
+        drain_timeout_s=settings["drain_timeout"],
+        reload=_reloader(given, settings),
+        security=lambda: security_text(settings),
+        http_scheme="https" if settings["http_tls"] else "http",
+    )
 
 
 def _start(settings: Settings) -> Server:

@@ -299,7 +299,6 @@ class Started:
         # It would change the log of this process.
         monkeypatch.setattr(server_main.server_log, "configure", note("configure"))
         monkeypatch.setattr(server_main, "DefaultCheckpointer", note("DefaultCheckpointer"))
-        monkeypatch.setattr(server_main, "start_coordinator", lambda settings: None)
         monkeypatch.setattr(server_main.server_from_proto, "tables_from_proto", lambda it: ())
 
         def run(start, *values, **named):
