@@ -27,6 +27,9 @@ use crate::shares::Shares;
 
 /// How long a shard may take to give items of an ordered table before others are asked too.
 const ORDERED_PATIENCE: Duration = Duration::from_millis(50);
+/// A shard is asked for at least this many items, so that a batch is not many small messages. Which
+/// shards give it is drawn by mass, so this changes no probability.
+const MIN_ITEMS: usize = 64;
 /// How long the first request waits to hear the masses of all shards.
 const FIRST_NEWS: Duration = Duration::from_secs(1);
 
@@ -195,7 +198,8 @@ impl GroupSampleStream {
         if total <= 0.0 {
             return None;
         }
-        let limit = self.group.address.max_shards_per_batch;
+        // A message costs as much as some dozen small items.
+        let limit = self.group.address.max_shards_per_batch.min(count / MIN_ITEMS).max(1);
         let counts = self.shares.split(&masses, count, limit);
         // The local shard of one of several learners stands for its part of the group.
         let num_all = self.view.members.len() as f64;
