@@ -292,7 +292,9 @@ def test_a_reader_waits_for_the_first_item_of_any_shard(group):
 
 def test_others_go_on_when_a_shard_dies_and_it_comes_back(group, start, host, until):
     made = group()
-    made.client.insert_batch([np.arange(4_000)], {"t": 1.0})
+    for _ in range(4):
+        made.client.insert_batch([np.arange(1_000)], {"t": 1.0})
+    assert made.sizes() == [1_000] * 4
     made.client.sample_batch("t", 256)
     port = made.servers[1].port
     made.servers[1].stop()

@@ -226,7 +226,7 @@ impl Group {
     }
 
     /// Takes a newer map, if it is one. Members that stay are those of before.
-    pub(super) fn adopt(self: &Arc<Self>, map: &ShardMap) -> Result<()> {
+    pub(crate) fn adopt(self: &Arc<Self>, map: &ShardMap) -> Result<()> {
         let Some(old) = self.found() else { return Ok(()) };
         if map.epoch <= old.epoch() || old.map.as_ref().is_some_and(|it| it.group != map.group) {
             return Ok(());
