@@ -117,8 +117,8 @@ pub fn local_transport(address: Loopback) -> Option<Arc<dyn Transport>> {
     running(&service, || format!("localhost:{port}"))
 }
 
-/// A transport to the server of this process that listens on a Unix socket, if there is one. Another
-/// path of the same socket, as by a link, leads over the socket.
+/// A transport to the server of this process that listens on a Unix socket, if there is one.
+/// Another path of the same socket, as by a link, leads over the socket.
 pub fn local_transport_of_socket(path: &SocketPath) -> Option<Arc<dyn Transport>> {
     let service = {
         let registry = socket_registry().lock();
