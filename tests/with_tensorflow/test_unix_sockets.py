@@ -32,11 +32,12 @@ def address(request, start, tmp_path, monkeypatch):
 
 def test_datasets_read_from_it(address):
     reverb.Client(address).insert(np.float32(7), {"table": 1.0, "signed": 1.0})
-    for make in (
-        lambda: reverb.TrajectoryDataset.from_table_signature(address, "signed", 2),
-        lambda: reverb.TrajectoryDataset(tf.constant(address), "table", tf.float32, tf.TensorShape([1]), 2),
+    shape = tf.TensorShape([1])
+    for dataset in (
+        reverb.TrajectoryDataset.from_table_signature(address, "signed", 2),
+        reverb.TrajectoryDataset(tf.constant(address), "table", tf.float32, shape, 2),
     ):
-        assert [float(sample.data[0]) for sample in make().take(3)] == [7.0] * 3
+        assert [float(sample.data[0]) for sample in dataset.take(3)] == [7.0] * 3
 
 
 def test_ops_call_it(address):
