@@ -95,11 +95,13 @@ class Server:
         http_host: str,
         security: Any,
         unix_path: str | os.PathLike[str] | None,
+        shard: Any,
     ) -> Server:
         """Loads the latest checkpoint, then serves.
 
         `checkpoints` is a `CheckpointerOptions`, `limits` a `reverb.Limits`, `security` a
-        `reverb.credentials.ServerSecurity` or `None`.
+        `reverb.credentials.ServerSecurity` or `None`, `shard` a
+        `reverb.cluster.shard.ShardPlace` or `None`.
         """
     def reload_security(self) -> list[str]:
         """Reads certificates and tokens again; returns a line for each thing that changed."""
@@ -216,6 +218,21 @@ class Client:
     def hold_rate_limiter(self, table: str, count: bool) -> RateLimiterHold: ...
     def drain(self, timeout_s: float) -> int:
         """Returns how many streams were still open after `timeout_s`."""
+    def directory(self) -> bytes:
+        """A serialized `DirectoryResponse`: of the server, or of all shards of a group."""
+    def set_directory(self, request: bytes) -> None:
+        """Takes a serialized `SetDirectoryRequest`."""
+    def shard_info(
+        self,
+    ) -> list[tuple[int, str, int | None, int, str, str, float | None, bytes]]:
+        """A row for each shard.
+
+        A row: index, address, server id, number of slots, state, error, seconds since it was heard,
+        and a serialized `WatchResponse` of its tables.
+        """
+    def updates_missed(self) -> int: ...
+    def transfer(self, table: str, slots: Sequence[int], target: Client) -> tuple[int, int]:
+        """Adds items of these slots to another server; returns how many, and how many it had."""
     def insert(self, leaves: Sequence[Any], priorities: Mapping[str, float]) -> None:
         """Inserts one step as one item per table; returns when every item is confirmed."""
     def insert_batch(
@@ -301,6 +318,16 @@ class RateLimiterHold:
 
     def release(self) -> None:
         """Turns the limiter on again; `UnavailableError` if that happened before."""
+
+@final
+class Coordinator:
+    """Moves the windows of a group's rate limiters until it is stopped."""
+
+    def __new__(cls, address: str, credentials: Any) -> Coordinator: ...
+    def is_running(self) -> bool: ...
+    def freeze(self, is_frozen: bool) -> None:
+        """While it is frozen, no window grows."""
+    def stop(self) -> None: ...
 
 @final
 class Sampler(Iterator[Any]):

@@ -11,18 +11,19 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use reverb_client::{
-    BatchedWriter, Client as Core, LegacyOptions, LegacyWriter, SampleCursor, ScanCursor,
-    SequenceOptions, Window,
+    BatchedWriter, Client as Core, Connector as _, LegacyOptions, LegacyWriter, SampleCursor,
+    ScanCursor, SequenceOptions, Window,
 };
-use reverb_data::{Error, Sampled};
+use reverb_data::{Error, Result, Sampled};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment, Security};
-use reverb_rpc::target::Target;
+use reverb_shards::group::Group;
 use reverb_wire::generated::reverb::{HoldRateLimiterRequest, SetPausedRequest, StatusRequest};
+use reverb_wire::shard::Shard;
 
 use crate::array::{all_values, parse_leaves, tensor_to_array, vector_to_array};
 use crate::batched_writer::BatchedTrajectoryWriter;
-use crate::connector::AnyConnector;
+use crate::connector::{Options, Reach, target_of};
 use crate::error::OrRaise;
 use crate::legacy_writer::Writer;
 use crate::limiter_hold::RateLimiterHold;
@@ -43,21 +44,56 @@ pub(crate) struct Client {
     /// Copied for every core, so that no other thread has locked a part of it during a fork.
     security: Security,
     /// Remade after a fork.
-    core: Mutex<Local<Arc<Core>>>,
+    core: Mutex<Local<Parts>>,
+}
+
+/// What a client is made of in one process.
+#[derive(Clone)]
+struct Parts {
+    core: Arc<Core>,
+    reach: Reach,
 }
 
 impl Client {
     fn core(&self) -> Arc<Core> {
-        let mut core = self.core.lock();
-        if !core.origin().is_here() {
-            *core = Local::new(new_core(
-                &self.address,
-                self.connect_timeout,
-                self.keepalive,
-                self.security.copy(),
-            ));
+        self.parts().core
+    }
+
+    fn parts(&self) -> Parts {
+        let mut parts = self.core.lock();
+        if !parts.origin().is_here() {
+            let security = self.security.copy();
+            // The address was parsed before.
+            if let Ok(new) =
+                new_parts(&self.address, self.connect_timeout, self.keepalive, security)
+            {
+                *parts = Local::new(new);
+            }
         }
-        Arc::clone(&core)
+        parts.clone()
+    }
+
+    /// The group to which the address leads.
+    fn group(&self, what: &str) -> Result<Arc<Group>> {
+        match self.parts().reach {
+            Reach::Group(transport) => Ok(Arc::clone(transport.group())),
+            Reach::Servers(_) => Err(Error::invalid_argument(format!(
+                "{what} is asked of a group of shards (shards:///...), and the address is {}.",
+                self.address
+            ))),
+        }
+    }
+
+    /// The one server to which the address leads.
+    fn shard(&self, what: &str) -> Result<Arc<dyn Shard>> {
+        match self.parts().reach {
+            Reach::Servers(servers) if !servers.has_several_servers() => servers.shard(),
+            _ => Err(Error::invalid_argument(format!(
+                "{} leads to several servers, and {what} is asked of one of them: make a client of \
+                 that server.",
+                self.address
+            ))),
+        }
     }
 
     fn new_sequence_writer(
@@ -86,13 +122,14 @@ impl Client {
     ) -> PyResult<Self> {
         let connect_timeout = seconds("connect_timeout_s", connect_timeout_s)?;
         let keepalive = Keepalive::from_seconds(keepalive_s, keepalive_timeout_s).or_raise()?;
-        let target = Target::parse(&server_address).or_raise()?;
+        let target = target_of(&server_address).or_raise()?;
         let credentials =
             credentials.map_or_else(Credentials::default, ClientSecurity::credentials);
         // Files may be slow.
         let security = py.detach(|| credentials.open(&target, Environment::now())).or_raise()?;
-        let core = new_core(&server_address, connect_timeout, keepalive, security.copy());
-        let core = Mutex::new(Local::new(core));
+        let copy = security.copy();
+        let parts = new_parts(&server_address, connect_timeout, keepalive, copy).or_raise()?;
+        let core = Mutex::new(Local::new(parts));
         Ok(Self { address: server_address, connect_timeout, keepalive, security, core })
     }
 
@@ -219,6 +256,79 @@ impl Client {
     fn drain(&self, py: Python<'_>, timeout_s: f64) -> PyResult<i64> {
         let core = self.core();
         wait(py, core.drain(seconds("timeout_s", timeout_s)?))
+    }
+
+    /// A serialized `DirectoryResponse`: of the server, or of all shards of a group.
+    fn directory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let answer = match self.parts().reach {
+            Reach::Group(transport) => {
+                let group = Arc::clone(transport.group());
+                wait(py, async move { group.directory().await })?
+            }
+            Reach::Servers(_) => {
+                let shard = self.shard("its map").or_raise()?;
+                wait(py, async move { shard.directory().await })?
+            }
+        };
+        Ok(PyBytes::new(py, &answer.encode_to_vec()))
+    }
+
+    /// Takes a serialized `SetDirectoryRequest`.
+    fn set_directory(&self, py: Python<'_>, request: &[u8]) -> PyResult<()> {
+        let request = decoded(request)?;
+        let shard = self.shard("its place in a map").or_raise()?;
+        wait(py, async move { shard.set_directory(request).await })
+    }
+
+    /// A row for each shard: index, address, server id, number of slots, state, error, seconds since
+    /// it was heard, and a serialized `WatchResponse` of its tables.
+    #[allow(clippy::type_complexity)]
+    fn shard_info<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<
+        Vec<(i32, String, Option<u64>, usize, String, String, Option<f64>, Bound<'py, PyBytes>)>,
+    > {
+        let group = self.group("shard_info").or_raise()?;
+        let rows = wait(py, async move { group.shard_info().await })?;
+        let rows = rows.into_iter().map(|row| {
+            let tables = PyBytes::new(py, &row.tables.encode_to_vec());
+            let seen = row.last_seen.map(|it| it.as_secs_f64());
+            (
+                row.index,
+                row.address,
+                row.server_id,
+                row.num_slots,
+                row.state.to_owned(),
+                row.error,
+                seen,
+                tables,
+            )
+        });
+        Ok(rows.collect())
+    }
+
+    /// Keys that this client wanted to update or delete, and that no shard had.
+    fn updates_missed(&self) -> PyResult<u64> {
+        Ok(self.group("updates_missed").or_raise()?.num_missed_updates())
+    }
+
+    /// Adds the items of a table of this server whose keys have these slots (all, if there are
+    /// none) to another server. Returns how many were added there, and how many it had.
+    #[pyo3(signature = (table, slots, target))]
+    fn transfer(
+        &self,
+        py: Python<'_>,
+        table: String,
+        slots: Vec<u16>,
+        target: &Self,
+    ) -> PyResult<(i64, i64)> {
+        let source = self.shard("the items to move").or_raise()?;
+        let target = target.shard("the items to add").or_raise()?;
+        let moved = wait(py, async move {
+            reverb_shards::transfer::transfer(&*source, &*target, &table, &slots).await
+        })?;
+        Ok((moved.num_added, moved.num_present))
     }
 
     #[pyo3(signature = (leaves, priorities))]
@@ -411,14 +521,17 @@ pub(crate) fn decoded<M: Message + Default>(message: &[u8]) -> PyResult<M> {
         .or_raise()
 }
 
-fn new_core(
+fn new_parts(
     address: &str,
     connect_timeout: Duration,
     keepalive: Keepalive,
     security: Security,
-) -> Arc<Core> {
-    let connector = Box::new(AnyConnector::new(address, connect_timeout, keepalive, security));
-    Arc::new(Core::new(address, connector, connect_timeout, runtime().handle().clone()))
+) -> Result<Parts> {
+    let has_token = security.has_token();
+    let reach = Reach::new(address, Options { connect_timeout, keepalive, security })?;
+    let connector = reach.connector(has_token);
+    let core = Core::new(address, connector, connect_timeout, runtime().handle().clone());
+    Ok(Parts { core: Arc::new(core), reach })
 }
 
 /// Attaches the samples taken before a failure to its exception, flat: they exist nowhere else any

@@ -10,8 +10,16 @@ use reverb_rpc::Keepalive;
 use reverb_rpc::client::Security;
 use reverb_rpc::socket_path::SocketPath;
 use reverb_rpc::target::{Loopback, Target};
-use reverb_server::{local_transport, local_transport_of_socket};
+use reverb_server::{
+    local_shard, local_shard_of_id, local_shard_of_socket, local_transport,
+    local_transport_of_socket,
+};
+use reverb_shards::address::GroupAddress;
+use reverb_shards::group::Group;
+use reverb_shards::member::{Dial, Line};
+use reverb_shards::transport::GroupTransport;
 use reverb_wire::GrpcTransport;
+use reverb_wire::shard::Shard;
 use reverb_wire::transport::Transport;
 
 use crate::process::runtime;
@@ -47,21 +55,36 @@ impl AnyConnector {
     }
 }
 
-impl Connector for AnyConnector {
-    fn transport(&self) -> Result<Arc<dyn Transport>> {
-        let of_socket = || self.socket.as_ref().and_then(local_transport_of_socket);
-        if let Some(local) = self.loopback.and_then(local_transport).or_else(of_socket) {
-            return Ok(local);
+impl AnyConnector {
+    /// The server with the calls of a shard of a group.
+    pub(crate) fn shard(&self) -> Result<Arc<dyn Shard>> {
+        let of_socket = || self.socket.as_ref().and_then(local_shard_of_socket);
+        match self.loopback.and_then(local_shard).or_else(of_socket) {
+            Some(local) => Ok(local),
+            None => Ok(self.remote()? as Arc<dyn Shard>),
         }
+    }
+
+    fn remote(&self) -> Result<Arc<GrpcTransport>> {
         if let Some(remote) = self.remote.get() {
-            return Ok(Arc::clone(remote) as Arc<dyn Transport>);
+            return Ok(Arc::clone(remote));
         }
         let _entered = runtime().enter();
         let remote = GrpcTransport::new(&self.address)?;
         let remote = remote.with_connect_timeout(self.connect_timeout);
         let remote = remote.with_keepalive(self.keepalive);
         let remote = Arc::new(remote.with_security(self.security.clone()));
-        Ok(Arc::clone(self.remote.get_or_init(|| remote)) as Arc<dyn Transport>)
+        Ok(Arc::clone(self.remote.get_or_init(|| remote)))
+    }
+}
+
+impl Connector for AnyConnector {
+    fn transport(&self) -> Result<Arc<dyn Transport>> {
+        let of_socket = || self.socket.as_ref().and_then(local_transport_of_socket);
+        match self.loopback.and_then(local_transport).or_else(of_socket) {
+            Some(local) => Ok(local),
+            None => Ok(self.remote()? as Arc<dyn Transport>),
+        }
     }
 
     fn has_token(&self) -> bool {
@@ -72,5 +95,150 @@ impl Connector for AnyConnector {
     /// to be several.
     fn has_several_servers(&self) -> bool {
         self.remote.get().is_some_and(|remote| remote.has_several_servers())
+    }
+}
+
+/// How to reach what an address leads to.
+#[derive(Clone)]
+pub(crate) struct Options {
+    pub(crate) connect_timeout: Duration,
+    pub(crate) keepalive: Keepalive,
+    pub(crate) security: Security,
+}
+
+/// What an address leads to: a server, several in turn, or a group of shards.
+#[derive(Clone)]
+pub(crate) enum Reach {
+    Servers(Arc<AnyConnector>),
+    Group(Arc<GroupTransport>),
+}
+
+impl Reach {
+    /// Does not connect yet.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for an address that cannot be.
+    pub(crate) fn new(address: &str, options: Options) -> Result<Self> {
+        if !GroupAddress::is_one(address) {
+            let Options { connect_timeout, keepalive, security } = options;
+            let connector = AnyConnector::new(address, connect_timeout, keepalive, security);
+            return Ok(Self::Servers(Arc::new(connector)));
+        }
+        let group = group_of(address, options)?;
+        Ok(Self::Group(Arc::new(GroupTransport::new(group))))
+    }
+
+    /// The connector of a client.
+    pub(crate) fn connector(&self, has_token: bool) -> Box<dyn Connector> {
+        match self {
+            Self::Servers(connector) => Box::new(Shared(Arc::clone(connector))),
+            Self::Group(transport) => {
+                Box::new(GroupConnector { transport: Arc::clone(transport), has_token })
+            }
+        }
+    }
+}
+
+/// The group behind an address. Does not connect yet.
+///
+/// # Errors
+///
+/// `InvalidArgument` for an address that is not that of a group.
+pub(crate) fn group_of(address: &str, options: Options) -> Result<Arc<Group>> {
+    let parsed = GroupAddress::parse(address)?;
+    Ok(Group::new(address, parsed, Box::new(Dialer(options)), runtime().handle().clone()))
+}
+
+/// The servers that credentials are for: those of an address, or the seeds of a group.
+pub(crate) fn target_of(address: &str) -> Result<Target> {
+    if GroupAddress::is_one(address) {
+        Target::parse(&GroupAddress::parse(address)?.seeds_as_target())
+    } else {
+        Target::parse(address)
+    }
+}
+
+struct Shared(Arc<AnyConnector>);
+
+impl Connector for Shared {
+    fn transport(&self) -> Result<Arc<dyn Transport>> {
+        self.0.transport()
+    }
+
+    fn has_token(&self) -> bool {
+        self.0.has_token()
+    }
+
+    fn has_several_servers(&self) -> bool {
+        self.0.has_several_servers()
+    }
+}
+
+/// All shards of a group as one server.
+struct GroupConnector {
+    transport: Arc<GroupTransport>,
+    has_token: bool,
+}
+
+impl Connector for GroupConnector {
+    fn transport(&self) -> Result<Arc<dyn Transport>> {
+        Ok(Arc::clone(&self.transport) as Arc<dyn Transport>)
+    }
+
+    fn has_token(&self) -> bool {
+        self.has_token
+    }
+
+    /// Its streams lead to all shards, not to one in turn.
+    fn has_several_servers(&self) -> bool {
+        false
+    }
+}
+
+/// A shard that cannot be reached within this time is left out for a while.
+const SHARD_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Makes lines to shards.
+struct Dialer(Options);
+
+impl Dial for Dialer {
+    fn dial(&self, address: &str) -> Result<Box<dyn Line>> {
+        Target::parse(address)?;
+        let Options { connect_timeout, keepalive, security } = self.0.clone();
+        let timeout = connect_timeout.min(SHARD_CONNECT_TIMEOUT);
+        let connector = AnyConnector::new(address, timeout, keepalive, security);
+        Ok(Box::new(ShardLine { connector, server_id: None }))
+    }
+
+    fn dial_id(&self, address: &str, server_id: u64) -> Result<Box<dyn Line>> {
+        Target::parse(address)?;
+        let Options { connect_timeout, keepalive, security } = self.0.clone();
+        let timeout = connect_timeout.min(SHARD_CONNECT_TIMEOUT);
+        let connector = AnyConnector::new(address, timeout, keepalive, security);
+        let server_id = Some(server_id).filter(|&id| id != 0);
+        Ok(Box::new(ShardLine { connector, server_id }))
+    }
+
+    /// None with TLS: a socket has none, and a map must not choose less than the client did.
+    fn dial_socket(&self, unix_path: &str) -> Option<Box<dyn Line>> {
+        if self.0.security.has_tls() || !std::path::Path::new(unix_path).exists() {
+            return None;
+        }
+        self.dial(&format!("unix://{unix_path}")).ok()
+    }
+}
+
+struct ShardLine {
+    connector: AnyConnector,
+    server_id: Option<u64>,
+}
+
+impl Line for ShardLine {
+    fn shard(&self) -> Result<Arc<dyn Shard>> {
+        match self.server_id.and_then(local_shard_of_id) {
+            Some(local) => Ok(local),
+            None => self.connector.shard(),
+        }
     }
 }

@@ -12,9 +12,8 @@ use reverb_client::Client;
 use reverb_data::Result;
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment};
-use reverb_rpc::target::Target;
 
-use crate::connector::AnyConnector;
+use crate::connector::{Options, Reach, target_of};
 use crate::process::{Local, runtime};
 
 /// How long an op waits while no server answers; the default of `reverb.Client`.
@@ -80,9 +79,11 @@ fn client(address: &str) -> Result<Arc<Client>> {
     }
     let environment = Environment::now();
     // Ops have an address and nothing else. The environment has the rest.
-    let security = Credentials::default().open(&Target::parse(address)?, environment.clone())?;
-    let connector = AnyConnector::new(address, CONNECT_TIMEOUT, Keepalive::default(), security);
-    let connector = Box::new(connector);
+    let security = Credentials::default().open(&target_of(address)?, environment.clone())?;
+    let has_token = security.has_token();
+    let keepalive = Keepalive::default();
+    let options = Options { connect_timeout: CONNECT_TIMEOUT, keepalive, security };
+    let connector = Reach::new(address, options)?.connector(has_token);
     let client = Client::new(address, connector, CONNECT_TIMEOUT, runtime().handle().clone());
     let client = Arc::new(client);
     let (used, compared) = (Instant::now(), Instant::now());

@@ -10,7 +10,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use reverb_data::{Error, Result, Signature};
 use reverb_wire::convert::signature::flatten_signature;
-use reverb_wire::transport::{InsertStream, SampleStream, ScanStream, ServerInfo, Transport};
+use reverb_wire::transport::{
+    InsertStream, LostStream, SampleStream, ScanStream, ServerInfo, Transport,
+};
 use tokio::runtime::Handle;
 
 use crate::retry::Backoff;
@@ -114,11 +116,18 @@ impl Session {
         Ok(info)
     }
 
-    /// Opens an insert stream once, without retries. Also returns whether the server is in this
-    /// process.
-    pub(crate) async fn open_insert(&self) -> Result<(InsertStream, bool)> {
+    /// Opens an insert stream once, without retries; maybe instead of one that was lost. Also
+    /// returns whether the server is in this process.
+    pub(crate) async fn open_insert(
+        &self,
+        lost: Option<LostStream<'_>>,
+    ) -> Result<(InsertStream, bool)> {
         let transport = self.transport()?;
-        Ok((transport.open_insert().await?, transport.is_local()))
+        let stream = match lost {
+            Some(lost) => transport.open_insert_again(lost).await?,
+            None => transport.open_insert().await?,
+        };
+        Ok((stream, transport.is_local()))
     }
 
     /// Opens a sample stream, or takes the idle one. Also returns whether it was idle; then it may
@@ -151,6 +160,11 @@ impl Session {
     /// over them in turn.
     pub(crate) fn has_several_servers(&self) -> bool {
         self.connector.has_several_servers()
+    }
+
+    /// Whether the address leads to a group of shards.
+    pub(crate) fn leads_to_group(&self) -> Result<bool> {
+        Ok(self.transport()?.insert_group().is_some())
     }
 
     /// Whether calls have a token with them.

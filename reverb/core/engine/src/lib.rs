@@ -21,6 +21,6 @@ mod table;
 pub use histogram::Histogram;
 pub use table::{
     Configured, Confirm, Evicted, Forecast, LimiterHold, MAX_SAMPLE_BYTES, Removal, Removed,
-    Restored, Scan, SetBy, Side, SnapshotCut, Statistics, Table, TableSnapshot, TableStatus,
-    configure,
+    Restored, Scan, SetBy, Side, SlotSet, SnapshotCut, Statistics, Table, TableChanges,
+    TableSnapshot, TableStatus, TableWatch, Transferred, Watched, WindowBefore, configure,
 };

@@ -9,9 +9,18 @@ use reverb_data::RateLimiterConfig;
 ///
 /// While it is held, inserts need no permission. If they are neutral then, the ratio goes on as if
 /// they had not happened.
+///
+/// With a window it keeps other bounds than those of its settings. A window is a part of the bounds
+/// of a whole group of servers, so it is kept more strictly: no insert is free, because every table
+/// of the group would have free inserts of its own.
 #[derive(Debug, Clone)]
 pub(crate) struct RateLimiter {
     config: RateLimiterConfig,
+    /// The settings, or with the bounds of a window.
+    in_force: RateLimiterConfig,
+    has_window: bool,
+    /// Of who moved the window last.
+    term: i64,
     inserts: i64,
     samples: i64,
     deletes: i64,
@@ -43,11 +52,66 @@ impl RateLimiter {
         samples: i64,
         deletes: i64,
     ) -> Self {
-        Self { config, inserts, samples, deletes, hold: None, neutral_inserts: 0, remainder: 0.0 }
+        Self {
+            config,
+            in_force: config,
+            has_window: false,
+            term: 0,
+            inserts,
+            samples,
+            deletes,
+            hold: None,
+            neutral_inserts: 0,
+            remainder: 0.0,
+        }
     }
 
     pub(crate) fn config(&self) -> &RateLimiterConfig {
         &self.config
+    }
+
+    /// The settings with the bounds that are in force.
+    pub(crate) fn bounds(&self) -> &RateLimiterConfig {
+        &self.in_force
+    }
+
+    /// The bounds of its window, if it has one.
+    pub(crate) fn window(&self) -> Option<&RateLimiterConfig> {
+        self.has_window.then_some(&self.in_force)
+    }
+
+    /// Keeps other bounds from now on. They are as near to these as the cursor allows, which is
+    /// between them afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The last term, if it is larger than this one. Then nothing changes.
+    pub(crate) fn set_window(
+        &mut self,
+        min_diff: f64,
+        max_diff: f64,
+        min_size_to_sample: i64,
+        term: i64,
+    ) -> Result<(), i64> {
+        if term < self.term {
+            return Err(self.term);
+        }
+        self.term = term;
+        self.move_window(min_diff, max_diff, min_size_to_sample);
+        Ok(())
+    }
+
+    fn move_window(&mut self, min_diff: f64, max_diff: f64, min_size_to_sample: i64) {
+        let cursor = self.cursor();
+        let (min_diff, max_diff) = (min_diff.min(cursor), max_diff.max(cursor));
+        self.has_window = true;
+        self.in_force = RateLimiterConfig { min_diff, max_diff, min_size_to_sample, ..self.config };
+    }
+
+    /// Keeps the bounds of its settings again.
+    pub(crate) fn clear_window(&mut self) {
+        self.has_window = false;
+        self.in_force = self.config;
     }
 
     pub(crate) fn inserts(&self) -> i64 {
@@ -80,12 +144,29 @@ impl RateLimiter {
         self.samples += 1;
     }
 
+    /// Counts an item that was not inserted, so that inserts minus deletes is the number of items
+    /// and the cursor stays where it is: a delete less. If there are none, it is a neutral insert.
+    pub(crate) fn count_transfer(&mut self) {
+        if self.deletes > 0 {
+            self.deletes -= 1;
+            return;
+        }
+        self.inserts += 1;
+        self.neutral_inserts += 1;
+        if self.hold != Some(Hold::Neutral) {
+            self.count_neutral_samples();
+        }
+    }
+
     pub(crate) fn count_delete(&mut self) {
         self.deletes += 1;
     }
 
+    /// Sets all counters to zero. A window stays where it is: the sum of the windows of a group
+    /// does not depend on where the cursors are.
     pub(crate) fn reset(&mut self) {
-        *self = Self { hold: self.hold, ..Self::new(self.config) };
+        let Self { in_force, has_window, term, hold, .. } = *self;
+        *self = Self { in_force, has_window, term, hold, ..Self::new(self.config) };
     }
 
     /// Lets all inserts through from now on.
@@ -111,6 +192,9 @@ impl RateLimiter {
     /// They hold from now on, not for what was inserted before: the cursor keeps its distance from
     /// `min_diff`, as far as there is one. With another `samples_per_insert`, or if no ratio was
     /// kept until now, it also comes within the new bounds.
+    ///
+    /// A window was a part of the old numbers, and the cursor may have moved. So it closes around
+    /// the cursor; without bounds it ends.
     pub(crate) fn configure(&mut self, config: RateLimiterConfig) {
         self.count_neutral_samples();
         self.remainder = 0.0;
@@ -126,12 +210,18 @@ impl RateLimiter {
             cursor = cursor.max(config.min_diff).min(config.max_diff);
         }
         self.move_to(cursor);
+        if self.has_window && (config.min_diff > -f64::MAX || config.max_diff < f64::MAX) {
+            let cursor = self.cursor();
+            self.move_window(cursor, cursor, self.in_force.min_size_to_sample);
+        } else {
+            self.clear_window();
+        }
     }
 
     /// Counts samples as taken that can never be: `left` is how many the items still allow.
     pub(crate) fn limit_to(&mut self, left: i64) {
-        let highest = self.config.min_diff + left as f64;
-        if self.config.min_diff > -f64::MAX && self.cursor() > highest {
+        let highest = self.in_force.min_diff + left as f64;
+        if self.in_force.min_diff > -f64::MAX && self.cursor() > highest {
             self.move_to(highest);
         }
     }
@@ -144,19 +234,21 @@ impl RateLimiter {
 
     /// Whether `n` more samples are allowed now.
     pub(crate) fn can_sample(&self, n: i64) -> bool {
-        self.size() >= self.config.min_size_to_sample
-            && self.cursor() - n as f64 >= self.config.min_diff
+        self.size() >= self.in_force.min_size_to_sample
+            && self.cursor() - n as f64 >= self.in_force.min_diff
     }
 
     /// Whether `n` more inserts are allowed now.
     ///
-    /// Inserts up to the minimum size are always allowed, because sampling starts only there.
+    /// Inserts up to the minimum size are always allowed, because sampling starts only there; but
+    /// not with a window.
     pub(crate) fn can_insert(&self, n: i64) -> bool {
         let inserts = self.inserts.saturating_add(n);
         let counted = inserts.saturating_sub(self.neutral_inserts);
-        inserts.saturating_sub(self.deletes) <= self.config.min_size_to_sample
+        let is_free = inserts.saturating_sub(self.deletes) <= self.config.min_size_to_sample;
+        (is_free && !self.has_window)
             || counted as f64 * self.config.samples_per_insert - self.samples as f64
-                <= self.config.max_diff
+                <= self.in_force.max_diff
             || self.hold.is_some()
     }
 
@@ -184,24 +276,29 @@ impl RateLimiter {
 
     /// One sentence that says why samples wait, and what would unblock them.
     pub(crate) fn describe_wait_for_sample(&self) -> String {
-        let config = &self.config;
         if self.can_sample(1) {
             return format!("It lets samples through: {self}.");
         }
-        let needed = config.missing_inserts(self.size(), self.cursor());
+        let needed = self.in_force.missing_inserts(self.size(), self.cursor());
         let stuck = if self.can_insert(1) { "" } else { ", but inserts wait as well" };
-        format!("A sample waits for {needed} more insert(s){stuck}: {self}.")
+        let window = if self.has_window { WINDOW_MOVES } else { "" };
+        format!("A sample waits for {needed} more insert(s){stuck}{window}: {self}.")
     }
 
     /// One sentence that says why inserts wait, and what would unblock them.
     pub(crate) fn describe_wait_for_insert(&self) -> String {
-        let config = &self.config;
         if self.can_insert(1) {
             return format!("It lets inserts through: {self}.");
         }
-        let needed = config.missing_samples(self.size(), self.cursor());
-        let deletes = self.size() + 1 - config.min_size_to_sample;
         let stuck = if self.can_sample(1) { "" } else { ", but samples wait as well" };
+        if self.has_window {
+            let needed = self.in_force.missing_samples(i64::MAX, self.cursor());
+            return format!(
+                "An insert waits for {needed} more sample(s){stuck}{WINDOW_MOVES}: {self}."
+            );
+        }
+        let needed = self.config.missing_samples(self.size(), self.cursor());
+        let deletes = self.size() + 1 - self.config.min_size_to_sample;
         format!(
             "An insert waits for {needed} more sample(s){stuck}, or for {deletes} delete(s): {self}."
         )
@@ -210,7 +307,7 @@ impl RateLimiter {
 
 impl fmt::Display for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let config = &self.config;
+        let config = &self.in_force;
         write!(
             f,
             "{} item(s), min_size_to_sample {}, {} insert(s), {} sample(s), {} delete(s), \
@@ -228,6 +325,9 @@ impl fmt::Display for RateLimiter {
         )
     }
 }
+
+/// What somebody who waits for a window may wait for as well.
+const WINDOW_MOVES: &str = ", or until the coordinator of the group moves the window of this shard";
 
 /// Prints the largest doubles as "none". They mean "no bound", and have 309 digits.
 struct Bound(f64);

@@ -20,6 +20,7 @@ mod clock;
 mod configure;
 mod episodes;
 mod forecast;
+mod foreign_keys;
 mod items;
 mod limiter_hold;
 #[cfg(test)]
@@ -32,12 +33,16 @@ mod state;
 mod statistics;
 #[cfg(test)]
 mod testing;
+mod transfer;
 mod wait_queues;
+mod watch;
+mod window;
 
 use clock::{Activity, Clock};
 pub use configure::{Configured, configure};
 pub use forecast::Forecast;
 use forecast::ForecastTimes;
+pub use foreign_keys::SlotSet;
 pub use limiter_hold::LimiterHold;
 pub use restore::Restored;
 pub use scan::Scan;
@@ -46,7 +51,11 @@ pub use snapshot::{SnapshotCut, TableSnapshot};
 pub use state::MAX_SAMPLE_BYTES;
 use state::TableState;
 pub use statistics::{Removal, Removed, Side, Statistics, TableStatus};
+pub use transfer::Transferred;
 use wait_queues::{Answer, Completions, Now, RequestId, WaitQueues};
+pub use watch::{TableChanges, TableWatch, Watched};
+use watch::{Versions, Watchers};
+pub use window::WindowBefore;
 
 /// Maximum number of queued inserts before writers have to wait.
 const MAX_QUEUED_INSERTS: i64 = 1000;
@@ -73,6 +82,7 @@ pub struct Table {
     configuring: Mutex<()>,
     /// Whether there is a forecast that nobody has taken yet.
     has_forecast: AtomicBool,
+    versions: Versions,
     shared: Mutex<Shared>,
 }
 
@@ -94,6 +104,7 @@ struct Shared {
     forecasts: ForecastTimes,
     /// Who lets inserts through without the rate limiter.
     limiter_off: Option<SetBy>,
+    watchers: Watchers,
     closed: bool,
 }
 
@@ -169,6 +180,7 @@ impl Table {
             clock: Clock::new(Instant::now()),
             forecasts: ForecastTimes::new(config.max_size),
             limiter_off: None,
+            watchers: Watchers::default(),
             closed: false,
             config: Arc::new(config),
         };
@@ -177,14 +189,22 @@ impl Table {
             room: Notify::new(),
             configuring: Mutex::new(()),
             has_forecast: AtomicBool::new(false),
+            versions: Versions::default(),
             shared: Mutex::new(shared),
         }))
     }
 
     /// Makes the table part of a server: its bytes count in the server's account, and writers wait
     /// while more than `insert_room_bytes` of their items are queued, or a tenth of `max_bytes`.
-    pub fn join_server(&self, account: &ServerAccount, insert_room_bytes: u64) {
+    /// Its changes wake the watchers of `changes`.
+    pub fn join_server(
+        &self,
+        account: &ServerAccount,
+        insert_room_bytes: u64,
+        changes: &Arc<TableChanges>,
+    ) {
         let mut shared = self.shared.lock();
+        Self::set_changes(&mut shared, changes);
         shared.room = InsertRoom::new(&shared.config, insert_room_bytes);
         shared.state.account_mut().move_to(account);
     }
@@ -396,22 +416,23 @@ impl Table {
         }
     }
 
-    /// Deletes items, then gives items new priorities. Unknown keys are ignored.
+    /// Deletes items, then gives items new priorities. Returns the keys of which there are no
+    /// items; they are ignored otherwise.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` for a priority that a selector of this table does not accept; nothing is
     /// changed then. `Cancelled` if the table is closed.
-    pub fn mutate(&self, updates: &[(u64, f64)], deletes: &[u64]) -> Result<()> {
+    pub fn mutate(&self, updates: &[(u64, f64)], deletes: &[u64]) -> Result<Vec<u64>> {
         self.operate(Activity::Running, |shared, _| {
             for &(key, priority) in updates {
                 check_priority(&shared.config, key, priority)?;
             }
-            for &key in deletes {
-                shared.state.delete(key);
-            }
-            shared.state.update(updates);
-            Ok(())
+            let state = &mut shared.state;
+            let mut missing: Vec<u64> =
+                deletes.iter().copied().filter(|&key| !state.delete(key)).collect();
+            state.update(updates, &mut missing);
+            Ok(missing)
         })?
     }
 
@@ -513,6 +534,7 @@ impl Table {
             info: shared.info(),
             statistics: *state.statistics(),
             cursor: state.limiter().cursor(),
+            window: state.limiter().window().copied(),
             mass: state.mass(),
             limiter_off: limiter_off.clone(),
             inserting: Side {
@@ -556,16 +578,20 @@ impl Table {
 
     /// What a sample waits for, in one sentence with the rate limiter's counters.
     pub fn describe_wait_for_sample(&self) -> String {
-        let (config, wait, size, bytes) = {
+        let (config, wait, has_window, size, bytes) = {
             let Shared { config, state, queues, .. } = &*self.shared.lock();
             if let Some(by) = &queues.paused.samples {
                 return format!("Samples of table {} {}", self.name(), by.has_paused());
             }
             let wait = state.limiter().describe_wait_for_sample();
-            (Arc::clone(config), wait, state.len() as u64, state.account().bytes())
+            let has_window = state.limiter().window().is_some();
+            (Arc::clone(config), wait, has_window, state.len() as u64, state.account().bytes())
         };
         let TableConfig { name, max_size, rate_limiter, memory, .. } = &*config;
         let min_size = rate_limiter.min_size_to_sample;
+        if has_window {
+            return format!("Rate limiter of table {name}: {wait}");
+        }
         if *max_size < min_size {
             return format!(
                 "Rate limiter of table {name}: it will never hold min_size_to_sample {min_size} \
@@ -621,7 +647,7 @@ impl Table {
         finish: impl FnOnce(&mut Shared, &mut Completions, W) -> R,
     ) -> Result<R> {
         let mut done = Completions::default();
-        let (result, gained_room);
+        let (result, gained_room, news);
         {
             let mut guard = self.shared.lock();
             let shared = &mut *guard;
@@ -642,10 +668,14 @@ impl Table {
                 self.has_forecast.store(true, Ordering::Relaxed);
             }
             shared.now_waits(Instant::now());
+            news = shared.news(&self.versions);
         }
         done.deliver(self.name());
         if gained_room {
             self.room.notify_waiters();
+        }
+        if let Some(news) = news {
+            news.tell();
         }
         Ok(result)
     }
@@ -693,10 +723,16 @@ impl Waiting<'_> {
     /// Removes the request from the queue; false if it was answered already.
     fn cancel(&mut self) -> bool {
         self.is_over = true;
-        let mut shared = self.table.shared.lock();
-        let cancelled = shared.queues.cancel(self.id);
-        if cancelled {
-            shared.now_waits(Instant::now());
+        let (cancelled, news) = {
+            let mut shared = self.table.shared.lock();
+            let cancelled = shared.queues.cancel(self.id);
+            if cancelled {
+                shared.now_waits(Instant::now());
+            }
+            (cancelled, shared.news(&self.table.versions))
+        };
+        if let Some(news) = news {
+            news.tell();
         }
         cancelled
     }
@@ -720,15 +756,23 @@ fn check_priority(config: &TableConfig, key: u64, priority: f64) -> Result<()> {
 
 /// Refuses an item that could never be stored.
 fn check_bytes(config: &TableConfig, state: &TableState, item: &NewItem) -> Result<()> {
+    check_stored_bytes(config, state, item.key, &item.trajectory)
+}
+
+fn check_stored_bytes(
+    config: &TableConfig,
+    state: &TableState,
+    key: u64,
+    trajectory: &Trajectory,
+) -> Result<()> {
     let Some(max_bytes) = config.memory.max_bytes else { return Ok(()) };
-    let bytes = state.item_bytes() + item.trajectory.bytes_with_chunks();
+    let bytes = state.item_bytes() + trajectory.bytes_with_chunks();
     if bytes <= max_bytes {
         return Ok(());
     }
     Err(Error::invalid_argument(format!(
-        "Item {} takes {} bytes, more than max_bytes {} of table {}; it could never be stored. \
+        "Item {key} takes {} bytes, more than max_bytes {} of table {}; it could never be stored. \
          Insert shorter items or raise max_bytes.",
-        item.key,
         grouped(bytes as usize),
         grouped(max_bytes as usize),
         config.name,

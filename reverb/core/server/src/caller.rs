@@ -53,6 +53,8 @@ impl Needs {
         match path {
             methods::HEALTH_CHECK | methods::HEALTH_WATCH => Self::Nothing,
             methods::SERVER_INFO
+            | methods::DIRECTORY
+            | methods::WATCH
             | methods::INITIALIZE_CONNECTION
             | methods::REFLECTION
             | methods::OLD_REFLECTION => Self::AnyRight,
@@ -61,10 +63,12 @@ impl Needs {
             | methods::STATUS
             | methods::CHECKPOINT_STATUS => Self::OnTable(Right::Sample),
             methods::INSERT_STREAM => Self::OnTable(Right::Insert),
-            methods::MUTATE_PRIORITIES => Self::OnTable(Right::Update),
+            methods::MUTATE_PRIORITIES | methods::UPDATE_PRIORITIES => Self::OnTable(Right::Update),
             methods::RESET
             | methods::CONFIGURE_TABLES
             | methods::SET_PAUSED
+            | methods::SET_RATE_LIMITER
+            | methods::TRANSFER
             | methods::HOLD_RATE_LIMITER => Self::OnTable(Right::Admin),
             // It will be told that there is no such call.
             unknown if !methods::ALL.contains(&unknown) => Self::AnyRight,
@@ -261,13 +265,14 @@ mod tests {
             methods::ALL.into_iter().filter(move |path| wanted(Needs::of(path))).count()
         };
         assert_eq!(needs(|it| it == Needs::Nothing), 2);
-        assert_eq!(needs(|it| it == Needs::AnyRight), 4);
+        assert_eq!(needs(|it| it == Needs::AnyRight), 6);
         assert_eq!(needs(|it| it == Needs::OnTable(Right::Sample)), 4);
         assert_eq!(needs(|it| it == Needs::OnTable(Right::Insert)), 1);
-        assert_eq!(needs(|it| it == Needs::OnTable(Right::Update)), 1);
-        assert_eq!(needs(|it| it == Needs::OnTable(Right::Admin)), 4);
+        assert_eq!(needs(|it| it == Needs::OnTable(Right::Update)), 2);
+        assert_eq!(needs(|it| it == Needs::OnTable(Right::Admin)), 6);
         assert_eq!(Needs::of(methods::CHECKPOINT), Needs::OnAllTables(Right::Admin));
         assert_eq!(Needs::of(methods::DRAIN), Needs::OnAllTables(Right::Admin));
+        assert_eq!(Needs::of(methods::SET_DIRECTORY), Needs::OnAllTables(Right::Admin));
         assert_eq!(Needs::of("/reverb.ReplayService/New"), Needs::AnyRight);
     }
 }

@@ -41,6 +41,14 @@ impl HeldChunks {
         }
     }
 
+    /// Holds the chunk that `make` returns, instead of the one with this key if there is one.
+    pub(crate) fn replace(&mut self, key: u64, make: impl FnOnce() -> Chunk) {
+        if let Some(old) = self.by_key.remove(&key) {
+            self.bytes -= old.bytes;
+        }
+        self.hold(key, make);
+    }
+
     pub(crate) fn get(&self, key: u64) -> Option<&Chunk> {
         self.by_key.get(&key).map(|held| &held.chunk)
     }

@@ -344,7 +344,7 @@ impl Drop for InsertStream<'_> {
 }
 
 /// Releases all held chunks except `keys`, which must be held and distinct.
-fn keep(held: &mut HeldChunks, keys: &[u64]) -> Result<()> {
+pub(crate) fn keep(held: &mut HeldChunks, keys: &[u64]) -> Result<()> {
     let count = held.keep(keys);
     if count == keys.len() {
         return Ok(());

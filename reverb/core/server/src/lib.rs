@@ -10,6 +10,7 @@ mod daily;
 mod diagnosis;
 mod done;
 mod drain;
+mod group;
 mod health;
 mod held_chunks;
 mod history;
@@ -35,11 +36,16 @@ mod service;
 mod status;
 mod streams;
 mod tables;
+mod transfer;
+mod watch_stream;
 
 pub use checkpoints::CheckpointOptions;
 pub use http_port::HttpPort;
 pub use limits::Limits;
-pub use local::{local_transport, local_transport_of_socket};
+pub use local::{
+    local_shard, local_shard_of_id, local_shard_of_socket, local_transport,
+    local_transport_of_socket,
+};
 pub use long_waits::warn_of_long_waits;
 pub use process_memory::process_memory;
-pub use server::{Server, ServerOptions};
+pub use server::{Server, ServerOptions, ShardOptions};

@@ -2,6 +2,7 @@
 //! A server in the same process, reached by function calls: no socket, no messages, no copies.
 
 mod scan;
+mod shard;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,6 +20,7 @@ use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
     DrainResponse, HoldRateLimiterRequest, SetPausedRequest, StatusRequest, StatusResponse,
 };
+use reverb_wire::shard::Shard;
 use reverb_wire::transport::{
     BoxFuture, InsertBatch, InsertSink, InsertStream, RateLimiterHold, SampleStream, ScanStream,
     ServerInfo, Transport,
@@ -106,6 +108,37 @@ pub(crate) fn unregister_socket(path: &Path, service: &Arc<Service>) {
 
 /// A transport to the server of this process to which an address leads, if there is one.
 pub fn local_transport(address: Loopback) -> Option<Arc<dyn Transport>> {
+    find(address).map(|transport| Arc::new(transport) as Arc<dyn Transport>)
+}
+
+/// The same with the calls of a shard of a group.
+pub fn local_shard(address: Loopback) -> Option<Arc<dyn Shard>> {
+    find(address).map(|transport| Arc::new(transport) as Arc<dyn Shard>)
+}
+
+/// A transport to the server of this process that listens on a Unix socket, if there is one.
+/// Another path of the same socket, as by a link, leads over the socket.
+pub fn local_transport_of_socket(path: &SocketPath) -> Option<Arc<dyn Transport>> {
+    find_socket(path).map(|transport| Arc::new(transport) as Arc<dyn Transport>)
+}
+
+/// The same with the calls of a shard of a group.
+pub fn local_shard_of_socket(path: &SocketPath) -> Option<Arc<dyn Shard>> {
+    find_socket(path).map(|transport| Arc::new(transport) as Arc<dyn Shard>)
+}
+
+/// The server of this process that has this id, whatever its address is.
+pub fn local_shard_of_id(server_id: u64) -> Option<Arc<dyn Shard>> {
+    let found = registry().lock().iter().find_map(|((port, _), registered)| {
+        let service = registered.get()?;
+        (service.server_id() == server_id).then_some((*port, service))
+    });
+    let (port, service) = found?;
+    let transport = running(&service, || format!("localhost:{port}"))?;
+    Some(Arc::new(transport) as Arc<dyn Shard>)
+}
+
+fn find(address: Loopback) -> Option<LocalTransport> {
     const LEAST: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let port = address.port;
     let service = {
@@ -117,9 +150,7 @@ pub fn local_transport(address: Loopback) -> Option<Arc<dyn Transport>> {
     running(&service, || format!("localhost:{port}"))
 }
 
-/// A transport to the server of this process that listens on a Unix socket, if there is one.
-/// Another path of the same socket, as by a link, leads over the socket.
-pub fn local_transport_of_socket(path: &SocketPath) -> Option<Arc<dyn Transport>> {
+fn find_socket(path: &SocketPath) -> Option<LocalTransport> {
     let service = {
         let registry = socket_registry().lock();
         if registry.is_empty() {
@@ -130,9 +161,8 @@ pub fn local_transport_of_socket(path: &SocketPath) -> Option<Arc<dyn Transport>
     running(&service, || path.to_string())
 }
 
-fn running(service: &Arc<Service>, address: impl FnOnce() -> String) -> Option<Arc<dyn Transport>> {
-    (!service.stop.is_stopped())
-        .then(|| Arc::new(LocalTransport::new(service, &address())) as Arc<dyn Transport>)
+fn running(service: &Arc<Service>, address: impl FnOnce() -> String) -> Option<LocalTransport> {
+    (!service.stop.is_stopped()).then(|| LocalTransport::new(service, &address()))
 }
 
 /// A reference to a server that does not keep it alive: clients may outlive it by far, and its
@@ -212,7 +242,7 @@ impl Transport for LocalTransport {
         updates: &'a [(u64, f64)],
         deletes: &'a [u64],
     ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { self.service.get()?.mutate(table, updates, deletes) })
+        Box::pin(async move { self.service.get()?.mutate(table, updates, deletes).map(drop) })
     }
 
     fn reset<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<()>> {

@@ -12,8 +12,9 @@ use reverb_rpc::server::{Handler, Responder, read_single_encoded, read_single_me
 use reverb_rpc::status::Status;
 use reverb_wire::codec::mutate::{Mutation, parse_mutation};
 use reverb_wire::generated::reverb::{
-    CheckpointStatusRequest, ConfigureTablesRequest, DrainRequest, SetPausedRequest,
-    SetPausedResponse, StatusRequest,
+    CheckpointStatusRequest, ConfigureTablesRequest, DirectoryRequest, DrainRequest,
+    SetDirectoryRequest, SetDirectoryResponse, SetPausedRequest, SetPausedResponse,
+    SetRateLimiterRequest, StatusRequest, UpdatePrioritiesResponse,
 };
 use reverb_wire::generated::{
     CheckpointRequest, CheckpointResponse, InitializeConnectionResponse, MutatePrioritiesResponse,
@@ -25,7 +26,7 @@ use crate::caller::Caller;
 use crate::insert_stream::InsertStream;
 use crate::service::Service;
 use crate::streams::{OpenStream, StreamKind};
-use crate::{health, limiter_hold, reflection, sample_stream, scan_stream};
+use crate::{health, limiter_hold, reflection, sample_stream, scan_stream, transfer, watch_stream};
 
 impl Handler for Service {
     async fn answer(
@@ -70,6 +71,14 @@ impl Handler for Service {
                 limiter_hold::run(self, caller, reader, responder).await?;
             }
             methods::DRAIN => drain(self, reader, responder).await?,
+            methods::DIRECTORY => directory(self, caller, reader, responder).await?,
+            methods::SET_DIRECTORY => set_directory(self, reader, responder).await?,
+            methods::WATCH => watch_stream::run(self, caller, reader, responder).await?,
+            methods::UPDATE_PRIORITIES => {
+                update_priorities(self, caller, reader, responder).await?;
+            }
+            methods::SET_RATE_LIMITER => set_rate_limiter(self, caller, reader, responder).await?,
+            methods::TRANSFER => transfer::run(self, caller, reader, responder).await?,
             methods::HEALTH_CHECK => return health::check(self, reader, responder).await,
             methods::HEALTH_WATCH => return health::watch(self, reader, responder).await,
             methods::REFLECTION | methods::OLD_REFLECTION => {
@@ -211,6 +220,53 @@ async fn drain(
     responder.announce();
     let answer = service.stop.or(service.drain_for(request, set_by(responder))).await??;
     responder.send_now(Message::encode(&answer))
+}
+
+async fn directory(
+    service: &Service,
+    caller: &Caller,
+    mut reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    let DirectoryRequest {} = read_single_message(&service.stop, &mut reader).await?;
+    responder.send_now(Message::encode(&service.directory(caller)))
+}
+
+async fn set_directory(
+    service: &Arc<Service>,
+    mut reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    let request: SetDirectoryRequest = read_single_message(&service.stop, &mut reader).await?;
+    responder.announce();
+    service.set_directory(request, &set_by(responder)).await?;
+    responder.send_now(Message::encode(&SetDirectoryResponse {}))
+}
+
+/// Its request has the fields of `MutatePriorities`.
+async fn update_priorities(
+    service: &Service,
+    caller: &Caller,
+    mut reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    let message = read_single_encoded(&service.stop, &mut reader).await?;
+    let Mutation { table, updates, deletes } = parse_mutation(&message)?;
+    service.table_for(caller, Right::Update, &table)?;
+    let missing_keys = service.mutate(&table, &updates, &deletes)?;
+    let epoch = service.group.epoch();
+    responder.send_now(Message::encode(&UpdatePrioritiesResponse { missing_keys, epoch }))
+}
+
+async fn set_rate_limiter(
+    service: &Service,
+    caller: &Caller,
+    mut reader: MessageReader,
+    responder: &mut Responder,
+) -> Result<()> {
+    let request: SetRateLimiterRequest = read_single_message(&service.stop, &mut reader).await?;
+    service.table_for(caller, Right::Admin, &request.table)?;
+    responder.send_now(Message::encode(&service.set_rate_limiter(&request)?))
 }
 
 /// Who calls: the name that the client gave itself, else its address.

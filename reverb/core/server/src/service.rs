@@ -6,16 +6,19 @@ use std::time::SystemTime;
 
 use reverb_data::error::grouped;
 use reverb_data::{Result, byte_size};
-use reverb_engine::{Forecast, Table};
+use reverb_engine::{Forecast, Table, TableChanges, WindowBefore};
 use reverb_rpc::frames::Gate;
 use reverb_rpc::server::{Stop, Traffic};
 use reverb_wire::convert::table_info::from_table_info;
 use reverb_wire::generated::TableInfo;
-use reverb_wire::generated::reverb::{StatusRequest, StatusResponse};
+use reverb_wire::generated::reverb::{
+    SetRateLimiterRequest, SetRateLimiterResponse, StatusRequest, StatusResponse,
+};
 
 use crate::caller::{Authentication, Caller};
 use crate::checkpoints::Checkpoints;
 use crate::drain::Drain;
+use crate::group::Group;
 use crate::history::History;
 use crate::limits::Limits;
 use crate::long_waits::LongWaits;
@@ -25,6 +28,7 @@ use crate::rotation::Rotation;
 use crate::status;
 use crate::streams::Streams;
 use crate::tables::Tables;
+use crate::watch_stream::to_message;
 
 /// What a server offers, over any transport.
 #[derive(Debug)]
@@ -45,19 +49,51 @@ pub(crate) struct Service {
     pub(crate) started_at: SystemTime,
     pub(crate) history: History,
     pub(crate) long_waits: LongWaits,
+    /// The group that it is a shard of.
+    pub(crate) group: Group,
+    /// Wakes the watchers of its tables.
+    pub(crate) changes: Arc<TableChanges>,
     /// What calls other than insert streams are read through.
     pub(crate) call_gate: Arc<dyn Gate>,
 }
 
 impl Service {
+    /// Deletes items, then updates priorities. Returns the keys of which there are no items.
     pub(crate) fn mutate(
         &self,
         table: &str,
         updates: &[(u64, f64)],
         deletes: &[u64],
-    ) -> Result<()> {
+    ) -> Result<Vec<u64>> {
         let (_, table) = self.tables.get(table)?;
         table.mutate(updates, deletes).map_err(|error| self.stop.explain(error))
+    }
+
+    /// Moves the bounds of the limiter of a table.
+    ///
+    /// # Errors
+    ///
+    /// `TableNotFound`, and those of [`Table::set_window`].
+    pub(crate) fn set_rate_limiter(
+        &self,
+        request: &SetRateLimiterRequest,
+    ) -> Result<SetRateLimiterResponse> {
+        let SetRateLimiterRequest { table, min_diff, max_diff, min_size_to_sample, restore, term } =
+            request;
+        let (name, table) = self.tables.get(table)?;
+        let moved = if *restore {
+            table
+                .clear_window()
+                .map(|now| (now, WindowBefore { min_diff: now.min_diff, max_diff: now.max_diff }))
+        } else {
+            table.set_window(*min_diff, *max_diff, *min_size_to_sample, *term)
+        };
+        let (now, before) = moved.map_err(|error| self.stop.explain(error))?;
+        Ok(SetRateLimiterResponse {
+            table: Some(to_message(name, now)),
+            previous_min_diff: before.min_diff,
+            previous_max_diff: before.max_diff,
+        })
     }
 
     pub(crate) fn reset(&self, table: &str) -> Result<()> {

@@ -66,6 +66,7 @@ pub(crate) fn status(
             .collect(),
         draining: service.drain.by().as_ref().map(set_by),
         security: Some(security_status(&service.rotation)),
+        shards: Vec::new(),
     }
 }
 

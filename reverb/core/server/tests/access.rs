@@ -92,6 +92,10 @@ async fn every_call_wants_its_right() {
     let hold = own::HoldRateLimiterRequest { table: a(), count: true };
     let scan = own::ScanRequest { table: a(), kept_chunk_bytes: 0 };
     let drain = own::DrainRequest { timeout_s: f64::NAN };
+    let update = own::UpdatePrioritiesRequest { table: a(), ..Default::default() };
+    let bounds = own::SetRateLimiterRequest { table: a(), restore: true, ..Default::default() };
+    // A map without shards.
+    let map = own::SetDirectoryRequest { map: Some(own::ShardMap::default()), index: 0 };
     for (path, allowed, request) in [
         (methods::SAMPLE_STREAM, &["sampler"][..], sample_request("a").encode_to_vec()),
         (methods::SCAN, &["sampler"], scan.encode_to_vec()),
@@ -105,6 +109,12 @@ async fn every_call_wants_its_right() {
         (methods::CHECKPOINT, &["root"], Vec::new()),
         (methods::DRAIN, &["root"], drain.encode_to_vec()),
         (methods::RESET, &["admin", "root"], proto::ResetRequest { table: a() }.encode_to_vec()),
+        (methods::UPDATE_PRIORITIES, &["updater"], update.encode_to_vec()),
+        (methods::SET_RATE_LIMITER, &["admin", "root"], bounds.encode_to_vec()),
+        (methods::TRANSFER, &["admin", "root"], insert_request(3, "a").encode_to_vec()),
+        (methods::SET_DIRECTORY, &["root"], map.encode_to_vec()),
+        (methods::DIRECTORY, &everybody, Vec::new()),
+        (methods::WATCH, &everybody, Vec::new()),
         (methods::SERVER_INFO, &everybody, Vec::new()),
         (methods::INITIALIZE_CONNECTION, &everybody, Vec::new()),
         (methods::REFLECTION, &everybody, Vec::new()),
@@ -113,8 +123,8 @@ async fn every_call_wants_its_right() {
             let answer = call(&raw, path, headers(&callers, name), &Encoded(request.clone())).await;
             let expected = match (allowed.contains(&name), path) {
                 (false, _) => Code::PermissionDenied,
-                // The time is no time.
-                (true, methods::DRAIN) => Code::InvalidArgument,
+                // The time is no time, and the map no map.
+                (true, methods::DRAIN | methods::SET_DIRECTORY) => Code::InvalidArgument,
                 (true, _) => Code::Ok,
             };
             let code = answer.as_ref().err().map_or(Code::Ok, |status| status.code);
@@ -293,6 +303,56 @@ async fn callers_see_the_tables_on_which_they_have_a_right() {
     // The program itself is told everything.
     assert_eq!(server.status(request).tables.len(), 3);
     assert_eq!(server.status(request).streams.len(), 2);
+}
+
+#[tokio::test]
+async fn watchers_and_directories_see_the_tables_on_which_they_have_a_right() {
+    let callers = Callers::new(&[
+        ("writer", &[Right::Insert], &["a"]),
+        ("admin", &[Right::Admin], &["a"]),
+        ("root", &[Right::Admin], &["*"]),
+    ]);
+    let tables: Vec<_> = ["a", "b"].map(|name| table(config(name))).into();
+    let server = serve(tables, &callers.options());
+    let raw = RawClient::connect(&server).await;
+    let watch = |tables: &[&str]| own::WatchRequest {
+        tables: tables.iter().map(|&name| name.to_owned()).collect(),
+    };
+    let all = watch(&[]);
+    let answer = call(&raw, methods::WATCH, headers(&callers, "writer"), &all).await.unwrap();
+    let told = own::WatchResponse::decode(&answer[..]).unwrap().tables;
+    assert_eq!(told.iter().map(|table| &table.name[..]).collect::<Vec<_>>(), ["a"]);
+    let status =
+        call(&raw, methods::WATCH, headers(&callers, "writer"), &watch(&["b"])).await.unwrap_err();
+    assert_eq!(status.code, Code::NotFound);
+    assert!(status.message.ends_with("The tables of this server are: a."), "{}", status.message);
+
+    let info = |name: &str| proto::TableInfo { name: name.to_owned(), ..Default::default() };
+    let map = own::ShardMap {
+        epoch: 1,
+        shards: vec![own::Shard::default()],
+        slots: vec![own::SlotRange { count: 4096, ..Default::default() }],
+        tables: vec![info("a"), info("b")],
+        ..Default::default()
+    };
+    let request = own::SetDirectoryRequest { map: Some(map), index: 0 };
+    call(&raw, methods::SET_DIRECTORY, headers(&callers, "root"), &request).await.unwrap();
+    for (name, expected) in [("writer", &["a"][..]), ("root", &["a", "b"])] {
+        let answer = call(&raw, methods::DIRECTORY, headers(&callers, name), &()).await.unwrap();
+        let map = own::DirectoryResponse::decode(&answer[..]).unwrap().map.unwrap();
+        assert_eq!(map.tables.iter().map(|it| &it.name[..]).collect::<Vec<_>>(), expected);
+    }
+
+    let items = insert_request(1, "b");
+    let status =
+        call(&raw, methods::TRANSFER, headers(&callers, "admin"), &items).await.unwrap_err();
+    assert_eq!(status.code, Code::PermissionDenied);
+    let limiter = own::SetRateLimiterRequest { table: "b".to_owned(), ..Default::default() };
+    let status = call(&raw, methods::SET_RATE_LIMITER, headers(&callers, "admin"), &limiter)
+        .await
+        .unwrap_err();
+    assert_eq!(status.code, Code::PermissionDenied);
+    assert_eq!(server.tables()[1].info().current_size, 0);
 }
 
 #[tokio::test]

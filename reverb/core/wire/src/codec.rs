@@ -12,3 +12,4 @@ mod kept_chunks;
 pub mod mutate;
 pub mod sample;
 pub mod trajectory_template;
+pub mod transfer;

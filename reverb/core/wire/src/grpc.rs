@@ -5,6 +5,7 @@ mod insert;
 mod limiter_hold;
 mod sample;
 mod scan;
+mod shard;
 
 use std::time::Duration;
 
@@ -59,15 +60,19 @@ impl GrpcTransport {
 impl GrpcTransport {
     /// The error of a call that only servers of this package have.
     fn explain(&self, error: Error, what: &str) -> Error {
-        if error.kind() != ErrorKind::Unimplemented {
-            return error;
-        }
-        Error::unimplemented(format!(
-            "The server at {} does not {what}: it is a server of dm-reverb, or of an older release \
-             of this package.",
-            self.0.target()
-        ))
+        explain(error, self.0.target(), what)
     }
+}
+
+/// The error of a call that only servers of this package have.
+fn explain(error: Error, target: &str, what: &str) -> Error {
+    if error.kind() != ErrorKind::Unimplemented {
+        return error;
+    }
+    Error::unimplemented(format!(
+        "The server at {target} does not {what}: it is a server of dm-reverb, or of an older \
+         release of this package."
+    ))
 }
 
 impl Transport for GrpcTransport {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use reverb_data::{Result, StoredItem};
 
 use crate::generated::reverb::{
-    DirectoryResponse, SetDirectoryRequest, SetRateLimiterRequest, TransferResponse,
-    UpdatePrioritiesRequest, UpdatePrioritiesResponse, WatchResponse, WatchedTable,
+    DirectoryResponse, SetDirectoryRequest, SetRateLimiterRequest, SetRateLimiterResponse,
+    TransferResponse, UpdatePrioritiesRequest, UpdatePrioritiesResponse, WatchResponse,
 };
 use crate::transport::{BoxFuture, Transport};
 
@@ -48,11 +48,11 @@ pub trait Shard: Transport {
         request: UpdatePrioritiesRequest,
     ) -> BoxFuture<'_, Result<UpdatePrioritiesResponse>>;
 
-    /// Moves the bounds of the limiter of a table. Returns the table as it is now.
+    /// Moves the bounds of the limiter of a table.
     fn set_rate_limiter(
         &self,
         request: SetRateLimiterRequest,
-    ) -> BoxFuture<'_, Result<WatchedTable>>;
+    ) -> BoxFuture<'_, Result<SetRateLimiterResponse>>;
 
     /// Opens a transfer of items to it.
     fn open_transfer(&self) -> BoxFuture<'_, Result<Box<dyn TransferSink>>>;

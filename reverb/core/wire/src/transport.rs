@@ -117,6 +117,16 @@ pub struct ServerInfo {
     pub tables: Vec<TableInfo>,
 }
 
+/// Several servers over which items are spread.
+pub trait InsertGroup: Send + Sync {
+    /// The shards that take the next `num_items` items, which need nothing of each other: each takes
+    /// as many as the others. At least one.
+    fn routes(&self, num_items: usize) -> BoxFuture<'_, Result<Vec<ShardRoute>>>;
+
+    /// Opens an insert stream to one of these shards, or to another if it cannot be reached.
+    fn open_insert_at<'a>(&'a self, route: &'a ShardRoute) -> BoxFuture<'a, Result<InsertStream>>;
+}
+
 /// The calls of a server.
 pub trait Transport: Send + Sync {
     /// Opens an insert stream.
@@ -185,6 +195,11 @@ pub trait Transport: Send + Sync {
 
     /// Whether the server is in this process.
     fn is_local(&self) -> bool;
+
+    /// The group, if this leads to one.
+    fn insert_group(&self) -> Option<&dyn InsertGroup> {
+        None
+    }
 
     /// Whether calls and streams are distributed over several servers, as far as known by now.
     fn has_several_servers(&self) -> bool {

@@ -86,6 +86,7 @@ impl StructuredWriter {
         self.queue.send_queue().check()?;
         self.engine.lock().apply_at_end(&mut |item| self.create(item))?;
         self.queue.flush_for("end_episode", 0, timeout).await?;
+        self.queue.episode_ended();
         self.engine.lock().end_episode(clear_buffers);
         Ok(())
     }

@@ -222,6 +222,7 @@ impl BatchedWriter {
                 lane.end_episode(clear_buffers);
             }
         }
+        self.queue.episode_ended();
     }
 
     /// Waits until at most `max_pending` items are unconfirmed.

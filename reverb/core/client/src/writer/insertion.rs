@@ -4,6 +4,8 @@
 //! The steps are encoded and sent by the caller, in a few large messages, on a stream that stays
 //! open for the next insert. No task and no history is needed, unlike for the writers.
 
+mod shards;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -14,6 +16,7 @@ use reverb_data::{
 };
 use reverb_wire::transport::{InsertBatch, InsertStream, stream_ended};
 
+use self::shards::ShardStreams;
 use super::cell::CellValue;
 use super::rows::{RowEncoder, encode_step};
 use super::signatures::{check_steps, unknown_table};
@@ -26,7 +29,12 @@ const MAX_IDLE: usize = 8;
 
 /// Open streams with nothing in flight.
 #[derive(Debug, Default)]
-pub(crate) struct IdleStreams(Mutex<Vec<Inserter>>);
+pub(crate) struct IdleStreams {
+    /// Each with its stream, if there is one server.
+    inserters: Mutex<Vec<Inserter>>,
+    /// Of a group of servers.
+    to_shards: ShardStreams,
+}
 
 /// What one insert needs, kept for the next.
 struct Inserter {
@@ -61,7 +69,8 @@ impl Insertion {
     /// may have been replaced by one with other tables.
     pub(crate) async fn start(session: &Arc<Session>, idle: &Arc<IdleStreams>) -> Result<Self> {
         let several = session.has_several_servers();
-        let inserter = idle.0.lock().pop().filter(|inserter| !several && !inserter.was_lost());
+        let inserter =
+            idle.inserters.lock().pop().filter(|inserter| !several && !inserter.was_lost());
         // In process, there is no connection that breaks when a server is replaced, but asking is
         // cheap. With several servers, the new stream asks the next one in turn.
         let may_be_another = inserter.is_none() && !several;
@@ -167,6 +176,9 @@ impl Insertion {
     /// signatures.
     pub async fn finish(mut self) -> Result<()> {
         let session = Arc::clone(&self.session);
+        if session.leads_to_group()? {
+            return self.finish_in_group().await;
+        }
         let mut backoff = Backoff::new(session.address(), session.connect_timeout());
         let mut was_lost = false;
         while !self.items.is_empty() {
@@ -179,12 +191,26 @@ impl Insertion {
             }
         }
         if !was_lost && !session.has_several_servers() {
-            let mut idle = self.idle.0.lock();
-            if idle.len() < MAX_IDLE {
-                idle.push(self.inserter);
-            }
+            self.keep_inserter();
         }
         Ok(())
+    }
+
+    /// The shards of a group get equal parts of the items, all at the same time.
+    async fn finish_in_group(mut self) -> Result<()> {
+        let items = std::mem::take(&mut self.items);
+        let was_lost = shards::insert(&self.session, &self.idle.to_shards, items).await?;
+        if !was_lost {
+            self.keep_inserter();
+        }
+        Ok(())
+    }
+
+    fn keep_inserter(self) {
+        let mut idle = self.idle.inserters.lock();
+        if idle.len() < MAX_IDLE {
+            idle.push(self.inserter);
+        }
     }
 
     /// Sends the items once. Whatever happens, the confirmed ones are removed.
@@ -192,46 +218,12 @@ impl Insertion {
         let stream = match &mut self.inserter.stream {
             Some(stream) => stream,
             empty => {
-                let (stream, is_local) = self.session.open_insert().await?;
+                let (stream, is_local) = self.session.open_insert(None).await?;
                 self.inserter.is_local = is_local;
                 empty.insert(stream)
             }
         };
-        backoff.connected();
-        let (items, is_local) = (&self.items, self.inserter.is_local);
-        let InsertStream { sink, confirmations, .. } = stream;
-        let mut confirmed: Vec<u64> = Vec::new();
-        let receive = async {
-            while confirmed.len() < items.len() {
-                match confirmations.recv().await {
-                    Some(keys) => confirmed.extend(keys?),
-                    None => return Err(stream_ended(self.session.address())),
-                }
-                backoff.answered();
-            }
-            Ok(())
-        };
-        let send = async {
-            let mut rest = &items[..];
-            while !rest.is_empty() {
-                let (message, after) = rest.split_at(message_len(rest));
-                sink.send(batch(message, is_local)).await?;
-                rest = after;
-            }
-            Ok(())
-        };
-        // Confirmations are taken while items are sent, so that an error ends both.
-        let sent = tokio::try_join!(biased; receive, send).map(|_| ());
-        if sent.is_ok() {
-            self.items.clear();
-        } else {
-            while let Ok(Ok(keys)) = confirmations.try_recv() {
-                confirmed.extend(keys);
-            }
-            let confirmed: HashSet<u64> = confirmed.into_iter().collect();
-            self.items.retain(|item| !confirmed.contains(&item.key));
-        }
-        sent
+        send_items(&self.session, stream, self.inserter.is_local, &mut self.items, backoff).await
     }
 
     fn check_step(&self, table: &str, columns: &[(DType, &[usize])]) -> Result<()> {
@@ -268,6 +260,50 @@ impl std::fmt::Debug for Inserter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inserter").field("is_local", &self.is_local).finish_non_exhaustive()
     }
+}
+
+/// Sends the items over an open stream. Whatever happens, the confirmed ones are removed.
+async fn send_items(
+    session: &Session,
+    stream: &mut InsertStream,
+    is_local: bool,
+    items: &mut Vec<NewItem>,
+    backoff: &mut Backoff,
+) -> Result<()> {
+    backoff.connected();
+    let InsertStream { sink, confirmations, .. } = stream;
+    let mut confirmed: Vec<u64> = Vec::new();
+    let receive = async {
+        while confirmed.len() < items.len() {
+            match confirmations.recv().await {
+                Some(keys) => confirmed.extend(keys?),
+                None => return Err(stream_ended(session.address())),
+            }
+            backoff.answered();
+        }
+        Ok(())
+    };
+    let send = async {
+        let mut rest = &items[..];
+        while !rest.is_empty() {
+            let (message, after) = rest.split_at(message_len(rest));
+            sink.send(batch(message, is_local)).await?;
+            rest = after;
+        }
+        Ok(())
+    };
+    // Confirmations are taken while items are sent, so that an error ends both.
+    let sent = tokio::try_join!(biased; receive, send).map(|_| ());
+    if sent.is_ok() {
+        items.clear();
+    } else {
+        while let Ok(Ok(keys)) = confirmations.try_recv() {
+            confirmed.extend(keys);
+        }
+        let confirmed: HashSet<u64> = confirmed.into_iter().collect();
+        items.retain(|item| !confirmed.contains(&item.key));
+    }
+    sent
 }
 
 /// How many of the items go into the next message.

@@ -30,7 +30,6 @@ pub(super) fn no_steps() -> Error {
 /// An item in a writer's queue. Keeps its blocks in memory.
 #[derive(Debug)]
 pub(crate) struct PendingItem {
-    key: u64,
     priority: f64,
     kind: Arc<ItemKind>,
     cells: ItemCells,
@@ -46,7 +45,6 @@ impl PendingItem {
     /// different dtype or shape in one column, or a squeezed column that does not have exactly one
     /// cell. Those of `check`.
     pub(super) fn new<'a, C>(
-        key: u64,
         priority: f64,
         columns: impl Iterator<Item = (C, bool)> + Clone,
         known: &mut KnownItemKinds,
@@ -62,31 +60,26 @@ impl PendingItem {
             return Err(Error::invalid_argument("priority must not be NaN"));
         }
         if let Some((kind, cells)) = known.find(&columns) {
-            return Ok(Self { key, priority, kind, cells });
+            return Ok(Self { priority, kind, cells });
         }
         let (kind, cells) = ItemKind::of(Arc::clone(known.table()), columns)?;
         check(&kind)?;
         known.learn(&kind);
-        Ok(Self { key, priority, kind, cells })
+        Ok(Self { priority, kind, cells })
     }
 
     /// An item over the whole history of a lane, which must have at least one step in every column.
-    pub(crate) fn over_history(
-        key: u64,
-        table: Arc<str>,
-        priority: f64,
-        lane: &Lane,
-    ) -> Result<Self> {
+    pub(crate) fn over_history(table: Arc<str>, priority: f64, lane: &Lane) -> Result<Self> {
         let columns = (0..lane.num_columns()).map(|i| (lane.cells(i).map(|(_, cell)| cell), false));
         let (kind, cells) = ItemKind::of(table, columns)?;
-        Ok(Self { key, priority, kind, cells })
+        Ok(Self { priority, kind, cells })
     }
 
     /// An item over the same cells, for another table.
     #[must_use]
-    pub(crate) fn for_table(&self, key: u64, table: Arc<str>) -> Self {
+    pub(crate) fn for_table(&self, table: Arc<str>) -> Self {
         let (kind, cells) = (self.kind.for_table(table), self.cells.clone());
-        Self { key, priority: self.priority, kind, cells }
+        Self { priority: self.priority, kind, cells }
     }
 
     /// Bytes of the cells that no earlier item came with: those it refers to, and those before them
@@ -127,14 +120,15 @@ impl PendingItem {
         }
     }
 
-    /// Encodes blocks that are not encoded yet; returns the item to send.
+    /// Encodes blocks that are not encoded yet; returns the item to send, with this key.
     pub(super) fn resolve(
         &self,
+        key: u64,
         resolver: &mut Resolver,
         next_key: &mut dyn FnMut() -> u64,
     ) -> Result<NewItem> {
         Ok(NewItem {
-            key: self.key,
+            key,
             table: Arc::clone(self.kind.table()),
             priority: self.priority,
             times_sampled: 0,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shared by all writers: checks items, assigns their keys, and queues them.
+//! Shared by all writers: checks items and queues them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
-use reverb_data::{Error, KeyGenerator, Result, byte_size};
+use parking_lot::Mutex;
+use reverb_data::{Error, Result, byte_size};
 use reverb_wire::generated::deepmind::reverb::priority_table_checkpoint::WhenFull;
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCallStats, TableInfo};
 use reverb_wire::generated::reverb::{Diagnosis, StatusRequest, StatusResponse, TableStatus};
@@ -30,7 +30,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct ItemQueue {
     send_queue: Arc<SendQueue>,
-    keys: Mutex<KeyGenerator>,
     signatures: Option<Arc<Signatures>>,
     session: Arc<Session>,
     /// Names of the tables used so far, shared by all items.
@@ -42,7 +41,6 @@ impl ItemQueue {
     pub(crate) fn new(session: &Arc<Session>, signatures: Option<Arc<Signatures>>) -> Self {
         Self {
             send_queue: SendQueue::start(Arc::clone(session)),
-            keys: Mutex::default(),
             signatures,
             session: Arc::clone(session),
             tables: Mutex::default(),
@@ -93,6 +91,11 @@ impl ItemQueue {
         self.send_queue.blocks_completed();
     }
 
+    /// An episode has ended: in a group of servers, the next one may go to another shard.
+    pub fn episode_ended(&self) {
+        self.send_queue.episode_ended();
+    }
+
     /// Number of items that are not confirmed yet.
     pub fn num_pending(&self) -> usize {
         self.send_queue.num_pending()
@@ -121,7 +124,6 @@ impl ItemQueue {
             queue: self,
             kinds: KnownItemKinds::new(self.table_name(table)),
             usable: self.send_queue.check(),
-            keys: self.keys.lock(),
         }
     }
 
@@ -185,11 +187,6 @@ impl ItemQueue {
         )
     }
 
-    /// The key of the next item.
-    pub(super) fn next_key(&self) -> u64 {
-        self.keys.lock().next_key()
-    }
-
     fn table_name(&self, name: &str) -> Arc<str> {
         let mut tables = self.tables.lock();
         if let Some(known) = tables.iter().find(|known| ***known == *name) {
@@ -210,7 +207,6 @@ pub(crate) struct ItemMaker<'a> {
     kinds: KnownItemKinds,
     /// Whether the writer is open.
     usable: Result<()>,
-    keys: MutexGuard<'a, KeyGenerator>,
 }
 
 impl ItemMaker<'_> {
@@ -228,7 +224,7 @@ impl ItemMaker<'_> {
     where
         C: ExactSizeIterator<Item = &'c CellRef> + Clone,
     {
-        let Self { queue, kinds, usable, keys } = self;
+        let Self { queue, kinds, usable } = self;
         let check = |kind: &ItemKind| {
             usable.clone()?;
             let Some(signatures) = &queue.signatures else { return Ok(()) };
@@ -238,7 +234,7 @@ impl ItemMaker<'_> {
                 Some(None) => Ok(()),
             }
         };
-        PendingItem::new(keys.next_key(), priority, columns, kinds, check)
+        PendingItem::new(priority, columns, kinds, check)
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use reverb_data::{Error, NewItem, Result, byte_size};
+use reverb_data::{Error, KeyGenerator, KeySlots, NewItem, Result, byte_size};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, watch};
 
@@ -54,6 +54,8 @@ pub(crate) struct SendQueue {
     over_limit: AtomicBool,
     /// What may be unconfirmed, whether confirmations arrive or not.
     max_pending_bytes: AtomicUsize,
+    /// Whether an episode has ended since the stream was opened, or since the last look.
+    has_ended_episode: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -118,6 +120,7 @@ impl SendQueue {
             progress: watch::Sender::new(()),
             over_limit: AtomicBool::new(false),
             max_pending_bytes: AtomicUsize::new(usize::MAX),
+            has_ended_episode: AtomicBool::new(false),
         });
         let runtime = session.runtime().clone();
         runtime.spawn(send_task::run(Arc::clone(&queue), session));
@@ -212,6 +215,11 @@ impl SendQueue {
                 in_vain = tokio::time::timeout(patience, progress.changed()).await.is_err();
             }
         }
+    }
+
+    /// An episode has ended: in a group of servers, the next one may go to another shard.
+    pub(crate) fn episode_ended(&self) {
+        self.has_ended_episode.store(true, Ordering::Relaxed);
     }
 
     /// Wakes the task: waiting items may have become ready.
@@ -401,6 +409,13 @@ impl SendQueue {
         }
         drop(state);
         self.progress.send_replace(());
+    }
+
+    /// Gives the items that are sent again new keys, for a server that owns these slots.
+    fn redraw_keys(&self, keys: &mut KeyGenerator, slots: &KeySlots) {
+        for (item, _) in &mut self.state.lock().resend {
+            item.key = keys.next_key_of(slots);
+        }
     }
 
     /// Waits until there is an item to send; `false` once the writer is closed.

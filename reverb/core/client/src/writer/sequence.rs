@@ -212,6 +212,7 @@ impl SequenceWriter {
                 row.begin_episode();
             }
         }
+        self.queue.episode_ended();
         Ok(())
     }
 
@@ -304,6 +305,7 @@ impl SequenceWriter {
             }
             if is_last {
                 row.begin_episode();
+                self.queue.episode_ended();
             }
         }
         state.num_dropped_episodes += too_long.len() as u64;
@@ -313,12 +315,11 @@ impl SequenceWriter {
     /// One item per table over the whole history of a lane, which is never longer than a window.
     fn create_items(&self, lane: &Lane, priority: f64, items: &mut Vec<PendingItem>) -> Result<()> {
         let Some((table, others)) = self.tables.split_first() else { return Ok(()) };
-        let item =
-            PendingItem::over_history(self.queue.next_key(), Arc::clone(table), priority, lane)?;
+        let item = PendingItem::over_history(Arc::clone(table), priority, lane)?;
         let first = items.len();
         items.push(item);
         for table in others {
-            items.push(items[first].for_table(self.queue.next_key(), Arc::clone(table)));
+            items.push(items[first].for_table(Arc::clone(table)));
         }
         Ok(())
     }

@@ -47,6 +47,7 @@ impl TrajectoryWriter {
     pub async fn end_episode(&self, clear_buffers: bool, timeout: Option<Duration>) -> Result<()> {
         self.queue.flush_for("end_episode", 0, timeout).await?;
         self.lane.lock().end_episode(clear_buffers);
+        self.queue.episode_ended();
         Ok(())
     }
 

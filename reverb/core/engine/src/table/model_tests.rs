@@ -205,7 +205,7 @@ impl Pair {
             }
             Operation::Sample(count) => self.sample(*count),
             Operation::Update(updates) => {
-                self.state.update(updates);
+                self.state.update(updates, &mut Vec::new());
                 for &(key, priority) in updates {
                     self.model.update(key, priority);
                 }

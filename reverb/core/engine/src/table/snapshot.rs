@@ -57,7 +57,8 @@ impl BeforeImages {
 
     /// Saves the before-image of an item that is about to change or was just removed.
     pub(super) fn record(&mut self, handle: Handle, item: &Item) {
-        if self.is_part_of_snapshot(handle, item) {
+        // After a reset the item came later, although it may be older.
+        if self.reset.is_none() && self.is_part_of_snapshot(handle, item) {
             self.recorded[handle as usize / 64] |= 1 << (handle % 64);
             self.changed.push(item.to_stored());
         }
@@ -78,11 +79,19 @@ impl BeforeImages {
         None
     }
 
+    /// The item in this slot came later, although it may be older.
+    pub(super) fn exclude(&mut self, handle: Handle) {
+        let word = self.recorded.get_mut(handle as usize / 64);
+        if let Some(word) = word.filter(|_| self.reset.is_none()) {
+            *word |= 1 << (handle % 64);
+        }
+    }
+
     /// Whether an item is in the snapshot, unchanged since, and not copied yet.
     fn is_part_of_snapshot(&self, handle: Handle, item: &Item) -> bool {
         let slot = handle as usize;
         item.inserted_at_ns() <= self.newest_ns
-            && slot >= self.copied
+            && (self.copied..self.num_slots).contains(&slot)
             && self.recorded[slot / 64] & 1 << (slot % 64) == 0
     }
 
@@ -299,6 +308,8 @@ mod tests {
         Update(u64, f64),
         Delete(u64),
         Reset,
+        /// An item that is older than all that were inserted.
+        Transfer(u64),
         Copy(usize),
     }
 
@@ -308,7 +319,8 @@ mod tests {
             4 => key.clone().prop_map(Step::Insert),
             2 => (1..5usize).prop_map(Step::Sample),
             2 => (key.clone(), 0.0..9.0).prop_map(|(key, priority)| Step::Update(key, priority)),
-            2 => key.prop_map(Step::Delete),
+            2 => key.clone().prop_map(Step::Delete),
+            3 => key.prop_map(Step::Transfer),
             1 => Just(Step::Reset),
             3 => (1..4usize).prop_map(Step::Copy),
         ]
@@ -318,10 +330,22 @@ mod tests {
         match *step {
             Step::Insert(key) => state.insert(item(key), 0),
             Step::Sample(num) => state.sample(&mut Batch::new(num)),
-            Step::Update(key, priority) => state.update(&[(key, priority)]),
-            Step::Delete(key) => state.delete(key),
+            Step::Update(key, priority) => state.update(&[(key, priority)], &mut Vec::new()),
+            Step::Delete(key) => drop(state.delete(key)),
             Step::Reset => drop(state.reset(&config(20))),
-            Step::Copy(_) => {}
+            Step::Transfer(key) if state.items().find(key).is_none() => {
+                let trajectory = item(key).trajectory;
+                let inserted_at_ns = key as i64 - 100;
+                let times_sampled = 1;
+                state.transfer(StoredItem {
+                    key,
+                    priority: 1.0,
+                    times_sampled,
+                    inserted_at_ns,
+                    trajectory,
+                });
+            }
+            Step::Transfer(_) | Step::Copy(_) => {}
         }
     }
 

@@ -21,6 +21,7 @@ use reverb_data::{
 use smallvec::SmallVec;
 
 use super::episodes::Episodes;
+use super::foreign_keys::ForeignKeys;
 use super::items::{self, Item, Items};
 use super::snapshot::BeforeImages;
 use super::statistics::{Removal, Removed, Statistics};
@@ -56,6 +57,7 @@ pub(super) struct TableState {
     /// The before-images of a snapshot, while one is being copied.
     before_images: Option<Box<BeforeImages>>,
     statistics: Statistics,
+    foreign_keys: ForeignKeys,
 }
 
 /// The part of the state that a reset discards.
@@ -196,6 +198,7 @@ impl TableState {
             newest_ns: i64::MIN,
             before_images: None,
             statistics: Statistics::default(),
+            foreign_keys: ForeignKeys::default(),
         }
     }
 
@@ -225,16 +228,38 @@ impl TableState {
 
     /// Adds an item whose key does not exist yet, and evicts one if the table is over `max_size`.
     pub(super) fn add(&mut self, item: StoredItem) {
+        // Clocks may be set back, and items of one call have the same time.
+        self.newest_ns = item.inserted_at_ns.max(self.newest_ns.saturating_add(1));
+        self.put(StoredItem { inserted_at_ns: self.newest_ns, ..item });
+        self.evict_surplus();
+    }
+
+    /// Adds an item of another table as it was there; its key does not exist yet. Does not move the
+    /// cursor of the limiter.
+    pub(super) fn transfer(&mut self, item: StoredItem) {
+        self.newest_ns = self.newest_ns.max(item.inserted_at_ns);
+        let handle = self.put(item);
+        self.limiter.count_transfer();
+        if let Some(before) = &mut self.before_images {
+            before.exclude(handle);
+        }
+        self.evict_surplus();
+    }
+
+    fn put(&mut self, item: StoredItem) -> Handle {
         let contents = &mut self.contents;
         contents.account.add(&item.trajectory, contents.item_bytes);
         contents.episodes.add(&item.trajectory);
-        // Clocks may be set back, and items of one call have the same time.
-        self.newest_ns = item.inserted_at_ns.max(self.newest_ns.saturating_add(1));
+        self.foreign_keys.note(item.key);
         let priority = item.priority;
-        let item = StoredItem { inserted_at_ns: self.newest_ns, ..item };
         let handle = contents.items.insert(item.into());
         contents.sampler.insert(handle, priority);
         contents.remover.insert(handle, priority);
+        handle
+    }
+
+    /// Evicts as many items as there are too many.
+    fn evict_surplus(&mut self) {
         // The new item may be selected too: a Lifo remover evicts it at once.
         while let Some(reason) = self.is_too_large()
             && self.evict(reason)
@@ -266,13 +291,22 @@ impl TableState {
 
     /// Whether an item may be inserted now as far as the bytes are concerned.
     pub(super) fn has_room_for(&self, item: &NewItem) -> bool {
+        self.has_room_for_trajectory(&item.trajectory)
+            || self.contents.items.find(item.key).is_some()
+    }
+
+    /// Whether an item whose key does not exist yet may be added.
+    pub(super) fn has_room_for_stored(&self, item: &StoredItem) -> bool {
+        self.has_room_for_trajectory(&item.trajectory)
+    }
+
+    fn has_room_for_trajectory(&self, trajectory: &Trajectory) -> bool {
         let MemoryConfig { max_bytes: Some(max_bytes), when_full: WhenFull::Wait } = self.memory
         else {
             return true;
         };
-        let Contents { account, items, item_bytes, .. } = &self.contents;
-        account.bytes() + account.would_add(&item.trajectory, *item_bytes) <= max_bytes
-            || items.find(item.key).is_some()
+        let Contents { account, item_bytes, .. } = &self.contents;
+        account.bytes() + account.would_add(trajectory, *item_bytes) <= max_bytes
     }
 
     /// What an item takes beside its trajectory.
@@ -313,23 +347,31 @@ impl TableState {
         }
     }
 
-    /// Deletes the item with this key, if there is one.
-    pub(super) fn delete(&mut self, key: u64) {
-        if let Some(handle) = self.contents.items.find(key) {
+    /// Deletes the item with this key; `false` if there is none.
+    pub(super) fn delete(&mut self, key: u64) -> bool {
+        let handle = self.contents.items.find(key);
+        if let Some(handle) = handle {
             self.delete_at(handle, Removal::Deleted);
         }
+        handle.is_some()
     }
 
     /// Updates the priorities of the items with these keys. The priorities must be checked. Unknown
-    /// keys are ignored.
-    pub(super) fn update(&mut self, updates: &[(u64, f64)]) {
+    /// keys are added to `missing`.
+    pub(super) fn update(&mut self, updates: &[(u64, f64)], missing: &mut Vec<u64>) {
         let contents = &mut self.contents;
         let mut found: SmallVec<[(Handle, f64); BLOCK]> = SmallVec::new();
         for block in updates.chunks(BLOCK) {
             // Finding all items first lets the processor fetch them from memory in parallel.
             found.clear();
             let keys = block.iter().map(|&(key, _)| key);
-            contents.items.find_many(keys, |at, handle| found.push((handle, block[at].1)));
+            let mut next = 0;
+            contents.items.find_many(keys, |at, handle| {
+                missing.extend(block[next..at].iter().map(|&(key, _)| key));
+                next = at + 1;
+                found.push((handle, block[at].1));
+            });
+            missing.extend(block[next..].iter().map(|&(key, _)| key));
             for &(handle, priority) in &found {
                 let item = contents.items.get_mut(handle);
                 record(&mut self.before_images, handle, item);
@@ -345,6 +387,7 @@ impl TableState {
     /// for the caller to count and to free, unless a snapshot still needs them.
     pub(super) fn reset(&mut self, config: &TableConfig) -> Option<Contents> {
         self.limiter.reset();
+        self.foreign_keys.reset();
         let empty = Contents::new(config, self.contents.account.server());
         let contents = std::mem::replace(&mut self.contents, empty);
         match &mut self.before_images {
@@ -440,6 +483,16 @@ impl TableState {
             RateLimiter::with_counters(config.rate_limiter, inserts, samples, inserts - size);
     }
 
+    /// Whether there may be items with keys of slots that the server never owned.
+    pub(super) fn has_foreign_keys(&self) -> bool {
+        self.foreign_keys.may_be()
+    }
+
+    /// What is known of foreign keys, to look for them.
+    pub(super) fn foreign_keys_mut(&mut self) -> &mut ForeignKeys {
+        &mut self.foreign_keys
+    }
+
     pub(super) fn limiter(&self) -> &RateLimiter {
         &self.limiter
     }
@@ -463,7 +516,8 @@ impl TableState {
         &self.contents.items
     }
 
-    /// `inserted_at_ns` of the newest item so far. Every later item has a larger one.
+    /// `inserted_at_ns` of the newest item so far. Every item that is inserted later has a larger
+    /// one; items that are transferred may not.
     pub(super) fn newest_ns(&self) -> i64 {
         self.newest_ns
     }

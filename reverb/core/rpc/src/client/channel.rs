@@ -347,7 +347,11 @@ impl Reply {
     }
 
     /// Waits for the status of a call whose only message was received.
-    async fn expect_end(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// The status if it is an error; `Internal` if there are more messages.
+    pub async fn expect_end(&mut self) -> Result<()> {
         match self.next().await? {
             None => Ok(()),
             Some(_) => Err(Error::internal(format!(

@@ -173,12 +173,21 @@ pub struct SetRateLimiterRequest {
     /// Ends the change: the limiter has the numbers of the table again.
     #[prost(bool, tag = "5")]
     pub restore: bool,
+    /// Who asks: of two coordinators the later one has the larger number. The bounds of a table are
+    /// moved by none whose number is smaller than the last one's (FAILED_PRECONDITION).
+    #[prost(int64, tag = "6")]
+    pub term: i64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SetRateLimiterResponse {
     /// What is in force now.
     #[prost(message, optional, tag = "1")]
     pub table: ::core::option::Option<WatchedTable>,
+    /// What was in force before.
+    #[prost(double, tag = "2")]
+    pub previous_min_diff: f64,
+    #[prost(double, tag = "3")]
+    pub previous_max_diff: f64,
 }
 /// A message of a transfer is an InsertStreamRequest. Its items keep their keys, `times_sampled` and
 /// `inserted_at`; they need no permission of the limiter, and change no counter of inserts.
@@ -373,6 +382,26 @@ pub struct StatusResponse {
     pub draining: ::core::option::Option<SetBy>,
     #[prost(message, optional, tag = "11")]
     pub security: ::core::option::Option<SecurityStatus>,
+    /// If several servers were asked as one: each of them. The rest of this message is their sum.
+    #[prost(message, repeated, tag = "12")]
+    pub shards: ::prost::alloc::vec::Vec<ShardStatus>,
+}
+/// A shard of a group.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ShardStatus {
+    #[prost(int32, tag = "1")]
+    pub index: i32,
+    #[prost(string, tag = "2")]
+    pub address: ::prost::alloc::string::String,
+    /// "up", "down" or "draining". More may come.
+    #[prost(string, tag = "3")]
+    pub state: ::prost::alloc::string::String,
+    /// Why it is down; else empty.
+    #[prost(string, tag = "4")]
+    pub error: ::prost::alloc::string::String,
+    /// What it said itself; absent if it is down.
+    #[prost(message, optional, tag = "5")]
+    pub status: ::core::option::Option<StatusResponse>,
 }
 /// The certificate and the tokens of a server.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -7,10 +7,12 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
-use reverb_data::{Chunk, KeyGenerator, NewItem, Result};
-use reverb_wire::transport::{Confirmations, InsertBatch, InsertSink};
+use reverb_data::{Chunk, KeyGenerator, KeySlots, NewItem, Result};
+use reverb_wire::transport::{Confirmations, InsertBatch, InsertSink, LostStream, ShardRoute};
 use smallvec::SmallVec;
 
 use super::SendQueue;
@@ -24,19 +26,37 @@ use crate::writer::{MESSAGE_BYTES, MESSAGE_ITEMS};
 /// Number of items that are taken from the queue, and encoded, at a time.
 const TAKEN_TOGETHER: usize = 32;
 
+/// A stream to a shard of a group ends after the first episode that ends when it is this old, and
+/// the next one leads to another shard: so all shards get items of all writers.
+const MAX_SHARD_TIME: Duration = Duration::from_secs(60);
+
 /// The task: connects when there is something to send, and reconnects when the stream is lost.
 pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
     let mut keys = KeyGenerator::new();
     let mut backoff = Backoff::new(session.address(), session.connect_timeout());
+    // Where the last stream led to, in a group.
+    let mut shard: Option<ShardRoute> = None;
     while queue.wait_for_work().await {
         backoff.begin();
-        let error = match session.open_insert().await {
+        let lost_since = queue.state.lock().lost.as_ref().map(|lost| lost.since);
+        let lost = shard.as_ref().zip(lost_since);
+        let lost = lost.map(|(shard, since)| LostStream { shard, since });
+        let error = match session.open_insert(lost).await {
             Ok((mut stream, is_local)) => {
                 backoff.connected();
                 queue.state.lock().lost = None;
+                let before = std::mem::replace(&mut shard, stream.shard.take());
+                if let (Some(before), Some(now)) = (before, &shard)
+                    && before.index != now.index
+                {
+                    queue.redraw_keys(&mut keys, &now.slots);
+                }
+                queue.has_ended_episode.store(false, Ordering::Relaxed);
                 let mut task = SendTask {
                     sink: stream.sink,
                     is_local,
+                    slots: shard.as_ref().map(|shard| Arc::clone(&shard.slots)),
+                    opened: Instant::now(),
                     streamed: HashMap::new(),
                     keys: &mut keys,
                     resolver: Resolver::default(),
@@ -53,7 +73,8 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
                     queue.confirm(&keys);
                 }
                 match ended {
-                    Ok(()) => return,
+                    Ok(Sent::Closed) => return,
+                    Ok(Sent::Moves) => continue,
                     Err(error) => error,
                 }
             }
@@ -68,11 +89,19 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
     }
 }
 
+/// Why a stream ended without an error.
+enum Sent {
+    /// The writer is closed.
+    Closed,
+    /// All is confirmed, and the next items go to another shard.
+    Moves,
+}
+
 async fn receive(
     queue: &SendQueue,
     confirmations: &mut Confirmations,
     mut answered: impl FnMut(),
-) -> Result<()> {
+) -> Result<Sent> {
     while let Some(keys) = confirmations.recv().await {
         queue.confirm(&keys?);
         answered();
@@ -85,6 +114,9 @@ struct SendTask<'k> {
     sink: Box<dyn InsertSink>,
     /// Local items carry their chunks, so the server holds no chunks for the stream.
     is_local: bool,
+    /// Keys of items are drawn from these; `None` without a group: from all.
+    slots: Option<Arc<KeySlots>>,
+    opened: Instant,
     /// Chunks that the server holds for this stream, each until its block is freed.
     streamed: HashMap<u64, Weak<Block>>,
     keys: &'k mut KeyGenerator,
@@ -92,11 +124,15 @@ struct SendTask<'k> {
 }
 
 impl SendTask<'_> {
-    /// Sends until the writer is closed (`Ok`) or the stream fails.
-    async fn send_all(&mut self, queue: &SendQueue) -> Result<()> {
+    /// Sends until the writer is closed, its items go to another shard, or the stream fails.
+    async fn send_all(&mut self, queue: &SendQueue) -> Result<Sent> {
         loop {
             if !queue.wait_for_work().await {
-                return Ok(());
+                return Ok(Sent::Closed);
+            }
+            if self.is_to_move(queue) {
+                queue.wait_until(|state| state.num_sent() == 0).await?;
+                return Ok(Sent::Moves);
             }
             queue.gather().await;
             let mut batch = InsertBatch::default();
@@ -114,6 +150,20 @@ impl SendTask<'_> {
                 batch.keep_chunk_keys = self.streamed.keys().copied().collect();
             }
             self.sink.send(batch).await?;
+        }
+    }
+
+    /// Whether a group has other shards whose turn it is, and an episode has ended.
+    fn is_to_move(&self, queue: &SendQueue) -> bool {
+        self.slots.is_some()
+            && self.opened.elapsed() >= MAX_SHARD_TIME
+            && queue.has_ended_episode.swap(false, Ordering::Relaxed)
+    }
+
+    fn next_key(&mut self) -> u64 {
+        match &self.slots {
+            None => self.keys.next_key(),
+            Some(slots) => self.keys.next_key_of(slots),
         }
     }
 
@@ -157,7 +207,9 @@ impl SendTask<'_> {
         }
         // Encoding is expensive, so it runs outside the lock.
         let encoded = taken.iter().try_for_each(|(pending, _)| {
-            items.push(pending.resolve(&mut self.resolver, &mut || self.keys.next_key())?);
+            let key = self.next_key();
+            let mut next_key = || self.keys.next_key();
+            items.push(pending.resolve(key, &mut self.resolver, &mut next_key)?);
             Ok(())
         });
         let is_closed = {

@@ -259,8 +259,8 @@ mod tests {
                     Step::Insert { key, length, priority } => {
                         state.insert(item_of_length(key, length, priority), 0);
                     }
-                    Step::Update(key, priority) => state.update(&[(key, priority)]),
-                    Step::Delete(key) => state.delete(key),
+                    Step::Update(key, priority) => state.update(&[(key, priority)], &mut Vec::new()),
+                    Step::Delete(key) => drop(state.delete(key)),
                     Step::Sample { num, batch_size } => {
                         let before = describe(&state);
                         let sampled = sample(&mut state, num, batch_size);

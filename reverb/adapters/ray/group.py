@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting a group of replay servers on a Ray cluster, and finding it again."""
+
+import operator
+import os
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import reverb
+from reverb.adapters.ray.directory_actor import DirectoryActor
+from reverb.adapters.ray.engine import ray
+from reverb.adapters.ray.group_settings import GroupSettings
+from reverb.adapters.ray.group_status import GroupStatus
+from reverb.adapters.ray.names import (
+    NAMESPACE,
+    check_group_name,
+    check_initialized,
+    directory_name,
+    find_directory,
+    result_of,
+    shard_indices,
+    shard_name,
+)
+from reverb.adapters.ray.placement import (
+    check_placement,
+    default_num_shards,
+    nodes_of,
+)
+from reverb.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+
+__all__ = ["Group", "connect", "get_group", "start"]
+
+MAX_PORT = 65_535
+# How long a call waits for a directory that Ray is starting again.
+_RESTART_S = 60.0
+_RETRY_S = 0.2
+
+
+class Group:
+    """A group of replay servers on a Ray cluster. It lives on when this object is gone.
+
+    May be pickled and sent to other processes of the Ray cluster.
+
+    Attributes:
+      name: Its name.
+    """
+
+    def __init__(self, name: str) -> None:
+        """See `start` and `get_group`."""
+        self.name = name
+
+    def client(self, **options: Any) -> reverb.Client:
+        """Makes a client of the group.
+
+        It may be pickled and used outside the Ray cluster. The servers tell it when the group
+        changes.
+
+        Args:
+          **options: Further arguments of `reverb.Client`.
+        """
+        return reverb.Client(self.address, **options)
+
+    @property
+    def address(self) -> str:
+        """What clients connect to: the addresses of all shards."""
+        return self._ask("address", timeout_s=_RESTART_S)
+
+    def status(self) -> GroupStatus:
+        """Asks all shards how they are; waits at most a second for those that do not answer."""
+        return self._ask("status", timeout_s=_RESTART_S)
+
+    def checkpoint(self) -> str:
+        """Saves the group: a checkpoint of each shard, and a manifest when all are complete.
+
+        Blocks until that is done. Inserts and samples go on.
+
+        Returns:
+          The directory of the checkpoint.
+
+        Raises:
+          FailedPreconditionError: If the group has no `checkpoint_directory`, or if a shard cannot
+            save; names the shard. The checkpoints before stay.
+        """
+        return self._ask("checkpoint", timeout_s=None, retry=False)
+
+    def add_shards(self, count: int, *, timeout_s: float = 300.0) -> list[int]:
+        """Adds shards, which take slots of the others for new items. Nothing is moved.
+
+        Blocks until they serve. The sizes of the tables stay those of the whole group: every shard
+        has a smaller part then.
+
+        Args:
+          count: How many.
+          timeout_s: How long to wait for them, in seconds.
+
+        Returns:
+          Their numbers.
+
+        Raises:
+          InvalidArgumentError: If `count` is below 1.
+          ResourceExhaustedError: If no node has room for one.
+          DeadlineExceededError: If they do not start in time; they are given up then.
+        """
+        count = operator.index(count)
+        if count < 1:
+            raise InvalidArgumentError(f"count must be at least 1, got {count}")
+        return self._ask("add_shards", count, float(timeout_s), timeout_s=None, retry=False)
+
+    def stop(self, *, checkpoint: bool = False) -> None:
+        """Ends the group: all its servers, and the directory.
+
+        Args:
+          checkpoint: Whether to save the group first. If that fails, the group goes on.
+
+        Raises:
+          FailedPreconditionError: If the group could not be saved.
+        """
+        if checkpoint:
+            self.checkpoint()
+        _end(self.name)
+
+    def _ask(
+        self, method: str, *arguments: Any, timeout_s: float | None, retry: bool = True
+    ) -> Any:
+        what = f"the directory of group '{self.name}'"
+        deadline = time.monotonic() + _RESTART_S
+        while True:
+            call = getattr(find_directory(self.name), method).remote(*arguments)
+            try:
+                return result_of(call, timeout_s, what)
+            except UnavailableError:
+                if not retry or time.monotonic() > deadline:
+                    raise
+            time.sleep(_RETRY_S)
+
+    def __repr__(self) -> str:
+        return f"Group(name={self.name!r})"
+
+
+def start(
+    make_tables: Callable[[], Sequence[reverb.Table]],
+    *,
+    num_shards: int | None = None,
+    name: str = "replay",
+    placement: str | Sequence[str] = "spread",
+    checkpoint_directory: str | os.PathLike[str] | None = None,
+    checkpoint_interval_s: float | None = None,
+    keep_latest: int = 1,
+    resources_per_shard: Mapping[str, Any] | None = None,
+    base_port: int | None = None,
+    server_options: Mapping[str, Any] | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
+    timeout_s: float = 300.0,
+) -> Group:
+    """Starts a group of replay servers on the Ray cluster that this process is connected to.
+
+    Blocks until all shards serve. The group lives on when the program ends; `Group.stop` ends it.
+    A shard that dies is started again by Ray, and loads its own latest checkpoint.
+
+    If `checkpoint_directory` holds a checkpoint of the group, the group starts from the latest one.
+
+    Args:
+      make_tables: Makes the tables, with sizes and rate limiters of the whole group. Runs once in
+        the process of each shard; each keeps its part. Must make the same tables each time.
+      num_shards: Number of shards; `None`: as many as `placement` has nodes.
+      name: Name of the group on the Ray cluster: 1 to 32 characters of A-Z, a-z, 0-9, `_`, `-`,
+        `.`.
+      placement: Where the shards go. "spread": evenly over all nodes. "per_node": one on each node.
+        "with:<resource>": evenly over the nodes that have this resource of Ray. A list of ids of
+        nodes: evenly over these. A shard comes back on its node if that is alive, else on another.
+      checkpoint_directory: Absolute path of a directory that all nodes share under this path.
+        `None`: nothing is saved, and a shard that dies comes back empty.
+      checkpoint_interval_s: Interval of saves of the group, in seconds; `None`: `Group.checkpoint`
+        only.
+      keep_latest: Number of checkpoints of the group to keep, at least 1.
+      resources_per_shard: What Ray reserves for each shard: `num_cpus` (default: 1), `memory` in
+        bytes, `resources`.
+      base_port: Shard `i` listens on port `base_port + i`; `None`: any free port, which a shard
+        keeps when it is started again on the same node.
+      server_options: More arguments of each `reverb.Server`, such as `tls`, `tokens`, `limits`.
+      runtime_env: Ray's runtime environment of the servers, for example with `env_vars`.
+      timeout_s: How long to wait for the shards, which load their checkpoints meanwhile.
+
+    Raises:
+      InvalidArgumentError: If an argument is out of its range, or if the tables differ between
+        shards; names shard, table and field.
+      FailedPreconditionError: If there is a group of this name, if a shard cannot start (names it),
+        or if the checkpoint was saved by another number of shards.
+      DataLossError: If a part of the checkpoint is missing; names shard and path.
+      ResourceExhaustedError: If the nodes have no room for so many shards.
+      DeadlineExceededError: If a shard does not start in time; names it.
+    """
+    check_initialized()
+    check_group_name(name)
+    check_placement(placement)
+    nodes = nodes_of(ray.nodes())
+    if num_shards is None:
+        num_shards = default_num_shards(placement, nodes)
+        if num_shards is None:
+            raise InvalidArgumentError(
+                f"num_shards must be given with placement={placement!r}; only 'per_node' and a "
+                "list of nodes have a number of their own"
+            )
+    num_shards = operator.index(num_shards)
+    _check_at_least_one("num_shards", num_shards)
+    _check_at_least_one("keep_latest", operator.index(keep_latest))
+    if base_port is not None and not 1 <= operator.index(base_port) <= MAX_PORT - num_shards + 1:
+        raise InvalidArgumentError(
+            f"base_port must be from 1 to {MAX_PORT - num_shards + 1} with {num_shards} shards, "
+            f"got {base_port}"
+        )
+    if checkpoint_interval_s is not None and not checkpoint_interval_s > 0:
+        raise InvalidArgumentError(
+            f"checkpoint_interval_s must be above 0, got {checkpoint_interval_s}"
+        )
+    if checkpoint_interval_s is not None and checkpoint_directory is None:
+        raise InvalidArgumentError(
+            "checkpoint_interval_s needs checkpoint_directory, got checkpoint_directory=None"
+        )
+    server_options = dict(server_options or {})
+    settings = GroupSettings(
+        name=name,
+        run=time.strftime("%Y%m%dT%H%M%S", time.gmtime()),
+        pickled_tables=GroupSettings.pickle_tables(make_tables),
+        num_shards=num_shards,
+        placement=placement if isinstance(placement, str) else list(placement),
+        resources={"num_cpus": 1} | dict(resources_per_shard or {}),
+        checkpoint_directory=_checkpoint_directory(checkpoint_directory),
+        checkpoint_interval_s=checkpoint_interval_s,
+        keep_latest=operator.index(keep_latest),
+        base_port=base_port,
+        server_options=server_options,
+        scheme="shards:///" if server_options.get("tls") is None else "shards+grpcs:///",
+        runtime_env=runtime_env,
+    )
+    _refuse_second(name)
+    _end(name)  # Shards that lost their directory for good.
+    directory = _create_directory(settings, nodes[0].node_id)
+    try:
+        what = f"the directory of group '{name}'"
+        result_of(directory.begin.remote(float(timeout_s)), timeout_s + _RESTART_S, what)
+    except BaseException:
+        _end(name)
+        raise
+    return Group(name)
+
+
+def get_group(name: str) -> Group:
+    """Returns a group that was started on this Ray cluster before.
+
+    Raises:
+      FailedPreconditionError: If there is no such group, or if this process is not connected to a
+        Ray cluster.
+    """
+    find_directory(name)
+    return Group(name)
+
+
+def connect(name: str, **options: Any) -> reverb.Client:
+    """Makes a client of a group on this Ray cluster.
+
+    Args:
+      name: Name of the group.
+      **options: Further arguments of `reverb.Client`.
+
+    Raises:
+      FailedPreconditionError: If there is no such group, or if this process is not connected to a
+        Ray cluster.
+    """
+    return get_group(name).client(**options)
+
+
+def _create_directory(settings: GroupSettings, head: str) -> Any:
+    affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+    actor = ray.remote(DirectoryActor).options(
+        name=directory_name(settings.name),
+        namespace=NAMESPACE,
+        lifetime="detached",
+        max_restarts=-1,
+        max_concurrency=64,
+        num_cpus=0,
+        # When the head ends, the cluster does.
+        scheduling_strategy=affinity(head, soft=True),
+        runtime_env=settings.runtime_env,
+    )
+    try:
+        return actor.remote(settings)
+    except ValueError:  # Somebody was faster.
+        raise _second(settings.name) from None
+
+
+def _refuse_second(name: str) -> None:
+    try:
+        ray.get_actor(directory_name(name), namespace=NAMESPACE)
+    except ValueError:
+        return
+    raise _second(name)
+
+
+def _second(name: str) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"there is a group '{name}' on this Ray cluster already: connect('{name}') makes a client "
+        f"of it, get_group('{name}').stop() ends it; another group needs another name"
+    )
+
+
+def _end(name: str) -> None:
+    """Ends a group, whatever state it is in. The directory first: it starts nothing then."""
+    try:
+        directory = ray.get_actor(directory_name(name), namespace=NAMESPACE)
+        ray.kill(directory, no_restart=True)
+    except ValueError:
+        pass  # It is gone.
+    for index in shard_indices(name):
+        try:
+            ray.kill(ray.get_actor(shard_name(name, index), namespace=NAMESPACE), no_restart=True)
+        except ValueError:
+            continue
+
+
+def _checkpoint_directory(path: str | os.PathLike[str] | None) -> str:
+    if path is None:
+        return ""
+    if not pathlib.PurePath(path).is_absolute():
+        raise InvalidArgumentError(
+            f"checkpoint_directory must be an absolute path, the same on all nodes, got {path!r}"
+        )
+    return os.fspath(path)
+
+
+def _check_at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise InvalidArgumentError(f"{name} must be at least 1, got {value}")

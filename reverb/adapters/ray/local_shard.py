@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A shard in a process of the program, for example of a learner: no socket, no copy."""
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import reverb
+from reverb.adapters.ray.group_settings import GroupSettings, ShardSettings
+from reverb.adapters.ray.names import find_directory, result_of
+from reverb.adapters.ray.shard_life import ShardLife
+from reverb.errors import ReverbError
+
+__all__ = ["LocalShard", "serve_here"]
+
+_TIMEOUT_S = 60.0
+_LEAVE_TIMEOUT_S = 5.0
+
+
+class LocalShard:
+    """A shard of a group that lives in this process, and ends with it.
+
+    Attributes:
+      index: Its number in the group.
+    """
+
+    def __init__(self, life: ShardLife) -> None:
+        self.index = life.settings.index
+        self._life = life
+        self._thread = threading.Thread(
+            target=life.beat_until_stopped, name="shard-life", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def server(self) -> reverb.Server:
+        """Its server."""
+        return self._life.server
+
+    def client(self) -> reverb.Client:
+        """Makes a client of this shard alone, which needs no socket."""
+        return self.server.localhost_client()
+
+    def stop(self) -> None:
+        """Takes the shard out of the group, and ends it; its items are gone.
+
+        Does nothing if it has been stopped before.
+        """
+        if self._life.is_stopped:
+            return
+        name = self._life.settings.group.name
+        # A group that does not answer takes it out by itself when it is not heard of.
+        with contextlib.suppress(ReverbError):
+            call = find_directory(name).leave.remote(self.index)
+            result_of(call, _LEAVE_TIMEOUT_S, f"the directory of group '{name}'")
+        self._life.stop()
+        self._thread.join()
+
+    def __enter__(self) -> "LocalShard":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Ends the shard."""
+        self.stop()
+
+
+def serve_here(name: str, make_tables: Callable[[], Sequence[reverb.Table]]) -> LocalShard:
+    """Makes this process a shard of a group.
+
+    A learner that samples from it needs no socket, and copies nothing. Blocks until the group has
+    it in its map: from then on writers insert into it, too.
+
+    Ray does not start it again. If its process ends, its items are gone; the group takes it out of
+    the map after a minute.
+
+    Args:
+      name: Name of the group.
+      make_tables: Makes the tables, as in `start`.
+
+    Raises:
+      FailedPreconditionError: If there is no such group, or if this process is not connected to a
+        Ray cluster.
+      InvalidArgumentError: If the tables are not those of the group; names table and field.
+    """
+    directory = find_directory(name)
+    what = f"the directory of group '{name}'"
+    index, num_shards, group = result_of(directory.reserve.remote(), _TIMEOUT_S, what)
+    life = ShardLife(
+        ShardSettings(
+            group=_with_tables(group, make_tables),
+            index=index,
+            num_shards=num_shards,
+            checkpoint_name=f"{name}.{index}.{group.run}",
+            start_from=None,
+        ),
+        is_actor=False,
+    )
+    life.start()
+    try:
+        life.set_map(result_of(directory.admit.remote(life.facts()), _TIMEOUT_S, what))
+    except BaseException:
+        life.stop()
+        raise
+    return LocalShard(life)
+
+
+def _with_tables(group: GroupSettings, make_tables: Callable[[], Sequence[Any]]) -> GroupSettings:
+    return dataclasses.replace(
+        group, pickled_tables=GroupSettings.pickle_tables(make_tables), base_port=None
+    )

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Ray actor that holds one shard."""
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from reverb.adapters.ray.group_settings import ShardSettings
+from reverb.adapters.ray.shard_life import ShardLife
+from reverb.server_status import CheckpointStatus
+from reverb.table_change import TableChange
+
+
+class ShardActor:
+    """Runs the server of a shard. Ray starts it again, with the same arguments, when it dies.
+
+    The constructor returns at once and does not fail: Ray gives up an actor whose constructor does.
+    """
+
+    def __init__(self, settings: ShardSettings) -> None:
+        self._life = ShardLife(settings, is_actor=True)
+        threading.Thread(target=self._life.run, name="shard-life", daemon=True).start()
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what the directory needs to know, with sizes of tables and the map."""
+        return self._life.facts() | {"sizes": self._life.sizes(), "map": self._life.map()}
+
+    def set_map(self, serialized: bytes) -> int:
+        """Takes a newer map; returns the epoch that the shard has then."""
+        return self._life.set_map(serialized)
+
+    def checkpoint(self) -> str:
+        """Saves, and returns the path."""
+        return self._life.server.localhost_client().checkpoint()
+
+    def checkpoint_status(self) -> CheckpointStatus:
+        """Returns the progress of a save."""
+        return self._life.server.localhost_client().checkpoint_status()
+
+    def set_max_sizes(self, max_sizes: Mapping[str, int]) -> None:
+        """Changes the size of tables, when the number of shards has changed."""
+        changes = {name: TableChange(max_size=size) for name, size in max_sizes.items()}
+        self._life.server.configure_tables(changes)
+
+    def stop(self) -> None:
+        """Stops the server."""
+        self._life.stop()

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of one shard: it loads, serves, registers, and tells the directory that it lives."""
+
+import logging
+import os
+import pathlib
+import tempfile
+import threading
+from typing import Any
+
+import reverb
+from reverb.adapters.ray.engine import ray
+from reverb.adapters.ray.group_settings import ShardSettings
+from reverb.adapters.ray.names import find_directory, result_of
+from reverb.cluster import group_checkpoint
+from reverb.cluster.directory import parse_map, serialize_tables
+from reverb.cluster.shard_calls import server_id_of, set_map
+from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
+
+__all__ = ["MARKER", "ShardLife"]
+
+MARKER = ".reverb-group-{name}-{run}"
+"""A file in the checkpoint directory; a shard that sees it shares the disk with the directory."""
+
+BEAT_S = 1.0
+_CALL_TIMEOUT_S = 10.0
+# How long a shard that cannot start waits before it tries again, for example because another
+# process still holds its checkpoint.
+_RETRY_S = 2.0
+# Longer paths of sockets are refused by Linux.
+_MAX_UNIX_PATH = 107
+
+_logger = logging.getLogger("reverb.ray")
+
+
+class ShardLife:
+    """A server, and the thread that keeps it in the map of its group.
+
+    Attributes:
+      settings: What the shard was started with.
+      is_actor: Whether Ray starts it again when it dies.
+    """
+
+    def __init__(self, settings: ShardSettings, *, is_actor: bool) -> None:
+        """Remembers its settings; `run` or `start` begins."""
+        self.settings = settings
+        self.is_actor = is_actor
+        # Where the shard was in its last life; empty in the first.
+        self._last_address = ""
+        self._lock = threading.Lock()
+        self._maps = threading.Lock()
+        self._state = "starting"
+        self._error: str | None = None
+        self._server: reverb.Server | None = None
+        self._server_id = 0
+        self._address = ""
+        self._socket = ""
+        self._tables: list[bytes] = []
+        self._map: bytes | None = None
+        self._epoch = 0
+        self._restored_from: str | None = None
+        self._stopped = threading.Event()
+        self._node_id = ray.get_runtime_context().get_node_id()
+        self._host = _as_host(ray.util.get_node_ip_address())
+
+    @property
+    def server(self) -> reverb.Server:
+        """The server.
+
+        Raises:
+          FailedPreconditionError: If it does not serve yet, or not any more.
+        """
+        if self._server is None:
+            raise FailedPreconditionError(
+                f"shard {self.settings.index} of group '{self.settings.group.name}' is "
+                f"{self._state}{f': {self._error}' if self._error else ''}"
+            )
+        return self._server
+
+    def start(self) -> None:
+        """Loads and serves; blocks until it does.
+
+        Raises:
+          ReverbError: If it cannot; see `reverb.Server`.
+        """
+        self._last_address = self._find_last_address()
+        tables = self.settings.group.make_tables()
+        serialized = serialize_tables(tables)
+        server = self._make_server(tables)
+        client = server.localhost_client()
+        restored_from = client.checkpoint_status().restored_from
+        server_id = server_id_of(client)
+        with self._lock:
+            self._tables = serialized
+            self._server, self._server_id = server, server_id
+            self._address = f"{self._host}:{server.port}"
+            self._restored_from = restored_from
+            self._state, self._error = "serving", None
+        if self._last_address and self._root and restored_from is None:
+            _logger.warning(
+                "shard %d of group '%s' came back empty on node %s: there is no checkpoint of it "
+                "in %s",
+                self.settings.index,
+                self.settings.group.name,
+                self._node_id,
+                group_checkpoint.shard_directory(self._root, self.settings.index),
+            )
+
+    def run(self) -> None:
+        """Serves and keeps the shard in the map, until `stop`. Meant for a thread."""
+        while not self._stopped.is_set() and self._server is None:
+            try:
+                self.start()
+            except Exception as error:
+                # An actor whose constructor fails is never started again, so this one goes on.
+                self._state, self._error = "failed", f"{type(error).__name__}: {error}"
+                _logger.warning("shard %d cannot start: %s", self.settings.index, self._error)
+                self._tell_failure()
+                self._stopped.wait(_RETRY_S)
+        self.beat_until_stopped()
+
+    def beat_until_stopped(self) -> None:
+        """Tells the directory once a second that the shard lives, and takes what it answers."""
+        is_registered = False
+        while not self._stopped.is_set():
+            try:
+                is_registered = self._beat(is_registered)
+            except ReverbError as error:
+                # The directory is being started again; the shard has its map meanwhile.
+                _logger.info("shard %d: %s", self.settings.index, error)
+            self._stopped.wait(BEAT_S)
+
+    def facts(self) -> dict[str, Any]:
+        """What the directory needs to know of the shard, as plain values."""
+        with self._lock:
+            return {
+                "index": self.settings.index,
+                "state": self._state,
+                "error": self._error,
+                "address": self._address,
+                "server_id": self._server_id,
+                "unix_path": self._socket,
+                "node_id": self._node_id,
+                "pid": os.getpid(),
+                "epoch": self._epoch,
+                "tables": self._tables,
+                "restored_from": self._restored_from,
+                "sees_directory": self._sees_directory(),
+                "is_actor": self.is_actor,
+            }
+
+    def sizes(self) -> dict[str, int]:
+        """Returns the number of items of each table; none if it does not serve."""
+        server = self._server
+        if server is None:
+            return {}
+        return {name: info.current_size for name, info in server.server_info().items()}
+
+    def map(self) -> bytes | None:
+        """Returns the map that the shard has, as a serialized `ShardMap`."""
+        return self._map
+
+    def set_map(self, serialized: bytes) -> int:
+        """Takes a map if it is newer than the one it has; returns the epoch that it has then."""
+        epoch = parse_map(serialized).epoch
+        server = self.server
+        with self._maps:  # One after another: a newer one must not be overtaken.
+            if epoch > self._epoch:
+                set_map(server.localhost_client(), serialized, self.settings.index)
+                with self._lock:
+                    self._map, self._epoch = serialized, epoch
+            return self._epoch
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called, or the directory has ended it."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """Ends the thread and the server."""
+        self._stopped.set()
+        with self._lock:
+            server, self._server = self._server, None
+            self._state = "stopped"
+        if server is not None:
+            server.stop()
+
+    @property
+    def _root(self) -> str:
+        return self.settings.group.checkpoint_directory
+
+    def _make_server(self, tables: list[reverb.Table]) -> reverb.Server:
+        settings = self.settings
+        checkpointer = None
+        if self._root:
+            start_from = settings.start_from
+            if start_from is not None and not pathlib.Path(start_from, "DONE").exists():
+                _logger.warning(
+                    "shard %d of group '%s' starts empty: node %s does not see %s",
+                    settings.index,
+                    settings.group.name,
+                    self._node_id,
+                    start_from,
+                )
+                start_from = None
+            checkpointer = reverb.checkpointers.DefaultCheckpointer(
+                str(group_checkpoint.shard_directory(self._root, settings.index)),
+                fallback_checkpoint_path=start_from,
+                name=settings.checkpoint_name,
+            )
+        port, unix_path = self._wanted_port(), self._unix_path()
+        places = [(port, unix_path), (port, None)]
+        if settings.group.base_port is None and port is not None:
+            # Another process may have taken the port of its last life.
+            places += [(None, unix_path), (None, None)]
+        for port, unix_path in places:
+            try:
+                server = reverb.Server(
+                    _split(tables, settings.num_shards),
+                    port,
+                    checkpointer,
+                    unix_path=unix_path,
+                    **settings.group.server_options,
+                )
+            except InvalidArgumentError as error:
+                if (port, unix_path) == places[-1]:
+                    raise
+                _logger.info("shard %d: %s", settings.index, error)
+                tables = settings.group.make_tables()
+            else:
+                self._socket = unix_path or ""
+                return server
+        raise AssertionError("the last place returns or raises")
+
+    def _unix_path(self) -> str | None:
+        """The socket for clients on the same node, the same in each life of the shard."""
+        group = self.settings.group
+        directory = pathlib.Path(tempfile.gettempdir(), f"reverb-{os.getuid()}")
+        path = str(directory / f"{group.name}.{group.run}.{self.settings.index}")
+        return path if len(os.fsencode(path)) <= _MAX_UNIX_PATH else None
+
+    def _wanted_port(self) -> int | None:
+        """The port that the program gave, or that of its last life: clients know that one."""
+        if self.settings.group.base_port is not None:
+            return self.settings.group.base_port + self.settings.index
+        host, _, port = self._last_address.rpartition(":")
+        return int(port) if host == self._host else None
+
+    def _find_last_address(self) -> str:
+        try:
+            return self._ask("address_of", self.settings.index)
+        except ReverbError:
+            return ""  # The directory is being started again; it will be told the new one.
+
+    def _beat(self, is_registered: bool) -> bool:
+        """Returns whether the directory knows the shard."""
+        if not is_registered:
+            answer = self._ask("register", self.facts())
+        else:
+            answer = self._ask("beat", self.settings.index, self._server_id, self._epoch)
+        if answer.get("map"):
+            self.set_map(answer["map"])
+        if answer["action"] == "stop":
+            _logger.warning(
+                "shard %d of group '%s' ends: %s",
+                self.settings.index,
+                self.settings.group.name,
+                answer["reason"],
+            )
+            self.stop()
+        return answer["action"] == "go_on"
+
+    def _tell_failure(self) -> None:
+        try:
+            self._ask("register", self.facts())
+        except ReverbError as error:
+            _logger.info("shard %d: %s", self.settings.index, error)
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        name = self.settings.group.name
+        call = getattr(find_directory(name), method).remote(*arguments)
+        return result_of(call, _CALL_TIMEOUT_S, f"the directory of group '{name}'")
+
+    def _sees_directory(self) -> bool:
+        group = self.settings.group
+        return not self._root or (
+            pathlib.Path(self._root, MARKER.format(name=group.name, run=group.run)).exists()
+        )
+
+
+def _as_host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def _split(tables: list[reverb.Table], num_shards: int) -> list[reverb.Table]:
+    """Stands in for the split by the server itself."""
+    return [table.replace(max_size=-(-table.info.max_size // num_shards)) for table in tables]

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several servers that share the load of the same tables: shards of a group.
+
+Nothing here needs an engine that runs them; `reverb.adapters.ray` has one.
+"""
+
+from reverb.cluster.coordinator import Coordinator
+from reverb.cluster.shard import Shard
+from reverb.cluster.split_table import split_table
+from reverb.shard_info import ShardInfo, ShardTable
+
+__all__ = ["Coordinator", "Shard", "ShardInfo", "ShardTable", "split_table"]

@@ -1,0 +1,444 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decisions of a group: which shards there are, where they are, and who owns which slot.
+
+Whoever runs the servers has one `Directory` and sends its map to all shards when it has changed.
+Nothing here waits, sends, or reads a clock.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from reverb.core import protos
+from reverb.errors import FailedPreconditionError, InvalidArgumentError
+
+__all__ = [
+    "NUM_SLOTS",
+    "Directory",
+    "parse_map",
+    "serialize_tables",
+    "slots_as_values",
+    "tables_as_values",
+]
+
+NUM_SLOTS = 4096
+"""The top 12 bits of the key of an item are its slot."""
+
+# Settings that must be the same in all shards, besides the selectors and the signature.
+_SETTINGS = ("max_size", "max_times_sampled")
+_LIMITS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
+
+
+class Directory:
+    """The map of a group, and the changes that it may go through.
+
+    Every slot has one owner, at any time. Every change increases the epoch. A number is never given
+    to a second shard.
+
+    Example:
+      >>> directory = Directory("replay")
+      >>> directory.lay_out([0, 1])
+      >>> directory.register(0, "10.0.0.1:8000", server_id=17)
+      True
+      >>> directory.num_slots(0), directory.epoch
+      (2048, 2)
+
+    Attributes:
+      group: Name of the group.
+      checkpoint_directory: Where checkpoints of the group lie; empty if there is no such place.
+      epoch: Number of the present map; 0 if there is none yet.
+    """
+
+    def __init__(self, group: str, checkpoint_directory: str = "") -> None:
+        self.group = group
+        self.checkpoint_directory = checkpoint_directory
+        self.epoch = 0
+        self._shards: dict[int, Any] = {}
+        self._owners: list[int] = []
+        # For each slot those who had it before and may still hold items of it.
+        self._formers: list[tuple[int, ...]] = [()] * NUM_SLOTS
+        self._tables: list[Any] = []
+        self._next_index = 0
+
+    @property
+    def indices(self) -> list[int]:
+        """The shards in the map."""
+        return sorted(self._shards)
+
+    def shard(self, index: int) -> Any:
+        """Returns a copy of the `Shard` message of a shard.
+
+        Raises:
+          InvalidArgumentError: If the group has no such shard.
+        """
+        copy = protos.Shard()
+        copy.CopyFrom(self._known(index))
+        return copy
+
+    def num_slots(self, index: int) -> int:
+        """Returns how many slots a shard owns."""
+        return self._owners.count(index)
+
+    def lay_out(self, indices: Iterable[int]) -> None:
+        """Makes the first map: shards that are not registered yet, with equal parts of the slots.
+
+        Raises:
+          InvalidArgumentError: If there is no shard, or more than slots.
+          FailedPreconditionError: If there is a map already.
+        """
+        indices = sorted(set(indices))
+        if not 0 < len(indices) <= NUM_SLOTS:
+            raise InvalidArgumentError(
+                f"a group must have from 1 to {NUM_SLOTS} shards, got {len(indices)}"
+            )
+        if self._owners:
+            raise FailedPreconditionError(f"group '{self.group}' has a map already")
+        self._shards = {index: protos.Shard(index=index) for index in indices}
+        count = len(indices)
+        self._owners = [indices[slot * count // NUM_SLOTS] for slot in range(NUM_SLOTS)]
+        self._next_index = indices[-1] + 1
+        self.epoch += 1
+
+    def register(self, index: int, address: str, *, server_id: int, unix_path: str = "") -> bool:
+        """Notes where a shard is now; returns whether that changed the map.
+
+        Raises:
+          InvalidArgumentError: If the group has no such shard.
+        """
+        shard = self._known(index)
+        before = (shard.address, shard.unix_path, shard.server_id)
+        if before == (address, unix_path, server_id):
+            return False
+        shard.address, shard.unix_path, shard.server_id = address, unix_path, server_id
+        self.epoch += 1
+        return True
+
+    def reserve(self) -> int:
+        """Returns the number for a shard that will be added when it runs."""
+        self._next_index += 1
+        return self._next_index - 1
+
+    def add(
+        self,
+        index: int | None = None,
+        address: str = "",
+        *,
+        server_id: int = 0,
+        unix_path: str = "",
+        former_slots: Iterable[int] = (),
+    ) -> int:
+        """Adds a shard, which takes an equal number of slots from the others for new keys.
+
+        Those who had the slots stay in the map as former owners: they hold the items that have been
+        inserted so far.
+
+        Args:
+          index: A number from `reserve`, or that of a shard that was removed and is back with its
+            items; `None`: a new one.
+          address: Where it is.
+          server_id: The id of its server.
+          unix_path: The path of its Unix socket, if it has one.
+          former_slots: Slots that it had before it was removed. It may still hold items of them.
+
+        Returns:
+          The number of the shard.
+
+        Raises:
+          InvalidArgumentError: If the group has a shard of this number, or if it was never given.
+        """
+        index = self.reserve() if index is None else index
+        if index in self._shards or not 0 <= index < self._next_index:
+            raise InvalidArgumentError(
+                f"index must be a number that was reserved and is free, got {index}; group "
+                f"'{self.group}' has {self.indices}"
+            )
+        self._shards[index] = protos.Shard(
+            index=index, address=address, server_id=server_id, unix_path=unix_path
+        )
+        for slot in former_slots:
+            self._formers[slot] = (*self._formers[slot], index)
+        counts = {it: self._owners.count(it) for it in self.indices}
+        # From the end of the ranges of those who have most, so that the ranges stay few.
+        for _ in range(NUM_SLOTS // len(self._shards)):
+            giver = max(counts, key=lambda it: (counts[it], -it))
+            slot = NUM_SLOTS - 1 - self._owners[::-1].index(giver)
+            others = tuple(it for it in self._formers[slot] if it not in (index, giver))
+            self._formers[slot] = (*others, giver)
+            self._owners[slot] = index
+            counts[giver] -= 1
+            counts[index] += 1
+        self.epoch += 1
+        return index
+
+    def begin_drain(self, index: int) -> None:
+        """Marks a shard as one that is about to leave: no new streams of inserts begin at it.
+
+        Raises:
+          InvalidArgumentError: If the group has no such shard.
+          FailedPreconditionError: If no other shard would be left.
+        """
+        shard = self._known(index)
+        self._check_leaves_others(index)
+        if not shard.is_draining:
+            shard.is_draining = True
+            self.epoch += 1
+
+    def end_drain(self, index: int) -> None:
+        """Takes the mark away again: the shard stays.
+
+        Raises:
+          InvalidArgumentError: If the group has no such shard.
+        """
+        shard = self._known(index)
+        if shard.is_draining:
+            shard.is_draining = False
+            self.epoch += 1
+
+    def heirs(self, index: int) -> dict[int, list[int]]:
+        """Returns which slots of a shard each of the others gets when `remove` takes it out.
+
+        Raises:
+          InvalidArgumentError: If the group has no such shard.
+          FailedPreconditionError: If no other shard would be left.
+        """
+        self._known(index)
+        others = self._check_leaves_others(index)
+        counts = {it: self._owners.count(it) for it in others}
+        heirs: dict[int, list[int]] = {it: [] for it in others}
+        slots = [slot for slot in range(NUM_SLOTS) if self._owners[slot] == index]
+        # Consecutive slots for each, as many as bring all to the same number.
+        total = sum(counts.values()) + len(slots)
+        wanted = {
+            it: total * (at + 1) // len(others) - total * at // len(others)
+            for at, it in enumerate(others)
+        }
+        missing = [it for it in others for _ in range(wanted[it] - counts[it])]
+        missing += [others[-1]] * (len(slots) - len(missing))
+        for slot, heir in zip(slots, missing, strict=False):
+            heirs[heir].append(slot)
+        return heirs
+
+    def remove(self, index: int) -> None:
+        """Takes a shard out of the map; the others get its slots, as `heirs` says.
+
+        Raises:
+          InvalidArgumentError: If the group has no such shard.
+          FailedPreconditionError: If no other shard would be left.
+        """
+        for heir, slots in self.heirs(index).items():
+            for slot in slots:
+                self._owners[slot] = heir
+        del self._shards[index]
+        for slot in range(NUM_SLOTS):
+            self._formers[slot] = tuple(
+                it for it in self._formers[slot] if it not in (index, self._owners[slot])
+            )
+        self.epoch += 1
+
+    def forget_former(self, index: int) -> bool:
+        """Notes that a shard holds no item of slots that it has given away.
+
+        Returns:
+          Whether that changed the map.
+        """
+        if not any(index in formers for formers in self._formers):
+            return False
+        self._formers = [tuple(it for it in formers if it != index) for formers in self._formers]
+        self.epoch += 1
+        return True
+
+    def learn(self, proto: Any) -> bool:
+        """Takes over the map that a shard has, if its epoch is higher than that of this one.
+
+        Returns:
+          Whether it was.
+
+        Raises:
+          FailedPreconditionError: If the map is of another group.
+        """
+        if proto.group != self.group:
+            raise FailedPreconditionError(
+                f"a shard at {[shard.address for shard in proto.shards]} is of the group "
+                f"'{proto.group}', not of '{self.group}'"
+            )
+        if proto.epoch <= self.epoch:
+            return False
+        self._shards = {}
+        for shard in proto.shards:
+            self._shards[shard.index] = protos.Shard()
+            self._shards[shard.index].CopyFrom(shard)
+        self.set_slots(slots_as_values(proto))
+        self._tables = list(proto.tables)
+        self.epoch = proto.epoch
+        return True
+
+    def set_slots(self, slots: Sequence[Any]) -> None:
+        """Sets who owns which slot, as a map or a checkpoint says it.
+
+        Args:
+          slots: Dicts with `first`, `count`, `owner` and `former_owners`.
+
+        Raises:
+          InvalidArgumentError: If a slot has no owner or two, or if an owner is no shard.
+        """
+        owners: list[int | None] = [None] * NUM_SLOTS
+        formers: list[tuple[int, ...]] = [()] * NUM_SLOTS
+        for entry in slots:
+            first, count, owner = entry["first"], entry["count"], entry["owner"]
+            if not 0 <= first <= first + count <= NUM_SLOTS or owner not in self._shards:
+                raise InvalidArgumentError(
+                    f"slots from {first} to {first + count - 1} of shard {owner} do not fit into a "
+                    f"group of the shards {self.indices} with {NUM_SLOTS} slots"
+                )
+            for slot in range(first, first + count):
+                if owners[slot] is not None:
+                    raise InvalidArgumentError(f"slot {slot} has two owners")
+                owners[slot] = owner
+                formers[slot] = tuple(it for it in entry["former_owners"] if it in self._shards)
+        if None in owners:
+            raise InvalidArgumentError(f"slot {owners.index(None)} has no owner")
+        self._owners = [owner for owner in owners if owner is not None]
+        self._formers = formers
+        self._next_index = max(self._next_index, max(self._shards) + 1)
+        self.epoch += 1
+
+    def set_tables(self, index: int, tables: Sequence[bytes]) -> None:
+        """Notes the tables of a shard, as the program gave them: those of the whole group.
+
+        Args:
+          index: The shard.
+          tables: Serialized `TableInfo` messages; their counters are of no account.
+
+        Raises:
+          InvalidArgumentError: If they differ from those of the other shards; names shard, table
+            and field.
+        """
+        found = [protos.TableInfo.FromString(table) for table in tables]
+        if self._tables:
+            _check_tables(index, found, self._tables)
+        else:
+            self._tables = [_settings_of(table) for table in found]
+
+    def to_proto(self) -> Any:
+        """Returns the present map as a `ShardMap` message."""
+        return protos.ShardMap(
+            epoch=self.epoch,
+            group=self.group,
+            shards=[self._shards[index] for index in self.indices],
+            slots=[protos.SlotRange(**entry) for entry in self.slots()],
+            tables=self._tables,
+            checkpoint_directory=self.checkpoint_directory,
+        )
+
+    def slots(self) -> list[dict[str, Any]]:
+        """Returns the ranges of slots that have the same owner, as plain values."""
+        ranges: list[dict[str, Any]] = []
+        for slot, owner in enumerate(self._owners):
+            formers = list(self._formers[slot])
+            last = ranges[-1] if ranges else None
+            if last and (last["owner"], last["former_owners"]) == (owner, formers):
+                last["count"] += 1
+            else:
+                ranges.append({"first": slot, "count": 1, "owner": owner, "former_owners": formers})
+        return ranges
+
+    def address(self) -> str:
+        """Returns what clients connect to: `shards:///` and the addresses of all shards."""
+        known = [self._shards[index].address for index in self.indices]
+        return "shards:///" + ",".join(address for address in known if address)
+
+    def _known(self, index: int) -> Any:
+        if index not in self._shards:
+            raise InvalidArgumentError(
+                f"group '{self.group}' has no shard {index}; it has {self.indices}"
+            )
+        return self._shards[index]
+
+    def _check_leaves_others(self, index: int) -> list[int]:
+        """The shards that stay when one leaves."""
+        others = [it for it in self.indices if it != index and not self._shards[it].is_draining]
+        if not others:
+            raise FailedPreconditionError(
+                f"shard {index} cannot leave group '{self.group}', because no other shard is left "
+                "to take its slots; add one first"
+            )
+        return others
+
+
+def parse_map(serialized: bytes) -> Any:
+    """Returns a `ShardMap` message."""
+    return protos.ShardMap.FromString(serialized)
+
+
+def slots_as_values(proto: Any) -> list[dict[str, Any]]:
+    """Returns the ranges of slots of a `ShardMap` message as plain values."""
+    return [
+        {
+            "first": it.first,
+            "count": it.count,
+            "owner": it.owner,
+            "former_owners": list(it.former_owners),
+        }
+        for it in proto.slots
+    ]
+
+
+def serialize_tables(tables: Iterable[Any]) -> list[bytes]:
+    """Returns the settings of `reverb.Table` objects, as `Directory.set_tables` takes them."""
+    return [table.internal_table.info() for table in tables]
+
+
+def tables_as_values(proto: Any) -> list[dict[str, Any]]:
+    """Returns the tables of a `ShardMap` message as plain values, for a manifest."""
+    from google.protobuf import json_format
+
+    return [json_format.MessageToDict(table) for table in proto.tables]
+
+
+def _settings_of(table: Any) -> Any:
+    """A copy of a `TableInfo` without its counters."""
+    limiter = table.rate_limiter_info
+    copy = protos.TableInfo(
+        name=table.name,
+        sampler_options=table.sampler_options,
+        remover_options=table.remover_options,
+        max_size=table.max_size,
+        max_times_sampled=table.max_times_sampled,
+        rate_limiter_info=protos.RateLimiterInfo(
+            **{name: getattr(limiter, name) for name in _LIMITS}
+        ),
+    )
+    if table.HasField("signature"):
+        copy.signature.CopyFrom(table.signature)
+    return copy
+
+
+def _check_tables(index: int, found: Sequence[Any], wanted: Sequence[Any]) -> None:
+    names = [table.name for table in found]
+    if names != [table.name for table in wanted]:
+        raise InvalidArgumentError(
+            f"shard {index} has the tables {names}, and the other shards have "
+            f"{[table.name for table in wanted]}: all shards of a group need the same tables, in "
+            "the same order"
+        )
+    for table, other in zip(found, wanted, strict=True):
+        pairs = [
+            ("sampler", _text(table.sampler_options), _text(other.sampler_options)),
+            ("remover", _text(table.remover_options), _text(other.remover_options)),
+            *((name, getattr(table, name), getattr(other, name)) for name in _SETTINGS),
+            *(
+                (name, getattr(table.rate_limiter_info, name), getattr(limits, name))
+                for limits in [other.rate_limiter_info]
+                for name in _LIMITS
+            ),
+            ("signature", _text(table.signature), _text(other.signature)),
+        ]
+        for field, mine, theirs in pairs:
+            if mine != theirs:
+                raise InvalidArgumentError(
+                    f"shard {index}, table {table.name}: {field} is {mine}, and {theirs} in the "
+                    "other shards: all shards of a group need the same tables"
+                )
+
+
+def _text(message: Any) -> str:
+    return " ".join(str(message).split()) or "none"

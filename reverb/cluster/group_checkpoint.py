@@ -1,0 +1,580 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of a whole group: one checkpoint of each shard, and a manifest that appears last.
+
+    <root>/group-2026-11-22T03:57:00.123456789Z/
+        shard-0/<checkpoint>   shard-1/<checkpoint>   ...
+        GROUP
+
+A shard saves as every server does, to its own directory `<root>/shard-<index>`. Then the files of
+that checkpoint are linked into the directory of the group, which takes no space and no time. So a
+shard that restarts alone finds all that it has saved in one place, the part of a group included,
+and its own saves never delete a part of a group. Every part is an ordinary checkpoint: a server,
+also one of dm-reverb, can load it by itself.
+
+The manifest `GROUP` is renamed into place when all parts are complete and on disk. A directory
+without it is no checkpoint.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import logging
+import os
+import pathlib
+import re
+import shutil
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from reverb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
+
+__all__ = [
+    "GroupCheckpoint",
+    "Part",
+    "latest",
+    "read",
+    "save",
+    "shard_directory",
+    "shards_alone",
+]
+
+MANIFEST = "GROUP"
+DONE = "DONE"
+_FORMAT = "reverb-group 1"
+_PREFIX = "group-"
+_LOCK = ".group.lock"
+_NAME = re.compile(r"group-(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(\d{9})Z")
+# The files of a checkpoint; nothing else is ever deleted.
+_FILES = ("tables.tfrecord", "items.tfrecord", "chunks.tfrecord", DONE)
+# A file system without hard links says one of these.
+_NO_LINKS = {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+# How often a running save is looked at, to learn that the shards have taken their moment.
+_POLL_S = 0.002
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The checkpoint of one shard in a checkpoint of the group.
+
+    Attributes:
+      index: The shard.
+      path: Where it lies, relative to the directory of the group; never with `..`.
+      done_bytes: Size of its file `DONE`.
+      done_crc32: Checksum of that file, which lists the others and their sizes.
+    """
+
+    index: int
+    path: str
+    done_bytes: int
+    done_crc32: int
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupCheckpoint:
+    """A complete checkpoint of a group.
+
+    Attributes:
+      path: Its directory.
+      group: Name of the group.
+      epoch: Of the map that the group had.
+      slots: The map's ranges of slots: dicts with `first`, `count`, `owner`, `former_owners`.
+      parts: The checkpoints of the shards, by index.
+      tables: Settings of the tables, those of the whole group, as plain values.
+      windows: For each table the limiter's bounds of each shard, as plain values.
+    """
+
+    path: pathlib.Path
+    group: str
+    epoch: int
+    slots: Sequence[Mapping[str, Any]]
+    parts: Mapping[int, Part]
+    tables: Sequence[Mapping[str, Any]] = ()
+    windows: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def path_of(self, index: int) -> pathlib.Path:
+        """Returns the directory of a shard's checkpoint.
+
+        Raises:
+          InvalidArgumentError: If the checkpoint has no such shard.
+        """
+        if index not in self.parts:
+            raise InvalidArgumentError(
+                f"group checkpoint {self.path} has no shard {index}; it has {sorted(self.parts)}"
+            )
+        return self.path / self.parts[index].path
+
+    def check(self) -> None:
+        """Looks whether all parts are there, and whether they are those that were saved.
+
+        Reads the small files only: whether the data is intact is checked when a server loads it.
+
+        Raises:
+          DataLossError: If a part is missing, or is another one; names shard and path.
+        """
+        for part in self.parts.values():
+            _check_part(self.path, part)
+
+
+class SavingShard(Protocol):
+    """What `save` needs of a shard; a `reverb.Client` of one server has it."""
+
+    def checkpoint(self) -> str:
+        """Saves, and returns the path of the checkpoint."""
+        ...
+
+    def checkpoint_status(self) -> Any:
+        """Returns a `CheckpointStatus`."""
+        ...
+
+
+def shard_directory(root: str | os.PathLike[str], index: int) -> pathlib.Path:
+    """Returns the directory that a shard saves to by itself."""
+    return pathlib.Path(root) / f"shard-{index}"
+
+
+def save(
+    root: str | os.PathLike[str],
+    group: str,
+    shards: Mapping[int, SavingShard],
+    *,
+    epoch: int,
+    slots: Sequence[Mapping[str, Any]],
+    tables: Sequence[Mapping[str, Any]] = (),
+    windows: Mapping[str, Any] | None = None,
+    keep_latest: int = 1,
+    freeze: Callable[[], None] | None = None,
+    unfreeze: Callable[[], None] | None = None,
+) -> GroupCheckpoint:
+    """Saves all shards at the same time, and writes the manifest when all are complete.
+
+    Blocks until that is done. Afterwards older checkpoints of the group are deleted.
+
+    Args:
+      root: Directory of the group's checkpoints. All shards save to storage that this process sees
+        under the same paths.
+      group: Name of the group.
+      shards: The shards, by index.
+      epoch: Of the group's map.
+      slots: The map's ranges of slots, see `GroupCheckpoint`.
+      tables: Settings of the tables, those of the whole group, as plain values.
+      windows: The limiter's bounds of each shard, as plain values.
+      keep_latest: Number of checkpoints of the group to keep, at least 1.
+      freeze: Stops the coordinator of the limiters, so that no room is on its way between shards
+        while they take their moments.
+      unfreeze: Lets it go on; called when all shards have taken their moment, or have failed.
+
+    Returns:
+      The new checkpoint.
+
+    Raises:
+      InvalidArgumentError: If there is no shard, or if `keep_latest` is below 1.
+      FailedPreconditionError: If a shard could not save, if its checkpoint is not visible here, or
+        if another process saves the group now; names the shard. The checkpoints before stay.
+    """
+    if not shards:
+        raise InvalidArgumentError("shards must not be empty: there is nothing to save")
+    if keep_latest < 1:
+        raise InvalidArgumentError(f"keep_latest must be at least 1, got {keep_latest}")
+    root = pathlib.Path(root)
+    root.mkdir(parents=True, exist_ok=True)
+    with _locked(root):
+        saved = _save_shards(shards, freeze, unfreeze)
+        directory = root / _next_name(root)
+        directory.mkdir()
+        try:
+            parts = {}
+            for index, path in saved.items():
+                parts[index] = _add_part(directory, index, pathlib.Path(path))
+            checkpoint = GroupCheckpoint(
+                path=directory,
+                group=group,
+                epoch=epoch,
+                slots=[dict(it) for it in slots],
+                parts=parts,
+                tables=[dict(it) for it in tables],
+                windows=dict(windows or {}),
+            )
+            _publish(checkpoint)
+        except BaseException:
+            _delete(directory)
+            raise
+        _prune(root, group, keep_latest)
+    return checkpoint
+
+
+def read(path: str | os.PathLike[str]) -> GroupCheckpoint:
+    """Reads the manifest of a checkpoint of a group.
+
+    Args:
+      path: Directory of the checkpoint, `.../group-<time>`.
+
+    Raises:
+      FailedPreconditionError: If there is no manifest: the checkpoint is not complete.
+      DataLossError: If the manifest is damaged.
+    """
+    directory = pathlib.Path(path)
+    try:
+        text = (directory / MANIFEST).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FailedPreconditionError(
+            f"{directory} has no file {MANIFEST}: it is no complete checkpoint of a group"
+        ) from None
+    return _parse(directory, text)
+
+
+def latest(root: str | os.PathLike[str], group: str | None = None) -> GroupCheckpoint | None:
+    """Returns the latest complete checkpoint of a group; `None` if there is none.
+
+    Args:
+      root: Directory of the group's checkpoints; it need not exist.
+      group: Name of the group; `None`: whichever it is.
+
+    Raises:
+      FailedPreconditionError: If the checkpoint is of another group.
+      DataLossError: If its manifest is damaged, or if a part is missing; names shard and path.
+    """
+    complete = _complete(pathlib.Path(root))
+    if not complete:
+        return None
+    checkpoint = read(complete[-1])
+    if group is not None and checkpoint.group != group:
+        raise FailedPreconditionError(
+            f"{checkpoint.path} is a checkpoint of the group '{checkpoint.group}', not of "
+            f"'{group}': each group needs a checkpoint_directory of its own"
+        )
+    checkpoint.check()
+    return checkpoint
+
+
+def shards_alone(root: str | os.PathLike[str]) -> dict[int, pathlib.Path]:
+    """Returns the latest complete checkpoints that shards saved by themselves, by index.
+
+    They are of different moments. A group starts from them if it never completed a checkpoint.
+
+    Args:
+      root: Directory of the group's checkpoints; it need not exist.
+    """
+    found = {}
+    for directory in pathlib.Path(root).glob("shard-*"):
+        index = directory.name.removeprefix("shard-")
+        complete = sorted(
+            done.parent for done in directory.glob(f"*/{DONE}") if done.parent.name[0] != "."
+        )
+        if index.isdecimal() and complete:
+            found[int(index)] = complete[-1]
+    return dict(sorted(found.items()))
+
+
+# ---- Saving --------------------------------------------------------------------------------------
+
+
+def _save_shards(
+    shards: Mapping[int, SavingShard],
+    freeze: Callable[[], None] | None,
+    unfreeze: Callable[[], None] | None,
+) -> dict[int, str]:
+    saves = {index: _Save(index, shard) for index, shard in sorted(shards.items())}
+    if freeze is not None:
+        freeze()
+    try:
+        for running in saves.values():
+            running.start()
+        while not all(running.has_moment() for running in saves.values()):
+            time.sleep(_POLL_S)
+    finally:
+        if unfreeze is not None:
+            unfreeze()
+    paths = {index: running.result() for index, running in saves.items()}
+    failed = {index: error for index, error in paths.items() if isinstance(error, Exception)}
+    if failed:
+        reasons = "; ".join(f"shard {index}: {error}" for index, error in failed.items())
+        raise FailedPreconditionError(
+            f"the group is not saved, because {len(failed)} of {len(shards)} shards could not save "
+            f"({reasons}). Its checkpoints before stay"
+        ) from next(iter(failed.values()))
+    return {index: str(path) for index, path in paths.items()}
+
+
+class _Save:
+    """The save of one shard, in a thread of its own."""
+
+    def __init__(self, index: int, shard: SavingShard) -> None:
+        self._shard = shard
+        self._outcome: str | Exception = RuntimeError("the save did not end")
+        self._has_moment = False
+        self._thread = threading.Thread(target=self._run, name=f"save-shard-{index}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def has_moment(self) -> bool:
+        """Whether the shard has taken the moment that it saves, or has ended."""
+        if not self._has_moment and self._thread.is_alive():
+            try:
+                status = self._shard.checkpoint_status()
+            except Exception:
+                return False  # The save will fail, too, and tell why.
+            self._has_moment = status.is_saving and status.items_total > 0
+            return self._has_moment
+        return True
+
+    def result(self) -> str | Exception:
+        self._thread.join()
+        return self._outcome
+
+    def _run(self) -> None:
+        try:
+            self._outcome = self._shard.checkpoint()
+        except Exception as error:
+            self._outcome = error
+
+
+def _add_part(directory: pathlib.Path, index: int, checkpoint: pathlib.Path) -> Part:
+    """Links the files of a shard's checkpoint into the directory of the group."""
+    if not (checkpoint / DONE).exists():
+        raise FailedPreconditionError(
+            f"the group is not saved, because shard {index} saved {checkpoint}, which is not "
+            "visible here: all shards and the directory of the group need storage that they share, "
+            "under the same path. The shard itself will find it when it restarts there"
+        )
+    path = directory / f"shard-{index}" / checkpoint.name
+    path.mkdir(parents=True)
+    # `DONE` comes last: an unfinished copy is no checkpoint.
+    for file in sorted(checkpoint.iterdir(), key=lambda file: file.name == DONE):
+        _link_or_copy(file, path / file.name)
+    _sync(path)
+    _sync(path.parent)
+    done = (path / DONE).read_bytes()
+    return Part(index, path.relative_to(directory).as_posix(), len(done), zlib.crc32(done))
+
+
+def _link_or_copy(source: pathlib.Path, target: pathlib.Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        shutil.copyfile(source, target)
+        _sync(target)
+
+
+def _publish(checkpoint: GroupCheckpoint) -> None:
+    """Makes the checkpoint complete: all parts are on disk before the manifest has its name."""
+    checkpoint.check()
+    _sync(checkpoint.path)
+    partial = checkpoint.path / f".{MANIFEST}"
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(_to_text(checkpoint))
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(checkpoint.path / MANIFEST)
+    _sync(checkpoint.path)
+    _sync(checkpoint.path.parent)
+
+
+def _sync(path: pathlib.Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+@contextlib.contextmanager
+def _locked(root: pathlib.Path) -> Iterator[None]:
+    """Only one process at a time saves to a root. The lock ends with the process."""
+    import fcntl  # Not everywhere; servers run on Unix.
+
+    with (root / _LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FailedPreconditionError(
+                f"another process saves the group to {root} now; try again when it is done"
+            ) from None
+        except OSError as error:
+            _logger.warning(
+                "%s cannot be locked, so two saves at the same time would not be noticed: %s",
+                root,
+                error,
+            )
+        yield
+
+
+def _next_name(root: pathlib.Path) -> str:
+    """A name for the present time, which sorts after all that are there."""
+    now = time.time_ns()
+    name = _name_at(now)
+    last = max((path.name for path in _directories(root)), default="")
+    match = _NAME.fullmatch(last)
+    if last >= name and match:  # The clock was set back.
+        seconds = _seconds_of(match[1])
+        name = _name_at(seconds * 10**9 + int(match[2]) + 1)
+    return name
+
+
+def _name_at(time_ns: int) -> str:
+    seconds, rest = divmod(time_ns, 10**9)
+    return f"{_PREFIX}{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:09d}Z"
+
+
+def _seconds_of(text: str) -> int:
+    import calendar
+
+    return calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+
+
+# ---- What is there -------------------------------------------------------------------------------
+
+
+def _directories(root: pathlib.Path) -> list[pathlib.Path]:
+    """The directories of checkpoints, complete or not, oldest first."""
+    try:
+        entries = sorted(root.iterdir())
+    except FileNotFoundError:
+        return []
+    return [path for path in entries if _NAME.fullmatch(path.name) and path.is_dir()]
+
+
+def _complete(root: pathlib.Path) -> list[pathlib.Path]:
+    return [path for path in _directories(root) if (path / MANIFEST).exists()]
+
+
+def _prune(root: pathlib.Path, group: str, keep_latest: int) -> None:
+    """Deletes older checkpoints of the group, and what saves that died have left."""
+    complete = _complete(root)
+    unfinished = [path for path in _directories(root) if path not in complete]
+    surplus = complete[:-keep_latest]
+    for path in [it for it in unfinished if it < complete[-1]]:
+        _delete(path)
+    for path in surplus:
+        try:
+            is_ours = read(path).group == group
+        except (DataLossError, FailedPreconditionError) as error:
+            _logger.warning("%s is kept: %s", path, error)
+            continue
+        if is_ours:
+            _delete(path)
+
+
+def _delete(directory: pathlib.Path) -> None:
+    """Deletes the files of a checkpoint that this module wrote, the manifest first."""
+    try:
+        for name in (MANIFEST, f".{MANIFEST}"):
+            (directory / name).unlink(missing_ok=True)
+        for shard in sorted(directory.glob("shard-*")):
+            for checkpoint in sorted(shard.iterdir()):
+                for name in reversed(_FILES):
+                    (checkpoint / name).unlink(missing_ok=True)
+                checkpoint.rmdir()
+            shard.rmdir()
+        directory.rmdir()
+    except OSError as error:
+        _logger.warning("%s cannot be deleted: %s", directory, error)
+
+
+# ---- The manifest --------------------------------------------------------------------------------
+
+
+def _to_text(checkpoint: GroupCheckpoint) -> str:
+    fields = {
+        "format": _FORMAT,
+        "group": checkpoint.group,
+        "epoch": checkpoint.epoch,
+        "shards": [
+            dataclasses.asdict(part) | {"done_crc32": f"{part.done_crc32:08x}"}
+            for _, part in sorted(checkpoint.parts.items())
+        ],
+        "slots": [dict(it) for it in checkpoint.slots],
+        "tables": [dict(it) for it in checkpoint.tables],
+        "windows": dict(checkpoint.windows),
+    }
+    return json.dumps(fields, indent=1) + "\n"
+
+
+def _parse(directory: pathlib.Path, text: bytes) -> GroupCheckpoint:
+    def damaged(reason: str) -> DataLossError:
+        return DataLossError(f"group checkpoint {directory}: the file {MANIFEST} {reason}")
+
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise damaged(f"is damaged: {error}") from None
+    if not isinstance(fields, dict) or fields.get("format") != _FORMAT:
+        written = fields.get("format") if isinstance(fields, dict) else None
+        raise damaged(f"must have the format {_FORMAT!r}, got {written!r}")
+
+    def field(owner: Any, name: str, kind: type) -> Any:
+        value = owner.get(name) if isinstance(owner, dict) else None
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise damaged(f"is damaged: {name} must be a {kind.__name__}, got {value!r:.80}")
+        return value
+
+    parts: dict[int, Part] = {}
+    for entry in field(fields, "shards", list):
+        index = field(entry, "index", int)
+        path = field(entry, "path", str)
+        if not _is_inside(path):
+            raise damaged(
+                f"names a path that is not inside the checkpoint: shard {index}, path {path!r:.200}"
+            )
+        if index < 0 or index in parts:
+            raise damaged(f"is damaged: it has shard {index} twice, or it is negative")
+        try:
+            checksum = int(field(entry, "done_crc32", str), 16)
+        except ValueError:
+            raise damaged(f"is damaged: done_crc32 of shard {index} is no number") from None
+        parts[index] = Part(index, path, field(entry, "done_bytes", int), checksum)
+    if not parts:
+        raise damaged("is damaged: it has no shards")
+    slots = field(fields, "slots", list)
+    for entry in slots:
+        for name in ("first", "count", "owner"):
+            field(entry, name, int)
+        field(entry, "former_owners", list)
+    return GroupCheckpoint(
+        path=directory,
+        group=field(fields, "group", str),
+        epoch=field(fields, "epoch", int),
+        slots=slots,
+        parts=parts,
+        tables=field(fields, "tables", list),
+        windows=field(fields, "windows", dict),
+    )
+
+
+def _is_inside(path: str) -> bool:
+    """Whether a path is relative and stays inside the directory that it starts from."""
+    parts = path.split("/")
+    return "\0" not in path and "\\" not in path and not {"", ".", ".."} & set(parts)
+
+
+def _check_part(directory: pathlib.Path, part: Part) -> None:
+    path = directory / part.path
+    who = f"group checkpoint {directory}: shard {part.index}"
+    try:
+        done = (path / DONE).read_bytes()
+    except OSError:
+        raise DataLossError(
+            f"{who}: its checkpoint {path} is missing. To start from an older checkpoint, move "
+            "this one to another directory"
+        ) from None
+    if len(done) != part.done_bytes or zlib.crc32(done) != part.done_crc32:
+        raise DataLossError(
+            f"{who}: {path / DONE} is not the file that was saved: {len(done)} bytes with checksum "
+            f"{zlib.crc32(done):08x}, not {part.done_bytes} with {part.done_crc32:08x}"
+        )
+    for name, size in re.findall(rb"^(\S+) records=\d+ bytes=(\d+)$", done, re.MULTILINE):
+        file = path / os.fsdecode(name)
+        found = file.stat().st_size if file.exists() else None
+        if found != int(size):
+            raise DataLossError(
+                f"{who}: {file} must have {int(size)} bytes, "
+                + ("and is missing" if found is None else f"got {found}")
+            )

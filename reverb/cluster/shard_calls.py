@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of single shards that whoever runs a group makes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from reverb.core import protos
+
+__all__ = ["move_items", "server_id_of", "set_map"]
+
+
+def server_id_of(client: Any) -> int:
+    """Returns the id of a client's server; a server draws it when it starts.
+
+    Args:
+      client: A `reverb.Client` of one server.
+
+    Raises:
+      UnimplementedError: If the server is one of dm-reverb.
+      UnavailableError: If no server answers.
+    """
+    answer = protos.DirectoryResponse.FromString(client._client.directory())
+    return answer.server_id
+
+
+def set_map(client: Any, serialized_map: bytes, index: int) -> None:
+    """Gives a shard the map of its group.
+
+    Args:
+      client: A `reverb.Client` of this shard alone.
+      serialized_map: A serialized `ShardMap` message.
+      index: Number of the shard in the map.
+
+    Raises:
+      FailedPreconditionError: If the shard has a newer map, if it is of another group, or if the
+        map means another server.
+      InvalidArgumentError: If the map has a fault.
+    """
+    request = protos.SetDirectoryRequest(
+        map=protos.ShardMap.FromString(serialized_map), index=index
+    )
+    client._client.set_directory(request.SerializeToString())
+
+
+def move_items(source: Any, target: Any, table: str, slots: Sequence[int]) -> tuple[int, int]:
+    """Adds items of one shard to another one, with their keys, priorities and counts.
+
+    Blocks until all are there. They stay in the source, too.
+
+    Args:
+      source: A `reverb.Client` of the shard that has them.
+      target: A `reverb.Client` of the shard that gets them.
+      table: Name of the table.
+      slots: Only items of these slots; none: all items.
+
+    Returns:
+      How many items were added, and how many the target had already.
+
+    Raises:
+      UnavailableError: If a shard does not answer.
+      ResourceExhaustedError: If the table of the target has no room.
+    """
+    return source._client.transfer(table, list(slots), target._client)

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Items that come from another server as they were there.
+
+use reverb_data::{Error, Result, StoredItem, WhenFull, byte_size};
+
+use super::clock::Activity;
+use super::{Shared, Table, check_priority, check_stored_bytes};
+
+/// Number of items that are added under one lock.
+const ITEMS_AT_ONCE: usize = 512;
+
+/// What became of the items of a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Transferred {
+    /// Items that were added; the remover may have selected some of them since.
+    pub added: i64,
+    /// Items of which the table has the keys; they stay as they are.
+    pub present: i64,
+}
+
+impl Table {
+    /// Adds items that another table had, with their priorities, times sampled and insertion times.
+    /// They need no permission of the rate limiter and do not move its cursor. If the table is
+    /// full, the remover selects the items to evict, for which these are the newest.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a priority that a selector of this table does not accept, and for an
+    /// item larger than `max_bytes`; no item of the call is added then. `ResourceExhausted` if the
+    /// next item has no room and inserts wait instead when the table is full, and `Cancelled` if
+    /// the table is closed; the items before it stay.
+    pub fn transfer(&self, items: Vec<StoredItem>) -> Result<Transferred> {
+        {
+            let shared = self.shared.lock();
+            for item in &items {
+                check_priority(&shared.config, item.key, item.priority)?;
+                check_stored_bytes(&shared.config, &shared.state, item.key, &item.trajectory)?;
+            }
+        }
+        let mut done = Transferred::default();
+        let mut items = items.into_iter();
+        while items.len() > 0 {
+            // What is refused is freed after the lock is released.
+            let mut some: Vec<_> = items.by_ref().take(ITEMS_AT_ONCE).map(Some).collect();
+            self.operate(Activity::Inserting, |shared, _| {
+                for item in &mut some {
+                    self.transfer_one(shared, item, &mut done)?;
+                }
+                Ok(())
+            })??;
+        }
+        Ok(done)
+    }
+
+    fn transfer_one(
+        &self,
+        shared: &mut Shared,
+        item: &mut Option<StoredItem>,
+        done: &mut Transferred,
+    ) -> Result<()> {
+        let state = &mut shared.state;
+        if let Some(found) = item.take_if(|item| state.items().find(item.key).is_none()) {
+            let memory = shared.config.memory;
+            if memory.when_full == WhenFull::Wait && !state.has_room_for_stored(&found) {
+                let error = Error::resource_exhausted(format!(
+                    "Table {} has no room for item {}: it holds {} of {} (max_bytes), and \
+                     when_full is \"wait\". Raise max_bytes, or transfer fewer items.",
+                    self.name(),
+                    found.key,
+                    byte_size::describe(state.account().bytes()),
+                    byte_size::describe(memory.max_bytes.unwrap_or_default()),
+                ));
+                *item = Some(found);
+                return Err(error);
+            }
+            state.transfer(found);
+            done.added += 1;
+        } else {
+            done.present += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The group of servers that a server is a shard of: its map, and the calls `Directory` and
+//! `SetDirectory`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use parking_lot::Mutex;
+use reverb_data::{Error, NUM_SLOTS, Result};
+use reverb_engine::{SetBy, SlotSet, Table, TableChanges};
+use reverb_wire::generated::reverb::{DirectoryResponse, SetDirectoryRequest, ShardMap};
+
+use crate::caller::Caller;
+use crate::server::ShardOptions;
+use crate::service::Service;
+
+/// What a server knows of the group that it is a shard of.
+#[derive(Debug, Default)]
+pub(crate) struct Group {
+    place: Mutex<Option<Arc<Place>>>,
+    /// Of the map; 0 without one.
+    epoch: AtomicI64,
+    /// Held while tables are told of a new map, so that one map follows the other.
+    changing: Mutex<()>,
+}
+
+/// A map, and where the server is in it.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) map: ShardMap,
+    pub(crate) index: i32,
+}
+
+impl Group {
+    /// The epoch of its map; 0 if it has none.
+    pub(crate) fn epoch(&self) -> i64 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn place(&self) -> Option<Arc<Place>> {
+        self.place.lock().clone()
+    }
+
+    /// Takes a map, and tells the tables which slots the server owns. May take long: it looks at
+    /// all items.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a map with a fault, and `FailedPrecondition` for one that is older
+    /// than the present one, of another group, or meant for another server.
+    pub(crate) fn set(
+        &self,
+        request: SetDirectoryRequest,
+        server_id: u64,
+        tables: &[Arc<Table>],
+        changes: &TableChanges,
+    ) -> Result<()> {
+        let SetDirectoryRequest { map, index } = request;
+        let map = map.ok_or_else(|| Error::invalid_argument("SetDirectory has no map."))?;
+        check_map(&map, index, server_id)?;
+        let slots = Arc::new(slots_of(&map, index));
+        let _changing = self.changing.lock();
+        {
+            let mut place = self.place.lock();
+            if let Some(known) = &*place {
+                check_successor(&known.map, &map)?;
+            }
+            self.epoch.store(map.epoch, Ordering::Relaxed);
+            *place = Some(Arc::new(Place { map, index }));
+        }
+        for table in tables {
+            table.set_own_slots(&slots);
+        }
+        changes.notify(true);
+        Ok(())
+    }
+}
+
+impl Service {
+    /// The id of this server: no other one has it, not even the next one at this address.
+    pub(crate) fn server_id(&self) -> u64 {
+        self.tables.state_id().0
+    }
+
+    /// Becomes a shard of a group, before the server has clients.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a map with a fault.
+    pub(crate) fn join_group(&self, shard: &ShardOptions) -> Result<()> {
+        let ShardOptions { map, index, is_coordinated } = shard;
+        let mut map = map.clone();
+        if let Some(own) = map.shards.iter_mut().find(|shard| shard.index == *index) {
+            own.server_id = self.server_id();
+        }
+        let request = SetDirectoryRequest { map: Some(map), index: *index };
+        self.group.set(request, self.server_id(), self.tables.all(), &self.changes)?;
+        for table in self.tables.all().iter().filter(|_| *is_coordinated) {
+            let limiter = table.config().rate_limiter;
+            if limiter.min_diff > -f64::MAX || limiter.max_diff < f64::MAX {
+                table.set_window(f64::MAX, -f64::MAX, limiter.min_size_to_sample, 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The map of the group, with the tables that the caller may see.
+    pub(crate) fn directory(&self, caller: &Caller) -> DirectoryResponse {
+        let place = self.group.place();
+        let map = place.as_ref().map(|place| {
+            let mut map = place.map.clone();
+            map.tables.retain(|table| caller.may_see(&table.name));
+            map
+        });
+        let index = place.map(|place| place.index);
+        DirectoryResponse { map, index, server_id: self.server_id() }
+    }
+
+    /// Takes a new map.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Group::set`].
+    pub(crate) async fn set_directory(
+        self: &Arc<Self>,
+        request: SetDirectoryRequest,
+        by: &SetBy,
+    ) -> Result<()> {
+        let service = Arc::clone(self);
+        let told = request.map.as_ref().map(|map| (map.epoch, map.group.clone()));
+        // It looks at all items.
+        let done = tokio::task::spawn_blocking(move || {
+            let Service { group, tables, changes, .. } = &*service;
+            group.set(request, service.server_id(), tables.all(), changes)
+        });
+        done.await.unwrap_or_else(|_| Err(Error::internal("The map could not be taken.")))?;
+        if let Some((epoch, group)) = told {
+            tracing::info!(client = %by.client, epoch, group, "the group of shards has a new map");
+        }
+        Ok(())
+    }
+}
+
+/// The slots that a shard owns, or has owned.
+fn slots_of(map: &ShardMap, index: i32) -> SlotSet {
+    let own = map.slots.iter().filter(|it| it.owner == index || it.former_owners.contains(&index));
+    // `check_map` has looked at the numbers.
+    SlotSet::new(own.flat_map(|range| (range.first..range.first + range.count).map(|it| it as u16)))
+}
+
+fn check_successor(known: &ShardMap, map: &ShardMap) -> Result<()> {
+    if known.group != map.group {
+        return Err(Error::failed_precondition(format!(
+            "This server is a shard of group {:?}; it takes no map of group {:?}. Groups need \
+             different names and different servers.",
+            known.group, map.group
+        )));
+    }
+    if known.epoch > map.epoch {
+        return Err(Error::failed_precondition(format!(
+            "This shard of group {:?} has the map of epoch {} already; epoch {} is older. Ask the \
+             shards for their maps, and go on from the newest.",
+            known.group, known.epoch, map.epoch
+        )));
+    }
+    Ok(())
+}
+
+fn check_map(map: &ShardMap, index: i32, server_id: u64) -> Result<()> {
+    if map.epoch < 1 {
+        return Err(Error::invalid_argument(format!(
+            "The epoch of a map must be at least 1, got {}.",
+            map.epoch
+        )));
+    }
+    let mut indices = BTreeSet::new();
+    for shard in &map.shards {
+        if shard.index < 0 || !indices.insert(shard.index) {
+            return Err(Error::invalid_argument(format!(
+                "The shards of a map must have different indices of at least 0; there is {} twice, \
+                 or it is negative.",
+                shard.index
+            )));
+        }
+        if !(shard.weight >= 0.0 && shard.weight.is_finite()) {
+            return Err(Error::invalid_argument(format!(
+                "The weight of shard {} must be a finite number of at least 0, got {}.",
+                shard.index, shard.weight
+            )));
+        }
+    }
+    let Some(own) = map.shards.iter().find(|shard| shard.index == index) else {
+        return Err(Error::invalid_argument(format!(
+            "The map has no shard {index}, which this server is said to be."
+        )));
+    };
+    if own.server_id != 0 && own.server_id != server_id {
+        return Err(Error::failed_precondition(format!(
+            "The map is meant for another server: shard {index} has the id {:016x} there, and this \
+             server has {server_id:016x}. It was started again, or the address leads elsewhere; ask \
+             it for its directory.",
+            own.server_id
+        )));
+    }
+    check_slots(map, &indices)
+}
+
+/// Checks that every slot has one owner.
+fn check_slots(map: &ShardMap, indices: &BTreeSet<i32>) -> Result<()> {
+    let mut ranges: Vec<(i64, i64)> = Vec::with_capacity(map.slots.len());
+    for range in &map.slots {
+        let (first, count) = (i64::from(range.first), i64::from(range.count));
+        if first < 0 || count < 1 || first + count > i64::from(NUM_SLOTS) {
+            return Err(Error::invalid_argument(format!(
+                "The map has {count} slots from {first} on; slots are the numbers from 0 to {}.",
+                NUM_SLOTS - 1
+            )));
+        }
+        if !indices.contains(&range.owner) {
+            return Err(Error::invalid_argument(format!(
+                "The map has no shard {}, which owns the slots from {first} on.",
+                range.owner
+            )));
+        }
+        ranges.push((first, count));
+    }
+    ranges.sort_unstable();
+    let mut next = 0;
+    for (first, count) in ranges {
+        if first != next {
+            let what = if first < next { "two owners" } else { "no owner" };
+            return Err(Error::invalid_argument(format!(
+                "Every slot of a map needs one owner; slot {} has {what}.",
+                first.min(next)
+            )));
+        }
+        next = first + count;
+    }
+    if next != i64::from(NUM_SLOTS) {
+        return Err(Error::invalid_argument(format!(
+            "Every slot of a map needs one owner; slot {next} has no owner."
+        )));
+    }
+    Ok(())
+}

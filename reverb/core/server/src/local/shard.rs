@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A shard of a group in the same process.
+
+use std::sync::Arc;
+
+use reverb_data::{Error, Result, StoredItem};
+use reverb_wire::generated::reverb::{
+    DirectoryResponse, SetDirectoryRequest, SetRateLimiterRequest, SetRateLimiterResponse,
+    TransferResponse, UpdatePrioritiesRequest, UpdatePrioritiesResponse, WatchResponse,
+};
+use reverb_wire::shard::{Shard, TransferSink, WatchStream};
+use reverb_wire::transport::BoxFuture;
+
+use super::{LocalService, LocalTransport, caller};
+use crate::caller::Caller;
+use crate::watch_stream::Watch;
+
+impl Shard for LocalTransport {
+    fn directory(&self) -> BoxFuture<'_, Result<DirectoryResponse>> {
+        Box::pin(async { Ok(self.service.get()?.directory(&Caller::default())) })
+    }
+
+    fn set_directory(&self, request: SetDirectoryRequest) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.service.get()?.set_directory(request, &caller()).await })
+    }
+
+    fn watch<'a>(&'a self, tables: &'a [String]) -> BoxFuture<'a, Result<Box<dyn WatchStream>>> {
+        Box::pin(async move {
+            let service = self.service.get_for_stream()?;
+            let watch = Watch::begin(&service, tables, &Caller::default())?;
+            let service = self.service.clone();
+            let stream = LocalWatchStream { service, watch: Some(watch), failure: None };
+            Ok(Box::new(stream) as Box<dyn WatchStream>)
+        })
+    }
+
+    fn update_priorities(
+        &self,
+        request: UpdatePrioritiesRequest,
+    ) -> BoxFuture<'_, Result<UpdatePrioritiesResponse>> {
+        Box::pin(async move {
+            let service = self.service.get()?;
+            let UpdatePrioritiesRequest { table, updates, delete_keys } = request;
+            let updates: Vec<_> = updates.iter().map(|it| (it.key, it.priority)).collect();
+            let missing_keys = service.mutate(&table, &updates, &delete_keys)?;
+            Ok(UpdatePrioritiesResponse { missing_keys, epoch: service.group.epoch() })
+        })
+    }
+
+    fn set_rate_limiter(
+        &self,
+        request: SetRateLimiterRequest,
+    ) -> BoxFuture<'_, Result<SetRateLimiterResponse>> {
+        Box::pin(async move { self.service.get()?.set_rate_limiter(&request) })
+    }
+
+    fn open_transfer(&self) -> BoxFuture<'_, Result<Box<dyn TransferSink>>> {
+        Box::pin(async {
+            self.service.get_for_stream()?;
+            let sink = LocalTransferSink {
+                service: self.service.clone(),
+                done: TransferResponse::default(),
+                failure: None,
+            };
+            Ok(Box::new(sink) as Box<dyn TransferSink>)
+        })
+    }
+}
+
+struct LocalWatchStream {
+    service: LocalService,
+    /// Absent after the end.
+    watch: Option<Watch>,
+    /// Why the watch ended. Later calls return it again, as on one over the network.
+    failure: Option<Error>,
+}
+
+impl LocalWatchStream {
+    async fn next(&mut self) -> Result<Option<WatchResponse>> {
+        if let Some(error) = &self.failure {
+            return Err(error.clone());
+        }
+        let service = self.service.get_for_stream()?;
+        let Some(watch) = &mut self.watch else { return Ok(None) };
+        tokio::select! {
+            biased;
+            error = service.interrupted() => Err(error),
+            changes = watch.next(&service) => Ok(Some(changes)),
+        }
+    }
+}
+
+impl WatchStream for LocalWatchStream {
+    fn receive(&mut self) -> BoxFuture<'_, Result<Option<WatchResponse>>> {
+        Box::pin(async {
+            let next = self.next().await;
+            if let Err(error) = &next {
+                self.failure = Some(error.clone());
+                self.watch = None;
+            }
+            next
+        })
+    }
+}
+
+/// Hands the items over by reference.
+struct LocalTransferSink {
+    service: LocalService,
+    done: TransferResponse,
+    /// Why the transfer ended. Later calls return it again, as on one over the network.
+    failure: Option<Error>,
+}
+
+impl LocalTransferSink {
+    async fn transfer(&mut self, table: &str, items: Vec<StoredItem>) -> Result<()> {
+        if let Some(error) = &self.failure {
+            return Err(error.clone());
+        }
+        let service = self.service.get_for_stream()?;
+        tokio::select! {
+            biased;
+            error = service.interrupted() => return Err(error),
+            () = service.memory.wait_for_room() => {}
+        }
+        let table = service.tables.get(table)?.1;
+        let done = table.transfer(items).map_err(|error| service.stop.explain(error))?;
+        self.done.num_added += done.added;
+        self.done.num_present += done.present;
+        service.after_insert(Some(table));
+        Ok(())
+    }
+}
+
+impl TransferSink for LocalTransferSink {
+    fn send<'a>(
+        &'a mut self,
+        table: &'a Arc<str>,
+        items: Vec<StoredItem>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let done = self.transfer(table, items).await;
+            done.inspect_err(|error| self.failure = Some(error.clone()))
+        })
+    }
+
+    fn finish(&mut self) -> BoxFuture<'_, Result<TransferResponse>> {
+        Box::pin(async { self.failure.clone().map_or(Ok(self.done), Err) })
+    }
+}

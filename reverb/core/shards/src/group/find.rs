@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Finds the shards of a group: each seed may know all of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use reverb_data::{Error, ErrorKind, Result};
+use reverb_wire::generated::reverb::{DirectoryResponse, ShardMap};
+use reverb_wire::transport::ServerInfo;
+
+use super::{Group, PATIENCE, View};
+use crate::member::{Line, Member, Place};
+use crate::slot_map::SlotMap;
+use crate::tables::{check_alike, samplings};
+
+/// What a list of servers that know of no group is called.
+pub const NAME_OF_PLAIN_GROUP: &str = "";
+
+/// A seed, and what it says.
+struct Seed {
+    place: String,
+    line: Box<dyn Line>,
+    /// `None`: it has no call for that, so it is a server of dm-reverb or an older one.
+    answer: Result<Option<DirectoryResponse>>,
+}
+
+impl Group {
+    /// Asks all seeds, and makes a view of what they say.
+    pub(super) async fn find(self: &Arc<Self>) -> Result<View> {
+        let mut seeds = Vec::new();
+        for place in self.places().await {
+            let line = self.dial.dial(&self.address.shard(&place))?;
+            seeds.push((place, line));
+        }
+        let asked = seeds.into_iter().map(|(place, line)| async {
+            let answer = ask(&*line).await;
+            Seed { place, line, answer }
+        });
+        let seeds = join_all(asked).await;
+        if let Some(error) = seeds.iter().find_map(|it| match &it.answer {
+            // A certificate or a right: to go on without this shard would hide it.
+            Err(error) if !error.is_transient() && error.kind() != ErrorKind::DeadlineExceeded => {
+                Some(error.clone().context(&format!("Shard {}", it.place)))
+            }
+            _ => None,
+        }) {
+            return Err(error);
+        }
+        if seeds.iter().all(|it| it.answer.is_err()) {
+            let first = seeds.into_iter().find_map(|it| it.answer.err());
+            let first = first.unwrap_or_else(|| Error::unavailable("no seed"));
+            return Err(first.context(&format!("No shard of {} can be reached", self.text())));
+        }
+        let maps = seeds.iter().filter_map(|it| it.answer.as_ref().ok()?.as_ref()?.map.as_ref());
+        let newest = maps.max_by_key(|map| map.epoch).cloned();
+        let (map, members) = match newest {
+            Some(map) => {
+                check_one_group(&seeds, &map)?;
+                let members = self.members_of(&map, seeds)?;
+                (Some(map), members)
+            }
+            None => (None, members_in_order(seeds)?),
+        };
+        let slots = match &map {
+            Some(map) => SlotMap::of(map)?,
+            None => SlotMap::by_position(members.len()),
+        };
+        let mut view = View { map, slots, members, samplings: HashMap::new(), tables: Vec::new() };
+        self.check_tables(&mut view).await?;
+        Ok(view)
+    }
+
+    /// The seeds; a single name may have several addresses, each of which is one.
+    async fn places(&self) -> Vec<String> {
+        let seeds = &self.address.seeds;
+        let [only] = &seeds[..] else { return seeds.clone() };
+        let is_name = |host: &str| {
+            let host = host.trim_matches(['[', ']']);
+            host != "localhost" && host.parse::<std::net::IpAddr>().is_err()
+        };
+        // With TLS, certificates are of names.
+        match only.rsplit_once(':') {
+            Some((host, port)) if is_name(host) && !only.starts_with("unix:") => {
+                let found = tokio::time::timeout(PATIENCE, tokio::net::lookup_host(only)).await;
+                let Ok(Ok(found)) = found else { return seeds.clone() };
+                let mut places: Vec<String> = found
+                    .map(|it| match it.ip() {
+                        std::net::IpAddr::V4(ip) => format!("{ip}:{port}"),
+                        std::net::IpAddr::V6(ip) => format!("[{ip}]:{port}"),
+                    })
+                    .collect();
+                places.dedup();
+                if places.len() < 2 || self.address.scheme == "grpcs://" {
+                    return seeds.clone();
+                }
+                places
+            }
+            _ => seeds.clone(),
+        }
+    }
+
+    /// The members of a map. Where it has no addresses, they are those of the seeds.
+    fn members_of(self: &Arc<Self>, map: &ShardMap, seeds: Vec<Seed>) -> Result<Vec<Arc<Member>>> {
+        let slots = SlotMap::of(map)?;
+        let mut by_index: HashMap<i32, Seed> = HashMap::new();
+        let mut silent = Vec::new();
+        let num_seeds = seeds.len();
+        for (position, seed) in seeds.into_iter().enumerate() {
+            let Ok(Some(answer)) = &seed.answer else {
+                silent.push((position, seed));
+                continue;
+            };
+            let Some(index) = answer.index else { continue };
+            if let Some(other) = by_index.get(&index) {
+                let id_of = |it: &Seed| Some(it.answer.as_ref().ok()?.as_ref()?.server_id);
+                if id_of(other) != id_of(&seed) {
+                    return Err(Error::failed_precondition(format!(
+                        "{} and {} are different servers, and both say that they are shard {index} \
+                         of group {:?}. Give each shard an index of its own.",
+                        other.place, seed.place, map.group
+                    )));
+                }
+                continue;
+            }
+            by_index.insert(index, seed);
+        }
+        // In a full list, a seed that does not answer stands for the shard of its position.
+        if num_seeds == map.shards.len() {
+            for (position, seed) in silent {
+                by_index.entry(position as i32).or_insert(seed);
+            }
+        }
+        let mut members = Vec::new();
+        for shard in &map.shards {
+            let known = by_index.remove(&shard.index);
+            let answered = known.as_ref().and_then(|it| it.answer.as_ref().ok()?.as_ref());
+            let server_id = answered.map(|it| it.server_id).or(match shard.server_id {
+                0 => None,
+                id => Some(id),
+            });
+            let (address, line) = match known {
+                Some(seed) if shard.address.is_empty() => {
+                    (self.address.shard(&seed.place), seed.line)
+                }
+                None if shard.address.is_empty() => {
+                    return Err(Error::failed_precondition(format!(
+                        "Group {:?} has {} shards, and no address of shard {} is known: write all \
+                         of them into the address, in their order.",
+                        map.group,
+                        map.shards.len(),
+                        shard.index
+                    )));
+                }
+                _ => {
+                    if shard.address.contains("://") {
+                        return Err(Error::failed_precondition(format!(
+                            "The map of group {:?} has {:?} as the address of shard {}, with a \
+                             scheme. The client alone decides about TLS.",
+                            map.group, shard.address, shard.index
+                        )));
+                    }
+                    let address = self.address.shard(&shard.address);
+                    let line = self.dial.dial_id(&address, shard.server_id)?;
+                    (address, line)
+                }
+            };
+            let place = Place {
+                index: shard.index,
+                address,
+                weight: shard.weight,
+                is_draining: shard.is_draining,
+                server_id,
+            };
+            let is_near = !shard.unix_path.is_empty() && shard.server_id != 0;
+            let socket = if is_near { self.dial.dial_socket(&shard.unix_path) } else { None };
+            let member = Member::new(place, line, slots.slots_of(shard.index)).with_socket(socket);
+            members.push(Arc::new(member));
+        }
+        members.sort_by_key(|member| member.index);
+        Ok(members)
+    }
+
+    /// Asks the members for their tables, and checks that all have the same.
+    async fn check_tables(&self, view: &mut View) -> Result<()> {
+        let asked = view.members.iter().map(|member| async {
+            if let Some(id) = member.server_id() {
+                member.prove_socket(id).await;
+            }
+            let info = match member.shard() {
+                Ok(shard) => within(shard.server_info()).await,
+                Err(error) => Err(error),
+            };
+            match &info {
+                Ok(_) => member.came_up(None),
+                Err(error) => member.went_down(error),
+            }
+            (member.name(), info)
+        });
+        let answers = join_all(asked).await;
+        let mut first: Option<(String, ServerInfo)> = None;
+        let mut failure = None;
+        for (name, info) in answers {
+            match (&first, info) {
+                (None, Ok(info)) => first = Some((name, info)),
+                (Some((first, tables)), Ok(info)) => {
+                    check_alike((first, &tables.tables), (&name, &info.tables))?;
+                }
+                (_, Err(error)) => {
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        match (first, failure) {
+            (Some((_, info)), _) => {
+                view.samplings = samplings(&info.tables);
+                view.tables = info.tables;
+                Ok(())
+            }
+            (None, Some(error)) => Err(error),
+            (None, None) => Err(Error::failed_precondition(format!(
+                "The group at {} has no shards.",
+                self.text()
+            ))),
+        }
+    }
+
+    /// Takes a newer map, if it is one. Members that stay are those of before.
+    pub(super) fn adopt(self: &Arc<Self>, map: &ShardMap) -> Result<()> {
+        let Some(old) = self.found() else { return Ok(()) };
+        if map.epoch <= old.epoch() || old.map.as_ref().is_some_and(|it| it.group != map.group) {
+            return Ok(());
+        }
+        let slots = SlotMap::of(map)?;
+        let mut members = Vec::new();
+        for member in self.members_of(map, Vec::new())? {
+            let same = old.member(member.index).filter(|known| {
+                known.address == member.address
+                    && known.is_draining == member.is_draining
+                    && known.server_id() == member.server_id()
+                    && old.slots.slots_of(member.index) == slots.slots_of(member.index)
+            });
+            members.push(same.map_or(member, Arc::clone));
+        }
+        let (samplings, tables) = (old.samplings.clone(), old.tables.clone());
+        tracing::info!(
+            peer = self.text(),
+            epoch = map.epoch,
+            shards = members.len(),
+            "the group has a new map"
+        );
+        self.install(Arc::new(View { map: Some(map.clone()), slots, members, samplings, tables }));
+        Ok(())
+    }
+}
+
+/// Waits for an answer that comes at once.
+pub(crate) async fn within<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
+    match tokio::time::timeout(PATIENCE, answer).await {
+        Ok(answer) => answer,
+        Err(_) => Err(Error::unavailable(format!("no answer within {} s", PATIENCE.as_secs()))),
+    }
+}
+
+/// What a server says of its group.
+pub(super) async fn ask(line: &dyn Line) -> Result<Option<DirectoryResponse>> {
+    let shard = line.shard()?;
+    match within(shard.directory()).await {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if error.kind() == ErrorKind::Unimplemented => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn check_one_group(seeds: &[Seed], map: &ShardMap) -> Result<()> {
+    for seed in seeds {
+        let Ok(answer) = &seed.answer else { continue };
+        let theirs = answer.as_ref().and_then(|it| it.map.as_ref());
+        match theirs {
+            Some(theirs) if theirs.group != map.group => {
+                return Err(Error::failed_precondition(format!(
+                    "The server at {} is a shard of group {:?}, and another of the address is of \
+                     group {:?}.",
+                    seed.place, theirs.group, map.group
+                )));
+            }
+            None => {
+                return Err(Error::failed_precondition(format!(
+                    "The server at {} is no shard of a group, and another of the address is one of \
+                     group {:?}.",
+                    seed.place, map.group
+                )));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// The members of a plain list, by their positions.
+fn members_in_order(seeds: Vec<Seed>) -> Result<Vec<Arc<Member>>> {
+    let slots = SlotMap::by_position(seeds.len());
+    let mut ids: HashMap<u64, String> = HashMap::new();
+    let mut members = Vec::new();
+    for (position, seed) in seeds.into_iter().enumerate() {
+        let Seed { place, line, answer } = seed;
+        let is_ours = !matches!(answer, Ok(None));
+        let server_id = answer.ok().flatten().map(|it| it.server_id);
+        if let Some(other) = server_id.and_then(|id| ids.insert(id, place.clone())) {
+            return Err(Error::failed_precondition(format!(
+                "{other} and {place} are the same server; a group has each shard once."
+            )));
+        }
+        let index = position as i32;
+        let place = Place { index, address: place, weight: 1.0, is_draining: false, server_id };
+        let member = Member::new(place, line, slots.slots_of(index));
+        member.set_ours(is_ours);
+        members.push(Arc::new(member));
+    }
+    Ok(members)
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Looks after a member: whether it answers, which map it has, and how its tables change.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use reverb_data::{Error, ErrorKind, Result};
+use reverb_wire::generated::reverb::DirectoryResponse;
+
+use super::find::within;
+use super::{Group, PATIENCE};
+use crate::member::Member;
+
+/// How often a member that nobody samples is asked for its map.
+const IDLE_INTERVAL: Duration = Duration::from_secs(5);
+/// How often a server without watches is asked for its sizes.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// How often a member that is down is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Runs until the group or the member is gone.
+pub(super) async fn tend(group: Weak<Group>, member: Weak<Member>) {
+    loop {
+        let Some((strong_group, strong)) = group.upgrade().zip(member.upgrade()) else { return };
+        let result = look(&strong_group, &strong).await;
+        strong.is_watched.store(false, Ordering::Relaxed);
+        let pause = match result {
+            Ok(pause) => pause,
+            Err(error) => {
+                strong.went_down(&error);
+                strong_group.tell();
+                Some(RETRY_INTERVAL)
+            }
+        };
+        drop(strong_group);
+        if let Some(pause) = pause {
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = strong.look.notified(), if !strong.is_down() => {}
+            }
+        }
+    }
+}
+
+/// Looks once, or as long as a watch lasts. Returns when to look again.
+async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duration>> {
+    let shard = member.shard()?;
+    match within(shard.directory()).await {
+        Ok(answer) => {
+            let id = answer.server_id;
+            take(group, member, answer)?;
+            member.prove_socket(id).await;
+        }
+        Err(error) if error.kind() == ErrorKind::Unimplemented => {
+            member.set_ours(false);
+            let info = within(shard.server_info()).await?;
+            member.came_up(Some(info.tables_state_id.0 ^ info.tables_state_id.1));
+            for table in &info.tables {
+                member.facts(&table.name).polled(table.current_size);
+            }
+            group.tell();
+            let is_needed = !group.needed_tables().is_empty();
+            return Ok(Some(if is_needed { POLL_INTERVAL } else { IDLE_INTERVAL }));
+        }
+        Err(error) => return Err(error),
+    }
+    let tables = group.needed_tables();
+    if tables.is_empty() {
+        group.tell();
+        return Ok(Some(IDLE_INTERVAL));
+    }
+    let mut watch = within(shard.watch(&tables)).await?;
+    // One that says nothing for long may have nothing to say.
+    let mut heard: BTreeMap<String, ()> = BTreeMap::new();
+    loop {
+        let news = tokio::select! {
+            news = watch.receive() => news?,
+            () = member.look.notified() => {
+                if group.needed_tables() == tables && !member.is_down() {
+                    continue;
+                }
+                return Ok(None);
+            }
+            () = tokio::time::sleep(PATIENCE), if heard.is_empty() => {
+                return Err(Error::unavailable("it told nothing of its tables"));
+            }
+        };
+        let Some(news) = news else { return Err(Error::unavailable("it ended the watch")) };
+        for table in &news.tables {
+            member.facts(&table.name).watched(table);
+            heard.entry(table.name.clone()).or_default();
+        }
+        member.came_up(None);
+        member.is_watched.store(true, Ordering::Relaxed);
+        group.tell();
+        let is_old = group.found().is_some_and(|view| view.epoch() < news.epoch);
+        if is_old {
+            let answer = within(shard.directory()).await?;
+            take(group, member, answer)?;
+        }
+    }
+}
+
+fn take(group: &Arc<Group>, member: &Arc<Member>, answer: DirectoryResponse) -> Result<()> {
+    member.set_ours(true);
+    let place = answer.index;
+    if answer.map.is_some() && place.is_some_and(|index| index != member.index) {
+        return Err(Error::failed_precondition(format!(
+            "the server at {} is shard {} now",
+            member.address,
+            place.unwrap_or_default()
+        )));
+    }
+    member.came_up(Some(answer.server_id));
+    if let Some(map) = &answer.map
+        && let Err(error) = group.adopt(map)
+    {
+        tracing::warn!(peer = member.address, %error, "the map of the group cannot be used");
+    }
+    Ok(())
+}

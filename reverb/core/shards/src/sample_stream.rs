@@ -1,0 +1,569 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One sample stream over all shards.
+//!
+//! Which shard an item comes from is decided here, by the masses of the shards; which item of the
+//! shard, by the shard. The probability of an item is the product of both, and is exact also if the
+//! masses are out of date: then other items come, and their probabilities say so.
+//!
+//! Tables that sample in an order of their own (queues, stacks, heaps) have that order in each
+//! shard only. Nothing is asked of a shard beyond what was requested, because what it samples may
+//! be gone from it. So requests go to the shards that have items, for a short time, and then to
+//! others.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use reverb_data::{Error, ErrorKind, Result, Sampled, Stacking, slot_of};
+use reverb_wire::transport::{BoxFuture, SampleStream};
+
+use crate::facts::{Sampling, TableFacts};
+use crate::group::{Group, PATIENCE, View, random};
+use crate::member::{Member, State};
+use crate::shares::Shares;
+
+/// How long a shard may take to give items of an ordered table before others are asked too.
+const ORDERED_PATIENCE: Duration = Duration::from_millis(50);
+/// How long the first request waits to hear the masses of all shards.
+const FIRST_NEWS: Duration = Duration::from_secs(1);
+
+/// A part of a request that went to one shard.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    missing: usize,
+    /// The share of the shard when the request was made.
+    share: f64,
+    /// When the request gives up.
+    deadline: Option<Instant>,
+    /// Whether it is asked for a moment only.
+    is_brief: bool,
+}
+
+/// The stream of one shard.
+struct Lane {
+    member: Arc<Member>,
+    facts: Arc<TableFacts>,
+    /// `None` before the first request, after a failure, and while an answer is waited for.
+    stream: Option<Box<dyn SampleStream>>,
+    /// What it was asked for and has not given.
+    parts: VecDeque<Part>,
+    is_receiving: bool,
+}
+
+/// What a caller asked for.
+#[derive(Debug, Clone)]
+struct Request {
+    count: usize,
+    timeout: Option<Duration>,
+    deadline: Option<Instant>,
+    stacking: Option<Stacking>,
+}
+
+type Received = (usize, Box<dyn SampleStream>, Result<Vec<Sampled>>);
+
+/// How a request is divided: the number of items of each lane, and its share.
+type Plan = (Vec<usize>, Vec<f64>);
+
+/// What has to happen before the next request can be divided.
+enum Next {
+    /// Nothing: the shards have been asked for all that can be asked now.
+    Listen,
+    /// The shards tell their masses.
+    Hear,
+    /// These lanes get a stream.
+    Open(Vec<usize>),
+    /// Some shard has items.
+    Wait,
+}
+
+/// A stream over the shards of a group.
+pub(crate) struct GroupSampleStream {
+    group: Arc<Group>,
+    view: Arc<View>,
+    table: String,
+    sampling: Sampling,
+    shares: Shares,
+    lanes: Vec<Lane>,
+    /// The table, as all shards know it, sampled here or not.
+    sizes: Vec<(Arc<Member>, Arc<TableFacts>)>,
+    /// Whether the masses were waited for.
+    has_heard: bool,
+    receiving: FuturesUnordered<BoxFuture<'static, Received>>,
+    /// Requests, or what is left of them, that no shard was asked for yet.
+    unasked: VecDeque<Request>,
+    /// How the first of them is divided, while streams are opened.
+    plan: Option<Plan>,
+    /// Why a shard did not give all it was asked for. It is told when the others have.
+    failure: Option<Error>,
+}
+
+impl GroupSampleStream {
+    pub(crate) fn new(group: Arc<Group>, view: Arc<View>) -> Self {
+        Self {
+            group,
+            view,
+            table: String::new(),
+            sampling: Sampling::Ordered,
+            shares: Shares::new(random()),
+            lanes: Vec::new(),
+            sizes: Vec::new(),
+            has_heard: false,
+            receiving: FuturesUnordered::new(),
+            unasked: VecDeque::new(),
+            plan: None,
+            failure: None,
+        }
+    }
+
+    /// Begins with a table, or with the shards of another view.
+    fn begin(&mut self, table: &str, view: Arc<View>) -> Result<()> {
+        let Some(sampling) = view.sampling(table) else {
+            let known: Vec<String> = view.tables.iter().map(|it| it.name.clone()).collect();
+            return Err(Error::table_not_found(table, &known));
+        };
+        self.group.need(table);
+        table.clone_into(&mut self.table);
+        self.sampling = sampling;
+        let mut old = std::mem::take(&mut self.lanes);
+        self.lanes = self
+            .group
+            .sampled(&view)
+            .into_iter()
+            .map(|member| {
+                let same = old.iter().position(|lane| Arc::ptr_eq(&lane.member, member));
+                let stream = same.and_then(|at| old[at].stream.take());
+                Lane {
+                    member: Arc::clone(member),
+                    facts: member.facts(table),
+                    stream,
+                    parts: VecDeque::new(),
+                    is_receiving: false,
+                }
+            })
+            .collect();
+        self.sizes =
+            view.members.iter().map(|member| (Arc::clone(member), member.facts(table))).collect();
+        self.view = view;
+        self.has_heard = false;
+        self.plan = None;
+        Ok(())
+    }
+
+    fn has_outstanding(&self) -> bool {
+        self.lanes.iter().any(|lane| !lane.parts.is_empty())
+    }
+
+    /// The masses by which a request is divided now; 0 for shards that cannot be asked.
+    fn masses(&self) -> Vec<f64> {
+        let is_usable = |lane: &Lane| !lane.member.is_down();
+        let known: Vec<(f64, f64)> = self
+            .lanes
+            .iter()
+            .filter(|lane| is_usable(lane))
+            .filter_map(|lane| Some((lane.facts.mass()?, lane.facts.size() as f64)))
+            .collect();
+        let (mass, size) = known.iter().fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+        // The mean weight of an item where it is known stands for where it is not.
+        let mean = if mass > 0.0 && size > 0.0 { mass / size } else { 1.0 };
+        let mut masses: Vec<f64> = self
+            .lanes
+            .iter()
+            .map(|lane| match (is_usable(lane), lane.facts.size()) {
+                (false, _) | (_, ..=0) => 0.0,
+                (true, size) => lane.facts.mass().unwrap_or(size as f64 * mean),
+            })
+            .collect();
+        if masses.iter().all(|&mass| mass <= 0.0) {
+            // All weights are 0: then all items are alike, as in one table.
+            for (mass, lane) in masses.iter_mut().zip(&self.lanes) {
+                *mass = if is_usable(lane) { lane.facts.size().max(0) as f64 } else { 0.0 };
+            }
+        }
+        masses
+    }
+
+    /// How many items come from each shard, and each shard's share.
+    fn divide(&mut self, count: usize) -> Option<Plan> {
+        if self.sampling == Sampling::Ordered {
+            return self.divide_ordered(count);
+        }
+        let masses = self.masses();
+        let total: f64 = masses.iter().sum();
+        if total <= 0.0 {
+            return None;
+        }
+        let limit = self.group.address.max_shards_per_batch;
+        let counts = self.shares.split(&masses, count, limit);
+        // The local shard of one of several learners stands for its part of the group.
+        let num_all = self.view.members.len() as f64;
+        let part = self.lanes.len() as f64 / num_all;
+        Some((counts, masses.into_iter().map(|mass| mass / total * part).collect()))
+    }
+
+    /// Shards in turn, as far as they have items; all, if none is known to have any. Not all items
+    /// may be divided.
+    fn divide_ordered(&mut self, count: usize) -> Option<Plan> {
+        let usable: Vec<bool> = self.lanes.iter().map(|lane| !lane.member.is_down()).collect();
+        if !usable.contains(&true) {
+            return None;
+        }
+        let mut allowed: Vec<usize> = self
+            .lanes
+            .iter()
+            .zip(&usable)
+            .map(|(lane, &usable)| if usable { lane.facts.samples_allowed() } else { 0 })
+            .collect();
+        if allowed.iter().all(|&it| it == 0) {
+            // A watch tells at once when an empty table has items.
+            let all_watched = self.lanes.iter().zip(&usable).all(|(lane, &usable)| {
+                !usable || lane.member.is_watched.load(std::sync::atomic::Ordering::Relaxed)
+            });
+            let size: i64 = self.lanes.iter().map(|lane| lane.facts.size()).sum();
+            if all_watched && size == 0 {
+                return None;
+            }
+            allowed = usable.iter().map(|&it| if it { usize::MAX } else { 0 }).collect();
+        }
+        let mut counts = vec![0_usize; self.lanes.len()];
+        let mut left = count;
+        while left > 0 {
+            let room: Vec<f64> = allowed
+                .iter()
+                .zip(&counts)
+                .map(|(&allowed, &count)| if allowed > count { 1.0 } else { 0.0 })
+                .collect();
+            let open = room.iter().filter(|&&it| it > 0.0).count();
+            if open == 0 {
+                break;
+            }
+            let more = self.shares.split(&room, left, usize::MAX);
+            for ((count, more), &allowed) in counts.iter_mut().zip(more).zip(&allowed) {
+                let more = more.min(allowed - *count);
+                *count += more;
+                left -= more;
+            }
+        }
+        Some((counts, vec![1.0; self.lanes.len()]))
+    }
+
+    fn is_heard(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.member.is_down() || lane.facts.is_heard())
+    }
+
+    /// Waits until the shards have told their masses, for a moment at most.
+    async fn hear(&mut self) {
+        let mut news = self.group.news();
+        let lanes: Vec<(Arc<Member>, Arc<TableFacts>)> = self
+            .lanes
+            .iter()
+            .map(|lane| (Arc::clone(&lane.member), Arc::clone(&lane.facts)))
+            .collect();
+        let is_heard = || lanes.iter().all(|(member, facts)| member.is_down() || facts.is_heard());
+        let heard = async { while !is_heard() && news.changed().await.is_ok() {} };
+        let _ = tokio::time::timeout(FIRST_NEWS, heard).await;
+        self.has_heard = true;
+    }
+
+    /// Asks the shards for what was requested, as far as that needs no waiting.
+    fn ask(&mut self) -> Result<Next> {
+        while let Some(request) = self.unasked.front().cloned() {
+            if let Some(view) = self.group.found().filter(|view| !Arc::ptr_eq(view, &self.view))
+                && !self.has_outstanding()
+            {
+                let table = self.table.clone();
+                self.begin(&table, view)?;
+            }
+            if !self.has_heard && !self.is_heard() {
+                return Ok(Next::Hear);
+            }
+            let plan = self.plan.take().or_else(|| self.divide(request.count));
+            let Some((counts, shares)) = plan else {
+                return Ok(if self.has_outstanding() { Next::Listen } else { Next::Wait });
+            };
+            let asked = || self.lanes.iter().zip(&counts).enumerate();
+            // A stream that is listened to takes no request; its answer comes first.
+            if asked().any(|(_, (lane, &count))| count > 0 && lane.is_receiving) {
+                self.plan = Some((counts, shares));
+                return Ok(Next::Listen);
+            }
+            let closed = asked().filter(|(_, (lane, count))| **count > 0 && lane.stream.is_none());
+            let closed: Vec<usize> = closed.map(|(i, _)| i).collect();
+            if !closed.is_empty() {
+                self.plan = Some((counts, shares));
+                return Ok(Next::Open(closed));
+            }
+            let num_asked: usize = counts.iter().sum();
+            match self.unasked.front_mut() {
+                Some(rest) if rest.count > num_asked => rest.count -= num_asked,
+                _ => drop(self.unasked.pop_front()),
+            }
+            for (i, (count, share)) in counts.into_iter().zip(shares).enumerate() {
+                if count > 0 {
+                    self.ask_lane(i, count, share, &request);
+                }
+            }
+            if num_asked < request.count {
+                return Ok(Next::Listen);
+            }
+        }
+        Ok(Next::Listen)
+    }
+
+    fn ask_lane(&mut self, i: usize, count: usize, share: f64, request: &Request) {
+        let is_brief = self.sampling == Sampling::Ordered;
+        let left = match request.deadline {
+            Some(deadline) => Some(deadline.saturating_duration_since(Instant::now())),
+            None => request.timeout,
+        };
+        let timeout = match (is_brief, left) {
+            (true, Some(left)) => Some(left.min(ORDERED_PATIENCE)),
+            (true, None) => Some(ORDERED_PATIENCE),
+            (false, left) => left,
+        };
+        let stacking = request.stacking.map(|_| Stacking::new(count));
+        let lane = &mut self.lanes[i];
+        let deadline = request.deadline;
+        lane.parts.push_back(Part { missing: count, share, deadline, is_brief });
+        let asked = match &mut lane.stream {
+            Some(stream) => stream.request(&self.table, count, timeout, stacking),
+            None => Err(Error::unavailable("its stream is lost")),
+        };
+        if let Err(error) = asked {
+            self.lost(i, &error);
+        }
+    }
+
+    /// Opens the streams of these lanes, all at once. Where that fails, the request is divided anew.
+    async fn open(&mut self, lanes: Vec<usize>) {
+        let opened = join_all(lanes.into_iter().map(|i| {
+            let member = Arc::clone(&self.lanes[i].member);
+            async move {
+                let opened = async { member.shard()?.open_sample().await };
+                let opened = match tokio::time::timeout(PATIENCE, opened).await {
+                    Ok(opened) => opened,
+                    Err(_) => Err(Error::unavailable("no stream was opened in time")),
+                };
+                (i, opened)
+            }
+        }))
+        .await;
+        for (i, opened) in opened {
+            match opened {
+                Ok(stream) => self.lanes[i].stream = Some(stream),
+                Err(error) if error.is_transient() => {
+                    self.lanes[i].member.went_down(&error);
+                    self.plan = None;
+                }
+                Err(error) => {
+                    self.failure = Some(error.context(&self.lanes[i].member.name()));
+                    self.unasked.clear();
+                    self.plan = None;
+                }
+            }
+        }
+    }
+
+    /// A shard does not give what it was asked for: the others are asked, in the shares that they
+    /// have without it.
+    fn lost(&mut self, i: usize, error: &Error) {
+        self.plan = None;
+        let lane = &mut self.lanes[i];
+        lane.stream = None;
+        if error.is_transient() {
+            lane.member.went_down(error);
+        }
+        for part in std::mem::take(&mut lane.parts) {
+            let (count, deadline) = (part.missing, part.deadline);
+            let timeout =
+                deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            self.unasked.push_back(Request { count, timeout, deadline, stacking: None });
+        }
+    }
+
+    /// No shard has an item that can be sampled: waits until one says that it has.
+    async fn wait_for_items(&mut self) -> Result<()> {
+        if self.lanes.iter().all(|lane| lane.member.is_down()) {
+            let down = self.lanes.iter().find_map(|lane| match lane.member.state() {
+                State::Down(error) => {
+                    Some(error.context(&format!("No shard can be sampled: {}", lane.member.name())))
+                }
+                _ => None,
+            });
+            return Err(down.unwrap_or_else(|| Error::unavailable("No shard can be sampled.")));
+        }
+        let deadline = self.unasked.front().and_then(|request| request.deadline);
+        let mut news = self.group.news();
+        let patience = deadline.map_or(ORDERED_PATIENCE, |deadline| {
+            deadline.saturating_duration_since(Instant::now()).min(ORDERED_PATIENCE)
+        });
+        let _ = tokio::time::timeout(patience, news.changed()).await;
+        if deadline.is_some_and(|deadline| deadline <= Instant::now())
+            && self.lanes.iter().all(|lane| lane.facts.size() == 0)
+        {
+            return Err(Error::rate_limiter_timeout(&format!(
+                "items: table {} is empty in all {} shards of {}",
+                self.table,
+                self.lanes.len(),
+                self.group.text()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Begins to wait for the answers of all shards that owe one.
+    fn listen(&mut self) {
+        for (i, lane) in self.lanes.iter_mut().enumerate() {
+            if lane.parts.is_empty() || lane.is_receiving {
+                continue;
+            }
+            if let Some(mut stream) = lane.stream.take() {
+                lane.is_receiving = true;
+                self.receiving.push(Box::pin(async move {
+                    let received = stream.receive().await;
+                    (i, stream, received)
+                }));
+            }
+        }
+    }
+
+    /// Takes an answer. Returns its items, with the probabilities of the group.
+    fn take(&mut self, (i, stream, received): Received) -> Result<Vec<Sampled>> {
+        let lane = &mut self.lanes[i];
+        lane.is_receiving = false;
+        match received {
+            Ok(mut samples) => {
+                lane.stream = Some(stream);
+                lane.facts.sampled(&samples, self.sampling);
+                let mut left = samples.len();
+                let mut at = 0;
+                while left > 0 {
+                    let Some(part) = lane.parts.front_mut() else { break };
+                    let count = left.min(part.missing);
+                    for sampled in &mut samples[at..at + count] {
+                        sampled.probability *= part.share;
+                    }
+                    part.missing -= count;
+                    at += count;
+                    left -= count;
+                    if part.missing == 0 {
+                        lane.parts.pop_front();
+                    }
+                }
+                let index = lane.member.index;
+                let living = self.sizes.iter().filter(|(member, _)| !member.is_down());
+                let size: i64 = living.map(|(_, facts)| facts.size()).sum();
+                for sampled in &mut samples {
+                    sampled.table_size = size;
+                    if self.view.slots.owner(slot_of(sampled.key)) != index {
+                        self.group.remember(sampled.key, index);
+                    }
+                }
+                Ok(samples)
+            }
+            Err(error) if error.kind() == ErrorKind::RateLimiterTimeout => {
+                // The stream goes on; the request that timed out is over.
+                lane.stream = None;
+                drop(stream);
+                let part = lane.parts.pop_front();
+                let rest: Vec<Part> = lane.parts.drain(..).collect();
+                let is_over = |deadline: Option<Instant>| {
+                    deadline.is_some_and(|deadline| deadline <= Instant::now())
+                };
+                for part in part.into_iter().chain(rest) {
+                    if part.is_brief && !is_over(part.deadline) {
+                        let (count, deadline) = (part.missing, part.deadline);
+                        let request = Request { count, timeout: None, deadline, stacking: None };
+                        self.unasked.push_back(request);
+                    } else {
+                        let name = self.lanes[i].member.name();
+                        self.failure = Some(error.clone().context(&name));
+                    }
+                }
+                Ok(Vec::new())
+            }
+            Err(error) if error.is_transient() => {
+                drop(stream);
+                self.lost(i, &error);
+                Ok(Vec::new())
+            }
+            Err(error) => {
+                lane.parts.clear();
+                Err(error.context(&lane.member.name()))
+            }
+        }
+    }
+
+    async fn next_items(&mut self) -> Result<Vec<Sampled>> {
+        loop {
+            match self.ask() {
+                Ok(Next::Listen) => {}
+                Ok(Next::Hear) => {
+                    self.hear().await;
+                    continue;
+                }
+                Ok(Next::Open(lanes)) => {
+                    self.open(lanes).await;
+                    continue;
+                }
+                Ok(Next::Wait) if self.failure.is_some() => self.unasked.clear(),
+                Ok(Next::Wait) => {
+                    self.wait_for_items().await?;
+                    continue;
+                }
+                Err(error) => {
+                    self.unasked.clear();
+                    self.failure = Some(error);
+                }
+            }
+            self.listen();
+            if self.receiving.is_empty() {
+                if let Some(error) = self.failure.take() {
+                    self.unasked.clear();
+                    return Err(error);
+                }
+                if self.unasked.is_empty() {
+                    return Err(Error::internal("nothing was requested from the group"));
+                }
+                continue;
+            }
+            let Some(received) = self.receiving.next().await else { continue };
+            let mut items = self.take(received)?;
+            // What has come from others meanwhile.
+            while let Some(Some(received)) = self.receiving.next().now_or_never() {
+                match self.take(received) {
+                    Ok(more) => items.extend(more),
+                    Err(error) => self.failure = Some(error),
+                }
+            }
+            if !items.is_empty() {
+                return Ok(items);
+            }
+        }
+    }
+}
+
+impl SampleStream for GroupSampleStream {
+    fn request(
+        &mut self,
+        table: &str,
+        num_samples: usize,
+        timeout: Option<Duration>,
+        stacking: Option<Stacking>,
+    ) -> Result<()> {
+        if table != self.table || self.lanes.is_empty() {
+            let view = Arc::clone(&self.view);
+            self.begin(table, view)?;
+        }
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        self.unasked.push_back(Request { count: num_samples, timeout, deadline, stacking });
+        // What needs no waiting is done at once, so that the shards work while the caller does.
+        self.ask().map(drop)
+    }
+
+    fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>> {
+        Box::pin(self.next_items())
+    }
+}

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The status of a group: the sum of its shards.
+
+use reverb_wire::generated::deepmind::reverb::{RateLimiterCheckpoint, TableInfo, TableWorkerTime};
+use reverb_wire::generated::reverb::{
+    CallCount, CheckpointStatusResponse, Diagnosis, Histogram, MemoryStatus, ProcessStatus,
+    RatesStatus, RemovedItems, ShardStatus, SideStatus, StatusResponse, StreamStatus, TableChange,
+    TableStatus, TrafficStatus,
+};
+
+/// The sum, and its parts.
+pub(crate) fn together(shards: Vec<ShardStatus>) -> StatusResponse {
+    let mut sum = StatusResponse::default();
+    for shard in &shards {
+        let Some(status) = &shard.status else { continue };
+        add(&mut sum, status, shard);
+    }
+    // A group with a shard that is down misses its items, whatever the others do.
+    let down: Vec<&ShardStatus> = shards.iter().filter(|it| it.status.is_none()).collect();
+    if let Some(first) = down.first() {
+        for table in &mut sum.tables {
+            let before = table.diagnosis.take().unwrap_or_default();
+            let sentence = format!(
+                "Shard {} ({}) does not answer, and {} of {} shards go on without it. {}",
+                first.index,
+                first.address,
+                shards.len() - down.len(),
+                shards.len(),
+                before.sentence
+            );
+            table.diagnosis = Some(Diagnosis { state: before.state, sentence });
+        }
+    }
+    sum.shards = shards;
+    sum
+}
+
+fn add(sum: &mut StatusResponse, part: &StatusResponse, shard: &ShardStatus) {
+    if sum.version.is_empty() {
+        sum.version.clone_from(&part.version);
+        sum.started_at_ns = part.started_at_ns;
+    }
+    sum.started_at_ns = sum.started_at_ns.min(part.started_at_ns);
+    sum.now_ns = sum.now_ns.max(part.now_ns);
+    if let Some(part) = &part.memory {
+        add_memory(sum.memory.get_or_insert_default(), part);
+    }
+    for table in &part.tables {
+        match sum.tables.iter_mut().find(|it| it.name == table.name) {
+            Some(sum) => add_table(sum, table, shard),
+            None => sum.tables.push(TableStatus {
+                diagnosis: table.diagnosis.as_ref().map(|it| of_shard(it, shard)),
+                ..table.clone()
+            }),
+        }
+    }
+    if let Some(part) = &part.traffic {
+        add_traffic(sum.traffic.get_or_insert_default(), part);
+    }
+    if let Some(part) = &part.checkpoints {
+        let sum = sum.checkpoints.get_or_insert_default();
+        *sum = checkpoints_together(&[sum.clone(), part.clone()]);
+    }
+    if let Some(part) = &part.process {
+        add_process(sum.process.get_or_insert_default(), part);
+    }
+    let named = |stream: &StreamStatus| StreamStatus {
+        peer: format!("{} at shard {}", stream.peer, shard.index),
+        ..stream.clone()
+    };
+    sum.streams.extend(part.streams.iter().map(named));
+    if sum.draining.is_none() {
+        sum.draining.clone_from(&part.draining);
+    }
+    if sum.security.is_none() {
+        sum.security.clone_from(&part.security);
+    }
+}
+
+fn add_memory(sum: &mut MemoryStatus, part: &MemoryStatus) {
+    sum.total += part.total;
+    sum.limit += part.limit;
+    sum.tables += part.tables;
+    sum.queued += part.queued;
+    sum.streams += part.streams;
+    sum.other += part.other;
+}
+
+fn add_process(sum: &mut ProcessStatus, part: &ProcessStatus) {
+    sum.started_at_ns = match sum.started_at_ns {
+        0 => part.started_at_ns,
+        at => at.min(part.started_at_ns),
+    };
+    sum.cpu_s += part.cpu_s;
+    sum.resident_bytes += part.resident_bytes;
+    sum.open_fds += part.open_fds;
+    sum.max_fds += part.max_fds;
+}
+
+fn add_traffic(sum: &mut TrafficStatus, part: &TrafficStatus) {
+    sum.connections += part.connections;
+    sum.insert_streams += part.insert_streams;
+    sum.sample_streams += part.sample_streams;
+    sum.scan_streams += part.scan_streams;
+    sum.received_bytes += part.received_bytes;
+    sum.sent_bytes += part.sent_bytes;
+    for call in &part.calls {
+        let is_same = |it: &&mut CallCount| it.method == call.method && it.code == call.code;
+        match sum.calls.iter_mut().find(is_same) {
+            Some(sum) => sum.count += call.count,
+            None => sum.calls.push(call.clone()),
+        }
+    }
+    for refusal in &part.refused {
+        match sum.refused.iter_mut().find(|it| it.limit == refusal.limit) {
+            Some(sum) => sum.count += refusal.count,
+            None => sum.refused.push(refusal.clone()),
+        }
+    }
+    for failure in &part.auth_failures {
+        match sum.auth_failures.iter_mut().find(|it| it.reason == failure.reason) {
+            Some(sum) => sum.count += failure.count,
+            None => sum.auth_failures.push(failure.clone()),
+        }
+    }
+}
+
+fn add_table(sum: &mut TableStatus, part: &TableStatus, shard: &ShardStatus) {
+    sum.bytes += part.bytes;
+    sum.max_bytes += part.max_bytes;
+    sum.num_items += part.num_items;
+    sum.num_chunks += part.num_chunks;
+    sum.forecast_bytes += part.forecast_bytes;
+    sum.max_items = sum.max_items.saturating_add(part.max_items);
+    sum.num_episodes += part.num_episodes;
+    if let (Some(sum), Some(part)) = (&mut sum.limiter, &part.limiter) {
+        add_limiter(sum, part);
+    }
+    sum.cursor += part.cursor;
+    if let (Some(sum), Some(part)) = (&mut sum.mass, part.mass) {
+        *sum += part;
+    }
+    sum.num_inserts += part.num_inserts;
+    sum.num_samples += part.num_samples;
+    sum.num_priority_updates += part.num_priority_updates;
+    if let Some(part) = &part.removed {
+        add_removed(sum.removed.get_or_insert_default(), part);
+    }
+    if let Some(part) = &part.inserting {
+        add_side(sum.inserting.get_or_insert_default(), part);
+    }
+    if let Some(part) = &part.sampling {
+        add_side(sum.sampling.get_or_insert_default(), part);
+    }
+    if let (Some(sum), Some(part)) = (&mut sum.busy, &part.busy) {
+        add_busy(sum, part);
+    }
+    add_histogram(&mut sum.sample_age_s, part.sample_age_s.as_ref());
+    if let Some(part) = &part.diagnosis {
+        let is_worse = sum.diagnosis.as_ref().is_none_or(|it| gravity(it) < gravity(part));
+        if is_worse {
+            sum.diagnosis = Some(of_shard(part, shard));
+        }
+    }
+    match (&mut sum.rates, &part.rates) {
+        (Some(sum), Some(part)) => add_rates(sum, part),
+        (sum @ None, Some(part)) => *sum = Some(*part),
+        _ => {}
+    }
+    if sum.rate_limiter_off.is_none() {
+        sum.rate_limiter_off.clone_from(&part.rate_limiter_off);
+    }
+}
+
+/// A diagnosis of one shard stands for the group, if it is the gravest.
+fn of_shard(diagnosis: &Diagnosis, shard: &ShardStatus) -> Diagnosis {
+    Diagnosis {
+        state: diagnosis.state.clone(),
+        sentence: format!("Shard {}: {}", shard.index, diagnosis.sentence),
+    }
+}
+
+/// How much attention a state needs.
+fn gravity(diagnosis: &Diagnosis) -> usize {
+    const STATES: [&str; 12] = [
+        "flowing",
+        "idle",
+        "filling",
+        "ahead",
+        "behind",
+        "starved",
+        "full",
+        "slow readers",
+        "paused",
+        "draining",
+        "stuck",
+        "never",
+    ];
+    STATES.iter().position(|it| *it == diagnosis.state).unwrap_or(0)
+}
+
+fn add_limiter(sum: &mut RateLimiterCheckpoint, part: &RateLimiterCheckpoint) {
+    let add = |a: f64, b: f64| if a.abs() >= f64::MAX { a } else { a + b };
+    sum.min_diff = add(sum.min_diff, part.min_diff);
+    sum.max_diff = add(sum.max_diff, part.max_diff);
+    sum.min_size_to_sample = sum.min_size_to_sample.saturating_add(part.min_size_to_sample);
+    sum.sample_count += part.sample_count;
+    sum.insert_count += part.insert_count;
+    sum.delete_count += part.delete_count;
+}
+
+fn add_removed(sum: &mut RemovedItems, part: &RemovedItems) {
+    sum.full += part.full;
+    sum.bytes += part.bytes;
+    sum.sampled_out += part.sampled_out;
+    sum.deleted += part.deleted;
+    sum.reset += part.reset;
+    sum.unsampled += part.unsampled;
+    sum.shrunk += part.shrunk;
+    add_histogram(&mut sum.times_sampled, part.times_sampled.as_ref());
+}
+
+fn add_side(sum: &mut SideStatus, part: &SideStatus) {
+    sum.waiting += part.waiting;
+    sum.oldest_wait_s = match (sum.oldest_wait_s, part.oldest_wait_s) {
+        (Some(a), Some(b)) => Some(a.max(b)),
+        (a, b) => a.or(b),
+    };
+    sum.blocked_s = sum.blocked_s.max(part.blocked_s);
+    add_histogram(&mut sum.wait_s, part.wait_s.as_ref());
+    sum.last_ns = sum.last_ns.max(part.last_ns);
+    if sum.paused.is_none() {
+        sum.paused.clone_from(&part.paused);
+    }
+}
+
+fn add_busy(sum: &mut TableWorkerTime, part: &TableWorkerTime) {
+    sum.running_ms += part.running_ms;
+    sum.sampling_ms += part.sampling_ms;
+    sum.inserting_ms += part.inserting_ms;
+    sum.sleeping_ms += part.sleeping_ms;
+    sum.waiting_for_sampling_ms += part.waiting_for_sampling_ms;
+    sum.waiting_for_inserts_ms += part.waiting_for_inserts_ms;
+}
+
+fn add_rates(sum: &mut RatesStatus, part: &RatesStatus) {
+    sum.seconds = sum.seconds.max(part.seconds);
+    sum.inserts_per_s += part.inserts_per_s;
+    sum.samples_per_s += part.samples_per_s;
+    sum.insert_blocked = sum.insert_blocked.max(part.insert_blocked);
+    sum.sample_blocked = sum.sample_blocked.max(part.sample_blocked);
+}
+
+/// Shards of one release have the same bounds.
+fn add_histogram(sum: &mut Option<Histogram>, part: Option<&Histogram>) {
+    let Some(part) = part else { return };
+    let Some(sum) = sum else {
+        *sum = Some(part.clone());
+        return;
+    };
+    if sum.counts.len() < part.counts.len() {
+        sum.counts.resize(part.counts.len(), 0);
+    }
+    sum.counts.iter_mut().zip(&part.counts).for_each(|(sum, part)| *sum += part);
+    sum.sum += part.sum;
+}
+
+/// The checkpoints of all shards: the latest complete ones count as one.
+pub(crate) fn checkpoints_together(all: &[CheckpointStatusResponse]) -> CheckpointStatusResponse {
+    let mut sum = CheckpointStatusResponse::default();
+    let join = |a: &mut String, b: &str| {
+        if !a.is_empty() && !b.is_empty() {
+            a.push(',');
+        }
+        a.push_str(b);
+    };
+    for part in all {
+        sum.is_saving |= part.is_saving;
+        sum.items_written += part.items_written;
+        sum.items_total += part.items_total;
+        sum.bytes_written += part.bytes_written;
+        join(&mut sum.latest_path, &part.latest_path);
+        sum.latest_saved_at_ns = sum.latest_saved_at_ns.max(part.latest_saved_at_ns);
+        sum.latest_duration_s = sum.latest_duration_s.max(part.latest_duration_s);
+        sum.latest_pause_ms = sum.latest_pause_ms.max(part.latest_pause_ms);
+        join(&mut sum.latest_error, &part.latest_error);
+        sum.num_saved += part.num_saved;
+        sum.num_failed += part.num_failed;
+        join(&mut sum.restored_from, &part.restored_from);
+        sum.latest_bytes += part.latest_bytes;
+    }
+    sum
+}
+
+/// The change that takes `change` back at a table that was like this.
+pub(crate) fn old_settings(change: &TableChange, table: &TableInfo) -> TableChange {
+    let limiter = table.rate_limiter_info.unwrap_or_default();
+    let exponent = match crate::tables::sampling(table) {
+        crate::facts::Sampling::Prioritized { exponent } => Some(exponent),
+        _ => None,
+    };
+    TableChange {
+        table: change.table.clone(),
+        max_size: change.max_size.map(|_| table.max_size),
+        // A table does not say what it was; a limit that was taken away or made stays.
+        max_bytes: None,
+        max_times_sampled: change.max_times_sampled.map(|_| table.max_times_sampled),
+        rate_limiter: change.rate_limiter.map(|_| RateLimiterCheckpoint {
+            samples_per_insert: limiter.samples_per_insert,
+            min_diff: limiter.min_diff,
+            max_diff: limiter.max_diff,
+            min_size_to_sample: limiter.min_size_to_sample,
+            ..RateLimiterCheckpoint::default()
+        }),
+        priority_exponent: change.priority_exponent.and(exponent),
+    }
+}

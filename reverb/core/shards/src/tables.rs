@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The tables of a group: whether all shards have the same, and what they are together.
+
+use std::collections::HashMap;
+
+use reverb_data::{Error, Result};
+use reverb_wire::generated::deepmind::reverb::{
+    KeyDistributionOptions, RateLimiterCallStats, RateLimiterInfo, TableInfo, TableWorkerTime,
+    key_distribution_options::Distribution,
+};
+
+use crate::facts::Sampling;
+
+/// How the table samples.
+pub(crate) fn sampling(info: &TableInfo) -> Sampling {
+    match info.sampler_options.and_then(|options| options.distribution) {
+        Some(Distribution::Uniform(true)) => Sampling::Uniform,
+        Some(Distribution::Prioritized(options)) => {
+            Sampling::Prioritized { exponent: options.priority_exponent }
+        }
+        _ => Sampling::Ordered,
+    }
+}
+
+/// The sampling of each table.
+pub(crate) fn samplings(tables: &[TableInfo]) -> HashMap<String, Sampling> {
+    tables.iter().map(|table| (table.name.clone(), sampling(table))).collect()
+}
+
+fn describe(options: Option<KeyDistributionOptions>) -> String {
+    match options.and_then(|options| options.distribution) {
+        Some(Distribution::Fifo(_)) => "fifo".to_owned(),
+        Some(Distribution::Uniform(_)) => "uniform".to_owned(),
+        Some(Distribution::Lifo(_)) => "lifo".to_owned(),
+        Some(Distribution::Prioritized(options)) => {
+            format!("prioritized with exponent {}", options.priority_exponent)
+        }
+        Some(Distribution::Heap(options)) => {
+            if options.min_heap { "min heap" } else { "max heap" }.to_owned()
+        }
+        None => "none".to_owned(),
+    }
+}
+
+/// Checks that two shards have the same tables.
+///
+/// # Errors
+///
+/// `FailedPrecondition` that names the shards, the table and what differs.
+pub(crate) fn check_alike(first: (&str, &[TableInfo]), other: (&str, &[TableInfo])) -> Result<()> {
+    let ((first_name, first), (other_name, other)) = (first, other);
+    let differs = |table: &str, field: &str, here: String, there: String| {
+        Err(Error::failed_precondition(format!(
+            "The shards of a group must have the same tables: {field} of table {table} is {here} at \
+             {first_name} and {there} at {other_name}."
+        )))
+    };
+    for (tables, others, has, lacks) in
+        [(first, other, first_name, other_name), (other, first, other_name, first_name)]
+    {
+        let missing = tables.iter().find(|it| others.iter().all(|other| other.name != it.name));
+        if let Some(table) = missing {
+            return Err(Error::failed_precondition(format!(
+                "The shards of a group must have the same tables: {has} has table {}, {lacks} has not.",
+                table.name
+            )));
+        }
+    }
+    for a in first {
+        let Some(b) = other.iter().find(|b| b.name == a.name) else { continue };
+        let name = &a.name;
+        if a.sampler_options != b.sampler_options {
+            let (here, there) = (describe(a.sampler_options), describe(b.sampler_options));
+            return differs(name, "sampler", here, there);
+        }
+        if a.remover_options != b.remover_options {
+            let (here, there) = (describe(a.remover_options), describe(b.remover_options));
+            return differs(name, "remover", here, there);
+        }
+        if a.max_times_sampled != b.max_times_sampled {
+            let (here, there) = (a.max_times_sampled.to_string(), b.max_times_sampled.to_string());
+            return differs(name, "max_times_sampled", here, there);
+        }
+        if a.signature != b.signature {
+            let text = |has: bool| if has { "one that differs" } else { "none" }.to_owned();
+            let (here, there) = (text(a.signature.is_some()), text(b.signature.is_some()));
+            return differs(name, "the signature", here, there);
+        }
+        let spi = |it: &TableInfo| it.rate_limiter_info.unwrap_or_default().samples_per_insert;
+        #[expect(clippy::float_cmp, reason = "the same ratio is the same number")]
+        if spi(a) != spi(b) {
+            return differs(name, "samples_per_insert", spi(a).to_string(), spi(b).to_string());
+        }
+    }
+    Ok(())
+}
+
+/// The tables of all shards together. `given` are those of the map, whose settings are those of the
+/// group; a table that is not there has the sums of its parts.
+pub(crate) fn together(shards: &[Vec<TableInfo>], given: &[TableInfo]) -> Vec<TableInfo> {
+    let Some(first) = shards.first() else { return Vec::new() };
+    let sum_of = |table: &TableInfo| {
+        let parts: Vec<&TableInfo> =
+            shards.iter().flatten().filter(|it| it.name == table.name).collect();
+        let mut sum = add(&parts);
+        if let Some(given) = given.iter().find(|it| it.name == table.name) {
+            sum.max_size = given.max_size;
+            if let (Some(sum), Some(given)) = (&mut sum.rate_limiter_info, given.rate_limiter_info)
+            {
+                sum.min_diff = given.min_diff;
+                sum.max_diff = given.max_diff;
+                sum.min_size_to_sample = given.min_size_to_sample;
+            }
+        }
+        sum
+    };
+    first.iter().map(sum_of).collect()
+}
+
+fn add(parts: &[&TableInfo]) -> TableInfo {
+    let mut sum = (*parts[0]).clone();
+    for part in &parts[1..] {
+        sum.max_size = sum.max_size.saturating_add(part.max_size);
+        sum.current_size += part.current_size;
+        sum.num_episodes += part.num_episodes;
+        sum.num_deleted_episodes += part.num_deleted_episodes;
+        sum.num_unique_samples += part.num_unique_samples;
+        if let (Some(sum), Some(part)) = (&mut sum.rate_limiter_info, &part.rate_limiter_info) {
+            add_limiter(sum, part);
+        }
+        if let (Some(sum), Some(part)) = (&mut sum.table_worker_time, &part.table_worker_time) {
+            add_time(sum, part);
+        }
+    }
+    sum
+}
+
+fn add_limiter(sum: &mut RateLimiterInfo, part: &RateLimiterInfo) {
+    // The largest numbers mean that there is no bound.
+    let add = |a: f64, b: f64| if a.abs() >= f64::MAX { a } else { a + b };
+    sum.min_diff = add(sum.min_diff, part.min_diff);
+    sum.max_diff = add(sum.max_diff, part.max_diff);
+    sum.min_size_to_sample = sum.min_size_to_sample.saturating_add(part.min_size_to_sample);
+    let count = |a: &mut Option<RateLimiterCallStats>, b: Option<RateLimiterCallStats>| {
+        a.get_or_insert_default().completed += b.unwrap_or_default().completed;
+    };
+    count(&mut sum.insert_stats, part.insert_stats);
+    count(&mut sum.sample_stats, part.sample_stats);
+}
+
+fn add_time(sum: &mut TableWorkerTime, part: &TableWorkerTime) {
+    sum.running_ms += part.running_ms;
+    sum.sampling_ms += part.sampling_ms;
+    sum.inserting_ms += part.inserting_ms;
+    sum.sleeping_ms += part.sleeping_ms;
+    sum.waiting_for_sampling_ms += part.waiting_for_sampling_ms;
+    sum.waiting_for_inserts_ms += part.waiting_for_inserts_ms;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(name: &str, size: i64) -> TableInfo {
+        let limiter = RateLimiterInfo {
+            samples_per_insert: 2.0,
+            min_diff: -f64::MAX,
+            max_diff: 10.0,
+            min_size_to_sample: 3,
+            insert_stats: Some(RateLimiterCallStats { completed: size }),
+            sample_stats: None,
+        };
+        TableInfo {
+            name: name.to_owned(),
+            max_size: 100,
+            current_size: size,
+            rate_limiter_info: Some(limiter),
+            ..TableInfo::default()
+        }
+    }
+
+    #[test]
+    fn sizes_and_limits_add_up_unless_the_group_has_its_own() {
+        let shards = [vec![table("a", 1), table("b", 5)], vec![table("a", 2), table("b", 7)]];
+        let sum = together(&shards, &[]);
+        assert_eq!((sum[0].current_size, sum[0].max_size), (3, 200));
+        let limiter = sum[1].rate_limiter_info.unwrap();
+        assert_eq!((limiter.min_diff, limiter.max_diff), (-f64::MAX, 20.0));
+        assert_eq!(limiter.insert_stats.unwrap().completed, 12);
+        assert_eq!(limiter.min_size_to_sample, 6);
+        let given = TableInfo { max_size: 150, ..table("a", 0) };
+        let sum = together(&shards, &[given]);
+        assert_eq!((sum[0].current_size, sum[0].max_size), (3, 150));
+        assert_eq!(sum[0].rate_limiter_info.unwrap().max_diff, 10.0);
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let uniform = KeyDistributionOptions {
+            distribution: Some(Distribution::Uniform(true)),
+            ..KeyDistributionOptions::default()
+        };
+        let a = [table("a", 0)];
+        for (other, text) in [
+            (vec![table("b", 0)], "one has table a, two has not"),
+            (vec![table("a", 0), table("b", 0)], "two has table b, one has not"),
+            (
+                vec![TableInfo { sampler_options: Some(uniform), ..table("a", 0) }],
+                "sampler of table a is none at one and uniform at two",
+            ),
+            (
+                vec![TableInfo { max_times_sampled: 1, ..table("a", 0) }],
+                "max_times_sampled of table a is 0 at one and 1 at two",
+            ),
+        ] {
+            let error = check_alike(("one", &a), ("two", &other)).unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        }
+        check_alike(("one", &a), ("two", &[table("a", 9)])).unwrap();
+    }
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Moves items from one shard to another.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use reverb_data::{Result, Sampled, StoredItem, slot_of};
+use reverb_wire::generated::reverb::TransferResponse;
+use reverb_wire::shard::Shard;
+
+/// Adds the items of a table of `source` whose keys have these slots (all, if there are none) to
+/// `target`, oldest first, as they are. They stay in `source`.
+///
+/// # Errors
+///
+/// `TableNotFound`, and whatever ends one of the two streams; then `target` has some of the items.
+pub async fn transfer(
+    source: &dyn Shard,
+    target: &dyn Shard,
+    table: &str,
+    slots: &[u16],
+) -> Result<TransferResponse> {
+    let slots: HashSet<u16> = slots.iter().copied().collect();
+    let mut scan = source.open_scan(table).await?;
+    let mut sink = target.open_transfer().await?;
+    let table: Arc<str> = Arc::from(table);
+    loop {
+        let items = scan.receive().await?;
+        if items.is_empty() {
+            return sink.finish().await;
+        }
+        let is_wanted = |it: &Sampled| slots.is_empty() || slots.contains(&slot_of(it.key));
+        let items: Vec<StoredItem> = items
+            .into_iter()
+            .filter(is_wanted)
+            .map(|it| StoredItem {
+                key: it.key,
+                priority: it.priority,
+                times_sampled: it.times_sampled,
+                inserted_at_ns: it.inserted_at_ns,
+                trajectory: it.trajectory,
+            })
+            .collect();
+        if !items.is_empty() {
+            sink.send(&table, items).await?;
+        }
+    }
+}

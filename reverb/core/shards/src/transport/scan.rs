@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A scan of all shards, one after another.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use futures_util::future::try_join_all;
+use reverb_data::{Result, Sampled};
+use reverb_wire::transport::{BoxFuture, ScanStream};
+
+use super::of_shard;
+use crate::group::View;
+
+/// Begins the scan at all shards at once, so that all of them show the same moment, nearly.
+pub(super) async fn open(view: Arc<View>, table: &str) -> Result<Box<dyn ScanStream>> {
+    let opened = view.members.iter().map(|member| async move {
+        let opened = async { member.shard()?.open_scan(table).await };
+        let stream = opened.await.map_err(|error| of_shard(error, &member.name()))?;
+        Ok::<_, reverb_data::Error>((member.name(), stream))
+    });
+    Ok(Box::new(GroupScan(try_join_all(opened).await?.into())))
+}
+
+/// What is left to read.
+struct GroupScan(VecDeque<(String, Box<dyn ScanStream>)>);
+
+impl ScanStream for GroupScan {
+    fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>> {
+        Box::pin(async {
+            while let Some((name, stream)) = self.0.front_mut() {
+                let items = stream.receive().await.map_err(|error| of_shard(error, name))?;
+                if !items.is_empty() {
+                    return Ok(items);
+                }
+                self.0.pop_front();
+            }
+            Ok(Vec::new())
+        })
+    }
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Updates of priorities and deletes: which shard has which key.
+//!
+//! A key goes to the shard where this client sampled it, if that is not the owner of its slot;
+//! else to the owner. What nobody there has may be with a former owner of the slot, or anywhere if
+//! a shard has items of writers that know nothing of slots. A shard that has not the key ignores
+//! it, so to ask too many is only slower.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::future::join_all;
+use reverb_data::{Error, ErrorKind, Result, slot_of};
+use reverb_wire::generated::deepmind::reverb::KeyWithPriority;
+use reverb_wire::generated::reverb::{UpdatePrioritiesRequest, UpdatePrioritiesResponse};
+
+use super::of_shard;
+use crate::group::{Group, View};
+use crate::member::Member;
+
+/// What one shard is asked for.
+#[derive(Debug, Default, Clone)]
+struct Part {
+    updates: Vec<(u64, f64)>,
+    deletes: Vec<u64>,
+}
+
+/// Deletes items, then updates priorities. Unknown keys are ignored, and counted.
+pub(super) async fn mutate(
+    group: &Arc<Group>,
+    view: &View,
+    table: &str,
+    updates: &[(u64, f64)],
+    deletes: &[u64],
+) -> Result<()> {
+    let mut parts: BTreeMap<i32, Part> = BTreeMap::new();
+    let place = |key: u64| group.recall(key).unwrap_or_else(|| view.slots.owner(slot_of(key)));
+    for &(key, priority) in updates {
+        parts.entry(place(key)).or_default().updates.push((key, priority));
+    }
+    for &key in deletes {
+        parts.entry(place(key)).or_default().deletes.push(key);
+    }
+    let missing = send(view, table, parts).await?;
+    if view.members.iter().all(|member| member.is_down()) {
+        return Err(Error::unavailable(format!("No shard of {} answers.", group.text())));
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut others: BTreeMap<i32, Part> = BTreeMap::new();
+    let is_missing: HashSet<u64> = missing.iter().copied().collect();
+    let mut ask = |key: u64, put: &dyn Fn(&mut Part)| {
+        let (asked, slot) = (place(key), slot_of(key));
+        for member in view.members.iter().filter(|it| it.index != asked) {
+            let is_former = view.slots.former_owners(slot).contains(&member.index);
+            if is_former
+                || view.slots.owner(slot) == member.index
+                || may_have_foreign(view, member, table)
+            {
+                put(others.entry(member.index).or_default());
+            }
+        }
+    };
+    for &(key, priority) in updates.iter().filter(|(key, _)| is_missing.contains(key)) {
+        ask(key, &|part| part.updates.push((key, priority)));
+    }
+    for &key in deletes.iter().filter(|key| is_missing.contains(key)) {
+        ask(key, &|part| part.deletes.push(key));
+    }
+    let num_asked = others.len();
+    let missed = if num_asked == 0 {
+        missing.len()
+    } else {
+        let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
+        let asked_of: BTreeMap<u64, usize> =
+            others.values().flat_map(Part::keys).fold(BTreeMap::new(), |mut all, key| {
+                *all.entry(key).or_default() += 1;
+                all
+            });
+        for key in send(view, table, others).await? {
+            *counts.entry(key).or_default() += 1;
+        }
+        let nowhere = |key: &&u64| {
+            asked_of.get(key).is_none_or(|asked| counts.get(key).is_some_and(|it| it >= asked))
+        };
+        is_missing.iter().filter(nowhere).count()
+    };
+    // Those of dm-reverb do not tell.
+    if view.members.iter().all(|member| member.is_ours()) {
+        group.missed(missed);
+    }
+    Ok(())
+}
+
+impl Part {
+    fn keys(&self) -> impl Iterator<Item = u64> {
+        self.updates.iter().map(|(key, _)| *key).chain(self.deletes.iter().copied())
+    }
+}
+
+/// Whether a shard may have items of slots that it never owned.
+fn may_have_foreign(view: &View, member: &Member, table: &str) -> bool {
+    // Without a map, servers do not know which slots are theirs.
+    let is_watched = view.map.is_some() && member.is_watched.load(Ordering::Relaxed);
+    !(is_watched && member.facts(table).has_no_foreign_keys())
+}
+
+/// Sends all parts at the same time; returns the keys that their shards have not. Shards that do not
+/// tell count as if they had none.
+async fn send(view: &View, table: &str, parts: BTreeMap<i32, Part>) -> Result<Vec<u64>> {
+    let sent = parts.into_iter().map(|(index, part)| async move {
+        let Some(member) = view.member(index) else { return Ok(part.keys().collect()) };
+        let keys: Vec<u64> = part.keys().collect();
+        match send_one(member, table, part).await {
+            Ok(missing) => Ok(missing),
+            // Its items are gone, or will be back with their old priorities.
+            Err(error) if error.is_transient() => {
+                member.went_down(&error);
+                Ok(keys)
+            }
+            Err(error) => Err(of_shard(error, &member.name())),
+        }
+    });
+    let mut missing = Vec::new();
+    for result in join_all(sent).await {
+        missing.extend(result?);
+    }
+    Ok(missing)
+}
+
+async fn send_one(member: &Member, table: &str, part: Part) -> Result<Vec<u64>> {
+    if member.is_down() {
+        return Err(Error::unavailable("it is down"));
+    }
+    let shard = member.shard()?;
+    if member.is_ours() {
+        let updates = part.updates.iter();
+        let updates = updates.map(|&(key, priority)| KeyWithPriority { key, priority }).collect();
+        let request = UpdatePrioritiesRequest {
+            table: table.to_owned(),
+            updates,
+            delete_keys: part.deletes.clone(),
+        };
+        match shard.update_priorities(request).await {
+            Ok(UpdatePrioritiesResponse { missing_keys, .. }) => return Ok(missing_keys),
+            Err(error) if error.kind() == ErrorKind::Unimplemented => member.set_ours(false),
+            Err(error) => return Err(error),
+        }
+    }
+    shard.mutate_priorities(table, &part.updates, &part.deletes).await?;
+    Ok(part.keys().collect())
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Insert streams: which shard they lead to.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use reverb_data::{Error, Result};
+use reverb_wire::transport::{
+    BoxFuture, InsertBatch, InsertSink, InsertStream, LostStream, ShardRoute,
+};
+
+use crate::group::{Group, PATIENCE, View};
+use crate::member::Member;
+
+/// A shard gets at least this many rows of a batch, so that few rows stay one message.
+const MIN_ROWS: usize = 64;
+
+/// A stream to the next shard.
+pub(super) async fn open_any(group: &Arc<Group>) -> Result<InsertStream> {
+    let view = group.view().await?;
+    let mut failure = None;
+    // A shard that does not answer is down after its first try.
+    for _ in 0..view.members.len() {
+        let Some(member) = group.writers(&view, 1)?.pop() else { break };
+        match open(&view, &member).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) if error.is_transient() => failure = Some(error),
+            Err(error) => return Err(error.context(&member.name())),
+        }
+    }
+    Err(failure.unwrap_or_else(|| Error::unavailable(format!("No shard of {}", group.text()))))
+}
+
+/// A stream in place of a lost one.
+pub(super) async fn open_again(group: &Arc<Group>, lost: LostStream<'_>) -> Result<InsertStream> {
+    let view = group.view().await?;
+    let is_patient = lost.since.elapsed() < group.address.failover_after;
+    let same = view.member(lost.shard.index).filter(|it| !it.is_draining && it.route.is_some());
+    match same {
+        Some(member) if is_patient || view.only().is_some() => open(&view, member).await,
+        _ => open_any(group).await,
+    }
+}
+
+/// The shards of the next rows.
+pub(super) async fn routes(group: &Arc<Group>, num_items: usize) -> Result<Vec<ShardRoute>> {
+    let view = group.view().await?;
+    let count = (num_items / MIN_ROWS).clamp(1, view.members.len());
+    let mut routes: Vec<ShardRoute> = Vec::with_capacity(count);
+    for member in group.writers(&view, count)? {
+        if let Some(route) = &member.route
+            && routes.iter().all(|it| it.index != route.index)
+        {
+            routes.push(route.clone());
+        }
+    }
+    Ok(routes)
+}
+
+/// A stream to this shard, or to the next one if it does not answer.
+pub(super) async fn open_at(group: &Arc<Group>, route: &ShardRoute) -> Result<InsertStream> {
+    let view = group.view().await?;
+    if let Some(member) = view.member(route.index).filter(|it| !it.is_down()) {
+        match open(&view, member).await {
+            Err(error) if error.is_transient() && view.only().is_none() => {}
+            result => return result,
+        }
+    }
+    open_any(group).await
+}
+
+async fn open(view: &View, member: &Arc<Member>) -> Result<InsertStream> {
+    let opened = async { member.shard()?.open_insert().await };
+    let opened = match tokio::time::timeout(PATIENCE, opened).await {
+        Ok(opened) => opened,
+        Err(_) => Err(Error::unavailable(format!("{} opened no stream in time", member.name()))),
+    };
+    let mut stream = match opened {
+        Ok(stream) => stream,
+        Err(error) => {
+            if error.is_transient() && view.only().is_none() {
+                member.went_down(&error);
+            }
+            return Err(error);
+        }
+    };
+    stream.shard.clone_from(&member.route);
+    member.num_writers.fetch_add(1, Ordering::Relaxed);
+    stream.sink = Box::new(CountedSink { sink: stream.sink, member: Arc::clone(member) });
+    Ok(stream)
+}
+
+/// Counts the writers of a shard.
+struct CountedSink {
+    sink: Box<dyn InsertSink>,
+    member: Arc<Member>,
+}
+
+impl InsertSink for CountedSink {
+    fn send(&mut self, batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
+        self.sink.send(batch)
+    }
+}
+
+impl Drop for CountedSink {
+    fn drop(&mut self) {
+        self.member.num_writers.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,658 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One rate limiter over several shards.
+//!
+//! The limiter of a table keeps its *cursor*, inserts times `samples_per_insert` minus samples,
+//! between two bounds. Each shard keeps its own cursor within a *window*. The lower ends of all
+//! windows add up to at least the lower bound, the upper ends to at most the upper one, so whatever
+//! happens in the shards, the sum of their cursors stays within the bounds.
+//!
+//! A coordinator moves room to where it is needed: first windows shrink, then what came back is
+//! handed out. If it dies in between, room is lost until the next round, and none is created. An
+//! order that may have been lost counts as carried out if it grows a window, and as lost if it
+//! shrinks one.
+
+use std::collections::BTreeMap;
+
+/// Absorbs what is rounded off in a sum of cursors.
+const EPSILON: f64 = 1e-9;
+
+/// The limiter of a table of the whole group.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bounds {
+    /// Of the sum of all cursors.
+    pub min_diff: f64,
+    /// Of the sum of all cursors.
+    pub max_diff: f64,
+    /// How many samples an insert allows.
+    pub samples_per_insert: f64,
+    /// Below this many items in all shards nothing is sampled.
+    pub min_size_to_sample: i64,
+}
+
+impl Bounds {
+    fn has_min(&self) -> bool {
+        self.min_diff > -f64::MAX
+    }
+
+    fn has_max(&self) -> bool {
+        self.max_diff < f64::MAX
+    }
+}
+
+/// Where the cursor of a shard may move.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Window {
+    /// The least value.
+    pub low: f64,
+    /// The largest value.
+    pub high: f64,
+    /// The items from which on the shard lets itself be sampled.
+    pub min_size: i64,
+}
+
+impl Window {
+    /// What a shard is asked for so that its window closes around its cursor.
+    pub const CLOSED: Self = Self { low: f64::MAX, high: -f64::MAX, min_size: i64::MAX };
+}
+
+/// What a shard says of its table.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Report {
+    /// Inserts times `samples_per_insert` minus samples.
+    pub cursor: f64,
+    /// Number of items.
+    pub size: i64,
+    /// Whether somebody waits to insert.
+    pub insert_waits: bool,
+    /// Whether somebody waits to sample.
+    pub sample_waits: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Shard {
+    report: Report,
+    /// The widest window that may be in force; `None` before this coordinator gave one.
+    window: Option<Window>,
+    /// The window when this coordinator began with the shard.
+    first: Window,
+    is_reached: bool,
+}
+
+/// A window for a shard.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Order {
+    /// Index of the shard.
+    pub shard: i32,
+    /// The window to ask for.
+    pub window: Window,
+}
+
+/// The books of a coordinator: it decides, and never waits.
+#[derive(Debug, Clone)]
+pub struct Windows {
+    bounds: Bounds,
+    shards: BTreeMap<i32, Shard>,
+    is_open: bool,
+    is_frozen: bool,
+}
+
+impl Windows {
+    /// A coordinator of these shards, of which it knows nothing yet.
+    pub fn new(bounds: Bounds, shards: impl IntoIterator<Item = i32>) -> Self {
+        let mut windows =
+            Self { bounds, shards: BTreeMap::new(), is_open: false, is_frozen: false };
+        shards.into_iter().for_each(|shard| windows.add(shard));
+        windows
+    }
+
+    /// A new shard.
+    pub fn add(&mut self, shard: i32) {
+        let report = Report { cursor: 0.0, size: 0, insert_waits: false, sample_waits: false };
+        let first = Window { low: 0.0, high: 0.0, min_size: 0 };
+        let shard_of = Shard { report, window: None, first, is_reached: false };
+        self.shards.entry(shard).or_insert(shard_of);
+    }
+
+    /// A shard has left the group.
+    pub fn remove(&mut self, shard: i32) {
+        self.shards.remove(&shard);
+    }
+
+    /// The shards.
+    pub fn indices(&self) -> impl Iterator<Item = i32> {
+        self.shards.keys().copied()
+    }
+
+    /// Whether somebody waits whom this coordinator could help.
+    pub fn is_asked(&self) -> bool {
+        self.shards.values().any(|it| {
+            it.is_reached
+                && (it.window.is_none() || it.report.insert_waits || it.report.sample_waits)
+        })
+    }
+
+    /// While it is frozen, no window grows.
+    pub fn freeze(&mut self, is_frozen: bool) {
+        self.is_frozen = is_frozen;
+    }
+
+    /// What a shard says of itself. Its window is not taken from it: the news may be older than the
+    /// last order.
+    pub fn report(&mut self, shard: i32, report: Report) {
+        if let Some(it) = self.shards.get_mut(&shard) {
+            it.report = report;
+            it.is_reached = true;
+        }
+    }
+
+    /// A shard cannot be reached. What it may do counts until it is back or removed.
+    pub fn lose(&mut self, shard: i32) {
+        if let Some(it) = self.shards.get_mut(&shard) {
+            it.is_reached = false;
+        }
+    }
+
+    /// Another server has taken the place of a shard: it has the window that it began with.
+    pub fn replace(&mut self, shard: i32) {
+        if let Some(it) = self.shards.get_mut(&shard) {
+            it.window = None;
+        }
+    }
+
+    /// An order leaves: a window that grows may do so from now on.
+    pub fn sent(&mut self, order: &Order) {
+        let Some(shard) = self.shards.get_mut(&order.shard) else { return };
+        if let Some(window) = &mut shard.window {
+            window.low = window.low.min(order.window.low);
+            window.high = window.high.max(order.window.high);
+        }
+    }
+
+    /// A shard has carried out the last order: the window that is in force, and the one before.
+    pub fn answered(&mut self, shard: i32, window: Window, before: Window, report: Report) {
+        if let Some(it) = self.shards.get_mut(&shard) {
+            if it.window.is_none() {
+                it.first = before;
+            }
+            it.window = Some(window);
+            it.report = report;
+            it.is_reached = true;
+        }
+    }
+
+    /// Orders that only shrink windows, so that room can go to where it is needed.
+    pub fn shrinks(&mut self) -> Vec<Order> {
+        let size: i64 = self.shards.values().map(|it| it.report.size).sum();
+        self.is_open |= size >= self.bounds.min_size_to_sample;
+        self.is_open &= size > 0 || self.bounds.min_size_to_sample <= 1;
+        let targets = self.targets();
+        let needs_room = self.is_asked() || self.is_uneven(&targets);
+        let mut orders = Vec::new();
+        for (&shard, it) in &self.shards {
+            if !it.is_reached {
+                continue;
+            }
+            let Some(window) = it.window else {
+                orders.push(Order { shard, window: Window::CLOSED });
+                continue;
+            };
+            if !needs_room {
+                continue;
+            }
+            let Some(target) = targets.get(&shard) else { continue };
+            let shrunk = Window {
+                low: window.low.max(target.low),
+                high: window.high.min(target.high),
+                min_size: target.min_size.max(window.min_size),
+            };
+            // Who asks hears the window again: a change of settings may have closed it.
+            let asks = it.report.insert_waits || it.report.sample_waits;
+            if shrunk != window || asks {
+                orders.push(Order { shard, window: shrunk });
+            }
+        }
+        orders
+    }
+
+    /// Orders that only grow windows, by no more than there is room.
+    pub fn grows(&self) -> Vec<Order> {
+        if self.is_frozen {
+            return Vec::new();
+        }
+        let targets = self.targets();
+        let known: Vec<(i32, Window, Window)> = self
+            .shards
+            .iter()
+            .filter(|(_, it)| it.is_reached)
+            .filter_map(|(&shard, it)| Some((shard, it.window?, *targets.get(&shard)?)))
+            .collect();
+        let lower = |(_, window, target): &(i32, Window, Window)| {
+            if self.bounds.has_min() { (window.low - target.low).max(0.0) } else { 0.0 }
+        };
+        let higher = |(_, window, target): &(i32, Window, Window)| {
+            if self.bounds.has_max() { (target.high - window.high).max(0.0) } else { 0.0 }
+        };
+        let wanted_low = known.iter().map(lower).collect();
+        let wanted_high = known.iter().map(higher).collect();
+        let lows = grants(wanted_low, self.slack_low(), 1.0);
+        let highs = grants(wanted_high, self.slack_high(), self.bounds.samples_per_insert);
+        let mut orders = Vec::new();
+        for (i, (shard, window, target)) in known.iter().enumerate() {
+            let grown = Window {
+                low: if self.bounds.has_min() { window.low - lows[i] } else { target.low },
+                high: if self.bounds.has_max() { window.high + highs[i] } else { target.high },
+                min_size: target.min_size,
+            };
+            if grown != *window {
+                orders.push(Order { shard: *shard, window: grown });
+            }
+        }
+        orders
+    }
+
+    /// By how much all lower ends together may sink.
+    fn slack_low(&self) -> f64 {
+        if !self.bounds.has_min() {
+            return f64::INFINITY;
+        }
+        let sum = |end: fn(&Window) -> f64| {
+            self.shards
+                .values()
+                .map(move |it| it.window.as_ref().map(|window| (end(window), end(&it.first))))
+        };
+        match sum(|window| window.low).sum::<Option<Sums>>() {
+            Some(Sums { now, .. }) => now - self.bounds.min_diff,
+            // The window of a shard is not known: only what was given back may be handed out.
+            None => sum(|window| window.low).flatten().map(|(now, first)| now - first).sum(),
+        }
+    }
+
+    /// By how much all upper ends together may rise.
+    fn slack_high(&self) -> f64 {
+        if !self.bounds.has_max() {
+            return f64::INFINITY;
+        }
+        let ends = || {
+            self.shards
+                .values()
+                .map(|it| it.window.as_ref().map(|window| (window.high, it.first.high)))
+        };
+        match ends().sum::<Option<Sums>>() {
+            Some(Sums { now, .. }) => self.bounds.max_diff - now,
+            None => ends().flatten().map(|(now, first)| first - now).sum(),
+        }
+    }
+
+    /// The windows that would be best now, of the shards that can be reached.
+    fn targets(&self) -> BTreeMap<i32, Window> {
+        let bounds = &self.bounds;
+        let reached: Vec<(i32, &Shard)> =
+            self.shards.iter().filter(|(_, it)| it.is_reached).map(|(&i, it)| (i, it)).collect();
+        let mut cursors = 0.0;
+        let (mut below, mut above) = (0.0, 0.0);
+        for it in self.shards.values() {
+            if it.is_reached {
+                cursors += it.report.cursor;
+            } else {
+                let window = it.window.unwrap_or(it.first);
+                below += window.low;
+                above += window.high;
+            }
+        }
+        let spi = bounds.samples_per_insert;
+        let samples = rooms(cursors + below - bounds.min_diff, 1.0, bounds.has_min());
+        let inserts = rooms(bounds.max_diff - cursors - above, spi, bounds.has_max());
+        let samplers: Vec<bool> = reached.iter().map(|(_, it)| it.report.sample_waits).collect();
+        let inserters: Vec<bool> = reached.iter().map(|(_, it)| it.report.insert_waits).collect();
+        let samples = samples.map(|count| parts(count, &samplers));
+        let inserts = inserts.map(|count| parts(count, &inserters));
+        let min_size = if self.is_open { 1 } else { i64::MAX };
+        let mut targets = BTreeMap::new();
+        for (i, (shard, it)) in reached.iter().enumerate() {
+            let cursor = it.report.cursor;
+            let low = samples.as_ref().map_or(-f64::MAX, |parts| cursor - parts[i] as f64);
+            let high = inserts.as_ref().map_or(f64::MAX, |parts| cursor + parts[i] as f64 * spi);
+            targets.insert(*shard, Window { low, high, min_size });
+        }
+        targets
+    }
+
+    /// Whether some shard has less than half of its part of the room, or must open or close.
+    fn is_uneven(&self, targets: &BTreeMap<i32, Window>) -> bool {
+        targets.iter().any(|(shard, target)| {
+            let it = &self.shards[shard];
+            let Some(window) = it.window else { return true };
+            let cursor = it.report.cursor;
+            let is_short = |has: f64, part: f64| part.is_finite() && has < part / 2.0;
+            is_short(cursor - window.low, cursor - target.low)
+                || is_short(window.high - cursor, target.high - cursor)
+                || window.min_size != target.min_size
+        })
+    }
+}
+
+/// A sum of windows' ends.
+struct Sums {
+    now: f64,
+}
+
+impl std::iter::Sum<(f64, f64)> for Sums {
+    fn sum<I: Iterator<Item = (f64, f64)>>(ends: I) -> Self {
+        Self { now: ends.map(|(now, _)| now).sum() }
+    }
+}
+
+/// How many steps of `quantum` fit into `room`; `None` without a bound.
+fn rooms(room: f64, quantum: f64, is_bounded: bool) -> Option<u64> {
+    is_bounded.then(|| if quantum > 0.0 { ((room + EPSILON) / quantum).max(0.0) as u64 } else { 0 })
+}
+
+/// Divides `count` steps. Everybody gets the same, and those who ask one more each while there are
+/// any left. If there are too few for that, only those who ask get some.
+fn parts(count: u64, asks: &[bool]) -> Vec<u64> {
+    let num_asking = asks.iter().filter(|&&asks| asks).count() as u64;
+    let is_scarce = num_asking > 0 && count < 4 * asks.len() as u64;
+    let takes = |asks: bool| asks || !is_scarce;
+    let num_taking = asks.iter().filter(|&&it| takes(it)).count() as u64;
+    let each = count.checked_div(num_taking).unwrap_or(0);
+    let mut rest = count - each * num_taking;
+    let mut parts: Vec<u64> = asks.iter().map(|&it| if takes(it) { each } else { 0 }).collect();
+    for asking_first in [true, false] {
+        for (part, &asks) in parts.iter_mut().zip(asks) {
+            if rest > 0 && takes(asks) && asks == asking_first {
+                *part += 1;
+                rest -= 1;
+            }
+        }
+    }
+    parts
+}
+
+/// What each gets of what it wants, in whole quanta if there is too little.
+fn grants(wanted: Vec<f64>, slack: f64, quantum: f64) -> Vec<f64> {
+    let total: f64 = wanted.iter().sum();
+    if total <= slack.max(0.0) + EPSILON {
+        return wanted;
+    }
+    let mut left = slack.max(0.0);
+    let share = left / total;
+    let whole = |amount: f64| {
+        if quantum > 0.0 { ((amount + EPSILON) / quantum).floor() * quantum } else { 0.0 }
+    };
+    let mut granted: Vec<f64> = wanted.iter().map(|it| whole(it * share)).collect();
+    left -= granted.iter().sum::<f64>();
+    for (granted, wanted) in granted.iter_mut().zip(&wanted) {
+        let more = whole((wanted - *granted).min(left).max(0.0));
+        *granted += more;
+        left -= more;
+    }
+    granted
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    /// The table of a shard, as the engine has it.
+    #[derive(Debug, Clone)]
+    struct Table {
+        inserts: u64,
+        samples: u64,
+        window: Window,
+        spi: f64,
+        insert_waits: bool,
+        sample_waits: bool,
+    }
+
+    impl Table {
+        fn cursor(&self) -> f64 {
+            self.inserts as f64 * self.spi - self.samples as f64
+        }
+
+        fn insert(&mut self) -> bool {
+            self.insert_waits = self.cursor() + self.spi > self.window.high + EPSILON;
+            self.inserts += u64::from(!self.insert_waits);
+            !self.insert_waits
+        }
+
+        fn sample(&mut self) -> bool {
+            let is_small = (self.inserts as i64) < self.window.min_size;
+            self.sample_waits = is_small || self.cursor() - 1.0 < self.window.low - EPSILON;
+            self.samples += u64::from(!self.sample_waits);
+            !self.sample_waits
+        }
+
+        fn set(&mut self, asked: Window) -> (Window, Window) {
+            let before = self.window;
+            self.window = Window {
+                low: asked.low.min(self.cursor()),
+                high: asked.high.max(self.cursor()),
+                min_size: asked.min_size,
+            };
+            (self.window, before)
+        }
+
+        fn report(&self) -> Report {
+            Report {
+                cursor: self.cursor(),
+                size: self.inserts as i64,
+                insert_waits: self.insert_waits,
+                sample_waits: self.sample_waits,
+            }
+        }
+    }
+
+    fn tables(bounds: &Bounds, n: usize) -> Vec<Table> {
+        let window = Window { low: 0.0, high: 0.0, min_size: i64::MAX };
+        let window = Window {
+            low: if bounds.has_min() { window.low } else { -f64::MAX },
+            high: if bounds.has_max() { window.high } else { f64::MAX },
+            ..window
+        };
+        let table = Table {
+            inserts: 0,
+            samples: 0,
+            window,
+            spi: bounds.samples_per_insert,
+            insert_waits: false,
+            sample_waits: false,
+        };
+        vec![table; n]
+    }
+
+    fn carry_out(windows: &mut Windows, tables: &mut [Table], orders: &[Order]) {
+        for order in orders {
+            windows.sent(order);
+            let table = &mut tables[order.shard as usize];
+            let (now, before) = table.set(order.window);
+            windows.answered(order.shard, now, before, table.report());
+        }
+    }
+
+    fn round(windows: &mut Windows, tables: &mut [Table]) {
+        for (i, table) in tables.iter().enumerate() {
+            windows.report(i as i32, table.report());
+        }
+        let orders = windows.shrinks();
+        carry_out(windows, tables, &orders);
+        let orders = windows.grows();
+        carry_out(windows, tables, &orders);
+    }
+
+    fn sum(tables: &[Table]) -> f64 {
+        tables.iter().map(Table::cursor).sum()
+    }
+
+    fn bounds(min_diff: f64, max_diff: f64, spi: f64, min_size: i64) -> Bounds {
+        Bounds { min_diff, max_diff, samples_per_insert: spi, min_size_to_sample: min_size }
+    }
+
+    fn some_bounds() -> impl Strategy<Value = Bounds> {
+        prop_oneof![
+            (1.0..9.0_f64, 0..50_i64, 0.0..400.0_f64).prop_map(|(spi, size, error)| {
+                let middle = size as f64 * spi;
+                let error = error.max(spi.max(1.0) * 2.0);
+                bounds(middle - error, middle + error, spi, size)
+            }),
+            (1..50_i64).prop_map(|capacity| bounds(0.0, capacity as f64, 1.0, 1)),
+            (1..50_i64).prop_map(|size| bounds(-f64::MAX, f64::MAX, 1.0, size)),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        /// Orders are lost before or after they were carried out, come late, coordinators die.
+        #[test]
+        fn the_sum_of_cursors_never_leaves_the_bounds(
+            bounds in some_bounds(), n in 1..12_usize, seed in any::<u64>(),
+        ) {
+            let mut rng = SmallRng::seed_from_u64(seed);
+            let mut tables = tables(&bounds, n);
+            let mut windows = Windows::new(bounds, 0..n as i32);
+            for _ in 0..600 {
+                match rng.random_range(0..20) {
+                    0 => {
+                        // All orders of the old coordinator are refused from now on.
+                        windows = Windows::new(bounds, 0..n as i32);
+                    }
+                    1 => windows.lose(rng.random_range(0..n) as i32),
+                    2 => {
+                        // An old report arrives late.
+                        let i = rng.random_range(0..n);
+                        let report = tables[i].report();
+                        tables[i].sample();
+                        windows.report(i as i32, report);
+                    }
+                    3..9 => {
+                        for i in 0..n {
+                            if rng.random_bool(0.9) {
+                                windows.report(i as i32, tables[i].report());
+                            }
+                        }
+                        for phase in 0..2 {
+                            let orders =
+                                if phase == 0 { windows.shrinks() } else { windows.grows() };
+                            for order in orders {
+                                windows.sent(&order);
+                                let table = &mut tables[order.shard as usize];
+                                let fate = rng.random_range(0..10);
+                                if fate == 0 {
+                                    windows.lose(order.shard);
+                                    continue;
+                                }
+                                let (now, before) = table.set(order.window);
+                                let report = table.report();
+                                if rng.random_bool(0.3) {
+                                    table.insert();
+                                    table.sample();
+                                }
+                                if fate == 1 {
+                                    windows.lose(order.shard);
+                                } else {
+                                    windows.answered(order.shard, now, before, report);
+                                }
+                            }
+                        }
+                    }
+                    _ => {
+                        let table = &mut tables[rng.random_range(0..n)];
+                        for _ in 0..rng.random_range(0..20) {
+                            if rng.random_bool(0.5) { table.insert() } else { table.sample() };
+                        }
+                    }
+                }
+                let sum = sum(&tables);
+                let low = tables.iter().map(|it| it.window.low).sum::<f64>();
+                let high = tables.iter().map(|it| it.window.high).sum::<f64>();
+                prop_assert!(sum <= bounds.max_diff + 1e-6, "{sum} in {bounds:?}");
+                let is_fresh = tables.iter().all(|it| it.samples == 0);
+                prop_assert!(is_fresh || sum >= bounds.min_diff - 1e-6, "{sum} in {bounds:?}");
+                prop_assert!(is_fresh || !bounds.has_min() || low >= bounds.min_diff - 1e-6, "{low} {bounds:?}");
+                prop_assert!(!bounds.has_max() || high <= bounds.max_diff + 1e-6, "{high} {bounds:?}");
+            }
+        }
+
+        /// Whoever could go on with one table goes on after a few rounds.
+        #[test]
+        fn nobody_waits_for_what_the_group_allows(
+            bounds in some_bounds(), n in 1..12_usize, seed in any::<u64>(),
+        ) {
+            let mut rng = SmallRng::seed_from_u64(seed);
+            let mut tables = tables(&bounds, n);
+            let mut windows = Windows::new(bounds, 0..n as i32);
+            for _ in 0..300 {
+                let i = rng.random_range(0..n);
+                let total: i64 = tables.iter().map(|it| it.inserts as i64).sum();
+                let sum = sum(&tables);
+                if sum + bounds.samples_per_insert <= bounds.max_diff + 1e-12 {
+                    let mut tries = 0;
+                    while !tables[i].insert() {
+                        tries += 1;
+                        prop_assert!(tries < 5, "insert at {sum} in {bounds:?}: {windows:?}");
+                        round(&mut windows, &mut tables);
+                    }
+                } else if total >= bounds.min_size_to_sample && tables[i].inserts > 0 {
+                    let mut tries = 0;
+                    while !tables[i].sample() {
+                        tries += 1;
+                        prop_assert!(tries < 5, "sample at {sum} in {bounds:?}: {windows:?}");
+                        round(&mut windows, &mut tables);
+                    }
+                }
+                tables.iter_mut().for_each(|it| (it.insert_waits, it.sample_waits) = (false, false));
+            }
+        }
+    }
+
+    #[test]
+    fn a_queue_holds_exactly_its_capacity_in_all_shards() {
+        let bounds = bounds(0.0, 5.0, 1.0, 1);
+        let mut tables = tables(&bounds, 4);
+        let mut windows = Windows::new(bounds, 0..4);
+        let mut inserted = 0;
+        for turn in 0..60 {
+            inserted += usize::from(tables[turn % 4].insert());
+            round(&mut windows, &mut tables);
+        }
+        assert_eq!(inserted, 5);
+    }
+
+    #[test]
+    fn a_shard_that_is_gone_keeps_its_room_and_the_others_go_on() {
+        let bounds = bounds(-100.0, 100.0, 1.0, 1);
+        let mut tables = tables(&bounds, 4);
+        let mut windows = Windows::new(bounds, 0..4);
+        (0..3).for_each(|_| round(&mut windows, &mut tables));
+        windows.lose(3);
+        let mut inserted = 0;
+        for _ in 0..200 {
+            inserted += usize::from(tables[0].insert());
+            for (i, table) in tables.iter().enumerate().take(3) {
+                windows.report(i as i32, table.report());
+            }
+            let orders = windows.shrinks();
+            carry_out(&mut windows, &mut tables, &orders);
+            let orders = windows.grows();
+            carry_out(&mut windows, &mut tables, &orders);
+        }
+        assert_eq!(inserted, 75);
+    }
+
+    #[test]
+    fn a_frozen_group_gives_nothing_out() {
+        let bounds = bounds(-10.0, 10.0, 1.0, 1);
+        let mut tables = tables(&bounds, 2);
+        let mut windows = Windows::new(bounds, 0..2);
+        windows.freeze(true);
+        (0..5).for_each(|_| round(&mut windows, &mut tables));
+        assert!(!tables[0].insert() && !tables[1].insert());
+        windows.freeze(false);
+        round(&mut windows, &mut tables);
+        assert!(tables[0].insert() && tables[1].insert());
+    }
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A shard of a group, over the network.
+
+use std::sync::Arc;
+
+use prost::Message as _;
+use reverb_data::{Error, ErrorKind, Result, StoredItem};
+use reverb_rpc::client::{Call, Reply};
+use reverb_rpc::frames::MessageSender;
+use reverb_rpc::message::Message;
+
+use crate::codec::transfer::TransferEncoder;
+use crate::generated::reverb::{
+    DirectoryRequest, DirectoryResponse, SetDirectoryRequest, SetDirectoryResponse,
+    SetRateLimiterRequest, SetRateLimiterResponse, TransferResponse, UpdatePrioritiesRequest,
+    UpdatePrioritiesResponse, WatchRequest, WatchResponse,
+};
+use crate::grpc::{GrpcTransport, explain};
+use crate::methods;
+use crate::shard::{Shard, TransferSink, WatchStream};
+use crate::transport::{BoxFuture, stream_ended};
+
+impl Shard for GrpcTransport {
+    fn directory(&self) -> BoxFuture<'_, Result<DirectoryResponse>> {
+        Box::pin(async {
+            let answer = self.0.unary(methods::DIRECTORY, &DirectoryRequest {}).await;
+            answer.map_err(|error| self.explain(error, "tell the map of a group of shards"))
+        })
+    }
+
+    fn set_directory(&self, request: SetDirectoryRequest) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let answer = self.0.unary_to_one(methods::SET_DIRECTORY, &request).await;
+            let SetDirectoryResponse {} =
+                answer.map_err(|error| self.explain(error, "take the map of a group of shards"))?;
+            Ok(())
+        })
+    }
+
+    fn watch<'a>(&'a self, tables: &'a [String]) -> BoxFuture<'a, Result<Box<dyn WatchStream>>> {
+        Box::pin(async move {
+            let Call { mut sender, reply, .. } = self.0.open_to_one(methods::WATCH).await?;
+            let request = WatchRequest { tables: tables.to_vec() };
+            // If this fails, the stream is over already, and the reply has the reason.
+            let _ = sender.send_last(Message::encode(&request));
+            let target = self.0.target().to_owned();
+            Ok(Box::new(GrpcWatchStream { reply, target }) as Box<dyn WatchStream>)
+        })
+    }
+
+    fn update_priorities(
+        &self,
+        request: UpdatePrioritiesRequest,
+    ) -> BoxFuture<'_, Result<UpdatePrioritiesResponse>> {
+        Box::pin(async move {
+            let answer = self.0.unary(methods::UPDATE_PRIORITIES, &request).await;
+            answer.map_err(|error| self.explain(error, "tell which keys it does not have"))
+        })
+    }
+
+    fn set_rate_limiter(
+        &self,
+        request: SetRateLimiterRequest,
+    ) -> BoxFuture<'_, Result<SetRateLimiterResponse>> {
+        Box::pin(async move {
+            let answer = self.0.unary_to_one(methods::SET_RATE_LIMITER, &request).await;
+            answer.map_err(|error| self.explain(error, "move the bounds of rate limiters"))
+        })
+    }
+
+    fn open_transfer(&self) -> BoxFuture<'_, Result<Box<dyn TransferSink>>> {
+        Box::pin(async move {
+            let Call { sender, reply, .. } = self.0.open_to_one(methods::TRANSFER).await?;
+            let target = self.0.target().to_owned();
+            let encoder = TransferEncoder::default();
+            Ok(Box::new(GrpcTransferSink { sender, reply, target, encoder })
+                as Box<dyn TransferSink>)
+        })
+    }
+}
+
+struct GrpcWatchStream {
+    reply: Reply,
+    target: String,
+}
+
+impl WatchStream for GrpcWatchStream {
+    fn receive(&mut self) -> BoxFuture<'_, Result<Option<WatchResponse>>> {
+        Box::pin(async {
+            let message = self.reply.next().await;
+            let message = message.map_err(|error| explain(error, &self.target, "watch tables"))?;
+            let Some(message) = message else { return Ok(None) };
+            WatchResponse::decode(message).map(Some).map_err(|error| {
+                let text = format!("The server at {} sent a damaged watch: {error}.", self.target);
+                let error = Error::new(ErrorKind::DataLoss, text);
+                self.reply.abandon(error.clone());
+                error
+            })
+        })
+    }
+}
+
+struct GrpcTransferSink {
+    sender: MessageSender,
+    reply: Reply,
+    target: String,
+    encoder: TransferEncoder,
+}
+
+impl GrpcTransferSink {
+    /// The status of the stream, which is a better error than that of a failed write.
+    async fn why_ended(&mut self, error: Error) -> Error {
+        match self.reply.next().await {
+            Ok(_) => error,
+            Err(why) => explain(why, &self.target, "take items of other shards"),
+        }
+    }
+}
+
+impl TransferSink for GrpcTransferSink {
+    fn send<'a>(
+        &'a mut self,
+        table: &'a Arc<str>,
+        items: Vec<StoredItem>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            for message in self.encoder.encode(table, &items)? {
+                if let Err(error) = self.sender.send(message).await {
+                    return Err(self.why_ended(error).await);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn finish(&mut self) -> BoxFuture<'_, Result<TransferResponse>> {
+        Box::pin(async {
+            self.sender.finish();
+            let answer = self.reply.next().await;
+            let answer =
+                answer.map_err(|why| explain(why, &self.target, "take items of other shards"))?;
+            let answer = answer.ok_or_else(|| stream_ended(&self.target))?;
+            self.reply.expect_end().await?;
+            TransferResponse::decode(answer).map_err(|error| {
+                Error::internal(format!(
+                    "The answer of the server at {} to Transfer is damaged: {error}.",
+                    self.target
+                ))
+            })
+        })
+    }
+}

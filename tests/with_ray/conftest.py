@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests on a Ray cluster of several nodes on this machine; without Ray they are skipped."""
+
+import importlib.util
+import os
+import signal
+import warnings
+
+import pytest
+
+import reverb
+
+HAS_RAY = importlib.util.find_spec("ray") is not None
+MIB = 2**20
+
+
+class SkippedModule(pytest.Module):
+    """A test file that is not even imported."""
+
+    def collect(self):
+        pytest.skip("Ray is not installed; `make test-ray` runs this", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    if not HAS_RAY:
+        return SkippedModule.from_parent(parent, path=module_path)
+    return None
+
+
+class RayCluster:
+    """A head and further nodes, each a set of processes of its own."""
+
+    def __init__(self, num_nodes):
+        from ray import cluster_utils
+
+        # Nothing goes through the object store, so it is small.
+        self._arguments = {"num_cpus": 8, "object_store_memory": 80 * MIB}
+        self._cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=self._arguments)
+        self.address = self._cluster.address
+        for _ in range(num_nodes - 1):
+            self.add_node()
+
+    def add_node(self, **options):
+        return self._cluster.add_node(**self._arguments, **options)
+
+    def remove_node(self, node):
+        """Ends a node on the spot, as a machine that loses its power."""
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def stop(self):
+        self._cluster.shutdown()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    """A Ray cluster of three nodes; this process is connected to it."""
+    import ray
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # What Ray does to itself is not ours.
+        made = RayCluster(3)
+        ray.init(made.address, log_to_driver=False, configure_logging=False)
+        yield made
+        ray.shutdown()
+        made.stop()
+
+
+@pytest.fixture
+def make_tables():
+    """Makes one prioritized table, with settings of the whole group."""
+    # A function inside a function: Ray's workers cannot import the tests.
+    return tables_of()
+
+
+def tables_of(**options):
+    def make_tables():
+        return [
+            reverb.Table(
+                "table",
+                **{
+                    "sampler": reverb.selectors.Prioritized(1.0),
+                    "remover": reverb.selectors.Fifo(),
+                    "max_size": 3000,
+                    "rate_limiter": reverb.rate_limiters.MinSize(1),
+                    **{name: make() for name, make in options.items()},
+                },
+            )
+        ]
+
+    return make_tables
+
+
+@pytest.fixture
+def other_tables():
+    """Makes functions that make the table with other settings."""
+    return tables_of
+
+
+@pytest.fixture
+def start_group(cluster, make_tables):
+    """Starts groups that end with the test: `group = start_group(num_shards=3)`."""
+    from reverb.adapters import ray as reverb_ray
+
+    started = []
+
+    def start_group(tables=make_tables, **options):
+        options = {"name": "test", "num_shards": 3, "timeout_s": 60.0} | options
+        group = reverb_ray.start(tables, **options)
+        started.append(group)
+        return group
+
+    yield start_group
+    for group in started:
+        group.stop()
+
+
+@pytest.fixture
+def kill():
+    """Ends the process of a shard on the spot: `kill(group, 1)`."""
+
+    def kill(group, index):
+        os.kill(group.status().shards[index].pid, signal.SIGKILL)
+
+    return kill

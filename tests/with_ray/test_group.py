@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A group on a Ray cluster: started, found, killed in parts, saved, changed and stopped."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import ray
+
+import reverb
+from reverb.adapters import ray as reverb_ray
+from reverb.cluster import group_checkpoint
+from reverb.errors import FailedPreconditionError
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def fill(group, counts):
+    """Inserts so many items into each shard, by clients of one shard each."""
+    for index, count in enumerate(counts):
+        client = reverb.Client(group.status().shards[index].address)
+        with client.trajectory_writer(1) as writer:
+            for number in range(count):
+                writer.append([np.int64(number)])
+                writer.create_item("table", 1.0, [writer.history[0][-1:]])
+
+
+def sizes(group):
+    return [shard.sizes.get("table") for shard in group.status().shards.values()]
+
+
+def test_start_connect_by_name_and_stop(start_group):
+    group = start_group()
+    status = group.status()
+    assert status.is_complete
+    assert len({shard.node_id for shard in status.shards.values()}) == 3
+
+    @ray.remote
+    def insert():
+        client = reverb_ray.connect("test")
+        for number in range(30):
+            client.insert([np.int64(number)], {"table": 1.0})
+        return client.server_address
+
+    assert ray.get(insert.remote()) == group.address
+    client = reverb_ray.get_group("test").client()
+    numbers = {int(it[0].data[0]) for it in client.sample("table", 300)}
+    assert numbers <= set(range(30))
+    assert len(numbers) > 10
+    assert sum(sizes(group)) == 30
+    group.stop()
+    with pytest.raises(FailedPreconditionError, match="there is no group 'test' on this Ray clu"):
+        reverb_ray.connect("test")
+
+
+def test_a_shard_that_is_killed_comes_back_with_its_own_checkpoint(start_group, kill, root, until):
+    group = start_group(checkpoint_directory=root)
+    fill(group, [3, 4, 5])
+    group.checkpoint()
+    fill(group, [1, 1, 1])
+    addresses = {it.index: it.address for it in group.status().shards.values()}
+    times = []
+    for index in range(3):
+        begin = time.monotonic()
+        epoch = group.status().epoch
+        kill(group, index)
+        until(lambda epoch=epoch: group.status().epoch > epoch and group.status().is_complete)
+        times.append(time.monotonic() - begin)
+    shards = group.status().shards
+    assert [shard.num_starts for shard in shards.values()] == [2, 2, 2]
+    # Each has lost what came after its last checkpoint, and nothing else.
+    assert sizes(group) == [3, 4, 5]
+    # Clients that knew only this shard find it again.
+    assert {it.index: it.address for it in shards.values()} == addresses
+    assert np.median(times) < 5, times
+
+
+def test_a_shard_loads_a_checkpoint_of_its_own_that_is_newer_than_that_of_the_group(
+    start_group, kill, root, until
+):
+    group = start_group(checkpoint_directory=root)
+    fill(group, [2, 2, 2])
+    group.checkpoint()
+    fill(group, [2, 2, 2])
+    reverb.Client(group.status().shards[1].address).checkpoint()
+    epoch = group.status().epoch
+    kill(group, 1)
+    until(lambda: group.status().epoch > epoch and group.status().is_complete)
+    assert sizes(group) == [4, 4, 4]
+
+
+def test_the_directory_is_killed_and_learns_everything_again(start_group, until):
+    group = start_group()
+    group.add_shards(1)
+    before = group.status()
+    directory = ray.get_actor("reverb:test", namespace="reverb")
+    ray.kill(directory, no_restart=False)
+    after = group.status()
+    assert after.epoch >= before.epoch
+    slots = {it.index: (it.num_slots, it.address) for it in before.shards.values()}
+    assert {it.index: (it.num_slots, it.address) for it in after.shards.values()} == slots
+    until(lambda: group.status().is_complete)
+    assert group.add_shards(1) == [4]
+
+
+def test_the_whole_group_restarts_from_its_latest_checkpoint(start_group, root):
+    group = start_group(checkpoint_directory=root, keep_latest=2)
+    fill(group, [1, 2, 3])
+    first = group.checkpoint()
+    fill(group, [1, 1, 1])
+    second = group.checkpoint()
+    fill(group, [5, 5, 5])
+    # Newer than that of the group, and of one shard only.
+    reverb.Client(group.status().shards[1].address).checkpoint()
+    epoch = group.status().epoch
+    group.stop()
+    assert [group_checkpoint.read(path).epoch for path in (first, second)] == [epoch, epoch]
+
+    again = start_group(checkpoint_directory=root)
+    assert sizes(again) == [2, 3, 4]
+    status = again.status()
+    assert status.epoch > epoch
+    assert status.latest_checkpoint == second
+    for index, shard in status.shards.items():
+        assert shard.restored_from == str(group_checkpoint.read(second).path_of(index))
+
+
+def test_stop_may_save_first_and_saves_come_by_themselves(start_group, root, until):
+    group = start_group(checkpoint_directory=root, checkpoint_interval_s=1.0)
+    until(lambda: group.status().latest_checkpoint is not None)
+    fill(group, [1, 1, 1])
+    group.stop(checkpoint=True)
+    assert group_checkpoint.latest(root, "test").parts.keys() == {0, 1, 2}
+    assert sizes(start_group(checkpoint_directory=root)) == [1, 1, 1]
+
+
+def test_a_shard_that_dies_during_the_save_is_named_and_the_save_before_stays(
+    start_group, root, kill
+):
+    group = start_group(checkpoint_directory=root)
+    fill(group, [1, 1, 1])
+    before = group.checkpoint()
+    pid = group.status().shards[2].pid
+    # It freezes in the save and is killed then.
+    os.kill(pid, signal.SIGSTOP)
+    directory = ray.get_actor("reverb:test", namespace="reverb")
+    saving = directory.checkpoint.remote()
+    ray.wait([saving], timeout=1)
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(Exception, match=r"1 of 3 shards could not save \(shard 2: "):
+        ray.get(saving, timeout=30)
+    assert str(group_checkpoint.latest(root, "test").path) == before
+    assert "shard 2" in group.status().latest_error
+
+
+def test_new_shards_take_slots_and_a_part_of_the_sizes(start_group):
+    group = start_group()
+    fill(group, [3, 3, 3])
+    assert group.add_shards(2) == [3, 4]
+    status = group.status()
+    assert status.is_complete
+    counts = [shard.num_slots for shard in status.shards.values()]
+    assert sum(counts) == 4096
+    assert max(counts) - min(counts) <= 3
+    assert sizes(group) == [3, 3, 3, 0, 0]
+    for shard in status.shards.values():
+        info = reverb.Client(shard.address).server_info()["table"]
+        assert info.max_size == 600
+
+
+def test_a_process_of_the_program_becomes_a_shard(start_group, make_tables, until):
+    group = start_group()
+    with reverb_ray.serve_here("test", make_tables) as shard:
+        assert shard.index == 3
+        assert shard.client().server_address.startswith("localhost")
+        status = group.status().shards[3]
+        assert (status.state, status.is_actor, status.pid) == ("serving", False, os.getpid())
+        shard.client().insert([np.int64(1)], {"table": 1.0})
+        assert shard.client().sample_batch("table", 1).data[0].tolist() == [[1]]
+        until(lambda: group.status().is_complete)
+    assert list(group.status().shards) == [0, 1, 2]
+
+
+def test_a_removed_node_comes_back_elsewhere(start_group, cluster, root, until):
+    node = cluster.add_node(resources={"spare": 1})
+    group = start_group(checkpoint_directory=root)
+    status = group.status()
+    if node.node_id not in {shard.node_id for shard in status.shards.values()}:
+        group.stop()
+        group = start_group(
+            checkpoint_directory=root,
+            placement=[node.node_id, *(shard.node_id for shard in status.shards.values())][:3],
+        )
+    fill(group, [2, 2, 2])
+    group.checkpoint()
+    (index,) = [it.index for it in group.status().shards.values() if it.node_id == node.node_id]
+    begin = time.monotonic()
+    epoch = group.status().epoch
+    cluster.remove_node(node)
+    until(lambda: group.status().epoch > epoch and group.status().is_complete, 60)
+    assert time.monotonic() - begin < 40
+    assert group.status().shards[index].node_id != node.node_id
+    assert sizes(group) == [2, 2, 2]
