@@ -42,7 +42,7 @@ _INTERRUPTED = 130
 
 _SOURCE_HELP = (
     "a checkpoint, a directory of checkpoints (the latest complete one is read), or host:port of a "
-    "running server (grpcs://host:port if it speaks TLS)"
+    "running server (grpcs://host:port if it speaks TLS, unix:///path/of/socket for a Unix socket)"
 )
 
 

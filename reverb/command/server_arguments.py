@@ -16,7 +16,9 @@ Commands = argparse._SubParsersAction
 def add_address(parser: argparse.ArgumentParser) -> None:
     """Adds the address of a server, and what it takes to be let in."""
     parser.add_argument(
-        "address", metavar="HOST:PORT", help="a running server; grpcs://HOST:PORT if it speaks TLS"
+        "address",
+        metavar="HOST:PORT",
+        help="a running server; grpcs://HOST:PORT if it speaks TLS, unix:///PATH for a Unix socket",
     )
     add_credentials(parser)
 

@@ -135,8 +135,8 @@ def open_source(text: str, timeout_s: float, **credentials: Any) -> CheckpointSo
     """Opens the source of a command: a directory, else the address of a server.
 
     Args:
-      text: A checkpoint, a directory of checkpoints (the latest complete one is read), or
-        `host:port`.
+      text: A checkpoint, a directory of checkpoints (the latest complete one is read),
+        `host:port`, or `unix:///path/of/socket`.
       timeout_s: How long to wait for a server, in seconds.
       **credentials: Arguments of `Client` for a server.
 
@@ -148,11 +148,14 @@ def open_source(text: str, timeout_s: float, **credentials: Any) -> CheckpointSo
     path = pathlib.Path(text)
     if path.is_dir():
         return CheckpointSource(path)
+    if text.startswith("unix:"):
+        return ServerSource(text, timeout_s, **credentials)
     address = _ADDRESS.fullmatch(text)
     if address is None or path.exists():
         raise InvalidArgumentError(
             f"{text} is neither a directory nor the address of a server; give a checkpoint, a "
-            "directory of checkpoints, or host:port (grpcs://host:port if it speaks TLS)"
+            "directory of checkpoints, host:port (grpcs://host:port if it speaks TLS), or "
+            "unix:///path/of/socket"
         )
     if not 1 <= int(address["port"]) <= MAX_PORT:
         raise InvalidArgumentError(

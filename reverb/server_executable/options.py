@@ -199,6 +199,14 @@ def _check_count(count: int) -> None:
         raise ValueError(f"must be at most {_MAX_COUNT}, got {count}")
 
 
+def _check_unix_path(path: str) -> None:
+    _check_not_empty(path)
+    try:
+        native.check_unix_path(path)
+    except ReverbError as error:
+        raise ValueError(f"must be the path of a Unix socket: {error}") from None
+
+
 def _check_max_bytes(size: str) -> None:
     parse_byte_size_or_share("max_bytes", size)
 
@@ -223,6 +231,15 @@ OPTIONS = (
         kind=str,
         check=_check_not_empty,
         help="name or address to listen on; without it all addresses",
+    ),
+    Option(
+        "unix_path",
+        field="server.unix_path",
+        kind=str,
+        metavar="PATH",
+        check=_check_unix_path,
+        help="Unix socket to listen on besides the port; clients write unix:// in front of its "
+        "absolute path",
     ),
     Option(
         "max_bytes",

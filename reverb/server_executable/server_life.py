@@ -66,6 +66,9 @@ def run_until_signalled(
             signals.handle_stops()
             addresses = "all addresses" if host is None else host
             ready = f"ready on port {server.port} of {addresses}, {security()}"
+            if server.unix_address is not None:
+                ready += f"; and on {server.unix_address}"
+                addresses += f" and on {server.unix_address}"
             if server.http_port is not None:
                 url = f"{http_scheme}://{http_host}:{server.http_port}/"
                 ready += f"; the page, metrics and probes are at {url}"

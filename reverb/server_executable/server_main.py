@@ -103,6 +103,7 @@ def _start(settings: Settings) -> Server:
         settings["port"],
         checkpointer,
         host=settings["host"],
+        unix_path=settings["unix_path"],
         checkpoint_interval_s=settings["checkpoint_interval"],
         checkpoint_on_stop=settings["checkpoint_on_stop"],
         keepalive_s=settings["keepalive"] or None,

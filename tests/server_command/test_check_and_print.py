@@ -111,6 +111,7 @@ port: 9000  # flag --port
 max_bytes: "50%"  # environment REVERB_SERVER_MAX_BYTES
 server: {{
   # host is not set  # default
+  # unix_path is not set  # default
   # tokens is not set  # default
   insecure_tokens: false  # default
   keepalive_s: 10.0  # default
@@ -176,6 +177,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 VALUES = {
     "port": st.integers(0, 65_535),
     "host": texts,
+    "unix_path": st.sampled_from(["/run/reverb/socket", "s", "mit Umlaut ä"]),
     "max_bytes": st.sampled_from(["80%", "12.5 GiB", "99999999"]),
     "http_port": st.integers(0, 65_535),
     "http_host": texts,

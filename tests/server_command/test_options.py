@@ -24,6 +24,7 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "howto" / "server.md"
 SAMPLES = {
     "port": [("8123", 8123), ("8124", 8124), ("8125", 8125)],
     "host": [("a", "a"), ("::1", "::1"), ("c", "c")],
+    "unix_path": [("/a", "/a"), ("b c", "b c"), ("/ü", "/ü")],
     "max_bytes": [("1GiB", "1GiB"), ("50%", "50%"), ("99999999", "99999999")],
     "http_port": [("0", 0), ("9000", 9000), ("9001", 9001)],
     "http_host": [("a", "a"), ("0.0.0.0", "0.0.0.0"), ("c", "c")],
@@ -56,6 +57,7 @@ SAMPLES = {
 BAD = {
     "port": ("65536", "must be from 0 to 65535, got 65536"),
     "host": ("", "must not be empty"),
+    "unix_path": ("a/", "must be the path of a Unix socket: "),
     "max_bytes": ("lots", 'must be a number of bytes, a size such as "12GiB" or a share such as '),
     "http_port": ("-1", "must be from 0 to 65535, got -1"),
     "http_host": ("", "must not be empty"),

@@ -72,6 +72,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<structured_writer::StructuredWriter>()?;
     module.add_function(wrap_pyfunction!(checkpoint::masked_crc32c, module)?)?;
     module.add_function(wrap_pyfunction!(server::check_server_name, module)?)?;
+    module.add_function(wrap_pyfunction!(server::check_unix_path, module)?)?;
     module.add_function(wrap_pyfunction!(server::process_memory, module)?)?;
     module.add_function(wrap_pyfunction!(security::new_token, module)?)?;
     module.add_function(wrap_pyfunction!(security::token_hash, module)?)?;

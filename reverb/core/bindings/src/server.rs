@@ -121,7 +121,7 @@ fn socket_path(path: &Path) -> reverb_data::Result<PathBuf> {
     let absolute = std::path::absolute(path).map_err(|error| {
         reverb_data::Error::invalid_argument(format!("unix_path {}: {error}", path.display()))
     })?;
-    SocketPath::new(absolute.clone()).map_err(|error| error.context("unix_path"))?;
+    SocketPath::new(absolute.clone())?;
     Ok(absolute)
 }
 
@@ -141,6 +141,14 @@ pub(crate) fn process_memory() -> Option<u64> {
 #[pyo3(signature = (name))]
 pub(crate) fn check_server_name(name: &str) -> PyResult<()> {
     server_name(Some(name)).map(drop)
+}
+
+/// Rejects a path that a server could not have its Unix socket at.
+#[pyfunction]
+#[pyo3(signature = (path))]
+#[allow(clippy::needless_pass_by_value, reason = "Python gives it away")]
+pub(crate) fn check_unix_path(path: PathBuf) -> PyResult<()> {
+    socket_path(&path).map(drop).or_raise()
 }
 
 /// Loads the latest checkpoint, if there is one. Ctrl-C cancels it.
@@ -191,7 +199,8 @@ impl Server {
         let http_port = http_port.map(|it| port_number("http_port", it)).transpose().or_raise()?;
         let keepalive = Keepalive::from_seconds(keepalive_s, keepalive_timeout_s).or_raise()?;
         // A path that cannot be one should not wait until a checkpoint is loaded.
-        let unix_path = unix_path.map(|path| socket_path(&path)).transpose().or_raise()?;
+        let unix_path = unix_path.map(|path| socket_path(&path)).transpose();
+        let unix_path = unix_path.map_err(|error| error.context("unix_path")).or_raise()?;
         let engines: PyResult<Vec<_>> = tables.iter().map(|table| table.get().engine()).collect();
         let mut engines = engines?;
         let claims = Claims::new(&tables)?;

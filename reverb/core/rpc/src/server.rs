@@ -2,6 +2,7 @@
 //! The server side: a port, its connections, and the calls on them.
 
 mod accepted;
+mod authority;
 mod call;
 mod connection;
 mod first_bytes;

@@ -116,8 +116,8 @@ pub fn local_shard(address: Loopback) -> Option<Arc<dyn Shard>> {
     find(address).map(|transport| Arc::new(transport) as Arc<dyn Shard>)
 }
 
-/// A transport to the server of this process that listens on a Unix socket, if there is one. Another
-/// path of the same socket, as by a link, leads over the socket.
+/// A transport to the server of this process that listens on a Unix socket, if there is one.
+/// Another path of the same socket, as by a link, leads over the socket.
 pub fn local_transport_of_socket(path: &SocketPath) -> Option<Arc<dyn Transport>> {
     find_socket(path).map(|transport| Arc::new(transport) as Arc<dyn Transport>)
 }

@@ -263,7 +263,8 @@ impl Server {
     }
 
     /// Stops the server: wakes all waiting callers, ends all streams with `UNAVAILABLE` and closes
-    /// its ports and its Unix socket, whose file it removes. Confirmed items stay in the tables. A checkpoint in progress is cancelled.
+    /// its ports and its Unix socket, whose file it removes. Confirmed items stay in the tables. A
+    /// checkpoint in progress is cancelled.
     ///
     /// Blocks until that is done, except on a thread of a runtime, which must not be blocked; use
     /// `wait` there. Stopping twice has no effect.

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::accepted::{Accepted, PeerAddress};
+use super::authority::PlainAuthority;
 use super::call::{self, Handler};
 use super::first_bytes::{self, Spoken};
 use super::handshakes::Handshakes;
@@ -53,7 +54,7 @@ pub(super) struct Shared<H> {
 
 /// A connection whose handshakes are done.
 struct Open {
-    connection: h2::server::Connection<WatchedSocket<Socket>, Message>,
+    connection: h2::server::Connection<WatchedSocket<PlainAuthority<Socket>>, Message>,
     liveness: Arc<Liveness>,
     peer: Arc<Peer>,
     /// Whether it has no TLS and should have it: all calls are refused.
@@ -78,7 +79,8 @@ pub(super) async fn serve<H: Handler>(socket: Accepted, peer: PeerAddress, share
 /// Does the handshakes. `None` if the peer was told to go, or has gone.
 async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -> Option<Open> {
     accepted.set_options(shared.options.keepalive);
-    let tls = shared.options.tls.as_ref().filter(|_| !accepted.is_unix());
+    let is_unix = accepted.is_unix();
+    let tls = shared.options.tls.as_ref().filter(|_| !is_unix);
     // With TLS, there is no telling before it has begun.
     if tls.is_none() && shared.room.available_permits() == 0 {
         shared.refused.lock().refuse(Socket::from(accepted), address);
@@ -121,6 +123,7 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
     let lacks_tls = tls.is_some() && link == Link::Cleartext;
     let liveness = Arc::new(Liveness::counted(&shared.options.traffic));
     let limits = shared.options.limits;
+    let socket = PlainAuthority::new(socket, is_unix);
     let connection = h2::server::Builder::new()
         .initial_window_size(limits.stream_window_bytes)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)

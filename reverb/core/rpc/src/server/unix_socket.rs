@@ -212,3 +212,149 @@ impl Drop for SocketFile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    /// A directory of its own, removed on drop.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("rvb-{}-{name}", std::process::id()));
+            make_directory(&path).unwrap();
+            Self(path)
+        }
+
+        fn join(&self, name: &str) -> PathBuf {
+            self.0.join(name)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// The socket of a server that was killed.
+    fn abandoned(path: &Path) {
+        drop(std::os::unix::net::UnixListener::bind(path).unwrap());
+        assert!(path.exists());
+    }
+
+    fn refusal(path: &Path) -> String {
+        UnixPort::bind(path).unwrap_err().message().to_owned()
+    }
+
+    #[tokio::test]
+    async fn a_directory_is_made_for_this_user_alone_and_the_file_goes_with_the_server() {
+        let directory = Directory::new("made");
+        let path = directory.join("a/b/socket");
+        let port = UnixPort::bind(&path).unwrap();
+        assert_eq!(port.path(), path);
+        for made in ["a", "a/b"] {
+            let mode = fs::metadata(directory.join(made)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o7777, 0o700, "{made}");
+        }
+        assert!(fs::symlink_metadata(&path).unwrap().file_type().is_socket());
+        drop(port);
+        assert!(!path.exists());
+        UnixPort::bind(&path).unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_socket_of_a_server_that_was_killed_is_replaced() {
+        let directory = Directory::new("killed");
+        let path = directory.join("socket");
+        abandoned(&path);
+        let port = UnixPort::bind(&path).unwrap();
+        UnixStream::connect(&path).await.unwrap();
+        drop(port);
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_somebody_listens_on_stays() {
+        let directory = Directory::new("live");
+        let path = directory.join("socket");
+        let _port = UnixPort::bind(&path).unwrap();
+        let process =
+            format!("process {}, or one that it has started, listens on it", std::process::id());
+        assert!(refusal(&path).contains(&process), "{}", refusal(&path));
+        UnixStream::connect(&path).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_no_socket_is_never_removed() {
+        let directory = Directory::new("file");
+        let path = directory.join("socket");
+        fs::write(&path, "precious").unwrap();
+        assert!(refusal(&path).contains("a file that is no socket"), "{}", refusal(&path));
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+        fs::create_dir(directory.join("d")).unwrap();
+        assert!(refusal(&directory.join("d")).contains("a directory that is no socket"));
+        abandoned(&directory.join("old"));
+        symlink(directory.join("old"), directory.join("link")).unwrap();
+        assert!(refusal(&directory.join("link")).contains("a link that is no socket"));
+        assert!(refusal(&path.join("x")).contains("its directory cannot be made"));
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_others_may_write_to_is_refused() {
+        let directory = Directory::new("open");
+        for mode in [0o777, 0o1777, 0o770, 0o702] {
+            fs::set_permissions(&directory.0, fs::Permissions::from_mode(mode)).unwrap();
+            let text = refusal(&directory.join("socket"));
+            assert!(text.contains(&format!("has mode {mode:04o}, so others could")), "{text}");
+        }
+        fs::set_permissions(&directory.0, fs::Permissions::from_mode(0o755)).unwrap();
+        UnixPort::bind(&directory.join("socket")).unwrap();
+        let metadata = fs::metadata(&directory.0).unwrap();
+        let other = check_directory(&metadata, metadata.uid() + 1);
+        // That of root is good for everybody.
+        assert_eq!(other.is_ok(), metadata.uid() == 0);
+    }
+
+    #[tokio::test]
+    async fn another_file_in_its_place_is_not_removed() {
+        let directory = Directory::new("replaced");
+        let path = directory.join("socket");
+        let first = UnixPort::bind(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let second = UnixPort::bind(&path).unwrap();
+        drop(first);
+        UnixStream::connect(&path).await.unwrap();
+        drop(second);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn of_many_servers_that_start_at_once_one_gets_the_socket() {
+        let directory = Directory::new("race");
+        for round in 0..20 {
+            let path = directory.join(&format!("socket-{round}"));
+            abandoned(&path);
+            let tasks: Vec<_> = (0..8)
+                .map(|_| {
+                    let path = path.clone();
+                    tokio::task::spawn_blocking(move || UnixPort::bind(&path))
+                })
+                .collect();
+            let mut ports = Vec::new();
+            for task in tasks {
+                ports.extend(task.await.unwrap().ok());
+            }
+            assert_eq!(ports.len(), 1);
+            UnixStream::connect(&path).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_path_that_is_too_long_tells_its_length() {
+        let long = format!("/{}", "x".repeat(crate::socket_path::MAX_PATH_BYTES));
+        assert!(refusal(Path::new(&long)).contains("has 108 bytes") || !cfg!(target_os = "linux"));
+    }
+}

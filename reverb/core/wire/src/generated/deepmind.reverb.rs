@@ -645,6 +645,9 @@ pub mod reverb_server_config {
         pub tokens: ::core::option::Option<::prost::alloc::string::String>,
         #[prost(bool, optional, tag = "10")]
         pub insecure_tokens: ::core::option::Option<bool>,
+        /// Path of a Unix socket to listen on besides the port.
+        #[prost(string, optional, tag = "11")]
+        pub unix_path: ::core::option::Option<::prost::alloc::string::String>,
         #[prost(message, optional, tag = "12")]
         pub shard: ::core::option::Option<Shard>,
     }

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The header `:authority` of clients at a Unix socket.
+//!
+//! Newer libraries of gRPC send the path of the socket there, percent-encoded: `run%2Freverb`. The
+//! `http` crate takes no host with a `%`, so h2 would reset each of their calls. Nothing here uses
+//! the value. So each `%` in it becomes a `-` before h2 sees it, in place: lengths stay as they
+//! are, and with them frames and the tables of header compression.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Bytes of the preface of HTTP/2, before the first frame.
+const PREFACE_BYTES: usize = 24;
+
+/// Bytes of the head of a frame.
+const HEAD_BYTES: usize = 9;
+
+/// Bytes of the priority in a frame of headers.
+const PRIORITY_BYTES: usize = 5;
+
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const PADDED: u8 = 0x8;
+const PRIORITY: u8 = 0x20;
+
+const AUTHORITY: &[u8] = b":authority";
+
+/// The number of `:authority` in the static table (RFC 7541, appendix A).
+const AUTHORITY_INDEX: u8 = 1;
+
+/// A socket whose peer may send such a header.
+#[derive(Debug)]
+pub(super) struct PlainAuthority<S> {
+    socket: S,
+    /// Absent where no address is a path.
+    frames: Option<Box<Frames>>,
+}
+
+/// What the next byte of a connection is.
+#[derive(Debug)]
+enum Next {
+    /// The first of some that need no look.
+    Skipped(usize),
+    /// One of the head of a frame.
+    Head,
+    /// The length of the padding of a frame of headers, before a priority of so many bytes.
+    PaddingLength(usize),
+    /// One of a block of headers.
+    Block,
+}
+
+/// The frames of a connection.
+#[derive(Debug)]
+struct Frames {
+    next: Next,
+    head: Vec<u8>,
+    /// Bytes of headers that are left in this frame.
+    block: usize,
+    /// Bytes of padding behind them.
+    padding: usize,
+    fields: Fields,
+}
+
+impl Frames {
+    fn new() -> Self {
+        Self {
+            next: Next::Skipped(PREFACE_BYTES),
+            head: Vec::with_capacity(HEAD_BYTES),
+            block: 0,
+            padding: 0,
+            fields: Fields::new(),
+        }
+    }
+
+    fn pass(&mut self, mut bytes: &mut [u8]) {
+        while !bytes.is_empty() {
+            let passed = self.pass_some(bytes);
+            bytes = &mut bytes[passed..];
+        }
+    }
+
+    /// Passes at least one byte; returns how many.
+    fn pass_some(&mut self, bytes: &mut [u8]) -> usize {
+        match self.next {
+            Next::Skipped(left) => {
+                let passed = left.min(bytes.len());
+                self.skip(left - passed);
+                passed
+            }
+            Next::Head => {
+                self.head.push(bytes[0]);
+                if self.head.len() == HEAD_BYTES {
+                    self.begin_frame();
+                }
+                1
+            }
+            Next::PaddingLength(priority) => {
+                self.padding = usize::from(bytes[0]);
+                self.block = self.block.saturating_sub(self.padding);
+                self.skip(priority);
+                1
+            }
+            Next::Block => {
+                let passed = self.block.min(bytes.len());
+                bytes[..passed].iter_mut().for_each(|byte| self.fields.pass(byte));
+                self.block -= passed;
+                if self.block == 0 {
+                    let padding = std::mem::take(&mut self.padding);
+                    self.skip(padding);
+                }
+                passed
+            }
+        }
+    }
+
+    /// Skips bytes. Then comes the block if there is one, else another frame.
+    fn skip(&mut self, bytes: usize) {
+        self.next = match (bytes, self.block) {
+            (0, 0) => Next::Head,
+            (0, _) => Next::Block,
+            (bytes, _) => Next::Skipped(bytes),
+        };
+    }
+
+    fn begin_frame(&mut self) {
+        let (kind, flags) = (self.head[3], self.head[4]);
+        let length = self.head[..3].iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+        self.head.clear();
+        if kind == CONTINUATION {
+            self.block = length;
+            return self.skip(0);
+        }
+        if kind != HEADERS {
+            return self.skip(length);
+        }
+        self.fields = Fields::new();
+        let priority = if flags & PRIORITY == 0 { 0 } else { PRIORITY_BYTES };
+        let is_padded = flags & PADDED != 0;
+        self.block = length.saturating_sub(priority + usize::from(is_padded));
+        if is_padded && length > 0 {
+            self.next = Next::PaddingLength(priority);
+        } else {
+            self.skip(priority.min(length));
+        }
+    }
+}
+
+/// What the next byte of a block of headers is (RFC 7541, section 6).
+#[derive(Debug)]
+enum Part {
+    /// The first one of a field.
+    Field,
+    /// One more of the number of a field, after which a value comes or another field.
+    Number { has_value: bool },
+    /// The first one of the length of a text.
+    Length,
+    /// One more of it.
+    LengthGoesOn { shift: u32 },
+    /// One of a text.
+    Text,
+}
+
+/// The fields of a block of headers.
+#[derive(Debug)]
+struct Fields {
+    next: Part,
+    /// Whether the text is the name of a field, not its value.
+    is_name: bool,
+    is_authority: bool,
+    /// Whether the bytes of the text are its characters.
+    is_plain: bool,
+    /// Bytes of the text that are left.
+    left: usize,
+    /// Bytes of the name so far.
+    name: Vec<u8>,
+}
+
+impl Fields {
+    fn new() -> Self {
+        Self {
+            next: Part::Field,
+            is_name: false,
+            is_authority: false,
+            is_plain: false,
+            left: 0,
+            name: Vec::new(),
+        }
+    }
+
+    fn pass(&mut self, byte: &mut u8) {
+        let is_last = *byte & 0x80 == 0;
+        match self.next {
+            Part::Field => self.begin_field(*byte),
+            Part::Number { has_value } if is_last => {
+                self.next = if has_value { Part::Length } else { Part::Field };
+            }
+            Part::Number { .. } => {}
+            Part::Length => {
+                self.is_plain = is_last;
+                self.left = usize::from(*byte & 0x7f);
+                self.next = Part::LengthGoesOn { shift: 0 };
+                if *byte & 0x7f != 0x7f {
+                    self.begin_text();
+                }
+            }
+            Part::LengthGoesOn { shift } => {
+                // No frame is so long that this could be too short.
+                let more = usize::from(*byte & 0x7f).checked_shl(shift).unwrap_or_default();
+                self.left = self.left.saturating_add(more);
+                self.next = Part::LengthGoesOn { shift: shift + 7 };
+                if is_last {
+                    self.begin_text();
+                }
+            }
+            Part::Text => {
+                if self.is_name {
+                    // A longer name is another one.
+                    if self.name.len() <= AUTHORITY.len() {
+                        self.name.push(*byte);
+                    }
+                } else if self.is_authority && self.is_plain && *byte == b'%' {
+                    *byte = b'-';
+                }
+                self.left -= 1;
+                if self.left == 0 {
+                    self.end_text();
+                }
+            }
+        }
+    }
+
+    fn begin_field(&mut self, byte: u8) {
+        // What is in a table has no texts. A change of the size of the table looks the same.
+        let (bits, has_value) = match byte {
+            0x80.. => (0x7f, false),
+            0x40.. => (0x3f, true),
+            0x20.. => (0x1f, false),
+            _ => (0x0f, true),
+        };
+        let number = byte & bits;
+        self.is_authority = has_value && number == AUTHORITY_INDEX;
+        self.is_name = has_value && number == 0;
+        self.next = if number == bits {
+            Part::Number { has_value }
+        } else if has_value {
+            Part::Length
+        } else {
+            Part::Field
+        };
+    }
+
+    fn begin_text(&mut self) {
+        self.next = Part::Text;
+        self.name.clear();
+        if self.left == 0 {
+            self.end_text();
+        }
+    }
+
+    fn end_text(&mut self) {
+        if self.is_name {
+            self.is_authority = self.is_plain && self.name == AUTHORITY;
+            self.next = Part::Length;
+        } else {
+            self.next = Part::Field;
+        }
+        self.is_name = false;
+    }
+}
+
+impl<S> PlainAuthority<S> {
+    /// `is_unix` says whether the socket is a Unix socket. Others pass as they are.
+    pub(super) fn new(socket: S, is_unix: bool) -> Self {
+        Self { socket, frames: is_unix.then(|| Box::new(Frames::new())) }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for PlainAuthority<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { socket, frames } = self.get_mut();
+        let before = buffer.filled().len();
+        let read = Pin::new(socket).poll_read(context, buffer);
+        if let Some(frames) = frames {
+            frames.pass(&mut buffer.filled_mut()[before..]);
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for PlainAuthority<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn text(bytes: &[u8]) -> Vec<u8> {
+        let mut text = vec![bytes.len().min(127) as u8];
+        if bytes.len() >= 127 {
+            let mut rest = bytes.len() - 127;
+            while rest >= 128 {
+                text.push(rest as u8 | 0x80);
+                rest /= 128;
+            }
+            text.push(rest as u8);
+        }
+        text.extend(bytes);
+        text
+    }
+
+    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let length = (payload.len() as u32).to_be_bytes();
+        [&length[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
+    }
+
+    /// The block of a request, with fields before and behind the authority.
+    fn block(authority: &[u8], is_named: bool) -> Vec<u8> {
+        let name = if is_named { [&[0x40][..], &text(AUTHORITY)].concat() } else { vec![0x41] };
+        let long = [b'%'; 300];
+        [
+            &[0x83, 0x86, 0x3f, 0xe1, 0x1f, 0xff, 0x01, 0x40][..],
+            &text(b":path"),
+            &text(b"/a%20b"),
+            &name,
+            &text(authority),
+            // Number 62 of the tables, and a text that is not plain.
+            &[0x7f, 0x00, 0x83, b'%', b'%', b'%', 0x10],
+            &text(b"x-long"),
+            &text(&long),
+            &[0x00],
+            &text(b""),
+            &text(b""),
+        ]
+        .concat()
+    }
+
+    fn connection(authority: &[u8], is_named: bool) -> Vec<u8> {
+        let block = block(authority, is_named);
+        let (first, rest) = block.split_at(30);
+        let padded = [&[3][..], &[0; 5], &block, b"%%%"].concat();
+        [
+            &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+            &frame(4, 0, b"%%%%%%"),
+            &frame(HEADERS, 4, &block),
+            &frame(0, 0, b"\x41\x02%%%%%"),
+            &frame(0, 1, b""),
+            &frame(HEADERS, 4 | PADDED | PRIORITY, &padded),
+            &frame(HEADERS, 0, first),
+            &frame(CONTINUATION, 4, rest),
+            &frame(HEADERS, 5, &[]),
+            &frame(0, 1, b"%"),
+        ]
+        .concat()
+    }
+
+    proptest! {
+        #[test]
+        fn only_the_authority_is_changed_however_the_bytes_arrive(
+            authority in "[a-z%]{0,200}",
+            is_named: bool,
+            reads in prop::collection::vec(1_usize..40, 1..40),
+        ) {
+            let mut bytes = connection(authority.as_bytes(), is_named);
+            let expected = connection(authority.replace('%', "-").as_bytes(), is_named);
+            let mut frames = Frames::new();
+            let mut rest = &mut bytes[..];
+            for read in reads.iter().cycle() {
+                let (now, later) = rest.split_at_mut((*read).min(rest.len()));
+                frames.pass(now);
+                rest = later;
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            prop_assert_eq!(bytes, expected);
+        }
+
+        #[test]
+        fn nothing_that_a_peer_sends_is_too_much(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+            let mut frames = Frames::new();
+            frames.next = Next::Head;
+            let length = bytes.len();
+            let mut passed = bytes;
+            frames.pass(&mut passed);
+            prop_assert_eq!(passed.len(), length);
+        }
+    }
+}
