@@ -217,6 +217,19 @@ class Directory:
             heirs[heir].append(slot)
         return heirs
 
+    def slots_without(self, index: int) -> dict[int, list[int]]:
+        """Returns which slots each of the others owns when `remove` has taken a shard out.
+
+        Raises:
+          InvalidArgumentError: If the group has no such shard.
+          FailedPreconditionError: If no other shard would be left.
+        """
+        slots = self.heirs(index)
+        for slot, owner in enumerate(self._owners):
+            if owner != index:
+                slots.setdefault(owner, []).append(slot)
+        return {owner: sorted(it) for owner, it in slots.items()}
+
     def remove(self, index: int) -> None:
         """Takes a shard out of the map; the others get its slots, as `heirs` says.
 

@@ -91,11 +91,12 @@ def test_a_drained_shard_gives_its_slots_to_the_others(directory):
     directory.begin_drain(3)
     assert directory.to_proto().shards[3].is_draining
     assert directory.num_slots(3) == 1024
-    heirs = directory.heirs(3)
+    heirs, slots = directory.heirs(3), directory.slots_without(3)
     directory.remove(3)
     after = owners(directory)
     assert sorted(after.count(index) for index in range(3)) == [1365, 1365, 1366]
-    assert all(after[slot] == heir for heir, slots in heirs.items() for slot in slots)
+    assert all(after[slot] == heir for heir, its in heirs.items() for slot in its)
+    assert slots == {it: [slot for slot in range(NUM_SLOTS) if after[slot] == it] for it in slots}
     assert [shard.index for shard in directory.to_proto().shards] == [0, 1, 2]
 
 

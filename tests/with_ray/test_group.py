@@ -12,7 +12,7 @@ import ray
 import reverb
 from reverb.adapters import ray as reverb_ray
 from reverb.cluster import group_checkpoint
-from reverb.errors import FailedPreconditionError
+from reverb.errors import FailedPreconditionError, InvalidArgumentError
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -170,6 +170,44 @@ def test_new_shards_take_slots_and_a_part_of_the_sizes(start_group):
         assert info.max_size == 600
 
 
+def items(client):
+    """Key, priority and content of all items of the group."""
+    return {
+        int(it.info.key): (float(it.info.priority), int(it.data[0][0]))
+        for it in client.scan("table")
+    }
+
+
+def test_a_drained_shard_gives_its_items_to_the_others(start_group):
+    group = start_group()
+    client = group.client()
+    fill(group, [200, 300, 250])
+    before = items(client)
+    assert len(before) == 750
+    updates = {key: 1.0 + number % 7 for number, key in enumerate(before)}
+    client.mutate_priorities("table", updates)
+    assert group.drain("shard-1", wait_s=1.0) == 300
+    status = group.status()
+    assert list(status.shards) == [0, 2]
+    assert sum(sizes(group)) == 750
+    after = items(client)
+    assert after == {key: (updates[key], content) for key, (_, content) in before.items()}
+    # They are where updates look for them.
+    client.mutate_priorities("table", dict.fromkeys(before, 9.0))
+    assert {priority for priority, _ in items(client).values()} == {9.0}
+
+
+def test_a_drain_that_cannot_be_leaves_the_group_as_it_was(start_group):
+    group = start_group(num_shards=1)
+    with pytest.raises(FailedPreconditionError, match="no other shard is left to take its slots"):
+        group.drain(0)
+    with pytest.raises(InvalidArgumentError, match=r"has no shard 7; it has \[0\]"):
+        group.drain("shard-7")
+    with pytest.raises(InvalidArgumentError, match="a number or 'shard-<number>', got 'first'"):
+        group.drain("first")
+    assert group.status().is_complete
+
+
 def test_a_process_of_the_program_becomes_a_shard(start_group, make_tables, until):
     group = start_group()
     with reverb_ray.serve_here("test", make_tables) as shard:
@@ -181,6 +219,18 @@ def test_a_process_of_the_program_becomes_a_shard(start_group, make_tables, unti
         assert shard.client().sample_batch("table", 1).data[0].tolist() == [[1]]
         until(lambda: group.status().is_complete)
     assert list(group.status().shards) == [0, 1, 2]
+
+
+def test_a_shard_in_a_process_of_the_program_leaves_its_items_behind(start_group, make_tables):
+    group = start_group(num_shards=2)
+    shard = reverb_ray.serve_here("test", make_tables)
+    for number in range(50):
+        shard.client().insert([np.int64(number)], {"table": 1.0})
+    with pytest.raises(FailedPreconditionError, match="LocalShard.stop.move_items=True"):
+        group.drain(shard.index)
+    shard.stop(move_items=True)
+    assert list(group.status().shards) == [0, 1]
+    assert sorted(content for _, content in items(group.client()).values()) == list(range(50))
 
 
 def test_a_removed_node_comes_back_elsewhere(start_group, cluster, root, until):

@@ -34,6 +34,8 @@ _DESCRIBE_TIMEOUT_S = 5.0
 # A shard of `serve_here` that is not heard of for so long has ended with its process.
 _LOST_AFTER_S = 60.0
 _POLL_S = 0.05
+# How long a shard that has left waits for its streams: their clients go to the others.
+_STREAMS_END_S = 5.0
 
 _logger = logging.getLogger("reverb.ray")
 
@@ -494,6 +496,81 @@ class DirectoryActor:
             self._share_sizes()
             return indices
 
+    def drain(self, index: int, wait_s: float) -> int:
+        """Moves the items of a shard to the others and ends it; returns how many were moved."""
+        with self._changes:
+            handle = self._handles.get(index)
+            if handle is None and index in self._directory.indices:
+                raise FailedPreconditionError(
+                    f"shard {index} lives in a process of the program, which ends it: "
+                    "LocalShard.stop(move_items=True)"
+                )
+            heirs = self._begin_drain(index)
+            name = f"shard {index}"
+            num_moved = 0
+            try:
+                self._wait_for_writers(index, handle, wait_s)
+                for last in (False, True):
+                    call = handle.give_items.remote(heirs, last)
+                    num_moved += result_of(call, None, name)
+            except BaseException:
+                with contextlib.suppress(ReverbError):
+                    call = handle.take_inserts_again.remote()
+                    result_of(call, _DESCRIBE_TIMEOUT_S, name)
+                self._cancel_drain(index)
+                raise
+            self._remove(index)
+            with contextlib.suppress(ReverbError):
+                result_of(handle.stop.remote(_STREAMS_END_S), 2 * _STREAMS_END_S, name)
+            self._end(index)
+            return num_moved
+
+    def begin_drain(self, index: int) -> dict[int, tuple[str, list[int]]]:
+        """A shard in a process of the program is about to leave; returns its heirs."""
+        with self._changes:
+            return self._begin_drain(index)
+
+    def cancel_drain(self, index: int) -> None:
+        """It stays after all."""
+        with self._changes:
+            self._cancel_drain(index)
+
+    def _begin_drain(self, index: int) -> dict[int, tuple[str, list[int]]]:
+        """Marks a shard, and makes room at the others; returns their addresses and slots."""
+        scheme = self._settings.scheme.removeprefix("shards").strip("+:/")
+        scheme = f"{scheme}://" if scheme else ""
+        with self._lock:
+            self._directory.begin_drain(index)
+            slots = self._directory.slots_without(index)
+            heirs = {it: (scheme + self._directory.shard(it).address, slots[it]) for it in slots}
+        self._push(wait=True)
+        self._share_sizes(leaving=index)
+        return heirs
+
+    def _cancel_drain(self, index: int) -> None:
+        with self._lock:
+            if index in self._directory.indices:
+                self._directory.end_drain(index)
+        self._push()
+        self._share_sizes()
+
+    def _wait_for_writers(self, index: int, handle: Any, wait_s: float) -> None:
+        """Waits until no writer has a stream to the shard: they leave at the end of an episode."""
+        deadline = time.monotonic() + wait_s
+        while time.monotonic() < deadline:
+            call = handle.num_insert_streams.remote()
+            if result_of(call, _DESCRIBE_TIMEOUT_S, f"shard {index}") == 0:
+                return
+            time.sleep(_POLL_S)
+
+    def _remove(self, index: int) -> None:
+        with self._lock:
+            if index in self._directory.indices:
+                self._directory.remove(index)
+            self._members.pop(index, None)
+        self._push(wait=True)
+        self._share_sizes()
+
     def reserve(self) -> tuple[int, int, GroupSettings]:
         """Returns a number for a shard in a process of the program, and how many there will be."""
         with self._lock:
@@ -512,13 +589,7 @@ class DirectoryActor:
     def leave(self, index: int) -> None:
         """Takes a shard in a process of the program out of the map again."""
         with self._changes:
-            with self._lock:
-                if index not in self._directory.indices:
-                    return
-                self._directory.remove(index)
-                self._members.pop(index, None)
-            self._push()
-            self._share_sizes()
+            self._remove(index)
 
     def _admit(self, facts: dict[str, Any]) -> None:
         index = facts["index"]
@@ -526,15 +597,16 @@ class DirectoryActor:
         self._directory.add(index, facts["address"], server_id=facts["server_id"])
         self._take(facts)
 
-    def _share_sizes(self) -> None:
+    def _share_sizes(self, leaving: int | None = None) -> None:
         """Gives each shard its part of the tables' sizes, when their number has changed."""
         with self._lock:
-            count = len(self._directory.indices)
+            stay = [it for it in self._directory.indices if it != leaving]
+            count = len(stay)
             sizes = {
                 table.name: -(-table.max_size // count)
                 for table in self._directory.to_proto().tables
             }
-            handles = [self._handles[it] for it in self._directory.indices if it in self._handles]
+            handles = [self._handles[it] for it in stay if it in self._handles]
         calls = [handle.set_max_sizes.remote(sizes) for handle in handles]
         ray.wait(calls, num_returns=len(calls), timeout=_DESCRIBE_TIMEOUT_S)
 

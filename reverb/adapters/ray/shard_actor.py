@@ -42,6 +42,18 @@ class ShardActor:
         changes = {name: TableChange(max_size=size) for name, size in max_sizes.items()}
         self._life.server.configure_tables(changes)
 
-    def stop(self) -> None:
-        """Stops the server."""
-        self._life.stop()
+    def num_insert_streams(self) -> int:
+        """Returns how many streams of inserts are open."""
+        return self._life.num_insert_streams()
+
+    def give_items(self, heirs: Mapping[int, tuple[str, list[int]]], last: bool) -> int:
+        """Adds the items of the shard to the others; returns how many were added."""
+        return self._life.give_items(heirs, last=last)
+
+    def take_inserts_again(self) -> None:
+        """The shard stays after all."""
+        self._life.take_inserts_again()
+
+    def stop(self, drain_s: float) -> None:
+        """Stops the server when its streams have ended, or after `drain_s`."""
+        self._life.stop(drain_s)

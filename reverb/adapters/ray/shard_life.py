@@ -6,6 +6,7 @@ import os
 import pathlib
 import tempfile
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import reverb
@@ -14,7 +15,7 @@ from reverb.adapters.ray.group_settings import ShardSettings
 from reverb.adapters.ray.names import find_directory, result_of
 from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import parse_map, serialize_tables
-from reverb.cluster.shard_calls import server_id_of, set_map
+from reverb.cluster.shard_calls import move_items, server_id_of, set_map
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
 
 __all__ = ["MARKER", "ShardLife"]
@@ -156,6 +157,37 @@ class ShardLife:
             return {}
         return {name: info.current_size for name, info in server.server_info().items()}
 
+    def num_insert_streams(self) -> int:
+        """Returns how many streams of inserts are open."""
+        streams = self.server.status(with_streams=True).streams
+        return sum(stream.kind == "insert" for stream in streams)
+
+    def give_items(self, heirs: Mapping[int, tuple[str, list[int]]], *, last: bool) -> int:
+        """Adds the items of the shard to the others; blocks until they have them.
+
+        Args:
+          heirs: Address and slots of each of the others.
+          last: Whether nothing may be added any more: inserts wait from now on.
+
+        Returns:
+          How many items were added to others.
+        """
+        client = self.server.localhost_client()
+        num_added = 0
+        for table in self.server.server_info():
+            if last:
+                client.pause_table(table, samples=False)
+            for address, slots in heirs.values():
+                target = reverb.Client(address)
+                num_added += move_items(client, target, table, slots)[0]
+        return num_added
+
+    def take_inserts_again(self) -> None:
+        """Ends what `give_items` has begun, if the shard stays after all."""
+        client = self.server.localhost_client()
+        for table in self.server.server_info():
+            client.resume_table(table, samples=False)
+
     def map(self) -> bytes | None:
         """Returns the map that the shard has, as a serialized `ShardMap`."""
         return self._map
@@ -176,14 +208,14 @@ class ShardLife:
         """Whether `stop` was called, or the directory has ended it."""
         return self._stopped.is_set()
 
-    def stop(self) -> None:
-        """Ends the thread and the server."""
+    def stop(self, drain_s: float = 0.0) -> None:
+        """Ends the thread and the server, after `drain_s` at most for the ends of its streams."""
         self._stopped.set()
         with self._lock:
             server, self._server = self._server, None
             self._state = "stopped"
         if server is not None:
-            server.stop()
+            server.stop(drain_s)
 
     @property
     def _root(self) -> str:
