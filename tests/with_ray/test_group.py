@@ -226,7 +226,7 @@ def test_a_shard_in_a_process_of_the_program_leaves_its_items_behind(start_group
     shard = reverb_ray.serve_here("test", make_tables)
     for number in range(50):
         shard.client().insert([np.int64(number)], {"table": 1.0})
-    with pytest.raises(FailedPreconditionError, match="LocalShard.stop.move_items=True"):
+    with pytest.raises(FailedPreconditionError, match=r"LocalShard.stop\(move_items=True\)"):
         group.drain(shard.index)
     shard.stop(move_items=True)
     assert list(group.status().shards) == [0, 1]
