@@ -213,6 +213,20 @@ class Client:
     def hold_rate_limiter(self, table: str, count: bool) -> RateLimiterHold: ...
     def drain(self, timeout_s: float) -> int:
         """Returns how many streams were still open after `timeout_s`."""
+    def directory(self) -> bytes:
+        """A serialized `DirectoryResponse`: of the server, or of all shards of a group."""
+    def set_directory(self, request: bytes) -> None:
+        """Takes a serialized `SetDirectoryRequest`."""
+    def shard_info(
+        self,
+    ) -> tuple[int, list[tuple[int, str, int | None, int, str, str, float | None, bytes]]]:
+        """Missed updates of this client, and a row for each shard.
+
+        A row: index, address, server id, number of slots, state, error, seconds since it was heard,
+        and a serialized `WatchResponse` of its tables.
+        """
+    def transfer(self, table: str, slots: Sequence[int], target: Client) -> tuple[int, int]:
+        """Adds items of these slots to another server; returns how many, and how many it had."""
     def insert(self, leaves: Sequence[Any], priorities: Mapping[str, float]) -> None:
         """Inserts one step as one item per table; returns when every item is confirmed."""
     def insert_batch(
@@ -298,6 +312,16 @@ class RateLimiterHold:
 
     def release(self) -> None:
         """Turns the limiter on again; `UnavailableError` if that happened before."""
+
+@final
+class Coordinator:
+    """Moves the windows of a group's rate limiters until it is stopped."""
+
+    def __new__(cls, address: str, credentials: Any) -> Coordinator: ...
+    def is_running(self) -> bool: ...
+    def freeze(self, is_frozen: bool) -> None:
+        """While it is frozen, no window grows."""
+    def stop(self) -> None: ...
 
 @final
 class Sampler(Iterator[Any]):

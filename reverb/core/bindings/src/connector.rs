@@ -124,9 +124,7 @@ impl Reach {
             let connector = AnyConnector::new(address, connect_timeout, keepalive, security);
             return Ok(Self::Servers(Arc::new(connector)));
         }
-        let parsed = GroupAddress::parse(address)?;
-        let group =
-            Group::new(address, parsed, Box::new(Dialer(options)), runtime().handle().clone());
+        let group = group_of(address, options)?;
         Ok(Self::Group(Arc::new(GroupTransport::new(group))))
     }
 
@@ -139,6 +137,16 @@ impl Reach {
             }
         }
     }
+}
+
+/// The group behind an address. Does not connect yet.
+///
+/// # Errors
+///
+/// `InvalidArgument` for an address that is not that of a group.
+pub(crate) fn group_of(address: &str, options: Options) -> Result<Arc<Group>> {
+    let parsed = GroupAddress::parse(address)?;
+    Ok(Group::new(address, parsed, Box::new(Dialer(options)), runtime().handle().clone()))
 }
 
 /// The servers that credentials are for: those of an address, or the seeds of a group.

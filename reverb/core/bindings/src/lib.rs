@@ -22,6 +22,7 @@ mod checkpoint;
 mod client;
 mod column;
 mod connector;
+mod coordinator;
 mod dtype;
 mod error;
 mod exit;
@@ -57,6 +58,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<checkpoint::StoredCheckpoint>()?;
     module.add_class::<client::Client>()?;
     module.add_class::<limiter_hold::RateLimiterHold>()?;
+    module.add_class::<coordinator::Coordinator>()?;
     module.add_class::<sampler::Sampler>()?;
     module.add_class::<legacy_writer::Writer>()?;
     module.add_class::<column::CellRef>()?;

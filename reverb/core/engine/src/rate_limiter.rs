@@ -75,9 +75,9 @@ impl RateLimiter {
         &self.in_force
     }
 
-    /// Whether it keeps other bounds than those of its settings.
-    pub(crate) fn has_window(&self) -> bool {
-        self.has_window
+    /// The bounds of its window, if it has one.
+    pub(crate) fn window(&self) -> Option<&RateLimiterConfig> {
+        self.has_window.then_some(&self.in_force)
     }
 
     /// Keeps other bounds from now on. They are as near to these as the cursor allows, which is
@@ -276,24 +276,29 @@ impl RateLimiter {
 
     /// One sentence that says why samples wait, and what would unblock them.
     pub(crate) fn describe_wait_for_sample(&self) -> String {
-        let config = &self.config;
         if self.can_sample(1) {
             return format!("It lets samples through: {self}.");
         }
-        let needed = config.missing_inserts(self.size(), self.cursor());
+        let needed = self.in_force.missing_inserts(self.size(), self.cursor());
         let stuck = if self.can_insert(1) { "" } else { ", but inserts wait as well" };
-        format!("A sample waits for {needed} more insert(s){stuck}: {self}.")
+        let window = if self.has_window { WINDOW_MOVES } else { "" };
+        format!("A sample waits for {needed} more insert(s){stuck}{window}: {self}.")
     }
 
     /// One sentence that says why inserts wait, and what would unblock them.
     pub(crate) fn describe_wait_for_insert(&self) -> String {
-        let config = &self.config;
         if self.can_insert(1) {
             return format!("It lets inserts through: {self}.");
         }
-        let needed = config.missing_samples(self.size(), self.cursor());
-        let deletes = self.size() + 1 - config.min_size_to_sample;
         let stuck = if self.can_sample(1) { "" } else { ", but samples wait as well" };
+        if self.has_window {
+            let needed = self.in_force.missing_samples(i64::MAX, self.cursor());
+            return format!(
+                "An insert waits for {needed} more sample(s){stuck}{WINDOW_MOVES}: {self}."
+            );
+        }
+        let needed = self.config.missing_samples(self.size(), self.cursor());
+        let deletes = self.size() + 1 - self.config.min_size_to_sample;
         format!(
             "An insert waits for {needed} more sample(s){stuck}, or for {deletes} delete(s): {self}."
         )
@@ -302,7 +307,7 @@ impl RateLimiter {
 
 impl fmt::Display for RateLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let config = &self.config;
+        let config = &self.in_force;
         write!(
             f,
             "{} item(s), min_size_to_sample {}, {} insert(s), {} sample(s), {} delete(s), \
@@ -320,6 +325,9 @@ impl fmt::Display for RateLimiter {
         )
     }
 }
+
+/// What somebody who waits for a window may wait for as well.
+const WINDOW_MOVES: &str = ", or until the coordinator of the group moves the window of this shard";
 
 /// Prints the largest doubles as "none". They mean "no bound", and have 309 digits.
 struct Bound(f64);

@@ -534,6 +534,7 @@ impl Table {
             info: shared.info(),
             statistics: *state.statistics(),
             cursor: state.limiter().cursor(),
+            window: state.limiter().window().copied(),
             mass: state.mass(),
             limiter_off: limiter_off.clone(),
             inserting: Side {
@@ -577,16 +578,20 @@ impl Table {
 
     /// What a sample waits for, in one sentence with the rate limiter's counters.
     pub fn describe_wait_for_sample(&self) -> String {
-        let (config, wait, size, bytes) = {
+        let (config, wait, has_window, size, bytes) = {
             let Shared { config, state, queues, .. } = &*self.shared.lock();
             if let Some(by) = &queues.paused.samples {
                 return format!("Samples of table {} {}", self.name(), by.has_paused());
             }
             let wait = state.limiter().describe_wait_for_sample();
-            (Arc::clone(config), wait, state.len() as u64, state.account().bytes())
+            let has_window = state.limiter().window().is_some();
+            (Arc::clone(config), wait, has_window, state.len() as u64, state.account().bytes())
         };
         let TableConfig { name, max_size, rate_limiter, memory, .. } = &*config;
         let min_size = rate_limiter.min_size_to_sample;
+        if has_window {
+            return format!("Rate limiter of table {name}: {wait}");
+        }
         if *max_size < min_size {
             return format!(
                 "Rate limiter of table {name}: it will never hold min_size_to_sample {min_size} \

@@ -3,6 +3,7 @@
 //!
 //! This is the only place that decides it. The page and the commands show what it says.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -159,7 +160,7 @@ impl<'a> Case<'a> {
         Self {
             table,
             around,
-            limiter: &table.info.config.rate_limiter,
+            limiter: table.window.as_ref().unwrap_or(&table.info.config.rate_limiter),
             size: table.info.current_size,
             sample_wait: noticeable(
                 table.sampling.oldest_wait,
@@ -225,6 +226,9 @@ impl<'a> Case<'a> {
 
     /// Why it can never hold as many items as sampling needs.
     fn why_never(&self) -> Option<String> {
+        if self.table.window.is_some() {
+            return None;
+        }
         let min_size = self.limiter.min_size_to_sample;
         let config = &self.table.info.config;
         if config.max_size < min_size {
@@ -275,8 +279,27 @@ impl<'a> Case<'a> {
     }
 
     fn can_insert(&self) -> bool {
-        self.table.limiter_off.is_some()
-            || self.limiter.missing_samples(self.size, self.table.cursor) == 0.0
+        self.table.limiter_off.is_some() || self.missing_samples() == 0.0
+    }
+
+    /// How many samples the next insert needs.
+    fn missing_samples(&self) -> f64 {
+        // With a window no insert is free, however few items there are.
+        let size = if self.table.window.is_some() { i64::MAX } else { self.size };
+        self.limiter.missing_samples(size, self.table.cursor)
+    }
+
+    /// What else may help who waits for the cursor.
+    fn whose_window(&self) -> String {
+        self.table.window.map_or_else(String::new, |window| {
+            format!(
+                " The window of this shard is {} to {}, and the cursor is {}; the group's \
+                 coordinator moves it.",
+                Bound(window.min_diff),
+                Bound(window.max_diff),
+                self.table.cursor
+            )
+        })
     }
 
     fn why_stuck(&self, memory: Option<&str>) -> String {
@@ -286,6 +309,14 @@ impl<'a> Case<'a> {
         if let Some(memory) = memory {
             return format!(
                 "Neither can go on: samples wait for inserts, and inserts for memory: {memory}."
+            );
+        }
+        if self.table.window.is_some() {
+            return format!(
+                "Neither can go on: inserts and samples wait for the bounds of the rate \
+                 limiter.{} If the group has no coordinator any more, SetRateLimiter restores the \
+                 bounds of the table.",
+                self.whose_window()
             );
         }
         let samples = if self.size < *min_size_to_sample {
@@ -305,13 +336,14 @@ impl<'a> Case<'a> {
     }
 
     fn why_behind(&self) -> String {
-        let needed = self.limiter.missing_samples(self.size, self.table.cursor).max(1.0);
+        let needed = self.missing_samples().max(1.0);
         format!(
-            "Actors wait for learners: {} queued, for {}; {needed} more {} the next insert{}.",
+            "Actors wait for learners: {} queued, for {}; {needed} more {} the next insert{}.{}",
             plural(self.table.info.waiting_inserts as u64, "insert is", "inserts are"),
             seconds(self.table.inserting.oldest_wait.unwrap_or_default()),
             if needed > 1.0 { "samples allow" } else { "sample allows" },
-            self.share_of_time(|rates| rates.insert_blocked)
+            self.share_of_time(|rates| rates.insert_blocked),
+            self.whose_window()
         )
     }
 
@@ -331,13 +363,14 @@ impl<'a> Case<'a> {
             };
             let missing = self.missing();
             let text = format!(
-                "{waiting} waited {}. {last}; {} open. {missing}.",
+                "{waiting} waited {}. {last}; {} open. {missing}.{}",
                 seconds(wait),
                 plural(self.around.writers as u64, "insert stream is", "insert streams are"),
+                self.whose_window(),
             );
             return (State::Starved, text);
         }
-        if self.size < min_size {
+        if self.size < min_size && self.table.window.is_none() {
             let rate = self.around.rates.map_or(0.0, |rates| rates.inserts);
             let when = if rate > 0.0 {
                 let left = (min_size - self.size) as f64 / rate;
@@ -350,10 +383,11 @@ impl<'a> Case<'a> {
             return (State::Filling, text);
         }
         let text = format!(
-            "Learners wait for actors: {waiting} waited {}. {}{}.",
+            "Learners wait for actors: {waiting} waited {}. {}{}.{}",
             seconds(wait),
             self.missing(),
-            self.share_of_time(|rates| rates.sample_blocked)
+            self.share_of_time(|rates| rates.sample_blocked),
+            self.whose_window()
         );
         (State::Ahead, text)
     }
@@ -410,6 +444,15 @@ impl<'a> Case<'a> {
         // Clocks may be set back.
         let ago = self.around.now_ns.saturating_sub(at_ns).max(0);
         (at_ns > 0).then(|| Duration::from_nanos(ago as u64))
+    }
+}
+
+/// Prints the largest doubles as "none". They mean "no bound", and have 309 digits.
+struct Bound(f64);
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.abs() >= f64::MAX { f.write_str("no bound") } else { write!(f, "{}", self.0) }
     }
 }
 

@@ -8,7 +8,7 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use reverb_data::{ErrorKind, NewItem, SelectorConfig, TableConfig};
+use reverb_data::{ErrorKind, NewItem, SelectorConfig, StoredItem, TableConfig};
 use reverb_engine::Table;
 use reverb_rpc::target::Loopback;
 use reverb_server::{Server, local_shard};
@@ -360,4 +360,210 @@ async fn a_map_names_its_tables() {
     let request = own::SetDirectoryRequest { map: Some(map), index: 0 };
     shard.set_directory(request).await.unwrap();
     assert_eq!(shard.directory().await.unwrap().map.unwrap().tables, [info]);
+}
+
+#[tokio::test]
+async fn bounds_of_a_limiter_move_and_are_restored() {
+    let server = start(vec![table(queue("q", 10))]);
+    for shard in both(&server) {
+        let set = |min_diff, max_diff, restore| {
+            let table = "q".to_owned();
+            let min_size_to_sample = 2;
+            shard.set_rate_limiter(own::SetRateLimiterRequest {
+                table,
+                min_diff,
+                max_diff,
+                min_size_to_sample,
+                restore,
+            })
+        };
+        let told = set(1.0, 3.0, false).await.unwrap();
+        assert_eq!((told.min_diff, told.max_diff, told.min_size_to_sample), (0.0, 3.0, 2));
+        let info = &shard.server_info().await.unwrap().tables[0];
+        let limiter = info.rate_limiter_info.unwrap();
+        assert_eq!((limiter.min_diff, limiter.max_diff), (0.0, 10.0), "those of the user");
+        let mut watch = shard.watch(&[]).await.unwrap();
+        next(&mut watch).await;
+        add(
+            &server.tables()[0],
+            (0..5).map(|key| item(key, "q", 1.0, &[chunk(9, &[1])])).collect(),
+        );
+        let told = until(&mut watch, |told| told.insert_waits).await;
+        assert_eq!((told.size, told.max_diff), (3, 3.0));
+        let told = set(f64::NAN, f64::NAN, true).await.unwrap();
+        assert_eq!((told.size, told.max_diff, told.min_size_to_sample), (5, 10.0, 1));
+        until(&mut watch, |told| told.max_diff == 10.0 && !told.insert_waits).await;
+        let error = set(f64::NAN, 0.0, false).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        server.tables()[0].reset();
+    }
+    let gone = own::SetRateLimiterRequest { table: "gone".to_owned(), ..Default::default() };
+    let error = client(&server).set_rate_limiter(gone).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TableNotFound);
+}
+
+/// Items whose neighbours share a chunk, as windows of an episode do.
+fn windows(keys: std::ops::Range<u64>, bytes: usize) -> Vec<StoredItem> {
+    let chunks: Vec<_> = (keys.start..=keys.end).map(|key| large_chunk(1 + key, bytes)).collect();
+    let items = chunks.windows(2).zip(keys).map(|(pair, key)| StoredItem {
+        key,
+        priority: key as f64,
+        times_sampled: (key % 3) as i32,
+        inserted_at_ns: 1000 + key as i64,
+        trajectory: item(key, "t", 1.0, pair).trajectory,
+    });
+    items.collect()
+}
+
+#[tokio::test]
+async fn a_transfer_moves_items_as_they_are() {
+    for bytes in [10, 5000] {
+        let server = start(vec![table(prioritized("t")), table(config("u"))]);
+        let t: Arc<str> = "t".into();
+        for shard in both(&server) {
+            let items = windows(0..300, bytes);
+            let mut transfer = shard.open_transfer().await.unwrap();
+            for some in items.chunks(70) {
+                soon(transfer.send(&t, some.to_vec())).await.unwrap();
+            }
+            soon(transfer.send(&"u".into(), windows(0..3, bytes))).await.unwrap();
+            // The same once more.
+            soon(transfer.send(&t, items[..50].to_vec())).await.unwrap();
+            let done = soon(transfer.finish()).await.unwrap();
+            assert_eq!((done.num_added, done.num_present), (303, 50));
+            let mut scan = shard.open_scan("t").await.unwrap();
+            let mut found = Vec::new();
+            loop {
+                let some = soon(scan.receive()).await.unwrap();
+                if some.is_empty() {
+                    break;
+                }
+                found.extend(some);
+            }
+            assert_eq!(found.len(), 300);
+            for (found, item) in found.iter().zip(&items) {
+                assert_eq!(
+                    (found.key, found.priority, found.times_sampled, found.inserted_at_ns),
+                    (item.key, item.priority, item.times_sampled, item.inserted_at_ns)
+                );
+                let pairs = found.trajectory.chunks().iter().zip(item.trajectory.chunks());
+                assert!(
+                    pairs.clone().count() == 2
+                        && pairs
+                            .clone()
+                            .all(|(a, b)| { a.has_payload_of(b) && a.key() == b.key() })
+                );
+            }
+            let status = server.tables()[0].status();
+            // Neighbours share their chunks here too.
+            assert_eq!((status.info.num_chunks, status.statistics.inserts), (301, 0));
+            assert_eq!(status.cursor, 0.0);
+            server.tables().iter().for_each(|table| table.reset());
+        }
+    }
+}
+
+#[tokio::test]
+async fn another_chunk_with_the_key_of_an_earlier_one_is_not_mixed_up_with_it() {
+    let server = start(vec![table(config("t"))]);
+    let [remote, _] = both(&server);
+    let stored = |key, value: i32| StoredItem {
+        key,
+        priority: 1.0,
+        times_sampled: 0,
+        inserted_at_ns: 1 + key as i64,
+        trajectory: item(key, "t", 1.0, &[chunk(7, &[value])]).trajectory,
+    };
+    let mut transfer = remote.open_transfer().await.unwrap();
+    let t = "t".into();
+    soon(transfer.send(&t, vec![stored(1, 10), stored(2, 20)])).await.unwrap();
+    soon(transfer.send(&t, vec![stored(3, 30)])).await.unwrap();
+    soon(transfer.finish()).await.unwrap();
+    let mut scan = server.tables()[0].begin_scan().unwrap();
+    let found = server.tables()[0].scan(&mut scan).unwrap();
+    let payloads: Vec<_> = found.iter().map(|it| it.trajectory.chunks()[0].clone()).collect();
+    for (payload, value) in payloads.iter().zip([10, 20, 30]) {
+        assert!(payload.has_payload_of(&chunk(7, &[value])));
+    }
+}
+
+#[tokio::test]
+async fn a_transfer_that_fails_says_why() {
+    let server = start(vec![table(prioritized("t"))]);
+    for shard in both(&server) {
+        let mut transfer = shard.open_transfer().await.unwrap();
+        let error = async {
+            soon(transfer.send(&"gone".into(), windows(0..3, 10))).await?;
+            soon(transfer.finish()).await
+        };
+        assert_eq!(error.await.unwrap_err().kind(), ErrorKind::TableNotFound);
+        let mut transfer = shard.open_transfer().await.unwrap();
+        let bad = StoredItem { priority: f64::NAN, ..windows(0..1, 10).remove(0) };
+        let error = async {
+            soon(transfer.send(&"t".into(), vec![bad])).await?;
+            soon(transfer.finish()).await
+        };
+        let error = error.await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.message().contains("Priority must not be NaN"), "{error}");
+    }
+    assert_eq!(server.tables()[0].watched().size, 0);
+}
+
+#[tokio::test]
+async fn servers_of_dm_reverb_are_told_from_shards() {
+    // A server that knows none of the calls.
+    #[derive(Debug)]
+    struct Old;
+    impl reverb_rpc::server::Handler for Old {
+        async fn answer(
+            self: &Arc<Self>,
+            _: &str,
+            _: reverb_rpc::frames::MessageReader,
+            _: &mut reverb_rpc::server::Responder,
+        ) -> reverb_data::Result<reverb_rpc::status::Status> {
+            Err(reverb_data::Error::unimplemented(""))
+        }
+    }
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (_stop, signal) = reverb_rpc::server::stop_signal();
+    let options = reverb_rpc::server::PortOptions {
+        keepalive: reverb_rpc::Keepalive::default(),
+        limits: reverb_rpc::server::ConnectionLimits {
+            connections: 10,
+            streams: 100,
+            streams_per_connection: 100,
+            stream_window_bytes: 1 << 20,
+            unread_timeout: PATIENCE,
+        },
+        traffic: Arc::new(reverb_rpc::server::Traffic::new(&reverb_wire::methods::ALL)),
+        hint: String::new(),
+        tls: None,
+        max_files: 100,
+    };
+    tokio::spawn(reverb_rpc::server::serve(listener, Arc::new(Old), signal, options));
+    let old = reverb_wire::GrpcTransport::new(&address.to_string()).unwrap();
+    let told = |error: reverb_data::Error, what: &str| {
+        assert_eq!(error.kind(), ErrorKind::Unimplemented);
+        let text = format!("The server at {address} does not {what}: it is a server of dm-reverb,");
+        assert!(error.message().starts_with(&text), "{error}");
+    };
+    told(soon(old.directory()).await.unwrap_err(), "tell the map of a group of shards");
+    let request = own::SetDirectoryRequest::default();
+    told(soon(old.set_directory(request)).await.unwrap_err(), "take the map of a group of shards");
+    let mut watch = soon(old.watch(&[])).await.unwrap();
+    told(soon(watch.receive()).await.unwrap_err(), "watch tables");
+    let request = own::UpdatePrioritiesRequest::default();
+    told(
+        soon(old.update_priorities(request)).await.unwrap_err(),
+        "tell which keys it does not have",
+    );
+    let request = own::SetRateLimiterRequest::default();
+    told(
+        soon(old.set_rate_limiter(request)).await.unwrap_err(),
+        "move the bounds of rate limiters",
+    );
+    let mut transfer = soon(old.open_transfer()).await.unwrap();
+    told(soon(transfer.finish()).await.unwrap_err(), "take items of other shards");
 }

@@ -7,6 +7,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]
 
 pub mod address;
+pub mod coordinator;
 pub mod facts;
 mod foreign;
 pub mod group;

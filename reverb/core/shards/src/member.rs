@@ -181,11 +181,6 @@ impl Member {
         Arc::clone(self.tables.write().entry(table.to_owned()).or_default())
     }
 
-    /// The tables of which something is known.
-    pub(crate) fn known_tables(&self) -> Vec<(String, Arc<TableFacts>)> {
-        let tables = self.tables.read();
-        tables.iter().map(|(name, facts)| (name.clone(), Arc::clone(facts))).collect()
-    }
 
     /// Nobody looks after it any more.
     pub(crate) fn end_task(&self) {

@@ -308,6 +308,8 @@ mod tests {
         Update(u64, f64),
         Delete(u64),
         Reset,
+        /// An item that is older than all that were inserted.
+        Transfer(u64),
         Copy(usize),
     }
 
@@ -317,7 +319,8 @@ mod tests {
             4 => key.clone().prop_map(Step::Insert),
             2 => (1..5usize).prop_map(Step::Sample),
             2 => (key.clone(), 0.0..9.0).prop_map(|(key, priority)| Step::Update(key, priority)),
-            2 => key.prop_map(Step::Delete),
+            2 => key.clone().prop_map(Step::Delete),
+            3 => key.prop_map(Step::Transfer),
             1 => Just(Step::Reset),
             3 => (1..4usize).prop_map(Step::Copy),
         ]
@@ -330,7 +333,19 @@ mod tests {
             Step::Update(key, priority) => state.update(&[(key, priority)], &mut Vec::new()),
             Step::Delete(key) => drop(state.delete(key)),
             Step::Reset => drop(state.reset(&config(20))),
-            Step::Copy(_) => {}
+            Step::Transfer(key) if state.items().find(key).is_none() => {
+                let trajectory = item(key).trajectory;
+                let inserted_at_ns = key as i64 - 100;
+                let times_sampled = 1;
+                state.transfer(StoredItem {
+                    key,
+                    priority: 1.0,
+                    times_sampled,
+                    inserted_at_ns,
+                    trajectory,
+                });
+            }
+            Step::Transfer(_) | Step::Copy(_) => {}
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use reverb_data::{Sampled, TableInfo};
+use reverb_data::{RateLimiterConfig, Sampled, TableInfo};
 
 use super::set_by::SetBy;
 use crate::histogram::Histogram;
@@ -139,6 +139,8 @@ pub struct TableStatus {
     pub statistics: Statistics,
     /// Inserts times `samples_per_insert` minus samples, which the limiter keeps within bounds.
     pub cursor: f64,
+    /// The numbers of the rate limiter that are in force, if they are not those of the settings.
+    pub window: Option<RateLimiterConfig>,
     /// Sum of the weights of all items, if the sampler has weights.
     pub mass: Option<f64>,
     /// Who lets inserts through without the rate limiter, if anybody does.

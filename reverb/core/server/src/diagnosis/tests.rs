@@ -94,6 +94,34 @@ fn a_table_that_moves_flows() {
 }
 
 #[test]
+fn a_table_that_waits_for_its_window_says_so() {
+    let window = |table: TableStatus, min_size| TableStatus {
+        window: Some(limiter(2.0, min_size, -3.5, 7.5)),
+        ..table
+    };
+    let behind = window(inserts_wait(ratio(-100.0, 100.0, 7.0), 4, 3.0), 1);
+    let text = "Actors wait for learners: 4 inserts are queued, for 3.0 s; 2 more samples allow \
+                the next insert; 25 % of the last 10 s was waiting. The window of this shard is \
+                -3.5 to 7.5, and the cursor is 7; the group's coordinator moves it.";
+    check(&behind, &around(), State::Behind, text);
+    // A window may want more items than the table can hold: it is closed for samples.
+    let ahead = window(samples_wait(ratio(-100.0, 100.0, 0.0), 2, 3.0), 101);
+    let text = "Learners wait for actors: 2 requests for samples have waited 3.0 s. 1 more insert \
+                allows the next sample; 92 % of the last 10 s was waiting. The window of this \
+                shard is -3.5 to 7.5, and the cursor is 0; the group's coordinator moves it.";
+    check(&ahead, &around(), State::Ahead, text);
+    let mut never = window(table(free()), i64::MAX);
+    never.window = Some(limiter(1.0, i64::MAX, f64::MIN, f64::MAX));
+    assert_eq!(diagnose(&never, &around()).state, State::Flowing);
+    let stuck = window(samples_wait(inserts_wait(ratio(-100.0, 100.0, 7.0), 1, 2.0), 1, 2.0), 200);
+    let text = "Neither can go on: inserts and samples wait for the bounds of the rate limiter. \
+                The window of this shard is -3.5 to 7.5, and the cursor is 7; the group's \
+                coordinator moves it. If the group has no coordinator any more, SetRateLimiter \
+                restores the bounds of the table.";
+    check(&stuck, &around(), State::Stuck, text);
+}
+
+#[test]
 fn a_table_that_nobody_uses_is_idle() {
     let mut status = table(free());
     status.statistics.last_insert_ns = NOW_NS - 41_000_000_000;

@@ -20,7 +20,9 @@ const MILLISECOND: f64 = 1e-3;
 
 pub(super) fn table_status(status: &Status, around: &Surroundings) -> TableStatus {
     let diagnosis = diagnose(status, around);
-    let Status { info, statistics, cursor, mass, limiter_off, inserting, sampling } = status;
+    // Of a window tells the diagnosis; the call `Watch` has its numbers.
+    let Status { info, statistics, cursor, mass, window: _, limiter_off, inserting, sampling } =
+        status;
     let config = &info.config;
     TableStatus {
         name: config.name.clone(),

@@ -57,7 +57,7 @@ impl TransferEncoder {
         let mut messages = Vec::new();
         let mut draft = Draft::new();
         for item in items {
-            for chunk in item.trajectory.chunks().iter() {
+            for chunk in item.trajectory.chunks() {
                 if self.has_other(chunk) {
                     // A later chunk replaces an earlier one of its key, for a whole message.
                     let last = std::mem::replace(&mut draft, Draft::new());

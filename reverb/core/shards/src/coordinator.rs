@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Moves the windows of a group's rate limiters to where somebody waits.
+//!
+//! It has nothing that the shards have not: another one may take over at any time. The later one
+//! has the larger term, and the shards refuse the orders of the earlier one from then on.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use futures_util::future::join_all;
+use reverb_data::{Error, ErrorKind, Result};
+use reverb_wire::generated::deepmind::reverb::TableInfo;
+use reverb_wire::generated::reverb::{SetRateLimiterRequest, SetRateLimiterResponse};
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+
+use crate::group::{Group, View};
+use crate::member::Member;
+use crate::tables::together;
+use crate::windows::{Bounds, Order, Report, Window, Windows};
+
+/// How often windows are looked at when nobody asks.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Between two rounds at least.
+const MIN_INTERVAL: Duration = Duration::from_millis(2);
+/// A shard that does not carry out an order in this time counts as lost.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Between two attempts to find the shards.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Runs until it is dropped.
+#[derive(Debug)]
+pub struct Coordinator {
+    group: Arc<Group>,
+    is_frozen: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+impl Coordinator {
+    /// Starts it. It waits for the shards as long as they take.
+    pub fn start(group: Arc<Group>, runtime: &Handle) -> Self {
+        let is_frozen = Arc::new(AtomicBool::new(false));
+        let task = runtime.spawn(run(Arc::clone(&group), Arc::clone(&is_frozen))).abort_handle();
+        Self { group, is_frozen, task }
+    }
+
+    /// While it is frozen, no window grows: the sum of all cursors stays within what it was given.
+    pub fn freeze(&self, is_frozen: bool) {
+        self.is_frozen.store(is_frozen, Ordering::Relaxed);
+        self.group.tell();
+    }
+
+    /// Whether it still runs. It ends when a later one has taken over.
+    pub fn is_running(&self) -> bool {
+        !self.task.is_finished()
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        self.task.abort();
+        self.group.close();
+    }
+}
+
+/// The books of all tables that have a limiter worth the name.
+struct Books {
+    term: i64,
+    tables: BTreeMap<String, Windows>,
+    bounds: BTreeMap<String, Bounds>,
+    /// The server that each shard was when it was last looked at.
+    servers: HashMap<i32, u64>,
+}
+
+async fn run(group: Arc<Group>, is_frozen: Arc<AtomicBool>) {
+    let term = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let mut books = Books {
+        term: i64::try_from(term.as_nanos()).unwrap_or(i64::MAX),
+        tables: BTreeMap::new(),
+        bounds: BTreeMap::new(),
+        servers: HashMap::new(),
+    };
+    let mut news = group.news();
+    let mut seen: Option<Arc<View>> = None;
+    loop {
+        let view = match group.view().await {
+            Ok(view) => view,
+            Err(error) => {
+                tracing::debug!(peer = group.text(), %error, "no shard answers the coordinator");
+                tokio::time::sleep(RETRY_INTERVAL).await;
+                continue;
+            }
+        };
+        if seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &view)) {
+            match bounds_of(&view).await {
+                Ok(bounds) => books.begin(&group, &view, bounds),
+                Err(error) => {
+                    tracing::debug!(peer = group.text(), %error, "the tables are not known");
+                    tokio::time::sleep(RETRY_INTERVAL).await;
+                    continue;
+                }
+            }
+            seen = Some(Arc::clone(&view));
+        }
+        news.borrow_and_update();
+        if let Err(error) = books.round(&view, is_frozen.load(Ordering::Relaxed)).await {
+            tracing::warn!(peer = group.text(), %error, "the coordinator of a group ends");
+            return;
+        }
+        tokio::time::sleep(MIN_INTERVAL).await;
+        let _ = tokio::time::timeout(INTERVAL, news.changed()).await;
+    }
+}
+
+/// The limiters of the whole group.
+async fn bounds_of(view: &View) -> Result<BTreeMap<String, Bounds>> {
+    let mut parts: Vec<Vec<TableInfo>> = Vec::new();
+    let asked = view.members.iter().map(|member| async {
+        let shard = member.shard()?;
+        crate::group::within(shard.server_info()).await
+    });
+    let mut failure = None;
+    for answer in join_all(asked).await {
+        match answer {
+            Ok(info) => parts.push(info.tables),
+            Err(error) => failure = Some(error),
+        }
+    }
+    // The sums of a list without a map need all of its parts.
+    if let Some(error) = failure
+        && (parts.is_empty() || view.given().is_empty())
+    {
+        return Err(error);
+    }
+    let tables = together(&parts, view.given());
+    let bounds = tables.iter().filter_map(|table| {
+        let limiter = table.rate_limiter_info?;
+        let bounds = Bounds {
+            min_diff: limiter.min_diff,
+            max_diff: limiter.max_diff,
+            samples_per_insert: limiter.samples_per_insert,
+            min_size_to_sample: limiter.min_size_to_sample,
+        };
+        Some((table.name.clone(), bounds))
+    });
+    Ok(bounds.collect())
+}
+
+impl Books {
+    /// Begins with another view: with its shards, and with its bounds.
+    fn begin(&mut self, group: &Group, view: &View, bounds: BTreeMap<String, Bounds>) {
+        for (table, bounds) in &bounds {
+            group.need(table);
+            if self.bounds.get(table) != Some(bounds) {
+                let indices = view.members.iter().map(|member| member.index);
+                self.tables.insert(table.clone(), Windows::new(*bounds, indices));
+            }
+        }
+        self.tables.retain(|table, _| bounds.contains_key(table));
+        self.bounds = bounds;
+        for windows in self.tables.values_mut() {
+            let known: Vec<i32> = windows.indices().collect();
+            for index in known.iter().filter(|index| view.member(**index).is_none()) {
+                windows.remove(*index);
+            }
+            view.members.iter().for_each(|member| windows.add(member.index));
+        }
+    }
+
+    /// Looks at all shards, and moves windows where that helps.
+    async fn round(&mut self, view: &View, is_frozen: bool) -> Result<()> {
+        for member in &view.members {
+            let Some(id) = member.server_id() else { continue };
+            if self.servers.insert(member.index, id).is_some_and(|before| before != id) {
+                self.tables.values_mut().for_each(|windows| windows.replace(member.index));
+            }
+        }
+        for (table, windows) in &mut self.tables {
+            windows.freeze(is_frozen);
+            for member in &view.members {
+                let facts = member.facts(table);
+                if member.is_down() || !facts.is_heard() {
+                    windows.lose(member.index);
+                    continue;
+                }
+                let report = Report {
+                    cursor: facts.cursor(),
+                    size: facts.size(),
+                    insert_waits: facts.insert_waits(),
+                    sample_waits: facts.sample_waits(),
+                };
+                windows.report(member.index, report);
+            }
+            let orders = windows.shrinks();
+            carry_out(view, table, windows, self.term, orders).await?;
+            let orders = windows.grows();
+            carry_out(view, table, windows, self.term, orders).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Sends orders, all at the same time.
+async fn carry_out(
+    view: &View,
+    table: &str,
+    windows: &mut Windows,
+    term: i64,
+    orders: Vec<Order>,
+) -> Result<()> {
+    orders.iter().for_each(|order| windows.sent(order));
+    let sent = orders.iter().filter_map(|order| {
+        let member = view.member(order.shard)?;
+        Some(async move { (order.shard, send(member, table, order.window, term).await) })
+    });
+    for (shard, answer) in join_all(sent).await {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) if error.kind() == ErrorKind::FailedPrecondition => return Err(error),
+            Err(error) => {
+                tracing::debug!(shard, %error, "a shard did not take its window");
+                windows.lose(shard);
+                continue;
+            }
+        };
+        let SetRateLimiterResponse { table: Some(now), previous_min_diff, previous_max_diff } =
+            answer
+        else {
+            windows.lose(shard);
+            continue;
+        };
+        let window =
+            Window { low: now.min_diff, high: now.max_diff, min_size: now.min_size_to_sample };
+        let before = Window { low: previous_min_diff, high: previous_max_diff, ..window };
+        let report = Report {
+            cursor: now.cursor,
+            size: now.size,
+            insert_waits: now.insert_waits,
+            sample_waits: now.sample_waits,
+        };
+        if let Some(member) = view.member(shard) {
+            member.facts(table).watched(&now);
+        }
+        windows.answered(shard, window, before, report);
+    }
+    Ok(())
+}
+
+async fn send(
+    member: &Member,
+    table: &str,
+    window: Window,
+    term: i64,
+) -> Result<SetRateLimiterResponse> {
+    let request = SetRateLimiterRequest {
+        table: table.to_owned(),
+        min_diff: window.low,
+        max_diff: window.high,
+        min_size_to_sample: window.min_size,
+        restore: false,
+        term,
+    };
+    let shard = member.shard()?;
+    match tokio::time::timeout(ORDER_TIMEOUT, shard.set_rate_limiter(request)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(Error::unavailable("it did not answer in time")),
+    }
+}
