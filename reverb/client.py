@@ -26,6 +26,7 @@ from reverb.replay_sample import ReplaySample, SampleInfo, keep_samples, rows_of
 from reverb.reverb_types import TableInfo
 from reverb.sequence_writer import SequenceWriter, make_sequence_writer
 from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
+from reverb.shard_info import ShardInfo, from_row
 from reverb.structured_writer import Config, StructuredWriter
 from reverb.table_change import (
     UNCHANGED,
@@ -108,7 +109,8 @@ class Client:
             `grpcs://` in front (`grpcs://host:port`, `grpcs://a:1,b:2`) the servers are reached by
             TLS; with `REVERB_TLS=1` in the environment every address is, unless it has `grpc://`.
             Or else `unix:///path/of/socket` (`unix:path` for a relative path) for a server on this
-            machine that listens on a Unix socket.
+            machine that listens on a Unix socket. Or else `shards:///a:1,b:2` for a group of servers
+            that are used as one (`shards+grpcs:///` for TLS).
           connect_timeout_s: How long to wait for the first answer of the server, in seconds.
           keepalive_s: Interval of pings to the server while a call is open, in seconds, from 0.1
             to 86400; `None`: no pings. A dm-reverb server is never pinged; TCP detects after about
@@ -830,6 +832,44 @@ class Client:
                 hold.release()
             raise
         hold.release()
+
+    def directory(self) -> Any:
+        """The map of the group: its shards, and who owns which slot of keys.
+
+        Blocks until a server has answered. For addresses `shards:///...` it is the map of the
+        group, also if its servers know of none; for others what that server has.
+
+        Returns:
+          The message `ShardMap` of `shards.proto`; `None` if the server is no shard of a group.
+
+        Raises:
+          UnimplementedError: If the server is one of dm-reverb.
+          UnavailableError: If no server answers.
+        """
+        answer = protos.DirectoryResponse.FromString(self._client.directory())
+        return answer.map if answer.HasField("map") else None
+
+    def shard_info(self) -> list[ShardInfo]:
+        """How each shard of the group is, by their indices. Asks all of them.
+
+        A shard that does not answer within 5 s is `"down"`.
+
+        Raises:
+          InvalidArgumentError: If the address is not that of a group (`shards:///...`).
+          UnavailableError: If no shard ever answered.
+        """
+        return [from_row(row) for row in self._client.shard_info()]
+
+    @property
+    def updates_missed(self) -> int:
+        """Keys that this client wanted to update or delete, and that no shard of the group had.
+
+        They have left their tables, or their shard is down.
+
+        Raises:
+          InvalidArgumentError: If the address is not that of a group (`shards:///...`).
+        """
+        return self._client.updates_missed()
 
     def drain(self, timeout_s: float = 30.0) -> int:
         """Makes the server ready to be stopped: it ends all streams and accepts no new ones.

@@ -3,3 +3,8 @@
 
 Nothing here needs an engine that runs them; `reverb.adapters.ray` has one.
 """
+
+from reverb.cluster.coordinator import Coordinator
+from reverb.shard_info import ShardInfo, ShardTable
+
+__all__ = ["Coordinator", "ShardInfo", "ShardTable"]

@@ -219,12 +219,13 @@ class Client:
         """Takes a serialized `SetDirectoryRequest`."""
     def shard_info(
         self,
-    ) -> tuple[int, list[tuple[int, str, int | None, int, str, str, float | None, bytes]]]:
-        """Missed updates of this client, and a row for each shard.
+    ) -> list[tuple[int, str, int | None, int, str, str, float | None, bytes]]:
+        """A row for each shard.
 
         A row: index, address, server id, number of slots, state, error, seconds since it was heard,
         and a serialized `WatchResponse` of its tables.
         """
+    def updates_missed(self) -> int: ...
     def transfer(self, table: str, slots: Sequence[int], target: Client) -> tuple[int, int]:
         """Adds items of these slots to another server; returns how many, and how many it had."""
     def insert(self, leaves: Sequence[Any], priorities: Mapping[str, float]) -> None:

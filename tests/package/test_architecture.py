@@ -88,6 +88,7 @@ LAYERS = [
         "rate_limiters",
         "reverb_types",
         "server_status",
+        "shard_info",
         "stored_checkpoint",
         "pybind",
         "libpybind",

@@ -17,6 +17,7 @@ use reverb_client::{
 use reverb_data::{Error, Result, Sampled};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment, Security};
+use reverb_shards::group::Group;
 use reverb_wire::generated::reverb::{HoldRateLimiterRequest, SetPausedRequest, StatusRequest};
 use reverb_wire::shard::Shard;
 
@@ -70,6 +71,17 @@ impl Client {
             }
         }
         parts.clone()
+    }
+
+    /// The group to which the address leads.
+    fn group(&self, what: &str) -> Result<Arc<Group>> {
+        match self.parts().reach {
+            Reach::Group(transport) => Ok(Arc::clone(transport.group())),
+            Reach::Servers(_) => Err(Error::invalid_argument(format!(
+                "{what} is asked of a group of shards (shards:///...), and the address is {}.",
+                self.address
+            ))),
+        }
     }
 
     /// The one server to which the address leads.
@@ -274,18 +286,10 @@ impl Client {
     fn shard_info<'py>(
         &self,
         py: Python<'py>,
-    ) -> PyResult<(
-        u64,
+    ) -> PyResult<
         Vec<(i32, String, Option<u64>, usize, String, String, Option<f64>, Bound<'py, PyBytes>)>,
-    )> {
-        let Reach::Group(transport) = self.parts().reach else {
-            return Err(Error::invalid_argument(format!(
-                "shard_info is asked of a group of shards (shards:///...), and the address is {}.",
-                self.address
-            )))
-            .or_raise();
-        };
-        let group = Arc::clone(transport.group());
+    > {
+        let group = self.group("shard_info").or_raise()?;
         let rows = wait(py, async move { group.shard_info().await })?;
         let rows = rows.into_iter().map(|row| {
             let tables = PyBytes::new(py, &row.tables.encode_to_vec());
@@ -301,7 +305,12 @@ impl Client {
                 tables,
             )
         });
-        Ok((transport.group().num_missed_updates(), rows.collect()))
+        Ok(rows.collect())
+    }
+
+    /// Keys that this client wanted to update or delete, and that no shard had.
+    fn updates_missed(&self) -> PyResult<u64> {
+        Ok(self.group("updates_missed").or_raise()?.num_missed_updates())
     }
 
     /// Adds the items of a table of this server whose keys have these slots (all, if there are

@@ -181,7 +181,6 @@ impl Member {
         Arc::clone(self.tables.write().entry(table.to_owned()).or_default())
     }
 
-
     /// Nobody looks after it any more.
     pub(crate) fn end_task(&self) {
         if let Some(task) = self.task.lock().take() {

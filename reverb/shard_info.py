@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each shard of a group is."""
+
+import dataclasses
+
+from reverb.core import protos
+
+__all__ = ["ShardInfo", "ShardTable"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardTable:
+    """A table of one shard.
+
+    Attributes:
+      size: Number of items.
+      mass: The sum of the weights of all items, `priority ** exponent`; their number if the sampler
+        has no weights.
+      cursor: Inserts times `samples_per_insert` minus samples.
+      min_diff: What the cursor may sink to at this shard, as it is now.
+      max_diff: What it may rise to.
+      insert_waits: Whether somebody waits to insert.
+      sample_waits: Whether somebody waits to sample.
+    """
+
+    size: int
+    mass: float
+    cursor: float
+    min_diff: float
+    max_diff: float
+    insert_waits: bool
+    sample_waits: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardInfo:
+    """A shard of a group, as `Client.shard_info` returns it.
+
+    Attributes:
+      index: Its place in the group, from 0 on.
+      address: Where it is reached.
+      server_id: The id of its server, drawn when it started; `None` if it was never heard.
+      num_slots: How many of the 4,096 slots of keys are its own.
+      state: `"up"`, `"down"` or `"draining"`.
+      error: Why it is down; else empty.
+      last_seen_s: How long ago it said something, in seconds; `None`: never.
+      tables: Its tables by name; empty if it is down or a server of dm-reverb.
+    """
+
+    index: int
+    address: str
+    server_id: int | None
+    num_slots: int
+    state: str
+    error: str
+    last_seen_s: float | None
+    tables: dict[str, ShardTable]
+
+
+def from_row(
+    row: tuple[int, str, int | None, int, str, str, float | None, bytes],
+) -> ShardInfo:
+    """Makes it of a row of the native client."""
+    *facts, watched = row
+    tables = {
+        table.name: ShardTable(
+            size=table.size,
+            mass=table.mass,
+            cursor=table.cursor,
+            min_diff=table.min_diff,
+            max_diff=table.max_diff,
+            insert_waits=table.insert_waits,
+            sample_waits=table.sample_waits,
+        )
+        for table in protos.WatchResponse.FromString(watched).tables
+    }
+    return ShardInfo(*facts, tables=tables)
