@@ -12,6 +12,7 @@ from typing import Any as _Any
 from reverb import _moved
 from reverb import cc as cc
 from reverb import checkpointers as checkpointers
+from reverb import cluster as cluster
 from reverb import item_selectors as selectors
 from reverb import libpybind as libpybind
 from reverb import logging as logging
@@ -61,6 +62,7 @@ __all__ = [
     "Writer",
     "__version__",
     "checkpointers",
+    "cluster",
     "logging",
     "rate_limiters",
     "selectors",

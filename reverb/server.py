@@ -6,7 +6,7 @@ import logging
 import operator
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tree
 
@@ -24,6 +24,9 @@ from reverb.reverb_types import SpecNest, TableInfo
 from reverb.server_status import ServerStatus
 from reverb.table_change import ChangedSetting, TableChange, to_request
 from reverb.tls import ServerTls
+
+if TYPE_CHECKING:
+    from reverb.cluster.shard import Shard
 
 __all__ = ["Server", "Table", "TableExtensionBase"]
 
@@ -121,7 +124,7 @@ class Table:
         self._rate_limiter = rate_limiter
         self._extensions = extensions
         self._signature = signature
-        self._seed = seed
+        self.internal_seed = seed
         self.internal_table = native.Table(
             name,
             sampler,
@@ -259,7 +262,7 @@ class Table:
             ),
             extensions=self._extensions if extensions is None else extensions,
             signature=self._signature if signature is None else signature,
-            seed=self._seed if seed is None else seed,
+            seed=self.internal_seed if seed is None else seed,
             max_bytes=self.internal_table.max_bytes() if max_bytes is None else max_bytes,
             when_full=self.internal_table.when_full() if when_full is None else when_full,
         )
@@ -272,6 +275,16 @@ def _encode_signature(signature: SpecNest | None) -> bytes | None:
     if signature is None or (tree.is_nested(signature) and not signature):
         return None
     return structured_value.encode(signature).SerializeToString()
+
+
+def _as_shard(shard: "Shard", tables: list[Table]) -> tuple[Any, list[Table]]:
+    """Returns what the native server is told of its group, and the parts of the tables."""
+    # Modules of `reverb.cluster` import this one.
+    from reverb.cluster.shard import Shard
+
+    if not isinstance(shard, Shard):
+        raise TypeError(f"shard must be a reverb.cluster.Shard, got {shard!r}")
+    return shard.place(tables), shard.split(tables)
 
 
 class Server:
@@ -305,6 +318,7 @@ class Server:
         insecure_tokens: bool = False,
         http_tls: bool = False,
         unix_path: str | os.PathLike[str] | None = None,
+        shard: "Shard | None" = None,
     ) -> None:
         """Loads the latest checkpoint if there is one, then starts to serve.
 
@@ -354,13 +368,18 @@ class Server:
             absolute path. Its directory is made with mode 0700 if there is none; one that others
             may write to is refused. The socket of a server that has ended is replaced, and `stop`
             removes it. There is no TLS on it; tokens are checked as on the port. `None`: no socket.
+          shard: Its place in a group of servers that share the load of the same tables. `tables`
+            then have the sizes and rate limiters of the whole group, and stay as they are: the
+            server makes its parts of them. A checkpoint must be of these parts. `None`: the server
+            is no shard, until a group takes it.
 
         Raises:
           InvalidArgumentError: If there is no table, if names are not unique, if a table was given
             to a server before, if the port is out of its range or in use, if the Unix socket cannot
             be opened (says what is in the way), if a time or a limit is out of its range, if the
             checkpoint has a table that is not among `tables`, if a certificate, a key or the file
-            of tokens is bad (names file and line), or if tokens would cross a network without TLS.
+            of tokens is bad (names file and line), if tokens would cross a network without TLS, or
+            if a rate limiter is too fine for the number of shards.
           DataLossError: If the checkpoint is damaged; names the file and the position.
           FailedPreconditionError: If the checkpoint cannot be read, if an item does not match the
             settings of its table, or if another running server uses the checkpoint or the
@@ -386,6 +405,9 @@ class Server:
                 f"{MAX_CHECKPOINT_INTERVAL_S}, got {checkpoint_interval_s}"
             )
         security = ServerSecurity.of_arguments(tls, tokens, insecure_tokens, http_tls, http_port)
+        place = None
+        if shard is not None:
+            place, tables = _as_shard(shard, tables)
         self._tables = tables
         self._checkpointer = checkpointer
         self._checkpoint_on_stop = bool(checkpoint_on_stop)
@@ -407,6 +429,7 @@ class Server:
             http_host,
             security,
             None if unix_path is None else as_path("unix_path", unix_path),
+            place,
         )
 
     @property

@@ -95,11 +95,13 @@ class Server:
         http_host: str,
         security: Any,
         unix_path: str | os.PathLike[str] | None,
+        shard: Any,
     ) -> Server:
         """Loads the latest checkpoint, then serves.
 
         `checkpoints` is a `CheckpointerOptions`, `limits` a `reverb.Limits`, `security` a
-        `reverb.credentials.ServerSecurity` or `None`.
+        `reverb.credentials.ServerSecurity` or `None`, `shard` a
+        `reverb.cluster.shard.ShardPlace` or `None`.
         """
     def reload_security(self) -> list[str]:
         """Reads certificates and tokens again; returns a line for each thing that changed."""

@@ -173,12 +173,17 @@ def _make_parser() -> argparse.ArgumentParser:
         "TLS and tokens", "The files are read again when they change; see signals."
     )
     checkpoints = parser.add_argument_group("checkpoints")
+    group = parser.add_argument_group(
+        "several servers", "They share the load of the same tables: each is a shard of a group."
+    )
     for option in OPTIONS:
         names = {option.name, *option.needs}
         if "checkpoint_dir" in names:
             _add_option(checkpoints, option)
         elif names & {"tls_cert", "tokens"}:
             _add_option(security, option)
+        elif "shard_index" in names:
+            _add_option(group, option)
         else:
             _add_option(parser, option)
     actions = parser.add_argument_group("instead of a server").add_mutually_exclusive_group()

@@ -14,6 +14,8 @@ from google.protobuf import text_format
 
 from reverb.byte_sizes import parse_byte_size_or_share
 from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
+from reverb.cluster.shard import check_group, shard_addresses
+from reverb.cluster.split_table import MAX_SHARDS
 from reverb.core import native, protos
 from reverb.errors import ReverbError
 from reverb.server import MAX_CHECKPOINT_INTERVAL_S, MAX_DRAIN_S, MAX_PORT
@@ -396,6 +398,47 @@ OPTIONS = (
         default=False,
         needs=("checkpoint_dir",),
         help="load the tables' settings too, instead of the config's",
+    ),
+    Option(
+        "shard_index",
+        field="server.shard.index",
+        kind=int,
+        metavar="I",
+        check=_from_to(0, MAX_SHARDS - 1),
+        needs=("num_shards",),
+        help="place of this server in a group that shares the load of the tables, from 0 on; the "
+        "tables have the sizes and rate limiters of the whole group then",
+    ),
+    Option(
+        "num_shards",
+        field="server.shard.num_shards",
+        kind=int,
+        metavar="N",
+        check=_from_to(1, MAX_SHARDS),
+        needs=("shard_index",),
+        help="number of servers of the group",
+    ),
+    Option(
+        "group",
+        field="server.shard.group",
+        kind=str,
+        metavar="NAME",
+        check=check_group,
+        argument="group",
+        needs=("shard_index",),
+        help="name of the group; a server takes no map of another group",
+    ),
+    Option(
+        "group_address",
+        field="server.shard.group_address",
+        kind=str,
+        metavar="ADDRESS",
+        check=shard_addresses,
+        argument="address",
+        needs=("shard_index",),
+        help="where clients reach the group, for example shards:///a:8000,b:8000; the server with "
+        "the index 0 then moves the room of rate limiters between the servers, and until it does "
+        "they let nothing through",
     ),
 )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from reverb.errors import ReverbError
 from reverb.server import Server
+from reverb.server_executable.group import changes_of_group, shard_of
 from reverb.server_executable.options import OPTIONS
 from reverb.server_executable.server_from_proto import rate_limiter_from_proto
 from reverb.server_executable.settings import Given, Settings, read_settings
@@ -56,11 +57,15 @@ def reload_config(server: Server, given: Given, before: Settings) -> Reload:
     """
     after = read_settings(given)
     name = given.source.name
-    problems = after.problems or [f"{name}{text}" for text in _fixed_differences(before, after)]
+    problems = after.problems or [
+        f"{name}{text}"
+        for text in [*_fixed_differences(before, after), *_differences_of_group(before, after)]
+    ]
     if problems:
         return _refused(before, name, problems)
     try:
-        changes = _changes(server, after)
+        # The tables of a shard have other numbers than the config, on purpose.
+        changes = {} if shard_of(after) is not None else _changes(server, after)
         problems = [f"{name}{text}" for text in _refusals(server, after, changes)]
         if problems:
             return _refused(before, name, problems)
@@ -129,6 +134,11 @@ def _fixed_differences(before: Settings, after: Settings) -> Iterator[str]:
     for name in old_tables:
         if name not in new_tables:
             yield f": table {name} is missing, and its removal needs a restart"
+
+
+def _differences_of_group(before: Settings, after: Settings) -> Iterator[str]:
+    for path, text in changes_of_group(before, after):
+        yield _at(after, path, f"{path} {text}")
 
 
 def _fixed_fields(old: Any, new: Any) -> Iterator[str]:

@@ -11,6 +11,7 @@ from reverb.server import Server
 from reverb.server_executable import config_flag, server_from_proto, server_log
 from reverb.server_executable.command_line import Action, CommandLine, parse_command_line
 from reverb.server_executable.config_printer import config_text
+from reverb.server_executable.group import shard_of, shard_problems
 from reverb.server_executable.reload import reload_config
 from reverb.server_executable.security import (
     has_security,
@@ -58,6 +59,7 @@ def _run(command: CommandLine) -> int:
     if command.action == Action.CHECK:
         problems += _checkpoint_dir_problems(settings)
         problems += security_problems(settings)
+    problems = problems or shard_problems(settings, given)
     for line in command.notes:
         print_notice(line, "warn")
     for line in problems:
@@ -108,6 +110,7 @@ def _start(settings: Settings) -> Server:
         max_bytes=settings["max_bytes"],
         http_port=settings["http_port"],
         http_host=settings["http_host"],
+        shard=shard_of(settings),
         **server_options(settings),
     )
 

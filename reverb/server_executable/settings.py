@@ -118,7 +118,7 @@ def read_settings(given: Given) -> Settings:
         problems += option_problems
     problems += unreadable or [f"{source.name}, {note}" for note in parsed.problems]
     if parsed.is_complete and not unreadable:
-        problems += _missing_needs(options)
+        problems += _missing_needs(options) + _index_problems(options)
     return Settings(
         options, parsed, problems, notes=[f"{source.name}, {note}" for note in parsed.unused]
     )
@@ -145,6 +145,17 @@ def _choose(option: Option, given: Given, parsed: ParsedConfig) -> tuple[Setting
         return Setting(option.default, "default"), problems
     line = parsed.line_of(option.field)
     return Setting(value, f"{given.source.name}, line {line}", line), problems
+
+
+def _index_problems(options: Mapping[str, Setting]) -> list[str]:
+    index, num_shards = options["shard_index"], options["num_shards"]
+    if index.value is None or num_shards.value is None or index.value < num_shards.value:
+        return []
+    name = option_named("shard_index").field if index.line else "the index of the shard"
+    return [
+        f"{index.origin}: {name} must be below the number of shards, {num_shards.value} "
+        f"({num_shards.origin}), got {index.value}"
+    ]
 
 
 def _missing_needs(options: Mapping[str, Setting]) -> list[str]:

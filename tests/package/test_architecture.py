@@ -95,7 +95,6 @@ LAYERS = [
         "cc",
         "checkpointers",
     },
-    {"cluster"},
     {
         "table_change",
         "writer",
@@ -108,7 +107,7 @@ LAYERS = [
     {"client"},
     {"tf_ops"},
     {"tf_client", "trajectory_dataset", "timestep_dataset", "pattern_dataset"},
-    {"server"},
+    {"server", "cluster"},
     {"testing", "server_executable"},
     {"platform", "_moved"},
     {""},  # The package itself.

@@ -131,6 +131,12 @@ server: {{
   log: {{
     # format is not set  # default
   }}
+  shard: {{
+    # index is not set  # default
+    # num_shards is not set  # default
+    # group is not set  # default
+    # group_address is not set  # default
+  }}
   tls: {{
     http: false  # default
     # cert is not set  # default
@@ -190,6 +196,10 @@ VALUES = {
     "checkpoint_on_stop": st.booleans(),
     "keep_checkpoints": st.integers(1, 2**31 - 1),
     "restore_settings": st.booleans(),
+    "shard_index": st.integers(0, 3),
+    "num_shards": st.integers(4, 4096),
+    "group": st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=64),
+    "group_address": st.sampled_from(["shards:///a:1", "shards+grpcs:///a:1,b:2?writers=local"]),
 }
 tables = st.tuples(
     st.sampled_from(["fifo: true", "heap { min_heap: true }", "prioritized {}"])
@@ -214,7 +224,7 @@ def test_the_property_has_values_for_all_options():
 )
 def test_what_is_printed_gives_the_same_settings(flags, variables, of_tables, origin):
     needed = {"checkpoint_dir": "/d", "tls_cert": "c", "tls_key": "k", "tokens": "t"}
-    variables = needed | {"http_port": 0} | variables
+    variables = needed | {"http_port": 0, "shard_index": 0, "num_shards": 4} | variables
     text = "".join(TABLE % (f'"t{number}"', *table) for number, table in enumerate(of_tables))
     start = Given(
         ConfigSource(origin, text=text),

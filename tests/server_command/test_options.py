@@ -44,6 +44,14 @@ SAMPLES = {
     "checkpoint_on_stop": [("true", True), ("1", True), ("yes", True)],
     "keep_checkpoints": [("2", 2), ("3", 3), ("4", 4)],
     "restore_settings": [("true", True), ("True", True), ("YES", True)],
+    "shard_index": [("0", 0), ("3", 3), ("4095", 4095)],
+    "num_shards": [("1", 1), ("8", 8), ("4096", 4096)],
+    "group": [("a", "a"), ("b c", "b c"), ("ü", "ü")],
+    "group_address": [
+        ("shards:///a:1", "shards:///a:1"),
+        ("shards:///a:1,b:2", "shards:///a:1,b:2"),
+        ("shards+grpcs:///c:1", "shards+grpcs:///c:1"),
+    ],
 }
 BAD = {
     "port": ("65536", "must be from 0 to 65535, got 65536"),
@@ -68,6 +76,10 @@ BAD = {
     "checkpoint_on_stop": ("maybe", "must be true or false, got 'maybe'"),
     "keep_checkpoints": ("0", "must be at least 1, got 0"),
     "restore_settings": ("2", "must be true or false, got '2'"),
+    "shard_index": ("-1", "must be from 0 to 4095, got -1"),
+    "num_shards": ("4097", "must be from 1 to 4096, got 4097"),
+    "group": ("a" * 65, "must have at most 64 printable characters, got 'aaa"),
+    "group_address": ("a:1", "must be that of a group, for example shards:///a:8000,b:8000, got "),
 }
 NUMBERS = [option for option in OPTIONS if option.kind in (int, float)]
 
@@ -76,6 +88,8 @@ NUMBERS = [option for option in OPTIONS if option.kind in (int, float)]
 NEEDED = {
     "checkpoint_dir": "/d",
     "http_port": "0",
+    "num_shards": "4096",
+    "shard_index": "0",
     "tls_cert": "/d/tls.crt",
     "tls_key": "/d/tls.key",
     "tokens": "/d/tokens",

@@ -278,3 +278,19 @@ def test_the_file_wins_over_what_the_table_has_from_elsewhere(changes, path, sta
     made.server = start(other)
     assert made.reload() == ["reloaded FILE: table a: max_size 77 -> 100"]
     assert changes.made == [{"a": {"max_size": 100}}]
+
+
+def test_the_tables_of_a_shard_change_with_those_of_the_group(path, changes):
+    def start(*tables):
+        return reverb.Server(tables, shard=reverb.cluster.Shard(1, 2))
+
+    reloading = Reloading(path, start, A, {"shard_index": "1", "num_shards": "2"})
+    # Its tables have other sizes than the config, on purpose.
+    assert reloading.reload() == ["reloaded FILE: nothing is different"]
+    assert reloading.reload(A.replace("max_size: 100", "max_size: 200")) == [
+        "FILE, line 1: tables[0] is different, and table a is a part of a group's; change it with "
+        "`reverb configure` at the address of the group, which changes all shards",
+        refused(),
+    ]
+    assert changes.made == []
+    reloading.server.stop()

@@ -12,7 +12,7 @@ use reverb_checkpoint::{Held, LoadOptions, Loaded, ServerName};
 use reverb_engine::Table as Engine;
 use reverb_rpc::Keepalive;
 use reverb_rpc::socket_path::SocketPath;
-use reverb_server::{CheckpointOptions, HttpPort, Server as Core, ServerOptions};
+use reverb_server::{CheckpointOptions, HttpPort, Server as Core, ServerOptions, ShardOptions};
 use reverb_wire::generated::reverb::StatusRequest;
 
 use crate::checkpoint::blocking;
@@ -91,6 +91,22 @@ impl Limits {
     }
 }
 
+/// The place of a server in a group.
+#[derive(FromPyObject)]
+pub(crate) struct Shard {
+    /// A serialized `ShardMap`.
+    map: Vec<u8>,
+    index: i32,
+    is_coordinated: bool,
+}
+
+impl Shard {
+    fn options(self) -> PyResult<ShardOptions> {
+        let Self { map, index, is_coordinated } = self;
+        Ok(ShardOptions { map: decoded(&map)?, index, is_coordinated })
+    }
+}
+
 /// Rejects a number that is no port.
 fn port_number(argument: &str, port: i64) -> reverb_data::Result<u16> {
     u16::try_from(port).map_err(|_| {
@@ -152,7 +168,7 @@ fn load(
 #[pymethods]
 impl Server {
     #[new]
-    #[pyo3(signature = (tables, port, host, checkpoints, checkpoint_interval_s, keepalive_s, keepalive_timeout_s, limits, max_bytes, http_port, http_host, security, unix_path))]
+    #[pyo3(signature = (tables, port, host, checkpoints, checkpoint_interval_s, keepalive_s, keepalive_timeout_s, limits, max_bytes, http_port, http_host, security, unix_path, shard))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -169,6 +185,7 @@ impl Server {
         http_host: &str,
         security: Option<ServerSecurity>,
         unix_path: Option<PathBuf>,
+        shard: Option<Shard>,
     ) -> PyResult<Self> {
         let port = port_number("port", port).or_raise()?;
         let http_port = http_port.map(|it| port_number("http_port", it)).transpose().or_raise()?;
@@ -211,6 +228,7 @@ impl Server {
             tls,
             authenticator,
             insecure_tokens,
+            shard: shard.map(Shard::options).transpose()?,
         };
         let core = py.detach(|| {
             let started = Core::start(engines.clone(), &options, runtime().handle());

@@ -12,6 +12,7 @@ use reverb_engine::{SetBy, SlotSet, Table, TableChanges};
 use reverb_wire::generated::reverb::{DirectoryResponse, SetDirectoryRequest, ShardMap};
 
 use crate::caller::Caller;
+use crate::server::ShardOptions;
 use crate::service::Service;
 
 /// What a server knows of the group that it is a shard of.
@@ -80,6 +81,28 @@ impl Service {
     /// The id of this server: no other one has it, not even the next one at this address.
     pub(crate) fn server_id(&self) -> u64 {
         self.tables.state_id().0
+    }
+
+    /// Becomes a shard of a group, before the server has clients.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a map with a fault.
+    pub(crate) fn join_group(&self, shard: &ShardOptions) -> Result<()> {
+        let ShardOptions { map, index, is_coordinated } = shard;
+        let mut map = map.clone();
+        if let Some(own) = map.shards.iter_mut().find(|shard| shard.index == *index) {
+            own.server_id = self.server_id();
+        }
+        let request = SetDirectoryRequest { map: Some(map), index: *index };
+        self.group.set(request, self.server_id(), self.tables.all(), &self.changes)?;
+        for table in self.tables.all().iter().filter(|_| *is_coordinated) {
+            let limiter = table.config().rate_limiter;
+            if limiter.min_diff > -f64::MAX || limiter.max_diff < f64::MAX {
+                table.set_window(f64::MAX, -f64::MAX, limiter.min_size_to_sample, 0)?;
+            }
+        }
+        Ok(())
     }
 
     /// The map of the group, with the tables that the caller may see.

@@ -13,7 +13,7 @@ use reverb_engine::{SetBy, Table};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::own_name;
 use reverb_wire::generated::reverb::{
-    ConfigureTablesRequest, ConfigureTablesResponse, StatusRequest, StatusResponse,
+    ConfigureTablesRequest, ConfigureTablesResponse, ShardMap, StatusRequest, StatusResponse,
 };
 use reverb_wire::methods;
 use tokio::net::TcpListener;
@@ -69,6 +69,20 @@ pub struct ServerOptions {
     pub authenticator: Option<Arc<Authenticator>>,
     /// Whether tokens may travel over a network in cleartext.
     pub insecure_tokens: bool,
+    /// The group that it is a shard of, if it knows that from the beginning.
+    pub shard: Option<ShardOptions>,
+}
+
+/// The place of a server in a group.
+#[derive(Debug, Clone)]
+pub struct ShardOptions {
+    /// The map that it tells until it is given a newer one.
+    pub map: ShardMap,
+    /// Its own place in it.
+    pub index: i32,
+    /// Whether its rate limiters wait for the windows of a coordinator. The others may have all the
+    /// room that there is for the cursors, so a shard must not begin with a part of it.
+    pub is_coordinated: bool,
 }
 
 /// Serves tables, over gRPC and to callers in this process, until it is stopped or dropped.
@@ -88,8 +102,8 @@ impl Server {
     /// # Errors
     ///
     /// `InvalidArgument` if there are no tables, if two have the same name, if a limit is out of
-    /// its range, if the port or the Unix socket cannot be opened, or if tokens would come in
-    /// cleartext from other machines.
+    /// its range, if the port or the Unix socket cannot be opened, if tokens would come in cleartext
+    /// from other machines, or if the map of its group has a fault.
     pub fn start(
         tables: Vec<Arc<Table>>,
         options: &ServerOptions,
@@ -139,6 +153,9 @@ impl Server {
         for table in service.tables.all() {
             let queued_bytes = limits.queued_bytes as u64;
             table.join_server(&service.memory.account, queued_bytes, &service.changes);
+        }
+        if let Some(shard) = &options.shard {
+            service.join_group(shard)?;
         }
         service.memory.make_room();
         let window = service.memory.stream_window_bytes();

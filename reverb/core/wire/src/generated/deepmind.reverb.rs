@@ -608,6 +608,18 @@ pub mod reverb_server_config {
         #[prost(bool, optional, tag = "5")]
         pub http: ::core::option::Option<bool>,
     }
+    /// The place of the server in a group.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Shard {
+        #[prost(int32, optional, tag = "1")]
+        pub index: ::core::option::Option<i32>,
+        #[prost(int32, optional, tag = "2")]
+        pub num_shards: ::core::option::Option<i32>,
+        #[prost(string, optional, tag = "3")]
+        pub group: ::core::option::Option<::prost::alloc::string::String>,
+        #[prost(string, optional, tag = "4")]
+        pub group_address: ::core::option::Option<::prost::alloc::string::String>,
+    }
     /// The options of the command, as its flags give them. What is not set has its default.
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct Server {
@@ -633,5 +645,7 @@ pub mod reverb_server_config {
         pub tokens: ::core::option::Option<::prost::alloc::string::String>,
         #[prost(bool, optional, tag = "10")]
         pub insecure_tokens: ::core::option::Option<bool>,
+        #[prost(message, optional, tag = "12")]
+        pub shard: ::core::option::Option<Shard>,
     }
 }

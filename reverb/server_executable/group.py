@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The group of servers that the command starts one of."""
+
+from collections.abc import Iterator
+
+from reverb.cluster.shard import Shard
+from reverb.cluster.split_table import check_parts
+from reverb.errors import ReverbError
+from reverb.server_executable import server_from_proto
+from reverb.server_executable.settings import Given, Settings
+
+__all__ = ["changes_of_group", "shard_of", "shard_problems"]
+
+
+def shard_of(settings: Settings) -> Shard | None:
+    """Returns the place of the server in its group; `None` if it is in none.
+
+    A group whose address the servers know has a coordinator: the server with the index 0.
+    """
+    if settings["shard_index"] is None:
+        return None
+    address = settings["group_address"]
+    return Shard(
+        settings["shard_index"],
+        settings["num_shards"],
+        settings["group"] or "",
+        address=address,
+        is_coordinated=address is not None,
+    )
+
+
+def shard_problems(settings: Settings, given: Given) -> list[str]:
+    """Why tables cannot be divided among the shards, each a line with its place in the config.
+
+    The settings have no other problems.
+    """
+    shard = shard_of(settings)
+    if shard is None:
+        return []
+    problems = []
+    for number, config in enumerate(settings.tables):
+        try:
+            for table in server_from_proto.tables_from_proto([config]):
+                check_parts(
+                    table, shard.index, shard.num_shards, is_coordinated=shard.is_coordinated
+                )
+        except ReverbError as error:
+            path = f"tables[{number}]"
+            line = settings.parsed.line_of(path)
+            problems.append(f"{given.source.name}, line {line}: {path}: {error}")
+    return problems
+
+
+def changes_of_group(before: Settings, after: Settings) -> Iterator[tuple[str, str]]:
+    """Which tables of a shard a reload would change: path in the config, and why it must not.
+
+    The other shards must change with it.
+    """
+    if shard_of(before) is None:
+        return
+    old_tables = {table.table_name: table for table in before.tables}
+    for number, table in enumerate(after.tables):
+        if table != old_tables.get(table.table_name, table):
+            yield (
+                f"tables[{number}]",
+                f"is different, and table {table.table_name} is a part of a group's; change it "
+                "with `reverb configure` at the address of the group, which changes all shards",
+            )
