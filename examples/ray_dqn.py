@@ -5,8 +5,9 @@
     python examples/ray_dqn.py --address auto   # the Ray cluster that is there
     python examples/ray_dqn.py --budget quick   # less time, and an easier goal
 
-The agent is that of cartpole_dqn.py; here is what it takes to run it on several machines. Ray starts
-the servers and the actors, and starts again what dies. The data goes from process to process:
+The agent is that of cartpole_dqn.py; here is what it takes to run it on several machines. Ray
+starts the servers and the actors, and starts again what dies. The data goes from process to
+process:
 
     4 actors ── n-step transitions ──▶ group "replay": 4 shards ── batches ──▶ learner
        ▲  └── episode returns ───▶ group "variables": 1 shard ── progress ──▶   │  │
@@ -14,8 +15,8 @@ the servers and the actors, and starts again what dies. The data goes from proce
        └──────────── newest weights ◀────────┼──┘                                  │
                                              └─────────────────────────────────────┘
 
-In the middle the group is saved, and some seconds later its fullest shard is killed. The learner goes on with
-the other three; Ray starts the fourth again, which loads its checkpoint.
+In the middle the group is saved, and some seconds later its fullest shard is killed. The learner
+goes on with the other three; Ray starts the fourth again, which loads its checkpoint.
 
 The exit code is 0 only if the greedy policy reaches the goal at the end, and if the shard came back
 with every item of its last checkpoint.

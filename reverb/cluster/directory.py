@@ -8,6 +8,7 @@ Nothing here waits, sends, or reads a clock.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from reverb.cluster.table_part import TableNumbers, part_of
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -331,6 +332,15 @@ class Directory:
         else:
             self._tables = [_settings_of(table) for table in found]
 
+    def max_sizes(self, num_shards: int | None = None) -> dict[str, int]:
+        """Returns what each table of one shard may hold, if the group has so many shards.
+
+        Args:
+          num_shards: `None`: as many as there are.
+        """
+        count = len(self._shards) if num_shards is None else num_shards
+        return {table.name: _part_of_size(table, count) for table in self._tables}
+
     def to_proto(self) -> Any:
         """Returns the present map as a `ShardMap` message."""
         return protos.ShardMap(
@@ -405,6 +415,18 @@ def tables_as_values(proto: Any) -> list[dict[str, Any]]:
     from google.protobuf import json_format
 
     return [json_format.MessageToDict(table) for table in proto.tables]
+
+
+def _part_of_size(table: Any, num_shards: int) -> int:
+    limiter = table.rate_limiter_info
+    numbers = TableNumbers(
+        name=table.name,
+        max_size=table.max_size,
+        max_bytes=None,
+        max_times_sampled=table.max_times_sampled,
+        **{name: getattr(limiter, name) for name in _LIMITS},
+    )
+    return part_of(numbers, 0, num_shards).max_size
 
 
 def _settings_of(table: Any) -> Any:

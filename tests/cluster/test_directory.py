@@ -203,6 +203,13 @@ def test_tables_are_those_of_the_program_without_counters(directory):
     directory.set_tables(1, infos(prioritized(signature={"x": np.zeros([3], np.float32)})))
 
 
+def test_every_shard_may_hold_its_part_of_a_table(directory):
+    directory.set_tables(0, infos(prioritized(max_size=10), reverb.Table.queue("queue", 10)))
+    # A queue is bounded by its limiter, and that is shared by a coordinator.
+    assert directory.max_sizes() == {"table": 3, "queue": 10}
+    assert directory.max_sizes(2) == {"table": 5, "queue": 10}
+
+
 @pytest.mark.parametrize(
     ("other", "text"),
     [

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import reverb
+from reverb import cluster
 from reverb.adapters.ray.engine import ray
 from reverb.adapters.ray.group_settings import GroupSettings, ShardSettings
 from reverb.adapters.ray.group_status import GroupStatus, ShardStatus
@@ -68,6 +69,7 @@ class DirectoryActor:
         self._is_ready = False
         self._latest_checkpoint: str | None = None
         self._latest_error: str | None = None
+        self._coordinator: cluster.Coordinator | None = None
         self._stopped = threading.Event()
         # In its first life it starts the shards; in later ones they are there.
         if shard_indices(settings.name):
@@ -103,6 +105,7 @@ class DirectoryActor:
             self._is_ready = True
         self._wait_for(indices, timeout_s)
         self._push(wait=True)
+        self._coordinate()
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def _start_points(
@@ -216,6 +219,7 @@ class DirectoryActor:
                 latest = group_checkpoint.latest(self._settings.checkpoint_directory, name)
                 self._latest_checkpoint = None if latest is None else str(latest.path)
         self._push()
+        self._coordinate()
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     # ---- What shards ask -------------------------------------------------------------------------
@@ -244,9 +248,10 @@ class DirectoryActor:
                 self._members[index] = _Member(failed, time.monotonic())
                 return {"action": "stop", "reason": str(error)}
             serialized = self._directory.to_proto().SerializeToString()
+            max_sizes = self._directory.max_sizes()
         if is_new:
             self._push()
-        return {"action": "go_on", "map": serialized}
+        return {"action": "go_on", "map": serialized, "max_sizes": max_sizes}
 
     def beat(self, index: int, server_id: int, epoch: int) -> dict[str, Any]:
         """Notes that a shard lives; returns what it has to do, and the map if it has an old one."""
@@ -322,6 +327,11 @@ class DirectoryActor:
         if wait:
             ray.wait(calls, num_returns=len(calls), timeout=_DESCRIBE_TIMEOUT_S)
 
+    def _coordinate(self) -> None:
+        """Moves the windows of rate limiters, until this actor ends."""
+        if self._coordinator is None or not self._coordinator.is_running:
+            self._coordinator = cluster.Coordinator(self.address())
+
     def _watch(self) -> None:
         """Saves from time to time, and notices shards that have ended with their processes."""
         interval = self._settings.checkpoint_interval_s
@@ -334,6 +344,7 @@ class DirectoryActor:
                 except Exception as error:
                     _logger.warning("group '%s': %s", self._settings.name, error)
             self._remove_lost()
+            self._coordinate()
 
     def _remove_lost(self) -> None:
         now = time.monotonic()
@@ -460,12 +471,22 @@ class DirectoryActor:
                     slots=slots,
                     tables=tables_as_values(proto),
                     keep_latest=self._settings.keep_latest,
+                    freeze=self._freeze,
+                    unfreeze=self._unfreeze,
                 )
             except (ReverbError, OSError) as error:
                 self._latest_error = str(error)
                 raise
             self._latest_checkpoint, self._latest_error = str(saved.path), None
             return str(saved.path)
+
+    def _freeze(self) -> None:
+        if self._coordinator is not None:
+            self._coordinator.freeze()
+
+    def _unfreeze(self) -> None:
+        if self._coordinator is not None:
+            self._coordinator.unfreeze()
 
     def add_shards(self, count: int, timeout_s: float) -> list[int]:
         """Starts more shards; returns their numbers when they serve."""
@@ -499,7 +520,7 @@ class DirectoryActor:
     def drain(self, index: int, wait_s: float) -> int:
         """Moves the items of a shard to the others and ends it; returns how many were moved."""
         with self._changes:
-            handle = self._handles.get(index)
+            handle: Any = self._handles.get(index)
             if handle is None and index in self._directory.indices:
                 raise FailedPreconditionError(
                     f"shard {index} lives in a process of the program, which ends it: "
@@ -601,11 +622,7 @@ class DirectoryActor:
         """Gives each shard its part of the tables' sizes, when their number has changed."""
         with self._lock:
             stay = [it for it in self._directory.indices if it != leaving]
-            count = len(stay)
-            sizes = {
-                table.name: -(-table.max_size // count)
-                for table in self._directory.to_proto().tables
-            }
+            sizes = self._directory.max_sizes(len(stay))
             handles = [self._handles[it] for it in stay if it in self._handles]
         calls = [handle.set_max_sizes.remote(sizes) for handle in handles]
         ray.wait(calls, num_returns=len(calls), timeout=_DESCRIBE_TIMEOUT_S)

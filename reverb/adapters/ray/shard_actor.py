@@ -8,7 +8,6 @@ from typing import Any
 from reverb.adapters.ray.group_settings import ShardSettings
 from reverb.adapters.ray.shard_life import ShardLife
 from reverb.server_status import CheckpointStatus
-from reverb.table_change import TableChange
 
 
 class ShardActor:
@@ -39,8 +38,7 @@ class ShardActor:
 
     def set_max_sizes(self, max_sizes: Mapping[str, int]) -> None:
         """Changes the size of tables, when the number of shards has changed."""
-        changes = {name: TableChange(max_size=size) for name, size in max_sizes.items()}
-        self._life.server.configure_tables(changes)
+        self._life.set_max_sizes(max_sizes)
 
     def num_insert_streams(self) -> int:
         """Returns how many streams of inserts are open."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import reverb
+from reverb import cluster
 from reverb.adapters.ray.engine import ray
 from reverb.adapters.ray.group_settings import ShardSettings
 from reverb.adapters.ray.names import find_directory, result_of
@@ -17,6 +18,7 @@ from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import parse_map, serialize_tables
 from reverb.cluster.shard_calls import move_items, server_id_of, set_map
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
+from reverb.table_change import TableChange
 
 __all__ = ["MARKER", "ShardLife"]
 
@@ -203,6 +205,17 @@ class ShardLife:
                     self._map, self._epoch = serialized, epoch
             return self._epoch
 
+    def set_max_sizes(self, max_sizes: Mapping[str, int]) -> None:
+        """Changes the sizes of tables that are different."""
+        infos = self.server.server_info()
+        changes = {
+            name: TableChange(max_size=size)
+            for name, size in max_sizes.items()
+            if infos[name].max_size != size
+        }
+        if changes:
+            self.server.configure_tables(changes)
+
     @property
     def is_stopped(self) -> bool:
         """Whether `stop` was called, or the directory has ended it."""
@@ -240,6 +253,13 @@ class ShardLife:
                 fallback_checkpoint_path=start_from,
                 name=settings.checkpoint_name,
             )
+        # Which part of the tables it has; numbers of shards that have left leave gaps.
+        shard = cluster.Shard(
+            settings.index % settings.num_shards,
+            settings.num_shards,
+            settings.group.name,
+            is_coordinated=True,
+        )
         port, unix_path = self._wanted_port(), self._unix_path()
         places = [(port, unix_path), (port, None)]
         if settings.group.base_port is None and port is not None:
@@ -248,9 +268,10 @@ class ShardLife:
         for port, unix_path in places:
             try:
                 server = reverb.Server(
-                    _split(tables, settings.num_shards),
+                    tables,
                     port,
                     checkpointer,
+                    shard=shard,
                     unix_path=unix_path,
                     **settings.group.server_options,
                 )
@@ -292,6 +313,8 @@ class ShardLife:
             answer = self._ask("beat", self.settings.index, self._server_id, self._epoch)
         if answer.get("map"):
             self.set_map(answer["map"])
+        if answer.get("max_sizes"):
+            self.set_max_sizes(answer["max_sizes"])
         if answer["action"] == "stop":
             _logger.warning(
                 "shard %d of group '%s' ends: %s",
@@ -322,8 +345,3 @@ class ShardLife:
 
 def _as_host(address: str) -> str:
     return f"[{address}]" if ":" in address else address
-
-
-def _split(tables: list[reverb.Table], num_shards: int) -> list[reverb.Table]:
-    """Stands in for the split by the server itself."""
-    return [table.replace(max_size=-(-table.info.max_size // num_shards)) for table in tables]
