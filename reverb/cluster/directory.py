@@ -5,12 +5,12 @@ Whoever runs the servers has one `Directory` and sends its map to all shards whe
 Nothing here waits, sends, or reads a clock.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reverb.cluster.table_part import TableNumbers, part_of
 from reverb.core import protos
-from reverb.errors import FailedPreconditionError, InvalidArgumentError
+from reverb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 
 __all__ = [
     "NUM_SLOTS",
@@ -19,6 +19,7 @@ __all__ = [
     "serialize_tables",
     "slots_as_values",
     "tables_as_values",
+    "tables_from_values",
 ]
 
 NUM_SLOTS = 4096
@@ -415,6 +416,21 @@ def tables_as_values(proto: Any) -> list[dict[str, Any]]:
     from google.protobuf import json_format
 
     return [json_format.MessageToDict(table) for table in proto.tables]
+
+
+def tables_from_values(values: Iterable[Mapping[str, Any]]) -> list[bytes]:
+    """Returns the tables of a manifest as serialized `TableInfo` messages.
+
+    Raises:
+      DataLossError: If they are damaged.
+    """
+    from google.protobuf import json_format
+
+    try:
+        protos_ = [json_format.ParseDict(dict(it), protos.TableInfo()) for it in values]
+    except (json_format.ParseError, ValueError, TypeError) as error:
+        raise DataLossError(f"the tables of the group's checkpoint are damaged: {error}") from None
+    return [proto.SerializeToString() for proto in protos_]
 
 
 def _part_of_size(table: Any, num_shards: int) -> int:

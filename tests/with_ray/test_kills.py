@@ -79,6 +79,10 @@ def make_writer():
     return Writer.remote()
 
 
+def starts(group, index):
+    return group.status().shards[index].num_starts
+
+
 def keys_in(source):
     return {int(sample.info.key) for sample in source.scan("table")}
 
@@ -108,7 +112,7 @@ def test_shards_that_are_killed_under_load(
         shard = group.status().shards[index]
         begin = time.monotonic()
         os.kill(shard.pid, signal.SIGKILL)
-        until(lambda: group.status().shards[index].num_starts > shard.num_starts)
+        until(lambda index=index, past=shard.num_starts: starts(group, index) > past)
         backs.append(time.monotonic() - begin)
         until(lambda: group.status().is_complete)
         waits.append(learner.longest_wait_since(begin))

@@ -520,14 +520,13 @@ class DirectoryActor:
     def drain(self, index: int, wait_s: float) -> int:
         """Moves the items of a shard to the others and ends it; returns how many were moved."""
         with self._changes:
-            handle: Any = self._handles.get(index)
-            if handle is None and index in self._directory.indices:
+            if index in self._directory.indices and index not in self._handles:
                 raise FailedPreconditionError(
                     f"shard {index} lives in a process of the program, which ends it: "
                     "LocalShard.stop(move_items=True)"
                 )
             heirs = self._begin_drain(index)
-            name = f"shard {index}"
+            handle, name = self._handles[index], f"shard {index}"
             num_moved = 0
             try:
                 self._wait_for_writers(index, handle, wait_s)
