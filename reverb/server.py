@@ -277,6 +277,14 @@ def _encode_signature(signature: SpecNest | None) -> bytes | None:
     return structured_value.encode(signature).SerializeToString()
 
 
+def _coordinator(address: str) -> Any:
+    """The coordinator that the first shard of a group runs."""
+    # Most servers are no shards.
+    from reverb.cluster.coordinator import Coordinator
+
+    return Coordinator(address)
+
+
 def _as_shard(shard: "Shard", tables: list[Table]) -> tuple[Any, list[Table]]:
     """Returns what the native server is told of its group, and the parts of the tables."""
     # Modules of `reverb.cluster` import this one.
@@ -415,6 +423,7 @@ class Server:
             options = CheckpointerOptions(path=None)
         else:
             options = checkpointer.internal_checkpointer()
+        self._coordinator: Any = None
         self._server = native.Server(
             [table.internal_table for table in tables],
             port,
@@ -431,6 +440,8 @@ class Server:
             None if unix_path is None else as_path("unix_path", unix_path),
             place,
         )
+        if shard is not None and shard.is_coordinated and shard.index == 0 and shard.address:
+            self._coordinator = _coordinator(shard.address)
 
     @property
     def port(self) -> int:
@@ -521,6 +532,8 @@ class Server:
             if save:
                 self._server.checkpoint()
         finally:
+            if self._coordinator is not None:
+                self._coordinator.stop()
             self._server.stop()
 
     def wait(self) -> None:

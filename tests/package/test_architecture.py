@@ -41,6 +41,7 @@ CRATES = {
         "reverb-wire",
     },
     "reverb-client": {"reverb-data", "reverb-wire"},
+    "reverb-shards": {"reverb-data", "reverb-wire"},
     "reverb-bindings": {
         "reverb-allocator",
         "reverb-auth",
@@ -51,6 +52,7 @@ CRATES = {
         "reverb-log",
         "reverb-rpc",
         "reverb-server",
+        "reverb-shards",
         "reverb-tf",
         "reverb-tls",
         "reverb-wire",
@@ -75,6 +77,7 @@ FOREIGN_CRATES = {
     "reverb-checkpoint": _HTTP | _PYTHON,
     "reverb-server": _HTTP | _PYTHON,
     "reverb-client": _HTTP | _PYTHON,
+    "reverb-shards": _HTTP | _PYTHON,
     "reverb-tf": _HTTP | _PYTHON,
 }
 

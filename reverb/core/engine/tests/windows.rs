@@ -23,7 +23,7 @@ fn bounds(watched: &Watched) -> (f64, f64, i64) {
 fn a_bound_never_passes_the_cursor() {
     let table = table(limiter(2.0, 1, 0.0, 100.0));
     insert(&table, (0..10).map(|key| item(key, 1.0)).collect());
-    let set = |min_diff, max_diff| bounds(&table.set_window(min_diff, max_diff, 3).unwrap());
+    let set = |min_diff, max_diff| bounds(&table.set_window(min_diff, max_diff, 3, 0).unwrap().0);
     assert_eq!(set(5.0, 30.0), (5.0, 30.0, 3));
     assert_eq!(set(25.0, 30.0), (20.0, 30.0, 3));
     assert_eq!(set(5.0, 15.0), (5.0, 20.0, 3));
@@ -36,7 +36,7 @@ fn a_bound_never_passes_the_cursor() {
 #[test]
 fn settings_and_checkpoints_keep_the_numbers_of_the_user() {
     let table = table(limiter(2.0, 7, 0.0, 100.0));
-    table.set_window(3.0, 4.0, 1).unwrap();
+    table.set_window(3.0, 4.0, 1, 0).unwrap();
     let users = limiter(2.0, 7, 0.0, 100.0);
     assert_eq!(table.config().rate_limiter, users);
     assert_eq!(table.info().config.rate_limiter, users);
@@ -46,13 +46,26 @@ fn settings_and_checkpoints_keep_the_numbers_of_the_user() {
 }
 
 #[test]
+fn an_earlier_coordinator_is_refused() {
+    let table = table(limiter(1.0, 1, 0.0, 10.0));
+    let (_, before) = table.set_window(0.0, 4.0, 1, 5).unwrap();
+    assert_eq!((before.min_diff, before.max_diff), (0.0, 10.0));
+    let error = table.set_window(0.0, 9.0, 1, 4).unwrap_err();
+    assert_eq!(error.kind(), reverb_data::ErrorKind::FailedPrecondition);
+    assert!(error.message().contains("a later coordinator (term 5) than this one (term 4)"));
+    assert_eq!(table.watched().max_diff, 4.0);
+    let (now, before) = table.set_window(0.0, 9.0, 1, 5).unwrap();
+    assert_eq!((now.max_diff, before.max_diff), (9.0, 4.0));
+}
+
+#[test]
 fn requests_that_wait_go_on_when_the_window_moves() {
     let table = table(limiter(1.0, 1, 0.0, 2.0));
     let log = insert(&table, (0..10).map(|key| item(key, 1.0)).collect());
     assert_eq!(log.keys().len(), 2);
-    let now = table.set_window(0.0, 6.0, 1).unwrap();
+    let now = table.set_window(0.0, 6.0, 1, 0).unwrap().0;
     assert_eq!((log.keys().len(), now.cursor, now.insert_waits), (6, 6.0, true));
-    let now = table.set_window(0.0, 60.0, 1).unwrap();
+    let now = table.set_window(0.0, 60.0, 1, 0).unwrap().0;
     assert_eq!((log.keys().len(), now.cursor, now.insert_waits), (10, 10.0, false));
 }
 
@@ -60,7 +73,7 @@ fn requests_that_wait_go_on_when_the_window_moves() {
 fn with_a_window_no_insert_is_free() {
     let table = table(limiter(4.0, 10, 0.0, 100.0));
     // Closed for samples, as a coordinator keeps it until the group has enough items.
-    table.set_window(-UNLIMITED, 8.0, i64::MAX).unwrap();
+    table.set_window(-UNLIMITED, 8.0, i64::MAX, 0).unwrap();
     let log = insert(&table, (0..10).map(|key| item(key, 1.0)).collect());
     assert_eq!(log.keys(), [0, 1]);
     assert!(!table.can_sample(1).unwrap());
@@ -71,7 +84,7 @@ fn with_a_window_no_insert_is_free() {
 fn a_reset_leaves_the_window_and_other_numbers_close_it() {
     let table = table(limiter(1.0, 1, -10.0, 10.0));
     insert(&table, (0..5).map(|key| item(key, 1.0)).collect());
-    table.set_window(3.0, 7.0, 1).unwrap();
+    table.set_window(3.0, 7.0, 1, 0).unwrap();
     table.reset();
     let now = table.watched();
     assert_eq!((now.cursor, bounds(&now)), (0.0, (3.0, 7.0, 1)));
@@ -95,7 +108,7 @@ fn a_reset_leaves_the_window_and_other_numbers_close_it() {
 #[test]
 fn other_settings_leave_the_window() {
     let table = table(limiter(1.0, 1, -10.0, 10.0));
-    table.set_window(-1.0, 1.0, 1).unwrap();
+    table.set_window(-1.0, 1.0, 1, 0).unwrap();
     let change = TableChange { max_size: Some(7), ..TableChange::default() };
     configure(&[(Arc::clone(&table), change)], false).unwrap();
     assert_eq!(bounds(&table.watched()), (-1.0, 1.0, 1));
@@ -104,7 +117,7 @@ fn other_settings_leave_the_window() {
 #[test]
 fn waits_for_a_window_say_so() {
     let table = table(limiter(1.0, 1, -10.0, 10.0));
-    table.set_window(0.0, 1.0, 1).unwrap();
+    table.set_window(0.0, 1.0, 1, 0).unwrap();
     insert(&table, vec![item(0, 1.0), item(1, 1.0)]);
     let text = table.describe_wait_for_insert();
     let expected = "Rate limiter of table t: An insert waits for 1 more sample(s), or until the \
@@ -113,7 +126,7 @@ fn waits_for_a_window_say_so() {
     assert!(text.ends_with("min_diff 0, max_diff 1."), "{text}");
     table.try_sample(1).unwrap();
     table.try_sample(1).unwrap();
-    table.set_window(0.0, 0.0, 100).unwrap();
+    table.set_window(0.0, 0.0, 100, 0).unwrap();
     let text = table.describe_wait_for_sample();
     let expected = "Rate limiter of table t: A sample waits for 98 more insert(s), but inserts \
                     wait as well, or until the coordinator of the group moves the window";
@@ -124,7 +137,7 @@ fn waits_for_a_window_say_so() {
 fn bad_numbers_are_named() {
     let table = table(min_size(1));
     let text = |min_diff, max_diff, min_size| {
-        table.set_window(min_diff, max_diff, min_size).unwrap_err().message().to_owned()
+        table.set_window(min_diff, max_diff, min_size, 0).unwrap_err().message().to_owned()
     };
     assert_eq!(text(f64::NAN, 0.0, 1), "min_diff must be a number, got NaN.");
     assert_eq!(text(0.0, f64::NAN, 1), "max_diff must be a number, got NaN.");
@@ -176,14 +189,14 @@ proptest! {
     ) {
         let table = table(limiter(spi, min_size, -20.0, 20.0));
         let mut key = 0;
-        table.set_window(-20.0, 20.0, 1).unwrap();
+        table.set_window(-20.0, 20.0, 1, 0).unwrap();
         for step in steps {
             let before = table.watched();
             // Where the cursor is before the first request of the step is served.
             let mut from = before.cursor;
             match step {
                 Step::SetWindow(low, high, min) => {
-                    table.set_window(low, high, min).unwrap();
+                    table.set_window(low, high, min, 0).unwrap();
                 }
                 Step::Insert(count) => {
                     let items = (0..count).map(|_| { key += 1; item(key, 1.0) }).collect();
@@ -230,7 +243,7 @@ proptest! {
         let (low, high, count) = (-30.0, 60.0, 3.0);
         let tables: Vec<_> = (0..3).map(|_| table(limiter(2.0, 1, low, high))).collect();
         for table in &tables {
-            table.set_window(low / count, high / count, 1).unwrap();
+            table.set_window(low / count, high / count, 1, 0).unwrap();
         }
         let mut free = (0.0, 0.0);
         let mut key = 0;
@@ -243,7 +256,7 @@ proptest! {
                 // Shrink, and keep what was given back.
                 2 => {
                     let asked = (before.min_diff + amount, before.max_diff - amount);
-                    let now = table.set_window(asked.0, asked.1, 1).unwrap();
+                    let now = table.set_window(asked.0, asked.1, 1, 0).unwrap().0;
                     free.0 += now.min_diff - before.min_diff;
                     free.1 += before.max_diff - now.max_diff;
                 }
@@ -251,7 +264,7 @@ proptest! {
                 _ => {
                     let now = tables[other].watched();
                     let (min_diff, max_diff) = (now.min_diff - free.0, now.max_diff + free.1);
-                    let now = tables[other].set_window(min_diff, max_diff, 1).unwrap();
+                    let now = tables[other].set_window(min_diff, max_diff, 1, 0).unwrap().0;
                     prop_assert_eq!((now.min_diff, now.max_diff), (min_diff, max_diff));
                     free = (0.0, 0.0);
                 }

@@ -87,8 +87,8 @@ pub(crate) struct GroupSampleStream {
     sampling: Sampling,
     shares: Shares,
     lanes: Vec<Lane>,
-    /// The table, as all shards know it.
-    sizes: Vec<Arc<TableFacts>>,
+    /// The table, as all shards know it, sampled here or not.
+    sizes: Vec<(Arc<Member>, Arc<TableFacts>)>,
     /// Whether the masses were waited for.
     has_heard: bool,
     receiving: FuturesUnordered<BoxFuture<'static, Received>>,
@@ -144,7 +144,8 @@ impl GroupSampleStream {
                 }
             })
             .collect();
-        self.sizes = view.members.iter().map(|member| member.facts(table)).collect();
+        self.sizes =
+            view.members.iter().map(|member| (Arc::clone(member), member.facts(table))).collect();
         self.view = view;
         self.has_heard = false;
         self.plan = None;
@@ -452,7 +453,8 @@ impl GroupSampleStream {
                     }
                 }
                 let index = lane.member.index;
-                let size: i64 = self.sizes.iter().map(|facts| facts.size()).sum();
+                let living = self.sizes.iter().filter(|(member, _)| !member.is_down());
+                let size: i64 = living.map(|(_, facts)| facts.size()).sum();
                 for sampled in &mut samples {
                     sampled.table_size = size;
                     if self.view.slots.owner(slot_of(sampled.key)) != index {

@@ -57,7 +57,7 @@ pub(super) async fn mutate(
             let is_former = view.slots.former_owners(slot).contains(&member.index);
             if is_former
                 || view.slots.owner(slot) == member.index
-                || may_have_foreign(member, table)
+                || may_have_foreign(view, member, table)
             {
                 put(others.entry(member.index).or_default());
             }
@@ -101,8 +101,9 @@ impl Part {
 }
 
 /// Whether a shard may have items of slots that it never owned.
-fn may_have_foreign(member: &Member, table: &str) -> bool {
-    let is_watched = member.is_watched.load(Ordering::Relaxed);
+fn may_have_foreign(view: &View, member: &Member, table: &str) -> bool {
+    // Without a map, servers do not know which slots are theirs.
+    let is_watched = view.map.is_some() && member.is_watched.load(Ordering::Relaxed);
     !(is_watched && member.facts(table).has_no_foreign_keys())
 }
 
