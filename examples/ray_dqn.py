@@ -327,7 +327,7 @@ def train(
             if value >= best_return:
                 best, best_return = [p.copy() for p in learner.parameters], value
             good_in_a_row = good_in_a_row + 1 if value >= config.good_enough else 0
-            if good_in_a_row >= 2 and saboteur.is_done:
+            if good_in_a_row >= 2 and saboteur.is_done and progress.seconds > saboteur.back_at + 8:
                 break
     return best
 

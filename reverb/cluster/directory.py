@@ -145,14 +145,15 @@ class Directory:
           The number of the shard.
 
         Raises:
-          InvalidArgumentError: If the group has a shard of this number, or if it was never given.
+          InvalidArgumentError: If the group has a shard of this number, or if it is negative.
         """
         index = self.reserve() if index is None else index
-        if index in self._shards or not 0 <= index < self._next_index:
+        if index in self._shards or index < 0:
             raise InvalidArgumentError(
-                f"index must be a number that was reserved and is free, got {index}; group "
+                f"index must be a number that no shard has, and at least 0, got {index}; group "
                 f"'{self.group}' has {self.indices}"
             )
+        self._next_index = max(self._next_index, index + 1)
         self._shards[index] = protos.Shard(
             index=index, address=address, server_id=server_id, unix_path=unix_path
         )

@@ -134,5 +134,39 @@ def test_shards_that_are_killed_under_load(
     assert np.median(backs) < 5.0
 
 
+@pytest.mark.timeout(180)
+def test_a_removed_node_comes_back_elsewhere(start_group, cluster, root, until, capsys):
+    node = cluster.add_node()
+    others = [it["NodeID"] for it in ray.nodes() if it["Alive"] and it["NodeID"] != node.node_id]
+    group = start_group(checkpoint_directory=root, placement=[node.node_id, *others[:2]])
+    client = group.client()
+    for number in range(300):
+        client.insert([np.int64(number), np.zeros(50, np.float32)], {"table": 1.0})
+    group.checkpoint()
+    before = group.status()
+    (index,) = [it.index for it in before.shards.values() if it.node_id == node.node_id]
+    writer = make_writer()
+    run = writer.run.remote()
+    learner = Learner(group.client())
+    begin = time.monotonic()
+    cluster.remove_node(node)
+    until(lambda: starts(group, index) == 2, 60)
+    back = time.monotonic() - begin
+    until(lambda: group.status().is_complete)
+    wait = learner.longest_wait_since(begin)
+    learner.stop()
+    assert learner.error is None, learner.error
+    writer.stop.remote()
+    assert ray.get(run, timeout=60) > 0
+    now = group.status().shards[index]
+    assert now.node_id != node.node_id
+    saved = keys_in(reverb.checkpointers.read(now.restored_from))
+    assert saved <= keys_in(reverb.Client(now.address))
+    with capsys.disabled():
+        print(f"\na removed node: the learner waited {wait:.2f} s; shard back after {back:.1f} s")
+    assert wait < 16.0
+    assert back < 40.0
+
+
 def summary(seconds):
     return f"median {np.median(seconds):.2f} s, p95 {np.quantile(seconds, 0.95):.2f} s"

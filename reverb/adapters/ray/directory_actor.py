@@ -237,12 +237,15 @@ class DirectoryActor:
         if not self._is_current(index, facts):
             return {"action": "stop", "reason": "Ray has started this shard again elsewhere"}
         with self._lock:
-            if index not in self._directory.indices:
+            is_back = index not in self._directory.indices and not facts["is_actor"]
+            if index not in self._directory.indices and not is_back:
                 # It is admitted by who has started it.
                 self._members[index] = _Member(facts, time.monotonic())
                 return {"action": "wait"}
             try:
-                is_new = self._take(facts)
+                if is_back:  # It had been taken out because it was not heard of.
+                    self._admit(facts)
+                is_new = is_back or self._take(facts)
             except InvalidArgumentError as error:
                 failed = facts | {"state": "failed", "error": str(error)}
                 self._members[index] = _Member(failed, time.monotonic())
@@ -251,6 +254,8 @@ class DirectoryActor:
             max_sizes = self._directory.max_sizes()
         if is_new:
             self._push()
+        if is_back:
+            self._share_sizes()
         return {"action": "go_on", "map": serialized, "max_sizes": max_sizes}
 
     def beat(self, index: int, server_id: int, epoch: int) -> dict[str, Any]:
@@ -343,25 +348,29 @@ class DirectoryActor:
                     self.checkpoint()
                 except Exception as error:
                     _logger.warning("group '%s': %s", self._settings.name, error)
-            self._remove_lost()
+            self.remove_lost(_LOST_AFTER_S)
             self._coordinate()
 
-    def _remove_lost(self) -> None:
+    def remove_lost(self, after_s: float) -> None:
+        """Takes shards in processes of the program out of the map that were not heard of so long.
+
+        One that is back after all is admitted again, with its items.
+        """
         now = time.monotonic()
         with self._lock:
             lost = [
                 index
                 for index, member in self._members.items()
                 if not member.facts["is_actor"]
-                and now - member.last_seen > _LOST_AFTER_S
+                and now - member.last_seen > after_s
                 and index in self._directory.indices
             ]
             for index in lost:
                 _logger.warning(
-                    "shard %d of group '%s' has not been heard of for %d s and is taken out",
+                    "shard %d of group '%s' has not been heard of for %.0f s and is taken out",
                     index,
                     self._settings.name,
-                    _LOST_AFTER_S,
+                    after_s,
                 )
                 with contextlib.suppress(FailedPreconditionError):
                     self._directory.remove(index)
@@ -614,7 +623,13 @@ class DirectoryActor:
     def _admit(self, facts: dict[str, Any]) -> None:
         index = facts["index"]
         self._directory.set_tables(index, facts["tables"])
-        self._directory.add(index, facts["address"], server_id=facts["server_id"])
+        self._directory.add(
+            index,
+            facts["address"],
+            server_id=facts["server_id"],
+            unix_path=facts["unix_path"],
+            former_slots=facts["slots"],
+        )
         self._take(facts)
 
     def _share_sizes(self, leaving: int | None = None) -> None:

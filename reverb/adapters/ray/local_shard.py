@@ -59,12 +59,13 @@ class LocalShard:
         name = self._life.settings.group.name
         if move_items:
             self._give_items(name)
+        self._life.end_beats()
+        self._thread.join()
         # A group that does not answer takes it out by itself when it is not heard of.
         with contextlib.suppress(ReverbError):
             call = find_directory(name).leave.remote(self.index)
             result_of(call, _LEAVE_TIMEOUT_S, f"the directory of group '{name}'")
         self._life.stop()
-        self._thread.join()
 
     def _give_items(self, name: str) -> None:
         directory, what = find_directory(name), f"the directory of group '{name}'"

@@ -15,7 +15,7 @@ from reverb.adapters.ray.engine import ray
 from reverb.adapters.ray.group_settings import ShardSettings
 from reverb.adapters.ray.names import find_directory, result_of
 from reverb.cluster import group_checkpoint
-from reverb.cluster.directory import parse_map, serialize_tables
+from reverb.cluster.directory import parse_map, serialize_tables, slots_as_values
 from reverb.cluster.shard_calls import move_items, server_id_of, set_map
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
 from reverb.table_change import TableChange
@@ -150,7 +150,19 @@ class ShardLife:
                 "restored_from": self._restored_from,
                 "sees_directory": self._sees_directory(),
                 "is_actor": self.is_actor,
+                "slots": self._own_slots(),
             }
+
+    def _own_slots(self) -> list[int]:
+        """The slots of the map that it has; only of use if it has no place in a newer one."""
+        if self.is_actor or self._map is None:
+            return []
+        return [
+            slot
+            for entry in slots_as_values(parse_map(self._map))
+            if entry["owner"] == self.settings.index
+            for slot in range(entry["first"], entry["first"] + entry["count"])
+        ]
 
     def sizes(self) -> dict[str, int]:
         """Returns the number of items of each table; none if it does not serve."""
@@ -215,6 +227,10 @@ class ShardLife:
         }
         if changes:
             self.server.configure_tables(changes)
+
+    def end_beats(self) -> None:
+        """Ends `run` and `beat_until_stopped`; the server goes on."""
+        self._stopped.set()
 
     @property
     def is_stopped(self) -> bool:
