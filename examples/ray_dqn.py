@@ -284,9 +284,13 @@ def save_picture(
     from matplotlib import pyplot
 
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(16, 4))
-    steps, values = np.array(progress.returns or [(0, 0.0)]).T
-    left.plot(steps, values, ".", alpha=0.2, label="episodes of the training")
-    left.plot(*np.array(progress.evaluations or [(0, 0.0)]).T, "o-", label="greedy evaluation")
+    for pairs, style in (
+        (progress.returns, {"marker": ".", "linestyle": "", "alpha": 0.2, "label": "episodes"}),
+        (progress.evaluations, {"marker": "o", "label": "greedy evaluation"}),
+    ):
+        steps, values = np.array(pairs or [(0, 0.0)]).T
+        # What a dead shard had counted since its checkpoint is not counted any more.
+        left.plot(np.maximum.accumulate(steps), values, **style)
     left.axhline(config.goal, linestyle="--", color="gray", label=f"goal {config.goal:g}")
     left.set(xlabel="environment steps", ylabel="return", title="DQN on CartPole-v1, on Ray")
     left.legend()
