@@ -599,6 +599,7 @@ class ServerStatus:
       streams: Its open streams, oldest first, if they were asked for (`with_streams=True`).
       draining: Who has asked the server to end its streams; `None` if nobody has.
       security: Its certificate and its tokens.
+      shards: Each shard of a group, if the address is that of one; the rest is their sum.
     """
 
     memory: MemoryStatus
@@ -612,11 +613,15 @@ class ServerStatus:
     streams: tuple[StreamStatus, ...]
     draining: SetBy | None
     security: SecurityStatus
+    shards: "tuple[ShardStatus, ...]" = ()
 
     @classmethod
     def from_serialized_proto(cls, proto_string: bytes) -> "ServerStatus":
         """Parses a serialized `reverb.StatusResponse` message."""
-        proto = protos.StatusResponse.FromString(proto_string)
+        return cls._from_proto(protos.StatusResponse.FromString(proto_string))
+
+    @classmethod
+    def _from_proto(cls, proto: Any) -> "ServerStatus":
         return cls(
             memory=MemoryStatus._from_proto(proto.memory),
             tables={table.name: TableStatus._from_proto(table) for table in proto.tables},
@@ -629,7 +634,32 @@ class ServerStatus:
             streams=tuple(StreamStatus._from_proto(stream) for stream in proto.streams),
             draining=SetBy._of(proto, "draining"),
             security=SecurityStatus._from_proto(proto.security),
+            shards=tuple(ShardStatus._from_proto(shard) for shard in proto.shards),
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardStatus:
+    """Status of a shard of a group.
+
+    Attributes:
+      index: Its place in the group, from 0 on.
+      address: Where it is reached.
+      state: "up", "down" or "draining". More may come.
+      error: Why it is down; else empty.
+      status: What it says of itself; `None` if it is down.
+    """
+
+    index: int
+    address: str
+    state: str
+    error: str
+    status: ServerStatus | None
+
+    @classmethod
+    def _from_proto(cls, proto: Any) -> "ShardStatus":
+        status = ServerStatus._from_proto(proto.status) if proto.HasField("status") else None
+        return _read(cls, proto, status=status)
 
 
 def _read(cls: type[_Status], proto: Any, **others: Any) -> _Status:

@@ -5,17 +5,21 @@ Whoever runs the servers has one `Directory` and sends its map to all shards whe
 Nothing here waits, sends, or reads a clock.
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reverb.cluster.table_part import TableNumbers, part_of
 from reverb.core import protos
 from reverb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
+from reverb.rate_limiters import RateLimiter
 
 __all__ = [
     "NUM_SLOTS",
     "Directory",
+    "PartSettings",
     "parse_map",
+    "part_settings",
     "serialize_tables",
     "slots_as_values",
     "tables_as_values",
@@ -59,6 +63,8 @@ class Directory:
         # For each slot those who had it before and may still hold items of it.
         self._formers: list[tuple[int, ...]] = [()] * NUM_SLOTS
         self._tables: list[Any] = []
+        # As the program makes them; a client may have changed those of the group since.
+        self._program_tables: list[Any] = []
         self._next_index = 0
 
     @property
@@ -329,19 +335,27 @@ class Directory:
             and field.
         """
         found = [protos.TableInfo.FromString(table) for table in tables]
-        if self._tables:
-            _check_tables(index, found, self._tables)
-        else:
-            self._tables = [_settings_of(table) for table in found]
+        if self._program_tables:
+            _check_tables(index, found, self._program_tables)
+            return
+        self._program_tables = [_settings_of(table) for table in found]
+        self._tables = self._tables or self._program_tables
 
-    def max_sizes(self, num_shards: int | None = None) -> dict[str, int]:
-        """Returns what each table of one shard may hold, if the group has so many shards.
+    def tables(self) -> list[bytes]:
+        """Returns the tables of the whole group as serialized `TableInfo` messages."""
+        return [table.SerializeToString() for table in self._tables]
 
-        Args:
-          num_shards: `None`: as many as there are.
+    def learn_tables(self, proto: Any) -> bool:
+        """Takes over the tables of a map with a higher epoch: a client has changed them.
+
+        Returns:
+          Whether the epoch was higher.
         """
-        count = len(self._shards) if num_shards is None else num_shards
-        return {table.name: _part_of_size(table, count) for table in self._tables}
+        if proto.group != self.group or proto.epoch <= self.epoch:
+            return False
+        self._tables = list(proto.tables)
+        self.epoch = proto.epoch + 1
+        return True
 
     def to_proto(self) -> Any:
         """Returns the present map as a `ShardMap` message."""
@@ -434,16 +448,47 @@ def tables_from_values(values: Iterable[Mapping[str, Any]]) -> list[bytes]:
     return [proto.SerializeToString() for proto in protos_]
 
 
-def _part_of_size(table: Any, num_shards: int) -> int:
-    limiter = table.rate_limiter_info
+@dataclasses.dataclass(frozen=True)
+class PartSettings:
+    """What a change of a group changes in the part of a table that one shard serves.
+
+    Attributes:
+      max_size: Maximum number of items of the part.
+      limits: Numbers of the group's rate limiter, to see whether they have changed.
+      rate_limiter: The limiter of the part.
+    """
+
+    max_size: int
+    limits: tuple[float, ...]
+    rate_limiter: RateLimiter
+
+
+def part_settings(table: bytes, index: int, num_shards: int) -> tuple[str, PartSettings]:
+    """Returns the name of a table, and the settings of the part of one shard.
+
+    Args:
+      table: A serialized `TableInfo` message: the table of the whole group.
+      index: Number of the shard.
+      num_shards: Number of shards.
+    """
+    info = protos.TableInfo.FromString(table)
+    limiter = info.rate_limiter_info
+    limits = {name: getattr(limiter, name) for name in _LIMITS}
     numbers = TableNumbers(
-        name=table.name,
-        max_size=table.max_size,
+        name=info.name,
+        max_size=info.max_size,
         max_bytes=None,
-        max_times_sampled=table.max_times_sampled,
-        **{name: getattr(limiter, name) for name in _LIMITS},
+        max_times_sampled=info.max_times_sampled,
+        **limits,
     )
-    return part_of(numbers, 0, num_shards).max_size
+    part = part_of(numbers, index % num_shards, num_shards)
+    rate_limiter = RateLimiter(
+        samples_per_insert=limiter.samples_per_insert,
+        min_size_to_sample=part.min_size_to_sample,
+        min_diff=part.min_diff,
+        max_diff=part.max_diff,
+    )
+    return info.name, PartSettings(part.max_size, tuple(limits.values()), rate_limiter)
 
 
 def _settings_of(table: Any) -> Any:

@@ -13,6 +13,7 @@ from reverb import testing
 from reverb.cluster.directory import (
     NUM_SLOTS,
     Directory,
+    part_settings,
     serialize_tables,
     tables_as_values,
 )
@@ -208,9 +209,23 @@ def test_tables_are_those_of_the_program_without_counters(directory):
 
 def test_every_shard_may_hold_its_part_of_a_table(directory):
     directory.set_tables(0, infos(prioritized(max_size=10), reverb.Table.queue("queue", 10)))
+    parts = dict(part_settings(table, 5, 4) for table in directory.tables())
     # A queue is bounded by its limiter, and that is shared by a coordinator.
-    assert directory.max_sizes() == {"table": 3, "queue": 10}
-    assert directory.max_sizes(2) == {"table": 5, "queue": 10}
+    assert {name: part.max_size for name, part in parts.items()} == {"table": 3, "queue": 10}
+    assert parts["queue"].limits == (1.0, 1, 0.0, 10.0)
+
+
+def test_a_change_of_a_client_is_learned_and_does_not_make_tables_differ(directory):
+    directory.set_tables(0, infos(prioritized()))
+    proto = directory.to_proto()
+    assert not directory.learn_tables(proto)
+    proto.tables[0].max_size = 50
+    proto.epoch += 1
+    assert directory.learn_tables(proto)
+    assert directory.epoch == proto.epoch + 1
+    assert part_settings(directory.tables()[0], 0, 2)[1].max_size == 25
+    # A shard that starts again makes the tables of the program.
+    directory.set_tables(1, infos(prioritized()))
 
 
 @pytest.mark.parametrize(

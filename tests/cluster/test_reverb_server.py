@@ -11,6 +11,7 @@ from reverb.server_executable import server_main
 from support.log_lines import messages
 from support.programs import Program
 from support.reverb_server import COMMAND
+from support.rolling_restart import free_ports
 from support.wire.shard_calls import ShardCalls
 
 TABLE = """
@@ -19,6 +20,7 @@ tables: {
   sampler: { uniform: true }
   remover: { fifo: true }
   max_size: 20
+  max_times_sampled: 1
   rate_limiter: { min_size_to_sample: 1 samples_per_insert: 1 min_diff: 0 max_diff: 10 }
 }
 """
@@ -39,17 +41,40 @@ def test_the_place_comes_from_the_environment():
         told = calls.directory()
         assert (told.index, told.map.group, len(told.map.shards)) == (1, "replay", 4)
         info = client.server_info()["t"]
-        assert (info.max_size, info.rate_limiter_info.max_diff) == (5, 2)
+        assert (info.max_size, info.rate_limiter_info.max_diff) == (20, 2)
         client.insert(1, {"t": 1.0})
         assert client.server_info()["t"].current_size == 1
 
 
-def test_a_group_with_an_address_has_a_coordinator():
+def test_a_shard_of_a_group_with_an_address_waits_for_the_coordinator():
     place = ("--shard-index=1", "--num-shards=2", "--group-address=shards:///a:1,b:2")
     with running(*place) as (_, calls):
         assert [shard.address for shard in calls.directory().map.shards] == ["a:1", "b:2"]
         [told] = next(calls.watch()).tables
-        assert (told.min_diff, told.max_diff) == (0, 0), "it waits for its window"
+        assert (told.min_diff, told.max_diff) == (0, 0), "it is closed"
+
+
+def test_the_first_shard_coordinates_the_others():
+    ports = free_ports(2)
+    address = "shards:///" + ",".join(f"localhost:{port}" for port in ports)
+    with contextlib.ExitStack() as shards:
+        for index, port in enumerate(ports):
+            place = {"REVERB_SERVER_SHARD_INDEX": str(index), "REVERB_SERVER_NUM_SHARDS": "2"}
+            shards.enter_context(running(f"--port={port}", f"--group-address={address}", **place))
+        client = reverb.Client(address)
+        # The queue of the group is full with 10 items, wherever they are; at one of its shards.
+        one = reverb.Client(f"localhost:{ports[1]}")
+        for value in range(10):
+            one.insert(value, {"t": 1.0})
+        assert one.server_info()["t"].current_size == 10
+        assert client.server_info()["t"].rate_limiter_info.max_diff == 10
+        with one.trajectory_writer(1) as writer:
+            writer.append([1])
+            writer.create_item("t", 1.0, [writer.history[0][-1:]])
+            with pytest.raises(reverb.DeadlineExceededError):
+                writer.flush(timeout_ms=300)
+            assert len(list(client.sample("t", 10))) == 10
+            writer.flush()
 
 
 @pytest.fixture

@@ -243,6 +243,7 @@ class DirectoryActor:
                 self._members[index] = _Member(facts, time.monotonic())
                 return {"action": "wait"}
             try:
+                self._learn_tables(facts["map"])
                 if is_back:  # It had been taken out because it was not heard of.
                     self._admit(facts)
                 is_new = is_back or self._take(facts)
@@ -251,12 +252,12 @@ class DirectoryActor:
                 self._members[index] = _Member(failed, time.monotonic())
                 return {"action": "stop", "reason": str(error)}
             serialized = self._directory.to_proto().SerializeToString()
-            max_sizes = self._directory.max_sizes()
+            tables = self._tables_of_group()
         if is_new:
             self._push()
         if is_back:
             self._share_sizes()
-        return {"action": "go_on", "map": serialized, "max_sizes": max_sizes}
+        return {"action": "go_on", "map": serialized, "tables": tables}
 
     def beat(self, index: int, server_id: int, epoch: int) -> dict[str, Any]:
         """Notes that a shard lives; returns what it has to do, and the map if it has an old one."""
@@ -270,6 +271,8 @@ class DirectoryActor:
                 return {"action": "register"}
             member.last_seen = time.monotonic()
             member.epoch = epoch
+            if epoch > self._directory.epoch:
+                return {"action": "register"}  # A client has changed a table.
             if epoch < self._directory.epoch:
                 serialized = self._directory.to_proto().SerializeToString()
                 return {"action": "go_on", "map": serialized}
@@ -281,6 +284,11 @@ class DirectoryActor:
             if index in self._directory.indices:
                 return self._directory.shard(index).address
             return ""
+
+    def _learn_tables(self, serialized: bytes | None) -> None:
+        """A client changes tables at the shards, in a new map that this actor hears of then."""
+        if serialized and self._directory.learn_tables(parse_map(serialized)):
+            self._push()
 
     def _take(self, facts: dict[str, Any]) -> bool:
         """Notes where a shard of the map is; returns whether the map has changed."""
@@ -636,10 +644,14 @@ class DirectoryActor:
         """Gives each shard its part of the tables' sizes, when their number has changed."""
         with self._lock:
             stay = [it for it in self._directory.indices if it != leaving]
-            sizes = self._directory.max_sizes(len(stay))
+            tables = self._directory.tables()
             handles = [self._handles[it] for it in stay if it in self._handles]
-        calls = [handle.set_max_sizes.remote(sizes) for handle in handles]
+        calls = [handle.set_tables.remote(tables, len(stay)) for handle in handles]
         ray.wait(calls, num_returns=len(calls), timeout=_DESCRIBE_TIMEOUT_S)
+
+    def _tables_of_group(self) -> tuple[list[bytes], int]:
+        """The tables of the whole group, and in how many parts they are."""
+        return self._directory.tables(), len(self._directory.indices)
 
     def _end(self, index: int) -> None:
         """Ends the process of a shard for good."""

@@ -2,7 +2,7 @@
 """The Ray actor that holds one shard."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reverb.adapters.ray.group_settings import ShardSettings
@@ -21,8 +21,8 @@ class ShardActor:
         threading.Thread(target=self._life.run, name="shard-life", daemon=True).start()
 
     def describe(self) -> dict[str, Any]:
-        """Returns what the directory needs to know, with sizes of tables and the map."""
-        return self._life.facts() | {"sizes": self._life.sizes(), "map": self._life.map()}
+        """Returns what the directory needs to know, with sizes of tables."""
+        return self._life.facts() | {"sizes": self._life.sizes()}
 
     def set_map(self, serialized: bytes) -> int:
         """Takes a newer map; returns the epoch that the shard has then."""
@@ -36,9 +36,9 @@ class ShardActor:
         """Returns the progress of a save."""
         return self._life.server.localhost_client().checkpoint_status()
 
-    def set_max_sizes(self, max_sizes: Mapping[str, int]) -> None:
-        """Changes the size of tables, when the number of shards has changed."""
-        self._life.set_max_sizes(max_sizes)
+    def set_tables(self, tables: Sequence[bytes], num_shards: int) -> None:
+        """Changes its parts of the tables, when the number of shards has changed."""
+        self._life.set_tables(tables, num_shards)
 
     def num_insert_streams(self) -> int:
         """Returns how many streams of inserts are open."""

@@ -6,7 +6,7 @@ import os
 import pathlib
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import reverb
@@ -15,8 +15,8 @@ from reverb.adapters.ray.engine import ray
 from reverb.adapters.ray.group_settings import ShardSettings
 from reverb.adapters.ray.names import find_directory, result_of
 from reverb.cluster import group_checkpoint
-from reverb.cluster.directory import parse_map, serialize_tables, slots_as_values
-from reverb.cluster.shard_calls import move_items, server_id_of, set_map
+from reverb.cluster.directory import parse_map, part_settings, serialize_tables, slots_as_values
+from reverb.cluster.shard_calls import map_of, move_items, server_id_of, set_map
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
 from reverb.table_change import TableChange
 
@@ -59,6 +59,8 @@ class ShardLife:
         self._address = ""
         self._socket = ""
         self._tables: list[bytes] = []
+        # Numbers of the group's rate limiters, by table.
+        self._limits: dict[str, tuple[float, ...]] = {}
         self._map: bytes | None = None
         self._epoch = 0
         self._restored_from: str | None = None
@@ -95,6 +97,8 @@ class ShardLife:
         server_id = server_id_of(client)
         with self._lock:
             self._tables = serialized
+            parts = (part_settings(it, 0, self.settings.num_shards) for it in serialized)
+            self._limits = {name: part.limits for name, part in parts}
             self._server, self._server_id = server, server_id
             self._address = f"{self._host}:{server.port}"
             self._restored_from = restored_from
@@ -150,6 +154,7 @@ class ShardLife:
                 "restored_from": self._restored_from,
                 "sees_directory": self._sees_directory(),
                 "is_actor": self.is_actor,
+                "map": self._map,
                 "slots": self._own_slots(),
             }
 
@@ -202,10 +207,6 @@ class ShardLife:
         for table in self.server.server_info():
             client.resume_table(table, samples=False)
 
-    def map(self) -> bytes | None:
-        """Returns the map that the shard has, as a serialized `ShardMap`."""
-        return self._map
-
     def set_map(self, serialized: bytes) -> int:
         """Takes a map if it is newer than the one it has; returns the epoch that it has then."""
         epoch = parse_map(serialized).epoch
@@ -217,14 +218,24 @@ class ShardLife:
                     self._map, self._epoch = serialized, epoch
             return self._epoch
 
-    def set_max_sizes(self, max_sizes: Mapping[str, int]) -> None:
-        """Changes the sizes of tables that are different."""
+    def set_tables(self, tables: Sequence[bytes], num_shards: int) -> None:
+        """Changes its parts of the tables to those of the group, where they differ.
+
+        Args:
+          tables: The tables of the whole group, as serialized `TableInfo` messages.
+          num_shards: In how many parts they are.
+        """
         infos = self.server.server_info()
-        changes = {
-            name: TableChange(max_size=size)
-            for name, size in max_sizes.items()
-            if infos[name].max_size != size
-        }
+        changes = {}
+        for table in tables:
+            name, part = part_settings(table, self.settings.index, num_shards)
+            max_size = None if infos[name].max_size == part.max_size else part.max_size
+            # The bounds of the limiter that are in force are the coordinator's.
+            is_new = self._limits[name] != part.limits
+            limiter = part.rate_limiter if is_new else None
+            self._limits[name] = part.limits
+            if max_size is not None or limiter is not None:
+                changes[name] = TableChange(max_size=max_size, rate_limiter=limiter)
         if changes:
             self.server.configure_tables(changes)
 
@@ -323,14 +334,15 @@ class ShardLife:
 
     def _beat(self, is_registered: bool) -> bool:
         """Returns whether the directory knows the shard."""
+        self._look_at_map()
         if not is_registered:
             answer = self._ask("register", self.facts())
         else:
             answer = self._ask("beat", self.settings.index, self._server_id, self._epoch)
         if answer.get("map"):
             self.set_map(answer["map"])
-        if answer.get("max_sizes"):
-            self.set_max_sizes(answer["max_sizes"])
+        if answer.get("tables"):
+            self.set_tables(*answer["tables"])
         if answer["action"] == "stop":
             _logger.warning(
                 "shard %d of group '%s' ends: %s",
@@ -340,6 +352,15 @@ class ShardLife:
             )
             self.stop()
         return answer["action"] == "go_on"
+
+    def _look_at_map(self) -> None:
+        """Takes over the map of the server, if a client gave it a newer one."""
+        found = map_of(self.server.localhost_client())
+        epoch = 0 if found is None else parse_map(found).epoch
+        with self._maps, self._lock:
+            # A server begins with a map of its own, which is of no account.
+            if self._epoch and epoch > self._epoch:
+                self._map, self._epoch = found, epoch
 
     def _tell_failure(self) -> None:
         try:

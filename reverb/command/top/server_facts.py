@@ -49,6 +49,19 @@ def memory(status: ServerStatus, pictures: Pictures, width: int) -> list[Line]:
     return [one_line] if one_line.width <= width else [total, *wrapped(parts, width, "soft")]
 
 
+def shards(status: ServerStatus) -> list[str]:
+    """A line for each shard of a group: where it is, its state, items and bytes, or its error."""
+    lines = []
+    for shard in status.shards:
+        head = f"{shard.index}  {text.plain(shard.address)}  {shard.state}"
+        if shard.status is None:
+            lines.append(f"{head}: {text.plain(shard.error)}")
+            continue
+        items = sum(table.items for table in shard.status.tables.values())
+        lines.append(f"{head}  {items:,} items, {text.bytes_(shard.status.memory.total)}")
+    return lines
+
+
 def checkpoints(status: ServerStatus) -> str:
     """The last checkpoint of a server, and those that failed."""
     saved = status.checkpoints

@@ -24,6 +24,8 @@ def as_text(status: ServerStatus, address: str, pictures: Pictures, width: int) 
     """
     lines = [f"{text.plain(address)}  {server_facts.summary(status)}"]
     lines += _plain(server_facts.memory(status, pictures, width))
+    if status.shards:
+        lines += ["", "Shards", *[_INDENT + it for it in server_facts.shards(status)]]
     lines += ["", *_states(status)]
     count = max(1, width // _BLOCK_WIDTH)
     room = width - len(_INDENT)

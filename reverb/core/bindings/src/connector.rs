@@ -11,7 +11,8 @@ use reverb_rpc::client::Security;
 use reverb_rpc::socket_path::SocketPath;
 use reverb_rpc::target::{Loopback, Target};
 use reverb_server::{
-    local_shard, local_shard_of_socket, local_transport, local_transport_of_socket,
+    local_shard, local_shard_of_id, local_shard_of_socket, local_transport,
+    local_transport_of_socket,
 };
 use reverb_shards::address::GroupAddress;
 use reverb_shards::group::Group;
@@ -206,14 +207,38 @@ impl Dial for Dialer {
         Target::parse(address)?;
         let Options { connect_timeout, keepalive, security } = self.0.clone();
         let timeout = connect_timeout.min(SHARD_CONNECT_TIMEOUT);
-        Ok(Box::new(ShardLine(AnyConnector::new(address, timeout, keepalive, security))))
+        let connector = AnyConnector::new(address, timeout, keepalive, security);
+        Ok(Box::new(ShardLine { connector, server_id: None }))
+    }
+
+    fn dial_id(&self, address: &str, server_id: u64) -> Result<Box<dyn Line>> {
+        Target::parse(address)?;
+        let Options { connect_timeout, keepalive, security } = self.0.clone();
+        let timeout = connect_timeout.min(SHARD_CONNECT_TIMEOUT);
+        let connector = AnyConnector::new(address, timeout, keepalive, security);
+        let server_id = Some(server_id).filter(|&id| id != 0);
+        Ok(Box::new(ShardLine { connector, server_id }))
+    }
+
+    /// None with TLS: a socket has none, and a map must not choose less than the client did.
+    fn dial_socket(&self, unix_path: &str) -> Option<Box<dyn Line>> {
+        if self.0.security.has_tls() || !std::path::Path::new(unix_path).exists() {
+            return None;
+        }
+        self.dial(&format!("unix://{unix_path}")).ok()
     }
 }
 
-struct ShardLine(AnyConnector);
+struct ShardLine {
+    connector: AnyConnector,
+    server_id: Option<u64>,
+}
 
 impl Line for ShardLine {
     fn shard(&self) -> Result<Arc<dyn Shard>> {
-        self.0.shard()
+        match self.server_id.and_then(local_shard_of_id) {
+            Some(local) => Ok(local),
+            None => self.connector.shard(),
+        }
     }
 }

@@ -165,8 +165,8 @@ impl RateLimiter {
     /// Sets all counters to zero. A window stays where it is: the sum of the windows of a group
     /// does not depend on where the cursors are.
     pub(crate) fn reset(&mut self) {
-        let Self { hold, has_window, in_force, term, .. } = *self;
-        *self = Self { hold, has_window, in_force, term, ..Self::new(self.config) };
+        let Self { in_force, has_window, term, hold, .. } = *self;
+        *self = Self { in_force, has_window, term, hold, ..Self::new(self.config) };
     }
 
     /// Lets all inserts through from now on.

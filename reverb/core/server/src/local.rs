@@ -127,6 +127,17 @@ pub fn local_shard_of_socket(path: &SocketPath) -> Option<Arc<dyn Shard>> {
     find_socket(path).map(|transport| Arc::new(transport) as Arc<dyn Shard>)
 }
 
+/// The server of this process that has this id, whatever its address is.
+pub fn local_shard_of_id(server_id: u64) -> Option<Arc<dyn Shard>> {
+    let found = registry().lock().iter().find_map(|((port, _), registered)| {
+        let service = registered.get()?;
+        (service.server_id() == server_id).then_some((*port, service))
+    });
+    let (port, service) = found?;
+    let transport = running(&service, || format!("localhost:{port}"))?;
+    Some(Arc::new(transport) as Arc<dyn Shard>)
+}
+
 fn find(address: Loopback) -> Option<LocalTransport> {
     const LEAST: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let port = address.port;

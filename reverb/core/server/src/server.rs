@@ -102,8 +102,8 @@ impl Server {
     /// # Errors
     ///
     /// `InvalidArgument` if there are no tables, if two have the same name, if a limit is out of
-    /// its range, if the port or the Unix socket cannot be opened, if tokens would come in cleartext
-    /// from other machines, or if the map of its group has a fault.
+    /// its range, if the port or the Unix socket cannot be opened, if tokens would come in
+    /// cleartext from other machines, or if the map of its group has a fault.
     pub fn start(
         tables: Vec<Arc<Table>>,
         options: &ServerOptions,

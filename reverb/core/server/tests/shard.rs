@@ -367,17 +367,18 @@ async fn bounds_of_a_limiter_move_and_are_restored() {
     let server = start(vec![table(queue("q", 10))]);
     for shard in both(&server) {
         let set = |min_diff, max_diff, restore| {
-            let table = "q".to_owned();
-            let min_size_to_sample = 2;
             shard.set_rate_limiter(own::SetRateLimiterRequest {
-                table,
+                table: "q".to_owned(),
                 min_diff,
                 max_diff,
-                min_size_to_sample,
+                min_size_to_sample: 2,
                 restore,
+                term: 7,
             })
         };
-        let told = set(1.0, 3.0, false).await.unwrap();
+        let answer = set(1.0, 3.0, false).await.unwrap();
+        assert_eq!((answer.previous_min_diff, answer.previous_max_diff), (0.0, 10.0));
+        let told = answer.table.unwrap();
         assert_eq!((told.min_diff, told.max_diff, told.min_size_to_sample), (0.0, 3.0, 2));
         let info = &shard.server_info().await.unwrap().tables[0];
         let limiter = info.rate_limiter_info.unwrap();
@@ -390,7 +391,15 @@ async fn bounds_of_a_limiter_move_and_are_restored() {
         );
         let told = until(&mut watch, |told| told.insert_waits).await;
         assert_eq!((told.size, told.max_diff), (3, 3.0));
-        let told = set(f64::NAN, f64::NAN, true).await.unwrap();
+        let earlier = own::SetRateLimiterRequest {
+            table: "q".to_owned(),
+            min_size_to_sample: 1,
+            term: 6,
+            ..Default::default()
+        };
+        let error = shard.set_rate_limiter(earlier).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
+        let told = set(f64::NAN, f64::NAN, true).await.unwrap().table.unwrap();
         assert_eq!((told.size, told.max_diff, told.min_size_to_sample), (5, 10.0, 1));
         until(&mut watch, |told| told.max_diff == 10.0 && !told.insert_waits).await;
         let error = set(f64::NAN, 0.0, false).await.unwrap_err();
@@ -417,20 +426,21 @@ fn windows(keys: std::ops::Range<u64>, bytes: usize) -> Vec<StoredItem> {
 
 #[tokio::test]
 async fn a_transfer_moves_items_as_they_are() {
-    for bytes in [10, 5000] {
+    // Many items in a message, some, and several messages for an item.
+    for (bytes, count) in [(10, 300), (5000, 300), (300_000, 20)] {
         let server = start(vec![table(prioritized("t")), table(config("u"))]);
         let t: Arc<str> = "t".into();
         for shard in both(&server) {
-            let items = windows(0..300, bytes);
+            let items = windows(0..count, bytes);
             let mut transfer = shard.open_transfer().await.unwrap();
             for some in items.chunks(70) {
                 soon(transfer.send(&t, some.to_vec())).await.unwrap();
             }
             soon(transfer.send(&"u".into(), windows(0..3, bytes))).await.unwrap();
             // The same once more.
-            soon(transfer.send(&t, items[..50].to_vec())).await.unwrap();
+            soon(transfer.send(&t, items[..10].to_vec())).await.unwrap();
             let done = soon(transfer.finish()).await.unwrap();
-            assert_eq!((done.num_added, done.num_present), (303, 50));
+            assert_eq!((done.num_added, done.num_present), (count as i64 + 3, 10));
             let mut scan = shard.open_scan("t").await.unwrap();
             let mut found = Vec::new();
             loop {
@@ -440,7 +450,7 @@ async fn a_transfer_moves_items_as_they_are() {
                 }
                 found.extend(some);
             }
-            assert_eq!(found.len(), 300);
+            assert_eq!(found.len(), count as usize);
             for (found, item) in found.iter().zip(&items) {
                 assert_eq!(
                     (found.key, found.priority, found.times_sampled, found.inserted_at_ns),
@@ -456,7 +466,7 @@ async fn a_transfer_moves_items_as_they_are() {
             }
             let status = server.tables()[0].status();
             // Neighbours share their chunks here too.
-            assert_eq!((status.info.num_chunks, status.statistics.inserts), (301, 0));
+            assert_eq!((status.info.num_chunks, status.statistics.inserts), (count + 1, 0));
             assert_eq!(status.cursor, 0.0);
             server.tables().iter().for_each(|table| table.reset());
         }
@@ -542,7 +552,8 @@ async fn servers_of_dm_reverb_are_told_from_shards() {
         tls: None,
         max_files: 100,
     };
-    tokio::spawn(reverb_rpc::server::serve(listener, Arc::new(Old), signal, options));
+    let listeners = reverb_rpc::server::Listeners::new(listener);
+    tokio::spawn(reverb_rpc::server::serve(listeners, Arc::new(Old), signal, options));
     let old = reverb_wire::GrpcTransport::new(&address.to_string()).unwrap();
     let told = |error: reverb_data::Error, what: &str| {
         assert_eq!(error.kind(), ErrorKind::Unimplemented);

@@ -21,8 +21,8 @@ use crate::address::{GroupAddress, SampleFrom, Writers};
 use crate::facts::Sampling;
 use crate::foreign::ForeignKeys;
 use crate::member::{Dial, Member};
-use crate::shares::Shares;
 use crate::slot_map::SlotMap;
+use crate::turns::Turns;
 
 pub use find::NAME_OF_PLAIN_GROUP;
 pub(crate) use find::within;
@@ -85,7 +85,7 @@ pub struct Group {
     interest: Mutex<BTreeSet<String>>,
     /// Changes with everything that is heard.
     news: watch::Sender<u64>,
-    inserts: Mutex<Shares>,
+    turns: Mutex<Turns>,
     /// Keys whose priority nobody could set, or that nobody had to delete.
     missed_updates: AtomicU64,
     /// Where items with keys of other shards' slots were sampled.
@@ -109,7 +109,7 @@ impl Group {
             finding: tokio::sync::Mutex::new(()),
             interest: Mutex::default(),
             news: watch::Sender::new(0),
-            inserts: Mutex::new(Shares::new(random())),
+            turns: Mutex::new(Turns::new(random())),
             missed_updates: AtomicU64::new(0),
             foreign: Mutex::default(),
         })
@@ -137,6 +137,23 @@ impl Group {
         let view = Arc::new(self.find().await?);
         self.install(Arc::clone(&view));
         Ok(view)
+    }
+
+    /// Says it once if a limiter cannot move what it allows between the shards.
+    fn warn_if_not_coordinated(&self, view: &View, table: &str) {
+        let Some(info) = view.tables.iter().find(|it| it.name == table) else { return };
+        let limiter = info.rate_limiter_info.unwrap_or_default();
+        let is_bounded = limiter.min_diff > -f64::MAX || limiter.max_diff < f64::MAX;
+        if view.map.is_none() && view.members.len() > 1 && is_bounded {
+            tracing::warn!(
+                peer = self.text(),
+                table,
+                "the servers of this group do not know of each other, so each has a part of what the \
+                 rate limiter allows for good, and learners and writers may wait for each other. \
+                 Start them with --shard-index, --num-shards and --group-address, or run a \
+                 reverb.cluster.Coordinator"
+            );
+        }
     }
 
     /// Makes this the view, and looks after its members.
@@ -178,6 +195,7 @@ impl Group {
         if self.interest.lock().insert(table.to_owned())
             && let Some(view) = self.found()
         {
+            self.warn_if_not_coordinated(&view, table);
             view.members.iter().for_each(|member| member.look.notify_one());
         }
     }
@@ -205,8 +223,7 @@ impl Group {
         self.missed_updates.load(Ordering::Relaxed)
     }
 
-    /// The shards that take the next `count` writers or rows, by their weights: the best first, and
-    /// for each the others that would do.
+    /// The shards that take the next `count` writers or rows.
     pub(crate) fn writers(&self, view: &View, count: usize) -> Result<Vec<Arc<Member>>> {
         let usable = |is_strict: bool| -> Vec<&Arc<Member>> {
             let members = view.members.iter().filter(|it| it.route.is_some() && !it.is_draining);
@@ -242,15 +259,9 @@ impl Group {
                 return Ok(chosen);
             }
         }
-        let weights: Vec<f64> = members.iter().map(|it| it.weight).collect();
-        let mut shares = self.inserts.lock();
-        let mut chosen = Vec::with_capacity(count);
-        for _ in 0..count {
-            let counts = shares.split(&weights, 1, 1);
-            let at = counts.iter().position(|&it| it > 0).unwrap_or(0);
-            chosen.push(Arc::clone(members[at]));
-        }
-        Ok(chosen)
+        let weights: Vec<(i32, f64)> = members.iter().map(|it| (it.index, it.weight)).collect();
+        let mut turns = self.turns.lock();
+        Ok((0..count).map(|_| Arc::clone(members[turns.next(&weights)])).collect())
     }
 
     /// The members that are sampled.

@@ -20,4 +20,5 @@ mod status;
 mod tables;
 pub mod transfer;
 pub mod transport;
+pub mod turns;
 pub mod windows;

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use reverb_data::{Error, KeySlots, Result};
@@ -14,6 +14,9 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::facts::TableFacts;
+
+/// Who listens on a socket of this machine answers at once.
+const SOCKET_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Leads to one server.
 pub trait Line: Send + Sync {
@@ -30,11 +33,18 @@ pub trait Dial: Send + Sync {
     /// `InvalidArgument` for an address that cannot be.
     fn dial(&self, address: &str) -> Result<Box<dyn Line>>;
 
-    /// A line to the server that a map describes. It may lead over a socket file of this machine,
-    /// once the server there has proved its id.
-    fn dial_shard(&self, address: &str, unix_path: &str, server_id: u64) -> Result<Box<dyn Line>> {
-        let _ = (unix_path, server_id);
+    /// A line to the server that has this id, which may be in this process at an address that does
+    /// not say so.
+    fn dial_id(&self, address: &str, server_id: u64) -> Result<Box<dyn Line>> {
+        let _ = server_id;
         self.dial(address)
+    }
+
+    /// A line over a Unix socket of this machine, if there is one at the path. Whoever listens there
+    /// has to prove its id.
+    fn dial_socket(&self, unix_path: &str) -> Option<Box<dyn Line>> {
+        let _ = unix_path;
+        None
     }
 }
 
@@ -56,6 +66,9 @@ pub struct Member {
     /// For people, and to reach it.
     pub(crate) address: String,
     line: Box<dyn Line>,
+    /// A shorter way on the same machine, and whether the right server is at its end.
+    socket: Option<Box<dyn Line>>,
+    is_socket_proved: AtomicBool,
     /// `None` if it owns no slots; then it gets no items.
     pub(crate) route: Option<ShardRoute>,
     /// Its share of the inserts.
@@ -92,6 +105,8 @@ impl Member {
             index,
             address,
             line,
+            socket: None,
+            is_socket_proved: AtomicBool::new(false),
             route: slots.map(|slots| ShardRoute { index, slots: Arc::new(slots) }),
             weight: if weight > 0.0 { weight } else { 1.0 },
             is_draining,
@@ -107,9 +122,28 @@ impl Member {
         }
     }
 
+    /// With a shorter way on the same machine.
+    pub(crate) fn with_socket(mut self, socket: Option<Box<dyn Line>>) -> Self {
+        self.socket = socket;
+        self
+    }
+
     /// The server.
     pub(crate) fn shard(&self) -> Result<Arc<dyn Shard>> {
-        self.line.shard()
+        match &self.socket {
+            Some(socket) if self.is_socket_proved.load(Ordering::Relaxed) => socket.shard(),
+            _ => self.line.shard(),
+        }
+    }
+
+    /// Asks who is at the end of the socket. Paths, like host names, are alike in containers: only
+    /// the server with the right id may be used.
+    pub(crate) async fn prove_socket(&self, server_id: u64) {
+        let Some(socket) = &self.socket else { return };
+        let asked = async { socket.shard()?.directory().await };
+        let answer = tokio::time::timeout(SOCKET_PATIENCE, asked).await;
+        let is_right = matches!(answer, Ok(Ok(answer)) if answer.server_id == server_id);
+        self.is_socket_proved.store(is_right, Ordering::Relaxed);
     }
 
     /// "shard 3 (host:8000)".

@@ -57,6 +57,11 @@ impl Security {
         self.token.is_some()
     }
 
+    /// Whether connections have TLS.
+    pub fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// The same with locks of its own.
     #[must_use]
     pub fn copy(&self) -> Self {

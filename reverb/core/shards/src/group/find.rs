@@ -161,8 +161,7 @@ impl Group {
                         )));
                     }
                     let address = self.address.shard(&shard.address);
-                    let unix_path = &shard.unix_path;
-                    let line = self.dial.dial_shard(&address, unix_path, shard.server_id)?;
+                    let line = self.dial.dial_id(&address, shard.server_id)?;
                     (address, line)
                 }
             };
@@ -173,7 +172,10 @@ impl Group {
                 is_draining: shard.is_draining,
                 server_id,
             };
-            members.push(Arc::new(Member::new(place, line, slots.slots_of(shard.index))));
+            let is_near = !shard.unix_path.is_empty() && shard.server_id != 0;
+            let socket = if is_near { self.dial.dial_socket(&shard.unix_path) } else { None };
+            let member = Member::new(place, line, slots.slots_of(shard.index)).with_socket(socket);
+            members.push(Arc::new(member));
         }
         members.sort_by_key(|member| member.index);
         Ok(members)
@@ -182,6 +184,9 @@ impl Group {
     /// Asks the members for their tables, and checks that all have the same.
     async fn check_tables(&self, view: &mut View) -> Result<()> {
         let asked = view.members.iter().map(|member| async {
+            if let Some(id) = member.server_id() {
+                member.prove_socket(id).await;
+            }
             let info = match member.shard() {
                 Ok(shard) => within(shard.server_info()).await,
                 Err(error) => Err(error),

@@ -48,7 +48,11 @@ pub(super) async fn tend(group: Weak<Group>, member: Weak<Member>) {
 async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duration>> {
     let shard = member.shard()?;
     match within(shard.directory()).await {
-        Ok(answer) => take(group, member, answer)?,
+        Ok(answer) => {
+            let id = answer.server_id;
+            take(group, member, answer)?;
+            member.prove_socket(id).await;
+        }
         Err(error) if error.kind() == ErrorKind::Unimplemented => {
             member.set_ours(false);
             let info = within(shard.server_info()).await?;

@@ -8,8 +8,8 @@ use reverb_data::{Error, Result};
 use reverb_wire::generated::deepmind::reverb::TableInfo;
 use reverb_wire::generated::reverb::{
     ChangedSetting, CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse,
-    DrainRequest, DrainResponse, HoldRateLimiterRequest, SetPausedRequest, ShardStatus,
-    StatusRequest, StatusResponse, TableChange,
+    DrainRequest, DrainResponse, HoldRateLimiterRequest, SetDirectoryRequest, SetPausedRequest,
+    ShardStatus, StatusRequest, StatusResponse, TableChange,
 };
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::{BoxFuture, RateLimiterHold, ServerInfo};
@@ -166,6 +166,7 @@ pub(super) async fn configure_tables(
             });
         }
         answers = results.into_iter().collect::<Result<_>>()?;
+        tell_tables(view, &request.changes).await?;
     }
     let changed = describe(&answers, &before, &request.changes);
     let parts: Vec<Vec<TableInfo>> = answers.into_iter().map(|answer| answer.tables).collect();
@@ -174,6 +175,25 @@ pub(super) async fn configure_tables(
         tables = together(&parts, view.given());
     }
     Ok(ConfigureTablesResponse { changed, tables })
+}
+
+/// Tells all shards what the tables of the group are now, in a new map.
+async fn tell_tables(view: &View, changes: &[TableChange]) -> Result<()> {
+    let Some(mut map) = view.map.clone() else { return Ok(()) };
+    map.tables = given_after(&map.tables, changes);
+    map.epoch += 1;
+    let told = view.members.iter().map(|member| {
+        let request = SetDirectoryRequest { map: Some(map.clone()), index: member.index };
+        async move {
+            let told = async { member.shard()?.set_directory(request).await };
+            told.await.map_err(|error| {
+                of_shard(error, &member.name()).followed_by(
+                    "Its table has the new settings, and the group's map the old ones.",
+                )
+            })
+        }
+    });
+    try_join_all(told).await.map(drop)
 }
 
 /// The part of each of `n` shards of a change. Windows move what a limiter allows to where it is

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whose turn it is to get the next writer: shards in turn, by their weights.
+//!
+//! Each turn gives everybody credit by weight, and the one with the most pays for it. So after any
+//! number of turns nobody is more than one turn from its part.
+
+use std::collections::BTreeMap;
+
+/// The credit of each shard, by index.
+#[derive(Debug, Clone, Default)]
+pub struct Turns {
+    credits: BTreeMap<i32, f64>,
+    /// Where new shards begin, so that clients do not all begin with the same one.
+    start: f64,
+}
+
+impl Turns {
+    /// Starts at `start` in `[0, 1)`.
+    pub fn new(start: f64) -> Self {
+        Self { credits: BTreeMap::new(), start }
+    }
+
+    /// The position, in `shards`, of the one whose turn it is. Each is an index and a weight above 0;
+    /// at least one.
+    pub fn next(&mut self, shards: &[(i32, f64)]) -> usize {
+        let total: f64 = shards.iter().map(|(_, weight)| weight).sum();
+        let (mut best, mut most) = (0, f64::NEG_INFINITY);
+        for (at, &(index, weight)) in shards.iter().enumerate() {
+            let first = || {
+                let turn = (self.start + at as f64 / shards.len() as f64).fract();
+                turn * 1e-6
+            };
+            let start = first();
+            let credit = self.credits.entry(index).or_insert(start);
+            *credit += weight / total;
+            if *credit > most {
+                (best, most) = (at, *credit);
+            }
+        }
+        if let Some(credit) = shards.get(best).and_then(|(index, _)| self.credits.get_mut(index)) {
+            *credit -= 1.0;
+        }
+        self.credits.retain(|index, _| shards.iter().any(|(known, _)| known == index));
+        best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn nobody_is_far_from_its_part(
+            weights in proptest::collection::vec(0.1..10.0_f64, 1..12), start in 0.0..1.0,
+        ) {
+            let shards: Vec<(i32, f64)> =
+                weights.iter().enumerate().map(|(i, &weight)| (i as i32 * 3, weight)).collect();
+            let total: f64 = weights.iter().sum();
+            let (mut turns, mut counts) = (Turns::new(start), vec![0.0; weights.len()]);
+            for t in 1..500 {
+                counts[turns.next(&shards)] += 1.0;
+                for (count, weight) in counts.iter().zip(&weights) {
+                    let exact = f64::from(t) * weight / total;
+                    prop_assert!((count - exact).abs() < weights.len() as f64 / 2.0 + 1.0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn equal_shards_come_in_turn() {
+        let shards = [(0, 1.0), (1, 1.0), (2, 1.0)];
+        let mut turns = Turns::new(0.4);
+        let order: Vec<usize> = (0..9).map(|_| turns.next(&shards)).collect();
+        for round in order.chunks(3) {
+            assert_eq!(round, &order[..3]);
+            assert_eq!(round.iter().sum::<usize>(), 3);
+        }
+        // One that is away does not catch up with what it missed.
+        (0..100).for_each(|_| drop(turns.next(&shards[..2])));
+        let counts = (0..9).map(|_| turns.next(&shards)).filter(|&it| it == 2).count();
+        assert!(counts <= 4, "{counts}");
+    }
+}
