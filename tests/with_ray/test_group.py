@@ -243,7 +243,7 @@ def test_a_change_of_a_table_reaches_the_map_and_shards_that_are_started_again(
     group = start_group()
     client = group.client()
     client.configure_table("table", max_size=90)
-    assert client.server_info()["table"].max_size == 90
+    until(lambda: client.server_info()["table"].max_size == 90)
     until(lambda: group.status().is_complete)
     kill(group, 1)
     until(lambda: group.status().shards[1].num_starts == 2 and group.status().is_complete)
