@@ -5,19 +5,25 @@ Whoever runs the servers has one `Directory` and sends its map to all shards whe
 Nothing here waits, sends, or reads a clock.
 """
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from reverb.cluster.table_part import TableNumbers, part_of
 from reverb.core import protos
-from reverb.errors import FailedPreconditionError, InvalidArgumentError
+from reverb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
+from reverb.rate_limiters import RateLimiter
 
 __all__ = [
     "NUM_SLOTS",
     "Directory",
+    "PartSettings",
     "parse_map",
+    "part_settings",
     "serialize_tables",
     "slots_as_values",
     "tables_as_values",
+    "tables_from_values",
 ]
 
 NUM_SLOTS = 4096
@@ -57,6 +63,8 @@ class Directory:
         # For each slot those who had it before and may still hold items of it.
         self._formers: list[tuple[int, ...]] = [()] * NUM_SLOTS
         self._tables: list[Any] = []
+        # As the program makes them; a client may have changed those of the group since.
+        self._program_tables: list[Any] = []
         self._next_index = 0
 
     @property
@@ -143,14 +151,15 @@ class Directory:
           The number of the shard.
 
         Raises:
-          InvalidArgumentError: If the group has a shard of this number, or if it was never given.
+          InvalidArgumentError: If the group has a shard of this number, or if it is negative.
         """
         index = self.reserve() if index is None else index
-        if index in self._shards or not 0 <= index < self._next_index:
+        if index in self._shards or index < 0:
             raise InvalidArgumentError(
-                f"index must be a number that was reserved and is free, got {index}; group "
+                f"index must be a number that no shard has, and at least 0, got {index}; group "
                 f"'{self.group}' has {self.indices}"
             )
+        self._next_index = max(self._next_index, index + 1)
         self._shards[index] = protos.Shard(
             index=index, address=address, server_id=server_id, unix_path=unix_path
         )
@@ -216,6 +225,19 @@ class Directory:
         for slot, heir in zip(slots, missing, strict=False):
             heirs[heir].append(slot)
         return heirs
+
+    def slots_without(self, index: int) -> dict[int, list[int]]:
+        """Returns which slots each of the others owns when `remove` has taken a shard out.
+
+        Raises:
+          InvalidArgumentError: If the group has no such shard.
+          FailedPreconditionError: If no other shard would be left.
+        """
+        slots = self.heirs(index)
+        for slot, owner in enumerate(self._owners):
+            if owner != index:
+                slots.setdefault(owner, []).append(slot)
+        return {owner: sorted(it) for owner, it in slots.items()}
 
     def remove(self, index: int) -> None:
         """Takes a shard out of the map; the others get its slots, as `heirs` says.
@@ -313,10 +335,27 @@ class Directory:
             and field.
         """
         found = [protos.TableInfo.FromString(table) for table in tables]
-        if self._tables:
-            _check_tables(index, found, self._tables)
-        else:
-            self._tables = [_settings_of(table) for table in found]
+        if self._program_tables:
+            _check_tables(index, found, self._program_tables)
+            return
+        self._program_tables = [_settings_of(table) for table in found]
+        self._tables = self._tables or self._program_tables
+
+    def tables(self) -> list[bytes]:
+        """Returns the tables of the whole group as serialized `TableInfo` messages."""
+        return [table.SerializeToString() for table in self._tables]
+
+    def learn_tables(self, proto: Any) -> bool:
+        """Takes over the tables of a map with a higher epoch: a client has changed them.
+
+        Returns:
+          Whether the epoch was higher.
+        """
+        if proto.group != self.group or proto.epoch <= self.epoch:
+            return False
+        self._tables = list(proto.tables)
+        self.epoch = proto.epoch + 1
+        return True
 
     def to_proto(self) -> Any:
         """Returns the present map as a `ShardMap` message."""
@@ -392,6 +431,64 @@ def tables_as_values(proto: Any) -> list[dict[str, Any]]:
     from google.protobuf import json_format
 
     return [json_format.MessageToDict(table) for table in proto.tables]
+
+
+def tables_from_values(values: Iterable[Mapping[str, Any]]) -> list[bytes]:
+    """Returns the tables of a manifest as serialized `TableInfo` messages.
+
+    Raises:
+      DataLossError: If they are damaged.
+    """
+    from google.protobuf import json_format
+
+    try:
+        protos_ = [json_format.ParseDict(dict(it), protos.TableInfo()) for it in values]
+    except (json_format.ParseError, ValueError, TypeError) as error:
+        raise DataLossError(f"the tables of the group's checkpoint are damaged: {error}") from None
+    return [proto.SerializeToString() for proto in protos_]
+
+
+@dataclasses.dataclass(frozen=True)
+class PartSettings:
+    """What a change of a group changes in the part of a table that one shard serves.
+
+    Attributes:
+      max_size: Maximum number of items of the part.
+      limits: Numbers of the group's rate limiter, to see whether they have changed.
+      rate_limiter: The limiter of the part.
+    """
+
+    max_size: int
+    limits: tuple[float, ...]
+    rate_limiter: RateLimiter
+
+
+def part_settings(table: bytes, index: int, num_shards: int) -> tuple[str, PartSettings]:
+    """Returns the name of a table, and the settings of the part of one shard.
+
+    Args:
+      table: A serialized `TableInfo` message: the table of the whole group.
+      index: Number of the shard.
+      num_shards: Number of shards.
+    """
+    info = protos.TableInfo.FromString(table)
+    limiter = info.rate_limiter_info
+    limits = {name: getattr(limiter, name) for name in _LIMITS}
+    numbers = TableNumbers(
+        name=info.name,
+        max_size=info.max_size,
+        max_bytes=None,
+        max_times_sampled=info.max_times_sampled,
+        **limits,
+    )
+    part = part_of(numbers, index % num_shards, num_shards)
+    rate_limiter = RateLimiter(
+        samples_per_insert=limiter.samples_per_insert,
+        min_size_to_sample=part.min_size_to_sample,
+        min_diff=part.min_diff,
+        max_diff=part.max_diff,
+    )
+    return info.name, PartSettings(part.max_size, tuple(limits.values()), rate_limiter)
 
 
 def _settings_of(table: Any) -> Any:
