@@ -20,7 +20,7 @@ def table(**options):
         "t",
         options.pop("sampler", reverb.selectors.Uniform()),
         reverb.selectors.Fifo(),
-        1_000,
+        10_000,
         options.pop("rate_limiter", reverb.rate_limiters.MinSize(1)),
         **options,
     )
