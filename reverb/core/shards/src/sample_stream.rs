@@ -340,7 +340,8 @@ impl GroupSampleStream {
         }
     }
 
-    /// Opens the streams of these lanes, all at once. Where that fails, the request is divided anew.
+    /// Opens the streams of these lanes, all at once. Where that fails, the request is divided
+    /// anew.
     async fn open(&mut self, lanes: Vec<usize>) {
         let opened = join_all(lanes.into_iter().map(|i| {
             let member = Arc::clone(&self.lanes[i].member);

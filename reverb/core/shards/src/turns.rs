@@ -20,8 +20,8 @@ impl Turns {
         Self { credits: BTreeMap::new(), start }
     }
 
-    /// The position, in `shards`, of the one whose turn it is. Each is an index and a weight above 0;
-    /// at least one.
+    /// The position, in `shards`, of the one whose turn it is. Each is an index and a weight above
+    /// 0; at least one.
     pub fn next(&mut self, shards: &[(i32, f64)]) -> usize {
         let total: f64 = shards.iter().map(|(_, weight)| weight).sum();
         let (mut best, mut most) = (0, f64::NEG_INFINITY);
