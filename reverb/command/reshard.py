@@ -11,8 +11,9 @@ from typing import Any
 from reverb import item_selectors, rate_limiters
 from reverb.checkpointers import DefaultCheckpointer
 from reverb.cluster import group_checkpoint
-from reverb.cluster.directory import Directory, tables_from_values
+from reverb.cluster.directory import Directory
 from reverb.cluster.shard_calls import move_items
+from reverb.cluster.shard_tables import tables_from_values
 from reverb.command import text
 from reverb.command.progress import Progress
 from reverb.command.server_arguments import Commands

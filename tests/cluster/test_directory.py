@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 
 import reverb
 from reverb import testing
-from reverb.cluster.directory import (
-    NUM_SLOTS,
-    Directory,
-    part_settings,
-    serialize_tables,
-    tables_as_values,
-)
+from reverb.cluster.directory import NUM_SLOTS, Directory
+from reverb.cluster.shard_tables import part_settings, serialize_tables, tables_as_values
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 

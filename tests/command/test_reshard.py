@@ -9,7 +9,8 @@ import pytest
 import reverb
 from reverb import command
 from reverb.cluster import group_checkpoint
-from reverb.cluster.directory import Directory, serialize_tables, tables_as_values
+from reverb.cluster.directory import Directory
+from reverb.cluster.shard_tables import serialize_tables, tables_as_values
 
 SIGNATURE = {"number": np.zeros([1], np.int64), "data": np.zeros([1, 3], np.float32)}
 

@@ -20,7 +20,8 @@ from reverb.adapters.ray.placement import Place, nodes_of, place
 from reverb.adapters.ray.shard_actor import ShardActor
 from reverb.adapters.ray.shard_life import BEAT_S, MARKER
 from reverb.cluster import group_checkpoint
-from reverb.cluster.directory import Directory, parse_map, tables_as_values
+from reverb.cluster.directory import Directory, parse_map
+from reverb.cluster.shard_tables import tables_as_values
 from reverb.errors import (
     DeadlineExceededError,
     FailedPreconditionError,

@@ -15,8 +15,9 @@ from reverb.adapters.ray.engine import ray
 from reverb.adapters.ray.group_settings import ShardSettings
 from reverb.adapters.ray.names import find_directory, result_of
 from reverb.cluster import group_checkpoint
-from reverb.cluster.directory import parse_map, part_settings, serialize_tables, slots_as_values
+from reverb.cluster.directory import parse_map, slots_as_values
 from reverb.cluster.shard_calls import map_of, move_items, server_id_of, set_map
+from reverb.cluster.shard_tables import part_settings, serialize_tables
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
 from reverb.table_change import TableChange
 
