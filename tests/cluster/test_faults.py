@@ -29,7 +29,10 @@ def table(**options):
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        (lambda: table(sampler=reverb.selectors.Fifo()), "sampler of table t is uniform at shard 0"),
+        (
+            lambda: table(sampler=reverb.selectors.Fifo()),
+            "sampler of table t is uniform at shard 0",
+        ),
         (
             lambda: table(sampler=reverb.selectors.Prioritized(0.5)),
             "and prioritized with exponent 0.5 at shard 1",
@@ -88,14 +91,16 @@ def test_one_server_is_not_two_shards(start):
 
 def test_shards_with_the_same_index_are_refused(start):
     servers = [start(table(), shard=reverb.cluster.Shard(0, 2, "a")) for _ in range(2)]
-    with pytest.raises(reverb.errors.FailedPreconditionError, match="both say that they are shard 0"):
+    with pytest.raises(
+        reverb.errors.FailedPreconditionError, match="both say that they are shard 0"
+    ):
         group_of(*servers).server_info()
 
 
 def test_two_groups_do_not_mix(start):
     first = start(table(), shard=reverb.cluster.Shard(0, 2, "one"))
     other = start(table(), shard=reverb.cluster.Shard(1, 2, "two"))
-    with pytest.raises(reverb.errors.FailedPreconditionError, match='group "(one|two)"'):
+    with pytest.raises(reverb.errors.FailedPreconditionError, match=r'group "(one|two)"'):
         group_of(first, other).server_info()
     with pytest.raises(reverb.errors.FailedPreconditionError, match="is no shard of a group"):
         group_of(first, start(table())).server_info()

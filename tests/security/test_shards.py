@@ -75,7 +75,7 @@ def test_a_map_cannot_choose_less_than_the_client_did(group):
 
 
 def test_the_environment_gives_groups_their_credentials(group, monkeypatch, certificates):
-    client, admin, _, shards = group
+    client, admin, *_ = group
     monkeypatch.setenv("REVERB_TLS", "1")
     monkeypatch.setenv("REVERB_TLS_CA", str(certificates.ca))
     monkeypatch.setenv("REVERB_TLS_SERVER_NAME", "localhost")
