@@ -68,13 +68,15 @@ def test_a_dataset_draws_by_the_weights_of_all_shards(group, batch_size):
 
 
 def test_ops_reach_every_shard(group):
-    address, weights = group
+    address, _ = group
     client = reverb.TFClient(address)
     dataset = reverb.TrajectoryDataset.from_table_signature(
         address, "t", max_in_flight_samples_per_worker=10
     )
     keys = [int(sample.info.key) for sample in dataset.take(200).as_numpy_iterator()]
-    client.update_priorities("t", tf.constant(keys, tf.uint64), tf.fill([len(keys)], tf.constant(7.0, tf.float64)))
+    client.update_priorities(
+        "t", tf.constant(keys, tf.uint64), tf.fill([len(keys)], tf.constant(7.0, tf.float64))
+    )
     new = {s.info.key: s.info.priority for s in reverb.Client(address).scan("t")}
     assert all(new[key] == 7.0 for key in keys)
     client.insert([tf.constant(5, tf.int64)], tf.constant(["t"]), tf.constant([1.0], tf.float64))

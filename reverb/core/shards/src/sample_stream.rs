@@ -340,7 +340,8 @@ impl GroupSampleStream {
         }
     }
 
-    /// Opens the streams of these lanes, all at once. Where that fails, the request is divided anew.
+    /// Opens the streams of these lanes, all at once. Where that fails, the request is divided
+    /// anew.
     async fn open(&mut self, lanes: Vec<usize>) {
         let opened = join_all(lanes.into_iter().map(|i| {
             let member = Arc::clone(&self.lanes[i].member);
@@ -559,12 +560,20 @@ impl SampleStream for GroupSampleStream {
     ) -> Result<()> {
         if table != self.table || self.lanes.is_empty() {
             let view = Arc::clone(&self.view);
-            self.begin(table, view)?;
+            if let Err(error) = self.begin(table, view) {
+                // As from a server: the answer says it.
+                self.failure = Some(error);
+                return Ok(());
+            }
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.unasked.push_back(Request { count: num_samples, timeout, deadline, stacking });
         // What needs no waiting is done at once, so that the shards work while the caller does.
-        self.ask().map(drop)
+        if let Err(error) = self.ask() {
+            self.unasked.clear();
+            self.failure = Some(error);
+        }
+        Ok(())
     }
 
     fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>> {
