@@ -330,15 +330,15 @@ class Directory:
         return [table.SerializeToString() for table in self._tables]
 
     def learn_tables(self, proto: Any) -> bool:
-        """Takes over the tables of a map with a higher epoch: a client has changed them.
+        """Takes over the tables of a map that a client gave to the shards: it has changed them.
 
         Returns:
-          Whether the epoch was higher.
+          Whether they differ from those of the present map.
         """
-        if proto.group != self.group or proto.epoch <= self.epoch:
+        if proto.group != self.group or list(proto.tables) == self._tables:
             return False
         self._tables = list(proto.tables)
-        self.epoch = proto.epoch + 1
+        self.epoch = max(self.epoch, proto.epoch) + 1
         return True
 
     def to_proto(self) -> Any:

@@ -218,6 +218,8 @@ def test_a_change_of_a_client_is_learned_and_does_not_make_tables_differ(directo
     proto.epoch += 1
     assert directory.learn_tables(proto)
     assert directory.epoch == proto.epoch + 1
+    # Every shard tells of it.
+    assert not directory.learn_tables(proto)
     assert part_settings(directory.tables()[0], 0, 2)[1].max_size == 25
     # A shard that starts again makes the tables of the program.
     directory.set_tables(1, infos(prioritized()))

@@ -246,7 +246,7 @@ def test_a_change_of_a_table_reaches_the_map_and_shards_that_are_started_again(
     until(lambda: client.server_info()["table"].max_size == 90)
     until(lambda: group.status().is_complete)
     kill(group, 1)
-    until(lambda: group.status().shards[1].num_starts == 2 and group.status().is_complete)
+    until(lambda: group.status().shards[1].num_starts > 1 and group.status().is_complete)
     shards = [reverb.Client(shard.address) for shard in group.status().shards.values()]
     until(lambda: [it.server_info()["table"].max_size for it in shards] == [30, 30, 30])
     assert group.client().server_info()["table"].max_size == 90

@@ -4,31 +4,28 @@
 import contextlib
 import dataclasses
 import logging
-import pathlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import reverb
 from reverb import cluster
 from reverb.adapters.ray.engine import ray
-from reverb.adapters.ray.group_settings import GroupSettings, ShardSettings
+from reverb.adapters.ray.group_saver import GroupSaver, SavingActor
+from reverb.adapters.ray.group_settings import GroupSettings
 from reverb.adapters.ray.group_status import GroupStatus, ShardStatus
-from reverb.adapters.ray.names import NAMESPACE, result_of, shard_indices, shard_name
-from reverb.adapters.ray.placement import Place, nodes_of, place
-from reverb.adapters.ray.shard_actor import ShardActor
-from reverb.adapters.ray.shard_life import BEAT_S, MARKER
-from reverb.cluster import group_checkpoint
+from reverb.adapters.ray.names import result_of, shard_indices
+from reverb.adapters.ray.placement import nodes_of, place
+from reverb.adapters.ray.shard_life import BEAT_S
+from reverb.adapters.ray.shard_processes import ShardProcesses
 from reverb.cluster.directory import Directory, parse_map
-from reverb.cluster.shard_tables import tables_as_values
 from reverb.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
     ReverbError,
 )
-from reverb.server_status import CheckpointStatus
 
 __all__ = ["DirectoryActor"]
 
@@ -64,12 +61,10 @@ class DirectoryActor:
         self._lock = threading.RLock()
         # Of those that change the number of shards; the other lock is never held for long.
         self._changes = threading.Lock()
-        self._saves = threading.Lock()
         self._members: dict[int, _Member] = {}
-        self._handles: dict[int, Any] = {}
+        self._processes = ShardProcesses(settings)
+        self._saver = GroupSaver(settings)
         self._is_ready = False
-        self._latest_checkpoint: str | None = None
-        self._latest_error: str | None = None
         self._coordinator: cluster.Coordinator | None = None
         self._stopped = threading.Event()
         # In its first life it starts the shards; in later ones they are there.
@@ -86,12 +81,8 @@ class DirectoryActor:
           DeadlineExceededError: If one does not start in time; names those that are missing.
         """
         settings = self._settings
-        start_points: Mapping[int, pathlib.Path] = {}
-        indices: Sequence[int] = range(settings.num_shards)
-        checkpoint = None
-        if settings.checkpoint_directory:
-            checkpoint, start_points = self._start_points()
-            indices = sorted(start_points) if checkpoint else indices
+        checkpoint, start_points = self._saver.start_points()
+        indices = sorted(start_points) if checkpoint else range(settings.num_shards)
         places = place(
             settings.num_shards, settings.placement, settings.resources, nodes_of(ray.nodes())
         )
@@ -100,74 +91,13 @@ class DirectoryActor:
             if checkpoint is not None:
                 self._directory.set_slots(checkpoint.slots)
                 self._directory.epoch = max(self._directory.epoch, checkpoint.epoch) + 1
-                self._latest_checkpoint = str(checkpoint.path)
             for index, where in zip(indices, places, strict=True):
-                self._create(index, settings.num_shards, where, start_points.get(index))
+                self._processes.start(index, settings.num_shards, where, start_points.get(index))
             self._is_ready = True
         self._wait_for(indices, timeout_s)
         self._push(wait=True)
         self._coordinate()
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
-
-    def _start_points(
-        self,
-    ) -> tuple[group_checkpoint.GroupCheckpoint | None, Mapping[int, pathlib.Path]]:
-        """The latest checkpoint of the group, and what each shard starts with."""
-        settings = self._settings
-        root = pathlib.Path(settings.checkpoint_directory)
-        root.mkdir(parents=True, exist_ok=True)
-        for old in root.glob(MARKER.format(name=settings.name, run="*")):
-            old.unlink(missing_ok=True)
-        (root / MARKER.format(name=settings.name, run=settings.run)).touch()
-        checkpoint = group_checkpoint.latest(root, settings.name)
-        if checkpoint is not None:
-            if len(checkpoint.parts) != settings.num_shards:
-                raise FailedPreconditionError(
-                    f"{checkpoint.path} was saved by {len(checkpoint.parts)} shards, and "
-                    f"num_shards is {settings.num_shards}: start as many, or make a checkpoint for "
-                    f"{settings.num_shards} shards with `reverb reshard --shards "
-                    f"{settings.num_shards} {checkpoint.path} OUT`"
-                )
-            return checkpoint, {it: checkpoint.path_of(it) for it in checkpoint.parts}
-        alone = group_checkpoint.shards_alone(root)
-        if alone:
-            _logger.warning(
-                "%s has no complete checkpoint of the group '%s': each shard starts with the last "
-                "one that it saved itself, which are of different moments",
-                root,
-                settings.name,
-            )
-        return None, {it: path for it, path in alone.items() if it < settings.num_shards}
-
-    def _create(
-        self, index: int, num_shards: int, where: Place, start_from: pathlib.Path | None
-    ) -> None:
-        name = self._settings.name
-        # A number is one of a kind, and so is this moment: whatever else lies in the directory of
-        # the shard, it loads only what this shard has saved.
-        born = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        settings = ShardSettings(
-            group=self._settings,
-            index=index,
-            num_shards=num_shards,
-            checkpoint_name=f"{name}.{index}.{born}",
-            start_from=None if start_from is None else str(start_from),
-        )
-        affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-        self._handles[index] = (
-            ray.remote(ShardActor)
-            .options(
-                name=shard_name(name, index),
-                namespace=NAMESPACE,
-                lifetime="detached",
-                max_restarts=-1,
-                max_concurrency=8,
-                scheduling_strategy=affinity(where.node_id, soft=True),
-                runtime_env=self._settings.runtime_env,
-                **where.options,
-            )
-            .remote(settings)
-        )
 
     def _wait_for(self, indices: Sequence[int], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -198,27 +128,24 @@ class DirectoryActor:
         """Learns from the shards what the life before had decided."""
         name = self._settings.name
         found = {}
-        for index in shard_indices(name):
+        indices = self._processes.find()
+        for index in indices:
             try:
-                self._handles[index] = ray.get_actor(shard_name(name, index), namespace=NAMESPACE)
-                call = self._handles[index].describe.remote()
+                call = self._processes.get(index).describe.remote()
                 found[index] = result_of(call, _DESCRIBE_TIMEOUT_S, f"shard {index}")
-            except (ReverbError, ValueError) as error:
+            except ReverbError as error:
                 _logger.info("directory of group '%s': shard %d: %s", name, index, error)
         maps = [parse_map(facts["map"]) for facts in found.values() if facts["map"]]
         with self._lock:
             if maps:
                 self._directory.learn(max(maps, key=lambda proto: proto.epoch))
             else:
-                self._directory.lay_out(self._handles or range(self._settings.num_shards))
+                self._directory.lay_out(indices or range(self._settings.num_shards))
             for index, facts in found.items():
                 if facts["state"] == "serving" and index in self._directory.indices:
                     self._take(facts)
             self._is_ready = True
-        if self._settings.checkpoint_directory:
-            with contextlib.suppress(ReverbError):
-                latest = group_checkpoint.latest(self._settings.checkpoint_directory, name)
-                self._latest_checkpoint = None if latest is None else str(latest.path)
+        self._saver.find_latest()
         self._push()
         self._coordinate()
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
@@ -235,7 +162,10 @@ class DirectoryActor:
                 member = self._members.setdefault(index, _Member(facts, time.monotonic(), 0))
                 member.facts = facts
                 return {"action": "wait"}
-        if not self._is_current(index, facts):
+        is_current = self._is_current(index, facts)
+        if is_current is None:
+            return {"action": "wait"}
+        if not is_current:
             return {"action": "stop", "reason": "Ray has started this shard again elsewhere"}
         with self._lock:
             is_back = index not in self._directory.indices and not facts["is_actor"]
@@ -244,7 +174,6 @@ class DirectoryActor:
                 self._members[index] = _Member(facts, time.monotonic())
                 return {"action": "wait"}
             try:
-                self._learn_tables(facts["map"])
                 if is_back:  # It had been taken out because it was not heard of.
                     self._admit(facts)
                 is_new = is_back or self._take(facts)
@@ -272,8 +201,6 @@ class DirectoryActor:
                 return {"action": "register"}
             member.last_seen = time.monotonic()
             member.epoch = epoch
-            if epoch > self._directory.epoch:
-                return {"action": "register"}  # A client has changed a table.
             if epoch < self._directory.epoch:
                 serialized = self._directory.to_proto().SerializeToString()
                 return {"action": "go_on", "map": serialized}
@@ -286,10 +213,13 @@ class DirectoryActor:
                 return self._directory.shard(index).address
             return ""
 
-    def _learn_tables(self, serialized: bytes | None) -> None:
-        """A client changes tables at the shards, in a new map that this actor hears of then."""
-        if serialized and self._directory.learn_tables(parse_map(serialized)):
+    def learn_tables(self, serialized: bytes) -> None:
+        """Takes over the tables of a map that a client gave to the shards."""
+        with self._lock:
+            is_news = self._directory.learn_tables(parse_map(serialized))
+        if is_news:
             self._push()
+            self._share_sizes()
 
     def _take(self, facts: dict[str, Any]) -> bool:
         """Notes where a shard of the map is; returns whether the map has changed."""
@@ -320,24 +250,27 @@ class DirectoryActor:
             unix_path=facts["unix_path"],
         )
 
-    def _is_current(self, index: int, facts: dict[str, Any]) -> bool:
-        """Whether Ray means this process by the shard, and not one that it has replaced."""
-        handle = self._handles.get(index)
+    def _is_current(self, index: int, facts: dict[str, Any]) -> bool | None:
+        """Whether Ray means this process by the shard, and not one that it has replaced.
+
+        `None`: that cannot be told now, because it does not answer.
+        """
+        handle = self._processes.get(index)
         if handle is None or not facts["is_actor"]:
             return True
         try:
             call = handle.describe.remote()
             now = result_of(call, _DESCRIBE_TIMEOUT_S, f"shard {index}")
         except ReverbError:
-            return True  # Nobody else can be meant at present.
+            return None
         return now["server_id"] == facts["server_id"]
 
     def _push(self, *, wait: bool = False) -> None:
         """Sends the map to all shards that are actors; others get it when they ask next."""
         with self._lock:
             serialized = self._directory.to_proto().SerializeToString()
-            handles = [it for index, it in self._handles.items() if index in self._members]
-        calls = [handle.set_map.remote(serialized) for handle in handles]
+            handles = self._processes.among(self._members)
+        calls = [handle.set_map.remote(serialized) for handle in handles.values()]
         if wait:
             ray.wait(calls, num_returns=len(calls), timeout=_DESCRIBE_TIMEOUT_S)
 
@@ -403,9 +336,8 @@ class DirectoryActor:
         """Asks all shards, and returns what they say."""
         with self._lock:
             indices = self._directory.indices
-            calls = {
-                it: self._handles[it].describe.remote() for it in indices if it in self._handles
-            }
+            handles = self._processes.among(indices)
+        calls = {index: handle.describe.remote() for index, handle in handles.items()}
         answered = {}
         if calls:
             done, _ = ray.wait(
@@ -427,8 +359,8 @@ class DirectoryActor:
                 address=self.address(),
                 shards=shards,
                 sizes=sizes,
-                latest_checkpoint=self._latest_checkpoint,
-                latest_error=self._latest_error,
+                latest_checkpoint=self._saver.latest,
+                latest_error=self._saver.latest_error,
             )
 
     def _shard_status(self, index: int, answer: dict[str, Any] | None) -> ShardStatus:
@@ -465,46 +397,16 @@ class DirectoryActor:
         Raises:
           FailedPreconditionError: If it cannot be saved; names the shard.
         """
-        root = self._settings.checkpoint_directory
-        if not root:
-            raise FailedPreconditionError(
-                f"group '{self._settings.name}' was started without checkpoint_directory"
-            )
-        with self._saves:
-            with self._lock:
-                proto = self._directory.to_proto()
-                slots = self._directory.slots()
-                shards: dict[int, Any] = {
-                    it: _SavingActor(it, self._handles[it])
-                    if it in self._handles
-                    else reverb.Client(self._directory.shard(it).address)
-                    for it in self._directory.indices
-                }
-            try:
-                saved = group_checkpoint.save(
-                    root,
-                    self._settings.name,
-                    shards,
-                    epoch=proto.epoch,
-                    slots=slots,
-                    tables=tables_as_values(proto),
-                    keep_latest=self._settings.keep_latest,
-                    freeze=self._freeze,
-                    unfreeze=self._unfreeze,
-                )
-            except (ReverbError, OSError) as error:
-                self._latest_error = str(error)
-                raise
-            self._latest_checkpoint, self._latest_error = str(saved.path), None
-            return str(saved.path)
-
-    def _freeze(self) -> None:
-        if self._coordinator is not None:
-            self._coordinator.freeze()
-
-    def _unfreeze(self) -> None:
-        if self._coordinator is not None:
-            self._coordinator.unfreeze()
+        with self._lock:
+            proto = self._directory.to_proto()
+            handles = self._processes.among(self._directory.indices)
+            shards: dict[int, Any] = {
+                it: SavingActor(it, handles[it])
+                if it in handles
+                else reverb.Client(self._address_of(it))
+                for it in self._directory.indices
+            }
+        return self._saver.save(proto, shards, self._coordinator)
 
     def add_shards(self, count: int, timeout_s: float) -> list[int]:
         """Starts more shards; returns their numbers when they serve."""
@@ -521,7 +423,7 @@ class DirectoryActor:
                 indices = [self._directory.reserve() for _ in places]
                 total = len(self._directory.indices) + count
                 for index, where in zip(indices, places, strict=True):
-                    self._create(index, total, where, None)
+                    self._processes.start(index, total, where, None)
             try:
                 self._wait_for(indices, timeout_s)
             except ReverbError:
@@ -538,13 +440,14 @@ class DirectoryActor:
     def drain(self, index: int, wait_s: float) -> int:
         """Moves the items of a shard to the others and ends it; returns how many were moved."""
         with self._changes:
-            if index in self._directory.indices and index not in self._handles:
+            handle = self._processes.get(index)
+            if index in self._directory.indices and handle is None:
                 raise FailedPreconditionError(
                     f"shard {index} lives in a process of the program, which ends it: "
                     "LocalShard.stop(move_items=True)"
                 )
             heirs = self._begin_drain(index)
-            handle, name = self._handles[index], f"shard {index}"
+            name = f"shard {index}"
             num_moved = 0
             try:
                 self._wait_for_writers(index, handle, wait_s)
@@ -575,15 +478,18 @@ class DirectoryActor:
 
     def _begin_drain(self, index: int) -> dict[int, tuple[str, list[int]]]:
         """Marks a shard, and makes room at the others; returns their addresses and slots."""
-        scheme = self._settings.scheme.removeprefix("shards").strip("+:/")
-        scheme = f"{scheme}://" if scheme else ""
         with self._lock:
             self._directory.begin_drain(index)
             slots = self._directory.slots_without(index)
-            heirs = {it: (scheme + self._directory.shard(it).address, slots[it]) for it in slots}
+            heirs = {it: (self._address_of(it), slots[it]) for it in slots}
         self._push(wait=True)
         self._share_sizes(leaving=index)
         return heirs
+
+    def _address_of(self, index: int) -> str:
+        """The address of one shard alone, for clients."""
+        scheme = self._settings.scheme.removeprefix("shards").strip("+:/")
+        return (f"{scheme}://" if scheme else "") + self._directory.shard(index).address
 
     def _cancel_drain(self, index: int) -> None:
         with self._lock:
@@ -646,8 +552,8 @@ class DirectoryActor:
         with self._lock:
             stay = [it for it in self._directory.indices if it != leaving]
             tables = self._directory.tables()
-            handles = [self._handles[it] for it in stay if it in self._handles]
-        calls = [handle.set_tables.remote(tables, len(stay)) for handle in handles]
+            handles = self._processes.among(stay)
+        calls = [handle.set_tables.remote(tables, len(stay)) for handle in handles.values()]
         ray.wait(calls, num_returns=len(calls), timeout=_DESCRIBE_TIMEOUT_S)
 
     def _tables_of_group(self) -> tuple[list[bytes], int]:
@@ -656,37 +562,5 @@ class DirectoryActor:
 
     def _end(self, index: int) -> None:
         """Ends the process of a shard for good."""
-        handle = self._handles.pop(index, None)
         self._members.pop(index, None)
-        if handle is not None:
-            ray.kill(handle, no_restart=True)
-
-    def stop(self) -> None:
-        """Ends all shards for good."""
-        self._stopped.set()
-        with self._lock:
-            root = self._settings.checkpoint_directory
-            if root:
-                marker = MARKER.format(name=self._settings.name, run=self._settings.run)
-                pathlib.Path(root, marker).unlink(missing_ok=True)
-            for index in shard_indices(self._settings.name):
-                with contextlib.suppress(ValueError):
-                    handle = ray.get_actor(
-                        shard_name(self._settings.name, index), namespace=NAMESPACE
-                    )
-                    ray.kill(handle, no_restart=True)
-
-
-class _SavingActor:
-    """A shard as `group_checkpoint.save` wants it, by calls of its actor."""
-
-    def __init__(self, index: int, handle: Any) -> None:
-        self._name = f"shard {index}"
-        self._handle = handle
-
-    def checkpoint(self) -> str:
-        return result_of(self._handle.checkpoint.remote(), None, self._name)
-
-    def checkpoint_status(self) -> CheckpointStatus:
-        call = self._handle.checkpoint_status.remote()
-        return result_of(call, _DESCRIBE_TIMEOUT_S, self._name)
+        self._processes.end(index)

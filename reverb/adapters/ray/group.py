@@ -5,6 +5,7 @@ import operator
 import os
 import pathlib
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -257,7 +258,7 @@ def start(
     server_options = dict(server_options or {})
     settings = GroupSettings(
         name=name,
-        run=time.strftime("%Y%m%dT%H%M%S", time.gmtime()),
+        run=uuid.uuid4().hex[:12],
         pickled_tables=GroupSettings.pickle_tables(make_tables),
         num_shards=num_shards,
         placement=placement if isinstance(placement, str) else list(placement),

@@ -212,6 +212,7 @@ class ShardLife:
         """Takes a map if it is newer than the one it has; returns the epoch that it has then."""
         epoch = parse_map(serialized).epoch
         server = self.server
+        self._look_at_map()
         with self._maps:  # One after another: a newer one must not be overtaken.
             if epoch > self._epoch:
                 set_map(server.localhost_client(), serialized, self.settings.index)
@@ -355,13 +356,17 @@ class ShardLife:
         return answer["action"] == "go_on"
 
     def _look_at_map(self) -> None:
-        """Takes over the map of the server, if a client gave it a newer one."""
-        found = map_of(self.server.localhost_client())
-        epoch = 0 if found is None else parse_map(found).epoch
-        with self._maps, self._lock:
+        """Tells the directory of a map that a client gave to the server: it has changed tables."""
+        with self._maps:
+            found = map_of(self.server.localhost_client())
+            epoch = 0 if found is None else parse_map(found).epoch
             # A server begins with a map of its own, which is of no account.
-            if self._epoch and epoch > self._epoch:
-                self._map, self._epoch = found, epoch
+            is_foreign = self._epoch > 0 and epoch > self._epoch
+            if is_foreign:
+                with self._lock:
+                    self._map, self._epoch = found, epoch
+        if is_foreign:
+            self._ask("learn_tables", found)
 
     def _tell_failure(self) -> None:
         try:

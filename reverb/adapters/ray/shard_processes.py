@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The actors of a group's shards."""
+
+import pathlib
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from reverb.adapters.ray.engine import ray
+from reverb.adapters.ray.group_settings import GroupSettings, ShardSettings
+from reverb.adapters.ray.names import NAMESPACE, shard_indices, shard_name
+from reverb.adapters.ray.placement import Place
+from reverb.adapters.ray.shard_actor import ShardActor
+
+__all__ = ["ShardProcesses"]
+
+_BORN_CHARACTERS = 12
+
+
+class ShardProcesses:
+    """Starts the actors of shards, finds them again, and ends them."""
+
+    def __init__(self, settings: GroupSettings) -> None:
+        self._settings = settings
+        self._handles: dict[int, Any] = {}
+
+    def start(
+        self, index: int, num_shards: int, where: Place, start_from: pathlib.Path | None
+    ) -> None:
+        """Starts the actor of a shard; does not wait for it."""
+        name = self._settings.name
+        # A number is one of a kind, and so is this life: whatever else lies in the directory of
+        # the shard, it loads only what this shard has saved.
+        born = uuid.uuid4().hex[:_BORN_CHARACTERS]
+        settings = ShardSettings(
+            group=self._settings,
+            index=index,
+            num_shards=num_shards,
+            checkpoint_name=f"{name}.{index}.{born}",
+            start_from=None if start_from is None else str(start_from),
+        )
+        affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        self._handles[index] = (
+            ray.remote(ShardActor)
+            .options(
+                name=shard_name(name, index),
+                namespace=NAMESPACE,
+                lifetime="detached",
+                max_restarts=-1,
+                max_concurrency=8,
+                scheduling_strategy=affinity(where.node_id, soft=True),
+                runtime_env=self._settings.runtime_env,
+                **where.options,
+            )
+            .remote(settings)
+        )
+
+    def find(self) -> list[int]:
+        """Finds the actors that an earlier life of the directory has started."""
+        for index in shard_indices(self._settings.name):
+            try:
+                name = shard_name(self._settings.name, index)
+                self._handles[index] = ray.get_actor(name, namespace=NAMESPACE)
+            except ValueError:
+                continue  # It has just ended.
+        return sorted(self._handles)
+
+    def get(self, index: int) -> Any:
+        """Returns the handle of an actor; `None`: the shard is none."""
+        return self._handles.get(index)
+
+    def among(self, indices: Iterable[int]) -> dict[int, Any]:
+        """Returns the handles of those of these shards that are actors."""
+        return {it: self._handles[it] for it in indices if it in self._handles}
+
+    def end(self, index: int) -> None:
+        """Ends an actor for good."""
+        handle = self._handles.pop(index, None)
+        if handle is not None:
+            ray.kill(handle, no_restart=True)
