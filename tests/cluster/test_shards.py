@@ -337,3 +337,17 @@ def test_importance_weights_have_no_bias_when_masses_lie(group, seed):
         estimates.append(float((weights * column).mean()))
     error = np.std(estimates) / math.sqrt(len(estimates))
     assert abs(np.mean(estimates) - mean) < 4 * error
+
+
+def test_a_shard_that_was_emptied_keeps_nobody_waiting(group):
+    made = group()
+    for client in made.each:
+        client.insert_batch([np.arange(500)], {"t": 1.0})
+    made.client.sample_batch("t", 512)
+    for client in made.each[:3]:
+        client.reset("t")
+    # Whatever was known of the others.
+    for _ in range(5):
+        info = made.client.sample_batch("t", 512).info
+    assert len(info.key) == 512
+    assert (info.table_size == 500).all()

@@ -27,6 +27,8 @@ use crate::shares::Shares;
 
 /// How long a shard may take to give items of an ordered table before others are asked too.
 const ORDERED_PATIENCE: Duration = Duration::from_millis(50);
+/// The same for other tables: the items of the shard may have left since it told its mass.
+const SHARD_PATIENCE: Duration = Duration::from_secs(2);
 /// A shard is asked for at least this many items, so that a batch is not many small messages. Which
 /// shards give it is drawn by mass, so this changes no probability.
 const MIN_ITEMS: usize = 64;
@@ -41,8 +43,6 @@ struct Part {
     share: f64,
     /// When the request gives up.
     deadline: Option<Instant>,
-    /// Whether it is asked for a moment only.
-    is_brief: bool,
 }
 
 /// The stream of one shard.
@@ -317,20 +317,17 @@ impl GroupSampleStream {
     }
 
     fn ask_lane(&mut self, i: usize, count: usize, share: f64, request: &Request) {
-        let is_brief = self.sampling == Sampling::Ordered;
+        let patience =
+            if self.sampling == Sampling::Ordered { ORDERED_PATIENCE } else { SHARD_PATIENCE };
         let left = match request.deadline {
             Some(deadline) => Some(deadline.saturating_duration_since(Instant::now())),
             None => request.timeout,
         };
-        let timeout = match (is_brief, left) {
-            (true, Some(left)) => Some(left.min(ORDERED_PATIENCE)),
-            (true, None) => Some(ORDERED_PATIENCE),
-            (false, left) => left,
-        };
+        let timeout = Some(left.map_or(patience, |left| left.min(patience)));
         let stacking = request.stacking.map(|_| Stacking::new(count));
         let lane = &mut self.lanes[i];
         let deadline = request.deadline;
-        lane.parts.push_back(Part { missing: count, share, deadline, is_brief });
+        lane.parts.push_back(Part { missing: count, share, deadline });
         let asked = match &mut lane.stream {
             Some(stream) => stream.request(&self.table, count, timeout, stacking),
             None => Err(Error::unavailable("its stream is lost")),
@@ -478,7 +475,8 @@ impl GroupSampleStream {
                     deadline.is_some_and(|deadline| deadline <= Instant::now())
                 };
                 for part in part.into_iter().chain(rest) {
-                    if part.is_brief && !is_over(part.deadline) {
+                    // What the shard does not give now, others may have.
+                    if !is_over(part.deadline) {
                         let (count, deadline) = (part.missing, part.deadline);
                         let request = Request { count, timeout: None, deadline, stacking: None };
                         self.unasked.push_back(request);
