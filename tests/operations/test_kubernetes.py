@@ -13,6 +13,7 @@ import subprocess
 
 import pytest
 
+import reverb
 from reverb.server_executable.options import OPTIONS
 from support.deployment import DEPLOY, FLAGS, arguments, check, flags
 from support.dockerfile import Dockerfile
@@ -22,6 +23,7 @@ yaml = pytest.importorskip("yaml", reason="PyYAML, which reads manifests, is mis
 KUBERNETES = DEPLOY / "kubernetes"
 BASE = KUBERNETES / "base"
 TLS = KUBERNETES / "overlays" / "tls"
+GROUP = KUBERNETES / "overlays" / "group"
 POD_MONITOR = KUBERNETES / "components" / "pod-monitor"
 # The oldest release that the manifests are for, one between, and the newest that is known.
 RELEASES = ("1.25", "1.31", None)
@@ -154,9 +156,9 @@ def test_a_fault_in_a_manifest_is_found(workload):
         validate(bad, None)
 
 
-def options_of_the_overlay():
-    """The arguments that the overlay for TLS adds."""
-    patches = read(TLS / "arguments.yaml")
+def options_of_the_overlay(directory=TLS):
+    """The arguments that an overlay adds."""
+    patches = read(directory / "arguments.yaml")
     assert {(it["op"], it["path"]) for it in patches} == {
         ("add", "/spec/template/spec/containers/0/args/-")
     }
@@ -186,6 +188,49 @@ def test_the_options_of_the_overlay_for_tls_are_the_servers():
     assert set(options_of_the_overlay()) <= FLAGS
 
 
+def test_the_number_of_shards_is_the_same_everywhere():
+    options = options_of_the_overlay(GROUP)
+    assert set(options) == {"--shard-index", "--num-shards", "--group", "--group-address"}
+    assert set(options) <= FLAGS
+    (replicas,) = read(GROUP / "kustomization.yaml")["replicas"]
+    name = read(BASE / "statefulset.yaml")["metadata"]["name"]
+    assert replicas["name"] == name
+    assert int(options["--num-shards"]) == replicas["count"] > 1
+    service = read(BASE / "service.yaml")
+    port = next(it["port"] for it in service["spec"]["ports"] if it["name"] == "grpc")
+    pods = [f"{name}-{i}.{service['metadata']['name']}:{port}" for i in range(replicas["count"])]
+    assert options["--group-address"] == f"shards:///{','.join(pods)}"
+    reverb.Client(options["--group-address"])
+
+
+def test_a_shard_is_told_its_index_by_the_label_of_its_pod():
+    patch = read(GROUP / "shards.yaml")
+    (variable,) = container_of(patch)["env"]
+    assert options_of_the_overlay(GROUP)["--shard-index"] == f"$({variable['name']})"
+    label = "metadata.labels['apps.kubernetes.io/pod-index']"
+    assert variable["valueFrom"] == {"fieldRef": {"fieldPath": label}}
+    base = read(BASE / "statefulset.yaml")
+    for found in (patch, read(GROUP / "service.yaml")):
+        assert found["metadata"]["name"] == base["metadata"]["name"]
+    (spread,) = patch["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    labels = base["spec"]["template"]["metadata"]["labels"]
+    assert spread["labelSelector"]["matchLabels"] == labels
+    # Kubernetes has its own rules for names of variables that the server reads.
+    assert not variable["name"].startswith("REVERB_SERVER_")
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_command_of_a_shard_is_one_that_the_server_takes(workload, tmp_path, index):
+    options = options_of(workload, tmp_path) | options_of_the_overlay(GROUP)
+    check(arguments(options | {"--shard-index": str(index)}))
+
+
+def test_an_index_beyond_the_number_of_shards_is_found(workload, tmp_path):
+    options = options_of(workload, tmp_path) | options_of_the_overlay(GROUP)
+    with pytest.raises(AssertionError, match="must be below the number of shards, 2"):
+        check(arguments(options | {"--shard-index": "2"}))
+
+
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
     """What kustomize makes of a directory, or of resources and components."""
@@ -205,13 +250,13 @@ def build(tmp_path_factory):
         done = subprocess.run(
             ["kubectl", "kustomize", str(path)], capture_output=True, text=True, check=False
         )
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
         return {it["kind"]: it for it in yaml.safe_load_all(done.stdout)}
 
     return build
 
 
-@pytest.mark.parametrize("directory", [BASE, TLS], ids=["base", "tls"])
+@pytest.mark.parametrize("directory", [BASE, TLS, GROUP], ids=["base", "tls", "group"])
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_kustomize_makes_follows_its_schemas(build, directory, release):
     made = build(directory)
@@ -236,6 +281,47 @@ def test_kustomize_puts_the_parts_together(build):
     config = (BASE / "server.textproto").read_text(encoding="utf-8")
     assert made["ConfigMap"]["data"] == {"server.textproto": config}
     assert not container["image"].startswith("reverb-replay"), "an image has a registry and a tag"
+
+
+def test_kustomize_makes_a_group(build):
+    made = build(GROUP)
+    base = read(BASE / "statefulset.yaml")
+    workload = made["StatefulSet"]
+    container = container_of(workload)
+    added = options_of_the_overlay(GROUP)
+    assert flags(container["args"]) == flags(container_of(base)["args"]) | added
+    assert workload["spec"]["replicas"] == int(added["--num-shards"])
+    assert container["env"] == container_of(read(GROUP / "shards.yaml"))["env"]
+    assert made["Service"]["spec"]["publishNotReadyAddresses"] is True
+    assert made["Service"]["spec"]["clusterIP"] == "None"
+    # Each has a volume of its own for its checkpoints.
+    assert workload["spec"]["volumeClaimTemplates"] == base["spec"]["volumeClaimTemplates"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "typo", "told"),
+    [
+        ("service.yaml", "publishNotReadyAddresses", "publishNotReadyAdresses", "ReadyAdresses"),
+        ("shards.yaml", "topologyKey", "topologyKeys", "topologyKeys"),
+        ("shards.yaml", "fieldRef", "fieldRefs", "fieldRefs"),
+        ("arguments.yaml", "containers/0/args", "containers/0/arg", "path"),
+        ("kustomization.yaml", "count: 2", "counts: 2", "counts"),
+        ("kustomization.yaml", "path: shards.yaml", "path: shard.yaml", r"shard\.yaml"),
+    ],
+)
+def test_a_typo_in_the_overlay_for_a_group_is_found(build, tmp_path, file, text, typo, told):
+    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
+    overlay = tmp_path / "kubernetes" / "overlays" / "group"
+    good = (overlay / file).read_text(encoding="utf-8")
+    assert text in good
+    (overlay / file).write_text(good.replace(text, typo), encoding="utf-8")
+
+    def build_and_validate():
+        for manifest in build(overlay).values():
+            validate(manifest, None)
+
+    with pytest.raises(Exception, match=told):
+        build_and_validate()
 
 
 def test_a_kustomization_of_ones_own_adds_the_pod_monitor(build, tmp_path):

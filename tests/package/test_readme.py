@@ -26,6 +26,7 @@ def test_snippets_run(run_snippets):
         "docs/howto/checkpoints.md",
         "docs/howto/connections.md",
         "docs/howto/export.md",
+        "docs/howto/groups.md",
         "docs/howto/logs.md",
         "docs/howto/memory.md",
         "docs/howto/securing.md",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import http.client
 import pathlib
+import re
 import signal
 import subprocess
 import threading
@@ -25,6 +26,9 @@ from support.waiting import DEADLINE_S, wait_until
 
 # Exit code of a process that was killed.
 KILLED = -signal.SIGKILL
+# Where a container finds the index of its pod in a StatefulSet.
+_INDEX_LABEL = "metadata.labels['apps.kubernetes.io/pod-index']"
+_VARIABLE = re.compile(r"\$\((\w+)\)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,15 +78,15 @@ class Pod:
     grace_s: float
 
     @classmethod
-    def of(cls, manifest: dict[str, Any]) -> Pod:
-        """Reads a workload with one container."""
+    def of(cls, manifest: dict[str, Any], index: int = 0) -> Pod:
+        """Reads a workload with one container, for the pod with this index."""
         spec = manifest["spec"]["template"]["spec"]
         (container,) = spec["containers"]
         (program,) = container["command"]
         names = ("startup", "liveness", "readiness")
         return cls(
             program,
-            flags(container["args"]),
+            flags(_expanded(container["args"], _environment(container, index))),
             {port["name"]: port["containerPort"] for port in container["ports"]},
             {name: Probe.of(container[f"{name}Probe"]) for name in names},
             container["lifecycle"]["preStop"]["exec"]["command"],
@@ -111,6 +115,17 @@ def read(path: pathlib.Path) -> dict[str, Any]:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
+def shard(base: pathlib.Path, overlay: pathlib.Path) -> dict[str, Any]:
+    """Reads the workload of the base with what the overlay for a group adds to its container."""
+    workload = read(base / "statefulset.yaml")
+    patch = read(overlay / "shards.yaml")
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    (patched,) = patch["spec"]["template"]["spec"]["containers"]
+    container["args"] += [it["value"] for it in read(overlay / "arguments.yaml")]
+    container["env"] = patched["env"]
+    return workload
+
+
 class Kubelet:
     """Runs a pod.
 
@@ -121,20 +136,27 @@ class Kubelet:
       restarts: How often the container was restarted because a probe had failed.
     """
 
-    def __init__(self, pod: Pod, ports: dict[str, int], paths: dict[str, pathlib.Path]) -> None:
+    def __init__(
+        self,
+        pod: Pod,
+        ports: dict[str, int],
+        paths: dict[str, pathlib.Path],
+        names: dict[str, str] | None = None,
+    ) -> None:
         """Starts the container.
 
         Args:
           pod: What to run.
           ports: Ports of this machine in place of the pod's, by their names.
           paths: Paths of this machine in place of those in the pod, which the manifest mounts.
+          names: Addresses on this machine in place of those that the cluster resolves.
         """
         self.address = f"127.0.0.1:{ports['grpc']}"
         self.answers: dict[str, list[int | str]] = {name: [] for name in pod.probes}
         self.restarts = 0
         self._pod = pod
         self.ports = ports
-        self._arguments = _local_arguments(pod, ports, paths)
+        self._arguments = _local_arguments(pod, ports, paths, names or {})
         self._is_closed = threading.Event()
         self._start()
 
@@ -259,8 +281,31 @@ class Kubelet:
         return isinstance(answer, int) and 200 <= answer < 400
 
 
-def _local_arguments(pod: Pod, ports: dict[str, int], paths: dict[str, pathlib.Path]) -> list[str]:
+def _environment(container: dict[str, Any], index: int) -> dict[str, str]:
+    """The variables of a container, for the pod with this index."""
+    made = {}
+    for variable in container.get("env", []):
+        if "value" in variable:
+            made[variable["name"]] = variable["value"]
+        else:
+            assert variable["valueFrom"] == {"fieldRef": {"fieldPath": _INDEX_LABEL}}
+            made[variable["name"]] = str(index)
+    return made
+
+
+def _expanded(arguments_: list[str], environment: dict[str, str]) -> list[str]:
+    """Arguments as a container gets them: `$(NAME)` is the value of a variable."""
+    return [_VARIABLE.sub(lambda found: environment[found[1]], it) for it in arguments_]
+
+
+def _local_arguments(
+    pod: Pod, ports: dict[str, int], paths: dict[str, pathlib.Path], names: dict[str, str]
+) -> list[str]:
     options = dict(pod.options)
+    if "--group-address" in options:
+        for name, address in names.items():
+            assert name in options["--group-address"], f"{name} is no address of the group"
+            options["--group-address"] = options["--group-address"].replace(name, address)
     for flag, name in (("--port", "grpc"), ("--http-port", "http")):
         assert options[flag] == str(pod.ports[name]), f"{flag} is not the port {name}"
         options[flag] = str(ports[name])
