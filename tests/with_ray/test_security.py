@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group whose servers speak TLS and want tokens; Ray's actors have theirs from the environment."""
+"""A group whose servers speak TLS and want tokens; its actors have theirs from the environment."""
 
 import numpy as np
 import pytest
