@@ -252,7 +252,7 @@ clean: ## remove everything that make made, environments included
 
 # Downloads and unpacks what later steps of .ci/run need, while the compiler works.
 environments: $(TF:%=.venvs/tf-%/.setup-done) $(INTEGRATIONS:%=.venvs/%/.setup-done) $(NOTEBOOK_DONE) \
-	$(DOCS_DONE)
+	$(RAY_ENV)/.setup-done $(DOCS_DONE)
 
 # Compiles the Rust tests without running them; .ci/run does that beside the build.
 rust-tests:

@@ -72,7 +72,6 @@ QUICK = dataclasses.replace(
     Config(),
     goal=dqn.QUICK.goal,
     good_enough=dqn.QUICK.good_enough,
-    max_inserts=dqn.QUICK.max_inserts,
     max_seconds=dqn.QUICK.max_seconds,
 )
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 import reverb
 from conformance.peer_programs.arrays import encode
 from conformance.peer_programs.scenarios import SCENARIOS, TABLE
+from reverb import testing
+from reverb.cluster import group_checkpoint
 from support.checkpoints import on_disk
 from support.package_workers import Worker, WorkerError
 from support.wire import messages
@@ -93,6 +96,36 @@ def test_items_come_back_as_written(
     expected = [[encode(column) for column in item] for item in SCENARIOS[scenario].items()]
     drained = client.call("drain", address=address, table=TABLE)
     assert [sample["columns"] for sample in drained] == expected
+
+
+def test_they_load_every_part_of_a_group(
+    start_at: StartAt, worker_of: Callable[[str, str], Worker], tmp_path: pathlib.Path
+) -> None:
+    with contextlib.ExitStack() as stack:
+        shards = {}
+        for index in range(3):
+            path = str(group_checkpoint.shard_directory(tmp_path, index))
+            server = reverb.Server(
+                [testing.table(TABLE)],
+                checkpointer=reverb.checkpointers.DefaultCheckpointer(path, name=f"g.{index}"),
+                shard=reverb.cluster.Shard(index, 3, "g"),
+            )
+            shards[index] = stack.enter_context(server).localhost_client()
+        for value in range(30):
+            shards[value % 3].insert([np.int64(value)], {TABLE: 1.0 + value})
+        saved = group_checkpoint.save(tmp_path, "g", shards, epoch=1, slots=[])
+    client = worker_of("peer", "client")
+    for index in range(3):
+        stored = on_disk.read(saved.path_of(index))
+        items = {item.key: item for item in stored.items_of(TABLE)}
+        assert len(items) == 10
+        _, there = start_at("peer", saved.path_of(index).parent, [{"name": TABLE}])
+        drained = client.call("drain", address=there, table=TABLE)
+        assert {sample["info"]["key"] for sample in drained} == set(items)
+        for sample in drained:
+            item = items[sample["info"]["key"]]
+            assert sample["info"]["priority"] == item.priority
+            assert sample["columns"] == [encode(column) for column in stored.columns(item)]
 
 
 _SIGNATURE = {

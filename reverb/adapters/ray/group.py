@@ -65,7 +65,7 @@ class Group:
 
     @property
     def address(self) -> str:
-        """What clients connect to: the addresses of all shards."""
+        """The address that clients connect to; it has the places of all shards."""
         return self._ask("address", timeout_s=_RESTART_S)
 
     def status(self) -> GroupStatus:
