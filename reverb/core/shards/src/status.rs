@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The status of a group: the sum of its shards.
 
-use reverb_wire::generated::deepmind::reverb::{RateLimiterCheckpoint, TableInfo, TableWorkerTime};
+use reverb_wire::generated::deepmind::reverb::{RateLimiterCheckpoint, TableInfo};
 use reverb_wire::generated::reverb::{
     CallCount, CheckpointStatusResponse, Diagnosis, Histogram, MemoryStatus, ProcessStatus,
     RatesStatus, RemovedItems, ShardStatus, SideStatus, StatusResponse, StreamStatus, TableChange,
     TableStatus, TrafficStatus,
 };
+
+use crate::tables::{add_bound, add_time};
 
 /// The sum, and its parts.
 pub(crate) fn together(shards: Vec<ShardStatus>) -> StatusResponse {
@@ -153,7 +155,7 @@ fn add_table(sum: &mut TableStatus, part: &TableStatus, shard: &ShardStatus) {
         add_side(sum.sampling.get_or_insert_default(), part);
     }
     if let (Some(sum), Some(part)) = (&mut sum.busy, &part.busy) {
-        add_busy(sum, part);
+        add_time(sum, part);
     }
     add_histogram(&mut sum.sample_age_s, part.sample_age_s.as_ref());
     if let Some(part) = &part.diagnosis {
@@ -200,9 +202,8 @@ fn gravity(diagnosis: &Diagnosis) -> usize {
 }
 
 fn add_limiter(sum: &mut RateLimiterCheckpoint, part: &RateLimiterCheckpoint) {
-    let add = |a: f64, b: f64| if a.abs() >= f64::MAX { a } else { a + b };
-    sum.min_diff = add(sum.min_diff, part.min_diff);
-    sum.max_diff = add(sum.max_diff, part.max_diff);
+    sum.min_diff = add_bound(sum.min_diff, part.min_diff);
+    sum.max_diff = add_bound(sum.max_diff, part.max_diff);
     sum.min_size_to_sample = sum.min_size_to_sample.saturating_add(part.min_size_to_sample);
     sum.sample_count += part.sample_count;
     sum.insert_count += part.insert_count;
@@ -232,15 +233,6 @@ fn add_side(sum: &mut SideStatus, part: &SideStatus) {
     if sum.paused.is_none() {
         sum.paused.clone_from(&part.paused);
     }
-}
-
-fn add_busy(sum: &mut TableWorkerTime, part: &TableWorkerTime) {
-    sum.running_ms += part.running_ms;
-    sum.sampling_ms += part.sampling_ms;
-    sum.inserting_ms += part.inserting_ms;
-    sum.sleeping_ms += part.sleeping_ms;
-    sum.waiting_for_sampling_ms += part.waiting_for_sampling_ms;
-    sum.waiting_for_inserts_ms += part.waiting_for_inserts_ms;
 }
 
 fn add_rates(sum: &mut RatesStatus, part: &RatesStatus) {

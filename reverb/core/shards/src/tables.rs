@@ -136,10 +136,8 @@ fn add(parts: &[&TableInfo]) -> TableInfo {
 }
 
 fn add_limiter(sum: &mut RateLimiterInfo, part: &RateLimiterInfo) {
-    // The largest numbers mean that there is no bound.
-    let add = |a: f64, b: f64| if a.abs() >= f64::MAX { a } else { a + b };
-    sum.min_diff = add(sum.min_diff, part.min_diff);
-    sum.max_diff = add(sum.max_diff, part.max_diff);
+    sum.min_diff = add_bound(sum.min_diff, part.min_diff);
+    sum.max_diff = add_bound(sum.max_diff, part.max_diff);
     sum.min_size_to_sample = sum.min_size_to_sample.saturating_add(part.min_size_to_sample);
     let count = |a: &mut Option<RateLimiterCallStats>, b: Option<RateLimiterCallStats>| {
         a.get_or_insert_default().completed += b.unwrap_or_default().completed;
@@ -148,7 +146,12 @@ fn add_limiter(sum: &mut RateLimiterInfo, part: &RateLimiterInfo) {
     count(&mut sum.sample_stats, part.sample_stats);
 }
 
-fn add_time(sum: &mut TableWorkerTime, part: &TableWorkerTime) {
+/// The sum of two bounds of limiters. The largest numbers mean that there is no bound.
+pub(crate) fn add_bound(a: f64, b: f64) -> f64 {
+    if a.abs() >= f64::MAX { a } else { a + b }
+}
+
+pub(crate) fn add_time(sum: &mut TableWorkerTime, part: &TableWorkerTime) {
     sum.running_ms += part.running_ms;
     sum.sampling_ms += part.sampling_ms;
     sum.inserting_ms += part.inserting_ms;
