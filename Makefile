@@ -65,6 +65,8 @@ INTEGRATION_WHEELS := $(INTEGRATION_ENVS:%=.venvs/%/.wheel-done)
 TF_AGENTS_ENV := .venvs/tf-agents-2.21
 ACME_ENV := .venvs/acme-2.15
 NOTEBOOK_ENV := .venvs/tf-$(NOTEBOOK_TF)
+# Groups of servers, and the demo of one.
+RAY_ENV := .venvs/ray
 # The TensorFlow that dm-reverb 0.14 was built for: benchmarks compare like with like.
 BENCH_ENV := .venvs/tf-agents-2.15
 NOTEBOOK_DONE := $(NOTEBOOK_ENV)/.notebook-tools-done
@@ -101,8 +103,8 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 # Installing packages is for the administrator.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build release test test-all test-debian test-image test-tf test-pythons lint check fix proto bench demo demo-numpy \
-	demo-acme demo-quick notebooks notebooks-quick test-integrations docs docs-pages wheel \
+.PHONY: help setup build release test test-all test-debian test-image test-tf test-pythons test-ray lint check fix proto bench \
+	demo demo-numpy demo-acme demo-ray demo-quick notebooks notebooks-quick test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments
 
 help: ## print this list
@@ -133,6 +135,7 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(MAKE) conformance
 	$(MAKE) test-debian
 	$(MAKE) test-tf
+	$(MAKE) test-ray
 	$(MAKE) test-integrations
 
 # Elsewhere than on Debian these tests are skipped, and say which program is missing.
@@ -152,6 +155,9 @@ test-tf: $(TF_WHEELS) ## test the wheel with several TensorFlow releases (TF='2.
 
 test-pythons: $(PYTHON_WHEELS) ## test the wheel with several Pythons, without TensorFlow (PYTHONS='python3.12' for another)
 	$(PY) tools/wheel_tests.py --without-tensorflow $(PYTHONS:%=.venvs/%)
+
+test-ray: $(RAY_ENV)/.wheel-done ## test groups of servers on a Ray cluster of three nodes on this machine, two minutes
+	$(PY) tools/wheel_tests.py $(RAY_ENV) --tests tests/with_ray
 
 test-integrations: $(INTEGRATIONS:%=.venvs/%/.wheel-done) ## TF-Agents' and Acme's own tests over the wheel (an hour; QUICK=1: minutes)
 	$(PY) tools/integration_tests.py $(if $(QUICK),--quick) $(INTEGRATIONS:%=.venvs/%)
@@ -193,8 +199,11 @@ demo-numpy: build ## learn CartPole with actors, a server and a learner, without
 demo-acme: $(ACME_ENV)/.wheel-done ## learn CartPole with Acme
 	$(ACME_ENV)/bin/python examples/acme_dqn.py $(DEMO)
 
+demo-ray: $(RAY_ENV)/.wheel-done ## learn CartPole on a Ray cluster with four shards, one of which is killed
+	$(RAY_ENV)/bin/python examples/ray_dqn.py $(DEMO)
+
 demo-quick: ## all demos with a small budget, for CI
-	$(MAKE) demo demo-numpy demo-acme DEMO='--budget quick'
+	$(MAKE) demo demo-numpy demo-acme demo-ray DEMO='--budget quick'
 
 # Executed copies are what `make docs` shows; those with small settings are not worth showing.
 RUN_NOTEBOOKS := $(if $(REVERB_NOTEBOOK_QUICK),,--executed notebooks/executed)
@@ -274,7 +283,7 @@ $(TF_SETUPS): .venvs/tf-%/.setup-done: pyproject.toml tools/requirements.py
 	touch $@
 
 # What the package depends on is there already; only the package itself is exchanged.
-$(TF_WHEELS) $(PYTHON_WHEELS) $(INTEGRATION_WHEELS): %/.wheel-done: %/.setup-done $(WHEEL_DONE)
+$(TF_WHEELS) $(PYTHON_WHEELS) $(INTEGRATION_WHEELS) $(RAY_ENV)/.wheel-done: %/.wheel-done: %/.setup-done $(WHEEL_DONE)
 	$*/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
 		dist/*.whl
 	touch $@
@@ -287,6 +296,12 @@ $(NOTEBOOK_DONE): $(NOTEBOOK_ENV)/.setup-done
 $(INTEGRATION_SETUPS): .venvs/%/.setup-done: tests/integrations/requirements/%.txt \
 		tests/integrations/set_up.sh
 	tests/integrations/set_up.sh $(@D) $(TF_PYTHON)
+	touch $@
+
+$(RAY_ENV)/.setup-done: pyproject.toml tools/requirements.py
+	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
+		$$($(@D)/bin/python tools/requirements.py pyproject.toml test ray demo)
 	touch $@
 
 $(PYTHON_SETUPS): .venvs/%/.setup-done: pyproject.toml tools/requirements.py

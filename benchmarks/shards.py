@@ -4,11 +4,11 @@
     python benchmarks/shards.py
     python benchmarks/shards.py --shards 1 2 4 8 --rounds 9 --seconds 0.5
 
-Servers in processes of their own, one client. More machines are not at hand, so the throughput of a
-group cannot be measured here; what an item costs the client, and what it costs all servers together,
-can. A group scales linearly as long as the latter does not grow. Each case runs with one server
-through a plain client and with each group in turn, `--rounds` times; the table shows medians of the
-ratios of neighbours. Aimed at, with 8 shards: inserts 1.05, samples 1.15, updates 1.2.
+Servers in processes of their own, one client. More machines are not at hand, so the throughput of
+a group cannot be measured here; what an item costs the client, and what it costs all servers, can.
+A group scales linearly as long as the latter does not grow. Each case runs with one server through a
+plain client and with each group in turn, `--rounds` times; the table shows medians of the ratios of
+neighbours. Aimed at, with 8 shards: inserts 1.05, samples 1.15, updates 1.2.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from collections.abc import Callable
 import numpy as np
 
 import reverb
+import reverb.cluster
 
 _ITEMS = 100_000
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -37,10 +38,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--shards", type=int, nargs="*", default=[1, 2, 4, 8])
     parser.add_argument("--cases", nargs="*", help="substrings of the names of cases")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=2, type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
-        return _serve()
+        return _serve(*arguments.serve)
     plain = _Servers(1)
     groups = {number: _Servers(number) for number in arguments.shards}
     everything = {"plain": (plain, reverb.Client(plain.places[0]))}
@@ -97,7 +98,8 @@ class _Servers:
     def __init__(self, number: int) -> None:
         command = [sys.executable, __file__, "--serve"]
         self._processes = [
-            subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(number)
+            subprocess.Popen([*command, str(i), str(number)], stdout=subprocess.PIPE, text=True)
+            for i in range(number)
         ]
         self.places = [
             f"localhost:{int(process.stdout.readline())}"  # type: ignore[union-attr]
@@ -118,7 +120,7 @@ class _Servers:
             process.communicate()
 
 
-def _serve() -> None:
+def _serve(index: int, number: int) -> None:
     table = reverb.Table(
         "t",
         reverb.selectors.Prioritized(0.6),
@@ -126,7 +128,8 @@ def _serve() -> None:
         _ITEMS,
         reverb.rate_limiters.MinSize(1),
     )
-    server = reverb.Server([table])
+    shard = reverb.cluster.Shard(index, number) if number > 1 else None
+    server = reverb.Server([table], shard=shard)
     print(server.port, flush=True)
     server.wait()
 
@@ -135,6 +138,7 @@ def _cases(client: reverb.Client) -> dict[str, Callable[[], int]]:
     step = np.zeros(4, np.float32)
     rows = {number: np.zeros((number, 4), np.float32) for number in (256, 4_096)}
     writer = client.trajectory_writer(1)
+    known: list[np.ndarray] = []
 
     def insert_one() -> int:
         client.insert([step], {"t": 1.0})
@@ -161,11 +165,12 @@ def _cases(client: reverb.Client) -> dict[str, Callable[[], int]]:
         return 256
 
     def update_only() -> int:
-        client.update_priorities("t", known, np.ones(256))
+        # Some have left the table since, as in a training.
+        if not known:
+            known.append(client.sample_batch("t", 256).info.key)
+        client.update_priorities("t", known[0], np.ones(256))
         return 256
 
-    client.insert_batch([rows[256]], {"t": 1.0})
-    known = client.sample_batch("t", 256).info.key
     return {
         "insert 1": insert_one,
         "insert_batch 256": lambda: insert_batch(256),

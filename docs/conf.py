@@ -62,8 +62,9 @@ nb_merge_streams = True
 
 # Modules that import these are documented without them. The modules stand in for the whole build,
 # because the TensorFlow part looks at them when it is loaded.
-with mock(["gin", "tensorflow", "tf_agents"]):
+with mock(["gin", "ray", "tensorflow", "tf_agents"]):
     import gin
+    import ray  # noqa: F401
     import tensorflow
     import tf_agents.replay_buffers
     import tf_agents.specs
@@ -79,7 +80,7 @@ with mock(["gin", "tensorflow", "tf_agents"]):
     _STAND_INS = {
         name: module
         for name, module in sys.modules.items()
-        if name.partition(".")[0] in ("gin", "tensorflow", "tf_agents")
+        if name.partition(".")[0] in ("gin", "ray", "tensorflow", "tf_agents")
     }
 sys.modules.update(_STAND_INS)
 autodoc_member_order = "bysource"

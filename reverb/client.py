@@ -109,8 +109,8 @@ class Client:
             `grpcs://` in front (`grpcs://host:port`, `grpcs://a:1,b:2`) the servers are reached by
             TLS; with `REVERB_TLS=1` in the environment every address is, unless it has `grpc://`.
             Or else `unix:///path/of/socket` (`unix:path` for a relative path) for a server on this
-            machine that listens on a Unix socket. Or else `shards:///a:1,b:2` for a group of servers
-            that are used as one (`shards+grpcs:///` for TLS).
+            machine that listens on a Unix socket. Or else `shards:///a:1,b:2` for a group of
+            servers that are used as one (`shards+grpcs:///` for TLS).
           connect_timeout_s: How long to wait for the first answer of the server, in seconds.
           keepalive_s: Interval of pings to the server while a call is open, in seconds, from 0.1
             to 86400; `None`: no pings. A dm-reverb server is never pinged; TCP detects after about

@@ -61,7 +61,7 @@ def from_row(
     row: tuple[int, str, int | None, int, str, str, float | None, bytes],
 ) -> ShardInfo:
     """Makes it of a row of the native client."""
-    *facts, watched = row
+    index, address, server_id, num_slots, state, error, last_seen_s, watched = row
     tables = {
         table.name: ShardTable(
             size=table.size,
@@ -74,4 +74,4 @@ def from_row(
         )
         for table in protos.WatchResponse.FromString(watched).tables
     }
-    return ShardInfo(*facts, tables=tables)
+    return ShardInfo(index, address, server_id, num_slots, state, error, last_seen_s, tables)

@@ -52,7 +52,7 @@ class Coordinator:
 
     @property
     def is_running(self) -> bool:
-        """Whether it moves windows; false after `stop`, and when a later one has taken over."""
+        """Whether it moves windows; false after `stop`, and once it has met a later one."""
         return self._coordinator.is_running()
 
     def freeze(self) -> None:

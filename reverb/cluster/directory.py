@@ -8,24 +8,14 @@ Nothing here waits, sends, or reads a clock.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from reverb.cluster.shard_tables import check_tables, settings_of
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 
-__all__ = [
-    "NUM_SLOTS",
-    "Directory",
-    "parse_map",
-    "serialize_tables",
-    "slots_as_values",
-    "tables_as_values",
-]
+__all__ = ["NUM_SLOTS", "Directory", "parse_map", "slots_as_values"]
 
 NUM_SLOTS = 4096
 """The top 12 bits of the key of an item are its slot."""
-
-# Settings that must be the same in all shards, besides the selectors and the signature.
-_SETTINGS = ("max_size", "max_times_sampled")
-_LIMITS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
 
 
 class Directory:
@@ -57,6 +47,8 @@ class Directory:
         # For each slot those who had it before and may still hold items of it.
         self._formers: list[tuple[int, ...]] = [()] * NUM_SLOTS
         self._tables: list[Any] = []
+        # As the program makes them; a client may have changed those of the group since.
+        self._program_tables: list[Any] = []
         self._next_index = 0
 
     @property
@@ -143,14 +135,15 @@ class Directory:
           The number of the shard.
 
         Raises:
-          InvalidArgumentError: If the group has a shard of this number, or if it was never given.
+          InvalidArgumentError: If the group has a shard of this number, or if it is negative.
         """
         index = self.reserve() if index is None else index
-        if index in self._shards or not 0 <= index < self._next_index:
+        if index in self._shards or index < 0:
             raise InvalidArgumentError(
-                f"index must be a number that was reserved and is free, got {index}; group "
+                f"index must be a number that no shard has, and at least 0, got {index}; group "
                 f"'{self.group}' has {self.indices}"
             )
+        self._next_index = max(self._next_index, index + 1)
         self._shards[index] = protos.Shard(
             index=index, address=address, server_id=server_id, unix_path=unix_path
         )
@@ -216,6 +209,19 @@ class Directory:
         for slot, heir in zip(slots, missing, strict=False):
             heirs[heir].append(slot)
         return heirs
+
+    def slots_without(self, index: int) -> dict[int, list[int]]:
+        """Returns which slots each of the others owns when `remove` has taken a shard out.
+
+        Raises:
+          InvalidArgumentError: If the group has no such shard.
+          FailedPreconditionError: If no other shard would be left.
+        """
+        slots = self.heirs(index)
+        for slot, owner in enumerate(self._owners):
+            if owner != index:
+                slots.setdefault(owner, []).append(slot)
+        return {owner: sorted(it) for owner, it in slots.items()}
 
     def remove(self, index: int) -> None:
         """Takes a shard out of the map; the others get its slots, as `heirs` says.
@@ -313,10 +319,27 @@ class Directory:
             and field.
         """
         found = [protos.TableInfo.FromString(table) for table in tables]
-        if self._tables:
-            _check_tables(index, found, self._tables)
-        else:
-            self._tables = [_settings_of(table) for table in found]
+        if self._program_tables:
+            check_tables(index, found, self._program_tables)
+            return
+        self._program_tables = [settings_of(table) for table in found]
+        self._tables = self._tables or self._program_tables
+
+    def tables(self) -> list[bytes]:
+        """Returns the tables of the whole group as serialized `TableInfo` messages."""
+        return [table.SerializeToString() for table in self._tables]
+
+    def learn_tables(self, proto: Any) -> bool:
+        """Takes over the tables of a map with a higher epoch: a client has changed them.
+
+        Returns:
+          Whether the epoch was higher.
+        """
+        if proto.group != self.group or proto.epoch <= self.epoch:
+            return False
+        self._tables = list(proto.tables)
+        self.epoch = proto.epoch + 1
+        return True
 
     def to_proto(self) -> Any:
         """Returns the present map as a `ShardMap` message."""
@@ -380,65 +403,3 @@ def slots_as_values(proto: Any) -> list[dict[str, Any]]:
         }
         for it in proto.slots
     ]
-
-
-def serialize_tables(tables: Iterable[Any]) -> list[bytes]:
-    """Returns the settings of `reverb.Table` objects, as `Directory.set_tables` takes them."""
-    return [table.internal_table.info() for table in tables]
-
-
-def tables_as_values(proto: Any) -> list[dict[str, Any]]:
-    """Returns the tables of a `ShardMap` message as plain values, for a manifest."""
-    from google.protobuf import json_format
-
-    return [json_format.MessageToDict(table) for table in proto.tables]
-
-
-def _settings_of(table: Any) -> Any:
-    """A copy of a `TableInfo` without its counters."""
-    limiter = table.rate_limiter_info
-    copy = protos.TableInfo(
-        name=table.name,
-        sampler_options=table.sampler_options,
-        remover_options=table.remover_options,
-        max_size=table.max_size,
-        max_times_sampled=table.max_times_sampled,
-        rate_limiter_info=protos.RateLimiterInfo(
-            **{name: getattr(limiter, name) for name in _LIMITS}
-        ),
-    )
-    if table.HasField("signature"):
-        copy.signature.CopyFrom(table.signature)
-    return copy
-
-
-def _check_tables(index: int, found: Sequence[Any], wanted: Sequence[Any]) -> None:
-    names = [table.name for table in found]
-    if names != [table.name for table in wanted]:
-        raise InvalidArgumentError(
-            f"shard {index} has the tables {names}, and the other shards have "
-            f"{[table.name for table in wanted]}: all shards of a group need the same tables, in "
-            "the same order"
-        )
-    for table, other in zip(found, wanted, strict=True):
-        pairs = [
-            ("sampler", _text(table.sampler_options), _text(other.sampler_options)),
-            ("remover", _text(table.remover_options), _text(other.remover_options)),
-            *((name, getattr(table, name), getattr(other, name)) for name in _SETTINGS),
-            *(
-                (name, getattr(table.rate_limiter_info, name), getattr(limits, name))
-                for limits in [other.rate_limiter_info]
-                for name in _LIMITS
-            ),
-            ("signature", _text(table.signature), _text(other.signature)),
-        ]
-        for field, mine, theirs in pairs:
-            if mine != theirs:
-                raise InvalidArgumentError(
-                    f"shard {index}, table {table.name}: {field} is {mine}, and {theirs} in the "
-                    "other shards: all shards of a group need the same tables"
-                )
-
-
-def _text(message: Any) -> str:
-    return " ".join(str(message).split()) or "none"

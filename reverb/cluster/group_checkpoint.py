@@ -16,9 +16,7 @@ without it is no checkpoint.
 """
 
 import contextlib
-import dataclasses
 import errno
-import json
 import logging
 import os
 import pathlib
@@ -30,6 +28,14 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from reverb.cluster.group_manifest import (
+    DONE,
+    MANIFEST,
+    GroupCheckpoint,
+    Part,
+    read,
+    to_text,
+)
 from reverb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 
 __all__ = [
@@ -42,9 +48,6 @@ __all__ = [
     "shards_alone",
 ]
 
-MANIFEST = "GROUP"
-DONE = "DONE"
-_FORMAT = "reverb-group 1"
 _PREFIX = "group-"
 _LOCK = ".group.lock"
 _NAME = re.compile(r"group-(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(\d{9})Z")
@@ -56,69 +59,6 @@ _NO_LINKS = {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.EOPNOT
 _POLL_S = 0.002
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """The checkpoint of one shard in a checkpoint of the group.
-
-    Attributes:
-      index: The shard.
-      path: Where it lies, relative to the directory of the group; never with `..`.
-      done_bytes: Size of its file `DONE`.
-      done_crc32: Checksum of that file, which lists the others and their sizes.
-    """
-
-    index: int
-    path: str
-    done_bytes: int
-    done_crc32: int
-
-
-@dataclasses.dataclass(frozen=True)
-class GroupCheckpoint:
-    """A complete checkpoint of a group.
-
-    Attributes:
-      path: Its directory.
-      group: Name of the group.
-      epoch: Of the map that the group had.
-      slots: The map's ranges of slots: dicts with `first`, `count`, `owner`, `former_owners`.
-      parts: The checkpoints of the shards, by index.
-      tables: Settings of the tables, those of the whole group, as plain values.
-      windows: For each table the limiter's bounds of each shard, as plain values.
-    """
-
-    path: pathlib.Path
-    group: str
-    epoch: int
-    slots: Sequence[Mapping[str, Any]]
-    parts: Mapping[int, Part]
-    tables: Sequence[Mapping[str, Any]] = ()
-    windows: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def path_of(self, index: int) -> pathlib.Path:
-        """Returns the directory of a shard's checkpoint.
-
-        Raises:
-          InvalidArgumentError: If the checkpoint has no such shard.
-        """
-        if index not in self.parts:
-            raise InvalidArgumentError(
-                f"group checkpoint {self.path} has no shard {index}; it has {sorted(self.parts)}"
-            )
-        return self.path / self.parts[index].path
-
-    def check(self) -> None:
-        """Looks whether all parts are there, and whether they are those that were saved.
-
-        Reads the small files only: whether the data is intact is checked when a server loads it.
-
-        Raises:
-          DataLossError: If a part is missing, or is another one; names shard and path.
-        """
-        for part in self.parts.values():
-            _check_part(self.path, part)
 
 
 class SavingShard(Protocol):
@@ -206,26 +146,6 @@ def save(
             raise
         _prune(root, group, keep_latest)
     return checkpoint
-
-
-def read(path: str | os.PathLike[str]) -> GroupCheckpoint:
-    """Reads the manifest of a checkpoint of a group.
-
-    Args:
-      path: Directory of the checkpoint, `.../group-<time>`.
-
-    Raises:
-      FailedPreconditionError: If there is no manifest: the checkpoint is not complete.
-      DataLossError: If the manifest is damaged.
-    """
-    directory = pathlib.Path(path)
-    try:
-        text = (directory / MANIFEST).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        raise FailedPreconditionError(
-            f"{directory} has no file {MANIFEST}: it is no complete checkpoint of a group"
-        ) from None
-    return _parse(directory, text)
 
 
 def latest(root: str | os.PathLike[str], group: str | None = None) -> GroupCheckpoint | None:
@@ -370,7 +290,7 @@ def _publish(checkpoint: GroupCheckpoint) -> None:
     _sync(checkpoint.path)
     partial = checkpoint.path / f".{MANIFEST}"
     with partial.open("w", encoding="utf-8") as file:
-        file.write(_to_text(checkpoint))
+        file.write(to_text(checkpoint))
         file.flush()
         os.fsync(file.fileno())
     partial.rename(checkpoint.path / MANIFEST)
@@ -477,104 +397,3 @@ def _delete(directory: pathlib.Path) -> None:
         directory.rmdir()
     except OSError as error:
         _logger.warning("%s cannot be deleted: %s", directory, error)
-
-
-# ---- The manifest --------------------------------------------------------------------------------
-
-
-def _to_text(checkpoint: GroupCheckpoint) -> str:
-    fields = {
-        "format": _FORMAT,
-        "group": checkpoint.group,
-        "epoch": checkpoint.epoch,
-        "shards": [
-            dataclasses.asdict(part) | {"done_crc32": f"{part.done_crc32:08x}"}
-            for _, part in sorted(checkpoint.parts.items())
-        ],
-        "slots": [dict(it) for it in checkpoint.slots],
-        "tables": [dict(it) for it in checkpoint.tables],
-        "windows": dict(checkpoint.windows),
-    }
-    return json.dumps(fields, indent=1) + "\n"
-
-
-def _parse(directory: pathlib.Path, text: bytes) -> GroupCheckpoint:
-    def damaged(reason: str) -> DataLossError:
-        return DataLossError(f"group checkpoint {directory}: the file {MANIFEST} {reason}")
-
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise damaged(f"is damaged: {error}") from None
-    if not isinstance(fields, dict) or fields.get("format") != _FORMAT:
-        written = fields.get("format") if isinstance(fields, dict) else None
-        raise damaged(f"must have the format {_FORMAT!r}, got {written!r}")
-
-    def field(owner: Any, name: str, kind: type) -> Any:
-        value = owner.get(name) if isinstance(owner, dict) else None
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise damaged(f"is damaged: {name} must be a {kind.__name__}, got {value!r:.80}")
-        return value
-
-    parts: dict[int, Part] = {}
-    for entry in field(fields, "shards", list):
-        index = field(entry, "index", int)
-        path = field(entry, "path", str)
-        if not _is_inside(path):
-            raise damaged(
-                f"names a path that is not inside the checkpoint: shard {index}, path {path!r:.200}"
-            )
-        if index < 0 or index in parts:
-            raise damaged(f"is damaged: it has shard {index} twice, or it is negative")
-        try:
-            checksum = int(field(entry, "done_crc32", str), 16)
-        except ValueError:
-            raise damaged(f"is damaged: done_crc32 of shard {index} is no number") from None
-        parts[index] = Part(index, path, field(entry, "done_bytes", int), checksum)
-    if not parts:
-        raise damaged("is damaged: it has no shards")
-    slots = field(fields, "slots", list)
-    for entry in slots:
-        for name in ("first", "count", "owner"):
-            field(entry, name, int)
-        field(entry, "former_owners", list)
-    return GroupCheckpoint(
-        path=directory,
-        group=field(fields, "group", str),
-        epoch=field(fields, "epoch", int),
-        slots=slots,
-        parts=parts,
-        tables=field(fields, "tables", list),
-        windows=field(fields, "windows", dict),
-    )
-
-
-def _is_inside(path: str) -> bool:
-    """Whether a path is relative and stays inside the directory that it starts from."""
-    parts = path.split("/")
-    return "\0" not in path and "\\" not in path and not {"", ".", ".."} & set(parts)
-
-
-def _check_part(directory: pathlib.Path, part: Part) -> None:
-    path = directory / part.path
-    who = f"group checkpoint {directory}: shard {part.index}"
-    try:
-        done = (path / DONE).read_bytes()
-    except OSError:
-        raise DataLossError(
-            f"{who}: its checkpoint {path} is missing. To start from an older checkpoint, move "
-            "this one to another directory"
-        ) from None
-    if len(done) != part.done_bytes or zlib.crc32(done) != part.done_crc32:
-        raise DataLossError(
-            f"{who}: {path / DONE} is not the file that was saved: {len(done)} bytes with checksum "
-            f"{zlib.crc32(done):08x}, not {part.done_bytes} with {part.done_crc32:08x}"
-        )
-    for name, size in re.findall(rb"^(\S+) records=\d+ bytes=(\d+)$", done, re.MULTILINE):
-        file = path / os.fsdecode(name)
-        found = file.stat().st_size if file.exists() else None
-        if found != int(size):
-            raise DataLossError(
-                f"{who}: {file} must have {int(size)} bytes, "
-                + ("and is missing" if found is None else f"got {found}")
-            )

@@ -66,8 +66,8 @@ class Shard:
       address: Where clients reach the group, for example
         `"shards:///replay-0:8000,replay-1:8000"`; `None`: the servers need not know. With one
         address for each shard, in the order of their indices, every server tells them to clients.
-      is_coordinated: Whether there is a coordinator. If an address is given, the server with index 0
-        runs it, with a token and certificates from the environment.
+      is_coordinated: Whether there is a coordinator. If an address is given, the server with index
+        0 runs it, with a token and certificates from the environment.
 
     Raises:
       InvalidArgumentError: If a value is out of its range, or if the address is none of a group.

@@ -6,7 +6,7 @@ from typing import Any
 
 from reverb.core import protos
 
-__all__ = ["move_items", "server_id_of", "set_map"]
+__all__ = ["map_of", "move_items", "server_id_of", "set_map"]
 
 
 def server_id_of(client: Any) -> int:
@@ -21,6 +21,19 @@ def server_id_of(client: Any) -> int:
     """
     answer = protos.DirectoryResponse.FromString(client._client.directory())
     return answer.server_id
+
+
+def map_of(client: Any) -> bytes | None:
+    """Returns the map that a shard has, as a serialized `ShardMap`; `None` if it has none.
+
+    Args:
+      client: A `reverb.Client` of this shard alone.
+
+    Raises:
+      UnavailableError: If no server answers.
+    """
+    answer = protos.DirectoryResponse.FromString(client._client.directory())
+    return answer.map.SerializeToString() if answer.HasField("map") else None
 
 
 def set_map(client: Any, serialized_map: bytes, index: int) -> None:

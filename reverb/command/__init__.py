@@ -18,6 +18,7 @@ from reverb.command import (
     parquet,
     pause,
     reset,
+    reshard,
     source,
     text,
     tfrecord,
@@ -88,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     pause.add_parsers(commands)
     drain.add_parser(commands)
     reset.add_parser(commands)
+    reshard.add_parser(commands)
     token.add_parser(commands)
     tls.add_parser(commands)
     return parser

@@ -10,12 +10,8 @@ from hypothesis import strategies as st
 
 import reverb
 from reverb import testing
-from reverb.cluster.directory import (
-    NUM_SLOTS,
-    Directory,
-    serialize_tables,
-    tables_as_values,
-)
+from reverb.cluster.directory import NUM_SLOTS, Directory
+from reverb.cluster.shard_tables import part_settings, serialize_tables, tables_as_values
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -91,11 +87,12 @@ def test_a_drained_shard_gives_its_slots_to_the_others(directory):
     directory.begin_drain(3)
     assert directory.to_proto().shards[3].is_draining
     assert directory.num_slots(3) == 1024
-    heirs = directory.heirs(3)
+    heirs, slots = directory.heirs(3), directory.slots_without(3)
     directory.remove(3)
     after = owners(directory)
     assert sorted(after.count(index) for index in range(3)) == [1365, 1365, 1366]
-    assert all(after[slot] == heir for heir, slots in heirs.items() for slot in slots)
+    assert all(after[slot] == heir for heir, its in heirs.items() for slot in its)
+    assert slots == {it: [slot for slot in range(NUM_SLOTS) if after[slot] == it] for it in slots}
     assert [shard.index for shard in directory.to_proto().shards] == [0, 1, 2]
 
 
@@ -115,9 +112,12 @@ def test_a_reserved_number_is_added_when_the_shard_runs(directory):
     assert (directory.reserve(), directory.reserve()) == (4, 5)
     assert directory.add(5, "h:5") == 5
     assert directory.indices == [0, 1, 2, 3, 5]
-    for index in (5, 6, -1):
-        with pytest.raises(InvalidArgumentError, match=f"reserved and is free, got {index};"):
+    for index in (5, -1):
+        with pytest.raises(InvalidArgumentError, match=f"that no shard has, .*, got {index};"):
             directory.add(index)
+    # A directory that was started again does not know which numbers it had reserved.
+    assert directory.add(9) == 9
+    assert directory.reserve() == 10
 
 
 def test_a_shard_that_is_back_with_its_items_is_asked_for_its_old_slots(directory):
@@ -200,6 +200,27 @@ def test_tables_are_those_of_the_program_without_counters(directory):
     assert proto.HasField("signature")
     assert tables_as_values(directory.to_proto())[0]["maxSize"] == "100"
     directory.set_tables(1, infos(prioritized(signature={"x": np.zeros([3], np.float32)})))
+
+
+def test_every_shard_may_hold_its_part_of_a_table(directory):
+    directory.set_tables(0, infos(prioritized(max_size=10), reverb.Table.queue("queue", 10)))
+    parts = dict(part_settings(table, 5, 4) for table in directory.tables())
+    # A queue is bounded by its limiter, and that is shared by a coordinator.
+    assert {name: part.max_size for name, part in parts.items()} == {"table": 3, "queue": 10}
+    assert parts["queue"].limits == (1.0, 1, 0.0, 10.0)
+
+
+def test_a_change_of_a_client_is_learned_and_does_not_make_tables_differ(directory):
+    directory.set_tables(0, infos(prioritized()))
+    proto = directory.to_proto()
+    assert not directory.learn_tables(proto)
+    proto.tables[0].max_size = 50
+    proto.epoch += 1
+    assert directory.learn_tables(proto)
+    assert directory.epoch == proto.epoch + 1
+    assert part_settings(directory.tables()[0], 0, 2)[1].max_size == 25
+    # A shard that starts again makes the tables of the program.
+    directory.set_tables(1, infos(prioritized()))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import reverb
 from reverb import testing
-from reverb.cluster import group_checkpoint
+from reverb.cluster import group_checkpoint, group_manifest
 from reverb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from support.programs import Program, run
 
@@ -330,7 +330,7 @@ def test_a_damaged_manifest_is_data_loss_and_nothing_else(tmp_path, data):
     directory.mkdir(exist_ok=True)
     part = group_checkpoint.Part(0, "shard-0/x", 1, 2)
     good = group_checkpoint.GroupCheckpoint(directory, "g", 1, SLOTS, {0: part})
-    text = group_checkpoint._to_text(good).encode()
+    text = group_manifest.to_text(good).encode()
     start = data.draw(st.integers(0, len(text) - 1))
     end = data.draw(st.integers(start, len(text)))
     (directory / "GROUP").write_bytes(text[:start] + data.draw(st.binary(max_size=8)) + text[end:])

@@ -239,7 +239,7 @@ COMMANDS = {
 
 def test_every_command_is_tried():
     (actions,) = [it for it in command._parser()._actions if it.choices]
-    assert set(actions.choices) == {*COMMANDS, "token", "tls"}
+    assert set(actions.choices) == {*COMMANDS, "reshard", "token", "tls"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -65,6 +65,8 @@ CALLS = {
     "resume_table": lambda client: client.resume_table("table"),
     "rate_limiter_off": lambda client: client.rate_limiter_off("table").__enter__(),
     "drain": lambda client: client.drain(),
+    "directory": lambda client: client.directory(),
+    "shard_info": lambda client: reverb.Client(f"shards:///{client.server_address}").shard_info(),
     "sample": lambda client: next(client.sample("table")),
     "sample_batch": lambda client: client.sample_batch("table", 2),
     "scan": lambda client: next(client.scan("table")),

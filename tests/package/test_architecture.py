@@ -232,6 +232,16 @@ def test_one_file_imports_the_compiled_module():
     assert importers == {"core/__init__.py"}
 
 
+def test_one_file_imports_ray():
+    importers = {
+        str(path.relative_to(PACKAGE))
+        for path in python_files()
+        if any(name.split(".")[0] == "ray" for name in imports(path))
+        or 'import_module("ray")' in path.read_text()
+    }
+    assert importers == {"adapters/ray/engine.py"}
+
+
 def test_tensorflow_is_imported_inside_functions_only():
     for path in python_files():
         if path.is_relative_to(PACKAGE / "tf_ops") or path.is_relative_to(PACKAGE / "adapters"):

@@ -30,5 +30,24 @@ def test_import_is_quick():
 
 
 def test_import_leaves_heavy_libraries_alone():
-    heavy = {"tensorflow", "jax", "torch", "grpc"}
+    heavy = {"tensorflow", "jax", "torch", "grpc", "ray"}
     assert heavy.isdisjoint(imported()["modules"])
+
+
+WITHOUT_RAY = """
+import sys
+sys.modules["ray"] = None  # As if it were not installed.
+try:
+    import reverb.adapters.ray
+except ModuleNotFoundError as error:
+    print(error)
+"""
+
+
+def test_the_adapter_to_ray_says_what_to_install():
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT_RAY], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == (
+        "reverb.adapters.ray needs Ray, which is not installed: pip install 'reverb-replay[ray]'\n"
+    )

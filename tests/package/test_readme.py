@@ -13,7 +13,7 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted(ROOT.glob("docs/**/*.md"))]
 
 # Snippets that a test runs. The words after `python` name a library; each has a test beside it.
-RUN = {"python", "python tensorflow", "python tf-agents", "python acme"}
+RUN = {"python", "python tensorflow", "python tf-agents", "python acme", "python ray"}
 # Blocks that are only shown. `python shown` is for Python that cannot run by itself.
 SHOWN = {"python shown", "sh", "console", "text", "yaml"}
 
@@ -26,6 +26,7 @@ def test_snippets_run(run_snippets):
         "docs/howto/checkpoints.md",
         "docs/howto/connections.md",
         "docs/howto/export.md",
+        "docs/howto/groups.md",
         "docs/howto/logs.md",
         "docs/howto/memory.md",
         "docs/howto/securing.md",

@@ -12,7 +12,7 @@ import ray
 import reverb
 from reverb.adapters import ray as reverb_ray
 from reverb.cluster import group_checkpoint
-from reverb.errors import FailedPreconditionError
+from reverb.errors import FailedPreconditionError, InvalidArgumentError
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -170,6 +170,44 @@ def test_new_shards_take_slots_and_a_part_of_the_sizes(start_group):
         assert info.max_size == 600
 
 
+def items(client):
+    """Key, priority and content of all items of the group."""
+    return {
+        int(it.info.key): (float(it.info.priority), int(it.data[0][0]))
+        for it in client.scan("table")
+    }
+
+
+def test_a_drained_shard_gives_its_items_to_the_others(start_group):
+    group = start_group()
+    client = group.client()
+    fill(group, [200, 300, 250])
+    before = items(client)
+    assert len(before) == 750
+    updates = {key: 1.0 + number % 7 for number, key in enumerate(before)}
+    client.mutate_priorities("table", updates)
+    assert group.drain("shard-1", wait_s=1.0) == 300
+    status = group.status()
+    assert list(status.shards) == [0, 2]
+    assert sum(sizes(group)) == 750
+    after = items(client)
+    assert after == {key: (updates[key], content) for key, (_, content) in before.items()}
+    # They are where updates look for them.
+    client.mutate_priorities("table", dict.fromkeys(before, 9.0))
+    assert {priority for priority, _ in items(client).values()} == {9.0}
+
+
+def test_a_drain_that_cannot_be_leaves_the_group_as_it_was(start_group):
+    group = start_group(num_shards=1)
+    with pytest.raises(FailedPreconditionError, match="no other shard is left to take its slots"):
+        group.drain(0)
+    with pytest.raises(InvalidArgumentError, match=r"has no shard 7; it has \[0\]"):
+        group.drain("shard-7")
+    with pytest.raises(InvalidArgumentError, match="a number or 'shard-<number>', got 'first'"):
+        group.drain("first")
+    assert group.status().is_complete
+
+
 def test_a_process_of_the_program_becomes_a_shard(start_group, make_tables, until):
     group = start_group()
     with reverb_ray.serve_here("test", make_tables) as shard:
@@ -183,23 +221,60 @@ def test_a_process_of_the_program_becomes_a_shard(start_group, make_tables, unti
     assert list(group.status().shards) == [0, 1, 2]
 
 
-def test_a_removed_node_comes_back_elsewhere(start_group, cluster, root, until):
-    node = cluster.add_node(resources={"spare": 1})
-    group = start_group(checkpoint_directory=root)
-    status = group.status()
-    if node.node_id not in {shard.node_id for shard in status.shards.values()}:
-        group.stop()
-        group = start_group(
-            checkpoint_directory=root,
-            placement=[node.node_id, *(shard.node_id for shard in status.shards.values())][:3],
-        )
-    fill(group, [2, 2, 2])
-    group.checkpoint()
-    (index,) = [it.index for it in group.status().shards.values() if it.node_id == node.node_id]
-    begin = time.monotonic()
+def test_a_shard_that_was_given_up_is_admitted_again_with_its_items(
+    start_group, make_tables, until
+):
+    group = start_group(num_shards=2)
+    with reverb_ray.serve_here("test", make_tables) as shard:
+        for number in range(20):
+            shard.client().insert([np.int64(number)], {"table": 1.0})
+        directory = ray.get_actor("reverb:test", namespace="reverb")
+        ray.get(directory.remove_lost.remote(-1.0))
+        until(lambda: len(group.status().shards) == 3 and group.status().is_complete)
+        until(lambda: group.status().shards[2].state == "serving")
+        client = group.client()
+        client.mutate_priorities("table", dict.fromkeys(items(client), 5.0))
+        assert [priority for priority, _ in items(client).values()] == [5.0] * 20
+
+
+def test_a_change_of_a_table_reaches_the_map_and_shards_that_are_started_again(
+    start_group, kill, until
+):
+    group = start_group()
+    client = group.client()
+    client.configure_table("table", max_size=90)
+    until(lambda: client.server_info()["table"].max_size == 90)
+    until(lambda: group.status().is_complete)
+    kill(group, 1)
+    until(lambda: group.status().shards[1].num_starts == 2 and group.status().is_complete)
+    shards = [reverb.Client(shard.address) for shard in group.status().shards.values()]
+    until(lambda: [it.server_info()["table"].max_size for it in shards] == [30, 30, 30])
+    assert group.client().server_info()["table"].max_size == 90
+    group.add_shards(2)
+    assert [it.server_info()["table"].max_size for it in shards] == [18, 18, 18]
+
+
+def test_a_process_that_ray_has_replaced_is_told_so(start_group):
+    group = start_group(num_shards=2)
+    actor = ray.get_actor("reverb:test:shard-1", namespace="reverb")
+    directory = ray.get_actor("reverb:test", namespace="reverb")
+    facts = ray.get(actor.describe.remote())
     epoch = group.status().epoch
-    cluster.remove_node(node)
-    until(lambda: group.status().epoch > epoch and group.status().is_complete, 60)
-    assert time.monotonic() - begin < 40
-    assert group.status().shards[index].node_id != node.node_id
-    assert sizes(group) == [2, 2, 2]
+    # What the process on the other side of a broken network says when it is back.
+    old = facts | {"server_id": facts["server_id"] + 1, "epoch": 1}
+    assert ray.get(directory.beat.remote(1, old["server_id"], 1)) == {"action": "register"}
+    answer = ray.get(directory.register.remote(old))
+    assert answer == {"action": "stop", "reason": "Ray has started this shard again elsewhere"}
+    assert group.status().epoch == epoch
+
+
+def test_a_shard_in_a_process_of_the_program_leaves_its_items_behind(start_group, make_tables):
+    group = start_group(num_shards=2)
+    shard = reverb_ray.serve_here("test", make_tables)
+    for number in range(50):
+        shard.client().insert([np.int64(number)], {"table": 1.0})
+    with pytest.raises(FailedPreconditionError, match=r"LocalShard.stop\(move_items=True\)"):
+        group.drain(shard.index)
+    shard.stop(move_items=True)
+    assert list(group.status().shards) == [0, 1]
+    assert sorted(content for _, content in items(group.client()).values()) == list(range(50))

@@ -68,7 +68,7 @@ def test_a_dataset_draws_by_the_weights_of_all_shards(group, batch_size):
 
 
 def test_ops_reach_every_shard(group):
-    address, weights = group
+    address, _ = group
     client = reverb.TFClient(address)
     dataset = reverb.TrajectoryDataset.from_table_signature(
         address, "t", max_in_flight_samples_per_worker=10

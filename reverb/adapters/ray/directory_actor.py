@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import reverb
+from reverb import cluster
 from reverb.adapters.ray.engine import ray
 from reverb.adapters.ray.group_settings import GroupSettings, ShardSettings
 from reverb.adapters.ray.group_status import GroupStatus, ShardStatus
@@ -19,7 +20,8 @@ from reverb.adapters.ray.placement import Place, nodes_of, place
 from reverb.adapters.ray.shard_actor import ShardActor
 from reverb.adapters.ray.shard_life import BEAT_S, MARKER
 from reverb.cluster import group_checkpoint
-from reverb.cluster.directory import Directory, parse_map, tables_as_values
+from reverb.cluster.directory import Directory, parse_map
+from reverb.cluster.shard_tables import tables_as_values
 from reverb.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -34,6 +36,8 @@ _DESCRIBE_TIMEOUT_S = 5.0
 # A shard of `serve_here` that is not heard of for so long has ended with its process.
 _LOST_AFTER_S = 60.0
 _POLL_S = 0.05
+# How long a shard that has left waits for its streams: their clients go to the others.
+_STREAMS_END_S = 5.0
 
 _logger = logging.getLogger("reverb.ray")
 
@@ -66,6 +70,7 @@ class DirectoryActor:
         self._is_ready = False
         self._latest_checkpoint: str | None = None
         self._latest_error: str | None = None
+        self._coordinator: cluster.Coordinator | None = None
         self._stopped = threading.Event()
         # In its first life it starts the shards; in later ones they are there.
         if shard_indices(settings.name):
@@ -101,6 +106,7 @@ class DirectoryActor:
             self._is_ready = True
         self._wait_for(indices, timeout_s)
         self._push(wait=True)
+        self._coordinate()
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def _start_points(
@@ -214,6 +220,7 @@ class DirectoryActor:
                 latest = group_checkpoint.latest(self._settings.checkpoint_directory, name)
                 self._latest_checkpoint = None if latest is None else str(latest.path)
         self._push()
+        self._coordinate()
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     # ---- What shards ask -------------------------------------------------------------------------
@@ -231,20 +238,27 @@ class DirectoryActor:
         if not self._is_current(index, facts):
             return {"action": "stop", "reason": "Ray has started this shard again elsewhere"}
         with self._lock:
-            if index not in self._directory.indices:
+            is_back = index not in self._directory.indices and not facts["is_actor"]
+            if index not in self._directory.indices and not is_back:
                 # It is admitted by who has started it.
                 self._members[index] = _Member(facts, time.monotonic())
                 return {"action": "wait"}
             try:
-                is_new = self._take(facts)
+                self._learn_tables(facts["map"])
+                if is_back:  # It had been taken out because it was not heard of.
+                    self._admit(facts)
+                is_new = is_back or self._take(facts)
             except InvalidArgumentError as error:
                 failed = facts | {"state": "failed", "error": str(error)}
                 self._members[index] = _Member(failed, time.monotonic())
                 return {"action": "stop", "reason": str(error)}
             serialized = self._directory.to_proto().SerializeToString()
+            tables = self._tables_of_group()
         if is_new:
             self._push()
-        return {"action": "go_on", "map": serialized}
+        if is_back:
+            self._share_sizes()
+        return {"action": "go_on", "map": serialized, "tables": tables}
 
     def beat(self, index: int, server_id: int, epoch: int) -> dict[str, Any]:
         """Notes that a shard lives; returns what it has to do, and the map if it has an old one."""
@@ -258,6 +272,8 @@ class DirectoryActor:
                 return {"action": "register"}
             member.last_seen = time.monotonic()
             member.epoch = epoch
+            if epoch > self._directory.epoch:
+                return {"action": "register"}  # A client has changed a table.
             if epoch < self._directory.epoch:
                 serialized = self._directory.to_proto().SerializeToString()
                 return {"action": "go_on", "map": serialized}
@@ -269,6 +285,11 @@ class DirectoryActor:
             if index in self._directory.indices:
                 return self._directory.shard(index).address
             return ""
+
+    def _learn_tables(self, serialized: bytes | None) -> None:
+        """A client changes tables at the shards, in a new map that this actor hears of then."""
+        if serialized and self._directory.learn_tables(parse_map(serialized)):
+            self._push()
 
     def _take(self, facts: dict[str, Any]) -> bool:
         """Notes where a shard of the map is; returns whether the map has changed."""
@@ -320,6 +341,11 @@ class DirectoryActor:
         if wait:
             ray.wait(calls, num_returns=len(calls), timeout=_DESCRIBE_TIMEOUT_S)
 
+    def _coordinate(self) -> None:
+        """Moves the windows of rate limiters, until this actor ends."""
+        if self._coordinator is None or not self._coordinator.is_running:
+            self._coordinator = cluster.Coordinator(self.address())
+
     def _watch(self) -> None:
         """Saves from time to time, and notices shards that have ended with their processes."""
         interval = self._settings.checkpoint_interval_s
@@ -331,24 +357,29 @@ class DirectoryActor:
                     self.checkpoint()
                 except Exception as error:
                     _logger.warning("group '%s': %s", self._settings.name, error)
-            self._remove_lost()
+            self.remove_lost(_LOST_AFTER_S)
+            self._coordinate()
 
-    def _remove_lost(self) -> None:
+    def remove_lost(self, after_s: float) -> None:
+        """Takes shards in processes of the program out of the map that were not heard of so long.
+
+        One that is back after all is admitted again, with its items.
+        """
         now = time.monotonic()
         with self._lock:
             lost = [
                 index
                 for index, member in self._members.items()
                 if not member.facts["is_actor"]
-                and now - member.last_seen > _LOST_AFTER_S
+                and now - member.last_seen > after_s
                 and index in self._directory.indices
             ]
             for index in lost:
                 _logger.warning(
-                    "shard %d of group '%s' has not been heard of for %d s and is taken out",
+                    "shard %d of group '%s' has not been heard of for %.0f s and is taken out",
                     index,
                     self._settings.name,
-                    _LOST_AFTER_S,
+                    after_s,
                 )
                 with contextlib.suppress(FailedPreconditionError):
                     self._directory.remove(index)
@@ -458,12 +489,22 @@ class DirectoryActor:
                     slots=slots,
                     tables=tables_as_values(proto),
                     keep_latest=self._settings.keep_latest,
+                    freeze=self._freeze,
+                    unfreeze=self._unfreeze,
                 )
             except (ReverbError, OSError) as error:
                 self._latest_error = str(error)
                 raise
             self._latest_checkpoint, self._latest_error = str(saved.path), None
             return str(saved.path)
+
+    def _freeze(self) -> None:
+        if self._coordinator is not None:
+            self._coordinator.freeze()
+
+    def _unfreeze(self) -> None:
+        if self._coordinator is not None:
+            self._coordinator.unfreeze()
 
     def add_shards(self, count: int, timeout_s: float) -> list[int]:
         """Starts more shards; returns their numbers when they serve."""
@@ -494,6 +535,80 @@ class DirectoryActor:
             self._share_sizes()
             return indices
 
+    def drain(self, index: int, wait_s: float) -> int:
+        """Moves the items of a shard to the others and ends it; returns how many were moved."""
+        with self._changes:
+            if index in self._directory.indices and index not in self._handles:
+                raise FailedPreconditionError(
+                    f"shard {index} lives in a process of the program, which ends it: "
+                    "LocalShard.stop(move_items=True)"
+                )
+            heirs = self._begin_drain(index)
+            handle, name = self._handles[index], f"shard {index}"
+            num_moved = 0
+            try:
+                self._wait_for_writers(index, handle, wait_s)
+                for last in (False, True):
+                    call = handle.give_items.remote(heirs, last)
+                    num_moved += result_of(call, None, name)
+            except BaseException:
+                with contextlib.suppress(ReverbError):
+                    call = handle.take_inserts_again.remote()
+                    result_of(call, _DESCRIBE_TIMEOUT_S, name)
+                self._cancel_drain(index)
+                raise
+            self._remove(index)
+            with contextlib.suppress(ReverbError):
+                result_of(handle.stop.remote(_STREAMS_END_S), 2 * _STREAMS_END_S, name)
+            self._end(index)
+            return num_moved
+
+    def begin_drain(self, index: int) -> dict[int, tuple[str, list[int]]]:
+        """A shard in a process of the program is about to leave; returns its heirs."""
+        with self._changes:
+            return self._begin_drain(index)
+
+    def cancel_drain(self, index: int) -> None:
+        """It stays after all."""
+        with self._changes:
+            self._cancel_drain(index)
+
+    def _begin_drain(self, index: int) -> dict[int, tuple[str, list[int]]]:
+        """Marks a shard, and makes room at the others; returns their addresses and slots."""
+        scheme = self._settings.scheme.removeprefix("shards").strip("+:/")
+        scheme = f"{scheme}://" if scheme else ""
+        with self._lock:
+            self._directory.begin_drain(index)
+            slots = self._directory.slots_without(index)
+            heirs = {it: (scheme + self._directory.shard(it).address, slots[it]) for it in slots}
+        self._push(wait=True)
+        self._share_sizes(leaving=index)
+        return heirs
+
+    def _cancel_drain(self, index: int) -> None:
+        with self._lock:
+            if index in self._directory.indices:
+                self._directory.end_drain(index)
+        self._push()
+        self._share_sizes()
+
+    def _wait_for_writers(self, index: int, handle: Any, wait_s: float) -> None:
+        """Waits until no writer has a stream to the shard: they leave at the end of an episode."""
+        deadline = time.monotonic() + wait_s
+        while time.monotonic() < deadline:
+            call = handle.num_insert_streams.remote()
+            if result_of(call, _DESCRIBE_TIMEOUT_S, f"shard {index}") == 0:
+                return
+            time.sleep(_POLL_S)
+
+    def _remove(self, index: int) -> None:
+        with self._lock:
+            if index in self._directory.indices:
+                self._directory.remove(index)
+            self._members.pop(index, None)
+        self._push(wait=True)
+        self._share_sizes()
+
     def reserve(self) -> tuple[int, int, GroupSettings]:
         """Returns a number for a shard in a process of the program, and how many there will be."""
         with self._lock:
@@ -512,31 +627,32 @@ class DirectoryActor:
     def leave(self, index: int) -> None:
         """Takes a shard in a process of the program out of the map again."""
         with self._changes:
-            with self._lock:
-                if index not in self._directory.indices:
-                    return
-                self._directory.remove(index)
-                self._members.pop(index, None)
-            self._push()
-            self._share_sizes()
+            self._remove(index)
 
     def _admit(self, facts: dict[str, Any]) -> None:
         index = facts["index"]
         self._directory.set_tables(index, facts["tables"])
-        self._directory.add(index, facts["address"], server_id=facts["server_id"])
+        self._directory.add(
+            index,
+            facts["address"],
+            server_id=facts["server_id"],
+            unix_path=facts["unix_path"],
+            former_slots=facts["slots"],
+        )
         self._take(facts)
 
-    def _share_sizes(self) -> None:
+    def _share_sizes(self, leaving: int | None = None) -> None:
         """Gives each shard its part of the tables' sizes, when their number has changed."""
         with self._lock:
-            count = len(self._directory.indices)
-            sizes = {
-                table.name: -(-table.max_size // count)
-                for table in self._directory.to_proto().tables
-            }
-            handles = [self._handles[it] for it in self._directory.indices if it in self._handles]
-        calls = [handle.set_max_sizes.remote(sizes) for handle in handles]
+            stay = [it for it in self._directory.indices if it != leaving]
+            tables = self._directory.tables()
+            handles = [self._handles[it] for it in stay if it in self._handles]
+        calls = [handle.set_tables.remote(tables, len(stay)) for handle in handles]
         ray.wait(calls, num_returns=len(calls), timeout=_DESCRIBE_TIMEOUT_S)
+
+    def _tables_of_group(self) -> tuple[list[bytes], int]:
+        """The tables of the whole group, and in how many parts they are."""
+        return self._directory.tables(), len(self._directory.indices)
 
     def _end(self, index: int) -> None:
         """Ends the process of a shard for good."""

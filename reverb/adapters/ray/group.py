@@ -108,6 +108,41 @@ class Group:
             raise InvalidArgumentError(f"count must be at least 1, got {count}")
         return self._ask("add_shards", count, float(timeout_s), timeout_s=None, retry=False)
 
+    def drain(self, shard: int | str, *, wait_s: float = 60.0) -> int:
+        """Takes a shard out of the group; its items go to the others.
+
+        First writers leave it, at the end of their episodes. Then its items are sent to the other
+        shards, with their keys, priorities and counts; sampling goes on meanwhile. Then the others
+        own its slots, and its process ends. Writers that are still there send again to others what
+        was not confirmed. Updates of priorities that arrive while the items are on their way may be
+        lost.
+
+        Blocks until that is done.
+
+        Args:
+          shard: Its number, or "shard-<number>".
+          wait_s: How long to wait for writers, in seconds.
+
+        Returns:
+          How many items were moved.
+
+        Raises:
+          InvalidArgumentError: If the group has no such shard.
+          FailedPreconditionError: If no other shard would be left, or if the shard lives in a
+            process of the program.
+          UnavailableError: If a shard died meanwhile. Then the shard stays in the group, and some
+            of its items may be in two shards.
+        """
+        if isinstance(shard, str):
+            number = shard.removeprefix("shard-")
+            if not number.isdecimal():
+                raise InvalidArgumentError(
+                    f"shard must be a number or 'shard-<number>', got {shard!r}"
+                )
+            shard = int(number)
+        index = operator.index(shard)
+        return self._ask("drain", index, float(wait_s), timeout_s=None, retry=False)
+
     def stop(self, *, checkpoint: bool = False) -> None:
         """Ends the group: all its servers, and the directory.
 

@@ -43,20 +43,40 @@ class LocalShard:
         """Makes a client of this shard alone, which needs no socket."""
         return self.server.localhost_client()
 
-    def stop(self) -> None:
-        """Takes the shard out of the group, and ends it; its items are gone.
+    def stop(self, *, move_items: bool = False) -> None:
+        """Takes the shard out of the group, and ends it.
 
         Does nothing if it has been stopped before.
+
+        Args:
+          move_items: Whether its items go to the other shards first; otherwise they are gone.
+
+        Raises:
+          ReverbError: If its items could not be moved; the shard goes on then.
         """
         if self._life.is_stopped:
             return
         name = self._life.settings.group.name
+        if move_items:
+            self._give_items(name)
+        self._life.end_beats()
+        self._thread.join()
         # A group that does not answer takes it out by itself when it is not heard of.
         with contextlib.suppress(ReverbError):
             call = find_directory(name).leave.remote(self.index)
             result_of(call, _LEAVE_TIMEOUT_S, f"the directory of group '{name}'")
         self._life.stop()
-        self._thread.join()
+
+    def _give_items(self, name: str) -> None:
+        directory, what = find_directory(name), f"the directory of group '{name}'"
+        heirs = result_of(directory.begin_drain.remote(self.index), _TIMEOUT_S, what)
+        try:
+            for last in (False, True):
+                self._life.give_items(heirs, last=last)
+        except BaseException:
+            self._life.take_inserts_again()
+            result_of(directory.cancel_drain.remote(self.index), _TIMEOUT_S, what)
+            raise
 
     def __enter__(self) -> "LocalShard":
         return self

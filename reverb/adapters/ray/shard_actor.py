@@ -2,13 +2,12 @@
 """The Ray actor that holds one shard."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reverb.adapters.ray.group_settings import ShardSettings
 from reverb.adapters.ray.shard_life import ShardLife
 from reverb.server_status import CheckpointStatus
-from reverb.table_change import TableChange
 
 
 class ShardActor:
@@ -22,8 +21,8 @@ class ShardActor:
         threading.Thread(target=self._life.run, name="shard-life", daemon=True).start()
 
     def describe(self) -> dict[str, Any]:
-        """Returns what the directory needs to know, with sizes of tables and the map."""
-        return self._life.facts() | {"sizes": self._life.sizes(), "map": self._life.map()}
+        """Returns what the directory needs to know, with sizes of tables."""
+        return self._life.facts() | {"sizes": self._life.sizes()}
 
     def set_map(self, serialized: bytes) -> int:
         """Takes a newer map; returns the epoch that the shard has then."""
@@ -37,11 +36,22 @@ class ShardActor:
         """Returns the progress of a save."""
         return self._life.server.localhost_client().checkpoint_status()
 
-    def set_max_sizes(self, max_sizes: Mapping[str, int]) -> None:
-        """Changes the size of tables, when the number of shards has changed."""
-        changes = {name: TableChange(max_size=size) for name, size in max_sizes.items()}
-        self._life.server.configure_tables(changes)
+    def set_tables(self, tables: Sequence[bytes], num_shards: int) -> None:
+        """Changes its parts of the tables, when the number of shards has changed."""
+        self._life.set_tables(tables, num_shards)
 
-    def stop(self) -> None:
-        """Stops the server."""
-        self._life.stop()
+    def num_insert_streams(self) -> int:
+        """Returns how many streams of inserts are open."""
+        return self._life.num_insert_streams()
+
+    def give_items(self, heirs: Mapping[int, tuple[str, list[int]]], last: bool) -> int:
+        """Adds the items of the shard to the others; returns how many were added."""
+        return self._life.give_items(heirs, last=last)
+
+    def take_inserts_again(self) -> None:
+        """The shard stays after all."""
+        self._life.take_inserts_again()
+
+    def stop(self, drain_s: float) -> None:
+        """Stops the server when its streams have ended, or after `drain_s`."""
+        self._life.stop(drain_s)

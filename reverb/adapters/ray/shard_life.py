@@ -6,16 +6,20 @@ import os
 import pathlib
 import tempfile
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import reverb
+from reverb import cluster
 from reverb.adapters.ray.engine import ray
 from reverb.adapters.ray.group_settings import ShardSettings
 from reverb.adapters.ray.names import find_directory, result_of
 from reverb.cluster import group_checkpoint
-from reverb.cluster.directory import parse_map, serialize_tables
-from reverb.cluster.shard_calls import server_id_of, set_map
+from reverb.cluster.directory import parse_map, slots_as_values
+from reverb.cluster.shard_calls import map_of, move_items, server_id_of, set_map
+from reverb.cluster.shard_tables import part_settings, serialize_tables
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
+from reverb.table_change import TableChange
 
 __all__ = ["MARKER", "ShardLife"]
 
@@ -56,6 +60,8 @@ class ShardLife:
         self._address = ""
         self._socket = ""
         self._tables: list[bytes] = []
+        # Numbers of the group's rate limiters, by table.
+        self._limits: dict[str, tuple[float, ...]] = {}
         self._map: bytes | None = None
         self._epoch = 0
         self._restored_from: str | None = None
@@ -92,6 +98,8 @@ class ShardLife:
         server_id = server_id_of(client)
         with self._lock:
             self._tables = serialized
+            parts = (part_settings(it, 0, self.settings.num_shards) for it in serialized)
+            self._limits = {name: part.limits for name, part in parts}
             self._server, self._server_id = server, server_id
             self._address = f"{self._host}:{server.port}"
             self._restored_from = restored_from
@@ -147,7 +155,20 @@ class ShardLife:
                 "restored_from": self._restored_from,
                 "sees_directory": self._sees_directory(),
                 "is_actor": self.is_actor,
+                "map": self._map,
+                "slots": self._own_slots(),
             }
+
+    def _own_slots(self) -> list[int]:
+        """The slots of the map that it has; only of use if it has no place in a newer one."""
+        if self.is_actor or self._map is None:
+            return []
+        return [
+            slot
+            for entry in slots_as_values(parse_map(self._map))
+            if entry["owner"] == self.settings.index
+            for slot in range(entry["first"], entry["first"] + entry["count"])
+        ]
 
     def sizes(self) -> dict[str, int]:
         """Returns the number of items of each table; none if it does not serve."""
@@ -156,9 +177,36 @@ class ShardLife:
             return {}
         return {name: info.current_size for name, info in server.server_info().items()}
 
-    def map(self) -> bytes | None:
-        """Returns the map that the shard has, as a serialized `ShardMap`."""
-        return self._map
+    def num_insert_streams(self) -> int:
+        """Returns how many streams of inserts are open."""
+        streams = self.server.status(with_streams=True).streams
+        return sum(stream.kind == "insert" for stream in streams)
+
+    def give_items(self, heirs: Mapping[int, tuple[str, list[int]]], *, last: bool) -> int:
+        """Adds the items of the shard to the others; blocks until they have them.
+
+        Args:
+          heirs: Address and slots of each of the others.
+          last: Whether nothing may be added any more: inserts wait from now on.
+
+        Returns:
+          How many items were added to others.
+        """
+        client = self.server.localhost_client()
+        num_added = 0
+        for table in self.server.server_info():
+            if last:
+                client.pause_table(table, samples=False)
+            for address, slots in heirs.values():
+                target = reverb.Client(address)
+                num_added += move_items(client, target, table, slots)[0]
+        return num_added
+
+    def take_inserts_again(self) -> None:
+        """Ends what `give_items` has begun, if the shard stays after all."""
+        client = self.server.localhost_client()
+        for table in self.server.server_info():
+            client.resume_table(table, samples=False)
 
     def set_map(self, serialized: bytes) -> int:
         """Takes a map if it is newer than the one it has; returns the epoch that it has then."""
@@ -171,19 +219,44 @@ class ShardLife:
                     self._map, self._epoch = serialized, epoch
             return self._epoch
 
+    def set_tables(self, tables: Sequence[bytes], num_shards: int) -> None:
+        """Changes its parts of the tables to those of the group, where they differ.
+
+        Args:
+          tables: The tables of the whole group, as serialized `TableInfo` messages.
+          num_shards: In how many parts they are.
+        """
+        infos = self.server.server_info()
+        changes = {}
+        for table in tables:
+            name, part = part_settings(table, self.settings.index, num_shards)
+            max_size = None if infos[name].max_size == part.max_size else part.max_size
+            # The bounds of the limiter that are in force are the coordinator's.
+            is_new = self._limits[name] != part.limits
+            limiter = part.rate_limiter if is_new else None
+            self._limits[name] = part.limits
+            if max_size is not None or limiter is not None:
+                changes[name] = TableChange(max_size=max_size, rate_limiter=limiter)
+        if changes:
+            self.server.configure_tables(changes)
+
+    def end_beats(self) -> None:
+        """Ends `run` and `beat_until_stopped`; the server goes on."""
+        self._stopped.set()
+
     @property
     def is_stopped(self) -> bool:
         """Whether `stop` was called, or the directory has ended it."""
         return self._stopped.is_set()
 
-    def stop(self) -> None:
-        """Ends the thread and the server."""
+    def stop(self, drain_s: float = 0.0) -> None:
+        """Ends the thread and the server, after `drain_s` at most for the ends of its streams."""
         self._stopped.set()
         with self._lock:
             server, self._server = self._server, None
             self._state = "stopped"
         if server is not None:
-            server.stop()
+            server.stop(drain_s)
 
     @property
     def _root(self) -> str:
@@ -208,6 +281,13 @@ class ShardLife:
                 fallback_checkpoint_path=start_from,
                 name=settings.checkpoint_name,
             )
+        # Which part of the tables it has; numbers of shards that have left leave gaps.
+        shard = cluster.Shard(
+            settings.index % settings.num_shards,
+            settings.num_shards,
+            settings.group.name,
+            is_coordinated=True,
+        )
         port, unix_path = self._wanted_port(), self._unix_path()
         places = [(port, unix_path), (port, None)]
         if settings.group.base_port is None and port is not None:
@@ -216,9 +296,10 @@ class ShardLife:
         for port, unix_path in places:
             try:
                 server = reverb.Server(
-                    _split(tables, settings.num_shards),
+                    tables,
                     port,
                     checkpointer,
+                    shard=shard,
                     unix_path=unix_path,
                     **settings.group.server_options,
                 )
@@ -254,12 +335,15 @@ class ShardLife:
 
     def _beat(self, is_registered: bool) -> bool:
         """Returns whether the directory knows the shard."""
+        self._look_at_map()
         if not is_registered:
             answer = self._ask("register", self.facts())
         else:
             answer = self._ask("beat", self.settings.index, self._server_id, self._epoch)
         if answer.get("map"):
             self.set_map(answer["map"])
+        if answer.get("tables"):
+            self.set_tables(*answer["tables"])
         if answer["action"] == "stop":
             _logger.warning(
                 "shard %d of group '%s' ends: %s",
@@ -269,6 +353,15 @@ class ShardLife:
             )
             self.stop()
         return answer["action"] == "go_on"
+
+    def _look_at_map(self) -> None:
+        """Takes over the map of the server, if a client gave it a newer one."""
+        found = map_of(self.server.localhost_client())
+        epoch = 0 if found is None else parse_map(found).epoch
+        with self._maps, self._lock:
+            # A server begins with a map of its own, which is of no account.
+            if self._epoch and epoch > self._epoch:
+                self._map, self._epoch = found, epoch
 
     def _tell_failure(self) -> None:
         try:
@@ -290,8 +383,3 @@ class ShardLife:
 
 def _as_host(address: str) -> str:
     return f"[{address}]" if ":" in address else address
-
-
-def _split(tables: list[reverb.Table], num_shards: int) -> list[reverb.Table]:
-    """Stands in for the split by the server itself."""
-    return [table.replace(max_size=-(-table.info.max_size // num_shards)) for table in tables]

@@ -280,8 +280,8 @@ impl Client {
         wait(py, async move { shard.set_directory(request).await })
     }
 
-    /// A row for each shard: index, address, server id, number of slots, state, error, seconds since
-    /// it was heard, and a serialized `WatchResponse` of its tables.
+    /// A row for each shard: index, address, server id, number of slots, state, error, seconds
+    /// since it was heard, and a serialized `WatchResponse` of its tables.
     #[allow(clippy::type_complexity)]
     fn shard_info<'py>(
         &self,

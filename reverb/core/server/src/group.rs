@@ -98,8 +98,12 @@ impl Service {
         self.group.set(request, self.server_id(), self.tables.all(), &self.changes)?;
         for table in self.tables.all().iter().filter(|_| *is_coordinated) {
             let limiter = table.config().rate_limiter;
-            if limiter.min_diff > -f64::MAX || limiter.max_diff < f64::MAX {
-                table.set_window(f64::MAX, -f64::MAX, limiter.min_size_to_sample, 0)?;
+            let is_bounded = limiter.min_diff > -f64::MAX || limiter.max_diff < f64::MAX;
+            let (low, high) =
+                if is_bounded { (f64::MAX, -f64::MAX) } else { (-f64::MAX, f64::MAX) };
+            // The group may be smaller than it must be to be sampled, whatever this part is.
+            if is_bounded || limiter.min_size_to_sample > 1 {
+                table.set_window(low, high, i64::MAX, 0)?;
             }
         }
         Ok(())

@@ -153,9 +153,10 @@ impl GroupAddress {
     pub fn seeds_as_target(&self) -> String {
         let places: Vec<&str> =
             self.seeds.iter().filter(|it| !it.starts_with("unix:")).map(String::as_str).collect();
-        match places.is_empty() {
-            true => self.seeds.first().cloned().unwrap_or_default(),
-            false => format!("{}{}", self.scheme, places.join(",")),
+        if places.is_empty() {
+            self.seeds.first().cloned().unwrap_or_default()
+        } else {
+            format!("{}{}", self.scheme, places.join(","))
         }
     }
 }

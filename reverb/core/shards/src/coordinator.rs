@@ -210,7 +210,9 @@ async fn carry_out(
     term: i64,
     orders: Vec<Order>,
 ) -> Result<()> {
-    orders.iter().for_each(|order| windows.sent(order));
+    for order in &orders {
+        windows.sent(order);
+    }
     let sent = orders.iter().filter_map(|order| {
         let member = view.member(order.shard)?;
         Some(async move { (order.shard, send(member, table, order.window, term).await) })

@@ -135,7 +135,7 @@ impl Group {
             return Ok(view);
         }
         let view = Arc::new(self.find().await?);
-        self.install(Arc::clone(&view));
+        self.install(&view);
         Ok(view)
     }
 
@@ -157,8 +157,8 @@ impl Group {
     }
 
     /// Makes this the view, and looks after its members.
-    fn install(self: &Arc<Self>, view: Arc<View>) {
-        let old = self.view.write().replace(Arc::clone(&view));
+    fn install(self: &Arc<Self>, view: &Arc<View>) {
+        let old = self.view.write().replace(Arc::clone(view));
         if view.members.len() > 1 || view.map.is_some() {
             for member in &view.members {
                 let is_known = old

@@ -40,8 +40,8 @@ pub trait Dial: Send + Sync {
         self.dial(address)
     }
 
-    /// A line over a Unix socket of this machine, if there is one at the path. Whoever listens there
-    /// has to prove its id.
+    /// A line over a Unix socket of this machine, if there is one at the path. Whoever listens
+    /// there has to prove its id.
     fn dial_socket(&self, unix_path: &str) -> Option<Box<dyn Line>> {
         let _ = unix_path;
         None

@@ -27,6 +27,9 @@ use crate::shares::Shares;
 
 /// How long a shard may take to give items of an ordered table before others are asked too.
 const ORDERED_PATIENCE: Duration = Duration::from_millis(50);
+/// A shard is asked for at least this many items, so that a batch is not many small messages. Which
+/// shards give it is drawn by mass, so this changes no probability.
+const MIN_ITEMS: usize = 64;
 /// How long the first request waits to hear the masses of all shards.
 const FIRST_NEWS: Duration = Duration::from_secs(1);
 
@@ -195,7 +198,8 @@ impl GroupSampleStream {
         if total <= 0.0 {
             return None;
         }
-        let limit = self.group.address.max_shards_per_batch;
+        // A message costs as much as some dozen small items.
+        let limit = self.group.address.max_shards_per_batch.min(count / MIN_ITEMS).max(1);
         let counts = self.shares.split(&masses, count, limit);
         // The local shard of one of several learners stands for its part of the group.
         let num_all = self.view.members.len() as f64;
@@ -336,7 +340,8 @@ impl GroupSampleStream {
         }
     }
 
-    /// Opens the streams of these lanes, all at once. Where that fails, the request is divided anew.
+    /// Opens the streams of these lanes, all at once. Where that fails, the request is divided
+    /// anew.
     async fn open(&mut self, lanes: Vec<usize>) {
         let opened = join_all(lanes.into_iter().map(|i| {
             let member = Arc::clone(&self.lanes[i].member);
@@ -555,12 +560,20 @@ impl SampleStream for GroupSampleStream {
     ) -> Result<()> {
         if table != self.table || self.lanes.is_empty() {
             let view = Arc::clone(&self.view);
-            self.begin(table, view)?;
+            if let Err(error) = self.begin(table, view) {
+                // As from a server: the answer says it.
+                self.failure = Some(error);
+                return Ok(());
+            }
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.unasked.push_back(Request { count: num_samples, timeout, deadline, stacking });
         // What needs no waiting is done at once, so that the shards work while the caller does.
-        self.ask().map(drop)
+        if let Err(error) = self.ask() {
+            self.unasked.clear();
+            self.failure = Some(error);
+        }
+        Ok(())
     }
 
     fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>> {

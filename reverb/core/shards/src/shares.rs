@@ -129,7 +129,7 @@ mod tests {
         let masses: Vec<f64> = (0..1_000).map(|shard| f64::from(shard % 7)).collect();
         let total: f64 = masses.iter().sum();
         let mut shares = Shares::new(0.3);
-        let mut sums = vec![0_usize; 7];
+        let mut sums = [0_usize; 7];
         let batches = 2_000;
         for _ in 0..batches {
             let counts = shares.split(&masses, 250, 32);
@@ -138,7 +138,7 @@ mod tests {
         }
         for (class, sum) in sums.iter().enumerate() {
             let mass: f64 = masses.iter().skip(class).step_by(7).sum();
-            let exact = (250 * batches) as f64 * mass / total;
+            let exact = f64::from(250 * batches) * mass / total;
             assert!((*sum as f64 - exact).abs() <= 0.02 * exact, "{class}: {sum} of {exact}");
         }
     }

@@ -167,7 +167,7 @@ impl Transport for GroupTransport {
             let (view, only) = self.only().await?;
             match only {
                 Some(only) => only.configure_tables(request).await,
-                None => all::configure_tables(&view, request).await,
+                None => all::configure_tables(&self.group, &view, request).await,
             }
         })
     }

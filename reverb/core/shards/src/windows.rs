@@ -529,9 +529,9 @@ mod tests {
                         windows.report(i as i32, report);
                     }
                     3..9 => {
-                        for i in 0..n {
+                        for (i, table) in tables.iter().enumerate() {
                             if rng.random_bool(0.9) {
-                                windows.report(i as i32, tables[i].report());
+                                windows.report(i as i32, table.report());
                             }
                         }
                         for phase in 0..2 {
@@ -604,7 +604,9 @@ mod tests {
                         round(&mut windows, &mut tables);
                     }
                 }
-                tables.iter_mut().for_each(|it| (it.insert_waits, it.sample_waits) = (false, false));
+                for table in &mut tables {
+                    (table.insert_waits, table.sample_waits) = (false, false);
+                }
             }
         }
     }

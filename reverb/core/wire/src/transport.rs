@@ -119,8 +119,8 @@ pub struct ServerInfo {
 
 /// Several servers over which items are spread.
 pub trait InsertGroup: Send + Sync {
-    /// The shards that take the next `num_items` items, which need nothing of each other: each takes
-    /// as many as the others. At least one.
+    /// The shards that take the next `num_items` items, which need nothing of each other: each
+    /// takes as many as the others. At least one.
     fn routes(&self, num_items: usize) -> BoxFuture<'_, Result<Vec<ShardRoute>>>;
 
     /// Opens an insert stream to one of these shards, or to another if it cannot be reached.

@@ -445,7 +445,7 @@ mod tests {
             let again: Vec<u64> = messages[1..].iter().flatten().copied().collect();
             assert_eq!(again, rest);
             let may_be_another_server = confirmed_before_failure < 10;
-            assert_eq!(idle.0.lock().is_empty(), may_be_another_server);
+            assert_eq!(idle.inserters.lock().is_empty(), may_be_another_server);
         }
     }
 
@@ -458,7 +458,7 @@ mod tests {
         let idle = Arc::clone(&insertion.idle);
         assert_eq!(insertion.finish().await.unwrap_err().message(), "too much");
         assert_eq!(server.messages.lock().len(), 1);
-        assert!(idle.0.lock().is_empty(), "a broken stream is not used again");
+        assert!(idle.inserters.lock().is_empty(), "a broken stream is not used again");
     }
 
     #[tokio::test]

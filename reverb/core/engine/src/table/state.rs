@@ -365,13 +365,11 @@ impl TableState {
             // Finding all items first lets the processor fetch them from memory in parallel.
             found.clear();
             let keys = block.iter().map(|&(key, _)| key);
-            let mut next = 0;
-            contents.items.find_many(keys, |at, handle| {
-                missing.extend(block[next..at].iter().map(|&(key, _)| key));
-                next = at + 1;
-                found.push((handle, block[at].1));
-            });
-            missing.extend(block[next..].iter().map(|&(key, _)| key));
+            contents.items.find_many(keys, |at, handle| found.push((handle, block[at].1)));
+            if found.len() < block.len() {
+                let keys = block.iter().map(|&(key, _)| key);
+                missing.extend(keys.filter(|&key| contents.items.find(key).is_none()));
+            }
             for &(handle, priority) in &found {
                 let item = contents.items.get_mut(handle);
                 record(&mut self.before_images, handle, item);

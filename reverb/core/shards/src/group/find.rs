@@ -57,7 +57,7 @@ impl Group {
         let (map, members) = match newest {
             Some(map) => {
                 check_one_group(&seeds, &map)?;
-                let members = self.members_of(&map, seeds)?;
+                let members = self.members_of(&map, seeds, &[])?;
                 (Some(map), members)
             }
             None => (None, members_in_order(seeds)?),
@@ -100,8 +100,14 @@ impl Group {
         }
     }
 
-    /// The members of a map. Where it has no addresses, they are those of the seeds.
-    fn members_of(self: &Arc<Self>, map: &ShardMap, seeds: Vec<Seed>) -> Result<Vec<Arc<Member>>> {
+    /// The members of a map. Where it has no addresses, they are those of the seeds, or those that
+    /// were known before.
+    fn members_of(
+        self: &Arc<Self>,
+        map: &ShardMap,
+        seeds: Vec<Seed>,
+        before: &[Arc<Member>],
+    ) -> Result<Vec<Arc<Member>>> {
         let slots = SlotMap::of(map)?;
         let mut by_index: HashMap<i32, Seed> = HashMap::new();
         let mut silent = Vec::new();
@@ -144,6 +150,20 @@ impl Group {
                     (self.address.shard(&seed.place), seed.line)
                 }
                 None if shard.address.is_empty() => {
+                    let known = before.iter().find(|it| it.index == shard.index);
+                    if let Some(known) = known {
+                        let place = Place {
+                            index: shard.index,
+                            address: known.address.clone(),
+                            weight: shard.weight,
+                            is_draining: shard.is_draining,
+                            server_id,
+                        };
+                        let line = self.dial.dial(&known.address)?;
+                        let slots = slots.slots_of(shard.index);
+                        members.push(Arc::new(Member::new(place, line, slots)));
+                        continue;
+                    }
                     return Err(Error::failed_precondition(format!(
                         "Group {:?} has {} shards, and no address of shard {} is known: write all \
                          of them into the address, in their order.",
@@ -226,18 +246,18 @@ impl Group {
     }
 
     /// Takes a newer map, if it is one. Members that stay are those of before.
-    pub(super) fn adopt(self: &Arc<Self>, map: &ShardMap) -> Result<()> {
+    pub(crate) fn adopt(self: &Arc<Self>, map: &ShardMap) -> Result<()> {
         let Some(old) = self.found() else { return Ok(()) };
         if map.epoch <= old.epoch() || old.map.as_ref().is_some_and(|it| it.group != map.group) {
             return Ok(());
         }
         let slots = SlotMap::of(map)?;
         let mut members = Vec::new();
-        for member in self.members_of(map, Vec::new())? {
+        for member in self.members_of(map, Vec::new(), &old.members)? {
             let same = old.member(member.index).filter(|known| {
                 known.address == member.address
                     && known.is_draining == member.is_draining
-                    && known.server_id() == member.server_id()
+                    && (member.server_id().is_none() || known.server_id() == member.server_id())
                     && old.slots.slots_of(member.index) == slots.slots_of(member.index)
             });
             members.push(same.map_or(member, Arc::clone));
@@ -249,7 +269,7 @@ impl Group {
             shards = members.len(),
             "the group has a new map"
         );
-        self.install(Arc::new(View { map: Some(map.clone()), slots, members, samplings, tables }));
+        self.install(&Arc::new(View { map: Some(map.clone()), slots, members, samplings, tables }));
         Ok(())
     }
 }

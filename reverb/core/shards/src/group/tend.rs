@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Looks after a member: whether it answers, which map it has, and how its tables change.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -50,7 +49,7 @@ async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duratio
     match within(shard.directory()).await {
         Ok(answer) => {
             let id = answer.server_id;
-            take(group, member, answer)?;
+            take(group, member, &answer)?;
             member.prove_socket(id).await;
         }
         Err(error) if error.kind() == ErrorKind::Unimplemented => {
@@ -73,7 +72,7 @@ async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duratio
     }
     let mut watch = within(shard.watch(&tables)).await?;
     // One that says nothing for long may have nothing to say.
-    let mut heard: BTreeMap<String, ()> = BTreeMap::new();
+    let mut has_heard = false;
     loop {
         let news = tokio::select! {
             news = watch.receive() => news?,
@@ -83,27 +82,27 @@ async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duratio
                 }
                 return Ok(None);
             }
-            () = tokio::time::sleep(PATIENCE), if heard.is_empty() => {
+            () = tokio::time::sleep(PATIENCE), if !has_heard => {
                 return Err(Error::unavailable("it told nothing of its tables"));
             }
         };
         let Some(news) = news else { return Err(Error::unavailable("it ended the watch")) };
         for table in &news.tables {
             member.facts(&table.name).watched(table);
-            heard.entry(table.name.clone()).or_default();
         }
+        has_heard = true;
         member.came_up(None);
         member.is_watched.store(true, Ordering::Relaxed);
         group.tell();
         let is_old = group.found().is_some_and(|view| view.epoch() < news.epoch);
         if is_old {
             let answer = within(shard.directory()).await?;
-            take(group, member, answer)?;
+            take(group, member, &answer)?;
         }
     }
 }
 
-fn take(group: &Arc<Group>, member: &Arc<Member>, answer: DirectoryResponse) -> Result<()> {
+fn take(group: &Arc<Group>, member: &Arc<Member>, answer: &DirectoryResponse) -> Result<()> {
     member.set_ours(true);
     let place = answer.index;
     if answer.map.is_some() && place.is_some_and(|index| index != member.index) {

@@ -15,7 +15,7 @@ use reverb_wire::shard::Shard;
 use reverb_wire::transport::{BoxFuture, RateLimiterHold, ServerInfo};
 
 use super::of_shard;
-use crate::group::View;
+use crate::group::{Group, View};
 use crate::member::{Member, State};
 use crate::status;
 use crate::tables::together;
@@ -130,6 +130,7 @@ fn row(member: &Member, status: Option<StatusResponse>, error: Option<&Error>) -
 
 /// Changes all shards, or none: what was changed before a failure gets its old settings again.
 pub(super) async fn configure_tables(
+    group: &Arc<Group>,
     view: &View,
     request: ConfigureTablesRequest,
 ) -> Result<ConfigureTablesResponse> {
@@ -166,7 +167,7 @@ pub(super) async fn configure_tables(
             });
         }
         answers = results.into_iter().collect::<Result<_>>()?;
-        tell_tables(view, &request.changes).await?;
+        tell_tables(group, view, &request.changes).await?;
     }
     let changed = describe(&answers, &before, &request.changes);
     let parts: Vec<Vec<TableInfo>> = answers.into_iter().map(|answer| answer.tables).collect();
@@ -178,7 +179,7 @@ pub(super) async fn configure_tables(
 }
 
 /// Tells all shards what the tables of the group are now, in a new map.
-async fn tell_tables(view: &View, changes: &[TableChange]) -> Result<()> {
+async fn tell_tables(group: &Arc<Group>, view: &View, changes: &[TableChange]) -> Result<()> {
     let Some(mut map) = view.map.clone() else { return Ok(()) };
     map.tables = given_after(&map.tables, changes);
     map.epoch += 1;
@@ -193,7 +194,8 @@ async fn tell_tables(view: &View, changes: &[TableChange]) -> Result<()> {
             })
         }
     });
-    try_join_all(told).await.map(drop)
+    try_join_all(told).await?;
+    group.adopt(&map)
 }
 
 /// The part of each of `n` shards of a change. Windows move what a limiter allows to where it is

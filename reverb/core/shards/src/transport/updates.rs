@@ -107,8 +107,8 @@ fn may_have_foreign(view: &View, member: &Member, table: &str) -> bool {
     !(is_watched && member.facts(table).has_no_foreign_keys())
 }
 
-/// Sends all parts at the same time; returns the keys that their shards have not. Shards that do not
-/// tell count as if they had none.
+/// Sends all parts at the same time; returns the keys that their shards have not. Shards that do
+/// not tell count as if they had none.
 async fn send(view: &View, table: &str, parts: BTreeMap<i32, Part>) -> Result<Vec<u64>> {
     let sent = parts.into_iter().map(|(index, part)| async move {
         let Some(member) = view.member(index) else { return Ok(part.keys().collect()) };

@@ -12,8 +12,8 @@ use reverb_wire::transport::{
 use crate::group::{Group, PATIENCE, View};
 use crate::member::Member;
 
-/// A shard gets at least this many rows of a batch, so that few rows stay one message.
-const MIN_ROWS: usize = 64;
+/// A shard gets at least this many rows of a batch: smaller batches go to one shard each, in turn.
+const MIN_ROWS: usize = 1024;
 
 /// A stream to the next shard.
 pub(super) async fn open_any(group: &Arc<Group>) -> Result<InsertStream> {

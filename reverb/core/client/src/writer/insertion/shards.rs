@@ -122,7 +122,9 @@ async fn insert_part(
             if let Some(shard) = &open.shard
                 && drawn.as_ref().is_none_or(|drawn| drawn.index != shard.index)
             {
-                items.iter_mut().for_each(|item| item.key = keys.next_key_of(&shard.slots));
+                for item in &mut items {
+                    item.key = keys.next_key_of(&shard.slots);
+                }
                 drawn = Some(shard.clone());
             }
             send_items(session, open, false, &mut items, &mut backoff).await

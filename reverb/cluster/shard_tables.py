@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of a group: the same in all shards, with the numbers of the whole group."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from google.protobuf import json_format
+
+from reverb.cluster.table_part import TableNumbers, part_of
+from reverb.core import protos
+from reverb.errors import DataLossError, InvalidArgumentError
+from reverb.rate_limiters import RateLimiter
+
+__all__ = [
+    "PartSettings",
+    "check_tables",
+    "part_settings",
+    "serialize_tables",
+    "settings_of",
+    "tables_as_values",
+    "tables_from_values",
+]
+
+# Settings that must be the same in all shards, besides the selectors and the signature.
+_SETTINGS = ("max_size", "max_times_sampled")
+_LIMITS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
+
+
+def serialize_tables(tables: Iterable[Any]) -> list[bytes]:
+    """Returns the settings of `reverb.Table` objects, as `Directory.set_tables` takes them."""
+    return [table.internal_table.info() for table in tables]
+
+
+def tables_as_values(proto: Any) -> list[dict[str, Any]]:
+    """Returns the tables of a `ShardMap` message as plain values, for a manifest."""
+    return [json_format.MessageToDict(table) for table in proto.tables]
+
+
+def tables_from_values(values: Iterable[Mapping[str, Any]]) -> list[bytes]:
+    """Returns the tables of a manifest as serialized `TableInfo` messages.
+
+    Raises:
+      DataLossError: If they are damaged.
+    """
+    try:
+        infos = [json_format.ParseDict(dict(it), protos.TableInfo()) for it in values]
+    except (json_format.ParseError, ValueError, TypeError) as error:
+        raise DataLossError(f"the tables of the group's checkpoint are damaged: {error}") from None
+    return [info.SerializeToString() for info in infos]
+
+
+@dataclasses.dataclass(frozen=True)
+class PartSettings:
+    """What a change of a group changes in the part of a table that one shard serves.
+
+    Attributes:
+      max_size: Maximum number of items of the part.
+      limits: Numbers of the group's rate limiter, to see whether they have changed.
+      rate_limiter: The limiter of the part.
+    """
+
+    max_size: int
+    limits: tuple[float, ...]
+    rate_limiter: RateLimiter
+
+
+def part_settings(table: bytes, index: int, num_shards: int) -> tuple[str, PartSettings]:
+    """Returns the name of a table, and the settings of the part of one shard.
+
+    Args:
+      table: A serialized `TableInfo` message: the table of the whole group.
+      index: Number of the shard.
+      num_shards: Number of shards.
+    """
+    info = protos.TableInfo.FromString(table)
+    limiter = info.rate_limiter_info
+    limits = {name: getattr(limiter, name) for name in _LIMITS}
+    numbers = TableNumbers(
+        name=info.name,
+        max_size=info.max_size,
+        max_bytes=None,
+        max_times_sampled=info.max_times_sampled,
+        **limits,
+    )
+    part = part_of(numbers, index % num_shards, num_shards)
+    rate_limiter = RateLimiter(
+        samples_per_insert=limiter.samples_per_insert,
+        min_size_to_sample=part.min_size_to_sample,
+        min_diff=part.min_diff,
+        max_diff=part.max_diff,
+    )
+    return info.name, PartSettings(part.max_size, tuple(limits.values()), rate_limiter)
+
+
+def settings_of(table: Any) -> Any:
+    """Returns a copy of a `TableInfo` message without its counters."""
+    limiter = table.rate_limiter_info
+    copy = protos.TableInfo(
+        name=table.name,
+        sampler_options=table.sampler_options,
+        remover_options=table.remover_options,
+        max_size=table.max_size,
+        max_times_sampled=table.max_times_sampled,
+        rate_limiter_info=protos.RateLimiterInfo(
+            **{name: getattr(limiter, name) for name in _LIMITS}
+        ),
+    )
+    if table.HasField("signature"):
+        copy.signature.CopyFrom(table.signature)
+    return copy
+
+
+def check_tables(index: int, found: Sequence[Any], wanted: Sequence[Any]) -> None:
+    """Checks that the tables of a shard are those of the others.
+
+    Raises:
+      InvalidArgumentError: If they are not; names shard, table and field.
+    """
+    names = [table.name for table in found]
+    if names != [table.name for table in wanted]:
+        raise InvalidArgumentError(
+            f"shard {index} has the tables {names}, and the other shards have "
+            f"{[table.name for table in wanted]}: all shards of a group need the same tables, in "
+            "the same order"
+        )
+    for table, other in zip(found, wanted, strict=True):
+        pairs = [
+            ("sampler", _text(table.sampler_options), _text(other.sampler_options)),
+            ("remover", _text(table.remover_options), _text(other.remover_options)),
+            *((name, getattr(table, name), getattr(other, name)) for name in _SETTINGS),
+            *(
+                (name, getattr(table.rate_limiter_info, name), getattr(limits, name))
+                for limits in [other.rate_limiter_info]
+                for name in _LIMITS
+            ),
+            ("signature", _text(table.signature), _text(other.signature)),
+        ]
+        for field, mine, theirs in pairs:
+            if mine != theirs:
+                raise InvalidArgumentError(
+                    f"shard {index}, table {table.name}: {field} is {mine}, and {theirs} in the "
+                    "other shards: all shards of a group need the same tables"
+                )
+
+
+def _text(message: Any) -> str:
+    return " ".join(str(message).split()) or "none"

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reverb reshard`: the same items, in another number of shards."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import command
+from reverb.cluster import group_checkpoint
+from reverb.cluster.directory import Directory
+from reverb.cluster.shard_tables import serialize_tables, tables_as_values
+
+SIGNATURE = {"number": np.zeros([1], np.int64), "data": np.zeros([1, 3], np.float32)}
+
+
+def make_tables():
+    return [
+        reverb.Table(
+            "table",
+            sampler=reverb.selectors.Prioritized(0.5),
+            remover=reverb.selectors.Fifo(),
+            max_size=1000,
+            rate_limiter=reverb.rate_limiters.SampleToInsertRatio(4.0, 10, 400.0),
+            signature=SIGNATURE,
+        ),
+        reverb.Table.queue("queue", 100),
+    ]
+
+
+def serve(stack, tables, **options):
+    return stack.enter_context(reverb.Server(tables, **options)).localhost_client()
+
+
+@pytest.fixture
+def saved(root):
+    """A checkpoint of a group of three shards with 60 items, some of which were sampled."""
+    directory = Directory("replay")
+    directory.lay_out(range(3))
+    directory.set_tables(0, serialize_tables(make_tables()))
+    with contextlib.ExitStack() as stack:
+        shards = {}
+        for index in range(3):
+            path = str(group_checkpoint.shard_directory(root, index))
+            checkpointer = reverb.checkpointers.DefaultCheckpointer(path, name=f"r.{index}")
+            shards[index] = serve(stack, make_tables(), checkpointer=checkpointer)
+            for number in range(20):
+                row = {"number": np.full([1], number), "data": np.full([1, 3], index, np.float32)}
+                with shards[index].trajectory_writer(1) as writer:
+                    writer.append({"number": row["number"][0], "data": row["data"][0]})
+                    last = {name: writer.history[name][-1:] for name in row}
+                    writer.create_item("table", 1.0 + number, last)
+            shards[index].insert(np.int64(index), {"queue": 1.0})
+            shards[index].sample_batch("table", 16)
+        yield group_checkpoint.save(
+            root,
+            "replay",
+            shards,
+            epoch=7,
+            slots=directory.slots(),
+            tables=tables_as_values(directory.to_proto()),
+        )
+
+
+def items(checkpoint):
+    """All that an item has, by table and key; and in which shard it is."""
+    found, place = {}, {}
+    for index in checkpoint.parts:
+        stored = reverb.checkpointers.read(checkpoint.path_of(index))
+        for table in stored.tables:
+            for inserted_at, sample in stored.scan(table, with_inserted_at=True):
+                key = (table, int(sample.info.key))
+                assert key not in found
+                data = [np.asarray(column).tolist() for column in sample.data]
+                info = sample.info
+                found[key] = (inserted_at, info.priority, int(info.times_sampled), data)
+                place[key] = index
+    return found, place
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
+def test_all_items_are_there_with_all_that_they_have(saved, tmp_path, capsys, count):
+    out = tmp_path / "out"
+    arguments = ["reshard", "--shards", str(count), str(saved.path), str(out), "--no-progress"]
+    assert command.main(arguments) == 0
+    made = group_checkpoint.latest(out, "replay")
+    shards = "shard" if count == 1 else "shards"
+    assert capsys.readouterr().out == (
+        f"63 items of 3 shards in {made.path}, for {count} {shards}\n"
+    )
+    assert sorted(made.parts) == list(range(count))
+    assert (made.epoch, made.tables) == (8, saved.tables)
+    before, _ = items(saved)
+    after, place = items(made)
+    assert len(before) == 63
+    assert after == before
+    owner = {
+        slot: entry["owner"]
+        for entry in made.slots
+        for slot in range(entry["first"], entry["first"] + entry["count"])
+    }
+    assert all(owner[key >> 52] == index for (_, key), index in place.items())
+    # The checkpoint that was read is as it was.
+    saved.check()
+
+
+def test_settings_are_those_of_the_group(saved, tmp_path):
+    out = tmp_path / "out"
+    assert command.main(["reshard", "--shards", "2", str(saved.path), str(out)]) == 0
+    made = group_checkpoint.latest(out)
+    table = reverb.checkpointers.read(made.path_of(0)).tables["table"]
+    assert table.max_size == 1000
+    assert table.sampler_options.prioritized.priority_exponent == 0.5
+    assert table.rate_limiter_info.samples_per_insert == 4.0
+
+
+def test_a_directory_with_a_checkpoint_is_refused(saved, root, capsys):
+    assert command.main(["reshard", "--shards", "2", str(saved.path), str(root)]) == 1
+    assert "has a checkpoint of a group already: name a directory" in capsys.readouterr().err
+
+
+def test_no_checkpoint_of_a_group_is_refused(tmp_path, capsys):
+    assert command.main(["reshard", "--shards", "2", str(tmp_path), str(tmp_path / "out")]) == 1
+    assert "has no file GROUP: it is no complete checkpoint of a group" in capsys.readouterr().err
+
+
+def test_a_number_below_one_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        command.main(["reshard", "--shards", "0", str(tmp_path), str(tmp_path)])
+    assert "must be at least 1, got 0" in capsys.readouterr().err
+
+
+def test_too_many_shards_are_refused(saved, tmp_path, capsys):
+    arguments = ["reshard", "--shards", "5000", str(saved.path), str(tmp_path / "out")]
+    assert command.main(arguments) == 1
+    assert "from 1 to 4096 shards, got 5000" in capsys.readouterr().err
