@@ -6,9 +6,9 @@
 
 Servers in processes of their own, one client. More machines are not at hand, so the throughput of
 a group cannot be measured here; what an item costs the client, and what it costs all servers, can.
-A group scales linearly as long as the latter does not grow. Each case runs with one server through a
-plain client and with each group in turn, `--rounds` times; the table shows medians of the ratios of
-neighbours. Aimed at, with 8 shards: inserts 1.05, samples 1.15, updates 1.2.
+A group scales linearly as long as the latter does not grow. Each case runs with one server through
+a plain client and with each group in turn, `--rounds` times; the table shows medians of the ratios
+of neighbours. Aimed at, with 8 shards: inserts 1.05, samples 1.15, updates 1.2.
 """
 
 from __future__ import annotations
