@@ -475,15 +475,15 @@ impl GroupSampleStream {
                     deadline.is_some_and(|deadline| deadline <= Instant::now())
                 };
                 for part in part.into_iter().chain(rest) {
-                    // What the shard does not give now, others may have.
-                    if !is_over(part.deadline) {
-                        let (count, deadline) = (part.missing, part.deadline);
-                        let request = Request { count, timeout: None, deadline, stacking: None };
-                        self.unasked.push_back(request);
-                    } else {
+                    if is_over(part.deadline) {
                         let name = self.lanes[i].member.name();
                         self.failure = Some(error.clone().context(&name));
+                        continue;
                     }
+                    // What the shard does not give now, others may have.
+                    let (count, deadline) = (part.missing, part.deadline);
+                    let request = Request { count, timeout: None, deadline, stacking: None };
+                    self.unasked.push_back(request);
                 }
                 Ok(Vec::new())
             }
