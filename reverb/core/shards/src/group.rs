@@ -24,7 +24,6 @@ use crate::member::{Dial, Member};
 use crate::slot_map::SlotMap;
 use crate::turns::Turns;
 
-pub use find::NAME_OF_PLAIN_GROUP;
 pub(crate) use find::within;
 
 /// How long a shard may take for what it answers at once.

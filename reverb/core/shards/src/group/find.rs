@@ -14,9 +14,6 @@ use crate::member::{Line, Member, Place};
 use crate::slot_map::SlotMap;
 use crate::tables::{check_alike, samplings};
 
-/// What a list of servers that know of no group is called.
-pub const NAME_OF_PLAIN_GROUP: &str = "";
-
 /// A seed, and what it says.
 struct Seed {
     place: String,
