@@ -25,7 +25,7 @@ def group(start):
             reverb.selectors.Fifo(),
             10_000,
             reverb.rate_limiters.MinSize(1),
-            signature={"x": tf.TensorSpec([], tf.int64)},
+            signature={"x": tf.TensorSpec([1], tf.int64)},
         )
         server = start(table)
         places.append(f"127.1:{server.port}")
