@@ -136,6 +136,7 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(MAKE) test-debian
 	$(MAKE) test-tf
 	$(MAKE) test-ray
+	$(RAY_ENV)/bin/python -m pytest -m slow tests/with_ray
 	$(MAKE) test-integrations
 
 # Elsewhere than on Debian these tests are skipped, and say which program is missing.
