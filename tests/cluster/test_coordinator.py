@@ -165,7 +165,7 @@ def test_settings_of_the_group_change_at_all_shards(group):
         client.configure_table("t", max_size=1_000)
         assert client.server_info()["t"].max_size == 1_000
         assert [server.server_info()["t"].max_size for server in servers] == [250] * 4
-        with pytest.raises(reverb.errors.InvalidArgumentError, match="shard 0"):
+        with pytest.raises(reverb.errors.InvalidArgumentError, match=r"shard \d"):
             client.configure_table("t", max_size=-5)
         assert client.server_info()["t"].max_size == 1_000
 

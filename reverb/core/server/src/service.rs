@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use reverb_data::error::grouped;
 use reverb_data::{Result, byte_size};
-use reverb_engine::{Forecast, Table, TableChanges, WindowBefore};
+use reverb_engine::{Forecast, Table, TableChanges, Watched, WindowBefore};
 use reverb_rpc::frames::Gate;
 use reverb_rpc::server::{Stop, Traffic};
 use reverb_wire::convert::table_info::from_table_info;
@@ -82,9 +82,10 @@ impl Service {
             request;
         let (name, table) = self.tables.get(table)?;
         let moved = if *restore {
-            table
-                .clear_window()
-                .map(|now| (now, WindowBefore { min_diff: now.min_diff, max_diff: now.max_diff }))
+            table.clear_window().map(|now| {
+                let Watched { min_diff, max_diff, min_size_to_sample, .. } = now;
+                (now, WindowBefore { min_diff, max_diff, min_size_to_sample })
+            })
         } else {
             table.set_window(*min_diff, *max_diff, *min_size_to_sample, *term)
         };
@@ -93,6 +94,7 @@ impl Service {
             table: Some(to_message(name, now)),
             previous_min_diff: before.min_diff,
             previous_max_diff: before.max_diff,
+            previous_min_size_to_sample: before.min_size_to_sample,
         })
     }
 

@@ -227,15 +227,21 @@ async fn carry_out(
                 continue;
             }
         };
-        let SetRateLimiterResponse { table: Some(now), previous_min_diff, previous_max_diff } =
-            answer
-        else {
+        let Some(now) = answer.table else {
             windows.lose(shard);
             continue;
         };
         let window =
             Window { low: now.min_diff, high: now.max_diff, min_size: now.min_size_to_sample };
-        let before = Window { low: previous_min_diff, high: previous_max_diff, ..window };
+        let before = Window {
+            low: answer.previous_min_diff,
+            high: answer.previous_max_diff,
+            min_size: match answer.previous_min_size_to_sample {
+                // A server that does not say it.
+                0 => i64::MAX,
+                told => told,
+            },
+        };
         let report = Report {
             cursor: now.cursor,
             size: now.size,

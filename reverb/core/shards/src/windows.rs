@@ -46,13 +46,18 @@ pub struct Window {
     pub low: f64,
     /// The largest value.
     pub high: f64,
-    /// The items from which on the shard lets itself be sampled.
+    /// The items from which on the shard lets itself be sampled; `i64::MAX`: never.
     pub min_size: i64,
 }
 
 impl Window {
     /// What a shard is asked for so that its window closes around its cursor.
     pub const CLOSED: Self = Self { low: f64::MAX, high: -f64::MAX, min_size: i64::MAX };
+
+    /// Whether the shard may let itself be sampled.
+    fn is_open(&self) -> bool {
+        self.min_size < i64::MAX
+    }
 }
 
 /// What a shard says of its table.
@@ -73,7 +78,8 @@ struct Shard {
     report: Report,
     /// The widest window that may be in force; `None` before this coordinator gave one.
     window: Option<Window>,
-    /// The window when this coordinator began with the shard.
+    /// The window when the books of the shard began: when this coordinator began with it, or when
+    /// another shard was replaced, came or left.
     first: Window,
     is_reached: bool,
 }
@@ -108,13 +114,16 @@ impl Windows {
     /// A new shard.
     pub fn add(&mut self, shard: i32) {
         let report = Report { cursor: 0.0, size: 0, insert_waits: false, sample_waits: false };
-        let first = Window { low: 0.0, high: 0.0, min_size: 0 };
-        let shard_of = Shard { report, window: None, first, is_reached: false };
-        self.shards.entry(shard).or_insert(shard_of);
+        let first = Window { low: 0.0, high: 0.0, min_size: i64::MAX };
+        if !self.shards.contains_key(&shard) {
+            self.begin_again();
+            self.shards.insert(shard, Shard { report, window: None, first, is_reached: false });
+        }
     }
 
     /// A shard has left the group.
     pub fn remove(&mut self, shard: i32) {
+        self.begin_again();
         self.shards.remove(&shard);
     }
 
@@ -154,8 +163,17 @@ impl Windows {
 
     /// Another server has taken the place of a shard: it has the window that it began with.
     pub fn replace(&mut self, shard: i32) {
+        self.begin_again();
         if let Some(it) = self.shards.get_mut(&shard) {
             it.window = None;
+        }
+    }
+
+    /// What came back until now is not handed out before all windows are known: a shard that goes
+    /// may have it, or it was never there.
+    fn begin_again(&mut self) {
+        for it in self.shards.values_mut() {
+            it.first = it.window.unwrap_or(it.first);
         }
     }
 
@@ -236,18 +254,28 @@ impl Windows {
         let wanted_high = known.iter().map(higher).collect();
         let lows = grants(wanted_low, self.slack_low(), 1.0);
         let highs = grants(wanted_high, self.slack_high(), self.bounds.samples_per_insert);
+        let may_open = self.may_open();
         let mut orders = Vec::new();
         for (i, (shard, window, target)) in known.iter().enumerate() {
             let grown = Window {
                 low: if self.bounds.has_min() { window.low - lows[i] } else { target.low },
                 high: if self.bounds.has_max() { window.high + highs[i] } else { target.high },
-                min_size: target.min_size,
+                min_size: if may_open { target.min_size } else { window.min_size },
             };
             if grown != *window {
                 orders.push(Order { shard: *shard, window: grown });
             }
         }
         orders
+    }
+
+    /// Whether closed shards may be sampled. The cursors of new shards are 0, and the lower bound
+    /// may be above that: the first shard opens when the lower ends have come up to it, and from
+    /// then on they stay there.
+    fn may_open(&self) -> bool {
+        let was_open = || self.shards.values().any(|it| it.window.is_some() && it.first.is_open());
+        let is_known = || self.shards.values().all(|it| it.window.is_some());
+        !self.bounds.has_min() || was_open() || (is_known() && self.slack_low() >= -EPSILON)
     }
 
     /// By how much all lower ends together may sink.
@@ -513,22 +541,34 @@ mod tests {
         ) {
             let mut rng = SmallRng::seed_from_u64(seed);
             let mut tables = tables(&bounds, n);
-            let mut windows = Windows::new(bounds, 0..n as i32);
+            let mut members = rng.random_range(1..=n as i32);
+            let mut windows = Windows::new(bounds, 0..members);
             for _ in 0..600 {
                 match rng.random_range(0..20) {
+                    0 if rng.random_bool(0.3) => {
+                        windows.add(members.min(n as i32 - 1));
+                        members = (members + 1).min(n as i32);
+                    }
                     0 => {
                         // All orders of the old coordinator are refused from now on.
-                        windows = Windows::new(bounds, 0..n as i32);
+                        windows = Windows::new(bounds, 0..members);
                     }
                     1 => windows.lose(rng.random_range(0..n) as i32),
                     2 => {
+                        // A server comes back from its checkpoint; its place is told once it is
+                        // heard.
+                        let i = rng.random_range(0..n);
+                        tables[i].set(Window::CLOSED);
+                        windows.replace(i as i32);
+                    }
+                    3 => {
                         // An old report arrives late.
                         let i = rng.random_range(0..n);
                         let report = tables[i].report();
                         tables[i].sample();
                         windows.report(i as i32, report);
                     }
-                    3..9 => {
+                    4..10 => {
                         for (i, table) in tables.iter().enumerate() {
                             if rng.random_bool(0.9) {
                                 windows.report(i as i32, table.report());

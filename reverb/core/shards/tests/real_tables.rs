@@ -236,7 +236,11 @@ impl Limited {
             }
             let window =
                 Window { low: now.min_diff, high: now.max_diff, min_size: now.min_size_to_sample };
-            let before = Window { low: before.min_diff, high: before.max_diff, ..window };
+            let before = Window {
+                low: before.min_diff,
+                high: before.max_diff,
+                min_size: before.min_size_to_sample,
+            };
             let report = Report {
                 cursor: now.cursor,
                 size: now.size,

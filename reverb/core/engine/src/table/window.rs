@@ -13,6 +13,8 @@ pub struct WindowBefore {
     pub min_diff: f64,
     /// The largest cursor after an insert.
     pub max_diff: f64,
+    /// The items from which on the table let itself be sampled.
+    pub min_size_to_sample: i64,
 }
 
 impl Table {
@@ -54,7 +56,11 @@ impl Table {
             |shared, _| {
                 let limiter = shared.state.limiter_mut();
                 let bounds = limiter.bounds();
-                let before = WindowBefore { min_diff: bounds.min_diff, max_diff: bounds.max_diff };
+                let before = WindowBefore {
+                    min_diff: bounds.min_diff,
+                    max_diff: bounds.max_diff,
+                    min_size_to_sample: bounds.min_size_to_sample,
+                };
                 limiter.set_window(min_diff, max_diff, min_size_to_sample, term).map(|()| before)
             },
             |shared, _, before| before.map(|before| (shared.watched(), before)),

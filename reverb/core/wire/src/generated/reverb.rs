@@ -188,6 +188,9 @@ pub struct SetRateLimiterResponse {
     pub previous_min_diff: f64,
     #[prost(double, tag = "3")]
     pub previous_max_diff: f64,
+    /// 0: not told.
+    #[prost(int64, tag = "4")]
+    pub previous_min_size_to_sample: i64,
 }
 /// A message of a transfer is an InsertStreamRequest. Its items keep their keys, `times_sampled` and
 /// `inserted_at`; they need no permission of the limiter, and change no counter of inserts.
