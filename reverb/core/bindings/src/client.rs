@@ -11,8 +11,8 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use reverb_client::{
-    BatchedWriter, Client as Core, Connector as _, LegacyOptions, LegacyWriter, SampleCursor,
-    ScanCursor, SequenceOptions, Window,
+    BatchedWriter, Client as Core, LegacyOptions, LegacyWriter, SampleCursor, ScanCursor,
+    SequenceOptions, Window,
 };
 use reverb_data::{Error, Result, Sampled};
 use reverb_rpc::Keepalive;
@@ -76,7 +76,7 @@ impl Client {
     /// The group to which the address leads.
     fn group(&self, what: &str) -> Result<Arc<Group>> {
         match self.parts().reach {
-            Reach::Group(transport) => Ok(Arc::clone(transport.group())),
+            Reach::Group(transport, _) => Ok(Arc::clone(transport.group())),
             Reach::Servers(_) => Err(Error::invalid_argument(format!(
                 "{what} is asked of a group of shards (shards:///...), and the address is {}.",
                 self.address
@@ -261,7 +261,7 @@ impl Client {
     /// A serialized `DirectoryResponse`: of the server, or of all shards of a group.
     fn directory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let answer = match self.parts().reach {
-            Reach::Group(transport) => {
+            Reach::Group(transport, _) => {
                 let group = Arc::clone(transport.group());
                 wait(py, async move { group.directory().await })?
             }
@@ -527,9 +527,8 @@ fn new_parts(
     keepalive: Keepalive,
     security: Security,
 ) -> Result<Parts> {
-    let has_token = security.has_token();
     let reach = Reach::new(address, Options { connect_timeout, keepalive, security })?;
-    let connector = reach.connector(has_token);
+    let connector = Box::new(reach.clone());
     let core = Core::new(address, connector, connect_timeout, runtime().handle().clone());
     Ok(Parts { core: Arc::new(core), reach })
 }

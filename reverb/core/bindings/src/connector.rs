@@ -10,10 +10,7 @@ use reverb_rpc::Keepalive;
 use reverb_rpc::client::Security;
 use reverb_rpc::socket_path::SocketPath;
 use reverb_rpc::target::{Loopback, Target};
-use reverb_server::{
-    local_shard, local_shard_of_id, local_shard_of_socket, local_transport,
-    local_transport_of_socket,
-};
+use reverb_server::{local_shard, local_shard_of_id, local_shard_of_socket};
 use reverb_shards::address::GroupAddress;
 use reverb_shards::group::Group;
 use reverb_shards::member::{Dial, Line};
@@ -56,7 +53,7 @@ impl AnyConnector {
 }
 
 impl AnyConnector {
-    /// The server with the calls of a shard of a group.
+    /// The server; those of this package have the calls of a shard of a group.
     pub(crate) fn shard(&self) -> Result<Arc<dyn Shard>> {
         let of_socket = || self.socket.as_ref().and_then(local_shard_of_socket);
         match self.loopback.and_then(local_shard).or_else(of_socket) {
@@ -76,24 +73,10 @@ impl AnyConnector {
         let remote = Arc::new(remote.with_security(self.security.clone()));
         Ok(Arc::clone(self.remote.get_or_init(|| remote)))
     }
-}
-
-impl Connector for AnyConnector {
-    fn transport(&self) -> Result<Arc<dyn Transport>> {
-        let of_socket = || self.socket.as_ref().and_then(local_transport_of_socket);
-        match self.loopback.and_then(local_transport).or_else(of_socket) {
-            Some(local) => Ok(local),
-            None => Ok(self.remote()? as Arc<dyn Transport>),
-        }
-    }
-
-    fn has_token(&self) -> bool {
-        self.security.has_token()
-    }
 
     /// A server of this process is a single one, and an address that was never reached is not known
     /// to be several.
-    fn has_several_servers(&self) -> bool {
+    pub(crate) fn has_several_servers(&self) -> bool {
         self.remote.get().is_some_and(|remote| remote.has_several_servers())
     }
 }
@@ -110,7 +93,8 @@ pub(crate) struct Options {
 #[derive(Clone)]
 pub(crate) enum Reach {
     Servers(Arc<AnyConnector>),
-    Group(Arc<GroupTransport>),
+    /// All shards of a group as one server, and whether calls have a token with them.
+    Group(Arc<GroupTransport>, bool),
 }
 
 impl Reach {
@@ -120,22 +104,44 @@ impl Reach {
     ///
     /// `InvalidArgument` for an address that cannot be.
     pub(crate) fn new(address: &str, options: Options) -> Result<Self> {
-        if !GroupAddress::is_one(address) {
-            let Options { connect_timeout, keepalive, security } = options;
-            let connector = AnyConnector::new(address, connect_timeout, keepalive, security);
-            return Ok(Self::Servers(Arc::new(connector)));
+        if GroupAddress::is_one(address) {
+            let has_token = options.security.has_token();
+            let transport = GroupTransport::new(group_of(address, options)?);
+            return Ok(Self::Group(Arc::new(transport), has_token));
         }
-        let group = group_of(address, options)?;
-        Ok(Self::Group(Arc::new(GroupTransport::new(group))))
+        let Options { connect_timeout, keepalive, security } = options;
+        let connector = AnyConnector::new(address, connect_timeout, keepalive, security);
+        Ok(Self::Servers(Arc::new(connector)))
+    }
+}
+
+impl Connector for Reach {
+    fn transport(&self) -> Result<Arc<dyn Transport>> {
+        match self {
+            Self::Servers(servers) => Ok(servers.shard()?),
+            Self::Group(transport, _) => Ok(Arc::clone(transport) as Arc<dyn Transport>),
+        }
     }
 
-    /// The connector of a client.
-    pub(crate) fn connector(&self, has_token: bool) -> Box<dyn Connector> {
+    fn has_token(&self) -> bool {
         match self {
-            Self::Servers(connector) => Box::new(Shared(Arc::clone(connector))),
-            Self::Group(transport) => {
-                Box::new(GroupConnector { transport: Arc::clone(transport), has_token })
-            }
+            Self::Servers(servers) => servers.security.has_token(),
+            Self::Group(_, has_token) => *has_token,
+        }
+    }
+
+    /// The streams of a group lead to all shards, not to one in turn.
+    fn has_several_servers(&self) -> bool {
+        match self {
+            Self::Servers(servers) => servers.has_several_servers(),
+            Self::Group(..) => false,
+        }
+    }
+
+    fn leads_to_group(&self) -> bool {
+        match self {
+            Self::Servers(_) => false,
+            Self::Group(transport, _) => transport.insert_group().is_some(),
         }
     }
 }
@@ -159,43 +165,6 @@ pub(crate) fn target_of(address: &str) -> Result<Target> {
     }
 }
 
-struct Shared(Arc<AnyConnector>);
-
-impl Connector for Shared {
-    fn transport(&self) -> Result<Arc<dyn Transport>> {
-        self.0.transport()
-    }
-
-    fn has_token(&self) -> bool {
-        self.0.has_token()
-    }
-
-    fn has_several_servers(&self) -> bool {
-        self.0.has_several_servers()
-    }
-}
-
-/// All shards of a group as one server.
-struct GroupConnector {
-    transport: Arc<GroupTransport>,
-    has_token: bool,
-}
-
-impl Connector for GroupConnector {
-    fn transport(&self) -> Result<Arc<dyn Transport>> {
-        Ok(Arc::clone(&self.transport) as Arc<dyn Transport>)
-    }
-
-    fn has_token(&self) -> bool {
-        self.has_token
-    }
-
-    /// Its streams lead to all shards, not to one in turn.
-    fn has_several_servers(&self) -> bool {
-        false
-    }
-}
-
 /// A shard that cannot be reached within this time is left out for a while.
 const SHARD_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -203,20 +172,11 @@ const SHARD_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 struct Dialer(Options);
 
 impl Dial for Dialer {
-    fn dial(&self, address: &str) -> Result<Box<dyn Line>> {
+    fn dial(&self, address: &str, server_id: Option<u64>) -> Result<Box<dyn Line>> {
         Target::parse(address)?;
         let Options { connect_timeout, keepalive, security } = self.0.clone();
         let timeout = connect_timeout.min(SHARD_CONNECT_TIMEOUT);
         let connector = AnyConnector::new(address, timeout, keepalive, security);
-        Ok(Box::new(ShardLine { connector, server_id: None }))
-    }
-
-    fn dial_id(&self, address: &str, server_id: u64) -> Result<Box<dyn Line>> {
-        Target::parse(address)?;
-        let Options { connect_timeout, keepalive, security } = self.0.clone();
-        let timeout = connect_timeout.min(SHARD_CONNECT_TIMEOUT);
-        let connector = AnyConnector::new(address, timeout, keepalive, security);
-        let server_id = Some(server_id).filter(|&id| id != 0);
         Ok(Box::new(ShardLine { connector, server_id }))
     }
 
@@ -225,7 +185,7 @@ impl Dial for Dialer {
         if self.0.security.has_tls() || !std::path::Path::new(unix_path).exists() {
             return None;
         }
-        self.dial(&format!("unix://{unix_path}")).ok()
+        self.dial(&format!("unix://{unix_path}"), None).ok()
     }
 }
 

@@ -80,10 +80,9 @@ fn client(address: &str) -> Result<Arc<Client>> {
     let environment = Environment::now();
     // Ops have an address and nothing else. The environment has the rest.
     let security = Credentials::default().open(&target_of(address)?, environment.clone())?;
-    let has_token = security.has_token();
     let keepalive = Keepalive::default();
     let options = Options { connect_timeout: CONNECT_TIMEOUT, keepalive, security };
-    let connector = Reach::new(address, options)?.connector(has_token);
+    let connector = Box::new(Reach::new(address, options)?);
     let client = Client::new(address, connector, CONNECT_TIMEOUT, runtime().handle().clone());
     let client = Arc::new(client);
     let (used, compared) = (Instant::now(), Instant::now());

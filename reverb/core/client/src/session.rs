@@ -29,6 +29,11 @@ pub trait Connector: Send + Sync {
         self.transport().is_ok_and(|transport| transport.has_several_servers())
     }
 
+    /// Whether the address leads to a group of shards.
+    fn leads_to_group(&self) -> bool {
+        false
+    }
+
     /// Whether calls have a token with them. Then the server may have tables that it does not show.
     fn has_token(&self) -> bool {
         false
@@ -163,8 +168,8 @@ impl Session {
     }
 
     /// Whether the address leads to a group of shards.
-    pub(crate) fn leads_to_group(&self) -> Result<bool> {
-        Ok(self.transport()?.insert_group().is_some())
+    pub(crate) fn leads_to_group(&self) -> bool {
+        self.connector.leads_to_group()
     }
 
     /// Whether calls have a token with them.

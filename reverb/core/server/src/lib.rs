@@ -42,10 +42,7 @@ mod watch_stream;
 pub use checkpoints::CheckpointOptions;
 pub use http_port::HttpPort;
 pub use limits::Limits;
-pub use local::{
-    local_shard, local_shard_of_id, local_shard_of_socket, local_transport,
-    local_transport_of_socket,
-};
+pub use local::{local_shard, local_shard_of_id, local_shard_of_socket, local_transport};
 pub use long_waits::warn_of_long_waits;
 pub use process_memory::process_memory;
 pub use server::{Server, ServerOptions, ShardOptions};

@@ -59,11 +59,14 @@ struct Registered {
     service: Weak<Service>,
     /// A forked child has a server's memory but none of its threads.
     process: u32,
+    /// Of the server.
+    id: u64,
 }
 
 impl Registered {
     fn new(service: &Arc<Service>) -> Self {
-        Self { service: Arc::downgrade(service), process: std::process::id() }
+        let id = service.server_id();
+        Self { service: Arc::downgrade(service), process: std::process::id(), id }
     }
 
     fn is(&self, service: &Arc<Service>) -> bool {
@@ -116,24 +119,19 @@ pub fn local_shard(address: Loopback) -> Option<Arc<dyn Shard>> {
     find(address).map(|transport| Arc::new(transport) as Arc<dyn Shard>)
 }
 
-/// A transport to the server of this process that listens on a Unix socket, if there is one.
-/// Another path of the same socket, as by a link, leads over the socket.
-pub fn local_transport_of_socket(path: &SocketPath) -> Option<Arc<dyn Transport>> {
-    find_socket(path).map(|transport| Arc::new(transport) as Arc<dyn Transport>)
-}
-
-/// The same with the calls of a shard of a group.
+/// The server of this process that listens on a Unix socket, if there is one. Another path of the
+/// same socket, as by a link, leads over the socket.
 pub fn local_shard_of_socket(path: &SocketPath) -> Option<Arc<dyn Shard>> {
     find_socket(path).map(|transport| Arc::new(transport) as Arc<dyn Shard>)
 }
 
 /// The server of this process that has this id, whatever its address is.
 pub fn local_shard_of_id(server_id: u64) -> Option<Arc<dyn Shard>> {
-    let found = registry().lock().iter().find_map(|((port, _), registered)| {
-        let service = registered.get()?;
-        (service.server_id() == server_id).then_some((*port, service))
-    });
-    let (port, service) = found?;
+    let (port, service) = {
+        let registry = registry().lock();
+        let ((port, _), registered) = registry.iter().find(|(_, it)| it.id == server_id)?;
+        (*port, registered.get()?)
+    };
     let transport = running(&service, || format!("localhost:{port}"))?;
     Some(Arc::new(transport) as Arc<dyn Shard>)
 }

@@ -12,8 +12,8 @@ use reverb_data::{ErrorKind, NewItem, SelectorConfig, StoredItem, TableConfig};
 use reverb_engine::Table;
 use reverb_rpc::target::Loopback;
 use reverb_server::{Server, local_shard};
+use reverb_wire::generated::TableInfo;
 use reverb_wire::generated::reverb as own;
-use reverb_wire::generated::{KeyWithPriority, TableInfo};
 use reverb_wire::shard::{Shard, WatchStream};
 use support::*;
 
@@ -165,25 +165,14 @@ async fn updates_tell_which_keys_there_are_not() {
     for shard in both(&server) {
         let items: Vec<_> = (1..=100).map(|key| some(key, 1.0)).collect();
         add(table, items);
-        let updates = (0..=100).map(|key| KeyWithPriority { key, priority: 2.0 });
-        let request = own::UpdatePrioritiesRequest {
-            table: "t".to_owned(),
-            updates: updates.chain([KeyWithPriority { key: 500, priority: 2.0 }]).collect(),
-            delete_keys: vec![7, 600],
-        };
-        let answer = shard.update_priorities(request).await.unwrap();
+        let updates: Vec<_> = (0..=100).chain([500]).map(|key| (key, 2.0)).collect();
+        let answer = shard.update_priorities("t", &updates, &[7, 600]).await.unwrap();
         // Deletes come first.
         assert_eq!((answer.missing_keys, answer.epoch), (vec![600, 0, 7, 500], 0));
         assert_eq!(table.watched().mass, 99.0 * 4.0);
-        let bad = own::UpdatePrioritiesRequest {
-            table: "t".to_owned(),
-            updates: vec![KeyWithPriority { key: 1, priority: f64::NAN }],
-            delete_keys: vec![1],
-        };
-        let error = shard.update_priorities(bad).await.unwrap_err();
+        let error = shard.update_priorities("t", &[(1, f64::NAN)], &[1]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-        let unknown = own::UpdatePrioritiesRequest { table: "u".to_owned(), ..Default::default() };
-        let error = shard.update_priorities(unknown).await.unwrap_err();
+        let error = shard.update_priorities("u", &[], &[]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TableNotFound);
         assert_eq!(table.watched().mass, 99.0 * 4.0);
         table.reset();
@@ -273,8 +262,7 @@ async fn a_watch_tells_of_a_new_map() {
     for watch in &mut watches {
         while next(watch).await.epoch != 5 {}
     }
-    let none = own::UpdatePrioritiesRequest { table: "t".to_owned(), ..Default::default() };
-    assert_eq!(remote.update_priorities(none).await.unwrap().epoch, 5);
+    assert_eq!(remote.update_priorities("t", &[], &[]).await.unwrap().epoch, 5);
 }
 
 #[tokio::test]
@@ -565,9 +553,8 @@ async fn servers_of_dm_reverb_are_told_from_shards() {
     told(soon(old.set_directory(request)).await.unwrap_err(), "take the map of a group of shards");
     let mut watch = soon(old.watch(&[])).await.unwrap();
     told(soon(watch.receive()).await.unwrap_err(), "watch tables");
-    let request = own::UpdatePrioritiesRequest::default();
     told(
-        soon(old.update_priorities(request)).await.unwrap_err(),
+        soon(old.update_priorities("", &[], &[])).await.unwrap_err(),
         "tell which keys it does not have",
     );
     let request = own::SetRateLimiterRequest::default();

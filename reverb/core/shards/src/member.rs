@@ -26,26 +26,17 @@ pub trait Line: Send + Sync {
 
 /// Makes lines to servers, by their addresses.
 pub trait Dial: Send + Sync {
-    /// A line; it connects on first use.
+    /// A line; it connects on first use. The server that has the id, if it is known, may be in this
+    /// process at an address that does not say so.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` for an address that cannot be.
-    fn dial(&self, address: &str) -> Result<Box<dyn Line>>;
-
-    /// A line to the server that has this id, which may be in this process at an address that does
-    /// not say so.
-    fn dial_id(&self, address: &str, server_id: u64) -> Result<Box<dyn Line>> {
-        let _ = server_id;
-        self.dial(address)
-    }
+    fn dial(&self, address: &str, server_id: Option<u64>) -> Result<Box<dyn Line>>;
 
     /// A line over a Unix socket of this machine, if there is one at the path. Whoever listens
     /// there has to prove its id.
-    fn dial_socket(&self, unix_path: &str) -> Option<Box<dyn Line>> {
-        let _ = unix_path;
-        None
-    }
+    fn dial_socket(&self, unix_path: &str) -> Option<Box<dyn Line>>;
 }
 
 /// Whether a shard can be used.

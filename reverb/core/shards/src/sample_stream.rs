@@ -21,7 +21,7 @@ use reverb_data::{Error, ErrorKind, Result, Sampled, Stacking, slot_of};
 use reverb_wire::transport::{BoxFuture, SampleStream};
 
 use crate::facts::{Sampling, TableFacts};
-use crate::group::{Group, PATIENCE, View, random};
+use crate::group::{Group, View, random, within};
 use crate::member::{Member, State};
 use crate::shares::Shares;
 
@@ -60,7 +60,7 @@ struct Lane {
 #[derive(Debug, Clone)]
 struct Request {
     count: usize,
-    timeout: Option<Duration>,
+    /// When it gives up.
     deadline: Option<Instant>,
     stacking: Option<Stacking>,
 }
@@ -319,10 +319,7 @@ impl GroupSampleStream {
     fn ask_lane(&mut self, i: usize, count: usize, share: f64, request: &Request) {
         let patience =
             if self.sampling == Sampling::Ordered { ORDERED_PATIENCE } else { SHARD_PATIENCE };
-        let left = match request.deadline {
-            Some(deadline) => Some(deadline.saturating_duration_since(Instant::now())),
-            None => request.timeout,
-        };
+        let left = request.deadline.map(|it| it.saturating_duration_since(Instant::now()));
         let timeout = Some(left.map_or(patience, |left| left.min(patience)));
         let stacking = request.stacking.map(|_| Stacking::new(count));
         let lane = &mut self.lanes[i];
@@ -342,14 +339,7 @@ impl GroupSampleStream {
     async fn open(&mut self, lanes: Vec<usize>) {
         let opened = join_all(lanes.into_iter().map(|i| {
             let member = Arc::clone(&self.lanes[i].member);
-            async move {
-                let opened = async { member.shard()?.open_sample().await };
-                let opened = match tokio::time::timeout(PATIENCE, opened).await {
-                    Ok(opened) => opened,
-                    Err(_) => Err(Error::unavailable("no stream was opened in time")),
-                };
-                (i, opened)
-            }
+            async move { (i, within(async { member.shard()?.open_sample().await }).await) }
         }))
         .await;
         for (i, opened) in opened {
@@ -379,9 +369,7 @@ impl GroupSampleStream {
         }
         for part in std::mem::take(&mut lane.parts) {
             let (count, deadline) = (part.missing, part.deadline);
-            let timeout =
-                deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            self.unasked.push_back(Request { count, timeout, deadline, stacking: None });
+            self.unasked.push_back(Request { count, deadline, stacking: None });
         }
     }
 
@@ -482,7 +470,7 @@ impl GroupSampleStream {
                     }
                     // What the shard does not give now, others may have.
                     let (count, deadline) = (part.missing, part.deadline);
-                    let request = Request { count, timeout: None, deadline, stacking: None };
+                    let request = Request { count, deadline, stacking: None };
                     self.unasked.push_back(request);
                 }
                 Ok(Vec::new())
@@ -565,7 +553,7 @@ impl SampleStream for GroupSampleStream {
             }
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        self.unasked.push_back(Request { count: num_samples, timeout, deadline, stacking });
+        self.unasked.push_back(Request { count: num_samples, deadline, stacking });
         // What needs no waiting is done at once, so that the shards work while the caller does.
         if let Err(error) = self.ask() {
             self.unasked.clear();

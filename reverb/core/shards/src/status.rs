@@ -3,9 +3,9 @@
 
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCheckpoint, TableInfo};
 use reverb_wire::generated::reverb::{
-    CallCount, CheckpointStatusResponse, Diagnosis, Histogram, MemoryStatus, ProcessStatus,
-    RatesStatus, RemovedItems, ShardStatus, SideStatus, StatusResponse, StreamStatus, TableChange,
-    TableStatus, TrafficStatus,
+    CheckpointStatusResponse, Diagnosis, Histogram, MemoryStatus, ProcessStatus, RatesStatus,
+    RemovedItems, ShardStatus, SideStatus, StatusResponse, StreamStatus, TableChange, TableStatus,
+    TrafficStatus,
 };
 
 use crate::tables::{add_bound, add_time};
@@ -17,6 +17,8 @@ pub(crate) fn together(shards: Vec<ShardStatus>) -> StatusResponse {
         let Some(status) = &shard.status else { continue };
         add(&mut sum, status, shard);
     }
+    let checkpoints = shards.iter().filter_map(|shard| shard.status.as_ref()?.checkpoints.as_ref());
+    sum.checkpoints = Some(checkpoints_together(checkpoints));
     // A group with a shard that is down misses its items, whatever the others do.
     let down: Vec<&ShardStatus> = shards.iter().filter(|it| it.status.is_none()).collect();
     if let Some(first) = down.first() {
@@ -58,10 +60,6 @@ fn add(sum: &mut StatusResponse, part: &StatusResponse, shard: &ShardStatus) {
     }
     if let Some(part) = &part.traffic {
         add_traffic(sum.traffic.get_or_insert_default(), part);
-    }
-    if let Some(part) = &part.checkpoints {
-        let sum = sum.checkpoints.get_or_insert_default();
-        *sum = checkpoints_together(&[sum.clone(), part.clone()]);
     }
     if let Some(part) = &part.process {
         add_process(sum.process.get_or_insert_default(), part);
@@ -106,23 +104,37 @@ fn add_traffic(sum: &mut TrafficStatus, part: &TrafficStatus) {
     sum.scan_streams += part.scan_streams;
     sum.received_bytes += part.received_bytes;
     sum.sent_bytes += part.sent_bytes;
-    for call in &part.calls {
-        let is_same = |it: &&mut CallCount| it.method == call.method && it.code == call.code;
-        match sum.calls.iter_mut().find(is_same) {
-            Some(sum) => sum.count += call.count,
-            None => sum.calls.push(call.clone()),
-        }
-    }
-    for refusal in &part.refused {
-        match sum.refused.iter_mut().find(|it| it.limit == refusal.limit) {
-            Some(sum) => sum.count += refusal.count,
-            None => sum.refused.push(refusal.clone()),
-        }
-    }
-    for failure in &part.auth_failures {
-        match sum.auth_failures.iter_mut().find(|it| it.reason == failure.reason) {
-            Some(sum) => sum.count += failure.count,
-            None => sum.auth_failures.push(failure.clone()),
+    add_counts(
+        &mut sum.calls,
+        &part.calls,
+        |a, b| a.method == b.method && a.code == b.code,
+        |sum, part| sum.count += part.count,
+    );
+    add_counts(
+        &mut sum.refused,
+        &part.refused,
+        |a, b| a.limit == b.limit,
+        |sum, part| sum.count += part.count,
+    );
+    add_counts(
+        &mut sum.auth_failures,
+        &part.auth_failures,
+        |a, b| a.reason == b.reason,
+        |sum, part| sum.count += part.count,
+    );
+}
+
+/// Adds counts of the same things.
+fn add_counts<T: Clone>(
+    sum: &mut Vec<T>,
+    part: &[T],
+    is_same: impl Fn(&T, &T) -> bool,
+    add: impl Fn(&mut T, &T),
+) {
+    for more in part {
+        match sum.iter_mut().find(|it| is_same(it, more)) {
+            Some(it) => add(it, more),
+            None => sum.push(more.clone()),
         }
     }
 }
@@ -258,7 +270,9 @@ fn add_histogram(sum: &mut Option<Histogram>, part: Option<&Histogram>) {
 }
 
 /// The checkpoints of all shards: the latest complete ones count as one.
-pub(crate) fn checkpoints_together(all: &[CheckpointStatusResponse]) -> CheckpointStatusResponse {
+pub(crate) fn checkpoints_together<'a>(
+    all: impl IntoIterator<Item = &'a CheckpointStatusResponse>,
+) -> CheckpointStatusResponse {
     let mut sum = CheckpointStatusResponse::default();
     let join = |a: &mut String, b: &str| {
         if !a.is_empty() && !b.is_empty() {

@@ -7,7 +7,7 @@ use reverb_data::{Result, StoredItem};
 
 use crate::generated::reverb::{
     DirectoryResponse, SetDirectoryRequest, SetRateLimiterRequest, SetRateLimiterResponse,
-    TransferResponse, UpdatePrioritiesRequest, UpdatePrioritiesResponse, WatchResponse,
+    TransferResponse, UpdatePrioritiesResponse, WatchResponse,
 };
 use crate::transport::{BoxFuture, Transport};
 
@@ -43,10 +43,12 @@ pub trait Shard: Transport {
     fn watch<'a>(&'a self, tables: &'a [String]) -> BoxFuture<'a, Result<Box<dyn WatchStream>>>;
 
     /// Deletes items, then updates priorities, and says which keys there are not.
-    fn update_priorities(
-        &self,
-        request: UpdatePrioritiesRequest,
-    ) -> BoxFuture<'_, Result<UpdatePrioritiesResponse>>;
+    fn update_priorities<'a>(
+        &'a self,
+        table: &'a str,
+        updates: &'a [(u64, f64)],
+        deletes: &'a [u64],
+    ) -> BoxFuture<'a, Result<UpdatePrioritiesResponse>>;
 
     /// Moves the bounds of the limiter of a table.
     fn set_rate_limiter(

@@ -176,7 +176,7 @@ impl Insertion {
     /// signatures.
     pub async fn finish(mut self) -> Result<()> {
         let session = Arc::clone(&self.session);
-        if session.leads_to_group()? {
+        if session.leads_to_group() {
             return self.finish_in_group().await;
         }
         let mut backoff = Backoff::new(session.address(), session.connect_timeout());

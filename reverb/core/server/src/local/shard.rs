@@ -6,7 +6,7 @@ use std::sync::Arc;
 use reverb_data::{Error, Result, StoredItem};
 use reverb_wire::generated::reverb::{
     DirectoryResponse, SetDirectoryRequest, SetRateLimiterRequest, SetRateLimiterResponse,
-    TransferResponse, UpdatePrioritiesRequest, UpdatePrioritiesResponse, WatchResponse,
+    TransferResponse, UpdatePrioritiesResponse, WatchResponse,
 };
 use reverb_wire::shard::{Shard, TransferSink, WatchStream};
 use reverb_wire::transport::BoxFuture;
@@ -34,15 +34,15 @@ impl Shard for LocalTransport {
         })
     }
 
-    fn update_priorities(
-        &self,
-        request: UpdatePrioritiesRequest,
-    ) -> BoxFuture<'_, Result<UpdatePrioritiesResponse>> {
+    fn update_priorities<'a>(
+        &'a self,
+        table: &'a str,
+        updates: &'a [(u64, f64)],
+        deletes: &'a [u64],
+    ) -> BoxFuture<'a, Result<UpdatePrioritiesResponse>> {
         Box::pin(async move {
             let service = self.service.get()?;
-            let UpdatePrioritiesRequest { table, updates, delete_keys } = request;
-            let updates: Vec<_> = updates.iter().map(|it| (it.key, it.priority)).collect();
-            let missing_keys = service.mutate(&table, &updates, &delete_keys)?;
+            let missing_keys = service.mutate(table, updates, deletes)?;
             Ok(UpdatePrioritiesResponse { missing_keys, epoch: service.group.epoch() })
         })
     }

@@ -27,7 +27,7 @@ impl Group {
     pub(super) async fn find(self: &Arc<Self>) -> Result<View> {
         let mut seeds = Vec::new();
         for place in self.places().await {
-            let line = self.dial.dial(&self.address.shard(&place))?;
+            let line = self.dial.dial(&self.address.shard(&place), None)?;
             seeds.push((place, line));
         }
         let asked = seeds.into_iter().map(|(place, line)| async {
@@ -138,36 +138,25 @@ impl Group {
         for shard in &map.shards {
             let known = by_index.remove(&shard.index);
             let answered = known.as_ref().and_then(|it| it.answer.as_ref().ok()?.as_ref());
-            let server_id = answered.map(|it| it.server_id).or(match shard.server_id {
-                0 => None,
-                id => Some(id),
-            });
+            let named_id = Some(shard.server_id).filter(|&id| id != 0);
+            let server_id = answered.map(|it| it.server_id).or(named_id);
+            let at_place = before.iter().find(|it| it.index == shard.index);
             let (address, line) = match known {
                 Some(seed) if shard.address.is_empty() => {
                     (self.address.shard(&seed.place), seed.line)
                 }
                 None if shard.address.is_empty() => {
-                    let known = before.iter().find(|it| it.index == shard.index);
-                    if let Some(known) = known {
-                        let place = Place {
-                            index: shard.index,
-                            address: known.address.clone(),
-                            weight: shard.weight,
-                            is_draining: shard.is_draining,
-                            server_id,
-                        };
-                        let line = self.dial.dial(&known.address)?;
-                        let slots = slots.slots_of(shard.index);
-                        members.push(Arc::new(Member::new(place, line, slots)));
-                        continue;
+                    if let Some(known) = at_place {
+                        (known.address.clone(), self.dial.dial(&known.address, None)?)
+                    } else {
+                        return Err(Error::failed_precondition(format!(
+                            "Group {:?} has {} shards, and no address of shard {} is known: write \
+                             all of them into the address, in their order.",
+                            map.group,
+                            map.shards.len(),
+                            shard.index
+                        )));
                     }
-                    return Err(Error::failed_precondition(format!(
-                        "Group {:?} has {} shards, and no address of shard {} is known: write all \
-                         of them into the address, in their order.",
-                        map.group,
-                        map.shards.len(),
-                        shard.index
-                    )));
                 }
                 _ => {
                     if shard.address.contains("://") {
@@ -178,7 +167,7 @@ impl Group {
                         )));
                     }
                     let address = self.address.shard(&shard.address);
-                    let line = self.dial.dial_id(&address, shard.server_id)?;
+                    let line = self.dial.dial(&address, named_id)?;
                     (address, line)
                 }
             };
@@ -189,7 +178,7 @@ impl Group {
                 is_draining: shard.is_draining,
                 server_id,
             };
-            let is_near = !shard.unix_path.is_empty() && shard.server_id != 0;
+            let is_near = !shard.unix_path.is_empty() && named_id.is_some();
             let socket = if is_near { self.dial.dial_socket(&shard.unix_path) } else { None };
             let member = Member::new(place, line, slots.slots_of(shard.index)).with_socket(socket);
             members.push(Arc::new(member));

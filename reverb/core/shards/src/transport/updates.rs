@@ -12,15 +12,14 @@ use std::sync::atomic::Ordering;
 
 use futures_util::future::join_all;
 use reverb_data::{Error, ErrorKind, Result, slot_of};
-use reverb_wire::generated::deepmind::reverb::KeyWithPriority;
-use reverb_wire::generated::reverb::{UpdatePrioritiesRequest, UpdatePrioritiesResponse};
+use reverb_wire::generated::reverb::UpdatePrioritiesResponse;
 
 use super::of_shard;
 use crate::group::{Group, View};
 use crate::member::Member;
 
 /// What one shard is asked for.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default)]
 struct Part {
     updates: Vec<(u64, f64)>,
     deletes: Vec<u64>,
@@ -112,13 +111,12 @@ fn may_have_foreign(view: &View, member: &Member, table: &str) -> bool {
 async fn send(view: &View, table: &str, parts: BTreeMap<i32, Part>) -> Result<Vec<u64>> {
     let sent = parts.into_iter().map(|(index, part)| async move {
         let Some(member) = view.member(index) else { return Ok(part.keys().collect()) };
-        let keys: Vec<u64> = part.keys().collect();
-        match send_one(member, table, part).await {
+        match send_one(member, table, &part).await {
             Ok(missing) => Ok(missing),
             // Its items are gone, or will be back with their old priorities.
             Err(error) if error.is_transient() => {
                 member.went_down(&error);
-                Ok(keys)
+                Ok(part.keys().collect())
             }
             Err(error) => Err(of_shard(error, &member.name())),
         }
@@ -130,20 +128,13 @@ async fn send(view: &View, table: &str, parts: BTreeMap<i32, Part>) -> Result<Ve
     Ok(missing)
 }
 
-async fn send_one(member: &Member, table: &str, part: Part) -> Result<Vec<u64>> {
+async fn send_one(member: &Member, table: &str, part: &Part) -> Result<Vec<u64>> {
     if member.is_down() {
         return Err(Error::unavailable("it is down"));
     }
     let shard = member.shard()?;
     if member.is_ours() {
-        let updates = part.updates.iter();
-        let updates = updates.map(|&(key, priority)| KeyWithPriority { key, priority }).collect();
-        let request = UpdatePrioritiesRequest {
-            table: table.to_owned(),
-            updates,
-            delete_keys: part.deletes.clone(),
-        };
-        match shard.update_priorities(request).await {
+        match shard.update_priorities(table, &part.updates, &part.deletes).await {
             Ok(UpdatePrioritiesResponse { missing_keys, .. }) => return Ok(missing_keys),
             Err(error) if error.kind() == ErrorKind::Unimplemented => member.set_ours(false),
             Err(error) => return Err(error),

@@ -9,7 +9,7 @@ use reverb_wire::transport::{
     BoxFuture, InsertBatch, InsertSink, InsertStream, LostStream, ShardRoute,
 };
 
-use crate::group::{Group, PATIENCE, View};
+use crate::group::{Group, View, within};
 use crate::member::Member;
 
 /// A shard gets at least this many rows of a batch: smaller batches go to one shard each, in turn.
@@ -70,12 +70,7 @@ pub(super) async fn open_at(group: &Arc<Group>, route: &ShardRoute) -> Result<In
 }
 
 async fn open(view: &View, member: &Arc<Member>) -> Result<InsertStream> {
-    let opened = async { member.shard()?.open_insert().await };
-    let opened = match tokio::time::timeout(PATIENCE, opened).await {
-        Ok(opened) => opened,
-        Err(_) => Err(Error::unavailable(format!("{} opened no stream in time", member.name()))),
-    };
-    let mut stream = match opened {
+    let mut stream = match within(async { member.shard()?.open_insert().await }).await {
         Ok(stream) => stream,
         Err(error) => {
             if error.is_transient() && view.only().is_none() {

@@ -9,11 +9,12 @@ use reverb_rpc::client::{Call, Reply};
 use reverb_rpc::frames::MessageSender;
 use reverb_rpc::message::Message;
 
+use crate::codec::mutate::encode_mutation;
 use crate::codec::transfer::TransferEncoder;
 use crate::generated::reverb::{
     DirectoryRequest, DirectoryResponse, SetDirectoryRequest, SetDirectoryResponse,
-    SetRateLimiterRequest, SetRateLimiterResponse, TransferResponse, UpdatePrioritiesRequest,
-    UpdatePrioritiesResponse, WatchRequest, WatchResponse,
+    SetRateLimiterRequest, SetRateLimiterResponse, TransferResponse, UpdatePrioritiesResponse,
+    WatchRequest, WatchResponse,
 };
 use crate::grpc::{GrpcTransport, explain};
 use crate::methods;
@@ -48,12 +49,16 @@ impl Shard for GrpcTransport {
         })
     }
 
-    fn update_priorities(
-        &self,
-        request: UpdatePrioritiesRequest,
-    ) -> BoxFuture<'_, Result<UpdatePrioritiesResponse>> {
+    fn update_priorities<'a>(
+        &'a self,
+        table: &'a str,
+        updates: &'a [(u64, f64)],
+        deletes: &'a [u64],
+    ) -> BoxFuture<'a, Result<UpdatePrioritiesResponse>> {
         Box::pin(async move {
-            let answer = self.0.unary(methods::UPDATE_PRIORITIES, &request).await;
+            // Its request has the fields of `MutatePriorities`.
+            let request = encode_mutation(table, updates, deletes);
+            let answer = self.0.unary_encoded(methods::UPDATE_PRIORITIES, request).await;
             answer.map_err(|error| self.explain(error, "tell which keys it does not have"))
         })
     }
