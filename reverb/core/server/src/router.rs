@@ -136,6 +136,7 @@ async fn server_info(
     responder.send_now(Message::encode(&ServerInfoResponse {
         tables_state_id: Some(Uint128 { high, low }),
         table_info: service.info(caller),
+        capabilities: Vec::new(),
     }))
 }
 

@@ -20,7 +20,7 @@ fn ask(table: &str, num_samples: i64, timeout_ms: Option<i64>) -> proto::SampleS
         table: table.into(),
         num_samples,
         rate_limiter_timeout: timeout_ms.map(|milliseconds| proto::Timeout { milliseconds }),
-        stacking: None,
+        ..proto::SampleStreamRequest::default()
     }
 }
 

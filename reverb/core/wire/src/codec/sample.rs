@@ -43,6 +43,7 @@ pub fn request(
             batch_size: it.batch_size as u64,
             position: it.position as u64,
         }),
+        ..SampleStreamRequest::default()
     }
 }
 

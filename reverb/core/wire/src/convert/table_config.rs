@@ -28,6 +28,7 @@ pub fn from_selector(config: SelectorConfig) -> KeyDistributionOptions {
     KeyDistributionOptions {
         is_deterministic: config.is_deterministic(),
         distribution: Some(distribution),
+        extension: None,
     }
 }
 

@@ -27,6 +27,7 @@ pub fn from_table_info(info: &TableInfo) -> proto::TableInfo {
         num_deleted_episodes: info.num_deleted_episodes,
         num_unique_samples: info.num_unique_samples,
         table_worker_time: Some(worker_time(info.worker_time)),
+        max_priority: None,
     }
 }
 
@@ -50,6 +51,7 @@ pub fn from_checkpoint(message: &proto::PriorityTableCheckpoint) -> proto::Table
         num_unique_samples: message.num_unique_samples,
         num_episodes: 0,
         table_worker_time: None,
+        max_priority: None,
     }
 }
 

@@ -101,6 +101,14 @@ pub struct PrioritizedItem {
     pub inserted_at: ::core::option::Option<super::super::google::protobuf::Timestamp>,
     #[prost(message, optional, tag = "8")]
     pub flat_trajectory: ::core::option::Option<FlatTrajectory>,
+    /// Not in dm-reverb, as all fields from 1000 on.
+    /// The priority is the largest one that an item of the table has; `priority` is for servers that do
+    /// not know this field.
+    #[prost(bool, tag = "1001")]
+    pub has_max_priority: bool,
+    /// What the remover goes by instead of `priority`.
+    #[prost(double, optional, tag = "1002")]
+    pub removal_priority: ::core::option::Option<f64>,
 }
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct KeyWithPriority {
@@ -121,6 +129,13 @@ pub struct SampleInfo {
     /// Whether the request waited for the rate limiter before this item.
     #[prost(bool, tag = "4")]
     pub rate_limited: bool,
+    /// Of the items of the table that can be sampled, the smallest probability; 0: not told.
+    #[prost(double, tag = "1000")]
+    pub min_probability: f64,
+    /// How often the table had been sampled as a whole before, with a selector that goes through all
+    /// items; 0 for others.
+    #[prost(int64, tag = "1001")]
+    pub epoch: i64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TableInfo {
@@ -149,6 +164,9 @@ pub struct TableInfo {
     pub num_unique_samples: i64,
     #[prost(message, optional, tag = "12")]
     pub table_worker_time: ::core::option::Option<TableWorkerTime>,
+    /// Of all items; absent if there are none.
+    #[prost(double, optional, tag = "1000")]
+    pub max_priority: ::core::option::Option<f64>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RateLimiterCallStats {
@@ -191,6 +209,8 @@ pub struct TableWorkerTime {
 pub struct KeyDistributionOptions {
     #[prost(bool, tag = "7")]
     pub is_deterministic: bool,
+    #[prost(message, optional, tag = "1000")]
+    pub extension: ::core::option::Option<key_distribution_options::Extension>,
     #[prost(oneof = "key_distribution_options::Distribution", tags = "1, 2, 3, 4, 6")]
     pub distribution: ::core::option::Option<key_distribution_options::Distribution>,
 }
@@ -205,6 +225,74 @@ pub mod key_distribution_options {
     pub struct Heap {
         #[prost(bool, tag = "1")]
         pub min_heap: bool,
+    }
+    /// What dm-reverb does not have. Beside it stands the nearest thing that it has.
+    #[derive(Clone, Copy, PartialEq, ::prost::Message)]
+    pub struct Extension {
+        #[prost(oneof = "extension::Distribution", tags = "1, 2, 3")]
+        pub distribution: ::core::option::Option<extension::Distribution>,
+    }
+    /// Nested message and enum types in `Extension`.
+    pub mod extension {
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+        pub struct Shuffle {}
+        #[derive(Clone, Copy, PartialEq, ::prost::Message)]
+        pub struct Recent {
+            /// In items, above 0: 0 is the newest item.
+            #[prost(double, tag = "1")]
+            pub expected_age: f64,
+        }
+        #[derive(
+            Clone,
+            Copy,
+            Debug,
+            PartialEq,
+            Eq,
+            Hash,
+            PartialOrd,
+            Ord,
+            ::prost::Enumeration
+        )]
+        #[repr(i32)]
+        pub enum Draw {
+            Independent = 0,
+            Stratified = 1,
+            Systematic = 2,
+        }
+        impl Draw {
+            /// String value of the enum field names used in the ProtoBuf definition.
+            ///
+            /// The values are not transformed in any way and thus are considered stable
+            /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+            pub fn as_str_name(&self) -> &'static str {
+                match self {
+                    Self::Independent => "INDEPENDENT",
+                    Self::Stratified => "STRATIFIED",
+                    Self::Systematic => "SYSTEMATIC",
+                }
+            }
+            /// Creates an enum from field names used in the ProtoBuf definition.
+            pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+                match value {
+                    "INDEPENDENT" => Some(Self::Independent),
+                    "STRATIFIED" => Some(Self::Stratified),
+                    "SYSTEMATIC" => Some(Self::Systematic),
+                    _ => None,
+                }
+            }
+        }
+        #[derive(Clone, Copy, PartialEq, ::prost::Oneof)]
+        pub enum Distribution {
+            /// Of `prioritized`.
+            #[prost(enumeration = "Draw", tag = "1")]
+            Draw(i32),
+            /// Beside `uniform`.
+            #[prost(message, tag = "2")]
+            Shuffle(Shuffle),
+            /// Beside `uniform`.
+            #[prost(message, tag = "3")]
+            Recent(Recent),
+        }
     }
     #[derive(Clone, Copy, PartialEq, ::prost::Oneof)]
     pub enum Distribution {
@@ -279,6 +367,9 @@ pub struct ServerInfoResponse {
     pub tables_state_id: ::core::option::Option<Uint128>,
     #[prost(message, repeated, tag = "2")]
     pub table_info: ::prost::alloc::vec::Vec<TableInfo>,
+    /// What the server does beyond dm-reverb, by name; see `capabilities` in ARCHITECTURE.md.
+    #[prost(string, repeated, tag = "1000")]
+    pub capabilities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Timeout {
@@ -299,6 +390,16 @@ pub struct SampleStreamRequest {
     /// that cannot be stacked are not sampled.
     #[prost(message, optional, tag = "1000")]
     pub stacking: ::core::option::Option<sample_stream_request::Stacking>,
+    /// `num_samples` items or an error, after which none counts as sampled.
+    #[prost(bool, tag = "1001")]
+    pub all_or_nothing: bool,
+    /// No item twice among the `num_samples`.
+    #[prost(bool, tag = "1002")]
+    pub distinct: bool,
+    /// Only these columns of the items, by their places in the flat structure, in increasing order;
+    /// empty: all. The items that are sent have no others.
+    #[prost(uint32, repeated, tag = "1003")]
+    pub columns: ::prost::alloc::vec::Vec<u32>,
 }
 /// Nested message and enum types in `SampleStreamRequest`.
 pub mod sample_stream_request {
