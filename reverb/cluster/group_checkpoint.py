@@ -86,7 +86,6 @@ def save(
     epoch: int,
     slots: Sequence[Mapping[str, Any]],
     tables: Sequence[Mapping[str, Any]] = (),
-    windows: Mapping[str, Any] | None = None,
     keep_latest: int = 1,
     freeze: Callable[[], None] | None = None,
     unfreeze: Callable[[], None] | None = None,
@@ -103,7 +102,6 @@ def save(
       epoch: Of the group's map.
       slots: The map's ranges of slots, see `GroupCheckpoint`.
       tables: Settings of the tables, those of the whole group, as plain values.
-      windows: The limiter's bounds of each shard, as plain values.
       keep_latest: Number of checkpoints of the group to keep, at least 1.
       freeze: Stops the coordinator of the limiters, so that no room is on its way between shards
         while they take their moments.
@@ -138,7 +136,6 @@ def save(
                 slots=[dict(it) for it in slots],
                 parts=parts,
                 tables=[dict(it) for it in tables],
-                windows=dict(windows or {}),
             )
             _publish(checkpoint)
         except BaseException:

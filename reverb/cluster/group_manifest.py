@@ -47,7 +47,6 @@ class GroupCheckpoint:
       slots: The map's ranges of slots: dicts with `first`, `count`, `owner`, `former_owners`.
       parts: The checkpoints of the shards, by index.
       tables: Settings of the tables, those of the whole group, as plain values.
-      windows: For each table the limiter's bounds of each shard, as plain values.
     """
 
     path: pathlib.Path
@@ -56,7 +55,6 @@ class GroupCheckpoint:
     slots: Sequence[Mapping[str, Any]]
     parts: Mapping[int, Part]
     tables: Sequence[Mapping[str, Any]] = ()
-    windows: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def path_of(self, index: int) -> pathlib.Path:
         """Returns the directory of a shard's checkpoint.
@@ -114,7 +112,6 @@ def to_text(checkpoint: GroupCheckpoint) -> str:
         ],
         "slots": [dict(it) for it in checkpoint.slots],
         "tables": [dict(it) for it in checkpoint.tables],
-        "windows": dict(checkpoint.windows),
     }
     return json.dumps(fields, indent=1) + "\n"
 
@@ -166,7 +163,6 @@ def _parse(directory: pathlib.Path, text: bytes) -> GroupCheckpoint:
         slots=slots,
         parts=parts,
         tables=field(fields, "tables", list),
-        windows=field(fields, "windows", dict),
     )
 
 

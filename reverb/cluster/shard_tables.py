@@ -11,6 +11,7 @@ from reverb.cluster.table_part import TableNumbers, part_of
 from reverb.core import protos
 from reverb.errors import DataLossError, InvalidArgumentError
 from reverb.rate_limiters import RateLimiter
+from reverb.table_change import TableChange
 
 __all__ = [
     "PartSettings",
@@ -23,7 +24,7 @@ __all__ = [
 ]
 
 # Settings that must be the same in all shards, besides the selectors and the signature.
-_SETTINGS = ("max_size", "max_times_sampled")
+_SETTINGS = ("max_size", "max_bytes", "max_times_sampled")
 _LIMITS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
 
 
@@ -55,14 +56,22 @@ class PartSettings:
     """What a change of a group changes in the part of a table that one shard serves.
 
     Attributes:
-      max_size: Maximum number of items of the part.
       limits: Numbers of the group's rate limiter, to see whether they have changed.
       rate_limiter: The limiter of the part.
+      others: The other settings of the part.
     """
 
-    max_size: int
     limits: tuple[float, ...]
     rate_limiter: RateLimiter
+    others: TableChange
+
+    def change_from(self, limits: tuple[float, ...]) -> TableChange:
+        """Returns the change of a part whose group had other numbers in its rate limiter.
+
+        The bounds that are in force are the coordinator's, so the limiter changes only with them.
+        """
+        limiter = self.rate_limiter if limits != self.limits else None
+        return dataclasses.replace(self.others, rate_limiter=limiter)
 
 
 def part_settings(table: bytes, index: int, num_shards: int) -> tuple[str, PartSettings]:
@@ -79,7 +88,7 @@ def part_settings(table: bytes, index: int, num_shards: int) -> tuple[str, PartS
     numbers = TableNumbers(
         name=info.name,
         max_size=info.max_size,
-        max_bytes=None,
+        max_bytes=info.max_bytes or None,
         max_times_sampled=info.max_times_sampled,
         **limits,
     )
@@ -90,7 +99,16 @@ def part_settings(table: bytes, index: int, num_shards: int) -> tuple[str, PartS
         min_diff=part.min_diff,
         max_diff=part.max_diff,
     )
-    return info.name, PartSettings(part.max_size, tuple(limits.values()), rate_limiter)
+    exponent = None
+    if info.sampler_options.WhichOneof("distribution") == "prioritized":
+        exponent = info.sampler_options.prioritized.priority_exponent
+    others = TableChange(
+        max_size=part.max_size,
+        max_bytes=part.max_bytes,
+        max_times_sampled=max(info.max_times_sampled, 0),
+        priority_exponent=exponent,
+    )
+    return info.name, PartSettings(tuple(limits.values()), rate_limiter, others)
 
 
 def settings_of(table: Any) -> Any:
@@ -101,6 +119,7 @@ def settings_of(table: Any) -> Any:
         sampler_options=table.sampler_options,
         remover_options=table.remover_options,
         max_size=table.max_size,
+        max_bytes=table.max_bytes,
         max_times_sampled=table.max_times_sampled,
         rate_limiter_info=protos.RateLimiterInfo(
             **{name: getattr(limiter, name) for name in _LIMITS}

@@ -159,6 +159,14 @@ def check_server_name(name: str) -> None:
 def check_unix_path(path: str | os.PathLike[str]) -> None:
     """Raises `InvalidArgumentError` if no Unix socket can have the path."""
 
+def table_part(
+    table: Any, index: int, num_shards: int
+) -> tuple[int, int | None, int, float, float]:
+    """The fields of a `TablePart`, from a `TableNumbers`."""
+
+def table_narrowness(table: Any, num_shards: int) -> tuple[str | None, str | None]:
+    """An error and a warning about the parts of a `TableNumbers`."""
+
 # --- Tokens and certificates ----------------------------------------------------------------------
 
 def new_token() -> str:

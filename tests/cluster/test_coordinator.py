@@ -170,6 +170,52 @@ def test_settings_of_the_group_change_at_all_shards(group):
         assert client.server_info()["t"].max_size == 1_000
 
 
+def infos(servers, name):
+    return [server.server_info()[name] for server in servers]
+
+
+def test_a_queue_keeps_its_size_in_each_shard_when_it_changes(group):
+    servers, address = group(lambda: reverb.Table.queue("q", 4))
+    assert [it.max_size for it in infos(servers, "q")] == [4] * 4
+    limiter = reverb.rate_limiters.Queue(10)
+    reverb.Client(address).configure_table("q", max_size=10, rate_limiter=limiter)
+    assert [it.max_size for it in infos(servers, "q")] == [10] * 4
+
+
+def test_a_change_is_told_in_the_numbers_of_the_group(group):
+    servers, address = group(
+        lambda: reverb.Table(
+            "p",
+            reverb.selectors.Prioritized(1.0),
+            reverb.selectors.Fifo(),
+            max_size=1_000,
+            rate_limiter=reverb.rate_limiters.SampleToInsertRatio(2.0, 100, 400.0),
+        )
+    )
+    client = reverb.Client(address)
+    change = reverb.TableChange(
+        max_bytes="4MiB",
+        max_times_sampled=7,
+        priority_exponent=0.5,
+        rate_limiter=reverb.rate_limiters.SampleToInsertRatio(2.0, 200, 500.0),
+    )
+    changed = client.configure_tables({"p": change})
+    assert {it.setting: (it.before, it.after) for it in changed} == {
+        "max_bytes": ("none", str(4 << 20)),
+        "max_times_sampled": ("none", "7"),
+        "min_size_to_sample": ("100", "200"),
+        "min_diff": ("-200", "-100"),
+        "max_diff": ("600", "900"),
+        "priority_exponent": ("1", "0.5"),
+    }
+    assert not client.configure_tables({"p": change})
+    with pytest.raises(reverb.errors.InvalidArgumentError, match="at least 4, a byte for each"):
+        client.configure_table("p", max_bytes=3)
+    for info in infos(servers, "p"):
+        assert info.max_times_sampled == 7
+        assert info.sampler_options.prioritized.priority_exponent == 0.5
+
+
 def test_an_address_of_one_server_is_refused():
     with pytest.raises(reverb.errors.InvalidArgumentError, match="shards:///host:port"):
         reverb.cluster.Coordinator("localhost:8000")

@@ -206,7 +206,7 @@ def test_every_shard_may_hold_its_part_of_a_table(directory):
     directory.set_tables(0, infos(prioritized(max_size=10), reverb.Table.queue("queue", 10)))
     parts = dict(part_settings(table, 5, 4) for table in directory.tables())
     # A queue is bounded by its limiter, and that is shared by a coordinator.
-    assert {name: part.max_size for name, part in parts.items()} == {"table": 3, "queue": 10}
+    assert {name: part.others.max_size for name, part in parts.items()} == {"table": 3, "queue": 10}
     assert parts["queue"].limits == (1.0, 1, 0.0, 10.0)
 
 
@@ -215,12 +215,21 @@ def test_a_change_of_a_client_is_learned_and_does_not_make_tables_differ(directo
     proto = directory.to_proto()
     assert not directory.learn_tables(proto)
     proto.tables[0].max_size = 50
+    proto.tables[0].max_bytes = 1000
+    proto.tables[0].max_times_sampled = 9
+    proto.tables[0].sampler_options.prioritized.priority_exponent = 0.25
+    limits = part_settings(directory.tables()[0], 0, 2)[1].limits
     proto.epoch += 1
     assert directory.learn_tables(proto)
     assert directory.epoch == proto.epoch + 1
     # Every shard tells of it.
     assert not directory.learn_tables(proto)
-    assert part_settings(directory.tables()[0], 0, 2)[1].max_size == 25
+    # So a shard that starts again has what was set meanwhile.
+    part = part_settings(directory.tables()[0], 0, 2)[1]
+    assert part.change_from(limits) == reverb.TableChange(
+        max_size=25, max_bytes=500, max_times_sampled=9, priority_exponent=0.25
+    )
+    assert part.change_from(()).rate_limiter is part.rate_limiter
     # A shard that starts again makes the tables of the program.
     directory.set_tables(1, infos(prioritized()))
 
@@ -231,6 +240,7 @@ def test_a_change_of_a_client_is_learned_and_does_not_make_tables_differ(directo
         (lambda: prioritized("other"), r"shard 2 has the tables \['other'\], and the other shards"),
         (lambda: prioritized(exponent=0.7), "shard 2, table table: sampler is .*0.7.*0.6"),
         (lambda: prioritized(max_size=7), "shard 2, table table: max_size is 7, and 100 in the"),
+        (lambda: prioritized(max_bytes=70), "shard 2, table table: max_bytes is 70, and 0 in the"),
         (
             lambda: prioritized(remover=reverb.selectors.Lifo()),
             "shard 2, table table: remover is",

@@ -68,7 +68,7 @@ def groups(root):
 
 def test_a_saved_group_is_read_again_with_all_that_it_has(root, shards, save):
     fill(shards, [3, 5])
-    saved = save(tables=[{"name": "table", "maxSize": "10"}], windows={"table": {"0": [-1.0, 2.0]}})
+    saved = save(tables=[{"name": "table", "maxSize": "10"}])
     assert saved.path.parent == root
     found = group_checkpoint.latest(root, "replay")
     assert found == saved

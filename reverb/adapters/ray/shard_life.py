@@ -19,7 +19,6 @@ from reverb.cluster.directory import parse_map, slots_as_values
 from reverb.cluster.shard_calls import map_of, move_items, server_id_of, set_map
 from reverb.cluster.shard_tables import part_settings, serialize_tables
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
-from reverb.table_change import TableChange
 
 __all__ = ["MARKER", "ShardLife"]
 
@@ -227,19 +226,13 @@ class ShardLife:
           tables: The tables of the whole group, as serialized `TableInfo` messages.
           num_shards: In how many parts they are.
         """
-        infos = self.server.server_info()
         changes = {}
         for table in tables:
             name, part = part_settings(table, self.settings.index, num_shards)
-            max_size = None if infos[name].max_size == part.max_size else part.max_size
-            # The bounds of the limiter that are in force are the coordinator's.
-            is_new = self._limits[name] != part.limits
-            limiter = part.rate_limiter if is_new else None
+            changes[name] = part.change_from(self._limits[name])
             self._limits[name] = part.limits
-            if max_size is not None or limiter is not None:
-                changes[name] = TableChange(max_size=max_size, rate_limiter=limiter)
-        if changes:
-            self.server.configure_tables(changes)
+        # What is the same is no change.
+        self.server.configure_tables(changes)
 
     def end_beats(self) -> None:
         """Ends `run` and `beat_until_stopped`; the server goes on."""

@@ -37,6 +37,7 @@ mod sequence_writer;
 mod server;
 mod structured_writer;
 mod table;
+mod table_part;
 mod tensorflow;
 mod trajectory_writer;
 mod wait;
@@ -85,6 +86,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(logs::logs_to_queue, module)?)?;
     module.add_function(wrap_pyfunction!(logs::logs_to_stderr, module)?)?;
     module.add_function(wrap_pyfunction!(process::shut_down, module)?)?;
+    module.add_function(wrap_pyfunction!(table_part::table_part, module)?)?;
+    module.add_function(wrap_pyfunction!(table_part::table_narrowness, module)?)?;
     module.add_function(wrap_pyfunction!(tensorflow::tensorflow_register_address, module)?)?;
     module.add_function(wrap_pyfunction!(tensorflow::close_parked_samplers, module)?)?;
     process::register_hooks(module)

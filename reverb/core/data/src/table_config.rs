@@ -55,6 +55,15 @@ impl TableConfig {
         ]
     }
 
+    /// The settings that have another value afterwards: name, value before, value after.
+    pub fn changes_to(&self, after: &Self) -> Vec<(&'static str, String, String)> {
+        let pairs = self.settings().into_iter().zip(after.settings());
+        pairs
+            .filter(|((_, before), (_, after))| before != after)
+            .map(|((name, before), (_, after))| (name, before, after))
+            .collect()
+    }
+
     /// Checks every argument.
     ///
     /// # Errors

@@ -30,6 +30,8 @@ pub(crate) struct Group {
 pub(crate) struct Place {
     pub(crate) map: ShardMap,
     pub(crate) index: i32,
+    /// Whether the server made it from its own options: any map replaces it.
+    is_own: bool,
 }
 
 impl Group {
@@ -48,13 +50,15 @@ impl Group {
     /// # Errors
     ///
     /// `InvalidArgument` for a map with a fault, and `FailedPrecondition` for one that is older
-    /// than the present one, of another group, or meant for another server.
+    /// than the present one or differs from it at the same epoch, of another group, or meant for
+    /// another server.
     pub(crate) fn set(
         &self,
         request: SetDirectoryRequest,
         server_id: u64,
         tables: &[Arc<Table>],
         changes: &TableChanges,
+        is_own: bool,
     ) -> Result<()> {
         let SetDirectoryRequest { map, index } = request;
         let map = map.ok_or_else(|| Error::invalid_argument("SetDirectory has no map."))?;
@@ -64,10 +68,10 @@ impl Group {
         {
             let mut place = self.place.lock();
             if let Some(known) = &*place {
-                check_successor(&known.map, &map)?;
+                check_successor(known, &map)?;
             }
             self.epoch.store(map.epoch, Ordering::Relaxed);
-            *place = Some(Arc::new(Place { map, index }));
+            *place = Some(Arc::new(Place { map, index, is_own }));
         }
         for table in tables {
             table.set_own_slots(&slots);
@@ -95,7 +99,7 @@ impl Service {
             own.server_id = self.server_id();
         }
         let request = SetDirectoryRequest { map: Some(map), index: *index };
-        self.group.set(request, self.server_id(), self.tables.all(), &self.changes)?;
+        self.group.set(request, self.server_id(), self.tables.all(), &self.changes, true)?;
         for table in self.tables.all().iter().filter(|_| *is_coordinated) {
             let limiter = table.config().rate_limiter;
             let is_bounded = limiter.min_diff > -f64::MAX || limiter.max_diff < f64::MAX;
@@ -136,7 +140,7 @@ impl Service {
         // It looks at all items.
         let done = tokio::task::spawn_blocking(move || {
             let Service { group, tables, changes, .. } = &*service;
-            group.set(request, service.server_id(), tables.all(), changes)
+            group.set(request, service.server_id(), tables.all(), changes, false)
         });
         done.await.unwrap_or_else(|_| Err(Error::internal("The map could not be taken.")))?;
         if let Some((epoch, group)) = told {
@@ -153,7 +157,8 @@ fn slots_of(map: &ShardMap, index: i32) -> SlotSet {
     SlotSet::new(own.flat_map(|range| (range.first..range.first + range.count).map(|it| it as u16)))
 }
 
-fn check_successor(known: &ShardMap, map: &ShardMap) -> Result<()> {
+fn check_successor(place: &Place, map: &ShardMap) -> Result<()> {
+    let known = &place.map;
     if known.group != map.group {
         return Err(Error::failed_precondition(format!(
             "This server is a shard of group {:?}; it takes no map of group {:?}. Groups need \
@@ -166,6 +171,15 @@ fn check_successor(known: &ShardMap, map: &ShardMap) -> Result<()> {
             "This shard of group {:?} has the map of epoch {} already; epoch {} is older. Ask the \
              shards for their maps, and go on from the newest.",
             known.group, known.epoch, map.epoch
+        )));
+    }
+    // Where the shards are may be found out at any time; the rest is decided once an epoch.
+    let differs = known.slots != map.slots || known.tables != map.tables;
+    if known.epoch == map.epoch && differs && !place.is_own {
+        return Err(Error::failed_precondition(format!(
+            "This shard of group {:?} has another map of epoch {}: two have changed the group at \
+             the same time. Ask the shards for their maps, and go on from the newest.",
+            known.group, known.epoch
         )));
     }
     Ok(())

@@ -107,6 +107,12 @@ async fn a_newer_map_of_the_same_group_replaces_the_map() {
         assert_eq!((told.map, told.index), (Some(two_shards(epoch)), Some(1)));
         // The same once more changes nothing.
         set(two_shards(epoch)).await.unwrap();
+        let mut other = two_shards(epoch);
+        other.slots = vec![range(0, 2000, 0, &[]), range(2000, 2096, 1, &[])];
+        let error = set(other).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
+        let text = format!("another map of epoch {epoch}: two have changed the group");
+        assert!(error.message().contains(&text), "{error}");
         let error = set(two_shards(epoch - 1)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
         assert!(error.message().contains(&format!("epoch {} is older", epoch - 1)), "{error}");

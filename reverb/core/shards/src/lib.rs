@@ -17,6 +17,7 @@ mod sample_stream;
 pub mod shares;
 pub mod slot_map;
 mod status;
+pub mod table_part;
 mod tables;
 pub mod transfer;
 pub mod transport;

@@ -308,8 +308,7 @@ pub(crate) fn old_settings(change: &TableChange, table: &TableInfo) -> TableChan
     TableChange {
         table: change.table.clone(),
         max_size: change.max_size.map(|_| table.max_size),
-        // A table does not say what it was; a limit that was taken away or made stays.
-        max_bytes: None,
+        max_bytes: change.max_bytes.map(|_| table.max_bytes),
         max_times_sampled: change.max_times_sampled.map(|_| table.max_times_sampled),
         rate_limiter: change.rate_limiter.map(|_| RateLimiterCheckpoint {
             samples_per_insert: limiter.samples_per_insert,

@@ -105,6 +105,7 @@ pub(crate) fn together(shards: &[Vec<TableInfo>], given: &[TableInfo]) -> Vec<Ta
         let mut sum = add(&parts);
         if let Some(given) = given.iter().find(|it| it.name == table.name) {
             sum.max_size = given.max_size;
+            sum.max_bytes = given.max_bytes;
             if let (Some(sum), Some(given)) = (&mut sum.rate_limiter_info, given.rate_limiter_info)
             {
                 sum.min_diff = given.min_diff;
@@ -121,6 +122,10 @@ fn add(parts: &[&TableInfo]) -> TableInfo {
     let mut sum = (*parts[0]).clone();
     for part in &parts[1..] {
         sum.max_size = sum.max_size.saturating_add(part.max_size);
+        sum.max_bytes = match (sum.max_bytes, part.max_bytes) {
+            (0, _) | (_, 0) => 0,
+            (sum, part) => sum.saturating_add(part),
+        };
         sum.current_size += part.current_size;
         sum.num_episodes += part.num_episodes;
         sum.num_deleted_episodes += part.num_deleted_episodes;

@@ -28,12 +28,7 @@ pub struct Configured {
 impl Configured {
     /// The settings that have another value: name, value before, value after.
     pub fn changed(&self) -> Vec<(&'static str, String, String)> {
-        let (before, after) = (self.before.settings(), self.after.settings());
-        let pairs = before.into_iter().zip(after);
-        pairs
-            .filter(|((_, before), (_, after))| before != after)
-            .map(|((name, before), (_, after))| (name, before, after))
-            .collect()
+        self.before.changes_to(&self.after)
     }
 }
 

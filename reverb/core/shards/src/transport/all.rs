@@ -4,12 +4,17 @@
 use std::sync::Arc;
 
 use futures_util::future::{join_all, try_join_all};
-use reverb_data::{Error, Result};
+use reverb_data::{Error, ErrorKind, Result, TableConfig};
+use reverb_wire::convert::table_config::from_max_bytes;
+use reverb_wire::convert::table_info::to_settings;
 use reverb_wire::generated::deepmind::reverb::TableInfo;
+use reverb_wire::generated::deepmind::reverb::key_distribution_options::{
+    Distribution, Prioritized,
+};
 use reverb_wire::generated::reverb::{
     ChangedSetting, CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse,
     DrainRequest, DrainResponse, HoldRateLimiterRequest, SetDirectoryRequest, SetPausedRequest,
-    ShardStatus, StatusRequest, StatusResponse, TableChange,
+    ShardMap, ShardStatus, StatusRequest, StatusResponse, TableChange,
 };
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::{BoxFuture, RateLimiterHold, ServerInfo};
@@ -18,7 +23,11 @@ use super::of_shard;
 use crate::group::{Group, View};
 use crate::member::{Member, State};
 use crate::status;
+use crate::table_part::TableNumbers;
 use crate::tables::together;
+
+/// How often a map is told if others change it at the same time.
+const MAX_ATTEMPTS: u32 = 5;
 
 /// Calls all shards at the same time. Every one must answer.
 async fn every<T, F>(view: &View, call: impl Fn(Arc<dyn Shard>) -> F) -> Result<Vec<T>>
@@ -134,24 +143,26 @@ pub(super) async fn configure_tables(
     view: &View,
     request: ConfigureTablesRequest,
 ) -> Result<ConfigureTablesResponse> {
-    let num_shards = view.members.len();
-    let parts: Vec<TableChange> =
-        request.changes.iter().map(|change| split(change, num_shards)).collect();
     let before = server_info(view).await?.tables;
     let of_each = every(view, |shard| async move { shard.server_info().await }).await?;
+    let num_shards = view.members.len();
+    let after = given_after(&before, &request.changes);
+    let parts: Vec<ConfigureTablesRequest> = (0..num_shards)
+        .map(|index| part_of(&request.changes, &after, index, num_shards))
+        .collect::<Result<_>>()?;
     // What cannot be is refused before anything is changed.
-    let try_first = ConfigureTablesRequest { changes: parts.clone(), dry_run: true };
-    let tried = every(view, |shard| {
-        let request = try_first.clone();
-        async move { shard.configure_tables(request).await }
+    let tried = view.members.iter().zip(&parts).map(|(member, part)| async move {
+        let part = ConfigureTablesRequest { dry_run: true, ..part.clone() };
+        let answer = async { member.shard()?.configure_tables(part).await }.await;
+        answer.map_err(|error| of_shard(error, &member.name()))
     });
-    let mut answers = tried.await?;
+    let mut answers = try_join_all(tried).await?;
     if !request.dry_run {
-        let change = ConfigureTablesRequest { changes: parts, dry_run: false };
-        let changed = view.members.iter().map(|member| {
-            let request = change.clone();
-            async move { member.shard()?.configure_tables(request).await }
-        });
+        let changed = view
+            .members
+            .iter()
+            .zip(parts)
+            .map(|(member, part)| async move { member.shard()?.configure_tables(part).await });
         let results = join_all(changed).await;
         let failed = results.iter().zip(&view.members).find_map(|(result, member)| {
             let error = result.as_ref().err()?;
@@ -169,7 +180,7 @@ pub(super) async fn configure_tables(
         answers = results.into_iter().collect::<Result<_>>()?;
         tell_tables(group, view, &request.changes).await?;
     }
-    let changed = describe(&answers, &before, &request.changes);
+    let changed = describe(&before, &after);
     let parts: Vec<Vec<TableInfo>> = answers.into_iter().map(|answer| answer.tables).collect();
     let mut tables = together(&parts, &given_after(view.given(), &request.changes));
     if request.dry_run {
@@ -178,41 +189,77 @@ pub(super) async fn configure_tables(
     Ok(ConfigureTablesResponse { changed, tables })
 }
 
-/// Tells all shards what the tables of the group are now, in a new map.
+/// Tells all shards what the tables of the group are now, in a new map. If somebody else has
+/// changed the map meanwhile, goes on from that one.
 async fn tell_tables(group: &Arc<Group>, view: &View, changes: &[TableChange]) -> Result<()> {
     let Some(mut map) = view.map.clone() else { return Ok(()) };
-    map.tables = given_after(&map.tables, changes);
-    map.epoch += 1;
-    let told = view.members.iter().map(|member| {
-        let request = SetDirectoryRequest { map: Some(map.clone()), index: member.index };
-        async move {
-            let told = async { member.shard()?.set_directory(request).await };
-            told.await.map_err(|error| {
-                of_shard(error, &member.name()).followed_by(
-                    "Its table has the new settings, and the group's map the old ones.",
-                )
-            })
+    for attempt in 1.. {
+        map.tables = given_after(&map.tables, changes);
+        map.epoch += 1;
+        let Err(error) = tell_map(view, &map).await else { break };
+        if error.kind() != ErrorKind::FailedPrecondition || attempt == MAX_ATTEMPTS {
+            return Err(error.followed_by(
+                "All shards have the new settings, and the group's map has the old ones.",
+            ));
         }
-    });
-    try_join_all(told).await?;
+        map = newest_map(view).await?.unwrap_or(map);
+    }
     group.adopt(&map)
 }
 
-/// The part of each of `n` shards of a change. Windows move what a limiter allows to where it is
-/// needed.
-fn split(change: &TableChange, n: usize) -> TableChange {
-    let shards = n as i64;
-    let part = |number: i64| if number <= 0 { number } else { (number - 1) / shards + 1 };
-    let mut change = change.clone();
-    change.max_size = change.max_size.map(part);
-    change.max_bytes = change.max_bytes.map(part);
-    if let Some(limiter) = &mut change.rate_limiter {
-        let of = |bound: f64| if bound.abs() >= f64::MAX { bound } else { bound / n as f64 };
-        limiter.min_diff = of(limiter.min_diff);
-        limiter.max_diff = of(limiter.max_diff);
-        limiter.min_size_to_sample = part(limiter.min_size_to_sample).max(1);
+async fn tell_map(view: &View, map: &ShardMap) -> Result<()> {
+    let told = view.members.iter().map(|member| async move {
+        let request = SetDirectoryRequest { map: Some(map.clone()), index: member.index };
+        let told = async { member.shard()?.set_directory(request).await };
+        told.await.map_err(|error| of_shard(error, &member.name()))
+    });
+    try_join_all(told).await.map(drop)
+}
+
+async fn newest_map(view: &View) -> Result<Option<ShardMap>> {
+    let answers = every(view, |shard| async move { shard.directory().await }).await?;
+    Ok(answers.into_iter().filter_map(|answer| answer.map).max_by_key(|map| map.epoch))
+}
+
+/// The part of one shard of changes. Windows move what a limiter allows to where it is needed.
+fn part_of(
+    changes: &[TableChange],
+    after: &[TableInfo],
+    index: usize,
+    num_shards: usize,
+) -> Result<ConfigureTablesRequest> {
+    let parts = changes.iter().map(|change| {
+        let mut change = change.clone();
+        // Which tables there are, the shards say.
+        let Some(table) = after.iter().find(|table| table.name == change.table) else {
+            return Ok(change);
+        };
+        let part = numbers_of(table).part(index, num_shards)?;
+        change.max_size = change.max_size.and(Some(part.max_size));
+        change.max_bytes = change.max_bytes.and(Some(from_max_bytes(part.max_bytes)));
+        if let Some(limiter) = &mut change.rate_limiter {
+            limiter.min_diff = part.min_diff;
+            limiter.max_diff = part.max_diff;
+            limiter.min_size_to_sample = part.min_size_to_sample;
+        }
+        Ok(change)
+    });
+    Ok(ConfigureTablesRequest { changes: parts.collect::<Result<_>>()?, dry_run: false })
+}
+
+fn numbers_of(table: &TableInfo) -> TableNumbers {
+    let TableConfig { name, max_size, max_times_sampled, rate_limiter, memory, .. } =
+        to_settings(table);
+    TableNumbers {
+        name,
+        max_size,
+        max_bytes: memory.max_bytes,
+        max_times_sampled: i64::from(max_times_sampled),
+        samples_per_insert: rate_limiter.samples_per_insert,
+        min_size_to_sample: rate_limiter.min_size_to_sample,
+        min_diff: rate_limiter.min_diff,
+        max_diff: rate_limiter.max_diff,
     }
-    change
 }
 
 /// Gives the shards that were changed what they had.
@@ -238,23 +285,19 @@ async fn undo(
     try_join_all(undone).await.map(drop)
 }
 
-/// What changed, in the numbers of the group.
-fn describe(
-    answers: &[ConfigureTablesResponse],
-    before: &[TableInfo],
-    changes: &[TableChange],
-) -> Vec<ChangedSetting> {
-    let Some(first) = answers.first() else { return Vec::new() };
-    let mut changed = first.changed.clone();
-    for setting in &mut changed {
-        let change = changes.iter().find(|change| change.table == setting.table);
-        let table = before.iter().find(|table| table.name == setting.table);
-        if let (Some(change), Some(table), "max_size") = (change, table, setting.setting.as_str()) {
-            setting.before = table.max_size.to_string();
-            setting.after = change.max_size.unwrap_or(table.max_size).to_string();
-        }
-    }
-    changed
+/// What changes, in the numbers of the group.
+fn describe(before: &[TableInfo], after: &[TableInfo]) -> Vec<ChangedSetting> {
+    let tables = before.iter().zip(after);
+    let changed = tables.flat_map(|(before, after)| {
+        let all = to_settings(before).changes_to(&to_settings(after)).into_iter();
+        all.map(|(setting, before, after_it)| ChangedSetting {
+            table: after.name.clone(),
+            setting: setting.to_owned(),
+            before,
+            after: after_it,
+        })
+    });
+    changed.collect()
 }
 
 /// The tables of the group after a change.
@@ -264,8 +307,14 @@ pub(super) fn given_after(given: &[TableInfo], changes: &[TableChange]) -> Vec<T
         let Some(table) = given.iter_mut().find(|table| table.name == change.table) else {
             continue;
         };
-        if let Some(max_size) = change.max_size {
-            table.max_size = max_size;
+        table.max_size = change.max_size.unwrap_or(table.max_size);
+        table.max_bytes = change.max_bytes.unwrap_or(table.max_bytes);
+        table.max_times_sampled = change.max_times_sampled.unwrap_or(table.max_times_sampled);
+        if let (Some(priority_exponent), Some(sampler)) =
+            (change.priority_exponent, &mut table.sampler_options)
+        {
+            sampler.distribution =
+                Some(Distribution::Prioritized(Prioritized { priority_exponent }));
         }
         if let (Some(limiter), Some(info)) = (change.rate_limiter, &mut table.rate_limiter_info) {
             info.samples_per_insert = limiter.samples_per_insert;

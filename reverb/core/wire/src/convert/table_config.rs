@@ -67,6 +67,11 @@ pub fn from_max_bytes(max_bytes: Option<u64>) -> i64 {
     max_bytes.map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX))
 }
 
+/// The limit of a message, in which no limit is 0.
+pub fn to_max_bytes(max_bytes: i64) -> Option<u64> {
+    u64::try_from(max_bytes).ok().filter(|&bytes| bytes > 0)
+}
+
 /// The enum of what a table does when it is full.
 pub fn from_when_full(when_full: WhenFull) -> priority_table_checkpoint::WhenFull {
     match when_full {
@@ -81,8 +86,7 @@ pub fn to_memory(message: &PriorityTableCheckpoint) -> MemoryConfig {
         priority_table_checkpoint::WhenFull::Remove => WhenFull::Remove,
         priority_table_checkpoint::WhenFull::Wait => WhenFull::Wait,
     };
-    let max_bytes = u64::try_from(message.max_bytes).ok().filter(|&bytes| bytes > 0);
-    MemoryConfig { max_bytes, when_full }
+    MemoryConfig { max_bytes: to_max_bytes(message.max_bytes), when_full }
 }
 
 /// The message for the rate limiter of a table, with its counters.

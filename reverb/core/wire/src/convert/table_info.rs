@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Converts descriptions of tables to messages.
 
-use reverb_data::{RateLimiterConfig, TableInfo, WorkerTime};
+use reverb_data::{
+    MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig, TableInfo, WorkerTime,
+};
 
-use super::table_config::{from_selector, from_signature, to_rate_limiter};
+use super::table_config::{
+    from_max_bytes, from_selector, from_signature, to_max_bytes, to_rate_limiter, to_selector,
+};
 use crate::generated as proto;
 
 /// The message for a table. Parts with only default values are still present, because clients look
@@ -28,6 +32,7 @@ pub fn from_table_info(info: &TableInfo) -> proto::TableInfo {
         num_unique_samples: info.num_unique_samples,
         table_worker_time: Some(worker_time(info.worker_time)),
         max_priority: None,
+        max_bytes: from_max_bytes(config.memory.max_bytes),
     }
 }
 
@@ -52,6 +57,33 @@ pub fn from_checkpoint(message: &proto::PriorityTableCheckpoint) -> proto::Table
         num_episodes: 0,
         table_worker_time: None,
         max_priority: None,
+        max_bytes: message.max_bytes,
+    }
+}
+
+/// The settings of a message that can change while the table runs, and its selectors.
+pub fn to_settings(message: &proto::TableInfo) -> TableConfig {
+    let limiter = message.rate_limiter_info.unwrap_or_default();
+    let selector =
+        |options: &Option<_>| to_selector(options.as_ref()).unwrap_or(SelectorConfig::Fifo);
+    TableConfig {
+        name: message.name.clone(),
+        sampler: selector(&message.sampler_options),
+        remover: selector(&message.remover_options),
+        max_size: message.max_size,
+        max_times_sampled: message.max_times_sampled,
+        rate_limiter: RateLimiterConfig {
+            samples_per_insert: limiter.samples_per_insert,
+            min_size_to_sample: limiter.min_size_to_sample,
+            min_diff: limiter.min_diff,
+            max_diff: limiter.max_diff,
+        },
+        signature: None,
+        seed: None,
+        memory: MemoryConfig {
+            max_bytes: to_max_bytes(message.max_bytes),
+            ..MemoryConfig::default()
+        },
     }
 }
 

@@ -167,6 +167,9 @@ pub struct TableInfo {
     /// Of all items; absent if there are none.
     #[prost(double, optional, tag = "1000")]
     pub max_priority: ::core::option::Option<f64>,
+    /// Maximum memory of its items; 0: no limit.
+    #[prost(int64, tag = "1001")]
+    pub max_bytes: i64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RateLimiterCallStats {
