@@ -20,6 +20,7 @@ from reverb import pybind as pybind
 from reverb import rate_limiters as rate_limiters
 from reverb import specs as specs
 from reverb import structured_writer as structured
+from reverb.batch_iterator import BatchIterator, batches
 from reverb.client import Client, Writer
 from reverb.errors import DeadlineExceededError, ReverbError
 from reverb.limits import Limits
@@ -44,6 +45,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "UNCHANGED",
+    "BatchIterator",
     "BatchedTrajectoryWriter",
     "Client",
     "ClientTls",
@@ -61,6 +63,7 @@ __all__ = [
     "TrajectoryWriter",
     "Writer",
     "__version__",
+    "batches",
     "checkpointers",
     "cluster",
     "logging",

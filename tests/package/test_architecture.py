@@ -108,6 +108,8 @@ LAYERS = [
     },
     {"structured_writer"},
     {"client"},
+    {"prefetching", "priority_updates", "table_source", "mixture"},
+    {"batch_iterator"},
     {"tf_ops"},
     {"tf_client", "trajectory_dataset", "timestep_dataset", "pattern_dataset"},
     {"server", "cluster"},

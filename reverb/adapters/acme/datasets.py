@@ -6,19 +6,18 @@ Replaces `from acme import datasets`. A `ReplayDataset` replaces Acme's `tf.data
 over samples that a background thread prefetches.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from reverb import errors
 from reverb.adapters.acme.adders.base import DEFAULT_PRIORITY_TABLE, Step
-from reverb.adapters.acme.prefetching import Pipe, PrefetchIterator, Source
-from reverb.adapters.acme.table_source import TableSource
 from reverb.adapters.acme.types import Transition
+from reverb.batch_iterator import transformed
 from reverb.client import Client
+from reverb.mixture import by_batch, positive_weights
+from reverb.prefetching import PrefetchIterator, Source
 from reverb.replay_sample import ReplaySample
+from reverb.table_source import TableSource
 
 __all__ = ["NumpyIterator", "ReplayDataset", "make_reverb_dataset"]
 
@@ -61,12 +60,8 @@ class ReplayDataset:
         with only 32 bits unless JAX is configured for 64. To update priorities later, map
         `lambda sample: sample._replace(data=jax.device_put(sample.data))`.
         """
-        source = self._source
-
-        def mapped(count: int, pipe: Pipe) -> Iterator[Any]:
-            return map(function, source(count, pipe))
-
-        return ReplayDataset(mapped, self._size, timeout_s=self._timeout_s)
+        source = transformed(self._source, function)
+        return ReplayDataset(source, self._size, timeout_s=self._timeout_s)
 
     def prefetch(self, size: int) -> "ReplayDataset":
         """Makes the same dataset with a prefetch of `size` elements; `None` or less than 1: 1.
@@ -157,7 +152,7 @@ def make_reverb_dataset(
         if value is not None and value < least:
             raise errors.InvalidArgumentError(f"{argument} must be at least {least}, got {value}")
     client = server_address if isinstance(server_address, Client) else Client(server_address)
-    weights = _positive_weights(table)
+    weights = positive_weights(table)
     sources = [
         TableSource(
             client,
@@ -170,7 +165,7 @@ def make_reverb_dataset(
         for name in weights
     ]
     size = prefetch_size or _num_ahead(batch_size, max_in_flight_samples_per_worker)
-    source = sources[0] if len(sources) == 1 else _mixed(sources, list(weights.values()), seed)
+    source = by_batch(sources, list(weights.values()), seed)
     return ReplayDataset(source, size, timeout_s=timeout_s)
 
 
@@ -189,38 +184,8 @@ class NumpyIterator:
         return iter(dataset)
 
 
-def _positive_weights(table: str | Mapping[str, float]) -> dict[str, float]:
-    if isinstance(table, str):
-        return {table: 1.0}
-    if any(not (math.isfinite(weight) and weight >= 0) for weight in table.values()):
-        raise errors.InvalidArgumentError(
-            f"the weights of tables must be at least 0 and finite, got {dict(table)}"
-        )
-    weights = {name: float(weight) for name, weight in table.items() if weight > 0}
-    if not weights:
-        raise errors.InvalidArgumentError(
-            f"table must have at least one table with a positive weight, got {dict(table)}"
-        )
-    return weights
-
-
 def _num_ahead(batch_size: int | None, num_items: int | None) -> int:
     """Returns the number of elements to prefetch for about `num_items` items."""
     if num_items is None:
         return _DEFAULT_ITEMS_AHEAD if batch_size is None else _DEFAULT_BATCHES_AHEAD
     return max(1, num_items // (batch_size or 1))
-
-
-def _mixed(sources: list[TableSource], weights: list[float], seed: int | None) -> Source:
-    """Combines sources: each element is of a source that is drawn by weight."""
-    random = np.random.default_rng(seed)
-    probabilities = np.asarray(weights) / sum(weights)
-
-    def mixed(count: int, pipe: Pipe) -> Iterator[Any]:
-        for index in random.choice(len(sources), size=count, p=probabilities):
-            elements = list(sources[index](1, pipe))
-            if not elements:
-                return
-            yield elements[0]
-
-    return mixed

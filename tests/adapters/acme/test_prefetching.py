@@ -14,8 +14,8 @@ import time
 import pytest
 
 import reverb
-from reverb import testing
-from reverb.adapters.acme import datasets, prefetching
+from reverb import prefetching, testing
+from reverb.adapters.acme import datasets
 from reverb.errors import DeadlineExceededError, InvalidArgumentError, ReverbError
 
 TABLE = "priority_table"

@@ -2,6 +2,7 @@
 """An iterator whose elements are prefetched by a background thread."""
 
 import collections
+import dataclasses
 import logging
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import Any
 
 from reverb import errors
 
-__all__ = ["PrefetchIterator", "Source", "Stopped"]
+__all__ = ["Pipe", "PrefetchIterator", "PrefetchStats", "Source", "Stopped"]
 
 # How long `next` waits before it logs what it waits for.
 _REPORT_AFTER_S = 60.0
@@ -26,12 +27,31 @@ class Stopped(Exception):
     """Raised inside a source when its iterator was closed."""
 
 
+@dataclasses.dataclass(frozen=True)
+class PrefetchStats:
+    """How far a prefetching iterator is ahead, and how old what it returns is.
+
+    Attributes:
+      queued: Number of elements that `next` would return at once.
+      num_returned: Number of elements that `next` has returned.
+      wait_s: How long calls of `next` have waited, in seconds, all together.
+      age_s: How long the last element that `next` has returned had been in the queue by then, in
+        seconds: so much older than the table its data was. 0.0 before the first one.
+    """
+
+    queued: int
+    num_returned: int
+    wait_s: float
+    age_s: float
+
+
 class Pipe:
     """State shared by the thread and the iterator. The thread has no reference to the iterator."""
 
     def __init__(self, size: int) -> None:
         self.changed = threading.Condition()
-        self.elements: collections.deque[Any] = collections.deque()
+        # With the times at which they were fetched.
+        self.elements: collections.deque[tuple[float, Any]] = collections.deque()
         self.num_free = size
         self.has_ended = False
         self.error: BaseException | None = None
@@ -85,6 +105,8 @@ class PrefetchIterator:
         self._pipe = Pipe(size)
         self._timeout_s = timeout_s
         self._num_retrieved = 0
+        self._wait_s = 0.0
+        self._age_s = 0.0
         self._thread = threading.Thread(
             target=_fetch, args=(source, self._pipe), name="reverb-prefetch", daemon=True
         )
@@ -109,9 +131,14 @@ class PrefetchIterator:
         pipe = self._pipe
         with pipe.changed:
             if not pipe.elements:
-                self._wait()
+                start = time.monotonic()
+                try:
+                    self._wait()
+                finally:
+                    self._wait_s += time.monotonic() - start
             if pipe.elements:
-                element = pipe.elements.popleft()
+                fetched_at, element = pipe.elements.popleft()
+                self._age_s = time.monotonic() - fetched_at
                 pipe.num_free += 1
                 pipe.changed.notify_all()
                 self._num_retrieved += 1
@@ -131,6 +158,12 @@ class PrefetchIterator:
     def retrieved_elements(self) -> int:
         """Number of elements that `next` has returned."""
         return self._num_retrieved
+
+    def stats(self) -> PrefetchStats:
+        """Returns how far it is ahead; does not block."""
+        return PrefetchStats(
+            len(self._pipe.elements), self._num_retrieved, self._wait_s, self._age_s
+        )
 
     def close(self) -> None:
         """Stops prefetching. Elements in the buffer are lost; they count as sampled."""
@@ -175,7 +208,7 @@ def _fetch(source: Source, pipe: Pipe) -> None:
             for element in source(count, pipe):
                 with pipe.changed:
                     pipe.check()
-                    pipe.elements.append(element)
+                    pipe.elements.append((time.monotonic(), element))
                     pipe.changed.notify_all()
                 count -= 1
             if count > 0:

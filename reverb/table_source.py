@@ -5,17 +5,17 @@ import collections
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tree
 
 from reverb import errors
-from reverb.adapters.acme.prefetching import Pipe
 from reverb.client import Client
+from reverb.prefetching import Pipe
 from reverb.replay_sample import ReplaySample, SampleInfo, keep_samples, rows_of_batch
 
-__all__ = ["TableSource"]
+__all__ = ["TableSource", "joined"]
 
 # How long a request waits for a rate limiter before the thread checks whether it must stop.
 _POLL_MS = 200
@@ -33,6 +33,8 @@ class TableSource:
         postprocess: Callable[[ReplaySample], Any] | None = None,
         rate_limiter_timeout_ms: int | None = None,
         container_types: Sequence[type] = (),
+        partial: Literal["drop", "raise", "short"] = "drop",
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         """Makes a source; does not connect yet.
 
@@ -45,6 +47,10 @@ class TableSource:
             never.
           container_types: Classes for the named tuples with the same name and fields in the table's
             signature.
+          partial: What becomes of the rows of a batch that is not complete at the end: they are
+            lost, they are the `samples` of a `DeadlineExceededError`, or they are a batch. With
+            "short", a batch is also short if the rate limiter allows no more for 0.2 s.
+          options: Other arguments of `Client.sample_batch`.
         """
         self._client = client
         self._table = table
@@ -54,6 +60,10 @@ class TableSource:
             None if rate_limiter_timeout_ms is None else rate_limiter_timeout_ms / 1_000
         )
         self._container_types = {cls.__name__: cls for cls in container_types}
+        self._partial = partial
+        self._options = dict(options or {})
+        # Batches of items of different lengths are made by one call.
+        self._is_whole = self._options.get("ragged", "error") != "error"
         self._structure: Any = None
         self._num_columns = 0
 
@@ -63,33 +73,40 @@ class TableSource:
             yield from self._items(count, pipe)
             return
         for _ in range(count):
-            make = self._stacked_batch if self._postprocess is None else self._batch_of_items
+            make = self.rows if self._postprocess is None else self._batch_of_items
             batch = make(self._batch_size, pipe)
             if batch is None:
                 return
             yield batch
 
-    def _stacked_batch(self, batch_size: int, pipe: Pipe) -> ReplaySample | None:
-        """Returns one batch, stacked by the client; `None` after the timeout."""
+    def rows(self, count: int, pipe: Pipe) -> ReplaySample | None:
+        """Returns a batch of `count` rows, stacked by the client; `None` after the timeout."""
         parts: list[ReplaySample] = []
-        missing = batch_size
+        missing = count
         last_progress = time.monotonic()
-        pipe.check(f"a sample of table {self._table}")
+        pipe.check(self._purpose())
         while missing:
             pipe.check()
             try:
-                part = self._client.sample_batch(self._table, missing, timeout_ms=_POLL_MS)
+                part = self._client.sample_batch(
+                    self._table, missing, timeout_ms=_POLL_MS, **self._options
+                )
             except errors.DeadlineExceededError as error:
-                if self._waits_too_long(last_progress, pipe, error):
-                    return None
-                continue
+                if self._partial == "short" and parts:
+                    break
+                if not self._waits_too_long(last_progress, pipe, error):
+                    continue
+                if parts and self._partial == "raise":
+                    keep_samples(error, _rows(parts))
+                    raise
+                return None
             except errors.ReverbError as error:
                 keep_samples(error, _rows(parts))
                 raise
             parts.append(part)
             missing -= len(part.info.key)
             last_progress = time.monotonic()
-        info, columns = parts[0] if len(parts) == 1 else _joined(parts)
+        info, columns = parts[0] if len(parts) == 1 else joined(parts)
         return ReplaySample(info, self._nested(columns))
 
     def _batch_of_items(self, batch_size: int, pipe: Pipe) -> Any:
@@ -103,7 +120,7 @@ class TableSource:
     def _items(self, count: int, pipe: Pipe) -> Iterator[Any]:
         """Yields single items."""
         last_progress = time.monotonic()
-        pipe.check(f"a sample of table {self._table}")
+        pipe.check(self._purpose())
         while count:
             pipe.check()
             try:
@@ -133,8 +150,12 @@ class TableSource:
     def _waits_too_long(
         self, last_progress: float, pipe: Pipe, error: errors.DeadlineExceededError
     ) -> bool:
-        pipe.check(f"a sample of table {self._table}: {error}")
+        pipe.check(f"{self._purpose()}: {error}")
         return self._timeout_s is not None and time.monotonic() - last_progress >= self._timeout_s
+
+    def _purpose(self) -> str:
+        """What it waits for."""
+        return f"a sample of table {self._table} at {self._client.server_address}"
 
     def _nested(self, columns: list[Any]) -> Any:
         """Nests a flat list of columns like the signature; returns it if the table has none."""
@@ -175,16 +196,17 @@ def _named_tuple(name: str, fields: tuple[str, ...]) -> type:
 
 
 def _rows(parts: list[ReplaySample]) -> list[ReplaySample]:
-    return [row for part in parts for row in rows_of_batch(part)]
+    flat = (part._replace(data=tree.flatten(part.data)) for part in parts)
+    return [row for part in flat for row in rows_of_batch(part)]
 
 
-def _joined(parts: list[ReplaySample]) -> ReplaySample:
-    """Joins several batches into one.
+def joined(parts: list[ReplaySample]) -> ReplaySample:
+    """Joins several batches with the same nests into one.
 
     Raises:
       InvalidArgumentError: If their items have different shapes; `samples` has all of them.
     """
-    shapes = [[column.shape[1:] for column in part.data] for part in parts]
+    shapes = [[column.shape[1:] for column in tree.flatten(part.data)] for part in parts]
     for other in shapes[1:]:
         if other != shapes[0]:
             error = errors.InvalidArgumentError(
@@ -194,5 +216,6 @@ def _joined(parts: list[ReplaySample]) -> ReplaySample:
             keep_samples(error, _rows(parts))
             raise error
     info = SampleInfo(*map(np.concatenate, zip(*(part.info for part in parts), strict=True)))
-    columns = zip(*(part.data for part in parts), strict=True)
-    return ReplaySample(info, [np.concatenate(column) for column in columns])
+    columns = zip(*(tree.flatten(part.data) for part in parts), strict=True)
+    data = tree.unflatten_as(parts[0].data, [np.concatenate(column) for column in columns])
+    return ReplaySample(info, data)

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of tables that a background thread fetches ahead."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from reverb.arguments import check_at_least_one
+from reverb.client import Client
+from reverb.errors import InvalidArgumentError
+from reverb.mixture import by_batch, by_item, positive_weights
+from reverb.prefetching import Pipe, PrefetchIterator, Source
+from reverb.priority_updates import PriorityUpdates
+from reverb.replay_sample import ReplaySample
+from reverb.table_source import TableSource, joined
+
+__all__ = ["BatchIterator", "batches"]
+
+
+class BatchIterator(PrefetchIterator):
+    """Made by `batches`: an iterator over batches that are fetched ahead.
+
+    `next` returns a batch, and blocks until there is one. An error of the background thread, or of
+    an update of priorities in the background, is raised by `next`. Close it, or use it in a `with`
+    block; what is in the queue then counts as sampled. Not thread-safe, but for
+    `update_priorities`.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        size: int,
+        *,
+        timeout_s: float | None,
+        updates: PriorityUpdates,
+    ) -> None:
+        self._updates = updates
+        super().__init__(source, size, timeout_s=timeout_s)
+
+    def __next__(self) -> Any:
+        """Returns the next batch; blocks until there is one.
+
+        Raises:
+          StopIteration: After `rate_limiter_timeout_ms`, or if the iterator was closed.
+          DeadlineExceededError: After `timeout_s`; the text says what it waited for. May be called
+            again, and nothing is lost.
+          ReverbError: If fetching, or an update of priorities, failed; names table and address.
+        """
+        self._updates.check()
+        return super().__next__()
+
+    def update_priorities(self, keys: Any, priorities: Any) -> None:
+        """Updates priorities in the background, in the order of the calls.
+
+        Blocks only while 16 updates wait. An error is raised by the next `next`,
+        `update_priorities` or `flush`. Keys of items that are gone are ignored.
+
+        Args:
+          keys: `[B]`, `batch.info.key`: integers of 64 bits, of which int64 holds the bits.
+          priorities: `[B]`, at least 0 and finite.
+
+        Raises:
+          InvalidArgumentError: If the arguments have different lengths or other dtypes.
+          ReverbError: If an earlier update failed.
+        """
+        self._updates.put(keys, priorities)
+
+    def flush(self) -> None:
+        """Waits until the server has taken all updates of priorities.
+
+        Raises:
+          ReverbError: If one failed.
+        """
+        self._updates.flush()
+
+    def close(self) -> None:
+        """Stops prefetching, and waits for updates that are on their way.
+
+        What is in the queue is lost; it counts as sampled.
+        """
+        super().close()
+        self._updates.close()
+
+
+def batches(
+    client: Client | str,
+    table: str | Mapping[str, float],
+    batch_size: int,
+    *,
+    prefetch: int = 2,
+    transform: Callable[[ReplaySample], Any] | None = None,
+    partial: bool = False,
+    mix: Literal["item", "batch"] = "item",
+    seed: int | None = None,
+    timeout_s: float | None = None,
+    rate_limiter_timeout_ms: int | None = None,
+    container_types: Sequence[type] = (),
+    **options: Any,
+) -> BatchIterator:
+    """Samples batches without end, some batches ahead of the program.
+
+    Batches that are fetched ahead count as sampled: with `SampleToInsertRatio` the learner sees the
+    newest data that much later, and a table with `max_times_sampled` is emptied that much earlier.
+    At most `prefetch` batches are in flight or queued at any moment; `BatchIterator.stats` tells
+    how many there are, and how old the last one was.
+
+    Example:
+      >>> with reverb.batches(client, "table", 2) as iterator:
+      ...     sample = next(iterator)
+      ...     iterator.update_priorities(sample.info.key, [0.5, 2.0])
+      >>> sample.data[0].shape
+      (2, 1, 4)
+
+    Args:
+      client: A client, or the address of a server.
+      table: Name of a table; or several with weights, of which each batch has its parts.
+      batch_size: Number of items in a batch, `B`.
+      prefetch: Number of batches to fetch ahead, at least 1.
+      transform: Called with every batch in the background thread; its results are returned.
+      partial: Whether a batch may be shorter, if the rate limiter allows no more for 0.2 s. If not,
+        it waits for the rest.
+      mix: With several tables: "item": each batch has `weight * B` rows of each table, rounded down
+        or up at random such that the average is exact; the rows of a table are side by side, in
+        the order of `table`, and all tables need the same columns. "batch": each batch is of one
+        table, drawn by weight.
+      seed: Makes the choice between tables reproducible.
+      timeout_s: `next` raises `DeadlineExceededError` after this many seconds without a batch;
+        `None`: no limit; after a minute the reason is logged.
+      rate_limiter_timeout_ms: The iterator ends if the rate limiter allows no sample for this long,
+        in milliseconds; `None`: never. If some rows of a batch were sampled by then, they are the
+        last batch with `partial`, and else `samples` of a `DeadlineExceededError`.
+      container_types: Named tuple classes for `data`, matched by name and fields with those of the
+        table's signature. Others are the same class in each batch.
+      **options: Other arguments of `Client.sample_batch`.
+
+    Returns:
+      An iterator; it begins to fetch at once. Elements are a `ReplaySample`: `info` has arrays
+      `[B]`, `data` is nested like the table's signature with arrays `[B, ...]` (a flat list if the
+      table has no signature).
+
+    Raises:
+      InvalidArgumentError: If an argument is out of its range. Errors of the server are raised by
+        `next`.
+    """
+    batch_size = check_at_least_one("batch_size", batch_size)
+    prefetch = check_at_least_one("prefetch", prefetch)
+    if rate_limiter_timeout_ms is not None and rate_limiter_timeout_ms < 0:
+        raise InvalidArgumentError(
+            f"rate_limiter_timeout_ms must be at least 0, got {rate_limiter_timeout_ms}"
+        )
+    if mix not in ("item", "batch"):
+        raise InvalidArgumentError(f"mix must be 'item' or 'batch', got {mix!r}")
+    client = Client(client) if isinstance(client, str) else client
+    weights = positive_weights(table)
+    sources = [
+        TableSource(
+            client,
+            name,
+            batch_size,
+            rate_limiter_timeout_ms=rate_limiter_timeout_ms,
+            container_types=container_types,
+            partial="short" if partial else "raise",
+            options=options,
+        )
+        for name in weights
+    ]
+    if len(sources) > 1 and mix == "item":
+        parts = [source.rows for source in sources]
+        source = by_item(parts, joined, list(weights.values()), batch_size, seed)
+    else:
+        source = by_batch(sources, list(weights.values()), seed)
+    if transform is not None:
+        source = transformed(source, transform)
+    updates = PriorityUpdates(client, list(weights))
+    return BatchIterator(source, prefetch, timeout_s=timeout_s, updates=updates)
+
+
+def transformed(source: Source, function: Callable[[Any], Any]) -> Source:
+    """Makes a source of `function(element)`, called in the background thread."""
+
+    def results(count: int, pipe: Pipe) -> Any:
+        return map(function, source(count, pipe))
+
+    return results

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sources that combine several tables by weight, for prefetching iterators."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from reverb import errors
+from reverb.prefetching import Pipe, Source
+
+__all__ = ["by_batch", "by_item", "positive_weights", "shares"]
+
+
+def positive_weights(table: str | Mapping[str, float]) -> dict[str, float]:
+    """Returns the weights of tables, without those that are 0.
+
+    Raises:
+      InvalidArgumentError: If a weight is negative or not finite, or if none is positive.
+    """
+    if isinstance(table, str):
+        return {table: 1.0}
+    if any(not (math.isfinite(weight) and weight >= 0) for weight in table.values()):
+        raise errors.InvalidArgumentError(
+            f"the weights of tables must be at least 0 and finite, got {dict(table)}"
+        )
+    weights = {name: float(weight) for name, weight in table.items() if weight > 0}
+    if not weights:
+        raise errors.InvalidArgumentError(
+            f"table must have at least one table with a positive weight, got {dict(table)}"
+        )
+    return weights
+
+
+def by_batch(sources: Sequence[Source], weights: Sequence[float], seed: int | None) -> Source:
+    """Each element is one of a source that is drawn by weight."""
+    if len(sources) == 1:
+        return sources[0]
+    random = np.random.default_rng(seed)
+    probabilities = np.asarray(weights) / sum(weights)
+
+    def mixed(count: int, pipe: Pipe) -> Iterator[Any]:
+        for index in random.choice(len(sources), size=count, p=probabilities):
+            elements = list(sources[index](1, pipe))
+            if not elements:
+                return
+            yield elements[0]
+
+    return mixed
+
+
+def by_item(
+    make_parts: Sequence[Callable[[int, Pipe], Any]],
+    join: Callable[[list[Any]], Any],
+    weights: Sequence[float],
+    batch_size: int,
+    seed: int | None,
+) -> Source:
+    """Each element has rows of all sources, see `shares`.
+
+    Args:
+      make_parts: For each table, a function that returns so many rows of it, or `None` at the end.
+      join: Makes one batch of the parts that are not empty.
+      weights: Of the tables.
+      batch_size: Number of rows.
+      seed: Of the rounding.
+    """
+    random = np.random.default_rng(seed)
+
+    def mixed(count: int, pipe: Pipe) -> Iterator[Any]:
+        for _ in range(count):
+            parts = []
+            for make, rows in zip(make_parts, shares(weights, batch_size, random), strict=True):
+                if rows:
+                    part = make(rows, pipe)
+                    if part is None:
+                        return
+                    parts.append(part)
+            yield join(parts)
+
+    return mixed
+
+
+def shares(weights: Sequence[float], total: int, random: np.random.Generator) -> list[int]:
+    """Divides `total` rows by weight.
+
+    Each share is its exact part, rounded down or up, and on average the exact part: systematic
+    sampling, with one random number for all shares.
+    """
+    ends = np.cumsum(weights) * (total / sum(weights)) + random.random()
+    # The last end is `total` plus the random number, but for rounding.
+    places = np.floor(ends).astype(np.int64)
+    places[-1] = total
+    return np.diff(places, prepend=0).tolist()

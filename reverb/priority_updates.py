@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Updates of priorities in the background."""
+
+import queue
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from reverb.client import Client
+from reverb.errors import InvalidArgumentError
+
+__all__ = ["PriorityUpdates"]
+
+# Updates that wait; a learner that is faster than the server waits.
+_MAX_WAITING = 16
+
+# How long `close` waits for the updates that are on their way.
+_CLOSE_TIMEOUT_S = 5.0
+
+
+class PriorityUpdates:
+    """A queue of updates, and a thread that sends them in their order.
+
+    The thread starts with the first update, and ends when the queue is closed or dropped.
+    """
+
+    def __init__(self, client: Client, tables: Sequence[str]) -> None:
+        """Makes a queue; does not connect yet.
+
+        Args:
+          client: Client of the server.
+          tables: Every update goes to all of them: keys are unique among tables, and a table
+            ignores keys that it does not have.
+        """
+        self._client = client
+        self._tables = list(tables)
+        self._queue: queue.Queue[Any] = queue.Queue(_MAX_WAITING)
+        self._failure: list[BaseException] = []
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._end = weakref.finalize(self, self._queue.put, None)
+        self._end.atexit = False
+
+    def put(self, keys: Any, priorities: Any) -> None:
+        """Adds an update; blocks while 16 wait.
+
+        Args:
+          keys: `[B]`, integers of 64 bits.
+          priorities: `[B]`.
+
+        Raises:
+          InvalidArgumentError: If they have different lengths or other dtypes.
+          ReverbError: If an earlier update failed.
+        """
+        keys = _as_keys(keys)
+        priorities = np.array(priorities, np.float64)
+        if keys.ndim != 1 or keys.shape != priorities.shape:
+            raise InvalidArgumentError(
+                "keys and priorities must be arrays of one dimension and the same length, got the "
+                f"shapes {list(keys.shape)} and {list(priorities.shape)}"
+            )
+        self.check()
+        with self._lock:
+            if self._thread is None:
+                arguments = (self._client, self._tables, self._queue, self._failure)
+                self._thread = threading.Thread(
+                    target=_send, args=arguments, name="reverb-priorities", daemon=True
+                )
+                self._thread.start()
+        self._queue.put((keys, priorities))
+
+    def check(self) -> None:
+        """Raises the error of an update that failed, once."""
+        if self._failure:
+            raise self._failure.pop(0)
+
+    def flush(self) -> None:
+        """Waits until all updates are done.
+
+        Raises:
+          ReverbError: If one failed.
+        """
+        self._queue.join()
+        self.check()
+
+    def close(self) -> None:
+        """Ends the thread when it has sent what waits; waits 5 s for that at most."""
+        if self._thread is not None and self._end.detach():
+            self._queue.put(None)
+            self._thread.join(_CLOSE_TIMEOUT_S)
+
+
+def _as_keys(keys: Any) -> Any:
+    """Returns a copy of keys as uint64; int64 holds the same bits."""
+    keys = np.array(keys)
+    if keys.dtype.kind not in "iu" and keys.size:
+        raise InvalidArgumentError(f"keys must be integers of 64 bits, got {keys.dtype}")
+    return keys.astype(np.int64).view(np.uint64) if keys.dtype.kind == "i" else keys.astype("u8")
+
+
+def _send(
+    client: Client, tables: list[str], waiting: "queue.Queue[Any]", failure: list[BaseException]
+) -> None:
+    """The body of the thread."""
+    while True:
+        update = waiting.get()
+        try:
+            if update is None:
+                return
+            keys, priorities = update
+            for table in tables:
+                client.update_priorities(table, keys, priorities)
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            waiting.task_done()
