@@ -7,7 +7,7 @@ The core divides: a change of a group's settings goes by the same rule.
 import dataclasses
 import sys
 
-from reverb.core import _native
+from reverb.core import native
 
 __all__ = ["TableNumbers", "TablePart", "narrowness", "part_of"]
 
@@ -74,7 +74,7 @@ def part_of(table: TableNumbers, index: int, num_shards: int) -> TablePart:
     Raises:
       InvalidArgumentError: If there are not enough bytes for the parts.
     """
-    return TablePart(*_native.table_part(table, index, num_shards))
+    return TablePart(*native.table_part(table, index, num_shards))
 
 
 def narrowness(table: TableNumbers, num_shards: int) -> tuple[str | None, str | None]:
@@ -85,4 +85,4 @@ def narrowness(table: TableNumbers, num_shards: int) -> tuple[str | None, str | 
       warning: there is little room in each part for requests of several items. `None` if it is not
       so.
     """
-    return _native.table_narrowness(table, num_shards)
+    return native.table_narrowness(table, num_shards)
