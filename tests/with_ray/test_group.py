@@ -105,6 +105,21 @@ def test_the_directory_is_killed_and_learns_everything_again(start_group, until)
     assert group.add_shards(1) == [4]
 
 
+def test_a_shard_that_dies_with_the_directory_is_known_to_have_started_again(start_group, until):
+    group = start_group()
+    directory = ray.get_actor("reverb:test", namespace="reverb")
+    os.kill(group.status().shards[1].pid, signal.SIGKILL)
+    ray.kill(directory, no_restart=False)
+    until(lambda: group.status().is_complete and group.status().shards[1].num_starts == 2)
+    os.kill(group.status().shards[1].pid, signal.SIGKILL)
+    until(lambda: group.status().is_complete and group.status().shards[1].num_starts == 3)
+    assert [group.status().shards[index].num_starts for index in (0, 2)] == [1, 1]
+    # The shards tell the next one.
+    ray.kill(ray.get_actor("reverb:test", namespace="reverb"), no_restart=False)
+    until(lambda: group.status().is_complete)
+    assert group.status().shards[1].num_starts == 3
+
+
 def test_the_whole_group_restarts_from_its_latest_checkpoint(start_group, root):
     group = start_group(checkpoint_directory=root, keep_latest=2)
     fill(group, [1, 2, 3])

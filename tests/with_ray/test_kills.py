@@ -134,7 +134,7 @@ def test_shards_that_are_killed_under_load(
     assert np.median(backs) < 5.0
 
 
-# Ray takes 15 s to find that a node is gone; once it took more than a minute.
+# Ray takes 15 s to find that a node is gone.
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_removed_node_comes_back_elsewhere(start_group, cluster, root, until, capsys):

@@ -181,13 +181,14 @@ class DirectoryActor:
                 failed = facts | {"state": "failed", "error": str(error)}
                 self._members[index] = _Member(failed, time.monotonic())
                 return {"action": "stop", "reason": str(error)}
+            num_starts = self._members[index].num_starts
             serialized = self._directory.to_proto().SerializeToString()
             tables = self._tables_of_group()
         if is_new:
             self._push()
         if is_back:
             self._share_sizes()
-        return {"action": "go_on", "map": serialized, "tables": tables}
+        return {"action": "go_on", "map": serialized, "tables": tables, "num_starts": num_starts}
 
     def beat(self, index: int, server_id: int, epoch: int) -> dict[str, Any]:
         """Notes that a shard lives; returns what it has to do, and the map if it has an old one."""
@@ -227,12 +228,9 @@ class DirectoryActor:
         self._directory.set_tables(index, facts["tables"])
         before = self._members.get(index)
         is_news = before is None or before.facts["server_id"] != facts["server_id"]
-        self._members[index] = _Member(
-            facts,
-            time.monotonic(),
-            (before.num_starts if before else 0) + is_news,
-            facts["epoch"],
-        )
+        # An earlier life of this actor may have counted more.
+        num_starts = max(facts["num_starts"], (before.num_starts if before else 0) + is_news)
+        self._members[index] = _Member(facts, time.monotonic(), num_starts, facts["epoch"])
         if not facts["sees_directory"]:
             _logger.warning(
                 "shard %d of group '%s' on node %s does not see the files of the directory in %s: "

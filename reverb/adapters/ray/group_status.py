@@ -16,7 +16,7 @@ class ShardStatus:
       address: Where clients reach it.
       node_id: Ray's id of its node.
       pid: Its process there.
-      num_starts: How often it has come up.
+      num_starts: How often it has come up; less if the directory died with it.
       epoch: Of the map that it has.
       num_slots: How many of the 4,096 slots it owns.
       is_draining: Whether it is about to leave.

@@ -65,7 +65,10 @@ class ShardLife:
         self._epoch = 0
         self._restored_from: str | None = None
         self._stopped = threading.Event()
-        self._node_id = ray.get_runtime_context().get_node_id()
+        context = ray.get_runtime_context()
+        # The directory counts, and tells it: a later life of the directory asks the shards.
+        self._num_starts = 2 if is_actor and context.was_current_actor_reconstructed else 1
+        self._node_id = context.get_node_id()
         self._host = _as_host(ray.util.get_node_ip_address())
 
     @property
@@ -154,6 +157,7 @@ class ShardLife:
                 "restored_from": self._restored_from,
                 "sees_directory": self._sees_directory(),
                 "is_actor": self.is_actor,
+                "num_starts": self._num_starts,
                 "map": self._map,
                 "slots": self._own_slots(),
             }
@@ -334,6 +338,8 @@ class ShardLife:
             answer = self._ask("register", self.facts())
         else:
             answer = self._ask("beat", self.settings.index, self._server_id, self._epoch)
+        with self._lock:
+            self._num_starts = answer.get("num_starts", self._num_starts)
         if answer.get("map"):
             self.set_map(answer["map"])
         if answer.get("tables"):
