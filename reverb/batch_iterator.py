@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from reverb.arguments import check_at_least_one
+from reverb.arguments import check_at_least_one, check_not_negative
 from reverb.client import Client
 from reverb.errors import InvalidArgumentError
 from reverb.mixture import by_batch, by_item, positive_weights
@@ -13,7 +13,7 @@ from reverb.priority_updates import PriorityUpdates
 from reverb.replay_sample import ReplaySample
 from reverb.table_source import TableSource, joined
 
-__all__ = ["BatchIterator", "batches"]
+__all__ = ["BatchIterator", "batches", "check_arguments", "transformed"]
 
 
 class BatchIterator(PrefetchIterator):
@@ -55,11 +55,12 @@ class BatchIterator(PrefetchIterator):
         `update_priorities` or `flush`. Keys of items that are gone are ignored.
 
         Args:
-          keys: `[B]`, `batch.info.key`: integers of 64 bits, of which int64 holds the bits.
-          priorities: `[B]`, at least 0 and finite.
+          keys: `[B]`, `batch.info.key`; int64 holds the same bits.
+          priorities: `[B]`, at least 0 and finite, or one number for all.
 
         Raises:
-          InvalidArgumentError: If the arguments have different lengths or other dtypes.
+          InvalidArgumentError: If there is not one priority for each key.
+          TypeError: If `keys` are not integers.
           ReverbError: If an earlier update failed.
         """
         self._updates.put(keys, priorities)
@@ -141,16 +142,14 @@ def batches(
       InvalidArgumentError: If an argument is out of its range. Errors of the server are raised by
         `next`.
     """
-    batch_size = check_at_least_one("batch_size", batch_size)
-    prefetch = check_at_least_one("prefetch", prefetch)
-    if rate_limiter_timeout_ms is not None and rate_limiter_timeout_ms < 0:
-        raise InvalidArgumentError(
-            f"rate_limiter_timeout_ms must be at least 0, got {rate_limiter_timeout_ms}"
-        )
-    if mix not in ("item", "batch"):
-        raise InvalidArgumentError(f"mix must be 'item' or 'batch', got {mix!r}")
+    batch_size, prefetch, weights = check_arguments(
+        table,
+        batch_size,
+        prefetch=prefetch,
+        mix=mix,
+        rate_limiter_timeout_ms=rate_limiter_timeout_ms,
+    )
     client = Client(client) if isinstance(client, str) else client
-    weights = positive_weights(table)
     sources = [
         TableSource(
             client,
@@ -172,6 +171,29 @@ def batches(
         source = transformed(source, transform)
     updates = PriorityUpdates(client, list(weights))
     return BatchIterator(source, prefetch, timeout_s=timeout_s, updates=updates)
+
+
+def check_arguments(
+    table: str | Mapping[str, float],
+    batch_size: int,
+    *,
+    prefetch: int = 2,
+    mix: str = "item",
+    rate_limiter_timeout_ms: int | None = None,
+    **others: Any,
+) -> tuple[int, int, dict[str, float]]:
+    """Checks arguments of `batches`; returns `batch_size`, `prefetch` and the weights of tables.
+
+    Raises:
+      InvalidArgumentError: If one is out of its range.
+    """
+    batch_size = check_at_least_one("batch_size", batch_size)
+    prefetch = check_at_least_one("prefetch", prefetch)
+    if rate_limiter_timeout_ms is not None:
+        check_not_negative("rate_limiter_timeout_ms", rate_limiter_timeout_ms)
+    if mix not in ("item", "batch"):
+        raise InvalidArgumentError(f"mix must be 'item' or 'batch', got {mix!r}")
+    return batch_size, prefetch, positive_weights(table)
 
 
 def transformed(source: Source, function: Callable[[Any], Any]) -> Source:

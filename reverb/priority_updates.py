@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from reverb.arguments import as_keys, as_rows
 from reverb.client import Client
-from reverb.errors import InvalidArgumentError
 
 __all__ = ["PriorityUpdates"]
 
@@ -48,20 +48,17 @@ class PriorityUpdates:
         """Adds an update; blocks while 16 wait.
 
         Args:
-          keys: `[B]`, integers of 64 bits.
-          priorities: `[B]`.
+          keys: `[B]`, as in `Client.update_priorities`.
+          priorities: `[B]`, or one number for all.
 
         Raises:
-          InvalidArgumentError: If they have different lengths or other dtypes.
+          InvalidArgumentError: If there is not one priority for each key.
+          TypeError: If `keys` are not integers.
           ReverbError: If an earlier update failed.
         """
-        keys = _as_keys(keys)
-        priorities = np.array(priorities, np.float64)
-        if keys.ndim != 1 or keys.shape != priorities.shape:
-            raise InvalidArgumentError(
-                "keys and priorities must be arrays of one dimension and the same length, got the "
-                f"shapes {list(keys.shape)} and {list(priorities.shape)}"
-            )
+        # Copies: the caller may use the memory again.
+        keys = np.array(as_keys("keys", keys))
+        priorities = np.array(as_rows("priorities", priorities, np.float64, len(keys)))
         self.check()
         with self._lock:
             if self._thread is None:
@@ -91,14 +88,6 @@ class PriorityUpdates:
         if self._thread is not None and self._end.detach():
             self._queue.put(None)
             self._thread.join(_CLOSE_TIMEOUT_S)
-
-
-def _as_keys(keys: Any) -> Any:
-    """Returns a copy of keys as uint64; int64 holds the same bits."""
-    keys = np.array(keys)
-    if keys.dtype.kind not in "iu" and keys.size:
-        raise InvalidArgumentError(f"keys must be integers of 64 bits, got {keys.dtype}")
-    return keys.astype(np.int64).view(np.uint64) if keys.dtype.kind == "i" else keys.astype("u8")
 
 
 def _send(

@@ -97,12 +97,10 @@ class TableSource:
                 if not self._waits_too_long(last_progress, pipe, error):
                     continue
                 if parts and self._partial == "raise":
-                    keep_samples(error, _rows(parts))
-                    raise
+                    raise self._explained(error, parts) from error
                 return None
             except errors.ReverbError as error:
-                keep_samples(error, _rows(parts))
-                raise
+                raise self._explained(error, parts) from error
             parts.append(part)
             missing -= len(part.info.key)
             last_progress = time.monotonic()
@@ -152,6 +150,12 @@ class TableSource:
     ) -> bool:
         pipe.check(f"{self._purpose()}: {error}")
         return self._timeout_s is not None and time.monotonic() - last_progress >= self._timeout_s
+
+    def _explained(self, error: Any, parts: list[ReplaySample]) -> errors.ReverbError:
+        """The same error with table and address, and with the rows that were sampled."""
+        explained = type(error)(f"{self._purpose()}: {error}")
+        keep_samples(explained, [*_rows(parts), *getattr(error, "samples", ())])
+        return explained
 
     def _purpose(self) -> str:
         """What it waits for."""

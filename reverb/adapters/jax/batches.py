@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of a table as arrays of JAX, fetched ahead."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from reverb import batch_iterator
+from reverb.adapters.jax.library import jax
+from reverb.arguments import check_at_least_one
+from reverb.batch_iterator import BatchIterator
+from reverb.client import Client
+from reverb.errors import InvalidArgumentError
+from reverb.replay_sample import ReplaySample
+
+__all__ = ["batches"]
+
+
+def batches(
+    client: Client | str,
+    table: str | Mapping[str, float],
+    batch_size: int,
+    *,
+    sharding: Any = None,
+    prefetch: int = 2,
+    transform: Callable[[ReplaySample], Any] | None = None,
+    **options: Any,
+) -> BatchIterator:
+    """Samples batches without end, and puts them on devices ahead of the program.
+
+    Every batch has `batch_size` rows, so that a step that is compiled once stays compiled. On the
+    CPU JAX uses the memory that the batch was decoded into; it belongs to that batch alone.
+
+    Example:
+      >>> from reverb.adapters import jax as reverb_jax
+      >>> with reverb_jax.batches("localhost:8000", "replay", 256) as batches:
+      ...     for sample in batches:
+      ...         params, td_error = step(params, sample.data)
+      ...         batches.update_priorities(sample.info.key, abs(td_error))
+
+    Args:
+      client: A client, or the address of a server.
+      table: Name of a table; or several with weights, see `reverb.batches`.
+      batch_size: Number of items in a batch of all processes, `B`.
+      sharding: Where the data goes: a device, or a `jax.sharding.Sharding` that divides the first
+        axis. With several processes, each one samples its part of the rows, and the batch is the
+        global array. `None`: the default device.
+      prefetch: Number of batches to fetch ahead, at least 1.
+      transform: Called in the background thread with every batch of NumPy arrays, before it goes to
+        the device; returns a `ReplaySample`.
+      **options: Other arguments of `reverb.batches`: `mix`, `seed`, `timeout_s`,
+        `rate_limiter_timeout_ms`, `container_types`, and those of `Client.sample_batch`.
+
+    Returns:
+      A `reverb.BatchIterator`. Elements are a `ReplaySample`: `data` has `jax.Array`s `[B, ...]`;
+      `info` stays NumPy, because JAX has integers of 32 bits only unless it is told otherwise, and
+      has the rows of this process.
+
+    Raises:
+      InvalidArgumentError: If `batch_size` does not divide into the shards, or another argument is
+        out of its range. Errors of the server are raised by `next`.
+    """
+    if options.pop("partial", False):
+        raise InvalidArgumentError(
+            "partial must be False: a batch of another size would be compiled for anew"
+        )
+    batch_size = check_at_least_one("batch_size", batch_size)
+    rows = _rows_of_process(batch_size, sharding)
+    is_divided = isinstance(sharding, jax.sharding.Sharding)
+
+    def put(array: Any) -> Any:
+        # JAX may keep this very memory; nobody writes to it any more.
+        array.flags.writeable = False
+        if not is_divided:
+            return jax.device_put(array, sharding)
+        shape = (batch_size, *array.shape[1:])
+        return jax.make_array_from_process_local_data(sharding, array, shape)
+
+    def on_device(sample: ReplaySample) -> ReplaySample:
+        if transform is not None:
+            sample = transform(sample)
+        data = jax.tree_util.tree_map(lambda it: put(np.asarray(it)), sample.data)
+        return sample._replace(data=jax.block_until_ready(data))
+
+    return batch_iterator.batches(
+        client, table, rows, prefetch=prefetch, transform=on_device, **options
+    )
+
+
+def _rows_of_process(batch_size: int, sharding: Any) -> int:
+    """Checks that the rows divide into shards; returns how many this process samples."""
+    if not isinstance(sharding, jax.sharding.Sharding):
+        return batch_size
+    num_shards = _num_shards_of_rows(sharding)
+    if batch_size % num_shards:
+        raise InvalidArgumentError(
+            f"batch_size {batch_size} does not divide into {num_shards} shards of the first axis"
+        )
+    num_processes = len({device.process_index for device in sharding.device_set})
+    if num_shards < num_processes:
+        raise InvalidArgumentError(
+            f"sharding has {num_shards} shards of the first axis for {num_processes} processes: each "
+            "process samples by itself, so no row can be in two of them"
+        )
+    return batch_size // num_processes
+
+
+def _num_shards_of_rows(sharding: Any) -> int:
+    spec = getattr(sharding, "spec", None)
+    if spec is None:
+        return len(sharding.device_set)
+    names = spec[0] if len(spec) else None
+    names = () if names is None else (names if isinstance(names, tuple) else (names,))
+    return int(np.prod([sharding.mesh.shape[name] for name in names], dtype=np.int64))

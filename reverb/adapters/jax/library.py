@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place that imports JAX."""
+
+import importlib
+from typing import Any
+
+__all__ = ["jax"]
+
+
+def _import_jax() -> Any:
+    try:
+        return importlib.import_module("jax")
+    except ModuleNotFoundError as error:
+        if error.name != "jax":
+            raise
+    raise ModuleNotFoundError(
+        "reverb.adapters.jax needs JAX, which is not installed: pip install jax", name="jax"
+    )
+
+
+# Type checkers would take the package that this file is in for JAX.
+jax: Any = _import_jax()

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one place that imports PyTorch."""
+
+import importlib
+from typing import Any
+
+__all__ = ["import_tensordict", "torch"]
+
+
+def _import(module: str, name: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+    raise ModuleNotFoundError(
+        f"reverb.adapters.torch needs {name}, which is not installed: pip install {package}",
+        name=module,
+    )
+
+
+# Type checkers would take the package that this file is in for PyTorch.
+torch: Any = _import("torch", "PyTorch", "torch")
+
+
+def import_tensordict() -> Any:
+    """Returns the module `tensordict`.
+
+    Raises:
+      ModuleNotFoundError: If it is not installed; says what to install.
+    """
+    return _import("tensordict", "TensorDict for output='tensordict'", "tensordict")

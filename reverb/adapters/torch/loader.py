@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of a table as tensors, fetched ahead."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from reverb import batch_iterator
+from reverb.adapters.torch.library import import_tensordict, torch
+from reverb.adapters.torch.tensors import as_sample, as_tensordict, on_cpu
+from reverb.client import Client
+from reverb.errors import InvalidArgumentError
+from reverb.prefetching import PrefetchStats
+from reverb.replay_sample import ReplaySample
+
+__all__ = ["Loader"]
+
+
+class Loader:
+    """An iterator over batches of tensors, without end, some batches ahead of the program.
+
+    It begins to fetch with the first `next`. Elements are a `ReplaySample`: `data` is nested like
+    the table's signature with tensors `[B, ...]`, on `device`; `info` has tensors `[B]` on the CPU:
+    `key` int64 with the bits of the key, `probability` and `priority` float64, `table_size` int64,
+    `times_sampled` int32. What a tensor cannot hold, as strings, stays a NumPy array. On the CPU
+    tensors are the memory that the batch was decoded into; nothing is copied.
+
+    Batches that are fetched ahead count as sampled, see `reverb.batches`. Close it, or use it in a
+    `with` block. Not thread-safe, but for `update_priorities`.
+    """
+
+    def __init__(
+        self,
+        client: Client | str,
+        table: str | Mapping[str, float],
+        batch_size: int,
+        *,
+        device: Any = "cpu",
+        prefetch: int = 2,
+        output: Literal["nest", "tensordict"] = "nest",
+        batch_dims: int = 1,
+        transform: Callable[[Any], Any] | None = None,
+        partial: bool = False,
+        **options: Any,
+    ) -> None:
+        """Makes a loader; does not connect yet.
+
+        Args:
+          client: A client, or the address of a server.
+          table: Name of a table; or several with weights, see `reverb.batches`.
+          batch_size: Number of items in a batch, `B`.
+          device: Where the data goes.
+          prefetch: Number of batches to fetch ahead, at least 1.
+          output: "nest", or "tensordict" for a `TensorDict`: with the nests of the data as nested
+            keys, and the fields of the info below "reverb", as `batch["reverb", "key"]`.
+          batch_dims: Of the `TensorDict`: 1, or 2 for sequences `[B, T]`.
+          transform: Called with every batch of tensors in the background thread; its results are
+            returned.
+          partial: As in `reverb.batches`.
+          **options: Other arguments of `reverb.batches`: `mix`, `seed`, `timeout_s`,
+            `rate_limiter_timeout_ms`, and those of `Client.sample_batch`.
+
+        Raises:
+          InvalidArgumentError: If an argument is out of its range.
+          ModuleNotFoundError: If `tensordict` is missing, with output="tensordict".
+        """
+        if output not in ("nest", "tensordict"):
+            raise InvalidArgumentError(f"output must be 'nest' or 'tensordict', got {output!r}")
+        if batch_dims not in (1, 2) or (batch_dims == 2 and output == "nest"):
+            raise InvalidArgumentError(
+                f"batch_dims must be 1, or 2 with output='tensordict', got {batch_dims} with "
+                f"output={output!r}"
+            )
+        if output == "tensordict":
+            import_tensordict()
+        self._device = torch.device(device)
+        self._output = output
+        self._batch_dims = batch_dims
+        self._transform = transform
+        self._arguments = (client, table, batch_size)
+        self._options = dict(options, prefetch=prefetch, partial=partial)
+        self._iterator: batch_iterator.BatchIterator | None = None
+        self._is_closed = False
+        batch_iterator.check_arguments(*self._arguments[1:], **self._options)
+
+    def __iter__(self) -> "Loader":
+        return self
+
+    def __next__(self) -> Any:
+        """Returns the next batch; blocks until there is one.
+
+        Raises:
+          StopIteration: If the loader was closed, or after `rate_limiter_timeout_ms`.
+          DeadlineExceededError: After `timeout_s`; the text says what it waited for. May be called
+            again, and nothing is lost.
+          ReverbError: If fetching, or an update of priorities, failed; names table and address.
+        """
+        if self._is_closed:
+            raise StopIteration
+        return next(self._started())
+
+    def update_priorities(self, keys: Any, priorities: Any) -> None:
+        """Updates priorities in the background, in the order of the calls.
+
+        Blocks only while 16 updates wait; does not wait for the device. An error is raised by the
+        next `next`.
+
+        Args:
+          keys: Tensor or array `[B]` of integers: `batch.info.key`.
+          priorities: Tensor or array `[B]`, at least 0 and finite; on any device.
+
+        Raises:
+          InvalidArgumentError: If the arguments have different lengths or other dtypes.
+          ReverbError: If an earlier update failed.
+        """
+        self._started().update_priorities(on_cpu(keys), on_cpu(priorities))
+
+    def flush(self) -> None:
+        """Waits until the server has taken all updates of priorities; raises their error."""
+        if self._iterator is not None:
+            self._iterator.flush()
+
+    def stats(self) -> PrefetchStats:
+        """Returns how far it is ahead, and how old the last batch was; does not block."""
+        if self._iterator is None:
+            return PrefetchStats(0, 0, 0.0, 0.0)
+        return self._iterator.stats()
+
+    def close(self) -> None:
+        """Ends the background threads, after the updates of priorities that wait."""
+        self._is_closed = True
+        if self._iterator is not None:
+            self._iterator.close()
+
+    def __enter__(self) -> "Loader":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _started(self) -> batch_iterator.BatchIterator:
+        if self._iterator is None:
+            if self._is_closed:
+                raise InvalidArgumentError("the loader is closed")
+            self._iterator = batch_iterator.batches(
+                *self._arguments, transform=self._converted, **self._options
+            )
+        return self._iterator
+
+    def _converted(self, sample: ReplaySample) -> Any:
+        """Called in the background thread."""
+        sample = as_sample(sample)
+        if self._device.type != "cpu":
+            sample = sample._replace(data=_moved(sample.data, self._device))
+        if self._output == "tensordict":
+            sample = as_tensordict(sample, self._batch_dims)
+        return sample if self._transform is None else self._transform(sample)

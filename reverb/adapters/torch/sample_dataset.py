@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table as a dataset of `torch.utils.data`."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from reverb.adapters.torch.library import torch
+from reverb.adapters.torch.loader import Loader
+from reverb.client import Client
+from reverb.errors import InvalidArgumentError
+
+__all__ = ["SampleDataset"]
+
+_logger = logging.getLogger("reverb")
+
+
+class SampleDataset(torch.utils.data.IterableDataset):
+    """Batches of a table for a `DataLoader`: `DataLoader(dataset, batch_size=None)`.
+
+    Elements are those of a `Loader` on the CPU. The dataset holds the address only and makes
+    everything else when it is iterated, so it may be pickled and forked. Each worker samples
+    independently; threads fetch ahead in any case, so `num_workers=0` is usually faster.
+    """
+
+    def __init__(
+        self,
+        address: str | Client,
+        table: str | Mapping[str, float],
+        batch_size: int,
+        **options: Any,
+    ) -> None:
+        """Makes a dataset; does not connect.
+
+        Args:
+          address: Address of the server; a client stands for its address.
+          table: Name of a table; or several with weights, see `reverb.batches`.
+          batch_size: Number of items in a batch, `B`.
+          **options: Other arguments of `Loader`, without `device`.
+
+        Raises:
+          InvalidArgumentError: If an argument is out of its range.
+        """
+        super().__init__()
+        if "device" in options:
+            raise InvalidArgumentError(
+                "SampleDataset has no device: workers of a DataLoader make CPU tensors; use Loader, "
+                "or move the batch"
+            )
+        self._address = address if isinstance(address, str) else address.server_address
+        self._table = table
+        self._batch_size = batch_size
+        self._options = options
+        self._loader().close()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Samples without end, or until `rate_limiter_timeout_ms`."""
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None and worker.num_workers > 1 and worker.id == 0:
+            _logger.info(
+                "%d workers sample independently; the core already fetches in threads, "
+                "num_workers=0 is usually faster",
+                worker.num_workers,
+            )
+        with self._loader() as loader:
+            yield from loader
+
+    def _loader(self) -> Loader:
+        return Loader(self._address, self._table, self._batch_size, **self._options)
