@@ -95,6 +95,7 @@ def batches(
     timeout_s: float | None = None,
     rate_limiter_timeout_ms: int | None = None,
     container_types: Sequence[type] = (),
+    out: Callable[[], list[Any] | None] | None = None,
     **options: Any,
 ) -> BatchIterator:
     """Samples batches without end, some batches ahead of the program.
@@ -131,6 +132,9 @@ def batches(
         last batch with `partial`, and else `samples` of a `DeadlineExceededError`.
       container_types: Named tuple classes for `data`, matched by name and fields with those of the
         table's signature. Others are the same class in each batch.
+      out: Called for every batch in the background thread; returns the flat list of arrays
+        `[B, ...]` that it is decoded into, or `None`: into new memory. Of no effect with several
+        tables.
       **options: Other arguments of `Client.sample_batch`.
 
     Returns:
@@ -159,6 +163,7 @@ def batches(
             container_types=container_types,
             partial="short" if partial else "raise",
             options=options,
+            out=out if len(weights) == 1 else None,
         )
         for name in weights
     ]

@@ -35,6 +35,7 @@ class TableSource:
         container_types: Sequence[type] = (),
         partial: Literal["drop", "raise", "short"] = "drop",
         options: Mapping[str, Any] | None = None,
+        out: Callable[[], list[Any] | None] | None = None,
     ) -> None:
         """Makes a source; does not connect yet.
 
@@ -51,8 +52,10 @@ class TableSource:
             lost, they are the `samples` of a `DeadlineExceededError`, or they are a batch. With
             "short", a batch is also short if the rate limiter allows no more for 0.2 s.
           options: Other arguments of `Client.sample_batch`.
+          out: Returns the columns that the next batch is decoded into, or `None`: into new memory.
         """
         self._client = client
+        self._out = out
         self._table = table
         self._batch_size = batch_size
         self._postprocess = postprocess
@@ -82,14 +85,18 @@ class TableSource:
     def rows(self, count: int, pipe: Pipe) -> ReplaySample | None:
         """Returns a batch of `count` rows, stacked by the client; `None` after the timeout."""
         parts: list[ReplaySample] = []
+        out = self._out() if self._out is not None else None
         missing = count
         last_progress = time.monotonic()
         pipe.check(self._purpose())
         while missing:
             pipe.check()
+            options = self._options
+            if out is not None:
+                options = options | {"out": [column[count - missing :] for column in out]}
             try:
                 part = self._client.sample_batch(
-                    self._table, missing, timeout_ms=_POLL_MS, **self._options
+                    self._table, missing, timeout_ms=_POLL_MS, **options
                 )
             except errors.DeadlineExceededError as error:
                 if self._partial == "short" and parts:
@@ -104,7 +111,7 @@ class TableSource:
             parts.append(part)
             missing -= len(part.info.key)
             last_progress = time.monotonic()
-        info, columns = parts[0] if len(parts) == 1 else joined(parts)
+        info, columns = parts[0] if len(parts) == 1 else joined(parts, out)
         return ReplaySample(info, self._nested(columns))
 
     def _batch_of_items(self, batch_size: int, pipe: Pipe) -> Any:
@@ -204,8 +211,8 @@ def _rows(parts: list[ReplaySample]) -> list[ReplaySample]:
     return [row for part in flat for row in rows_of_batch(part)]
 
 
-def joined(parts: list[ReplaySample]) -> ReplaySample:
-    """Joins several batches with the same nests into one.
+def joined(parts: list[ReplaySample], out: list[Any] | None = None) -> ReplaySample:
+    """Joins several batches with the same nests into one; in `out`, their rows are side by side.
 
     Raises:
       InvalidArgumentError: If their items have different shapes; `samples` has all of them.
@@ -220,6 +227,8 @@ def joined(parts: list[ReplaySample]) -> ReplaySample:
             keep_samples(error, _rows(parts))
             raise error
     info = SampleInfo(*map(np.concatenate, zip(*(part.info for part in parts), strict=True)))
+    if out is not None:
+        return ReplaySample(info, [column[: len(info.key)] for column in out])
     columns = zip(*(tree.flatten(part.data) for part in parts), strict=True)
     data = tree.unflatten_as(parts[0].data, [np.concatenate(column) for column in columns])
     return ReplaySample(info, data)

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from reverb import batch_iterator
 from reverb.adapters.torch.library import import_tensordict, torch
-from reverb.adapters.torch.tensors import as_sample, as_tensordict, on_cpu
+from reverb.adapters.torch.pinned_ring import PinnedRing
+from reverb.adapters.torch.tensors import as_sample, as_tensordict, leaves, moved, on_cpu
 from reverb.client import Client
 from reverb.errors import InvalidArgumentError
 from reverb.prefetching import PrefetchStats
@@ -35,6 +36,7 @@ class Loader:
         batch_size: int,
         *,
         device: Any = "cpu",
+        pin_memory: bool | None = None,
         prefetch: int = 2,
         output: Literal["nest", "tensordict"] = "nest",
         batch_dims: int = 1,
@@ -48,7 +50,10 @@ class Loader:
           client: A client, or the address of a server.
           table: Name of a table; or several with weights, see `reverb.batches`.
           batch_size: Number of items in a batch, `B`.
-          device: Where the data goes.
+          device: Where the data goes. Batches for a CUDA device are decoded into pinned memory that
+            is used again, and copied on a stream of their own; the stream that is current in `next`
+            waits for the copy.
+          pin_memory: For a CUDA device, whether to pin; `None`: if a batch has 256 KiB or more.
           prefetch: Number of batches to fetch ahead, at least 1.
           output: "nest", or "tensordict" for a `TensorDict`: with the nests of the data as nested
             keys, and the fields of the info below "reverb", as `batch["reverb", "key"]`.
@@ -78,6 +83,11 @@ class Loader:
         self._transform = transform
         self._arguments = (client, table, batch_size)
         self._options = dict(options, prefetch=prefetch, partial=partial)
+        self._ring: PinnedRing | None = None
+        if self._device.type == "cuda":
+            # One that is decoded into, those in the queue, and one that the program has.
+            self._ring = PinnedRing(self._device, prefetch + 2, pin_memory=pin_memory)
+            self._options["out"] = self._ring.out
         self._iterator: batch_iterator.BatchIterator | None = None
         self._is_closed = False
         batch_iterator.check_arguments(*self._arguments[1:], **self._options)
@@ -96,7 +106,10 @@ class Loader:
         """
         if self._is_closed:
             raise StopIteration
-        return next(self._started())
+        batch, event = next(self._started())
+        if event is not None:
+            self._wait_for(batch, event)
+        return batch
 
     def update_priorities(self, keys: Any, priorities: Any) -> None:
         """Updates priorities in the background, in the order of the calls.
@@ -146,11 +159,27 @@ class Loader:
             )
         return self._iterator
 
-    def _converted(self, sample: ReplaySample) -> Any:
-        """Called in the background thread."""
-        sample = as_sample(sample)
-        if self._device.type != "cpu":
-            sample = sample._replace(data=_moved(sample.data, self._device))
-        if self._output == "tensordict":
-            sample = as_tensordict(sample, self._batch_dims)
-        return sample if self._transform is None else self._transform(sample)
+    def _converted(self, sample: ReplaySample) -> tuple[Any, Any]:
+        """Called in the background thread; returns a batch and the event of its copy."""
+        event = None
+        if self._ring is not None:
+            data, event = self._ring.move(sample.data)
+            sample = as_sample(sample._replace(data=()))._replace(data=data)
+        else:
+            sample = as_sample(sample)
+            if self._device.type != "cpu":
+                sample = sample._replace(data=moved(sample.data, self._device))
+        batch = sample if self._output == "nest" else as_tensordict(sample, self._batch_dims)
+        if self._transform is None:
+            return batch, event
+        if event is not None:
+            event.synchronize()
+        return self._transform(batch), event
+
+    def _wait_for(self, batch: Any, event: Any) -> None:
+        """Lets the current stream wait for the copy, and the memory for the current stream."""
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(event)
+        for tensor in leaves(batch):
+            if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
+                tensor.record_stream(stream)

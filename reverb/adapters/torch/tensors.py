@@ -9,7 +9,7 @@ import tree
 from reverb.adapters.torch.library import import_tensordict, torch
 from reverb.replay_sample import ReplaySample, SampleInfo
 
-__all__ = ["as_sample", "as_tensor", "as_tensordict", "dtype_of", "on_cpu"]
+__all__ = ["as_sample", "as_tensor", "as_tensordict", "dtype_of", "leaves", "moved", "on_cpu"]
 
 _SAME = (
     "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 "
@@ -35,6 +35,20 @@ def as_tensor(array: np.ndarray[Any, Any]) -> Any:
     return (
         torch.from_numpy(array) if bits is None else torch.from_numpy(array.view(bits)).view(dtype)
     )
+
+
+def moved(data: Any, device: Any) -> Any:
+    """Moves the tensors of a nest to a device."""
+    return tree.map_structure(
+        lambda it: it.to(device) if isinstance(it, torch.Tensor) else it, data
+    )
+
+
+def leaves(batch: Any) -> list[Any]:
+    """Returns the tensors of a nest or of a `TensorDict`."""
+    if hasattr(batch, "batch_size") and hasattr(batch, "values"):
+        return list(batch.values(include_nested=True, leaves_only=True))
+    return tree.flatten(batch)
 
 
 def on_cpu(values: Any) -> Any:
