@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_data::{Error, ErrorKind, Result, Sampled};
+use reverb_data::{Error, ErrorKind, Result, SampleOptions, Sampled, Stacking};
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
     HoldRateLimiterRequest, SetPausedRequest, StatusRequest, StatusResponse,
@@ -178,9 +178,11 @@ impl Client {
     /// Samples `batch_size` items and stacks them. Each wait for the table's rate limiter takes at
     /// most `timeout`.
     ///
-    /// If the timeout passes after some items were sampled, the batch consists of those. If
-    /// sampling removes items, the items that the limiter allows at once are sampled only if they
-    /// can be stacked, except from a dm-reverb server.
+    /// If the timeout passes after some items were sampled, a batch that may be partial consists of
+    /// those. One that may not be partial is sampled as a whole or not at all, except from a
+    /// dm-reverb server or a group; then the error comes with what was sampled. If sampling removes
+    /// items, the items that the limiter allows at once are sampled only if they can be stacked,
+    /// except from a dm-reverb server.
     ///
     /// `taken` collects the items as they arrive. After an error, or when the future is dropped, it
     /// holds the items sampled so far. After a success it is empty.
@@ -194,9 +196,16 @@ impl Client {
         table: &str,
         batch_size: usize,
         timeout: Option<Duration>,
+        partial: bool,
         taken: &mut Vec<Sampled>,
     ) -> Result<Batch> {
-        let mut cursor = SampleCursor::new(self, table, batch_size as u64, timeout).stacked();
+        let options = SampleOptions {
+            stacking: Some(Stacking::new(batch_size)),
+            all_or_nothing: !partial,
+            distinct: false,
+        };
+        let mut cursor =
+            SampleCursor::new(self, table, batch_size as u64, timeout).at_once(options);
         let mut builder = BatchBuilder::new(batch_size);
         while taken.len() < batch_size {
             match cursor.next_many().await {
@@ -204,7 +213,9 @@ impl Client {
                 Ok(more) if taken.is_empty() => *taken = more,
                 Ok(more) => taken.extend(more),
                 Err(error)
-                    if !taken.is_empty() && error.kind() == ErrorKind::RateLimiterTimeout =>
+                    if partial
+                        && !taken.is_empty()
+                        && error.kind() == ErrorKind::RateLimiterTimeout =>
                 {
                     break;
                 }

@@ -16,6 +16,7 @@ use reverb_engine::{Confirm, SetBy, Table};
 use reverb_rpc::client::own_name;
 use reverb_rpc::socket_path::SocketPath;
 use reverb_rpc::target::Loopback;
+use reverb_wire::Capabilities;
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
     DrainResponse, HoldRateLimiterRequest, SetPausedRequest, StatusRequest, StatusResponse,
@@ -254,6 +255,7 @@ impl Transport for LocalTransport {
             Ok(ServerInfo {
                 tables_state_id: service.tables.state_id(),
                 tables: service.info(&Caller::default()),
+                capabilities: Capabilities::of_this_release(),
             })
         })
     }

@@ -105,9 +105,6 @@ pub(crate) fn check_options(options: SampleOptions) -> Result<()> {
     if options.distinct {
         return Err(Error::unimplemented("Samples without repetition are not supported."));
     }
-    if options.all_or_nothing {
-        return Err(Error::unimplemented("Requests of all items or none are not supported."));
-    }
     Ok(())
 }
 

@@ -324,6 +324,8 @@ impl GroupSampleStream {
         let asked = SampleRequest {
             options: SampleOptions {
                 stacking: request.options.stacking.map(|_| Stacking::new(count)),
+                // What one shard cannot give, others may have.
+                all_or_nothing: false,
                 ..request.options
             },
             ..SampleRequest::new(&self.table, count, timeout)
