@@ -17,7 +17,7 @@ pub enum Capability {
 
 impl Capability {
     /// Those of the servers of this release.
-    pub const ALL: &[Self] = &[Self::AllOrNothing];
+    pub const ALL: &[Self] = &[Self::AllOrNothing, Self::Columns];
 
     /// Its name in messages.
     pub fn name(self) -> &'static str {

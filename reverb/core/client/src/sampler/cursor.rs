@@ -43,6 +43,8 @@ pub struct SampleCursor {
     options: SampleOptions,
     /// Whether all items are requested at once.
     is_at_once: bool,
+    /// The columns that the items shall have; empty: all.
+    columns: Vec<u32>,
     stream: Option<Box<dyn SampleStream>>,
     /// Whether the stream was idle before and has not answered since. It may be stale then.
     may_be_stale: bool,
@@ -66,6 +68,7 @@ impl SampleCursor {
             timeout,
             options: SampleOptions::default(),
             is_at_once: false,
+            columns: Vec::new(),
             stream: None,
             may_be_stale: false,
             backoff,
@@ -79,6 +82,13 @@ impl SampleCursor {
         self.batch = usize::try_from(self.unrequested).unwrap_or(usize::MAX).max(1);
         self.is_at_once = true;
         self.options = options;
+        self
+    }
+
+    /// Asks for these columns alone, in increasing order. Servers of dm-reverb send all of them.
+    #[must_use]
+    pub fn with_columns(mut self, columns: &[u32]) -> Self {
+        self.columns = columns.to_vec();
         self
     }
 
@@ -130,6 +140,7 @@ impl SampleCursor {
             let num = self.batch.min(usize::try_from(self.unrequested).unwrap_or(usize::MAX));
             let request = SampleRequest {
                 options: self.options,
+                columns: &self.columns,
                 ..SampleRequest::new(&self.table, num, self.timeout)
             };
             // If the stream cannot take the request, `fetch` opens a new one.
