@@ -26,7 +26,8 @@ from reverb.errors import DeadlineExceededError, ReverbError
 from reverb.limits import Limits
 from reverb.platform import checkpointers_lib as _checkpointers_lib  # noqa: F401
 from reverb.platform.default import checkpointers as _default_checkpointers  # noqa: F401
-from reverb.replay_sample import ReplaySample, SampleInfo
+from reverb.ragged import Ragged
+from reverb.replay_sample import ReplayBatch, ReplaySample, SampleInfo
 from reverb.sequence_writer import SequenceWriter
 from reverb.server import Server, Table
 from reverb.table_change import UNCHANGED, TableChange
@@ -51,6 +52,8 @@ __all__ = [
     "ClientTls",
     "DeadlineExceededError",
     "Limits",
+    "Ragged",
+    "ReplayBatch",
     "ReplaySample",
     "ReverbError",
     "SampleInfo",

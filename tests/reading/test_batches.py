@@ -1,221 +1,451 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reverb.batches`: batches ahead of the program, of one table or of several."""
+"""What `sample_batch` can be asked for: whole batches, given memory, columns, and its own memory."""
 
+import array
+import pickle
 import threading
-import time
 
 import numpy as np
 import pytest
 
 import reverb
+from reverb import item_selectors, rate_limiters, testing
 from reverb.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
-    TableNotFoundError,
-    UnavailableError,
+    UnimplementedError,
 )
-from reverb.mixture import shares
+from reverb.replay_sample import rows_of_batch
+
+SPEC = {
+    "action": reverb.specs.TensorSpec((1,), np.int32),
+    "obs": {
+        "image": reverb.specs.TensorSpec((1, 4, 3), np.uint8),
+        "speed": reverb.specs.TensorSpec((1, 2), np.float32),
+    },
+    "reward": reverb.specs.TensorSpec((1,), np.float64),
+}
 
 
-def table(name="t", **options):
-    options = {
-        "sampler": reverb.selectors.Prioritized(1.0),
-        "remover": reverb.selectors.Fifo(),
-        "max_size": 10_000,
-        "rate_limiter": reverb.rate_limiters.MinSize(1),
-    } | options
-    return reverb.Table(name, **options)
+def table(name="table", **options):
+    kept = {
+        "sampler": item_selectors.Fifo(),
+        "remover": item_selectors.Fifo(),
+        "max_size": 1000,
+        "rate_limiter": rate_limiters.MinSize(1),
+    }
+    return reverb.Table(name, **(kept | options))
 
 
-def fill(client, count, name="t", offset=0):
-    values = np.arange(offset, offset + count)
-    client.insert_batch({"x": np.float32(values), "y": values}, {name: 1.0})
+def step(value):
+    return {
+        "action": np.int32(value),
+        "obs": {
+            "image": np.full((4, 3), value, np.uint8),
+            "speed": np.array([value, -value], np.float32),
+        },
+        "reward": float(value),
+    }
 
 
-def num_threads(name):
-    return sum(thread.name == name for thread in threading.enumerate())
+def write(client, count, name="table"):
+    for value in range(count):
+        client.insert(step(value), {name: 1.0})
 
 
-def test_batches_are_what_sample_batch_returns(serve):
-    signature = {"x": np.zeros([1], np.float32), "y": np.zeros([1], np.int64)}
-    client = serve(table(signature=signature))
-    fill(client, 100)
-    with reverb.batches(client, "t", 32) as iterator:
-        for _ in range(5):
-            info, data = next(iterator)
-            assert [field.shape for field in info] == [(32,)] * 5
-            assert (info.key.dtype, data["y"].shape) == (np.uint64, (32, 1))
-            assert np.array_equal(data["x"], np.float32(data["y"]))
-        stats = iterator.stats()
-        assert (stats.num_returned, stats.queued <= 2) == (5, True)
-        assert stats.age_s >= 0 and stats.wait_s >= 0
+def empty(count):
+    return {
+        "action": np.zeros((count, 1), np.int32),
+        "obs": {
+            "image": np.zeros((count, 1, 4, 3), np.uint8),
+            "speed": np.zeros((count, 1, 2), np.float32),
+        },
+        "reward": np.zeros((count, 1)),
+    }
 
 
-def test_an_address_will_do(serve):
-    client = serve(table())
-    fill(client, 3)
-    with reverb.batches(client.server_address, "t", 2) as iterator:
-        assert len(next(iterator).info.key) == 2
+def num_samples(client, name="table"):
+    return client.server_info()[name].rate_limiter_info.sample_stats.completed
 
 
-def test_as_many_batches_as_asked_for_are_ahead(serve, until):
-    client = serve(table())
-    fill(client, 100)
-    with reverb.batches(client, "t", 10, prefetch=3) as iterator:
-        until(lambda: iterator.stats().queued == 3)
-        time.sleep(0.1)
-        assert client.server_info()["t"].rate_limiter_info.sample_stats.completed == 30
-        next(iterator)
-        until(lambda: iterator.stats().queued == 3)
-    assert num_threads("reverb-prefetch") == 0
+class TestWholeBatches:
+    def test_nothing_is_sampled_before_all_is_allowed(self, serve, background):
+        client = serve(reverb.Table.queue("queue", 10))
+        for value in range(3):
+            client.insert([value], {"queue": 1.0})
+        with pytest.raises(DeadlineExceededError, match="allows 3 of the 4 samples") as caught:
+            client.sample_batch("queue", 4, partial=False, timeout_ms=50)
+        assert list(caught.value.samples) == []
+        assert caught.value.keys == []
+        assert client.server_info()["queue"].current_size == 3
+        assert num_samples(client, "queue") == 0
+        call = background(client.sample_batch, "queue", 4, partial=False)
+        client.insert([3], {"queue": 1.0})
+        assert call.result().data[0].ravel().tolist() == [0, 1, 2, 3]
+
+    def test_a_partial_batch_is_what_there_is(self, serve):
+        client = serve(reverb.Table.queue("queue", 10))
+        client.insert([0], {"queue": 1.0})
+        assert len(client.sample_batch("queue", 4, timeout_ms=50).info.key) == 1
+
+    def test_a_batch_that_can_never_be_says_why(self, serve):
+        client = serve(
+            table("small", max_size=3, max_times_sampled=1),
+            table(
+                "ratio",
+                rate_limiter=rate_limiters.SampleToInsertRatio(1.0, 1, 2.0),
+            ),
+        )
+        for name, value in [("small", 0), ("ratio", 1)]:
+            client.insert([value], {name: 1.0})
+        with pytest.raises(DeadlineExceededError, match="never allows 4 .* max_size is 3"):
+            client.sample_batch("small", 4, partial=False, timeout_ms=20)
+        with pytest.raises(DeadlineExceededError, match="never allows 9 samples at once, but"):
+            client.sample_batch("ratio", 9, partial=False, timeout_ms=20)
+        with pytest.raises(InvalidArgumentError, match="may have 65536 items, got 65537"):
+            client.sample_batch("ratio", 65_537, partial=False, timeout_ms=20)
+
+    def test_items_that_cannot_be_stacked_stay(self, serve):
+        client = serve(reverb.Table.queue("queue", 10))
+        for length in (2, 2, 3):
+            client.insert([np.zeros(length)], {"queue": 1.0})
+        with pytest.raises(InvalidArgumentError, match="the same shapes") as caught:
+            client.sample_batch("queue", 3, partial=False)
+        assert list(caught.value.samples) == []
+        assert client.server_info()["queue"].current_size == 3
+
+    def test_a_large_batch_comes_whole(self, serve):
+        client = serve(table())
+        client.insert([np.random.default_rng(0).random(100_000)], {"table": 1.0})
+        batch = client.sample_batch("table", 20, partial=False)
+        assert batch.data[0].shape == (20, 1, 100_000)
+
+    def test_learners_take_turns(self, serve):
+        """Whole batches of several threads from one queue: each item once, none is lost."""
+        client = serve(reverb.Table.queue("queue", 1000))
+        batches, lock = [], threading.Lock()
+
+        def learn():
+            while True:
+                try:
+                    batch = client.sample_batch("queue", 7, partial=False, timeout_ms=300)
+                except DeadlineExceededError:
+                    return
+                with lock:
+                    batches.append(batch.data[0].ravel().tolist())
+
+        threads = [threading.Thread(target=learn) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        client.insert_batch([np.arange(200)], {"queue": 1.0})
+        for thread in threads:
+            thread.join()
+        assert sorted(sum(batches, [])) == list(range(196))
+        assert client.server_info()["queue"].current_size == 4
 
 
-def test_priorities_are_updated_in_the_background_in_their_order(serve):
-    client = serve(table())
-    fill(client, 64)
-    with reverb.batches(client, "t", 16) as iterator:
-        keys = next(iterator).info.key
-        for priority in range(50):
-            iterator.update_priorities(keys.view(np.int64), np.full(16, 1.0 + priority))
-        iterator.flush()
-        found = {sample.info.key: sample.info.priority for sample in client.scan("t")}
-        assert {found[key] for key in keys.tolist()} == {50.0}
-        iterator.update_priorities(keys, np.full(16, 3.0))
-    # `close` waits for those on their way.
-    found = {sample.info.key: sample.info.priority for sample in client.scan("t")}
-    assert {found[key] for key in keys.tolist()} == {3.0}
-    assert num_threads("reverb-priorities") == 0
+class TestGivenMemory:
+    def test_the_batch_is_written_to_it(self, serve):
+        client = serve(table(signature=SPEC))
+        write(client, 4)
+        out = empty(4)
+        batch = client.sample_batch("table", 4, out=out)
+        assert batch.data is out
+        wanted = client.sample_batch("table", 4, unpack_as_table_signature=True).data
+        for one, other in zip(flat(out), flat(wanted), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+    def test_the_info_too(self, serve):
+        client = serve(table())
+        write(client, 3)
+        first = client.sample_batch("table", 3)
+        out = reverb.ReplaySample(
+            reverb.SampleInfo(*(np.zeros_like(field) for field in first.info)),
+            [np.zeros_like(column) for column in first.data],
+        )
+        batch = client.sample_batch("table", 3, out=out)
+        assert all(a is b for a, b in zip(batch.info, out.info, strict=True))
+        assert out.info.key.tolist() == first.info.key.tolist()
+        assert out.info.times_sampled.tolist() == [2, 2, 2] or max(out.info.times_sampled) > 1
+
+    def test_the_buffer_protocol_will_do(self, serve):
+        client = serve(table())
+        client.insert([1.5], {"table": 1.0})
+        values = array.array("d", [0.0, 0.0])
+        client.sample_batch("table", 2, out=[memoryview(values).cast("B").cast("d", (2, 1))])
+        assert values.tolist() == [1.5, 1.5]
+
+    def test_a_short_batch_is_views_of_the_first_rows(self, serve):
+        client = serve(reverb.Table.queue("queue", 10))
+        client.insert([3], {"queue": 1.0})
+        out = {"x": np.full((4, 1), 9)}
+        batch = client.sample_batch("queue", 4, out=out, timeout_ms=20)
+        assert batch.data["x"].tolist() == [[3]]
+        assert np.shares_memory(batch.data["x"], out["x"])
+        assert out["x"].ravel().tolist() == [3, 9, 9, 9]
+
+    def test_what_does_not_fit_is_told_with_the_items(self, serve):
+        client = serve(reverb.Table.queue("queue", 10, signature=SPEC))
+        write(client, 2, "queue")
+        out = empty(2)
+        out["obs"]["image"] = np.zeros((2, 1, 4, 3), np.float32)
+        text = (
+            'out["obs"]["image"] must be uint8 [2, 1, 4, 3], C-contiguous and writable; got '
+            "float32 [2, 1, 4, 3]"
+        )
+        with pytest.raises(InvalidArgumentError) as caught:
+            client.sample_batch("queue", 2, out=out)
+        assert str(caught.value) == text
+        assert [sample.data[0].tolist() for sample in caught.value.samples] == [[0], [1]]
+        assert caught.value.keys == [sample.info.key for sample in caught.value.samples]
+
+    @pytest.mark.parametrize(
+        ("column", "text"),
+        [
+            (np.zeros((3, 1)), r"out\[0\] must have shape \[2, ...\], a row for each item; got"),
+            (np.zeros((1, 2)).T, r"out\[0\] must be C-contiguous .* another array of float64"),
+            (np.zeros((2, 2))[:, :1], r"out\[0\] must be C-contiguous and writable"),
+            (np.frombuffer(bytes(16)).reshape(2, 1), "got a read-only array of float64 "),
+            (np.zeros((2, 1), ">f8"), r"must be float64 \[2, 1\], .*; got >f8 \[2, 1\]"),
+            (np.zeros((2, 2)), r"must be float64 \[2, 1\], .* got float64 \[2, 2\]"),
+        ],
+    )
+    def test_wrong_arrays(self, serve, column, text):
+        client = serve(table())
+        client.insert([1.0], {"table": 1.0})
+        if column.shape == (2, 1) and column.flags.c_contiguous and column.flags.writeable:
+            pass
+        with pytest.raises(InvalidArgumentError, match=text):
+            client.sample_batch("table", 2, out=[column])
+
+    def test_wrong_nests(self, serve):
+        client = serve(table(signature=SPEC))
+        write(client, 2)
+        with pytest.raises(TypeError, match=r'out\["obs"\] must be a NumPy array or .* str'):
+            client.sample_batch("table", 2, out={**empty(2), "obs": "no"} | {"action": empty(2)})
+        with pytest.raises(InvalidArgumentError, match="out must have the fields"):
+            client.sample_batch("table", 2, out={"a": np.zeros((2, 1))})
+        with pytest.raises(InvalidArgumentError, match="they have 4, and out has 1"):
+            client.sample_batch("table", 2, out=[np.zeros((2, 1))])
+        one = np.zeros((2, 1))
+        with pytest.raises(InvalidArgumentError, match="share memory; each array must have its own"):
+            client.sample_batch("table", 2, out=[one, one])
+        with pytest.raises(InvalidArgumentError, match="cannot hold a packed batch"):
+            client.sample_batch("table", 2, out=empty(2), ragged="packed")
+        info = reverb.SampleInfo(*[np.zeros(2, np.int64)] * 5)
+        with pytest.raises(InvalidArgumentError, match=r"out.info.key must be uint64 \[2\]"):
+            client.sample_batch("table", 2, out=reverb.ReplaySample(info, empty(2)))
+
+    def test_strings_have_no_given_memory(self, serve):
+        client = serve(table())
+        client.insert(["text"], {"table": 1.0})
+        with pytest.raises(InvalidArgumentError, match="a column of strings, which cannot be"):
+            client.sample_batch("table", 2, out=[np.zeros((2, 1), object)])
+
+    def test_some_columns(self, serve):
+        client = serve(table(signature=SPEC))
+        write(client, 2)
+        out = {"obs": {"speed": np.zeros((2, 1, 2), np.float32)}}
+        client.sample_batch("table", 2, out=out, columns=[("obs", "speed")])
+        assert out["obs"]["speed"][1].tolist() == [[1, -1]]
+
+    def test_it_grows_nothing(self, serve):
+        client = serve(table())
+        write(client, 64)
+        first = client.sample_batch("table", 64)
+        kept = id(first.data[0])
+        for _ in range(50):
+            batch = client.sample_batch("table", 64, out=first)
+            assert id(batch.data[0]) == kept
 
 
-def test_an_update_that_fails_is_raised_by_the_next_call(serve):
-    client = serve(table())
-    fill(client, 8)
-    with reverb.batches(client, "t", 4) as iterator:
-        keys = next(iterator).info.key
-        iterator.update_priorities(keys, [1.0, -1.0, 1.0, 1.0])
-        with pytest.raises(InvalidArgumentError, match="Priority must not be negative"):
-            iterator.flush()
-        assert len(next(iterator).info.key) == 4
-        for wrong in ([1.0], [[1.0] * 4]):
-            with pytest.raises(InvalidArgumentError, match=r"priorities must have shape \[4\]"):
-                iterator.update_priorities(keys, wrong)
-        with pytest.raises(TypeError, match="keys must be integers.*float64"):
-            iterator.update_priorities(np.float64(keys), [1.0] * 4)
+class TestColumns:
+    @pytest.mark.parametrize(
+        ("columns", "nest"),
+        [
+            ("reward", {"reward"}),
+            (["reward", "action"], {"action", "reward"}),
+            (["obs"], {"obs"}),
+            ([("obs", "image"), "action"], {"action", "obs"}),
+            ([0, 3], {"action", "reward"}),
+        ],
+    )
+    def test_only_these_come(self, serve, columns, nest):
+        client = serve(table(signature=SPEC))
+        write(client, 3)
+        whole = client.sample_batch("table", 3, unpack_as_table_signature=True)
+        some = client.sample_batch("table", 3, columns=columns, unpack_as_table_signature=True)
+        assert some.data.keys() == nest
+        for name in nest:
+            for path, column in leaves(some.data[name]):
+                wanted = whole.data[name]
+                for key in path:
+                    wanted = wanted[key]
+                np.testing.assert_array_equal(column, wanted)
+        flat_batch = client.sample_batch("table", 3, columns=columns)
+        assert len(flat_batch.data) == len(flat(some.data))
+
+    def test_fewer_bytes_come(self, start):
+        server = start(table(), port=0)
+        client = reverb.Client(f"127.0.0.1:{server.port}")
+        noise = np.random.default_rng(0).integers(0, 255, 1_000_000, np.uint8)
+        writer = client.trajectory_writer(1)
+        writer.append({"big": noise, "small": 1})
+        history = writer.history
+        writer.create_item("table", 1.0, {"big": history["big"][:], "small": history["small"][:]})
+        writer.flush()
+
+        def sent():
+            return client.status().traffic.sent_bytes
+
+        before = sent()
+        assert client.sample_batch("table", 1, columns=[1]).data[0].tolist() == [[1]]
+        assert sent() - before < 10_000
+        client.sample_batch("table", 1)
+        assert sent() - before > 1_000_000
+
+    def test_wrong_columns(self, serve):
+        client = serve(table(signature=SPEC), table("unsigned"))
+        write(client, 1)
+        write(client, 1, "unsigned")
+        text = "columns has 'nope', which is no column of table table; its columns are 'action'"
+        with pytest.raises(InvalidArgumentError, match=text):
+            client.sample_batch("table", 1, columns=["nope"])
+        with pytest.raises(InvalidArgumentError, match="columns must be from 0 to 3, got 4"):
+            client.sample_batch("table", 1, columns=[4])
+        with pytest.raises(InvalidArgumentError, match="has no signature, so its columns have no"):
+            client.sample_batch("unsigned", 1, columns=["obs"])
+        with pytest.raises(InvalidArgumentError, match="must name at least one column"):
+            client.sample_batch("table", 1, columns=[])
+        with pytest.raises(InvalidArgumentError, match="columns has column 7, but an item has 4"):
+            client.sample_batch("unsigned", 1, columns=[7])
 
 
-def test_each_batch_has_its_part_of_each_table(serve):
-    client = serve(table("a"), table("b"), table("c"))
-    for number, name in enumerate("abc"):
-        fill(client, 50, name, offset=1000 * number)
-    tables = {"a": 0.5, "b": 0.5, "c": 0.0}
-    with reverb.batches(client, tables, 10) as iterator:
+class TestOwnMemory:
+    def test_large_arrays_are_aligned_and_used_again(self, serve):
+        client = serve(table())
+        client.insert([np.zeros(1000, np.float32), np.zeros(3)], {"table": 1.0})
+        starts = set()
         for _ in range(20):
-            data = next(iterator).data
-            assert (data[1].ravel() // 1000).tolist() == [0] * 5 + [1] * 5
-    tables = {"a": 1.0, "b": 2.0, "c": 4.0}
-    counts = np.zeros(3)
-    with reverb.batches(client, tables, 10, seed=1) as iterator:
-        for _ in range(200):
-            batch = next(iterator)
-            assert len(batch.info.key) == 10
-            counts += np.bincount(batch.data[1].ravel() // 1000, minlength=3)
-            iterator.update_priorities(batch.info.key, np.full(10, 2.0))
-        iterator.flush()
-    assert np.abs(counts / 2000 - np.array([1, 2, 4]) / 7).max() < 0.02
-    for name in "abc":
-        assert 2.0 in {sample.info.priority for sample in client.scan(name)}
+            batch = client.sample_batch("table", 8)
+            assert batch.data[0].ctypes.data % 64 == 0
+            starts.add(batch.data[0].ctypes.data)
+            del batch
+        assert len(starts) <= 2
+
+    def test_batches_that_are_kept_stay(self, serve):
+        client = serve(table(sampler=item_selectors.Fifo(), max_times_sampled=1))
+        client.insert_batch([np.arange(4096.0).reshape(8, 512)], {"table": 1.0})
+        kept = [client.sample_batch("table", 2) for _ in range(4)]
+        values = np.concatenate([batch.data[0].ravel() for batch in kept])
+        assert values.tolist() == list(range(4096))
+
+    def test_a_sampler_hands_its_slots_out_in_turn(self, serve):
+        client = serve(table(max_times_sampled=1, signature=SPEC))
+        write(client, 12)
+        with client.batch_sampler(
+            "table", 2, num_buffers=3, unpack_as_table_signature=True
+        ) as batches:
+            taken = [next(batches) for _ in range(3)]
+            assert [batch.data["action"].ravel().tolist() for batch in taken] == [
+                [0, 1],
+                [2, 3],
+                [4, 5],
+            ]
+            fourth = next(batches)
+            assert fourth.data["action"] is taken[0].data["action"]
+            assert fourth.info.key is taken[0].info.key
+            assert taken[0].data["obs"]["speed"].tolist() == [[[6, -6]], [[7, -7]]]
+        assert list(batches) == []
+
+    def test_a_sampler_is_not_partial_unless_asked(self, serve):
+        client = serve(reverb.Table.queue("queue", 10))
+        client.insert([1], {"queue": 1.0})
+        batches = client.batch_sampler("queue", 2, timeout_ms=20)
+        with pytest.raises(DeadlineExceededError):
+            next(batches)
+        assert iter(batches) is batches
+        partial = client.batch_sampler("queue", 2, timeout_ms=20, partial=True)
+        assert next(partial).data[0].tolist() == [[1]]
+        client.insert([2], {"queue": 1.0})
+        client.insert([3], {"queue": 1.0})
+        assert next(partial).data[0].tolist() == [[2], [3]]
+
+    def test_a_sampler_of_strings(self, serve):
+        client = serve(table())
+        client.insert(["text"], {"table": 1.0})
+        batches = client.batch_sampler("table", 2, num_buffers=1)
+        assert [next(batches).data[0].tolist() for _ in range(3)] == [[[b"text"]] * 2] * 3
+
+    def test_a_sampler_needs_a_buffer(self, serve):
+        client = serve(table())
+        with pytest.raises(InvalidArgumentError, match="num_buffers must be at least 1, got 0"):
+            client.batch_sampler("table", 2, num_buffers=0)
 
 
-def test_each_batch_is_of_one_table(serve):
-    client = serve(table("a"), table("b"))
-    fill(client, 50, "a")
-    fill(client, 50, "b", offset=1000)
-    found = set()
-    with reverb.batches(client, {"a": 1, "b": 1}, 8, mix="batch", seed=3) as iterator:
-        for _ in range(40):
-            (which,) = set((next(iterator).data[1].ravel() // 1000).tolist())
-            found.add(which)
-    assert found == {0, 1}
-
-
-def test_shares_are_exact_on_average_and_off_by_less_than_one():
-    random = np.random.default_rng(0)
-    weights = [0.3, 1.7, 2.0, 0.01]
-    exact = np.array(weights) / sum(weights) * 33
-    drawn = np.array([shares(weights, 33, random) for _ in range(20_000)])
-    assert (drawn.sum(axis=1) == 33).all()
-    assert (np.abs(drawn - exact) < 1).all()
-    assert np.abs(drawn.mean(axis=0) - exact).max() < 0.02
-
-
-def test_a_transform_is_called_in_the_background(serve):
+def test_a_batch_is_a_sample_with_attributes(serve):
     client = serve(table())
-    fill(client, 10)
-    names = []
-
-    def transform(sample):
-        names.append(threading.current_thread().name)
-        return sample.data[1].sum()
-
-    with reverb.batches(client, "t", 4, transform=transform) as iterator:
-        assert isinstance(next(iterator), np.int64)
-    assert set(names) == {"reverb-prefetch"}
-
-
-def test_a_full_batch_is_waited_for_and_a_short_one_is_not(serve, background):
-    client = serve(table(sampler=reverb.selectors.Fifo(), max_times_sampled=1))
-    fill(client, 3)
-    with reverb.batches(client, "t", 5, prefetch=1, timeout_s=0.6) as iterator:
-        with pytest.raises(DeadlineExceededError, match=f"table t at {client.server_address}"):
-            next(iterator)
-        fill(client, 2, offset=3)
-        assert next(iterator).data[1].ravel().tolist() == [0, 1, 2, 3, 4]
-    fill(client, 3)
-    with reverb.batches(client, "t", 5, prefetch=1, partial=True) as iterator:
-        assert next(iterator).data[1].ravel().tolist() == [0, 1, 2]
+    write(client, 2)
+    batch = client.sample_batch("table", 2)
+    assert isinstance(batch, reverb.ReplaySample)
+    assert len(batch.info) == 5
+    assert (batch.lengths, batch.epoch) == (None, 0)
+    batch.epoch = 3
+    loaded = pickle.loads(pickle.dumps(batch))
+    assert type(loaded) is reverb.ReplayBatch
+    assert loaded.epoch == 3
+    assert len(rows_of_batch(loaded)) == 2
 
 
-def test_what_was_sampled_by_the_end_is_not_lost(serve):
-    client = serve(table(sampler=reverb.selectors.Fifo(), max_times_sampled=1))
-    fill(client, 7)
-    with reverb.batches(client, "t", 5, rate_limiter_timeout_ms=300) as iterator:
-        assert len(next(iterator).info.key) == 5
+class TestGroups:
+    @pytest.fixture
+    def group(self):
+        with testing.server(table("queue", max_times_sampled=1)) as first:
+            with testing.server(table("queue", max_times_sampled=1)) as second:
+                pair = ",".join(it.server_address for it in (first, second))
+                yield reverb.Client(f"shards:///{pair}")
+
+    def test_no_short_batch_and_the_error_has_what_was_drawn(self, group):
+        for value in range(5):
+            group.insert([value], {"queue": 1.0})
         with pytest.raises(DeadlineExceededError) as caught:
-            next(iterator)
-        assert [int(sample.data[1][0]) for sample in caught.value.samples] == [5, 6]
-    fill(client, 7)
-    with reverb.batches(client, "t", 5, rate_limiter_timeout_ms=300, partial=True) as iterator:
-        assert [len(batch.info.key) for batch in iterator] == [5, 2]
+            group.sample_batch("queue", 9, partial=False, timeout_ms=300)
+        drawn = sorted(int(sample.data[0][0]) for sample in caught.value.samples)
+        left = group.server_info()["queue"].current_size
+        assert len(drawn) + left == 5
+        for value in range(9):
+            group.insert([value], {"queue": 1.0})
+        assert len(group.sample_batch("queue", 9, partial=False).info.key) == 9
+
+    def test_columns_and_given_memory(self, group):
+        for value in range(64):
+            group.insert([value, float(value)], {"queue": 1.0})
+        out = [np.zeros((32, 1))]
+        group.sample_batch("queue", 32, out=out, columns=[1])
+        rest = group.sample_batch("queue", 32, ragged="packed")
+        values = sorted([*out[0].ravel(), *rest.data[1].values])
+        assert values == list(range(64))
 
 
-def test_errors_come_out_of_next_and_name_table_and_address(start, connect):
-    server = start(table())
-    client = connect(server, connect_timeout_s=0.5)
-    with reverb.batches(client, "u", 5) as iterator:
-        with pytest.raises(TableNotFoundError, match="u"):
-            next(iterator)
-    fill(client, 10)
-    with reverb.batches(client, "t", 5) as iterator:
-        next(iterator)
-        server.stop()
-        with pytest.raises(UnavailableError, match=f"table t at {client.server_address}"):
-            for _ in range(5):
-                next(iterator)
+def test_an_unknown_capability_is_refused(serve):
+    """`distinct` is asked for only where the server has announced it."""
+    client = serve(table())
+    write(client, 3)
+    try:
+        keys = client.sample_batch("table", 3, distinct=True).info.key
+    except UnimplementedError as error:
+        assert "does not know batches without repetition" in str(error)
+    else:
+        assert len(set(keys)) == 3
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"prefetch": 0}, "prefetch must be at least 1, got 0"),
-        ({"mix": "row"}, "mix must be 'item' or 'batch', got 'row'"),
-        ({"table": {"t": 0.0}}, "at least one table with a positive weight"),
-        ({"table": {"t": -1.0}}, "weights of tables must be at least 0 and finite"),
-        ({"rate_limiter_timeout_ms": -1}, "rate_limiter_timeout_ms must be at least 0, got -1"),
-    ],
-)
-def test_wrong_arguments(options, text):
-    client = reverb.Client("localhost:1")
-    arguments = {"table": "t", "batch_size": 2} | options
-    with pytest.raises(InvalidArgumentError, match=text):
-        reverb.batches(client, arguments.pop("table"), arguments.pop("batch_size"), **arguments)
+def leaves(nest, path=()):
+    if isinstance(nest, dict):
+        for key, child in nest.items():
+            yield from leaves(child, (*path, key))
+    else:
+        yield path, nest
+
+
+def flat(nest):
+    return [leaf for _, leaf in leaves(nest)]

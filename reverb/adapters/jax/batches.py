@@ -100,8 +100,8 @@ def _rows_of_process(batch_size: int, sharding: Any) -> int:
     num_processes = len({device.process_index for device in sharding.device_set})
     if num_shards < num_processes:
         raise InvalidArgumentError(
-            f"sharding has {num_shards} shards of the first axis for {num_processes} processes: each "
-            "process samples by itself, so no row can be in two of them"
+            f"sharding has {num_shards} shards of the first axis for {num_processes} processes: "
+            "each process samples by itself, so no row can be in two of them"
         )
     return batch_size // num_processes
 

@@ -44,8 +44,8 @@ class SampleDataset(torch.utils.data.IterableDataset):
         super().__init__()
         if "device" in options:
             raise InvalidArgumentError(
-                "SampleDataset has no device: workers of a DataLoader make CPU tensors; use Loader, "
-                "or move the batch"
+                "SampleDataset has no device: workers of a DataLoader make CPU tensors; use "
+                "Loader, or move the batch"
             )
         self._address = address if isinstance(address, str) else address.server_address
         self._table = table

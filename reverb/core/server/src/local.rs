@@ -11,24 +11,27 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, Result, Sampled, Stacking};
+use reverb_data::{Error, Result, SampleOptions, Sampled};
 use reverb_engine::{Confirm, SetBy, Table};
 use reverb_rpc::client::own_name;
 use reverb_rpc::socket_path::SocketPath;
 use reverb_rpc::target::Loopback;
+use reverb_wire::Capabilities;
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
     DrainResponse, HoldRateLimiterRequest, SetPausedRequest, StatusRequest, StatusResponse,
 };
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::{
-    BoxFuture, InsertBatch, InsertSink, InsertStream, RateLimiterHold, SampleStream, ScanStream,
-    ServerInfo, Transport,
+    BoxFuture, InsertBatch, InsertSink, InsertStream, RateLimiterHold, SampleRequest, SampleStream,
+    ScanStream, ServerInfo, Transport,
 };
 use tokio::sync::mpsc;
 
 use crate::caller::Caller;
 use crate::limiter_hold::LoggedHold;
+use crate::sample_stream::check_options;
+use crate::selection::Selection;
 use crate::service::Service;
 use crate::status::explain_timeout;
 use crate::streams::{OpenStream, Stream, StreamKind, THIS_PROCESS, WaitsFor};
@@ -253,6 +256,7 @@ impl Transport for LocalTransport {
             Ok(ServerInfo {
                 tables_state_id: service.tables.state_id(),
                 tables: service.info(&Caller::default()),
+                capabilities: Capabilities::of_this_release(),
             })
         })
     }
@@ -395,7 +399,10 @@ struct LocalRequest {
     table: String,
     remaining: usize,
     timeout: Option<Duration>,
-    stacking: Option<Stacking>,
+    options: SampleOptions,
+    columns: Box<[u32]>,
+    /// Absent before the first items.
+    selection: Option<Selection>,
 }
 
 impl LocalSampleStream {
@@ -416,7 +423,7 @@ impl LocalSampleStream {
         match sampled {
             Ok(samples) => {
                 request.remaining = request.remaining.saturating_sub(samples.len());
-                request.stacking = request.stacking.map(|it| it.after(samples.len()));
+                request.options = request.options.after(samples.len());
                 if request.remaining == 0 {
                     self.requests.pop_front();
                 }
@@ -433,32 +440,34 @@ impl LocalSampleStream {
 async fn sample(
     service: &Service,
     stream: &Stream,
-    request: &LocalRequest,
+    request: &mut LocalRequest,
 ) -> Result<Vec<Sampled>> {
     let (name, table) = service.tables.get(&request.table)?;
     stream.use_table(name);
-    let LocalRequest { remaining, timeout, stacking, .. } = *request;
-    let wanted = MAX_BATCH.max(stacking.map_or(0, Stacking::missing)).min(remaining);
-    let samples = if let Some(samples) = table.try_sample_stacked(wanted, stacking) {
+    let LocalRequest { remaining, timeout, options, .. } = *request;
+    if request.selection.is_none() && !request.columns.is_empty() {
+        request.selection = Some(Selection::new(table, &request.columns)?);
+    }
+    check_options(options)?;
+    let wanted = options.at_once(MAX_BATCH, remaining);
+    let mut samples = if let Some(samples) = table.try_sample_with(wanted, options) {
         samples
     } else {
         let interrupted = service.interrupted();
-        let samples = table.sample_stacked_until(wanted, timeout, stacking, interrupted);
+        let samples = table.sample_until(wanted, timeout, options, interrupted);
         let samples = stream.waiting(WaitsFor::Table, samples).await;
         samples.map_err(|error| explain_timeout(service, table, timeout, error))?
     };
     stream.count_items(samples.len());
+    if let Some(selection) = &mut request.selection {
+        selection.apply(&mut samples)?;
+    }
     Ok(samples)
 }
 
 impl SampleStream for LocalSampleStream {
-    fn request(
-        &mut self,
-        table: &str,
-        num_samples: usize,
-        timeout: Option<Duration>,
-        stacking: Option<Stacking>,
-    ) -> Result<()> {
+    fn request(&mut self, request: &SampleRequest<'_>) -> Result<()> {
+        let SampleRequest { table, num_samples, timeout, options, columns } = *request;
         if num_samples == 0 {
             return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
         }
@@ -466,7 +475,9 @@ impl SampleStream for LocalSampleStream {
             table: table.to_owned(),
             remaining: num_samples,
             timeout,
-            stacking,
+            options,
+            columns: columns.into(),
+            selection: None,
         });
         Ok(())
     }

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use reverb_data::{Error, ErrorKind, Result, Sampled, Stacking, slot_of};
-use reverb_wire::transport::{BoxFuture, SampleStream};
+use reverb_data::{Error, ErrorKind, Result, SampleOptions, Sampled, Stacking, slot_of};
+use reverb_wire::transport::{BoxFuture, SampleRequest, SampleStream};
 
 use crate::facts::{Sampling, TableFacts};
 use crate::group::{Group, View, random, within};
@@ -36,13 +36,24 @@ const MIN_ITEMS: usize = 64;
 const FIRST_NEWS: Duration = Duration::from_secs(1);
 
 /// A part of a request that went to one shard.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Part {
     missing: usize,
     /// The share of the shard when the request was made.
     share: f64,
     /// When the request gives up.
     deadline: Option<Instant>,
+    options: SampleOptions,
+    columns: Arc<[u32]>,
+}
+
+impl Part {
+    /// What is missing, to be asked of any shard. The items that one shard gives may be in several
+    /// batches then, so they are not compared.
+    fn into_request(self) -> Request {
+        let options = SampleOptions { stacking: None, ..self.options };
+        Request { count: self.missing, deadline: self.deadline, options, columns: self.columns }
+    }
 }
 
 /// The stream of one shard.
@@ -62,7 +73,8 @@ struct Request {
     count: usize,
     /// When it gives up.
     deadline: Option<Instant>,
-    stacking: Option<Stacking>,
+    options: SampleOptions,
+    columns: Arc<[u32]>,
 }
 
 type Received = (usize, Box<dyn SampleStream>, Result<Vec<Sampled>>);
@@ -321,12 +333,22 @@ impl GroupSampleStream {
             if self.sampling == Sampling::Ordered { ORDERED_PATIENCE } else { SHARD_PATIENCE };
         let left = request.deadline.map(|it| it.saturating_duration_since(Instant::now()));
         let timeout = Some(left.map_or(patience, |left| left.min(patience)));
-        let stacking = request.stacking.map(|_| Stacking::new(count));
+        let asked = SampleRequest {
+            options: SampleOptions {
+                stacking: request.options.stacking.map(|_| Stacking::new(count)),
+                // What one shard cannot give, others may have.
+                all_or_nothing: false,
+                ..request.options
+            },
+            columns: &request.columns,
+            ..SampleRequest::new(&self.table, count, timeout)
+        };
         let lane = &mut self.lanes[i];
         let deadline = request.deadline;
-        lane.parts.push_back(Part { missing: count, share, deadline });
+        let (options, columns) = (request.options, Arc::clone(&request.columns));
+        lane.parts.push_back(Part { missing: count, share, deadline, options, columns });
         let asked = match &mut lane.stream {
-            Some(stream) => stream.request(&self.table, count, timeout, stacking),
+            Some(stream) => stream.request(&asked),
             None => Err(Error::unavailable("its stream is lost")),
         };
         if let Err(error) = asked {
@@ -368,8 +390,7 @@ impl GroupSampleStream {
             lane.member.went_down(error);
         }
         for part in std::mem::take(&mut lane.parts) {
-            let (count, deadline) = (part.missing, part.deadline);
-            self.unasked.push_back(Request { count, deadline, stacking: None });
+            self.unasked.push_back(part.into_request());
         }
     }
 
@@ -434,6 +455,7 @@ impl GroupSampleStream {
                     let count = left.min(part.missing);
                     for sampled in &mut samples[at..at + count] {
                         sampled.probability *= part.share;
+                        sampled.min_probability *= part.share;
                     }
                     part.missing -= count;
                     at += count;
@@ -469,9 +491,7 @@ impl GroupSampleStream {
                         continue;
                     }
                     // What the shard does not give now, others may have.
-                    let (count, deadline) = (part.missing, part.deadline);
-                    let request = Request { count, deadline, stacking: None };
-                    self.unasked.push_back(request);
+                    self.unasked.push_back(part.into_request());
                 }
                 Ok(Vec::new())
             }
@@ -537,13 +557,8 @@ impl GroupSampleStream {
 }
 
 impl SampleStream for GroupSampleStream {
-    fn request(
-        &mut self,
-        table: &str,
-        num_samples: usize,
-        timeout: Option<Duration>,
-        stacking: Option<Stacking>,
-    ) -> Result<()> {
+    fn request(&mut self, request: &SampleRequest<'_>) -> Result<()> {
+        let SampleRequest { table, num_samples, timeout, options, columns } = *request;
         if table != self.table || self.lanes.is_empty() {
             let view = Arc::clone(&self.view);
             if let Err(error) = self.begin(table, view) {
@@ -553,7 +568,8 @@ impl SampleStream for GroupSampleStream {
             }
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        self.unasked.push_back(Request { count: num_samples, deadline, stacking });
+        let columns = columns.into();
+        self.unasked.push_back(Request { count: num_samples, deadline, options, columns });
         // What needs no waiting is done at once, so that the shards work while the caller does.
         if let Err(error) = self.ask() {
             self.unasked.clear();

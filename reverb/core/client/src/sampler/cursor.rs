@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_data::{Error, Result, Sampled, Stacking};
-use reverb_wire::transport::SampleStream;
+use reverb_data::{Error, Result, SampleOptions, Sampled};
+use reverb_wire::transport::{SampleRequest, SampleStream};
 
 use crate::client::Client;
 use crate::retry::Backoff;
@@ -39,8 +39,12 @@ pub struct SampleCursor {
     refill_at: usize,
     requests: u64,
     timeout: Option<Duration>,
-    /// How the caller stacks the items into batches, if it does.
-    stacking: Option<Stacking>,
+    /// What the caller asks of the items.
+    options: SampleOptions,
+    /// Whether all items are requested at once.
+    is_at_once: bool,
+    /// The columns that the items shall have; empty: all.
+    columns: Vec<u32>,
     stream: Option<Box<dyn SampleStream>>,
     /// Whether the stream was idle before and has not answered since. It may be stale then.
     may_be_stale: bool,
@@ -62,20 +66,29 @@ impl SampleCursor {
             refill_at: 0,
             requests: 0,
             timeout,
-            stacking: None,
+            options: SampleOptions::default(),
+            is_at_once: false,
+            columns: Vec::new(),
             stream: None,
             may_be_stale: false,
             backoff,
         }
     }
 
-    /// Requests all items at once. They are sampled only if they can be stacked, if the server
-    /// supports that check; see [`SampleStream::request`].
+    /// Requests all items at once, with these options. Items that are to be stacked are sampled
+    /// only if they can be, if the server supports that check; see [`SampleRequest::options`].
     #[must_use]
-    pub fn stacked(mut self) -> Self {
-        let count = usize::try_from(self.unrequested).unwrap_or(usize::MAX).max(1);
-        self.batch = count;
-        self.stacking = Some(Stacking::new(count));
+    pub fn at_once(mut self, options: SampleOptions) -> Self {
+        self.batch = usize::try_from(self.unrequested).unwrap_or(usize::MAX).max(1);
+        self.is_at_once = true;
+        self.options = options;
+        self
+    }
+
+    /// Asks for these columns alone, in increasing order. Servers of dm-reverb send all of them.
+    #[must_use]
+    pub fn with_columns(mut self, columns: &[u32]) -> Self {
+        self.columns = columns.to_vec();
         self
     }
 
@@ -125,8 +138,13 @@ impl SampleCursor {
             self.release();
         } else if let Some(stream) = &mut self.stream {
             let num = self.batch.min(usize::try_from(self.unrequested).unwrap_or(usize::MAX));
+            let request = SampleRequest {
+                options: self.options,
+                columns: &self.columns,
+                ..SampleRequest::new(&self.table, num, self.timeout)
+            };
             // If the stream cannot take the request, `fetch` opens a new one.
-            if stream.request(&self.table, num, self.timeout, self.stacking).is_ok() {
+            if stream.request(&request).is_ok() {
                 self.requested(num);
             } else {
                 self.stream = None;
@@ -137,7 +155,7 @@ impl SampleCursor {
     fn requested(&mut self, num: usize) {
         self.unrequested -= num as u64;
         self.outstanding += num;
-        self.stacking = self.stacking.map(|stacking| stacking.after(num));
+        self.options = self.options.after(num);
         self.requests += 1;
         if self.requests > 1 {
             self.batch = (self.batch * 2).min(MAX_BATCH.max(num));
@@ -155,7 +173,7 @@ impl SampleCursor {
                     self.outstanding = self.outstanding.saturating_sub(samples.len());
                     // For items that are decoded one by one, this also brings the headers of their
                     // chunks into the cache, all at once.
-                    if self.unrequested > 0 || self.stacking.is_none() {
+                    if self.unrequested > 0 || !self.is_at_once {
                         let bytes: usize = samples.iter().map(|s| s.trajectory.chunk_bytes()).sum();
                         let fitting = MAX_BATCH_BYTES / (bytes / samples.len().max(1)).max(1);
                         self.batch = self.batch.min(fitting.max(1));
@@ -167,7 +185,7 @@ impl SampleCursor {
                 Err(error) => {
                     // Outstanding items are requested again.
                     self.unrequested += self.outstanding as u64;
-                    self.stacking = self.stacking.map(|it| it.before(self.outstanding));
+                    self.options = self.options.before(self.outstanding);
                     self.outstanding = 0;
                     self.stream = None;
                     if std::mem::take(&mut self.may_be_stale) && error.is_transient() {

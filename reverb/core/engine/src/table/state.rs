@@ -15,7 +15,7 @@ use std::hint::black_box;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use reverb_data::{
-    Chunk, Counters, Error, MemoryConfig, NewItem, Result, Sampled, ServerAccount, Stacking,
+    Chunk, Counters, Error, MemoryConfig, NewItem, Result, SampleOptions, Sampled, ServerAccount,
     StoredItem, TableAccount, TableConfig, Trajectory, WhenFull,
 };
 use smallvec::SmallVec;
@@ -33,7 +33,7 @@ pub const MAX_SAMPLE_BYTES: usize = 1024 * 1024;
 
 /// Maximum number of items of one sample request. It limits requests for items with very small
 /// chunks.
-const MAX_SAMPLE_ITEMS: usize = 65_536;
+pub const MAX_SAMPLE_ITEMS: usize = 65_536;
 
 /// Number of items that are processed together, so that the processor fetches them from memory in
 /// parallel.
@@ -113,8 +113,8 @@ pub(super) struct Batch {
     wanted: usize,
     chunk_bytes: usize,
     items: Vec<Sampled>,
-    /// How the reader stacks the items into batches, if it does.
-    stacking: Option<Stacking>,
+    /// What the reader asks of the items.
+    options: SampleOptions,
     /// Why the next batch cannot be sampled: its items cannot be stacked.
     refusal: Option<Error>,
     /// Whether the request had to wait. Reported with its first item.
@@ -122,33 +122,29 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    pub(super) fn new(wanted: usize) -> Self {
+    /// Of a request for `wanted` items. It ends before a batch of the reader whose items cannot be
+    /// stacked.
+    pub(super) fn new(wanted: usize, options: SampleOptions) -> Self {
         let wanted = wanted.min(MAX_SAMPLE_ITEMS);
         Self {
             wanted,
             chunk_bytes: 0,
             items: Vec::new(),
-            stacking: None,
+            options,
             refusal: None,
             has_waited: false,
         }
     }
 
-    /// Makes the request end before a batch whose items cannot be stacked.
-    #[must_use]
-    pub(super) fn stacked(mut self, stacking: Option<Stacking>) -> Self {
-        self.stacking = stacking;
-        self
-    }
-
     pub(super) fn is_full(&self) -> bool {
+        let SampleOptions { all_or_nothing, .. } = self.options;
         self.items.len() >= self.wanted
-            || (self.chunk_bytes >= MAX_SAMPLE_BYTES && self.may_end_here())
+            || (self.chunk_bytes >= MAX_SAMPLE_BYTES && !all_or_nothing && self.may_end_here())
     }
 
     /// Whether no batch of the reader would be cut here.
     fn may_end_here(&self) -> bool {
-        self.stacking.is_none_or(|stacking| stacking.after(self.items.len()).position == 0)
+        self.options.stacking.is_none_or(|stacking| stacking.after(self.items.len()).position == 0)
     }
 
     /// Whether the request is complete: it is full, or its next batch was refused.
@@ -316,10 +312,12 @@ impl TableState {
 
     /// Samples into `batch` while the limiter allows and until the batch is full.
     pub(super) fn sample(&mut self, batch: &mut Batch) {
-        if let Some(stacking) = batch.stacking
-            && self.max_times_sampled > 0
-        {
-            return self.sample_stacked(batch, stacking);
+        let SampleOptions { stacking, all_or_nothing, .. } = batch.options;
+        if all_or_nothing && !self.may_allow(batch.wanted) {
+            return;
+        }
+        if self.max_times_sampled > 0 && (stacking.is_some() || all_or_nothing) {
+            return self.sample_with_undo(batch);
         }
         // If sampling can delete items, each choice depends on the previous one.
         let block = if self.max_times_sampled > 0 { 1 } else { BLOCK };
@@ -344,6 +342,21 @@ impl TableState {
             if !progress {
                 break;
             }
+        }
+    }
+
+    /// Whether so many samples may be allowed under one lock; never false if they are. If sampling
+    /// deletes no items, they are.
+    pub(super) fn may_allow(&self, wanted: usize) -> bool {
+        self.limiter.samples_allowed(wanted) == wanted && self.samples_left(self.len()) >= wanted
+    }
+
+    /// How many samples so many items allow at most, as far as `max_times_sampled` is concerned.
+    pub(super) fn samples_left(&self, num_items: usize) -> usize {
+        match usize::try_from(self.max_times_sampled) {
+            Ok(times) if times > 0 => num_items.saturating_mul(times),
+            _ if num_items > 0 => usize::MAX,
+            _ => 0,
         }
     }
 
@@ -570,6 +583,8 @@ impl TableState {
             table_size,
             inserted_at_ns: item.inserted_at_ns(),
             rate_limited: batch.has_waited && batch.items.is_empty(),
+            min_probability: 0.0,
+            epoch: 0,
             trajectory,
         });
         // "At least", because an item can be inserted with a count.

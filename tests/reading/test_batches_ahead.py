@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reverb.batches`: batches ahead of the program, of one table or of several."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    TableNotFoundError,
+    UnavailableError,
+)
+from reverb.mixture import shares
+
+
+def table(name="t", **options):
+    options = {
+        "sampler": reverb.selectors.Prioritized(1.0),
+        "remover": reverb.selectors.Fifo(),
+        "max_size": 10_000,
+        "rate_limiter": reverb.rate_limiters.MinSize(1),
+    } | options
+    return reverb.Table(name, **options)
+
+
+def fill(client, count, name="t", offset=0):
+    values = np.arange(offset, offset + count)
+    client.insert_batch({"x": np.float32(values), "y": values}, {name: 1.0})
+
+
+def num_threads(name):
+    return sum(thread.name == name for thread in threading.enumerate())
+
+
+def test_batches_are_what_sample_batch_returns(serve):
+    signature = {"x": np.zeros([1], np.float32), "y": np.zeros([1], np.int64)}
+    client = serve(table(signature=signature))
+    fill(client, 100)
+    with reverb.batches(client, "t", 32) as iterator:
+        for _ in range(5):
+            info, data = next(iterator)
+            assert [field.shape for field in info] == [(32,)] * 5
+            assert (info.key.dtype, data["y"].shape) == (np.uint64, (32, 1))
+            assert np.array_equal(data["x"], np.float32(data["y"]))
+        stats = iterator.stats()
+        assert (stats.num_returned, stats.queued <= 2) == (5, True)
+        assert min(stats.age_s, stats.wait_s) >= 0
+
+
+def test_an_address_will_do(serve):
+    client = serve(table())
+    fill(client, 3)
+    with reverb.batches(client.server_address, "t", 2) as iterator:
+        assert len(next(iterator).info.key) == 2
+
+
+def test_as_many_batches_as_asked_for_are_ahead(serve, until):
+    client = serve(table())
+    fill(client, 100)
+    with reverb.batches(client, "t", 10, prefetch=3) as iterator:
+        until(lambda: iterator.stats().queued == 3)
+        time.sleep(0.1)
+        assert client.server_info()["t"].rate_limiter_info.sample_stats.completed == 30
+        next(iterator)
+        until(lambda: iterator.stats().queued == 3)
+    assert num_threads("reverb-prefetch") == 0
+
+
+def test_priorities_are_updated_in_the_background_in_their_order(serve):
+    client = serve(table())
+    fill(client, 64)
+    with reverb.batches(client, "t", 16) as iterator:
+        keys = next(iterator).info.key
+        for priority in range(50):
+            iterator.update_priorities(keys.view(np.int64), np.full(16, 1.0 + priority))
+        iterator.flush()
+        found = {sample.info.key: sample.info.priority for sample in client.scan("t")}
+        assert {found[key] for key in keys.tolist()} == {50.0}
+        iterator.update_priorities(keys, np.full(16, 3.0))
+    # `close` waits for those on their way.
+    found = {sample.info.key: sample.info.priority for sample in client.scan("t")}
+    assert {found[key] for key in keys.tolist()} == {3.0}
+    assert num_threads("reverb-priorities") == 0
+
+
+def test_an_update_that_fails_is_raised_by_the_next_call(serve):
+    client = serve(table())
+    fill(client, 8)
+    with reverb.batches(client, "t", 4) as iterator:
+        keys = next(iterator).info.key
+        iterator.update_priorities(keys, [1.0, -1.0, 1.0, 1.0])
+        with pytest.raises(InvalidArgumentError, match="Priority must not be negative"):
+            iterator.flush()
+        assert len(next(iterator).info.key) == 4
+        for wrong in ([1.0], [[1.0] * 4]):
+            with pytest.raises(InvalidArgumentError, match=r"priorities must have shape \[4\]"):
+                iterator.update_priorities(keys, wrong)
+        with pytest.raises(TypeError, match=r"keys must be integers.*float64"):
+            iterator.update_priorities(np.float64(keys), [1.0] * 4)
+
+
+def test_each_batch_has_its_part_of_each_table(serve):
+    client = serve(table("a"), table("b"), table("c"))
+    for number, name in enumerate("abc"):
+        fill(client, 50, name, offset=1000 * number)
+    tables = {"a": 0.5, "b": 0.5, "c": 0.0}
+    with reverb.batches(client, tables, 10) as iterator:
+        for _ in range(20):
+            data = next(iterator).data
+            assert (data[1].ravel() // 1000).tolist() == [0] * 5 + [1] * 5
+    tables = {"a": 1.0, "b": 2.0, "c": 4.0}
+    counts = np.zeros(3)
+    with reverb.batches(client, tables, 10, seed=1) as iterator:
+        for _ in range(200):
+            batch = next(iterator)
+            assert len(batch.info.key) == 10
+            counts += np.bincount(batch.data[1].ravel() // 1000, minlength=3)
+            iterator.update_priorities(batch.info.key, np.full(10, 2.0))
+        iterator.flush()
+    assert np.abs(counts / 2000 - np.array([1, 2, 4]) / 7).max() < 0.02
+    for name in "abc":
+        assert 2.0 in {sample.info.priority for sample in client.scan(name)}
+
+
+def test_each_batch_is_of_one_table(serve):
+    client = serve(table("a"), table("b"))
+    fill(client, 50, "a")
+    fill(client, 50, "b", offset=1000)
+    found = set()
+    with reverb.batches(client, {"a": 1, "b": 1}, 8, mix="batch", seed=3) as iterator:
+        for _ in range(40):
+            (which,) = set((next(iterator).data[1].ravel() // 1000).tolist())
+            found.add(which)
+    assert found == {0, 1}
+
+
+def test_shares_are_exact_on_average_and_off_by_less_than_one():
+    random = np.random.default_rng(0)
+    weights = [0.3, 1.7, 2.0, 0.01]
+    exact = np.array(weights) / sum(weights) * 33
+    drawn = np.array([shares(weights, 33, random) for _ in range(20_000)])
+    assert (drawn.sum(axis=1) == 33).all()
+    assert (np.abs(drawn - exact) < 1).all()
+    assert np.abs(drawn.mean(axis=0) - exact).max() < 0.02
+
+
+def test_a_transform_is_called_in_the_background(serve):
+    client = serve(table())
+    fill(client, 10)
+    names = []
+
+    def transform(sample):
+        names.append(threading.current_thread().name)
+        return sample.data[1].sum()
+
+    with reverb.batches(client, "t", 4, transform=transform) as iterator:
+        assert isinstance(next(iterator), np.int64)
+    assert set(names) == {"reverb-prefetch"}
+
+
+def test_a_full_batch_is_waited_for_and_a_short_one_is_not(serve, background):
+    client = serve(table(sampler=reverb.selectors.Fifo(), max_times_sampled=1))
+    fill(client, 3)
+    with reverb.batches(client, "t", 5, prefetch=1, timeout_s=0.6) as iterator:
+        with pytest.raises(DeadlineExceededError, match=f"table t at {client.server_address}"):
+            next(iterator)
+        fill(client, 2, offset=3)
+        assert next(iterator).data[1].ravel().tolist() == [0, 1, 2, 3, 4]
+    fill(client, 3)
+    with reverb.batches(client, "t", 5, prefetch=1, partial=True) as iterator:
+        assert next(iterator).data[1].ravel().tolist() == [0, 1, 2]
+
+
+def test_what_was_sampled_by_the_end_is_not_lost(serve):
+    client = serve(table(sampler=reverb.selectors.Fifo(), max_times_sampled=1))
+    fill(client, 7)
+    with reverb.batches(client, "t", 5, rate_limiter_timeout_ms=300) as iterator:
+        assert len(next(iterator).info.key) == 5
+        with pytest.raises(DeadlineExceededError) as caught:
+            next(iterator)
+        assert [int(sample.data[1][0]) for sample in caught.value.samples] == [5, 6]
+    fill(client, 7)
+    with reverb.batches(client, "t", 5, rate_limiter_timeout_ms=300, partial=True) as iterator:
+        assert [len(batch.info.key) for batch in iterator] == [5, 2]
+
+
+def test_errors_come_out_of_next_and_name_table_and_address(start, connect):
+    server = start(table())
+    client = connect(server, connect_timeout_s=0.5)
+    with (
+        reverb.batches(client, "u", 5) as iterator,
+        pytest.raises(TableNotFoundError, match="table u at"),
+    ):
+        next(iterator)
+    fill(client, 10)
+    with reverb.batches(client, "t", 5) as iterator:
+        next(iterator)
+        server.stop()
+        with pytest.raises(UnavailableError, match=f"table t at {client.server_address}"):
+            list(iterator)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"prefetch": 0}, "prefetch must be at least 1, got 0"),
+        ({"mix": "row"}, "mix must be 'item' or 'batch', got 'row'"),
+        ({"table": {"t": 0.0}}, "at least one table with a positive weight"),
+        ({"table": {"t": -1.0}}, "weights of tables must be at least 0 and finite"),
+        ({"rate_limiter_timeout_ms": -1}, "rate_limiter_timeout_ms must be at least 0, got -1"),
+    ],
+)
+def test_wrong_arguments(options, text):
+    client = reverb.Client("localhost:1")
+    arguments = {"table": "t", "batch_size": 2} | options
+    with pytest.raises(InvalidArgumentError, match=text):
+        reverb.batches(client, arguments.pop("table"), arguments.pop("batch_size"), **arguments)
