@@ -228,7 +228,9 @@ class TestGivenMemory:
         with pytest.raises(InvalidArgumentError, match="they have 4, and out has 1"):
             client.sample_batch("table", 2, out=[np.zeros((2, 1))])
         one = np.zeros((2, 1))
-        with pytest.raises(InvalidArgumentError, match="share memory; each array must have its own"):
+        with pytest.raises(
+            InvalidArgumentError, match="share memory; each array must have its own"
+        ):
             client.sample_batch("table", 2, out=[one, one])
         with pytest.raises(InvalidArgumentError, match="cannot hold a packed batch"):
             client.sample_batch("table", 2, out=empty(2), ragged="packed")

@@ -8,8 +8,7 @@ import numpy as np
 
 from reverb import batch_iterator
 from reverb.adapters.jax.library import jax
-from reverb.arguments import check_at_least_one
-from reverb.batch_iterator import BatchIterator
+from reverb.batch_iterator import BatchIterator, check_arguments
 from reverb.client import Client
 from reverb.errors import InvalidArgumentError
 from reverb.replay_sample import ReplaySample
@@ -65,7 +64,7 @@ def batches(
         raise InvalidArgumentError(
             "partial must be False: a batch of another size would be compiled for anew"
         )
-    batch_size = check_at_least_one("batch_size", batch_size)
+    batch_size, *_ = check_arguments(table, batch_size)
     rows = _rows_of_process(batch_size, sharding)
     is_divided = isinstance(sharding, jax.sharding.Sharding)
 

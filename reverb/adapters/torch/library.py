@@ -14,7 +14,7 @@ def _import(module: str, name: str, package: str) -> Any:
         if error.name != module:
             raise
     raise ModuleNotFoundError(
-        f"reverb.adapters.torch needs {name}, which is not installed: pip install {package}",
+        f"reverb.adapters.torch needs {name}, which is not installed: pip install '{package}'",
         name=module,
     )
 

@@ -88,7 +88,13 @@ pub(crate) fn array_of<'py>(
     let Some(device) = value.getattr_opt(intern!(py, "__dlpack_device__"))? else {
         return Ok(None);
     };
-    let (kind, index): (i32, i32) = device.call0()?.extract()?;
+    let device = device.call0().map_err(|error| {
+        Error::invalid_argument(format!(
+            "a tensor that does not tell its device ({error}); writers take CPU memory. Call .cpu() \
+             before"
+        ))
+    });
+    let (kind, index): (i32, i32) = device.or_raise()?.extract()?;
     if !CPU_DEVICES.contains(&kind) {
         return Err(Error::invalid_argument(format!(
             "a tensor on {}; writers take CPU memory. Call .cpu(), or .to(\"cpu\", \

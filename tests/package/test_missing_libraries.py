@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adapters without their libraries: what they say, and that nobody needs them."""
+
+import subprocess
+import sys
+
+import pytest
+
+LIBRARIES = ["torch", "jax", "gymnasium", "ray"]
+
+PROGRAM = """
+import sys
+sys.modules[{name!r}] = None
+import reverb
+try:
+    import reverb.adapters.{name}
+except ModuleNotFoundError as error:
+    print(error.name, error)
+"""
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_an_adapter_says_what_to_install(name):
+    program = PROGRAM.format(name=name)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{name} reverb.adapters.{name} needs ")
+    assert f"pip install '{name}" in done.stdout or f"reverb-replay[{name}]" in done.stdout
+
+
+def test_the_package_imports_none_of_them():
+    program = f"import sys, reverb; print([it for it in {LIBRARIES} if it in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr

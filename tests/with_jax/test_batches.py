@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches as arrays of JAX: shardings, compilations, and memory that nobody changes."""
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from reverb.adapters import jax as reverb_jax
+from reverb.errors import InvalidArgumentError, TableNotFoundError
+
+SIGNATURE = {"x": np.zeros([1, 3], np.float32), "y": np.zeros([1], np.int32)}
+
+
+@pytest.fixture
+def client(serve, table):
+    client = serve(table(signature=SIGNATURE))
+    values = np.arange(100)
+    rows = {"x": np.float32(values)[:, None].repeat(3, 1), "y": np.int32(values)}
+    client.insert_batch(rows, {"t": 1.0})
+    return client
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return Mesh(np.array(jax.devices()).reshape(4, 2), ("x", "y"))
+
+
+def test_data_is_on_the_device_and_the_info_is_not(client):
+    known = {sample.info.key for sample in client.scan("t")}
+    with reverb_jax.batches(client, "t", 32) as batches:
+        info, data = next(batches)
+    assert isinstance(data["x"], jax.Array)
+    assert data["x"].shape == (32, 1, 3)
+    assert jnp.array_equal(data["x"][..., 0], data["y"].astype(jnp.float32))
+    assert info.key.dtype == np.uint64
+    assert set(info.key.tolist()) <= known
+
+
+@pytest.mark.parametrize(
+    ("spec", "rows"), [(("x",), 8), ((("x", "y"),), 4), ((), 32), (("y",), 16)], ids=str
+)
+def test_rows_are_divided_among_devices(client, mesh, spec, rows):
+    sharding = NamedSharding(mesh, PartitionSpec(*spec))
+    with reverb_jax.batches(client, "t", 32, sharding=sharding) as batches:
+        data = next(batches).data
+    assert data["x"].sharding == sharding
+    assert {shard.data.shape for shard in data["x"].addressable_shards} == {(rows, 1, 3)}
+    assert jnp.array_equal(data["x"][..., 0], data["y"].astype(jnp.float32))
+    both = zip(data["x"].addressable_shards, data["y"].addressable_shards, strict=True)
+    for x, y in both:
+        assert np.array_equal(np.asarray(x.data)[..., 0], np.asarray(y.data, np.float32))
+
+
+def test_a_step_is_compiled_once(client, caplog):
+    @jax.jit
+    def step(total, data):
+        return total + data["x"].sum()
+
+    total = jnp.zeros(())
+    with (
+        jax.log_compiles(),
+        caplog.at_level(logging.WARNING),
+        reverb_jax.batches(client, "t", 8) as batches,
+    ):
+        for _ in range(1_000):
+            sample = next(batches)
+            total = step(total, sample.data)
+    compiled = [it for it in caplog.records if "Compiling jit(step)" in it.getMessage()]
+    assert len(compiled) == 1, [it.getMessage() for it in caplog.records][:5]
+
+
+def test_nobody_writes_to_a_batch_any_more(client):
+    seen = []
+
+    def keep(sample):
+        seen.append(sample.data["x"])
+        return sample
+
+    with reverb_jax.batches(client, "t", 2_000, transform=keep) as batches:
+        first = next(batches)
+        copies = np.asarray(first.data["x"]).copy()
+        with pytest.raises(ValueError, match="read-only"):
+            seen[0][:] = 0
+        del seen[:]
+        for _ in range(20):
+            next(batches)
+            del seen[:]
+        assert np.array_equal(np.asarray(first.data["x"]), copies)
+
+
+def test_priorities_go_back_as_arrays_of_jax(client):
+    with reverb_jax.batches(client, "t", 16) as batches:
+        keys = next(batches).info.key
+        batches.update_priorities(keys, jnp.full(16, 3.0))
+        batches.flush()
+    found = {sample.info.key: sample.info.priority for sample in client.scan("t")}
+    assert {found[key] for key in keys.tolist()} == {3.0}
+
+
+def test_arrays_of_jax_are_written(client):
+    row = {"x": jnp.full(3, 5.0), "y": jnp.int32(500)}
+    client.insert(row, {"t": 1.0})
+    (found,) = [sample for sample in client.scan("t") if sample.data[1][0] == 500]
+    assert found.data[0].tolist() == [[5.0] * 3]
+
+
+def test_wrong_arguments(client, mesh):
+    sharding = NamedSharding(mesh, PartitionSpec(("x", "y")))
+    with pytest.raises(
+        InvalidArgumentError, match="250 does not divide into 8 shards of the first"
+    ):
+        reverb_jax.batches(client, "t", 250, sharding=sharding)
+    with pytest.raises(InvalidArgumentError, match="partial must be False"):
+        reverb_jax.batches(client, "t", 2, partial=True)
+    with pytest.raises(InvalidArgumentError, match="batch_size must be at least 1"):
+        reverb_jax.batches(client, "t", 0)
+    with (
+        reverb_jax.batches(client, "u", 2) as batches,
+        pytest.raises(TableNotFoundError, match="table u at"),
+    ):
+        next(batches)
+
+
+def test_bfloat16(serve, table):
+    client = serve(table())
+    client.insert([jnp.arange(4, dtype=jnp.bfloat16)], {"t": 1.0})
+    with reverb_jax.batches(client, "t", 2) as batches:
+        (column,) = next(batches).data
+    assert column.dtype == jnp.bfloat16
+    assert column.astype(jnp.float32).tolist() == [[[0.0, 1.0, 2.0, 3.0]]] * 2
