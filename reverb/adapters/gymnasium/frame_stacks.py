@@ -37,11 +37,11 @@ def _frames_of(env: Any) -> int | None:
         if type(layer).__name__ == "AtariVectorEnv":
             num_frames = layer.single_observation_space.shape[0]
             return num_frames if num_frames > 1 else None
-        if isinstance(layer, gymnasium.vector.AsyncVectorEnv):
-            # The environments are in other processes. `stack_size` is the attribute of
-            # FrameStackObservation; asking for one that is not there would end the processes.
-            if layer.call("has_wrapper_attr", "stack_size")[0]:
-                return layer.get_attr("stack_size")[0]
+        # The environments are in other processes. `stack_size` is the attribute of
+        # FrameStackObservation; asking for one that is not there would end the processes.
+        is_async = isinstance(layer, gymnasium.vector.AsyncVectorEnv)
+        if is_async and layer.call("has_wrapper_attr", "stack_size")[0]:
+            return layer.get_attr("stack_size")[0]
     return None
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nests of arrays with a row for each environment: what Gymnasium makes of Dict and Tuple spaces."""
+"""Nests of arrays with a row for each environment: values of Dict and Tuple spaces."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
