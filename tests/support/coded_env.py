@@ -45,7 +45,7 @@ class CodedEnv(gymnasium.Env):
 
     def step(self, action):
         episode = self.diary[-1]
-        assert not (episode.terminated or episode.truncated), "the episode has ended"
+        assert not episode.terminated | episode.truncated, "the episode has ended"
         observation = self.observe(len(self.diary) - 1, len(episode) + 1)
         reward = float(self._random.integers(-8, 9)) / 4
         episode.terminated = bool(self._random.random() < self._p_end)

@@ -102,11 +102,14 @@ def test_an_environment_that_resets_otherwise_than_it_says(client):
     envs = environments(AutoresetMode.NEXT_STEP)
     recorder = Recorder(envs, client, "replay", autoreset_mode="SameStep")
     recorder.reset(seed=1)
-    with pytest.raises(
-        errors.FailedPreconditionError, match=r"environment \d ended, and infos has no final_obs"
-    ):
+
+    def step_until_an_end():
         for _ in range(100):
             recorder.step(actions())
+
+    text = r"environment \d ended, and infos has no final_obs"
+    with pytest.raises(errors.FailedPreconditionError, match=text):
+        step_until_an_end()
     recorder.close()
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import reverb
 from reverb import errors
 from reverb.adapters.gymnasium import autoreset
+from reverb.adapters.gymnasium.checks import check_choice
 from reverb.adapters.gymnasium.frame_stacks import check_frame_stack
 from reverb.adapters.gymnasium.history import History
-from reverb.adapters.gymnasium.items import Items, Transitions, check_choice
+from reverb.adapters.gymnasium.items import Items, Transitions
 from reverb.adapters.gymnasium.library import gymnasium
 from reverb.adapters.gymnasium.nests import check_space, map_nest
 from reverb.adapters.gymnasium.step_writer import Priority

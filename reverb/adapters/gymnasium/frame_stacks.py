@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from reverb import errors
+from reverb.adapters.gymnasium.checks import check_at_least
 from reverb.adapters.gymnasium.library import gymnasium
-from reverb.arguments import check_at_least_one
 
 __all__ = ["check_frame_stack"]
 
@@ -19,7 +19,7 @@ def check_frame_stack(env: Any, frame_stack: int | None) -> None:
     """
     if frame_stack is None:
         return
-    check_at_least_one("frame_stack", frame_stack)
+    check_at_least(1, "frame_stack", frame_stack)
     num_frames = _frames_of(env)
     if num_frames is not None:
         raise errors.InvalidArgumentError(

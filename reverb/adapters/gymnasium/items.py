@@ -3,8 +3,7 @@
 
 import dataclasses
 
-from reverb import errors
-from reverb.arguments import check_at_least_one, check_not_negative
+from reverb.adapters.gymnasium.checks import check_at_least, check_choice, check_discount
 
 __all__ = ["Episodes", "Items", "Sequences", "Transitions"]
 
@@ -37,7 +36,7 @@ class Transitions:
     discount: float = 0.99
 
     def __post_init__(self) -> None:
-        check_at_least_one("n_step", self.n_step)
+        check_at_least(1, "n_step", self.n_step)
         check_discount(self.discount)
 
 
@@ -74,10 +73,10 @@ class Sequences:
     short_episodes: str = "drop"
 
     def __post_init__(self) -> None:
-        check_at_least_one("length", self.length)
+        check_at_least(1, "length", self.length)
         if self.stride is not None:
-            check_at_least_one("stride", self.stride)
-        check_not_negative("burn_in", self.burn_in)
+            check_at_least(1, "stride", self.stride)
+        check_at_least(0, "burn_in", self.burn_in)
         check_discount(self.discount)
         check_choice("short_episodes", self.short_episodes, ("drop", "keep"))
 
@@ -112,22 +111,9 @@ class Episodes:
     long_episodes: str = "raise"
 
     def __post_init__(self) -> None:
-        check_at_least_one("max_length", self.max_length)
+        check_at_least(1, "max_length", self.max_length)
         check_discount(self.discount)
         check_choice("long_episodes", self.long_episodes, ("raise", "drop"))
 
 
 Items = Transitions | Sequences | Episodes
-
-
-def check_discount(discount: float) -> None:
-    """Raises `InvalidArgumentError` unless the discount is in [0, 1]."""
-    if not 0.0 <= discount <= 1.0:
-        raise errors.InvalidArgumentError(f"discount must be in [0, 1], got {discount}")
-
-
-def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raises `InvalidArgumentError` unless the value is one of the choices."""
-    if value not in choices:
-        names = " or ".join(f'"{choice}"' for choice in choices)
-        raise errors.InvalidArgumentError(f"{argument} must be {names}, got {value!r}")
