@@ -76,6 +76,7 @@ class History:
         self._item_columns: ItemColumns | None = None
         # Number of steps in each episode; -1: it has not begun.
         self._steps = np.full(num_envs, -1)
+        self._all_begun = False
 
     @property
     def num_dropped_episodes(self) -> int:
@@ -126,11 +127,12 @@ class History:
         """
         if self._writer.closed:
             raise errors.FailedPreconditionError("the recorder is closed: it records no more steps")
-        if self._steps.min() < 0:
+        if not self._all_begun and self._steps.min() < 0:
             raise errors.FailedPreconditionError(
                 f"environment {np.flatnonzero(self._steps < 0)[0]} was never reset; call reset() "
                 "before step()"
             )
+        self._all_begun = True
         self._maker.check_next_step(self._steps)
 
     def step(
@@ -168,7 +170,8 @@ class History:
         }
         if self._infos.keys:
             row |= self._infos.of_step(infos, final_infos)
-        row |= self._taken_extras()
+        if self._given or self._extras is None or self._extras:
+            row |= self._taken_extras()
         self._writer.append(row)
         self._row = row
         self._steps += 1
@@ -176,7 +179,7 @@ class History:
             self._steps[begins] = 0
         self._maker.after_step(row, self._steps)
         ended = terminated | truncated
-        if ended.any():
+        if np.count_nonzero(ended):
             self._end(ended, interrupted=False)
 
     def flush(self) -> None:

@@ -184,7 +184,7 @@ class Recorder(gymnasium.vector.VectorWrapper):
         terminated = np.asarray(terminations, np.bool_)
         truncated = np.asarray(truncations, np.bool_)
         ended = terminated | truncated
-        resets = self._mode == autoreset.SAME_STEP and ended.any()
+        resets = self._mode == autoreset.SAME_STEP and bool(ended.any())
         led_to = observation
         if resets:
             led_to = autoreset.with_final_observations(observation, infos, ended)

@@ -53,7 +53,7 @@ class StepWriter:
         if not given:
             raise errors.InvalidArgumentError("tables must name at least one table, got none")
         self._priorities = {
-            table: _checked_priority(priority if own is None else own)
+            table: _checked_priority(priority if own is None else own, num_envs)
             for table, own in given.items()
         }
         known = client.server_info()
@@ -95,7 +95,7 @@ class StepWriter:
           step: What functions compute priorities from.
           where: Booleans `[B]`.
         """
-        if not where.any():
+        if not np.count_nonzero(where):  # Faster than `where.any()`.
             return
         for table, priority in self._priorities.items():
             value = priority
@@ -147,7 +147,10 @@ class StepWriter:
         self._unconfirmed_items = num_items
 
 
-def _checked_priority(priority: Priority) -> float | Callable[[dict[str, Any]], Any]:
+def _checked_priority(
+    priority: Priority, num_envs: int
+) -> np.ndarray | Callable[[dict[str, Any]], Any]:
+    """A function, or numbers `[B]`."""
     if callable(priority):
         return priority
     if priority == "max":
@@ -157,7 +160,7 @@ def _checked_priority(priority: Priority) -> float | Callable[[dict[str, Any]], 
                 'priority="max" needs reverb.MAX_PRIORITY, which this release does not have; give '
                 "a number"
             )
-        return largest
+        return np.full(num_envs, largest, np.float64)
     try:
         number = float(priority)
     except (TypeError, ValueError):
@@ -166,7 +169,7 @@ def _checked_priority(priority: Priority) -> float | Callable[[dict[str, Any]], 
         ) from None
     if np.isnan(number):
         raise errors.InvalidArgumentError(f"priority must not be NaN, got {priority!r}")
-    return number
+    return np.full(num_envs, number)
 
 
 def _columns_of(step: dict[str, Any]) -> dict[str, Any]:
