@@ -67,6 +67,8 @@ ACME_ENV := .venvs/acme-2.15
 NOTEBOOK_ENV := .venvs/tf-$(NOTEBOOK_TF)
 # Groups of servers, and the demo of one.
 RAY_ENV := .venvs/ray
+# Gymnasium, and what else learners without TensorFlow use.
+LEARNERS_ENV := .venvs/learners
 # The TensorFlow that dm-reverb 0.14 was built for: benchmarks compare like with like.
 BENCH_ENV := .venvs/tf-agents-2.15
 NOTEBOOK_DONE := $(NOTEBOOK_ENV)/.notebook-tools-done
@@ -103,7 +105,7 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 # Installing packages is for the administrator.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build release test test-all test-debian test-image test-tf test-pythons test-ray lint check fix proto bench \
+.PHONY: help setup build release test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium lint check fix proto bench \
 	demo demo-numpy demo-acme demo-ray demo-quick notebooks notebooks-quick test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments
 
@@ -137,6 +139,7 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(MAKE) test-tf
 	$(MAKE) test-ray
 	$(RAY_ENV)/bin/python -m pytest -m slow tests/with_ray
+	$(MAKE) test-gymnasium
 	$(MAKE) test-integrations
 
 # Elsewhere than on Debian these tests are skipped, and say which program is missing.
@@ -159,6 +162,9 @@ test-pythons: $(PYTHON_WHEELS) ## test the wheel with several Pythons, without T
 
 test-ray: $(RAY_ENV)/.wheel-done ## test groups of servers on a Ray cluster of three nodes on this machine, two minutes
 	$(PY) tools/wheel_tests.py $(RAY_ENV) --tests tests/with_ray
+
+test-gymnasium: $(LEARNERS_ENV)/.wheel-done ## test the recorders for Gymnasium, four minutes
+	$(PY) tools/wheel_tests.py $(LEARNERS_ENV) --tests tests/with_gymnasium
 
 test-integrations: $(INTEGRATIONS:%=.venvs/%/.wheel-done) ## TF-Agents' and Acme's own tests over the wheel (an hour; QUICK=1: minutes)
 	$(PY) tools/integration_tests.py $(if $(QUICK),--quick) $(INTEGRATIONS:%=.venvs/%)
@@ -284,7 +290,7 @@ $(TF_SETUPS): .venvs/tf-%/.setup-done: pyproject.toml tools/requirements.py
 	touch $@
 
 # What the package depends on is there already; only the package itself is exchanged.
-$(TF_WHEELS) $(PYTHON_WHEELS) $(INTEGRATION_WHEELS) $(RAY_ENV)/.wheel-done: %/.wheel-done: %/.setup-done $(WHEEL_DONE)
+$(TF_WHEELS) $(PYTHON_WHEELS) $(INTEGRATION_WHEELS) $(RAY_ENV)/.wheel-done $(LEARNERS_ENV)/.wheel-done: %/.wheel-done: %/.setup-done $(WHEEL_DONE)
 	$*/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
 		dist/*.whl
 	touch $@
@@ -303,6 +309,12 @@ $(RAY_ENV)/.setup-done: pyproject.toml tools/requirements.py
 	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
 		$$($(@D)/bin/python tools/requirements.py pyproject.toml test ray demo)
+	touch $@
+
+$(LEARNERS_ENV)/.setup-done: pyproject.toml tools/requirements.py
+	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
+		$$($(@D)/bin/python tools/requirements.py pyproject.toml test gymnasium learners)
 	touch $@
 
 $(PYTHON_SETUPS): .venvs/%/.setup-done: pyproject.toml tools/requirements.py

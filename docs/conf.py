@@ -62,8 +62,9 @@ nb_merge_streams = True
 
 # Modules that import these are documented without them. The modules stand in for the whole build,
 # because the TensorFlow part looks at them when it is loaded.
-with mock(["gin", "ray", "tensorflow", "tf_agents"]):
+with mock(["gin", "gymnasium", "ray", "tensorflow", "tf_agents"]):
     import gin
+    import gymnasium
     import ray  # noqa: F401
     import tensorflow
     import tf_agents.replay_buffers
@@ -77,10 +78,12 @@ with mock(["gin", "ray", "tensorflow", "tf_agents"]):
     tf_agents.replay_buffers.replay_buffer = types.SimpleNamespace(
         ReplayBuffer=type("ReplayBuffer", (), {})
     )
+    gymnasium.Wrapper = type("Wrapper", (), {})
+    gymnasium.vector = types.SimpleNamespace(VectorWrapper=type("VectorWrapper", (), {}))
     _STAND_INS = {
         name: module
         for name, module in sys.modules.items()
-        if name.partition(".")[0] in ("gin", "ray", "tensorflow", "tf_agents")
+        if name.partition(".")[0] in ("gin", "gymnasium", "ray", "tensorflow", "tf_agents")
     }
 sys.modules.update(_STAND_INS)
 autodoc_member_order = "bysource"

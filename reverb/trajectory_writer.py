@@ -127,7 +127,8 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
     which has its own history and its own episodes. Use negative indices, which count from the
     newest step of each environment: `history["obs"][-3:]` is a batch of columns `[B, 3, ...]`, and
     so is `history["obs"][[-3, -2, -1]]`. A list, or an array `[K]` of integers, may have any order
-    and repeat steps.
+    and repeat steps. `history["obs"].select(slice(-3, None), pad="first")` repeats the first step
+    of an environment that has fewer, as stacks of frames do.
 
     Example:
       >>> with client.batched_trajectory_writer(batch_size=2, num_keep_alive_refs=3) as writer:
@@ -161,6 +162,29 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         """Number of closed steps in each environment's episode, int64 `[B]`."""
         return self._writer.episode_steps
 
+    def append(self, data: Any, *, partial_step: bool = False, where: Any | None = None) -> None:
+        """Appends one step, or a part of one, of each selected environment.
+
+        Data is sent only when an item refers to it. Never blocks.
+
+        Args:
+          data: As in `TrajectoryWriter.append`; every leaf has shape `[B, ...]`, whatever `where`
+            selects.
+          partial_step: Leaves the step open, so that a later call can fill other columns of it.
+          where: Booleans `[B]`, the environments that make a step; `None`: all.
+
+        Raises:
+          SignatureMismatchError: If a leaf's shape or dtype differs from its column's. Nothing was
+            appended.
+          InvalidArgumentError: If a leaf does not have `B` rows, if `where` has another shape, if a
+            column already has a value in the open step, or if a leaf was a nest in an earlier step,
+            or a nest a leaf. Nothing was appended.
+          FailedPreconditionError: If the writer is closed or failed earlier.
+        """
+        mask = self._mask(where)
+        if not self._append(data, partial_step, mask):
+            self._append_new_structure(data, partial_step, mask)
+
     def create_items(
         self, table: str, priorities: Any, trajectory: Any, *, where: Any | None = None
     ) -> int:
@@ -172,7 +196,7 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
           table: Name of the table.
           priorities: Numbers `[B]`, or one for all; only those of selected environments are used.
           trajectory: Nest of columns, each an index, a slice or a list of indices of a leaf of
-            `history`.
+            `history`, or what its `select` gives.
           where: Booleans `[B]` that select environments; `None`: all whose episode has the steps
             that the columns refer to.
 

@@ -117,11 +117,12 @@ class NestWriter(Generic[_NativeWriter]):
         """
         self._writer.close()
 
-    def _append_new_structure(self, data: Any, partial_step: bool) -> None:
+    def _append_new_structure(self, data: Any, *options: Any) -> None:
+        """Appends by paths; `options` are those of the native `append` after the data."""
         columns = column_nest.merge(self._columns, data)
         paths_and_leaves = tree.flatten_with_path(data)
         numbers = self._writer.register_columns([path for path, _ in paths_and_leaves])
-        self._writer.append_flat(numbers, [leaf for _, leaf in paths_and_leaves], partial_step)
+        self._writer.append_flat(numbers, [leaf for _, leaf in paths_and_leaves], *options)
         if columns is not self._columns:
             self._columns = columns
             if tree.flatten(columns):

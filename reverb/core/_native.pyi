@@ -503,6 +503,14 @@ class BatchedColumnHistory:
     def __getitem__(
         self, index: int | slice | list[int] | NDArray[np.integer[Any]]
     ) -> BatchedTrajectoryColumn: ...
+    def select(
+        self, index: int | slice | list[int] | NDArray[np.integer[Any]], *, pad: str
+    ) -> BatchedTrajectoryColumn:
+        """Like `[index]`, but steps before the first of an environment's history are the first.
+
+        `pad` must be "first". `history["x"].select(slice(-4, None), pad="first")` has the last four
+        steps; where an environment has two, the first one is there three times.
+        """
 
 @final
 class BatchedTrajectoryWriter:
@@ -515,9 +523,14 @@ class BatchedTrajectoryWriter:
     @property
     def episode_steps(self) -> NDArray[np.int64]:
         """`[B]`"""
-    def append(self, data: Any, partial_step: bool) -> bool: ...
+    def append(self, data: Any, partial_step: bool, where: NDArray[np.bool_] | None = None) -> bool:
+        """Appends the rows of the environments in `where`; None: of all."""
     def append_flat(
-        self, columns: Sequence[int], leaves: Sequence[Any], partial_step: bool
+        self,
+        columns: Sequence[int],
+        leaves: Sequence[Any],
+        partial_step: bool,
+        where: NDArray[np.bool_] | None = None,
     ) -> None: ...
     def register_columns(self, paths: Sequence[_Path]) -> list[int]: ...
     def column_history(self, column: int) -> BatchedColumnHistory: ...

@@ -247,14 +247,18 @@ def test_one_file_imports_the_compiled_module():
     assert importers == {"core/__init__.py"}
 
 
-def test_one_file_imports_ray():
+@pytest.mark.parametrize(
+    ("library", "file"),
+    [("ray", "adapters/ray/engine.py"), ("gymnasium", "adapters/gymnasium/library.py")],
+)
+def test_one_file_imports_the_library(library, file):
     importers = {
         str(path.relative_to(PACKAGE))
         for path in python_files()
-        if any(name.split(".")[0] == "ray" for name in imports(path))
-        or 'import_module("ray")' in path.read_text()
+        if any(name.split(".")[0] == library for name in imports(path))
+        or f'import_module("{library}")' in path.read_text()
     }
-    assert importers == {"adapters/ray/engine.py"}
+    assert importers == {file}
 
 
 def test_tensorflow_is_imported_inside_functions_only():

@@ -13,7 +13,14 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted(ROOT.glob("docs/**/*.md"))]
 
 # Snippets that a test runs. The words after `python` name a library; each has a test beside it.
-RUN = {"python", "python tensorflow", "python tf-agents", "python acme", "python ray"}
+RUN = {
+    "python",
+    "python tensorflow",
+    "python tf-agents",
+    "python acme",
+    "python ray",
+    "python gymnasium",
+}
 # Blocks that are only shown. `python shown` is for Python that cannot run by itself.
 SHOWN = {"python shown", "sh", "console", "text", "yaml"}
 

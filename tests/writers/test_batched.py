@@ -77,6 +77,79 @@ def test_episodes_end_one_by_one(client, writer):
     assert found == [[11, 12, 13], [2, 3], [12, 13]]
 
 
+@pytest.mark.parametrize(
+    "index", [slice(-3, None), [-3, -2, -1], np.array([-3, -2, -1]), slice(-3, 10)]
+)
+def test_steps_before_the_first_are_the_first(client, writer, index):
+    for number in range(3):
+        writer.append(step(number))
+        writer.end_episode(where=[False, number == 0, number == 1])
+    column = writer.history["x"].select(index, pad="first")
+    expected = [[0, 1, 2], [11, 11, 12], [22, 22, 22]]
+    np.testing.assert_array_equal(column.numpy(), expected)
+    assert writer.create_items("table", 1.0, column) == BATCH
+    writer.flush()
+    assert [data for data, _ in all_items(client)] == expected
+
+
+def test_padding_needs_a_step(client, writer):
+    writer.append(step(0))
+    writer.append(step(1))
+    writer.end_episode(where=[True, False, False])
+    history = writer.history["x"]
+    assert writer.create_items("table", 1.0, history.select([-2], pad="first")) == 2
+    writer.append(step(2))
+    # One step before the newest: where there is one step alone, that is it.
+    assert writer.create_items("table", 1.0, history.select(-2, pad="first")) == BATCH
+    assert writer.create_items("table", 1.0, history.select(slice(-4, -1), pad="first")) == BATCH
+    writer.flush()
+    slices = [[2, 2, 2], [10, 10, 11], [20, 20, 21]]
+    assert [data for data, _ in all_items(client)] == [[10], [20], 2, 11, 21, *slices]
+
+
+def test_steps_that_have_expired_are_not_padded(writer):
+    for number in range(6):
+        writer.append(step(number))
+    history = writer.history["x"]
+    assert writer.create_items("table", 1.0, history.select(slice(-4, None), pad="first")) == BATCH
+    assert writer.create_items("table", 1.0, history.select(slice(-5, None), pad="first")) == 0
+
+
+def test_padding_has_one_kind(writer):
+    writer.append(step(0))
+    with pytest.raises(errors.InvalidArgumentError, match='pad must be "first", got "zeros"'):
+        writer.history["x"].select(-1, pad="zeros")
+
+
+def test_some_environments_make_a_step(client, writer):
+    writer.append(step(0))
+    writer.append(step(1), where=[True, False, True])
+    writer.append(step(2) | {"y": np.ones(BATCH)}, where=[False, False, True])
+    np.testing.assert_array_equal(writer.episode_steps, [2, 1, 3])
+    assert writer.create_items("table", 1.0, writer.history["x"][-2:]) == 2
+    writer.append(step(3))
+    assert writer.create_items("table", 1.0, writer.history["x"][-2:]) == BATCH
+    writer.flush()
+    expected = [[0, 1], [21, 22], [1, 3], [10, 13], [22, 23]]
+    assert [data for data, _ in all_items(client)] == expected
+
+
+def test_open_steps_are_those_of_each_environment(writer):
+    writer.append({"x": np.zeros(BATCH)}, partial_step=True, where=[True, False, False])
+    writer.append({"x": np.ones(BATCH)}, where=[False, True, False])
+    with pytest.raises(errors.InvalidArgumentError, match="step of environment 0"):
+        writer.append({"x": np.ones(BATCH)}, where=[True, False, True])
+    np.testing.assert_array_equal(writer.episode_steps, [0, 1, 0])
+
+
+@pytest.mark.parametrize("where", [[True], [[True] * BATCH]])
+def test_the_choice_has_a_value_for_every_environment(writer, where):
+    for _ in range(2):  # Of a structure that is new, and of one that is known.
+        with pytest.raises(errors.InvalidArgumentError, match=r"where must have shape \[3\]"):
+            writer.append(step(0), where=where)
+        writer.append(step(0))
+
+
 def test_an_environment_with_too_few_steps_is_named(writer):
     writer.append(step(0))
     writer.end_episode(where=[False, True, False])

@@ -27,15 +27,14 @@ use crate::wait::{throttle, timeout_ms as timeout, wait};
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct BatchedTrajectoryColumn {
     writer: Arc<Local<Core>>,
-    column: usize,
-    index: StepIndex,
+    core: BatchedColumn,
 }
 
 #[pymethods]
 impl BatchedTrajectoryColumn {
     #[getter]
     fn is_squeezed(&self) -> bool {
-        matches!(self.index, StepIndex::At(_))
+        matches!(self.core.index, StepIndex::At(_))
     }
 
     #[getter]
@@ -49,7 +48,7 @@ impl BatchedTrajectoryColumn {
     }
 
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let rows = self.writer.select(&self.core());
+        let rows = self.writer.select(&self.core);
         let batch_size = rows.len();
         let mut cells = Vec::new();
         let mut num_steps = None;
@@ -84,18 +83,12 @@ impl BatchedTrajectoryColumn {
 
     fn __len__(&self) -> usize {
         self.writer
-            .select(&self.core())
+            .select(&self.core)
             .into_iter()
             .flatten()
             .map(|cells| cells.len())
             .max()
             .unwrap_or(0)
-    }
-}
-
-impl BatchedTrajectoryColumn {
-    fn core(&self) -> BatchedColumn {
-        BatchedColumn { column: self.column, index: self.index.clone() }
     }
 }
 
@@ -113,31 +106,53 @@ impl BatchedColumnHistory {
     }
 
     fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<BatchedTrajectoryColumn> {
-        let py = index.py();
-        let index = if let Ok(slice) = index.cast::<PySlice>() {
-            let part = |name: &Bound<'_, pyo3::types::PyString>| -> PyResult<Option<i64>> {
-                slice.getattr(name)?.extract()
-            };
-            let step = part(pyo3::intern!(py, "step"))?.unwrap_or(1);
-            if step < 1 {
-                return Err(Error::invalid_argument(format!(
-                    "The stride of a batched slice must be at least 1, got {step}."
-                )))
-                .or_raise();
-            }
-            StepIndex::Range {
-                start: part(pyo3::intern!(py, "start"))?,
-                stop: part(pyo3::intern!(py, "stop"))?,
-                step,
-            }
-        } else if let Some(steps) = step_list(index)? {
-            StepIndex::Steps(steps.into())
-        } else if let Ok(at) = index.cast::<PyInt>() {
-            StepIndex::At(at.extract()?)
-        } else {
-            return Err(bad_index(index));
+        self.column(index, false)
+    }
+
+    #[pyo3(signature = (index, *, pad))]
+    fn select(&self, index: &Bound<'_, PyAny>, pad: &str) -> PyResult<BatchedTrajectoryColumn> {
+        if pad != "first" {
+            let text = format!("pad must be \"first\", got {pad:?}");
+            return Err(Error::invalid_argument(text)).or_raise();
+        }
+        self.column(index, true)
+    }
+}
+
+impl BatchedColumnHistory {
+    fn column(
+        &self,
+        index: &Bound<'_, PyAny>,
+        pads_with_first: bool,
+    ) -> PyResult<BatchedTrajectoryColumn> {
+        let index = step_index(index)?;
+        let core = BatchedColumn { column: self.column, index, pads_with_first };
+        Ok(BatchedTrajectoryColumn { writer: Arc::clone(&self.writer), core })
+    }
+}
+
+fn step_index(index: &Bound<'_, PyAny>) -> PyResult<StepIndex> {
+    if let Ok(slice) = index.cast::<PySlice>() {
+        let part = |name: &Bound<'_, pyo3::types::PyString>| -> PyResult<Option<i64>> {
+            slice.getattr(name)?.extract()
         };
-        Ok(BatchedTrajectoryColumn { writer: Arc::clone(&self.writer), column: self.column, index })
+        let py = index.py();
+        let step = part(pyo3::intern!(py, "step"))?.unwrap_or(1);
+        if step < 1 {
+            return Err(Error::invalid_argument(format!(
+                "The stride of a batched slice must be at least 1, got {step}."
+            )))
+            .or_raise();
+        }
+        let start = part(pyo3::intern!(py, "start"))?;
+        let stop = part(pyo3::intern!(py, "stop"))?;
+        Ok(StepIndex::Range { start, stop, step })
+    } else if let Some(steps) = step_list(index)? {
+        Ok(StepIndex::Steps(steps.into()))
+    } else if let Ok(at) = index.cast::<PyInt>() {
+        Ok(StepIndex::At(at.extract()?))
+    } else {
+        Err(bad_index(index))
     }
 }
 
@@ -193,8 +208,10 @@ impl BatchedTrajectoryWriter {
         columns: &[usize],
         leaves: &[Bound<'_, PyAny>],
         partial_step: bool,
+        mask: Option<PyReadonlyArray1<'_, bool>>,
     ) -> PyResult<()> {
         self.core.queue().check().or_raise()?;
+        let mask = self.check_mask(mask)?;
         let mut parsed: SmallVec<[Leaf<'_>; 8]> = SmallVec::with_capacity(leaves.len());
         for (leaf, &column) in leaves.iter().zip(columns) {
             let in_column = |error| in_column(leaf.py(), self.core.label(column), error);
@@ -206,7 +223,7 @@ impl BatchedTrajectoryWriter {
                 values.push(BatchedValue { column, value });
             }
         }
-        self.core.append(&values, partial_step).or_raise()
+        self.core.append(&values, partial_step, mask.as_deref()).or_raise()
     }
 
     fn check_mask(&self, mask: Option<PyReadonlyArray1<'_, bool>>) -> PyResult<Option<Vec<bool>>> {
@@ -242,27 +259,33 @@ impl BatchedTrajectoryWriter {
         PyArray1::from_vec(py, steps)
     }
 
-    #[pyo3(signature = (data, partial_step))]
-    fn append(&self, data: &Bound<'_, PyAny>, partial_step: bool) -> PyResult<bool> {
+    #[pyo3(signature = (data, partial_step, r#where = None))]
+    fn append(
+        &self,
+        data: &Bound<'_, PyAny>,
+        partial_step: bool,
+        r#where: Option<PyReadonlyArray1<'_, bool>>,
+    ) -> PyResult<bool> {
         self.check()?;
         let (leaves, columns): (Leaves<'_>, Vec<usize>) = {
             let mut state = self.state.lock();
             let Some((leaves, columns)) = state.steps.flatten(data)? else { return Ok(false) };
             (leaves, columns.clone())
         };
-        self.store(&columns, &leaves, partial_step)?;
+        self.store(&columns, &leaves, partial_step, r#where)?;
         Ok(true)
     }
 
-    #[pyo3(signature = (columns, leaves, partial_step))]
+    #[pyo3(signature = (columns, leaves, partial_step, r#where = None))]
     fn append_flat(
         &self,
         columns: Vec<usize>,
         leaves: Vec<Bound<'_, PyAny>>,
         partial_step: bool,
+        r#where: Option<PyReadonlyArray1<'_, bool>>,
     ) -> PyResult<()> {
         self.check()?;
-        self.store(&columns, &leaves, partial_step)
+        self.store(&columns, &leaves, partial_step, r#where)
     }
 
     #[pyo3(signature = (paths))]
@@ -318,7 +341,7 @@ impl BatchedTrajectoryWriter {
             .or_raise();
         }
         let columns: Vec<BatchedColumn> =
-            columns.iter().map(|column| column.get().core()).collect();
+            columns.iter().map(|column| column.get().core.clone()).collect();
         let created = py
             .detach(|| self.core.create_items(table, &priorities, &columns, mask.as_deref()))
             .or_raise()?;

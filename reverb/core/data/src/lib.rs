@@ -61,5 +61,6 @@ pub use table_info::{Counters, TableInfo, WorkerTime};
 pub use tensor::{Shape, Tensor, TensorData};
 pub use tensor_memo::TensorMemo;
 pub use trajectory::{
-    OneChunkColumns, StoredTrajectory, Trajectory, TrajectoryBuilder, TrajectoryContent,
+    ManyChunkColumns, OneChunkColumns, StoredTrajectory, Trajectory, TrajectoryBuilder,
+    TrajectoryContent,
 };

@@ -70,6 +70,20 @@ impl OneChunkColumns {
     }
 }
 
+/// The columns of an item of several chunks, without the chunks.
+#[derive(Debug)]
+pub struct ManyChunkColumns {
+    num_columns: u32,
+    columns: Box<[u8]>,
+}
+
+impl ManyChunkColumns {
+    /// These columns of other chunks, as many as there were and in the same order.
+    pub fn of(&self, chunks: Box<[Chunk]>) -> Trajectory {
+        Trajectory::stored(Chunks::Many(chunks), self.num_columns, &self.columns)
+    }
+}
+
 impl From<TrajectoryContent> for Trajectory {
     #[inline]
     fn from(content: TrajectoryContent) -> Self {
@@ -179,6 +193,17 @@ impl Trajectory {
         match self.0 {
             TrajectoryContent::OfOneChunk(_, columns) => Some(columns),
             TrajectoryContent::Stored(_) => None,
+        }
+    }
+
+    /// Its columns without its chunks, if it has several.
+    pub fn many_chunk_columns(&self) -> Option<ManyChunkColumns> {
+        match &self.0 {
+            TrajectoryContent::Stored(stored) if self.chunks().len() > 1 => {
+                let (num_columns, columns) = (stored.header().num_columns, &stored.0.slice);
+                Some(ManyChunkColumns { num_columns, columns: columns.into() })
+            }
+            _ => None,
         }
     }
 
@@ -538,6 +563,30 @@ mod tests {
             data: TensorData::Bytes(values.to_vec()),
         });
         builder.finish(key, SequenceRange::default())
+    }
+
+    #[test]
+    fn columns_of_several_chunks_are_those_of_others() {
+        let (a, b) = (chunk(1, &[10, 11]), chunk(2, &[20, 21]));
+        let (c, d) = (chunk(3, &[30, 31]), chunk(4, &[40, 41]));
+        let of = |first: &Chunk, second: &Chunk| {
+            let mut builder = TrajectoryBuilder::new();
+            builder.slice(first, 0, 1, 1);
+            builder.slice(second, 0, 0, 2);
+            builder.end_column(false);
+            builder.slice(second, 0, 1, 1);
+            builder.end_column(true);
+            builder.finish().unwrap()
+        };
+        let columns = of(&a, &b).many_chunk_columns().unwrap();
+        let moved = columns.of([c.clone(), d.clone()].into());
+        assert_eq!(moved.decode().unwrap(), of(&c, &d).decode().unwrap());
+        assert_eq!(moved.chunk_bytes(), of(&c, &d).chunk_bytes());
+        moved.validate().unwrap();
+        let mut builder = TrajectoryBuilder::new();
+        builder.slice(&a, 0, 0, 1);
+        builder.end_column(false);
+        assert!(builder.finish().unwrap().many_chunk_columns().is_none());
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct BatchedColumn {
     pub column: usize,
     /// Which of its steps.
     pub index: StepIndex,
+    /// Whether steps before the first of the history are the first one, as often as needed.
+    pub pads_with_first: bool,
 }
 
 /// One column's values for all environments, `[B, ...]`.
@@ -116,13 +118,20 @@ impl BatchedWriter {
         self.lanes.lock().iter().map(Lane::history_len).collect()
     }
 
-    /// Appends one step of every environment. Never waits.
+    /// Appends one step of every selected environment; `None` selects all. The values have a row
+    /// for each environment, selected or not. Never waits.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` if a value's first dimension is not the number of environments; the errors
     /// of `Lane::append`.
-    pub fn append(&self, values: &[BatchedValue<'_>], partial_step: bool) -> Result<()> {
+    pub fn append(
+        &self,
+        values: &[BatchedValue<'_>],
+        partial_step: bool,
+        selected: Option<&[bool]>,
+    ) -> Result<()> {
+        let is_selected = |i: usize| selected.is_none_or(|selected| selected[i]);
         let mut lanes = self.lanes.lock();
         let batch_size = lanes.len();
         for value in values {
@@ -136,7 +145,7 @@ impl BatchedWriter {
         }
         // All environments are checked before any stores its row: their episodes and open steps may
         // differ.
-        for (i, lane) in lanes.iter().enumerate() {
+        for (i, lane) in lanes.iter().enumerate().filter(|(i, _)| is_selected(*i)) {
             let is_set = |value: &&BatchedValue<'_>| lane.is_set_in_open_step(value.column);
             if let Some(value) = values.iter().find(is_set) {
                 return Err(Error::invalid_argument(format!(
@@ -147,7 +156,7 @@ impl BatchedWriter {
             }
         }
         let mut row: Vec<(usize, CellValue<'_>)> = Vec::with_capacity(values.len());
-        for i in 0..batch_size {
+        for i in (0..batch_size).filter(|&i| is_selected(i)) {
             row.clear();
             row.extend(values.iter().map(|value| (value.column, value.value.row(i, batch_size))));
             let (before, lane) = lanes.split_at_mut(i);
@@ -251,6 +260,7 @@ fn collect<'a>(lane: &'a Lane, column: &BatchedColumn, cells: &mut Vec<&'a CellR
     let len = lane.history_len() as i64;
     let absolute = |at: i64| if at < 0 { at + len } else { at };
     let mut push = |step: i64| {
+        let step = if column.pads_with_first { step.max(0) } else { step };
         let cell = u64::try_from(step).ok().and_then(|step| lane.cell(column.column, step));
         cells.extend(cell);
         cell.is_some()
@@ -259,8 +269,8 @@ fn collect<'a>(lane: &'a Lane, column: &BatchedColumn, cells: &mut Vec<&'a CellR
         StepIndex::At(at) => push(absolute(at)),
         StepIndex::Steps(ref steps) => steps.iter().all(|&at| push(absolute(at))),
         StepIndex::Range { start, stop, step } => {
-            // A start before the beginning means that the history is too short. It must not select
-            // fewer steps.
+            // A start before the beginning means that the history is too short, unless it is
+            // padded. It must not select fewer steps.
             let start = match (start, stop) {
                 (Some(start), _) => absolute(start),
                 (None, None) => 0,
@@ -271,7 +281,9 @@ fn collect<'a>(lane: &'a Lane, column: &BatchedColumn, cells: &mut Vec<&'a CellR
                 }
             };
             let stop = stop.map_or(len, absolute).min(len);
-            start >= 0 && start < stop && (start..stop).step_by(step.max(1) as usize).all(&mut push)
+            (start >= 0 || column.pads_with_first)
+                && start < stop
+                && (start..stop).step_by(step.max(1) as usize).all(&mut push)
         }
     }
 }

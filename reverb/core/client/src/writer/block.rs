@@ -30,7 +30,7 @@ const LARGE_CELL_BYTES: usize = 16 * 1024;
 const MAX_HEAD_BYTES: usize = 64;
 const MAX_HEAD_BYTES_OF_DIM: usize = 16;
 /// The state of so many columns is kept in a block.
-const FEW_COLUMNS: usize = 4;
+const FEW_COLUMNS: usize = 8;
 /// Blocks with more bytes are encoded outside of the lock.
 const MAX_LOCKED_BYTES: usize = 4096;
 
@@ -199,7 +199,7 @@ pub enum Appended {
 }
 
 /// For each column of a closed block: the index of its chunk, and of its tensor in the chunk.
-pub(super) type TensorPositions = SmallVec<[(u16, u16); 4]>;
+pub(super) type TensorPositions = SmallVec<[(u16, u16); FEW_COLUMNS]>;
 
 /// Where the cells of a closed block are.
 #[derive(Debug)]

@@ -23,9 +23,9 @@ pub(super) struct ItemKind {
 /// Where the cells of an item are, in terms of its kind.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ItemCells {
-    /// A block may appear more than once. Most items are of one block: counting references to it
-    /// once for all columns is faster, because two threads do it.
-    pub(super) blocks: SmallVec<[Arc<Block>; 1]>,
+    /// A block may appear more than once. Most items are of one block or two: counting references
+    /// to it once for all columns is faster, because two threads do it.
+    pub(super) blocks: SmallVec<[Arc<Block>; 2]>,
     /// The first cell's index in the first block.
     pub(super) first: u32,
 }

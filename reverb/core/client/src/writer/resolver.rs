@@ -3,9 +3,12 @@
 
 use std::sync::Arc;
 
-use reverb_data::{OneChunkColumns, Result, Trajectory, TrajectoryBuilder};
+use reverb_data::{
+    Chunk, ManyChunkColumns, OneChunkColumns, Result, Trajectory, TrajectoryBuilder,
+};
+use smallvec::SmallVec;
 
-use super::block::TensorPositions;
+use super::block::{Block, TensorPositions};
 use super::item_kind::{ItemCells, ItemKind};
 
 /// Makes trajectories one after another.
@@ -14,6 +17,8 @@ pub(super) struct Resolver {
     /// Kept for its memory.
     builder: TrajectoryBuilder,
     latest: Option<Resolved>,
+    /// The latest one of several chunks.
+    latest_of_many: Option<ResolvedMany>,
 }
 
 /// Where the columns of an item of one chunk are. Items of the same kind mostly have theirs at the
@@ -26,6 +31,16 @@ struct Resolved {
     columns: OneChunkColumns,
 }
 
+/// Where the columns of an item of several blocks are, of one chunk each.
+#[derive(Debug)]
+struct ResolvedMany {
+    kind: Arc<ItemKind>,
+    first: u32,
+    /// Those of each block.
+    positions: SmallVec<[TensorPositions; 2]>,
+    columns: ManyChunkColumns,
+}
+
 impl Resolver {
     /// The trajectory of these cells of an item of this kind. Encodes their blocks if necessary.
     pub(super) fn trajectory(
@@ -34,7 +49,9 @@ impl Resolver {
         cells: &ItemCells,
         next_key: &mut dyn FnMut() -> u64,
     ) -> Result<Trajectory> {
-        let [block] = &cells.blocks[..] else { return self.build(kind, cells, next_key) };
+        let [block] = &cells.blocks[..] else {
+            return self.trajectory_of_many(kind, cells, next_key);
+        };
         let Some((chunk, positions)) = block.closed(next_key).only_chunk() else {
             return self.build(kind, cells, next_key);
         };
@@ -49,6 +66,46 @@ impl Resolver {
             let (kind, positions) = (Arc::clone(kind), positions.clone());
             Resolved { kind, first: cells.first, positions, columns }
         });
+        Ok(trajectory)
+    }
+
+    /// That of several blocks. Two steps mostly are, since each step is sent at once.
+    fn trajectory_of_many(
+        &mut self,
+        kind: &Arc<ItemKind>,
+        cells: &ItemCells,
+        next_key: &mut dyn FnMut() -> u64,
+    ) -> Result<Trajectory> {
+        let mut positions: SmallVec<[&TensorPositions; 2]> = SmallVec::new();
+        let mut only_chunk = |block: &'_ Arc<Block>| {
+            let (chunk, _) = block.closed(next_key).only_chunk()?;
+            Some(chunk.clone())
+        };
+        let chunks: Option<Box<[Chunk]>> = cells.blocks.iter().map(&mut only_chunk).collect();
+        let Some(chunks) = chunks else { return self.build(kind, cells, next_key) };
+        for block in &cells.blocks {
+            if let Some((_, at)) = block.closed(next_key).only_chunk() {
+                positions.push(at);
+            }
+        }
+        let is_like = |it: &&ResolvedMany| {
+            Arc::ptr_eq(&it.kind, kind)
+                && it.first == cells.first
+                && it.positions.iter().eq(positions.iter().copied())
+        };
+        if let Some(like) = self.latest_of_many.as_ref().filter(is_like) {
+            return Ok(like.columns.of(chunks));
+        }
+        let positions = positions.into_iter().cloned().collect();
+        let trajectory = self.build(kind, cells, next_key)?;
+        // The builder has the chunks in the order of their first use, as the item has its blocks.
+        let same_order =
+            trajectory.chunks().iter().map(Chunk::key).eq(chunks.iter().map(Chunk::key));
+        self.latest_of_many =
+            trajectory.many_chunk_columns().filter(|_| same_order).map(|columns| {
+                let (kind, first) = (Arc::clone(kind), cells.first);
+                ResolvedMany { kind, first, positions, columns }
+            });
         Ok(trajectory)
     }
 

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrappers of Gymnasium's environments that record their steps in tables.
+
+    from reverb.adapters.gymnasium import Recorder, Transitions
+
+    envs = Recorder(envs, client, tables="replay", items=Transitions(n_step=3))
+
+The rest of the program stays as it is. `Recorder` is for vector environments, in all three modes in
+which they reset, and `EnvRecorder` for single ones.
+"""
+
+from reverb.adapters.gymnasium.env_recorder import EnvRecorder
+from reverb.adapters.gymnasium.items import Episodes, Sequences, Transitions
+from reverb.adapters.gymnasium.recorder import Recorder
+from reverb.adapters.gymnasium.signatures import signature
+
+__all__ = ["EnvRecorder", "Episodes", "Recorder", "Sequences", "Transitions", "signature"]

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A wrapper of one environment that records what happens in a table."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+import reverb
+from reverb import errors
+from reverb.adapters.gymnasium import autoreset
+from reverb.adapters.gymnasium.checks import check_choice
+from reverb.adapters.gymnasium.frame_stacks import check_frame_stack
+from reverb.adapters.gymnasium.history import History
+from reverb.adapters.gymnasium.items import Items, Transitions
+from reverb.adapters.gymnasium.library import gymnasium
+from reverb.adapters.gymnasium.nests import check_space, map_nest
+from reverb.adapters.gymnasium.step_writer import Priority
+
+__all__ = ["EnvRecorder"]
+
+ALL = np.ones(1, np.bool_)
+
+
+class EnvRecorder(gymnasium.Wrapper):
+    """Records the steps of one environment in a table.
+
+    The items are those of `Recorder`. An environment below `gymnasium.wrappers.Autoreset` resets
+    with the step after an end; any other has to be reset by the program.
+
+    Example:
+      >>> import gymnasium
+      >>> from reverb.adapters.gymnasium import EnvRecorder, Transitions
+      >>> env = gymnasium.make("CartPole-v1")
+      >>> env = EnvRecorder(env, client, tables="replay", items=Transitions(n_step=1))
+      >>> observation, info = env.reset(seed=1)
+      >>> observation, *_ = env.step(0)
+      >>> env.flush()
+      >>> client.server_info()["replay"].current_size
+      1
+      >>> env.close()
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        client: reverb.Client,
+        tables: str | Mapping[str, Priority | None],
+        items: Items = Transitions(),  # noqa: B008 - it is frozen
+        frame_stack: int | None = None,
+        autoreset_mode: Any = None,
+        priority: Priority = 1.0,
+        keep_infos: Iterable[str] | Mapping[str, Any] = (),
+        extras: Iterable[str] | None = None,
+        *,
+        max_unconfirmed_items: int | None = None,
+    ) -> None:
+        """Wraps an environment.
+
+        Blocks until the server has sent its tables' signatures.
+
+        Args:
+          env: A `gymnasium.Env`.
+          client: As in `Recorder`.
+          tables: As in `Recorder`.
+          items: As in `Recorder`.
+          frame_stack: As in `Recorder`.
+          autoreset_mode: "NextStep" or "Disabled"; `None`: "NextStep" below the wrapper
+            `Autoreset`, else "Disabled".
+          priority: As in `Recorder`; a function gets arrays `[1, ...]`.
+          keep_infos: As in `Recorder`, without a dimension for environments.
+          extras: As in `Recorder`.
+          max_unconfirmed_items: As in `Recorder`, for one environment.
+
+        Raises:
+          InvalidArgumentError: As in `Recorder`.
+          TableNotFoundError: If the server has no such table.
+          UnavailableError: If no server answers.
+        """
+        super().__init__(env)
+        mode = getattr(autoreset_mode, "value", autoreset_mode)
+        if mode is None:
+            mode = autoreset.NEXT_STEP if _resets_itself(env) else autoreset.DISABLED
+        check_choice("autoreset_mode", mode, (autoreset.NEXT_STEP, autoreset.DISABLED))
+        self._mode = mode
+        check_space("observation_space", env.observation_space)
+        check_space("action_space", env.action_space)
+        check_frame_stack(env, frame_stack)
+        self._keep_infos = tuple(keep_infos)
+        self._history = History(
+            client,
+            tables,
+            items,
+            1,
+            env.action_space,
+            frame_stack,
+            priority,
+            keep_infos,
+            extras,
+            max_unconfirmed_items,
+        )
+        self._ended = False
+
+    @property
+    def num_dropped_episodes(self) -> int:
+        """Number of episodes that are in no item; `Sequences` and `Episodes` say which."""
+        return self._history.num_dropped_episodes
+
+    def extras(self, **values: Any) -> None:
+        """Gives values that belong to the action of the next `step`.
+
+        Args:
+          **values: Arrays `[...]`, or nests of them, of the same names in each step.
+
+        Raises:
+          InvalidArgumentError: If a name is that of another column, or was not there in the first
+            step.
+        """
+        self._history.give({name: map_nest(_as_row, value) for name, value in values.items()})
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Resets the environment. An episode that has not ended is interrupted, as in `Recorder`.
+
+        Args:
+          seed: As in the environment.
+          options: As in the environment.
+
+        Returns:
+          What the environment returns.
+
+        Raises:
+          ReverbError: If the connection failed for good.
+        """
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._history.begin(map_nest(_as_row, observation), ALL)
+        self._ended = False
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Makes a step and records it.
+
+        Blocks while more than `max_unconfirmed_items` items are unconfirmed.
+
+        Args:
+          action: The action.
+
+        Returns:
+          What the environment returns.
+
+        Raises:
+          FailedPreconditionError: If the episode has ended and the environment does not reset
+            itself. Nothing was done.
+          InvalidArgumentError: If extras or infos are missing. The environment made its step.
+          SignatureMismatchError: If the items do not match a table's signature.
+          ReverbError: If the connection failed for good.
+        """
+        self._history.check_next_step()
+        if self._ended and self._mode == autoreset.DISABLED:
+            raise errors.FailedPreconditionError(
+                "the episode has ended; call reset() before step()"
+            )
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        ended = np.array([self._ended])
+        self._history.step(
+            map_nest(_as_row, observation),
+            map_nest(_as_row, action),
+            np.array([reward], np.float64),
+            np.array([terminated], np.bool_),
+            np.array([truncated], np.bool_),
+            {key: _as_row(info[key]) for key in self._keep_infos if key in info},
+            begins=autoreset.rows_that_begin(self._mode, ended),
+        )
+        self._ended = bool(terminated or truncated)
+        return observation, reward, terminated, truncated, info
+
+    def flush(self) -> None:
+        """Blocks until the server has confirmed all items."""
+        self._history.flush()
+
+    def close(self) -> None:
+        """Interrupts the episode, waits for at most 10 s until the items are confirmed, closes.
+
+        Raises:
+          DeadlineExceededError: If some items were not confirmed; the environment is closed.
+        """
+        try:
+            self._history.close()
+        finally:
+            super().close()
+
+
+def _as_row(value: Any) -> np.ndarray:
+    return np.asarray(value)[np.newaxis]
+
+
+def _resets_itself(env: Any) -> bool:
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.Autoreset):
+            return True
+        env = env.env
+    return False

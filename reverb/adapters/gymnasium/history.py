@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of `B` environments, and the items that they complete: what both recorders share."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+import reverb
+from reverb import errors
+from reverb.adapters.gymnasium import item_makers, nests
+from reverb.adapters.gymnasium.infos import KeptInfos
+from reverb.adapters.gymnasium.item_columns import COLUMNS, ItemColumns
+from reverb.adapters.gymnasium.items import Items
+from reverb.adapters.gymnasium.step_writer import Priority, StepWriter
+
+__all__ = ["History"]
+
+
+class History:
+    """Records steps as rows, and makes items.
+
+    A row has what one step led to. Where an episode begins, a row has its first observation and
+    zeros. See `ItemColumns`.
+
+    Args:
+      client: The client to write through.
+      tables: As in `Recorder`, and so are the other arguments.
+      items: What the items are.
+      num_envs: Number of environments, `B`.
+      action_space: The space of an action of one environment.
+      frame_stack: Number of frames of an observation.
+      priority: The priorities of the items.
+      keep_infos: The infos that become columns.
+      extras: Names of the values that the program gives with every step; `None`: those that it
+        gives with the first one.
+      max_unconfirmed_items: Calls wait while more items are unconfirmed.
+    """
+
+    def __init__(
+        self,
+        client: reverb.Client,
+        tables: str | Mapping[str, Priority | None],
+        items: Items,
+        num_envs: int,
+        action_space: Any,
+        frame_stack: int | None,
+        priority: Priority,
+        keep_infos: Iterable[str] | Mapping[str, Any],
+        extras: Iterable[str] | None,
+        max_unconfirmed_items: int | None,
+    ) -> None:
+        self._num_envs = num_envs
+        self._infos = KeptInfos(keep_infos, num_envs)
+        self._extras = None if extras is None else _names("extras", extras)
+        _check_names("keep_infos", self._infos.keys)
+        _check_names("extras", self._extras or ())
+        self._frame_stack = frame_stack
+        num_rows = item_makers.num_rows(items, frame_stack)
+        self._writer = StepWriter(
+            client, tables, priority, num_envs, num_rows, max_unconfirmed_items
+        )
+        self._maker = item_makers.make_item_maker(items, self._writer, self._columns)
+        self._given: dict[str, Any] = {}
+        self._actions = nests.map_space(
+            lambda space: np.zeros((num_envs, *space.shape), space.dtype), action_space
+        )
+        self._first_row = {
+            "action": self._actions,
+            "reward": np.zeros(num_envs, np.float32),
+            "discount": np.zeros(num_envs, np.float32),
+            "terminated": np.zeros(num_envs, np.bool_),
+            "truncated": np.zeros(num_envs, np.bool_),
+        }
+        self._row: dict[str, Any] = {}
+        self._item_columns: ItemColumns | None = None
+        # Number of steps in each episode; -1: it has not begun.
+        self._steps = np.full(num_envs, -1)
+        self._all_begun = False
+
+    @property
+    def num_dropped_episodes(self) -> int:
+        """Number of episodes that are in no item because of their length."""
+        return self._maker.num_dropped_episodes
+
+    def give(self, values: Mapping[str, Any]) -> None:
+        """Sets the extras of the next step, arrays `[B, ...]`.
+
+        Raises:
+          InvalidArgumentError: If a name is a column already, or is not one of `extras`.
+        """
+        if self._extras is not None and not self._extras >= values.keys():
+            unknown = sorted(values.keys() - self._extras)
+            raise errors.InvalidArgumentError(
+                f"extras has no {unknown}; its names are {sorted(self._extras)}, and cannot change "
+                "after the first step"
+            )
+        _check_names("extras", [*values, *self._infos.keys])
+        # The program may use its arrays again.
+        given = nests.map_nest(lambda leaf: np.array(leaf), dict(values))
+        for name, value in given.items():
+            nests.map_nest(lambda leaf, name=name: self._check_rows(name, leaf), value)
+        self._given |= given
+
+    def begin(self, observation: Any, where: np.ndarray) -> None:
+        """Begins episodes with these observations, `[B, ...]`, of the selected environments.
+
+        An episode that has not ended is interrupted. It ends with its last step, which is neither
+        a termination nor a truncation.
+        """
+        interrupted = where & (self._steps > 0)
+        if interrupted.any():
+            self._end(interrupted, interrupted=True)
+        reset = where & (self._steps == 0)
+        if reset.any():
+            self._writer.end_episode(reset)
+        first_row = {"observation": observation} | self._first_row | self._infos.of_reset()
+        self._writer.append(first_row, where)
+        self._steps[where] = 0
+
+    def check_next_step(self) -> None:
+        """Checks that the environments may make a step, before they do.
+
+        Raises:
+          FailedPreconditionError: If one was never reset, or the recorder is closed.
+          InvalidArgumentError: If an episode would be too long.
+        """
+        if self._writer.closed:
+            raise errors.FailedPreconditionError("the recorder is closed: it records no more steps")
+        if not self._all_begun and self._steps.min() < 0:
+            raise errors.FailedPreconditionError(
+                f"environment {np.flatnonzero(self._steps < 0)[0]} was never reset; call reset() "
+                "before step()"
+            )
+        self._all_begun = True
+        self._maker.check_next_step(self._steps)
+
+    def step(
+        self,
+        observation: Any,
+        actions: Any,
+        rewards: Any,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        infos: Mapping[str, Any],
+        begins: np.ndarray | None = None,
+        final_infos: np.ndarray | None = None,
+    ) -> None:
+        """Records one step of all environments.
+
+        Args:
+          observation: What the step led to, a nest of arrays `[B, ...]`. It is copied.
+          actions: The actions.
+          rewards: The rewards, `[B]`.
+          terminated: Booleans `[B]`.
+          truncated: Booleans `[B]`.
+          infos: The infos.
+          begins: Which environments began an episode instead of making a step; `None`: none.
+          final_infos: Which environments have their infos in `final_info`; `None`: none.
+        """
+        rewards = np.asarray(rewards)
+        reward, discount = self._maker.sums(rewards, terminated)
+        row = {
+            "observation": observation,
+            "action": nests.cast_like(self._actions, actions, "actions"),
+            "reward": reward,
+            "discount": discount,
+            "terminated": terminated,
+            "truncated": truncated,
+        }
+        if self._infos.keys:
+            row |= self._infos.of_step(infos, final_infos)
+        if self._given or self._extras is None or self._extras:
+            row |= self._taken_extras()
+        self._writer.append(row)
+        self._row = row
+        self._steps += 1
+        if begins is not None:
+            self._steps[begins] = 0
+        self._maker.after_step(row, self._steps)
+        ended = terminated | truncated
+        if np.count_nonzero(ended):
+            self._end(ended, interrupted=False)
+
+    def flush(self) -> None:
+        """Blocks until all items are confirmed."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Interrupts the episodes, waits until the items are confirmed, and closes."""
+        if self._writer.closed:
+            return
+        try:
+            going = self._steps > 0
+            if going.any():
+                self._end(going, interrupted=True)
+        finally:
+            self._writer.close()
+
+    def _end(self, where: np.ndarray, interrupted: bool) -> None:
+        """Ends episodes; the next rows of these environments begin others."""
+        self._maker.at_end(self._row, self._steps, where, interrupted)
+        self._writer.end_episode(where)
+        self._steps[where] = 0
+
+    def _taken_extras(self) -> dict[str, Any]:
+        """The extras of a step, which the next step has no more."""
+        given, self._given = self._given, {}
+        if self._extras is None:
+            self._extras = frozenset(given)
+        if given.keys() != self._extras:
+            raise errors.InvalidArgumentError(
+                f"extras of this step lack {sorted(self._extras - given.keys())}; call "
+                "extras(...) with all of them before each step"
+            )
+        for name in given.keys() - self._first_row.keys():
+            self._first_row[name] = nests.map_nest(np.zeros_like, given[name])
+        return given
+
+    def _check_rows(self, name: str, array: np.ndarray) -> None:
+        if array.shape[:1] != (self._num_envs,):
+            raise errors.InvalidArgumentError(
+                f"extras {name} must have a row for each of {self._num_envs} environments, got "
+                f"shape {list(array.shape)}"
+            )
+
+    def _columns(self) -> ItemColumns:
+        """The columns of items. There are all of them after the first step."""
+        if self._item_columns is None:
+            extras = sorted(self._extras or ())
+            self._item_columns = ItemColumns(
+                self._writer.history, self._frame_stack, extras, self._infos.keys
+            )
+        return self._item_columns
+
+
+def _names(argument: str, names: Iterable[str]) -> frozenset[str]:
+    if isinstance(names, str):
+        raise errors.InvalidArgumentError(f"{argument} must be a tuple of names, got {names!r}")
+    return frozenset(names)
+
+
+def _check_names(argument: str, names: Iterable[str]) -> None:
+    names = list(names)
+    for name in names:
+        if name in COLUMNS or names.count(name) > 1:
+            raise errors.InvalidArgumentError(
+                f"{argument} has the name {name!r}, which another column has already"
+            )

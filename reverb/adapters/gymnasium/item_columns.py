@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns of items, as indices into the history of each environment.
+
+A row of the history has what one step led to: its observation, and the action, the reward and the
+flags of the step. The first row of an episode has the first observation, and nothing else in it is
+ever part of an item. So an observation is one cell, whichever items it is in.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tree
+
+from reverb.adapters.gymnasium.nests import map_nest
+
+__all__ = ["COLUMNS", "ItemColumns"]
+
+# The columns of all items; those of `extras` and `keep_infos` come beside.
+COLUMNS = (
+    "observation",
+    "action",
+    "reward",
+    "discount",
+    "next_observation",
+    "terminated",
+    "truncated",
+)
+
+Index = int | slice
+
+
+class ItemColumns:
+    """Makes the columns of items over a history.
+
+    Args:
+      history: The history of a writer: a dict with a nest for each column.
+      frame_stack: Number of frames of an observation; `None`: observations are not stacked.
+      extras: Columns that belong to the action of a step.
+      infos: Columns that belong to what it led to.
+    """
+
+    def __init__(
+        self,
+        history: Mapping[str, Any],
+        frame_stack: int | None,
+        extras: Sequence[str],
+        infos: Sequence[str],
+    ) -> None:
+        self._history = history
+        self._frames_before = 0 if frame_stack is None else frame_stack - 1
+        self._is_stacked = frame_stack is not None
+        self._extras = extras
+        self._infos = infos
+
+    def transition(self, num_steps: int, num_rows_after: int = 0) -> list[Any]:
+        """Columns of a transition.
+
+        Args:
+          num_steps: How far back its first step is from the newest row, itself included.
+          num_rows_after: Number of rows after that of its last step; they have rewards alone.
+        """
+        last = -1 - num_rows_after
+        return self._columns(self._frames(-1 - num_steps), self._frames(last), -num_steps, last, -1)
+
+    def sequence(self, num_steps: int) -> list[Any]:
+        """Columns of the newest steps."""
+        before = self._frames_before
+        rows = slice(-num_steps, None)
+        observations = slice(-num_steps - 1 - before, -1)
+        return self._columns(observations, slice(-num_steps - before, None), rows, rows, rows)
+
+    def episode(self) -> list[Any]:
+        """Columns of the whole history."""
+        rows = slice(1, None)
+        return self._columns(slice(None, -1), rows, rows, rows, rows)
+
+    def _frames(self, last: int) -> Index:
+        return slice(last - self._frames_before, last + 1 or None) if self._is_stacked else last
+
+    def _columns(
+        self, observation: Index, next_observation: Index, action: Index, flags: Index, sums: Index
+    ) -> list[Any]:
+        """The columns, flat, in the order of the nest with these names."""
+        history = self._history
+        columns = {
+            "observation": self._observation(observation),
+            "next_observation": self._observation(next_observation),
+            "action": map_nest(lambda column: column[action], history["action"]),
+            "reward": history["reward"][sums],
+            "discount": history["discount"][sums],
+            "terminated": history["terminated"][flags],
+            "truncated": history["truncated"][flags],
+        }
+        for name in self._extras:
+            columns[name] = map_nest(lambda column: column[action], history[name])
+        for name in self._infos:
+            columns[name] = history[name][flags]
+        return tree.flatten(columns)
+
+    def _observation(self, index: Index) -> Any:
+        def of(column: Any) -> Any:
+            return column.select(index, pad="first") if self._is_stacked else column[index]
+
+        return map_nest(of, self._history["observation"])

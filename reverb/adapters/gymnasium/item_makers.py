@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which items each step completes."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from reverb import errors
+from reverb.adapters.gymnasium.item_columns import ItemColumns
+from reverb.adapters.gymnasium.items import Episodes, Items, Sequences, Transitions
+from reverb.adapters.gymnasium.step_writer import StepWriter
+
+__all__ = ["ItemMaker", "make_item_maker", "num_rows"]
+
+Step = dict[str, Any]
+
+
+class ItemMaker(Protocol):
+    """Makes the items of all environments.
+
+    `steps` is the number of steps in each environment's episode, the newest included, int64 `[B]`.
+    """
+
+    num_dropped_episodes: int
+
+    def sums(self, rewards: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the columns `reward` and `discount` of the newest row, float32 `[B]`."""
+        ...
+
+    def check_next_step(self, steps: np.ndarray) -> None:
+        """Raises if an episode must not be longer."""
+        ...
+
+    def after_step(self, step: Step, steps: np.ndarray) -> None:
+        """Makes the items that the newest row completes."""
+        ...
+
+    def at_end(self, step: Step, steps: np.ndarray, where: np.ndarray, interrupted: bool) -> None:
+        """Makes the items that the ends of the selected episodes complete.
+
+        Args:
+          step: The newest row.
+          steps: As everywhere.
+          where: Which episodes ended, booleans `[B]`.
+          interrupted: Whether the program ended them.
+        """
+        ...
+
+
+def num_rows(items: Items, frame_stack: int | None) -> int:
+    """Returns how many rows of a history an item may refer to.
+
+    Raises:
+      InvalidArgumentError: If it is no kind of items, or cannot be stacked.
+    """
+    frames_before = 0 if frame_stack is None else frame_stack - 1
+    if isinstance(items, Transitions):
+        return items.n_step + 1 + frames_before
+    if isinstance(items, Sequences):
+        return items.num_steps + 1 + frames_before
+    if not isinstance(items, Episodes):
+        raise errors.InvalidArgumentError(
+            f"items must be Transitions, Sequences or Episodes, got {type(items).__name__}"
+        )
+    if frame_stack is not None:
+        raise errors.InvalidArgumentError(
+            f"frame_stack must be None for Episodes, got {frame_stack}: an episode has each of its "
+            "frames once; stack them after sampling"
+        )
+    return items.max_length + 1
+
+
+def make_item_maker(
+    items: Items, writer: StepWriter, columns: Callable[[], ItemColumns]
+) -> ItemMaker:
+    """Returns the maker for a kind of items."""
+    if isinstance(items, Transitions):
+        return TransitionMaker(items, writer, columns)
+    if isinstance(items, Sequences):
+        return SequenceMaker(items, writer, columns)
+    return EpisodeMaker(items, writer, columns)
+
+
+class TransitionMaker:
+    """Windows of `n` steps, which shrink at the end of an episode."""
+
+    def __init__(
+        self, items: Transitions, writer: StepWriter, columns: Callable[[], ItemColumns]
+    ) -> None:
+        self._n = items.n_step
+        self._writer = writer
+        self._columns = columns
+        self._whole: list[Any] = []
+        self._powers = items.discount ** np.arange(self._n + 1, dtype=np.float64)
+        # The rewards of the newest steps, oldest first, `[n, B]`.
+        self._rewards: np.ndarray | None = None
+        self.num_dropped_episodes = 0
+
+    def sums(self, rewards: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if self._n > 1:
+            if self._rewards is None:
+                self._rewards = np.zeros((self._n, len(rewards)))
+            self._rewards[:-1] = self._rewards[1:]
+            self._rewards[-1] = rewards
+        else:
+            self._rewards = rewards[np.newaxis]
+        return self._sums(self._n, terminated)
+
+    def check_next_step(self, steps: np.ndarray) -> None:
+        pass
+
+    def after_step(self, step: Step, steps: np.ndarray) -> None:
+        self._whole = self._whole or self._columns().transition(self._n)
+        self._writer.create_items(self._whole, step, steps >= self._n)
+
+    def at_end(self, step: Step, steps: np.ndarray, where: np.ndarray, interrupted: bool) -> None:
+        # The windows that the end cuts short. Their sums are in rows of their own, which have
+        # nothing else: all other columns refer to the rows that are there.
+        for num_steps in range(self._n - 1, 0, -1):
+            reward, discount = self._sums(num_steps, step["terminated"])
+            sums = {"reward": reward, "discount": discount}
+            self._writer.append(sums, where)
+            columns = self._columns().transition(self._n, self._n - num_steps)
+            self._writer.create_items(columns, step | sums, where & (steps >= num_steps))
+
+    def _sums(self, num_steps: int, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The sum of the newest rewards, and the factor of the value after them."""
+        assert self._rewards is not None
+        if self._n == 1:
+            reward = self._rewards[0].astype(np.float32)
+        else:
+            reward = (self._powers[:num_steps] @ self._rewards[-num_steps:]).astype(np.float32)
+        return reward, factor(self._powers[num_steps], terminated)
+
+
+class SequenceMaker:
+    """Windows of `T` steps."""
+
+    def __init__(
+        self, items: Sequences, writer: StepWriter, columns: Callable[[], ItemColumns]
+    ) -> None:
+        self._num_steps = items.num_steps
+        self._stride = items.length if items.stride is None else items.stride
+        self._discount = items.discount
+        self._keeps_short = items.short_episodes == "keep"
+        self._writer = writer
+        self._columns = columns
+        self._whole: list[Any] = []
+        self.num_dropped_episodes = 0
+
+    def sums(self, rewards: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return rewards.astype(np.float32), factor(self._discount, terminated)
+
+    def check_next_step(self, steps: np.ndarray) -> None:
+        pass
+
+    def after_step(self, step: Step, steps: np.ndarray) -> None:
+        self._create(step, (steps >= self._num_steps) & (self._steps_after(steps) == 0))
+
+    def at_end(self, step: Step, steps: np.ndarray, where: np.ndarray, interrupted: bool) -> None:
+        self._create(step, where & (steps >= self._num_steps) & (self._steps_after(steps) != 0))
+        short = where & (steps > 0) & (steps < self._num_steps)
+        if not self._keeps_short:
+            self.num_dropped_episodes += int(np.count_nonzero(short))
+            return
+        for num_steps in np.unique(steps[short]).tolist():
+            columns = self._columns().sequence(num_steps)
+            self._writer.create_items(columns, step, short & (steps == num_steps))
+
+    def _steps_after(self, steps: np.ndarray) -> np.ndarray:
+        """Number of steps since the last window that began at a multiple of the stride."""
+        return (steps - self._num_steps) % self._stride
+
+    def _create(self, step: Step, where: np.ndarray) -> None:
+        self._whole = self._whole or self._columns().sequence(self._num_steps)
+        self._writer.create_items(self._whole, step, where)
+
+
+class EpisodeMaker:
+    """Whole episodes."""
+
+    def __init__(
+        self, items: Episodes, writer: StepWriter, columns: Callable[[], ItemColumns]
+    ) -> None:
+        self._max_length = items.max_length
+        self._raises = items.long_episodes == "raise"
+        self._discount = items.discount
+        self._writer = writer
+        self._columns = columns
+        self._whole: list[Any] = []
+        self.num_dropped_episodes = 0
+
+    def sums(self, rewards: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return rewards.astype(np.float32), factor(self._discount, terminated)
+
+    def check_next_step(self, steps: np.ndarray) -> None:
+        if self._raises and (steps >= self._max_length).any():
+            raise errors.InvalidArgumentError(
+                f"the episode of environment {np.argmax(steps)} has max_length = "
+                f"{self._max_length} steps and has not ended; no step was made; give a larger "
+                'max_length, or long_episodes="drop"'
+            )
+
+    def after_step(self, step: Step, steps: np.ndarray) -> None:
+        pass
+
+    def at_end(self, step: Step, steps: np.ndarray, where: np.ndarray, interrupted: bool) -> None:
+        ended = where & (steps > 0)
+        whole = ended & (steps <= self._max_length) & (not interrupted)
+        self.num_dropped_episodes += int(np.count_nonzero(ended & ~whole))
+        self._whole = self._whole or self._columns().episode()
+        self._writer.create_items(self._whole, step, whole)
+
+
+def factor(power: float, terminated: np.ndarray) -> np.ndarray:
+    """Returns `power * (1 - terminated)`, float32: 0 after a termination alone."""
+    return np.multiply(~terminated, power, dtype=np.float32)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nests of arrays with a row for each environment: values of Dict and Tuple spaces."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from reverb import errors
+
+__all__ = ["check_space", "map_nest", "map_space", "with_rows"]
+
+
+def map_nest(function: Callable[[Any], Any], nest: Any) -> Any:
+    """Returns the nest with `function(leaf)` for each leaf."""
+    if isinstance(nest, Mapping):
+        return {key: map_nest(function, value) for key, value in nest.items()}
+    if isinstance(nest, tuple):
+        return tuple(map_nest(function, value) for value in nest)
+    return function(nest)
+
+
+def map_space(function: Callable[[Any], Any], space: Any) -> Any:
+    """Returns a nest with `function(space)` for each space below Dict and Tuple."""
+    children = getattr(space, "spaces", None)
+    if isinstance(children, Mapping):
+        return {key: map_space(function, child) for key, child in children.items()}
+    if isinstance(children, tuple):
+        return tuple(map_space(function, child) for child in children)
+    return function(space)
+
+
+def check_space(argument: str, space: Any) -> None:
+    """Checks that the values of a space are arrays of one shape and type.
+
+    Raises:
+      InvalidArgumentError: If they are not, as those of Text, Sequence, Graph and OneOf.
+    """
+
+    def check(leaf: Any) -> None:
+        dtype = getattr(leaf, "dtype", None)
+        has_type = dtype is not None and np.dtype(dtype).kind in "biuf"
+        if getattr(leaf, "shape", None) is None or not has_type:
+            raise errors.InvalidArgumentError(
+                f"{argument} has a part {leaf} whose values are no arrays of one shape; a recorder "
+                "takes Box, Discrete, MultiBinary, MultiDiscrete, Dict and Tuple: transform the "
+                "others with a wrapper below the recorder"
+            )
+
+    map_space(check, space)
+
+
+def cast_like(template: Any, nest: Any, argument: str) -> Any:
+    """Returns the arrays of a nest with the dtypes of the template's leaves.
+
+    Raises:
+      InvalidArgumentError: If the structure differs from the template's.
+    """
+    if isinstance(template, Mapping):
+        if not isinstance(nest, Mapping) or nest.keys() != template.keys():
+            got = list(nest) if isinstance(nest, Mapping) else type(nest).__name__
+            raise errors.InvalidArgumentError(
+                f"{argument} must be a dict with the keys {list(template)}, got {got}"
+            )
+        return {key: cast_like(part, nest[key], argument) for key, part in template.items()}
+    if isinstance(template, tuple):
+        if not isinstance(nest, tuple | list) or len(nest) != len(template):
+            raise errors.InvalidArgumentError(
+                f"{argument} must be a tuple of {len(template)}, got {type(nest).__name__}"
+            )
+        pairs = zip(template, nest, strict=True)
+        return tuple(cast_like(part, value, argument) for part, value in pairs)
+    return np.asarray(nest, template.dtype)
+
+
+def with_rows(nest: Any, rows: Any, indices: np.ndarray) -> Any:
+    """Returns a copy of the nest with some rows exchanged.
+
+    Args:
+      nest: Nest of arrays `[B, ...]`; it is not changed.
+      rows: The same nest, or an array of `B` objects, each a nest of arrays `[...]`.
+      indices: Which rows to take from `rows`.
+    """
+    if isinstance(rows, np.ndarray) and rows.dtype == object:
+        chosen = [rows[index] for index in indices]
+        return _with_rows(nest, chosen, indices)
+    return _with_rows(nest, map_nest(lambda leaf: np.asarray(leaf)[indices], rows), indices)
+
+
+def _with_rows(nest: Any, rows: Any, indices: np.ndarray) -> Any:
+    """`rows` is a list with a nest for each index, or a nest of arrays with a row for each."""
+    if isinstance(nest, Mapping | tuple):
+        keys = list(nest) if isinstance(nest, Mapping) else range(len(nest))
+
+        def child(key: Any) -> Any:
+            return [row[key] for row in rows] if isinstance(rows, list) else rows[key]
+
+        parts = [_with_rows(nest[key], child(key), indices) for key in keys]
+        return dict(zip(keys, parts, strict=True)) if isinstance(nest, Mapping) else tuple(parts)
+    changed = np.array(nest)
+    changed[indices] = np.stack(rows) if isinstance(rows, list) else rows
+    return changed

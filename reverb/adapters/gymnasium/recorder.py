@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A wrapper of vector environments that records what happens in a table."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+import reverb
+from reverb import errors
+from reverb.adapters.gymnasium import autoreset
+from reverb.adapters.gymnasium.frame_stacks import check_frame_stack
+from reverb.adapters.gymnasium.history import History
+from reverb.adapters.gymnasium.items import Items, Transitions
+from reverb.adapters.gymnasium.library import gymnasium
+from reverb.adapters.gymnasium.nests import check_space
+from reverb.adapters.gymnasium.step_writer import Priority
+
+__all__ = ["Recorder"]
+
+
+class Recorder(gymnasium.vector.VectorWrapper):
+    """Records the steps of a vector environment in a table.
+
+    A wrapper: the environment behaves as without it. Each environment has its own episodes, and no
+    item has steps of two of them, however the vector environment resets. An observation is stored
+    once, whether it is an observation, a next observation, the last one of its episode or a frame
+    of several stacks.
+
+    `Transitions`, `Sequences` and `Episodes` say which columns the items have. Values of the
+    program, such as the probability of the action, become columns by `extras`, and values of the
+    environment by `keep_infos`. `signature` makes the table's signature, with which samples have
+    the names of the columns.
+
+    Example:
+      >>> import gymnasium
+      >>> from reverb.adapters.gymnasium import Recorder, Transitions
+      >>> envs = gymnasium.make_vec("CartPole-v1", num_envs=2)
+      >>> envs = Recorder(envs, client, tables="replay", items=Transitions(n_step=1))
+      >>> observations, infos = envs.reset(seed=1)
+      >>> observations, *_ = envs.step(np.array([0, 1]))
+      >>> envs.flush()
+      >>> client.server_info()["replay"].current_size
+      2
+      >>> envs.close()
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        client: reverb.Client,
+        tables: str | Mapping[str, Priority | None],
+        items: Items = Transitions(),  # noqa: B008 - it is frozen
+        frame_stack: int | None = None,
+        autoreset_mode: Any = None,
+        priority: Priority = 1.0,
+        keep_infos: Iterable[str] | Mapping[str, Any] = (),
+        extras: Iterable[str] | None = None,
+        *,
+        max_unconfirmed_items: int | None = None,
+    ) -> None:
+        """Wraps an environment.
+
+        Blocks until the server has sent its tables' signatures.
+
+        Args:
+          env: A `gymnasium.vector.VectorEnv` with `B` environments.
+          client: The client to write through.
+          tables: A table's name, or a dict: names, each with the priority of its items, or `None`
+            for `priority`. Every item goes into all of them.
+          items: `Transitions`, `Sequences` or `Episodes`.
+          frame_stack: Number of frames of an observation, `k`. The environment gives single frames,
+            `[...]`; an observation of an item is `[k, ...]`, the oldest frame first, and repeats
+            the first frame where an episode begins. In `Sequences` the frames of all steps are one
+            column `[k - 1 + T, ...]`: those of step `t` are `[t : t + k]`. `None`: no stacks.
+          autoreset_mode: A `gymnasium.vector.AutoresetMode`, or its value; `None`: the environment
+            says it, in `env.metadata["autoreset_mode"]`.
+          priority: A number; "max", the largest priority that the table has had; or a function. It
+            is called with the step that completes the items, a dict with `next_observation`,
+            `action`, `reward`, `discount`, `terminated`, `truncated`, the extras and the infos,
+            arrays `[B, ...]`, and returns numbers `[B]`.
+          keep_infos: Names of infos that become columns. They are of an item's last step. A dict
+            has for each name the value that is recorded where the environment has none; without
+            it, that is zero, and the first step must have the info.
+          extras: Names of the values that `extras` gives with each step; `None`: those that it
+            gives with the first one.
+          max_unconfirmed_items: `step` blocks while more items are unconfirmed, for example behind
+            a rate limiter, and says in the log after each 10 s what it waits for. `None`: 64 for
+            each environment.
+
+        Raises:
+          InvalidArgumentError: If the environment does not say how it resets, if a space has no
+            arrays, if the environment stacks frames beside the recorder, or if an argument is out
+            of its range.
+          TableNotFoundError: If the server has no such table.
+          UnavailableError: If no server answers.
+        """
+        super().__init__(env)
+        self._mode = autoreset.mode_of(env, autoreset_mode)
+        check_space("observation_space", env.single_observation_space)
+        check_space("action_space", env.single_action_space)
+        check_frame_stack(env, frame_stack)
+        self._history = History(
+            client,
+            tables,
+            items,
+            env.num_envs,
+            env.single_action_space,
+            frame_stack,
+            priority,
+            keep_infos,
+            extras,
+            max_unconfirmed_items,
+        )
+        # Whose episode has ended and has no next one yet.
+        self._ended = np.zeros(env.num_envs, np.bool_)
+
+    @property
+    def num_dropped_episodes(self) -> int:
+        """Number of episodes that are in no item; `Sequences` and `Episodes` say which."""
+        return self._history.num_dropped_episodes
+
+    def extras(self, **values: Any) -> None:
+        """Gives values that belong to the actions of the next `step`.
+
+        They become columns beside `action`. May be called more than once for a step.
+
+        Args:
+          **values: Arrays `[B, ...]`, or nests of them, of the same names in each step.
+
+        Raises:
+          InvalidArgumentError: If a name is that of another column, or was not there in the first
+            step, or if an array does not have `B` rows.
+        """
+        self._history.give(values)
+
+    def reset(
+        self,
+        *,
+        seed: int | list[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Resets the environments, or those that `options["reset_mask"]` selects.
+
+        An episode that has not ended is interrupted: it ends with its last step, which is neither
+        terminated nor truncated.
+
+        Args:
+          seed: As in the environment.
+          options: As in the environment.
+
+        Returns:
+          What the environment returns.
+
+        Raises:
+          ReverbError: If the connection failed for good.
+        """
+        where = autoreset.rows_to_reset(self.num_envs, options)
+        observation, infos = self.env.reset(seed=seed, options=options)
+        self._history.begin(observation, where)
+        self._ended &= ~where
+        return observation, infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Makes a step of all environments and records it.
+
+        Blocks while more than `max_unconfirmed_items` items are unconfirmed.
+
+        Args:
+          actions: The actions, `[B, ...]`.
+
+        Returns:
+          What the environment returns.
+
+        Raises:
+          FailedPreconditionError: If the mode is DISABLED and an environment has ended and was not
+            reset; the text names it. Nothing was done.
+          InvalidArgumentError: If extras or infos are missing. The environment made its step.
+          SignatureMismatchError: If the items do not match a table's signature.
+          ReverbError: If the connection failed for good.
+        """
+        self._check_next_step()
+        observation, rewards, terminations, truncations, infos = self.env.step(actions)
+        terminated = np.asarray(terminations, np.bool_)
+        truncated = np.asarray(truncations, np.bool_)
+        ended = terminated | truncated
+        resets = self._mode == autoreset.SAME_STEP and bool(ended.any())
+        led_to = observation
+        if resets:
+            led_to = autoreset.with_final_observations(observation, infos, ended)
+        self._history.step(
+            led_to,
+            actions,
+            rewards,
+            terminated,
+            truncated,
+            infos,
+            begins=autoreset.rows_that_begin(self._mode, self._ended),
+            final_infos=ended if resets else None,
+        )
+        if resets:
+            self._history.begin(observation, ended)
+        else:
+            self._ended = ended
+        return observation, rewards, terminations, truncations, infos
+
+    def flush(self) -> None:
+        """Blocks until the server has confirmed all items."""
+        self._history.flush()
+
+    def close(self, **kwargs: Any) -> None:
+        """Interrupts the episodes, waits for at most 10 s until the items are confirmed, closes.
+
+        Args:
+          **kwargs: As in the environment.
+
+        Raises:
+          DeadlineExceededError: If some items were not confirmed; the environment is closed.
+        """
+        try:
+            self._history.close()
+        finally:
+            super().close(**kwargs)
+
+    def _check_next_step(self) -> None:
+        self._history.check_next_step()
+        if self._mode == autoreset.DISABLED and self._ended.any():
+            raise errors.FailedPreconditionError(
+                f"environment {np.flatnonzero(self._ended)[0]} has ended and does not reset by "
+                "itself; call reset(options={'reset_mask': terminated | truncated}) before step()"
+            )

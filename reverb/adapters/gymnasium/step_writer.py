@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The writer of a recorder: tables, priorities, and how far it may be ahead of the server."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import reverb
+from reverb import errors
+from reverb.adapters.gymnasium.nests import map_nest
+
+__all__ = ["Priority", "StepWriter"]
+
+_LOGGER = logging.getLogger(__name__)
+
+# A number, the text "max", or a function that computes numbers `[B]` from the step that completes
+# the items.
+Priority = float | str | Callable[[dict[str, Any]], Any]
+
+# After so long a wait it is said what is waited for.
+PATIENCE_MS = 10_000
+
+
+class StepWriter:
+    """Appends rows to the histories of `B` environments, and makes items of them.
+
+    Args:
+      client: The client to write through.
+      tables: A table's name, or a dict of names with the priority of each.
+      priority: The priority of the tables that have none of their own.
+      num_envs: Number of environments, `B`.
+      num_rows: Number of rows of a history that items refer to.
+      max_unconfirmed_items: Calls wait while more items are unconfirmed; `None`: 64 for each
+        environment.
+
+    Raises:
+      InvalidArgumentError: If there is no table, or a priority is neither a number nor a function.
+      TableNotFoundError: If the server has no such table.
+    """
+
+    def __init__(
+        self,
+        client: reverb.Client,
+        tables: str | Mapping[str, Priority | None],
+        priority: Priority,
+        num_envs: int,
+        num_rows: int,
+        max_unconfirmed_items: int | None,
+    ) -> None:
+        given = {tables: None} if isinstance(tables, str) else dict(tables)
+        if not given:
+            raise errors.InvalidArgumentError("tables must name at least one table, got none")
+        self._priorities = {
+            table: _checked_priority(priority if own is None else own, num_envs)
+            for table, own in given.items()
+        }
+        known = client.server_info()
+        for table in given:
+            if table not in known:
+                raise errors.TableNotFoundError(
+                    f"the server has no table {table!r}; it has {sorted(known)}"
+                )
+        self._num_envs = num_envs
+        if max_unconfirmed_items is None:
+            max_unconfirmed_items = 64 * num_envs
+        self._max_unconfirmed_items = max_unconfirmed_items
+        self._writer = client.batched_trajectory_writer(num_envs, num_rows)
+        # An upper bound. The exact number would take a call.
+        self._unconfirmed_items = 0
+        self._closed = False
+
+    @property
+    def history(self) -> Any:
+        """The history of the columns so far."""
+        return self._writer.history
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def append(self, row: dict[str, Any], where: np.ndarray | None = None) -> None:
+        """Appends a row to the history of each selected environment."""
+        self._writer.append(row, where=where)
+
+    def create_items(self, columns: Sequence[Any], step: dict[str, Any], where: np.ndarray) -> None:
+        """Makes an item of each selected environment in every table.
+
+        Blocks while too many items are unconfirmed.
+
+        Args:
+          columns: The columns of an item, flat.
+          step: What functions compute priorities from.
+          where: Booleans `[B]`.
+        """
+        if not np.count_nonzero(where):  # Faster than `where.any()`.
+            return
+        for table, priority in self._priorities.items():
+            value = priority
+            if callable(priority):
+                value = _numbers(priority(_columns_of(step)), self._num_envs)
+            self._unconfirmed_items += self._writer.create_items(table, value, columns, where=where)
+        if self._unconfirmed_items > self._max_unconfirmed_items:
+            self._wait(self._max_unconfirmed_items // 2)
+
+    def end_episode(self, where: np.ndarray) -> None:
+        """Starts a new history in each selected environment."""
+        self._writer.end_episode(where)
+
+    def flush(self) -> None:
+        """Blocks until all items are confirmed."""
+        self._wait(0)
+
+    def close(self) -> None:
+        """Waits 10 s for the items to be confirmed, and closes.
+
+        Raises:
+          DeadlineExceededError: If some were not; the text says what was waited for.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._writer.flush(timeout_ms=PATIENCE_MS)
+        finally:
+            self._writer.close()
+
+    def _wait(self, num_items: int) -> None:
+        """Blocks until at most so many items are unconfirmed."""
+        waited_ms = 0
+        while True:
+            try:
+                self._writer.flush(num_items, PATIENCE_MS)
+                break
+            except errors.DeadlineExceededError as error:
+                waited_ms += PATIENCE_MS
+                _LOGGER.warning(
+                    "The recorder has waited for %d s in `step` until at most %d of its items in "
+                    "%s are unconfirmed: %s",
+                    waited_ms / 1000,
+                    num_items,
+                    ", ".join(self._priorities),
+                    error,
+                )
+        self._unconfirmed_items = num_items
+
+
+def _checked_priority(
+    priority: Priority, num_envs: int
+) -> np.ndarray | Callable[[dict[str, Any]], Any]:
+    """A function, or numbers `[B]`."""
+    if callable(priority):
+        return priority
+    if priority == "max":
+        largest = getattr(reverb, "MAX_PRIORITY", None)
+        if largest is None:
+            raise errors.InvalidArgumentError(
+                'priority="max" needs reverb.MAX_PRIORITY, which this release does not have; give '
+                "a number"
+            )
+        return np.full(num_envs, largest, np.float64)
+    try:
+        number = float(priority)
+    except (TypeError, ValueError):
+        raise errors.InvalidArgumentError(
+            f'priority must be a number, "max" or a function, got {priority!r}'
+        ) from None
+    if np.isnan(number):
+        raise errors.InvalidArgumentError(f"priority must not be NaN, got {priority!r}")
+    return np.full(num_envs, number)
+
+
+def _columns_of(step: dict[str, Any]) -> dict[str, Any]:
+    """A row under the names that its values have in an item of one step."""
+    row = dict(step)
+    row["next_observation"] = map_nest(np.asarray, row.pop("observation"))
+    return row
+
+
+def _numbers(value: Any, num_envs: int) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf" or array.shape not in ((), (num_envs,)):
+        raise errors.InvalidArgumentError(
+            f"priority must return a number, or numbers of shape [{num_envs}], got dtype "
+            f"{array.dtype} and shape {list(array.shape)}"
+        )
+    return np.broadcast_to(array.astype(np.float64), (num_envs,))
