@@ -18,6 +18,7 @@ from reverb import libpybind as libpybind
 from reverb import logging as logging
 from reverb import pybind as pybind
 from reverb import rate_limiters as rate_limiters
+from reverb import schedules as schedules
 from reverb import specs as specs
 from reverb import structured_writer as structured
 from reverb.client import Client, Writer
@@ -25,6 +26,7 @@ from reverb.errors import DeadlineExceededError, ReverbError
 from reverb.limits import Limits
 from reverb.platform import checkpointers_lib as _checkpointers_lib  # noqa: F401
 from reverb.platform.default import checkpointers as _default_checkpointers  # noqa: F401
+from reverb.prioritized_replay import importance_weights, sequence_priority
 from reverb.replay_sample import ReplaySample, SampleInfo
 from reverb.sequence_writer import SequenceWriter
 from reverb.server import Server, Table
@@ -63,9 +65,12 @@ __all__ = [
     "__version__",
     "checkpointers",
     "cluster",
+    "importance_weights",
     "logging",
     "rate_limiters",
+    "schedules",
     "selectors",
+    "sequence_priority",
     "specs",
     "structured",
 ]

@@ -83,7 +83,16 @@ FOREIGN_CRATES = {
 
 # Python modules from the bottom up: a module may import from rows above its own, and from its row.
 LAYERS = [
-    {"errors", "replay_sample", "arguments", "limits", "tls", "credentials"},
+    {
+        "errors",
+        "replay_sample",
+        "arguments",
+        "limits",
+        "tls",
+        "credentials",
+        "prioritized_replay",
+        "schedules",
+    },
     {"core"},
     {"specs", "_nests", "byte_sizes", "logging"},
     {
