@@ -37,6 +37,12 @@ pub struct Sampled {
     pub inserted_at_ns: i64,
     /// Whether the request had to wait for the rate limiter before this item.
     pub rate_limited: bool,
+    /// Of the items of the table that could be sampled, the smallest probability; 0 if the server
+    /// does not tell it.
+    pub min_probability: f64,
+    /// How often the sampler had gone through all items before, if it is one that does; 0 for
+    /// others.
+    pub epoch: i64,
     /// Its columns.
     pub trajectory: Trajectory,
 }
@@ -67,6 +73,8 @@ impl StoredItem {
             table_size,
             inserted_at_ns: self.inserted_at_ns,
             rate_limited: false,
+            min_probability: 0.0,
+            epoch: 0,
             trajectory: self.trajectory,
         }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use reverb_data::error::grouped;
 use reverb_data::{
-    Chunk, Error, NewItem, Result, Sampled, ServerAccount, Stacking, TableConfig, TableInfo,
+    Chunk, Error, NewItem, Result, SampleOptions, Sampled, ServerAccount, TableConfig, TableInfo,
     Trajectory, WhenFull, byte_size,
 };
 use tokio::sync::{Notify, oneshot};
@@ -72,7 +72,7 @@ pub trait Confirm: Send + Sync {
 
 /// A bounded collection of items with a sampler, a remover and a rate limiter.
 ///
-/// All methods may be called from any thread. Only `sample`, `sample_stacked` and
+/// All methods may be called from any thread. Only `sample`, `sample_with` and
 /// `wait_for_insert_room` wait, and they do not hold the lock meanwhile. Freeing items can take
 /// long (`reset` of a large table). It happens on the caller's thread after the lock is released.
 pub struct Table {
@@ -335,10 +335,10 @@ impl Table {
     /// `RateLimiterTimeout` with what it waited for. `Cancelled` if the table is closed, also while
     /// waiting. `InvalidArgument` if `num` is 0.
     pub async fn sample(&self, num: usize, timeout: Option<Duration>) -> Result<Vec<Sampled>> {
-        self.sample_stacked(num, timeout, None).await
+        self.sample_with(num, timeout, SampleOptions::default()).await
     }
 
-    /// Like [`Table::sample`], for a reader that stacks the items into batches. If the table has a
+    /// Like [`Table::sample`], for a reader that asks more of the items. If the table has a
     /// `max_times_sampled`, a batch whose items cannot be stacked is not sampled. The call then
     /// returns the items before that batch, or the error if there are none.
     ///
@@ -346,32 +346,32 @@ impl Table {
     ///
     /// Those of [`Table::sample`], and those of [`reverb_data::Layout::check`]; nothing was sampled
     /// then.
-    pub async fn sample_stacked(
+    pub async fn sample_with(
         &self,
         num: usize,
         timeout: Option<Duration>,
-        stacking: Option<Stacking>,
+        options: SampleOptions,
     ) -> Result<Vec<Sampled>> {
-        self.sample_stacked_until(num, timeout, stacking, std::future::pending()).await
+        self.sample_until(num, timeout, options, std::future::pending()).await
     }
 
-    /// Like [`Table::sample_stacked`]. A call that still waits when `interrupted` completes leaves
+    /// Like [`Table::sample_with`]. A call that still waits when `interrupted` completes leaves
     /// the queue and fails with its error; nothing was sampled for it then.
     ///
     /// # Errors
     ///
-    /// Those of [`Table::sample_stacked`], and that of `interrupted`.
-    pub async fn sample_stacked_until(
+    /// Those of [`Table::sample_with`], and that of `interrupted`.
+    pub async fn sample_until(
         &self,
         num: usize,
         timeout: Option<Duration>,
-        stacking: Option<Stacking>,
+        options: SampleOptions,
         interrupted: impl Future<Output = Error>,
     ) -> Result<Vec<Sampled>> {
         if num == 0 {
             return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
         }
-        let mut waiting = match self.attempt(num, stacking, timeout != Some(Duration::ZERO))? {
+        let mut waiting = match self.attempt(num, options, timeout != Some(Duration::ZERO))? {
             Attempt::Answered(answer) => return answer,
             Attempt::Refused => return Err(self.rate_limiter_timeout()),
             Attempt::Waiting { id, answer } => Waiting { table: self, id, answer, is_over: false },
@@ -398,19 +398,15 @@ impl Table {
     /// Like [`Table::sample`], but never waits. `None` if the rate limiter allows no sample now, if
     /// other requests are queued, or if the table is closed.
     pub fn try_sample(&self, num: usize) -> Option<Vec<Sampled>> {
-        self.try_sample_stacked(num, None)
+        self.try_sample_with(num, SampleOptions::default())
     }
 
-    /// Like [`Table::sample_stacked`], but never waits. `None` also if it would fail.
-    pub fn try_sample_stacked(
-        &self,
-        num: usize,
-        stacking: Option<Stacking>,
-    ) -> Option<Vec<Sampled>> {
+    /// Like [`Table::sample_with`], but never waits. `None` also if it would fail.
+    pub fn try_sample_with(&self, num: usize, options: SampleOptions) -> Option<Vec<Sampled>> {
         if num == 0 {
             return None;
         }
-        match self.attempt(num, stacking, false) {
+        match self.attempt(num, options, false) {
             Ok(Attempt::Answered(answer)) => answer.ok(),
             _ => None,
         }
@@ -613,10 +609,10 @@ impl Table {
     }
 
     /// Tries a sample request once. Leaves it queued if it `may_wait`.
-    fn attempt(&self, num: usize, stacking: Option<Stacking>, may_wait: bool) -> Result<Attempt> {
+    fn attempt(&self, num: usize, options: SampleOptions, may_wait: bool) -> Result<Attempt> {
         self.operate_and(
             Activity::Sampling,
-            |shared, now| shared.queues.queue_sample(num, stacking, now),
+            |shared, now| shared.queues.queue_sample(num, options, now),
             |shared, done, id| {
                 if let Some(answer) = done.take_own() {
                     return Attempt::Answered(answer);

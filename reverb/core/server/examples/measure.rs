@@ -18,7 +18,7 @@ use reverb_engine::Table;
 use reverb_rpc::target::Loopback;
 use reverb_server::{Server, ServerOptions, local_transport};
 use reverb_wire::GrpcTransport;
-use reverb_wire::transport::{InsertBatch, Transport};
+use reverb_wire::transport::{InsertBatch, SampleRequest, Transport};
 use tokio::runtime::Runtime;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -82,7 +82,7 @@ async fn measure(name: &str, transport: &dyn Transport) -> Outcome<()> {
     let mut samples = transport.open_sample().await?;
     for _ in 0..3000 {
         let start = Instant::now();
-        samples.request("fifo", 1, None, None)?;
+        samples.request(&SampleRequest::new("fifo", 1, None))?;
         samples.receive().await?;
         times.push(start.elapsed());
     }
@@ -90,7 +90,7 @@ async fn measure(name: &str, transport: &dyn Transport) -> Outcome<()> {
     for _ in 0..3000 {
         let start = Instant::now();
         let mut samples = transport.open_sample().await?;
-        samples.request("fifo", 1, None, None)?;
+        samples.request(&SampleRequest::new("fifo", 1, None))?;
         samples.receive().await?;
         times.push(start.elapsed());
     }
@@ -121,7 +121,7 @@ async fn measure(name: &str, transport: &dyn Transport) -> Outcome<()> {
         report("insert", what, per_batch * batches, bytes, start.elapsed());
         let count = if bytes > 100_000 { 4000 } else { 200_000 };
         let start = Instant::now();
-        samples.request("fifo", count, None, None)?;
+        samples.request(&SampleRequest::new("fifo", count, None))?;
         let mut received = 0;
         while received < count {
             received += samples.receive().await?.len();

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, Result, Sampled, Stacking};
+use reverb_data::{Error, Result, SampleOptions, Sampled};
 use reverb_engine::{Confirm, SetBy, Table};
 use reverb_rpc::client::own_name;
 use reverb_rpc::socket_path::SocketPath;
@@ -22,13 +22,14 @@ use reverb_wire::generated::reverb::{
 };
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::{
-    BoxFuture, InsertBatch, InsertSink, InsertStream, RateLimiterHold, SampleStream, ScanStream,
-    ServerInfo, Transport,
+    BoxFuture, InsertBatch, InsertSink, InsertStream, RateLimiterHold, SampleRequest, SampleStream,
+    ScanStream, ServerInfo, Transport,
 };
 use tokio::sync::mpsc;
 
 use crate::caller::Caller;
 use crate::limiter_hold::LoggedHold;
+use crate::sample_stream::check_options;
 use crate::service::Service;
 use crate::status::explain_timeout;
 use crate::streams::{OpenStream, Stream, StreamKind, THIS_PROCESS, WaitsFor};
@@ -395,7 +396,7 @@ struct LocalRequest {
     table: String,
     remaining: usize,
     timeout: Option<Duration>,
-    stacking: Option<Stacking>,
+    options: SampleOptions,
 }
 
 impl LocalSampleStream {
@@ -416,7 +417,7 @@ impl LocalSampleStream {
         match sampled {
             Ok(samples) => {
                 request.remaining = request.remaining.saturating_sub(samples.len());
-                request.stacking = request.stacking.map(|it| it.after(samples.len()));
+                request.options = request.options.after(samples.len());
                 if request.remaining == 0 {
                     self.requests.pop_front();
                 }
@@ -437,13 +438,14 @@ async fn sample(
 ) -> Result<Vec<Sampled>> {
     let (name, table) = service.tables.get(&request.table)?;
     stream.use_table(name);
-    let LocalRequest { remaining, timeout, stacking, .. } = *request;
-    let wanted = MAX_BATCH.max(stacking.map_or(0, Stacking::missing)).min(remaining);
-    let samples = if let Some(samples) = table.try_sample_stacked(wanted, stacking) {
+    let LocalRequest { remaining, timeout, options, .. } = *request;
+    check_options(options)?;
+    let wanted = options.at_once(MAX_BATCH, remaining);
+    let samples = if let Some(samples) = table.try_sample_with(wanted, options) {
         samples
     } else {
         let interrupted = service.interrupted();
-        let samples = table.sample_stacked_until(wanted, timeout, stacking, interrupted);
+        let samples = table.sample_until(wanted, timeout, options, interrupted);
         let samples = stream.waiting(WaitsFor::Table, samples).await;
         samples.map_err(|error| explain_timeout(service, table, timeout, error))?
     };
@@ -452,13 +454,8 @@ async fn sample(
 }
 
 impl SampleStream for LocalSampleStream {
-    fn request(
-        &mut self,
-        table: &str,
-        num_samples: usize,
-        timeout: Option<Duration>,
-        stacking: Option<Stacking>,
-    ) -> Result<()> {
+    fn request(&mut self, request: &SampleRequest<'_>) -> Result<()> {
+        let SampleRequest { table, num_samples, timeout, options, .. } = *request;
         if num_samples == 0 {
             return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
         }
@@ -466,7 +463,7 @@ impl SampleStream for LocalSampleStream {
             table: table.to_owned(),
             remaining: num_samples,
             timeout,
-            stacking,
+            options,
         });
         Ok(())
     }

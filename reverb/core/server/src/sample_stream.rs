@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reverb_auth::Right;
-use reverb_data::{Error, Result, Sampled, Stacking};
+use reverb_data::{Error, Result, SampleOptions, Sampled};
 use reverb_rpc::Message;
 use reverb_rpc::frames::MessageReader;
 use reverb_rpc::server::{Responder, decode};
-use reverb_wire::codec::sample::{SampleEncoder, stacking};
+use reverb_wire::codec::sample::{self, SampleEncoder};
 use reverb_wire::generated::SampleStreamRequest;
 
 use crate::caller::Caller;
@@ -63,26 +63,27 @@ async fn serve_request(
         )));
     }
     let timeout = timeout(request);
-    let mut stacking = stacking(request)?;
+    let mut options = sample::options(request)?;
+    check_options(options)?;
     let mut batch = FIRST_BATCH;
     let mut messages = Vec::new();
     while remaining > 0 {
         // A batch of the reader is taken under one lock, so that it is checked as a whole.
-        let wanted = batch.max(stacking.map_or(0, Stacking::missing)).min(remaining);
+        let wanted = options.at_once(batch, remaining);
         // The timeout applies to each batch: samples that were already sent do not shorten the wait
         // for the rest.
-        let samples = if let Some(samples) = table.try_sample_stacked(wanted, stacking) {
+        let samples = if let Some(samples) = table.try_sample_with(wanted, options) {
             samples
         } else {
             let interrupted = service.interrupted();
-            let samples = table.sample_stacked_until(wanted, timeout, stacking, interrupted);
+            let samples = table.sample_until(wanted, timeout, options, interrupted);
             let samples = wait_for_samples(samples, responder);
             let samples = stream.waiting(WaitsFor::Table, samples).await;
             samples.map_err(|error| explain_timeout(service, table, timeout, error))?
         };
         stream.count_items(samples.len());
         remaining = remaining.saturating_sub(samples.len());
-        stacking = stacking.map(|stacking| stacking.after(samples.len()));
+        options = options.after(samples.len());
         batch = if samples.len() == wanted { batch.saturating_mul(2) } else { FIRST_BATCH };
         for sample in &samples {
             encoder.push(name, sample, |message| messages.push(message));
@@ -95,6 +96,17 @@ async fn serve_request(
             // Lets the connection send queued data before the next batch is taken.
             tokio::task::yield_now().await;
         }
+    }
+    Ok(())
+}
+
+/// Refuses what the tables do not do.
+pub(crate) fn check_options(options: SampleOptions) -> Result<()> {
+    if options.distinct {
+        return Err(Error::unimplemented("Samples without repetition are not supported."));
+    }
+    if options.all_or_nothing {
+        return Err(Error::unimplemented("Requests of all items or none are not supported."));
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use reverb_server::{Server, ServerOptions};
 use reverb_tls::{ClientFiles, ServerFiles, ServerTls, self_signed};
 use reverb_wire::GrpcTransport;
 use reverb_wire::generated::reverb::StatusRequest;
-use reverb_wire::transport::Transport;
+use reverb_wire::transport::{SampleRequest, Transport};
 use support::callers::Callers;
 use support::*;
 use tokio::runtime::Handle;
@@ -83,7 +83,7 @@ async fn insert(client: &GrpcTransport, table: &str) -> Result<()> {
 
 async fn sample(client: &GrpcTransport, table: &str) -> Result<usize> {
     let mut stream = client.open_sample().await?;
-    stream.request(table, 1, None, None)?;
+    stream.request(&SampleRequest::new(table, 1, None))?;
     received(&mut *stream, 1).await.map(|samples| samples.len())
 }
 

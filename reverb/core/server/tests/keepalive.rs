@@ -15,7 +15,7 @@ use reverb_engine::{Confirm, Table};
 use reverb_rpc::Keepalive;
 use reverb_rpc::keepalive::PRODUCT;
 use reverb_server::{Server, ServerOptions};
-use reverb_wire::transport::Transport;
+use reverb_wire::transport::{SampleRequest, Transport};
 use reverb_wire::{GrpcTransport, generated as proto};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -141,7 +141,7 @@ async fn both_ends_ping_while_a_call_waits_for_its_first_answer() {
     tokio::time::sleep(LONG / 3).await;
     assert_eq!(proxy.pings(), (1, 0));
     let mut stream = client.open_sample().await.unwrap();
-    stream.request("t", 1, None, None).unwrap();
+    stream.request(&SampleRequest::new("t", 1, None)).unwrap();
     let sampling = tokio::spawn(async move { stream.receive().await.is_ok() });
     eventually(|| proxy.pings().0 >= 4 && proxy.pings().1 >= 3).await;
     sampling.abort();
@@ -158,7 +158,7 @@ async fn a_first_call_identifies_the_server_while_it_waits() {
     let proxy = Proxy::to(&server).await;
     let client = proxy.client(QUICK);
     let mut sample = client.open_sample().await.unwrap();
-    sample.request("t", 1, None, None).unwrap();
+    sample.request(&SampleRequest::new("t", 1, None)).unwrap();
     let sampling = tokio::spawn(async move { sample.receive().await.is_ok() });
     eventually(|| proxy.pings().0 >= 3).await;
     assert_eq!(proxy.pings().1, 0, "this server sends none");
@@ -207,7 +207,7 @@ async fn both_ends_notice_a_lost_network() {
     let proxy = Proxy::to(&server).await;
     let client = proxy.client(QUICK);
     let mut sample = client.open_sample().await.unwrap();
-    sample.request("t", 1, None, None).unwrap();
+    sample.request(&SampleRequest::new("t", 1, None)).unwrap();
     let mut insert = client.open_insert().await.unwrap();
     let chunks = (1..=3).map(|key| chunk(key, &[1])).collect();
     insert.sink.send(batch("q", chunks)).await.unwrap();
@@ -234,7 +234,7 @@ async fn without_pings_both_ends_wait() {
     let server = start_with(&[Arc::clone(&table)], NEVER);
     let proxy = Proxy::to(&server).await;
     let mut sample = proxy.client(NEVER).open_sample().await.unwrap();
-    sample.request("t", 1, None, None).unwrap();
+    sample.request(&SampleRequest::new("t", 1, None)).unwrap();
     eventually(|| table.info().waiting_samples == 1).await;
     proxy.cut();
     assert!(tokio::time::timeout(LONG, sample.receive()).await.is_err());

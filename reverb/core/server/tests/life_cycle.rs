@@ -14,7 +14,7 @@ use reverb_rpc::status::Code;
 use reverb_rpc::target::Loopback;
 use reverb_server::{Server, ServerOptions, local_transport};
 use reverb_wire::GrpcTransport;
-use reverb_wire::transport::{InsertBatch, Transport};
+use reverb_wire::transport::{InsertBatch, SampleRequest, Transport};
 use support::*;
 use tokio::runtime::Handle;
 
@@ -79,11 +79,11 @@ async fn stopping_wakes_everybody_and_keeps_what_was_confirmed() {
         insert.sink.send(batch("q", chunks)).await.unwrap();
         assert_eq!(confirmed(&mut insert.confirmations, 2).await, [1, 2]);
         let mut samples = transport.open_sample().await.unwrap();
-        samples.request("q", 2, None, None).unwrap();
+        samples.request(&SampleRequest::new("q", 2, None)).unwrap();
         received(&mut *samples, 2).await.unwrap();
         confirmed(&mut insert.confirmations, 1).await;
         let mut idle = transport.open_sample().await.unwrap();
-        idle.request("q", 2, None, None).unwrap();
+        idle.request(&SampleRequest::new("q", 2, None)).unwrap();
         received(&mut *idle, 1).await.unwrap();
 
         // One reader and one insert are waiting.
@@ -244,7 +244,7 @@ async fn a_blocked_table_blocks_only_its_writers() {
     confirmed(&mut other.confirmations, 1).await;
     soon(transport.server_info()).await.unwrap();
     let mut samples = transport.open_sample().await.unwrap();
-    samples.request("q", 20, None, None).unwrap();
+    samples.request(&SampleRequest::new("q", 20, None)).unwrap();
     received(&mut *samples, 20).await.unwrap();
 }
 
@@ -254,7 +254,7 @@ async fn streams_may_be_cancelled_by_the_thousand() {
     let transport = client(&server);
     for _ in 0..3000 {
         let mut samples = transport.open_sample().await.unwrap();
-        samples.request("t", 1, None, None).unwrap();
+        samples.request(&SampleRequest::new("t", 1, None)).unwrap();
         drop(samples);
     }
     soon(transport.server_info()).await.unwrap();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use reverb_data::{ErrorKind, RateLimiterConfig, SelectorConfig, TableConfig, TensorData};
 use reverb_rpc::target::Loopback;
 use reverb_server::{Server, local_transport};
-use reverb_wire::transport::{InsertBatch, Transport};
+use reverb_wire::transport::{InsertBatch, SampleRequest, Transport};
 use support::*;
 
 /// Both transports to a server.
@@ -37,8 +37,8 @@ async fn what_is_inserted_is_sampled() {
         assert_eq!(confirmed(&mut insert.confirmations, 2).await, [5, 6]);
 
         let mut samples = transport.open_sample().await.unwrap();
-        samples.request("b", 1, None, None).unwrap();
-        samples.request("a", 2, None, None).unwrap();
+        samples.request(&SampleRequest::new("b", 1, None)).unwrap();
+        samples.request(&SampleRequest::new("a", 2, None)).unwrap();
         let got = received(&mut *samples, 3).await.unwrap();
         assert_eq!(got.iter().map(|it| it.key).collect::<Vec<_>>(), [6, 5, 5]);
         assert_eq!(got.iter().map(|it| it.times_sampled).collect::<Vec<_>>(), [1, 1, 2]);
@@ -64,7 +64,7 @@ async fn a_writer_that_closes_its_half_still_gets_all_confirmations() {
         // The third insert waits for room, and so does the end of the stream.
         assert!(insert.confirmations.try_recv().is_err());
         let mut samples = transport.open_sample().await.unwrap();
-        samples.request("q", 1, None, None).unwrap();
+        samples.request(&SampleRequest::new("q", 1, None)).unwrap();
         received(&mut *samples, 1).await.unwrap();
         assert_eq!(confirmed(&mut insert.confirmations, 1).await, [3]);
         assert!(soon(insert.confirmations.recv()).await.is_none());
@@ -87,7 +87,7 @@ async fn priorities_are_changed_and_items_deleted() {
         transport.mutate_priorities("p", &updates, &[3, 98]).await.unwrap();
         assert_eq!(items.info().current_size, 2);
         let mut samples = transport.open_sample().await.unwrap();
-        samples.request("p", 20, None, None).unwrap();
+        samples.request(&SampleRequest::new("p", 20, None)).unwrap();
         let got = received(&mut *samples, 20).await.unwrap();
         assert!(got.iter().all(|it| it.key == 2 && it.priority == 4.0 && it.probability == 1.0));
 
@@ -135,7 +135,7 @@ async fn an_unknown_table_fails_with_the_names_of_the_tables() {
         check(transport.reset("x").await.unwrap_err());
         check(transport.mutate_priorities("x", &[], &[]).await.unwrap_err());
         let mut samples = transport.open_sample().await.unwrap();
-        samples.request("x", 1, None, None).unwrap();
+        samples.request(&SampleRequest::new("x", 1, None)).unwrap();
         check(received(&mut *samples, 1).await.unwrap_err());
         let mut insert = transport.open_insert().await.unwrap();
         let error = match insert.sink.send(batch("x", vec![chunk(1, &[1])])).await {
@@ -154,7 +154,7 @@ async fn a_timeout_is_reported_and_earlier_samples_are_delivered() {
         insert.sink.send(batch("q", vec![chunk(1, &[1])])).await.unwrap();
         confirmed(&mut insert.confirmations, 1).await;
         let mut samples = transport.open_sample().await.unwrap();
-        samples.request("q", 3, Some(Duration::from_millis(30)), None).unwrap();
+        samples.request(&SampleRequest::new("q", 3, Some(Duration::from_millis(30)))).unwrap();
         assert_eq!(received(&mut *samples, 1).await.unwrap().len(), 1);
         for _ in 0..2 {
             let error = soon(samples.receive()).await.unwrap_err();
@@ -163,7 +163,7 @@ async fn a_timeout_is_reported_and_earlier_samples_are_delivered() {
         }
         // Zero means one attempt, over every transport.
         let mut samples = transport.open_sample().await.unwrap();
-        samples.request("q", 1, Some(Duration::ZERO), None).unwrap();
+        samples.request(&SampleRequest::new("q", 1, Some(Duration::ZERO))).unwrap();
         let error = soon(samples.receive()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::RateLimiterTimeout);
     }
@@ -218,8 +218,8 @@ async fn many_small_samples_come_completely_and_in_order() {
         }
         confirmed(&mut insert.confirmations, 2000).await;
         let mut samples = transport.open_sample().await.unwrap();
-        samples.request("q", 1500, None, None).unwrap();
-        samples.request("q", 500, None, None).unwrap();
+        samples.request(&SampleRequest::new("q", 1500, None)).unwrap();
+        samples.request(&SampleRequest::new("q", 500, None)).unwrap();
         let got = received(&mut *samples, 2000).await.unwrap();
         assert!(got.iter().map(|it| it.key).eq(0..2000));
     }
@@ -239,7 +239,7 @@ async fn large_items_are_cut_and_put_together() {
         .unwrap();
     confirmed(&mut insert.confirmations, 1).await;
     let mut samples = transport.open_sample().await.unwrap();
-    samples.request("a", 3, None, None).unwrap();
+    samples.request(&SampleRequest::new("a", 3, None)).unwrap();
     for sample in received(&mut *samples, 3).await.unwrap() {
         let got = sample.trajectory.chunks();
         assert_eq!(got.len(), 7);

@@ -12,7 +12,7 @@ use prost::Message as _;
 use reverb_data::error::RATE_LIMITER_TIMEOUT;
 use reverb_rpc::status::Code;
 use reverb_wire::generated as proto;
-use reverb_wire::transport::Transport;
+use reverb_wire::transport::{SampleRequest, Transport};
 use support::*;
 
 fn ask(table: &str, num_samples: i64, timeout_ms: Option<i64>) -> proto::SampleStreamRequest {
@@ -148,7 +148,7 @@ async fn a_slow_reader_holds_the_sampling_up() {
     insert.sink.send(batch("t", vec![large_chunk(1, 1 << 20)])).await.unwrap();
     confirmed(&mut insert.confirmations, 1).await;
     let mut samples = transport.open_sample().await.unwrap();
-    samples.request("t", 1000, None, None).unwrap();
+    samples.request(&SampleRequest::new("t", 1000, None)).unwrap();
     // The window of a stream and the buffers of both ends, far below the requested gigabyte.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let taken = items.info().num_samples;

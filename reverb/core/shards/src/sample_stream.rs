@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use reverb_data::{Error, ErrorKind, Result, Sampled, Stacking, slot_of};
-use reverb_wire::transport::{BoxFuture, SampleStream};
+use reverb_data::{Error, ErrorKind, Result, SampleOptions, Sampled, Stacking, slot_of};
+use reverb_wire::transport::{BoxFuture, SampleRequest, SampleStream};
 
 use crate::facts::{Sampling, TableFacts};
 use crate::group::{Group, View, random, within};
@@ -62,7 +62,7 @@ struct Request {
     count: usize,
     /// When it gives up.
     deadline: Option<Instant>,
-    stacking: Option<Stacking>,
+    options: SampleOptions,
 }
 
 type Received = (usize, Box<dyn SampleStream>, Result<Vec<Sampled>>);
@@ -321,12 +321,18 @@ impl GroupSampleStream {
             if self.sampling == Sampling::Ordered { ORDERED_PATIENCE } else { SHARD_PATIENCE };
         let left = request.deadline.map(|it| it.saturating_duration_since(Instant::now()));
         let timeout = Some(left.map_or(patience, |left| left.min(patience)));
-        let stacking = request.stacking.map(|_| Stacking::new(count));
+        let asked = SampleRequest {
+            options: SampleOptions {
+                stacking: request.options.stacking.map(|_| Stacking::new(count)),
+                ..request.options
+            },
+            ..SampleRequest::new(&self.table, count, timeout)
+        };
         let lane = &mut self.lanes[i];
         let deadline = request.deadline;
         lane.parts.push_back(Part { missing: count, share, deadline });
         let asked = match &mut lane.stream {
-            Some(stream) => stream.request(&self.table, count, timeout, stacking),
+            Some(stream) => stream.request(&asked),
             None => Err(Error::unavailable("its stream is lost")),
         };
         if let Err(error) = asked {
@@ -369,7 +375,7 @@ impl GroupSampleStream {
         }
         for part in std::mem::take(&mut lane.parts) {
             let (count, deadline) = (part.missing, part.deadline);
-            self.unasked.push_back(Request { count, deadline, stacking: None });
+            self.unasked.push_back(Request { count, deadline, options: SampleOptions::default() });
         }
     }
 
@@ -470,7 +476,7 @@ impl GroupSampleStream {
                     }
                     // What the shard does not give now, others may have.
                     let (count, deadline) = (part.missing, part.deadline);
-                    let request = Request { count, deadline, stacking: None };
+                    let request = Request { count, deadline, options: SampleOptions::default() };
                     self.unasked.push_back(request);
                 }
                 Ok(Vec::new())
@@ -537,13 +543,8 @@ impl GroupSampleStream {
 }
 
 impl SampleStream for GroupSampleStream {
-    fn request(
-        &mut self,
-        table: &str,
-        num_samples: usize,
-        timeout: Option<Duration>,
-        stacking: Option<Stacking>,
-    ) -> Result<()> {
+    fn request(&mut self, request: &SampleRequest<'_>) -> Result<()> {
+        let SampleRequest { table, num_samples, timeout, options, .. } = *request;
         if table != self.table || self.lanes.is_empty() {
             let view = Arc::clone(&self.view);
             if let Err(error) = self.begin(table, view) {
@@ -553,7 +554,7 @@ impl SampleStream for GroupSampleStream {
             }
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        self.unasked.push_back(Request { count: num_samples, deadline, stacking });
+        self.unasked.push_back(Request { count: num_samples, deadline, options });
         // What needs no waiting is done at once, so that the shards work while the caller does.
         if let Err(error) = self.ask() {
             self.unasked.clear();

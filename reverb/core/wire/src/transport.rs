@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use reverb_data::{Chunk, Error, KeySlots, NewItem, Result, Sampled, Stacking};
+use reverb_data::{Chunk, Error, KeySlots, NewItem, Result, SampleOptions, Sampled};
 use tokio::sync::mpsc;
 
 use crate::generated::TableInfo;
@@ -71,22 +71,39 @@ pub struct LostStream<'a> {
     pub since: Instant,
 }
 
-/// An open sample stream. Dropping it cancels it.
-pub trait SampleStream: Send {
-    /// Requests `num_samples` more items (at least 1) of `table`. May be called while earlier
-    /// requests are pending; requests are answered in order. `timeout` limits every wait for the
-    /// rate limiter. `None` waits without a limit, and zero makes one immediate attempt.
+/// A request for items of a table.
+#[derive(Debug, Clone, Copy)]
+pub struct SampleRequest<'a> {
+    /// The table.
+    pub table: &'a str,
+    /// How many items, at least 1.
+    pub num_samples: usize,
+    /// Limits every wait for the rate limiter. `None` waits without a limit, and zero makes one
+    /// immediate attempt.
+    pub timeout: Option<Duration>,
+    /// What is asked of the items. Servers of dm-reverb ignore it.
     ///
     /// With `stacking`, if sampling can remove items from the table, a batch whose items cannot be
     /// stacked is not sampled: `receive` fails, and the items stay in the table. This covers the
-    /// items that the table samples in one step. Servers of dm-reverb ignore it.
-    fn request(
-        &mut self,
-        table: &str,
-        num_samples: usize,
-        timeout: Option<Duration>,
-        stacking: Option<Stacking>,
-    ) -> Result<()>;
+    /// items that the table samples in one step.
+    pub options: SampleOptions,
+    /// The only columns that the items shall have, in increasing order; empty: all. A server may
+    /// send all in spite of that.
+    pub columns: &'a [u32],
+}
+
+impl<'a> SampleRequest<'a> {
+    /// A request for whole items, of which nothing else is asked.
+    pub fn new(table: &'a str, num_samples: usize, timeout: Option<Duration>) -> Self {
+        Self { table, num_samples, timeout, options: SampleOptions::default(), columns: &[] }
+    }
+}
+
+/// An open sample stream. Dropping it cancels it.
+pub trait SampleStream: Send {
+    /// Requests more items. May be called while earlier requests are pending; requests are answered
+    /// in order.
+    fn request(&mut self, request: &SampleRequest<'_>) -> Result<()>;
 
     /// The next items, at least one. `RateLimiterTimeout` if the timeout passed first.
     fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>>;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message as _;
 use reverb_data::{
-    Chunk, ChunkMaker, DType, ErrorKind, NewItem, Sampled, SequenceRange, Stacking,
+    Chunk, ChunkMaker, DType, ErrorKind, NewItem, SampleOptions, Sampled, SequenceRange, Stacking,
     TrajectoryBuilder,
 };
 use reverb_rpc::message::{Message, body_bytes};
@@ -20,12 +20,12 @@ use reverb_wire::codec::insert::{
 };
 use reverb_wire::codec::mutate::{Mutation, encode_mutation, parse_mutation};
 use reverb_wire::codec::sample::{
-    MAX_MESSAGE_CHUNK_BYTES, SampleDecoder, SampleEncoder, request, stacking,
+    MAX_MESSAGE_CHUNK_BYTES, SampleDecoder, SampleEncoder, options, request,
 };
 use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
 use reverb_wire::convert::signature::flatten_signature;
 use reverb_wire::generated as proto;
-use reverb_wire::transport::InsertBatch;
+use reverb_wire::transport::{InsertBatch, SampleRequest};
 
 macro_rules! capture {
     ($name:literal) => {
@@ -127,7 +127,7 @@ fn a_captured_sample_is_read_and_written() {
 
 #[test]
 fn requests_and_confirmations_equal_those_of_dm_reverb() {
-    let written = body_bytes(Message::encode(&request("lifo", 1, None, None)));
+    let written = body_bytes(Message::encode(&request(&SampleRequest::new("lifo", 1, None))));
     assert_eq!(written, capture!("sample_req"));
     let bytes = capture!("insert_resp_multi");
     let keys = decode_confirmation(&bytes).unwrap();
@@ -139,14 +139,18 @@ fn requests_and_confirmations_equal_those_of_dm_reverb() {
 
 #[test]
 fn our_extensions_have_field_numbers_that_dm_reverb_skips() {
-    let plain = body_bytes(Message::encode(&request("lifo", 1, None, None)));
-    let stacked = request("lifo", 1, None, Some(Stacking { batch_size: 5, position: 2 }));
+    let plain = body_bytes(Message::encode(&request(&SampleRequest::new("lifo", 1, None))));
+    let stacked = request(&SampleRequest {
+        options: SampleOptions::stacked(Stacking { batch_size: 5, position: 2 }),
+        ..SampleRequest::new("lifo", 1, None)
+    });
     let written = body_bytes(Message::encode(&stacked));
     // Field 1000, a message.
     let mut expected = plain.to_vec();
     expected.extend([0xc2, 0x3e, 4, 0x08, 5, 0x10, 2]);
     assert_eq!(written, expected);
-    assert_eq!(stacking(&stacked), Ok(Some(Stacking { batch_size: 5, position: 2 })));
+    let expected = SampleOptions::stacked(Stacking { batch_size: 5, position: 2 });
+    assert_eq!(options(&stacked), Ok(expected));
 }
 
 #[test]
@@ -158,7 +162,10 @@ fn a_zero_timeout_does_not_become_infinite() {
         (Some(Duration::from_secs(3)), 3000),
         (Some(Duration::MAX), i64::MAX),
     ] {
-        let sent = request("t", 1, timeout, None).rate_limiter_timeout.unwrap().milliseconds;
+        let sent = request(&SampleRequest::new("t", 1, timeout))
+            .rate_limiter_timeout
+            .unwrap()
+            .milliseconds;
         assert_eq!(sent, milliseconds, "{timeout:?}");
     }
 }
@@ -219,6 +226,8 @@ fn sample(key: u64, chunks: &[Chunk]) -> Sampled {
         table_size: 3,
         inserted_at_ns: 5,
         rate_limited: true,
+        min_probability: 0.0,
+        epoch: 0,
         trajectory: builder.finish().unwrap(),
     }
 }

@@ -157,6 +157,8 @@ proptest! {
                     table_size: 3,
                     inserted_at_ns: 1_795_168_492_178_858_450,
                     rate_limited: true,
+                    min_probability: 0.0,
+                    epoch: 0,
                     trajectory,
                 }, |_| {});
             }

@@ -12,7 +12,7 @@ use http::{HeaderMap, Request, Response};
 use reverb_data::error::RATE_LIMITER_TIMEOUT;
 use reverb_data::{Error, ErrorKind, Result, Sampled};
 use reverb_wire::GrpcTransport;
-use reverb_wire::transport::{InsertBatch, Transport};
+use reverb_wire::transport::{InsertBatch, SampleRequest, Transport};
 use tokio::net::TcpListener;
 
 const SAMPLE: &[u8] = include_bytes!("captures/sample_resp_int32_plain_3.bin");
@@ -114,14 +114,14 @@ async fn soon<T>(work: impl Future<Output = T>) -> T {
 async fn sample(script: &'static [Step], count: usize) -> (Vec<Sampled>, Error) {
     let transport = GrpcTransport::new(&serve(script).await).unwrap();
     let mut stream = transport.open_sample().await.unwrap();
-    stream.request("lifo", count, None, None).unwrap();
+    stream.request(&SampleRequest::new("lifo", count, None)).unwrap();
     let mut samples = Vec::new();
     loop {
         match soon(stream.receive()).await {
             Ok(more) => samples.extend(more),
             Err(error) => {
                 // A stream that has ended stays ended, and another request does no harm.
-                let _ = stream.request("lifo", 1, None, None);
+                let _ = stream.request(&SampleRequest::new("lifo", 1, None));
                 assert_eq!(soon(stream.receive()).await.unwrap_err(), error);
                 return (samples, error);
             }

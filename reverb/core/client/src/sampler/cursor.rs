@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_data::{Error, Result, Sampled, Stacking};
-use reverb_wire::transport::SampleStream;
+use reverb_data::{Error, Result, SampleOptions, Sampled, Stacking};
+use reverb_wire::transport::{SampleRequest, SampleStream};
 
 use crate::client::Client;
 use crate::retry::Backoff;
@@ -39,8 +39,8 @@ pub struct SampleCursor {
     refill_at: usize,
     requests: u64,
     timeout: Option<Duration>,
-    /// How the caller stacks the items into batches, if it does.
-    stacking: Option<Stacking>,
+    /// What the caller asks of the items.
+    options: SampleOptions,
     stream: Option<Box<dyn SampleStream>>,
     /// Whether the stream was idle before and has not answered since. It may be stale then.
     may_be_stale: bool,
@@ -62,7 +62,7 @@ impl SampleCursor {
             refill_at: 0,
             requests: 0,
             timeout,
-            stacking: None,
+            options: SampleOptions::default(),
             stream: None,
             may_be_stale: false,
             backoff,
@@ -75,7 +75,7 @@ impl SampleCursor {
     pub fn stacked(mut self) -> Self {
         let count = usize::try_from(self.unrequested).unwrap_or(usize::MAX).max(1);
         self.batch = count;
-        self.stacking = Some(Stacking::new(count));
+        self.options.stacking = Some(Stacking::new(count));
         self
     }
 
@@ -125,8 +125,12 @@ impl SampleCursor {
             self.release();
         } else if let Some(stream) = &mut self.stream {
             let num = self.batch.min(usize::try_from(self.unrequested).unwrap_or(usize::MAX));
+            let request = SampleRequest {
+                options: self.options,
+                ..SampleRequest::new(&self.table, num, self.timeout)
+            };
             // If the stream cannot take the request, `fetch` opens a new one.
-            if stream.request(&self.table, num, self.timeout, self.stacking).is_ok() {
+            if stream.request(&request).is_ok() {
                 self.requested(num);
             } else {
                 self.stream = None;
@@ -137,7 +141,7 @@ impl SampleCursor {
     fn requested(&mut self, num: usize) {
         self.unrequested -= num as u64;
         self.outstanding += num;
-        self.stacking = self.stacking.map(|stacking| stacking.after(num));
+        self.options = self.options.after(num);
         self.requests += 1;
         if self.requests > 1 {
             self.batch = (self.batch * 2).min(MAX_BATCH.max(num));
@@ -155,7 +159,7 @@ impl SampleCursor {
                     self.outstanding = self.outstanding.saturating_sub(samples.len());
                     // For items that are decoded one by one, this also brings the headers of their
                     // chunks into the cache, all at once.
-                    if self.unrequested > 0 || self.stacking.is_none() {
+                    if self.unrequested > 0 || self.options.stacking.is_none() {
                         let bytes: usize = samples.iter().map(|s| s.trajectory.chunk_bytes()).sum();
                         let fitting = MAX_BATCH_BYTES / (bytes / samples.len().max(1)).max(1);
                         self.batch = self.batch.min(fitting.max(1));
@@ -167,7 +171,7 @@ impl SampleCursor {
                 Err(error) => {
                     // Outstanding items are requested again.
                     self.unrequested += self.outstanding as u64;
-                    self.stacking = self.stacking.map(|it| it.before(self.outstanding));
+                    self.options = self.options.before(self.outstanding);
                     self.outstanding = 0;
                     self.stream = None;
                     if std::mem::take(&mut self.may_be_stale) && error.is_transient() {

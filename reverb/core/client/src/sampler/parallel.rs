@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, ErrorKind, Result, Sampled, Stacking};
-use reverb_wire::transport::SampleStream;
+use reverb_data::{Error, ErrorKind, Result, SampleOptions, Sampled, Stacking};
+use reverb_wire::transport::{SampleRequest, SampleStream};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
@@ -454,7 +454,11 @@ async fn fetch(
         stream.insert(OpenStream { stream: opened, received: 0 })
     };
     let timeout = shared.options.rate_limiter_timeout;
-    open.stream.request(&shared.table, *missing, timeout, stacking)?;
+    let request = SampleRequest {
+        options: SampleOptions { stacking, ..SampleOptions::default() },
+        ..SampleRequest::new(&shared.table, *missing, timeout)
+    };
+    open.stream.request(&request)?;
     while *missing > 0 {
         let samples = open.stream.receive().await?;
         backoff.answered();

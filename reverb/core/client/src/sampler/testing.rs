@@ -13,6 +13,8 @@ pub(super) fn sampled(key: u64, trajectory: Trajectory) -> Sampled {
         table_size: 1,
         inserted_at_ns: 0,
         rate_limited: false,
+        min_probability: 0.0,
+        epoch: 0,
         trajectory,
     }
 }

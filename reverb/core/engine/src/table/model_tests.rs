@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use reverb_data::{
-    Chunk, MemoryConfig, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange, ServerAccount,
-    TableChange, TableConfig, TrajectoryBuilder,
+    Chunk, MemoryConfig, NewItem, RateLimiterConfig, SampleOptions, SelectorConfig, SequenceRange,
+    ServerAccount, TableChange, TableConfig, TrajectoryBuilder,
 };
 
 use super::state::{Batch, TableState};
@@ -317,7 +317,7 @@ impl Pair {
     }
 
     fn sample(&mut self, count: usize) {
-        let mut batch = Batch::new(count);
+        let mut batch = Batch::new(count, SampleOptions::default());
         self.state.sample(&mut batch);
         let got = batch.len();
         for sampled in batch.into_answer().unwrap() {
@@ -542,7 +542,7 @@ fn prioritized(exponent: f64, priorities: &[f64], seed: u64) -> TableState {
 }
 
 fn sample_keys(state: &mut TableState, count: usize) -> Vec<u64> {
-    let mut batch = Batch::new(count);
+    let mut batch = Batch::new(count, SampleOptions::default());
     state.sample(&mut batch);
     batch.into_answer().unwrap().iter().map(|sampled| sampled.key).collect()
 }

@@ -247,7 +247,7 @@ mod tests {
     use super::super::state::Batch;
     use super::super::testing::{config, insert, item, table};
     use super::*;
-    use reverb_data::SelectorConfig;
+    use reverb_data::{SampleOptions, SelectorConfig};
 
     fn keys(items: &[StoredItem]) -> Vec<u64> {
         items.iter().map(|item| item.key).collect()
@@ -329,7 +329,7 @@ mod tests {
     fn apply(state: &mut TableState, step: &Step) {
         match *step {
             Step::Insert(key) => state.insert(item(key), 0),
-            Step::Sample(num) => state.sample(&mut Batch::new(num)),
+            Step::Sample(num) => state.sample(&mut Batch::new(num, SampleOptions::default())),
             Step::Update(key, priority) => state.update(&[(key, priority)], &mut Vec::new()),
             Step::Delete(key) => drop(state.delete(key)),
             Step::Reset => drop(state.reset(&config(20))),

@@ -15,7 +15,7 @@ use std::hint::black_box;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use reverb_data::{
-    Chunk, Counters, Error, MemoryConfig, NewItem, Result, Sampled, ServerAccount, Stacking,
+    Chunk, Counters, Error, MemoryConfig, NewItem, Result, SampleOptions, Sampled, ServerAccount,
     StoredItem, TableAccount, TableConfig, Trajectory, WhenFull,
 };
 use smallvec::SmallVec;
@@ -113,8 +113,8 @@ pub(super) struct Batch {
     wanted: usize,
     chunk_bytes: usize,
     items: Vec<Sampled>,
-    /// How the reader stacks the items into batches, if it does.
-    stacking: Option<Stacking>,
+    /// What the reader asks of the items.
+    options: SampleOptions,
     /// Why the next batch cannot be sampled: its items cannot be stacked.
     refusal: Option<Error>,
     /// Whether the request had to wait. Reported with its first item.
@@ -122,23 +122,18 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    pub(super) fn new(wanted: usize) -> Self {
+    /// Of a request for `wanted` items. It ends before a batch of the reader whose items cannot be
+    /// stacked.
+    pub(super) fn new(wanted: usize, options: SampleOptions) -> Self {
         let wanted = wanted.min(MAX_SAMPLE_ITEMS);
         Self {
             wanted,
             chunk_bytes: 0,
             items: Vec::new(),
-            stacking: None,
+            options,
             refusal: None,
             has_waited: false,
         }
-    }
-
-    /// Makes the request end before a batch whose items cannot be stacked.
-    #[must_use]
-    pub(super) fn stacked(mut self, stacking: Option<Stacking>) -> Self {
-        self.stacking = stacking;
-        self
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -148,7 +143,7 @@ impl Batch {
 
     /// Whether no batch of the reader would be cut here.
     fn may_end_here(&self) -> bool {
-        self.stacking.is_none_or(|stacking| stacking.after(self.items.len()).position == 0)
+        self.options.stacking.is_none_or(|stacking| stacking.after(self.items.len()).position == 0)
     }
 
     /// Whether the request is complete: it is full, or its next batch was refused.
@@ -316,7 +311,7 @@ impl TableState {
 
     /// Samples into `batch` while the limiter allows and until the batch is full.
     pub(super) fn sample(&mut self, batch: &mut Batch) {
-        if let Some(stacking) = batch.stacking
+        if let Some(stacking) = batch.options.stacking
             && self.max_times_sampled > 0
         {
             return self.sample_stacked(batch, stacking);
@@ -570,6 +565,8 @@ impl TableState {
             table_size,
             inserted_at_ns: item.inserted_at_ns(),
             rate_limited: batch.has_waited && batch.items.is_empty(),
+            min_probability: 0.0,
+            epoch: 0,
             trajectory,
         });
         // "At least", because an item can be inserted with a count.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use reverb_data::{Error, NewItem, Result, Sampled, ServerAccount, Stacking, Trajectory};
+use reverb_data::{Error, NewItem, Result, SampleOptions, Sampled, ServerAccount, Trajectory};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
@@ -210,7 +210,7 @@ impl WaitQueues {
     pub(super) fn queue_sample(
         &mut self,
         wanted: usize,
-        stacking: Option<Stacking>,
+        options: SampleOptions,
         arrived: Instant,
     ) -> RequestId {
         let id = self.next_id;
@@ -218,7 +218,7 @@ impl WaitQueues {
         self.samples.push_back(SampleRequest {
             id,
             arrived,
-            batch: Batch::new(wanted).stacked(stacking),
+            batch: Batch::new(wanted, options),
             answer: None,
         });
         id

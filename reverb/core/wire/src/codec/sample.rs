@@ -2,14 +2,13 @@
 //! `SampleStreamResponse`: splits samples into messages and joins them again.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use bytes::Bytes;
 use reverb_data::proto_bytes::{
     Field, Reader, put_bytes_field, put_double_field, put_int_field, put_nested,
     put_nested_of_width, put_tag, put_varint, put_varint_field, varint_len,
 };
-use reverb_data::{Chunk, Error, Result, Sampled, Stacking};
+use reverb_data::{Chunk, Error, Result, SampleOptions, Sampled, Stacking};
 use smallvec::SmallVec;
 
 use crate::codec::chunk::{ChunkMeasure, RawChunk, put_chunk, put_small_chunk};
@@ -17,21 +16,19 @@ use crate::codec::item::{ItemHead, RawItem, put_item};
 use crate::codec::kept_chunks::KeptChunks;
 use crate::codec::trajectory_template::TrajectoryTemplates;
 use crate::generated::{SampleStreamRequest, Timeout, sample_stream_request};
+use crate::transport::SampleRequest;
 use reverb_rpc::message::{Message, MessageBuilder};
 
 /// A message is closed once its chunks exceed this many bytes.
 pub const MAX_MESSAGE_CHUNK_BYTES: usize = 2 << 20;
 
-/// Makes the request for `num_samples` items.
+/// Makes the message of a request.
 ///
 /// dm-reverb's servers take a timeout of zero as "no timeout", so their shortest timeout is sent
 /// instead.
-pub fn request(
-    table: &str,
-    num_samples: usize,
-    timeout: Option<Duration>,
-    stacking: Option<Stacking>,
-) -> SampleStreamRequest {
+pub fn request(request: &SampleRequest<'_>) -> SampleStreamRequest {
+    let SampleRequest { table, num_samples, timeout, options, columns } = *request;
+    let SampleOptions { stacking, all_or_nothing, distinct } = options;
     let milliseconds = timeout.map_or(-1, |timeout| {
         i64::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX).max(1)
     });
@@ -43,16 +40,23 @@ pub fn request(
             batch_size: it.batch_size as u64,
             position: it.position as u64,
         }),
-        ..SampleStreamRequest::default()
+        all_or_nothing,
+        distinct,
+        columns: columns.to_vec(),
     }
 }
 
-/// How the requester stacks the items of a request into batches.
+/// What a request asks of its items.
 ///
 /// # Errors
 ///
 /// `InvalidArgument` for invalid numbers.
-pub fn stacking(request: &SampleStreamRequest) -> Result<Option<Stacking>> {
+pub fn options(request: &SampleStreamRequest) -> Result<SampleOptions> {
+    let SampleStreamRequest { all_or_nothing, distinct, .. } = *request;
+    Ok(SampleOptions { stacking: stacking(request)?, all_or_nothing, distinct })
+}
+
+fn stacking(request: &SampleStreamRequest) -> Result<Option<Stacking>> {
     let Some(sample_stream_request::Stacking { batch_size, position }) = request.stacking else {
         return Ok(None);
     };
@@ -230,6 +234,12 @@ fn put_sample_info(
     put_double_field(out, 2, sample.probability);
     put_int_field(out, 3, sample.table_size);
     put_varint_field(out, 4, u64::from(sample.rate_limited));
+    if sample.min_probability != 0.0 {
+        put_double_field(out, 1000, sample.min_probability);
+    }
+    if sample.epoch != 0 {
+        put_int_field(out, 1001, sample.epoch);
+    }
 }
 
 /// Joins the entries of any number of messages to samples.
@@ -351,12 +361,15 @@ fn build_sample<'a>(
     let mut probability = reader.next_fixed64(2)?.map_or(0.0, f64::from_bits);
     let mut table_size = reader.next_varint(3)?.map_or(0, |size| size as i64);
     let mut rate_limited = reader.next_varint(4)?.is_some_and(|flag| flag != 0);
+    let (mut min_probability, mut epoch) = (0.0, 0);
     while let Some((field, value)) = reader.field()? {
         match (field, value) {
             (1, Field::Bytes(bytes)) => item = bytes,
             (2, Field::Fixed64(bits)) => probability = f64::from_bits(bits),
             (3, Field::Varint(size)) => table_size = size as i64,
             (4, Field::Varint(flag)) => rate_limited = flag != 0,
+            (1000, Field::Fixed64(bits)) => min_probability = f64::from_bits(bits),
+            (1001, Field::Varint(number)) => epoch = number as i64,
             _ => {}
         }
     }
@@ -369,6 +382,8 @@ fn build_sample<'a>(
         table_size,
         inserted_at_ns: item.inserted_at_ns,
         rate_limited,
+        min_probability,
+        epoch,
         trajectory: templates.read(&item, find)?,
     })
 }

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A sample stream over the network.
 
-use std::time::Duration;
+use reverb_data::{Error, ErrorKind, Result, Sampled};
 
-use reverb_data::{Error, ErrorKind, Result, Sampled, Stacking};
-
-use crate::codec::sample::{SampleDecoder, request};
-use crate::transport::{BoxFuture, SampleStream, stream_ended};
+use crate::codec::sample::{SampleDecoder, request as encode_request};
+use crate::transport::{BoxFuture, SampleRequest, SampleStream, stream_ended};
 use reverb_rpc::client::Call;
 use reverb_rpc::message::Message;
 
@@ -60,19 +58,13 @@ impl GrpcSampleStream {
 }
 
 impl SampleStream for GrpcSampleStream {
-    fn request(
-        &mut self,
-        table: &str,
-        num_samples: usize,
-        timeout: Option<Duration>,
-        stacking: Option<Stacking>,
-    ) -> Result<()> {
-        if num_samples == 0 {
+    fn request(&mut self, request: &SampleRequest<'_>) -> Result<()> {
+        if request.num_samples == 0 {
             return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
         }
-        self.outstanding = self.outstanding.saturating_add(num_samples);
+        self.outstanding = self.outstanding.saturating_add(request.num_samples);
         // If this fails, the stream is over, and `receive` returns the reason.
-        let _ = self.call.ask(Message::encode(&request(table, num_samples, timeout, stacking)));
+        let _ = self.call.ask(Message::encode(&encode_request(request)));
         Ok(())
     }
 

@@ -121,7 +121,7 @@ impl TableState {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use reverb_data::{ErrorKind, SelectorConfig, Stacking, TableConfig};
+    use reverb_data::{ErrorKind, SampleOptions, SelectorConfig, Stacking, TableConfig};
 
     use super::super::{Batch, TableState};
     use crate::selector::Selector;
@@ -133,7 +133,7 @@ mod tests {
 
     /// The sampled keys, or the text of the refusal.
     fn sample(state: &mut TableState, num: usize, batch_size: usize) -> Result<Vec<u64>, String> {
-        let mut batch = Batch::new(num).stacked(Some(Stacking::new(batch_size)));
+        let mut batch = Batch::new(num, SampleOptions::stacked(Stacking::new(batch_size)));
         state.sample(&mut batch);
         match batch.into_answer() {
             Ok(items) => Ok(items.iter().map(|item| item.key).collect()),
@@ -277,7 +277,7 @@ mod tests {
                 prop_assert!(state.len() as i64 <= max_size);
             }
             // The selectors still agree with the items.
-            let mut batch = Batch::new(state.len() * 4);
+            let mut batch = Batch::new(state.len() * 4, SampleOptions::default());
             state.sample(&mut batch);
             prop_assert_eq!(state.len(), 0);
         }

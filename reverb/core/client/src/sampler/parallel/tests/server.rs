@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-use reverb_data::{Chunk, SequenceRange, Stacking, TrajectoryBuilder};
-use reverb_wire::transport::{BoxFuture, InsertStream, Transport};
+use reverb_data::{Chunk, SequenceRange, TrajectoryBuilder};
+use reverb_wire::transport::{BoxFuture, InsertStream, SampleRequest, Transport};
 use tokio::runtime::Handle;
 
 use super::super::*;
@@ -143,13 +143,8 @@ struct Stream {
 }
 
 impl SampleStream for Stream {
-    fn request(
-        &mut self,
-        table: &str,
-        count: usize,
-        timeout: Option<Duration>,
-        _: Option<Stacking>,
-    ) -> Result<()> {
+    fn request(&mut self, request: &SampleRequest<'_>) -> Result<()> {
+        let SampleRequest { table, num_samples: count, timeout, .. } = *request;
         assert_eq!(table, TABLE);
         assert!(count > 0, "a request is for at least one item");
         self.server.state.lock().requests.push((self.number, count));
