@@ -24,6 +24,8 @@ pub struct TableInfo {
     pub num_deleted_episodes: i64,
     /// Items that were sampled at least once since creation or reset.
     pub num_unique_samples: i64,
+    /// The largest priority of its items, if its sampler knows it; `None` also without items.
+    pub max_priority: Option<f64>,
     /// How it spent its time.
     pub worker_time: WorkerTime,
     /// What its items take of the memory: chunks, each once, and everything of the items

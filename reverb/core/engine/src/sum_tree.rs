@@ -2,7 +2,7 @@
 //! A tree of partial sums, for weighted choice among millions of entries in a few steps.
 
 /// Children of a node: two cache lines of `f64`.
-const FAN_OUT: usize = 16;
+pub(crate) const FAN_OUT: usize = 16;
 
 /// Sixteen adjacent entries of a level. Their sum is one entry of the level above.
 #[derive(Debug, Clone)]
@@ -88,6 +88,33 @@ impl SumTree {
     /// The weight at `index`, which was set before.
     pub(crate) fn get(&self, index: usize) -> f64 {
         self.levels[0][index / FAN_OUT].0[index % FAN_OUT]
+    }
+
+    /// The sixteen weights from `16 * node` on, some of which were set before.
+    pub(crate) fn siblings(&self, node: usize) -> &[f64; FAN_OUT] {
+        &self.levels[0][node].0
+    }
+
+    /// The weight at `index`; 0 if it was not set before.
+    pub(crate) fn get_or_zero(&self, index: usize) -> f64 {
+        self.levels[0].get(index / FAN_OUT).map_or(0.0, |node| node.0[index % FAN_OUT])
+    }
+
+    /// The sum of the weights before `end`.
+    pub(crate) fn sum_before(&self, end: usize) -> f64 {
+        let mut at = end;
+        let mut sum = 0.0;
+        for level in &self.levels {
+            if let Some(node) = level.get(at / FAN_OUT) {
+                sum += node.0[..at % FAN_OUT].iter().sum::<f64>();
+            } else {
+                // Nothing was set from here on. What is before belongs to the entries above.
+                at = level.len() * FAN_OUT;
+            }
+            at /= FAN_OUT;
+        }
+        // Else it is beyond the last level, with all weights before it.
+        if at == 0 { sum } else { self.total }
     }
 
     /// Sets the weight at `index`. It must be finite and not negative. Unset indices have weight 0.
@@ -187,6 +214,7 @@ mod tests {
                 // Small whole numbers add up exactly in any order.
                 let total: f64 = naive.iter().sum();
                 prop_assert_eq!(tree.total(), total);
+                prop_assert_eq!(tree.sum_before(1 << 30), total);
                 for point in points {
                     let point = point * total;
                     let mut rest = point;
@@ -198,6 +226,8 @@ mod tests {
                         here
                     });
                     if let Some(expected) = expected {
+                        let before: f64 = naive[..expected].iter().sum();
+                        prop_assert_eq!(tree.sum_before(expected), before);
                         prop_assert_eq!(find(&tree, point), expected);
                         prop_assert_eq!(tree.get(expected), naive[expected]);
                     }

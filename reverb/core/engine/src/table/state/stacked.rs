@@ -9,7 +9,7 @@ use reverb_data::{Layout, Stacking, StoredItem};
 
 use super::{Batch, TableState};
 use crate::rate_limiter::RateLimiter;
-use crate::selector::{Handle, Pick, Place};
+use crate::selector::{Pick, Place};
 use crate::table::statistics::Removed;
 
 /// The items taken since a batch began, and the counters at its beginning.
@@ -25,7 +25,8 @@ struct Undo {
 
 /// An item that was sampled.
 struct Taken {
-    handle: Handle,
+    pick: Pick,
+    removal_priority: Option<f64>,
     /// Its place in the sampler and in the remover.
     places: (Place, Place),
 }
@@ -43,6 +44,7 @@ impl TableState {
                 batch.items.last().and_then(|last| Layout::from_trajectory(&last.trajectory).ok());
         }
         while !batch.is_full() && self.limiter.can_sample(1) {
+            let min_probability = self.contents.sampler.min_probability();
             let Some(pick) = self.pick_one() else { return };
             if stacking.after(batch.len()).position == 0 {
                 (undo, layout) = (self.begin_undo(batch), None);
@@ -53,18 +55,20 @@ impl TableState {
                 None => Layout::from_trajectory(trajectory).map(|first| layout = Some(first)),
             };
             if let Err(error) = fits {
+                self.contents.sampler.unpick(pick);
                 self.undo(undo, batch);
                 batch.refusal = Some(error);
                 return;
             }
             undo.taken.push(Taken {
-                handle: pick.handle,
+                pick,
+                removal_priority: self.contents.removal_priority(pick.handle),
                 places: (
                     self.contents.sampler.place(pick.handle),
                     self.contents.remover.place(pick.handle),
                 ),
             });
-            self.take(pick, batch);
+            self.take(pick, min_probability, batch);
         }
     }
 
@@ -92,7 +96,8 @@ impl TableState {
             let contents = &mut self.contents;
             let times_sampled = sampled.times_sampled - 1;
             if contents.items.find(sampled.key).is_some() {
-                contents.items.get_mut(taken.handle).set_times_sampled(times_sampled);
+                contents.items.get_mut(taken.pick.handle).set_times_sampled(times_sampled);
+                contents.sampler.unpick(taken.pick);
                 continue;
             }
             contents.account.add(&sampled.trajectory, contents.item_bytes);
@@ -101,14 +106,20 @@ impl TableState {
                 key: sampled.key,
                 trajectory: sampled.trajectory,
                 priority: sampled.priority,
+                removal_priority: taken.removal_priority,
                 inserted_at_ns: sampled.inserted_at_ns,
                 times_sampled,
             };
             let handle = contents.items.insert(item.into());
             // The slot that was freed last is reused first.
-            debug_assert_eq!(handle, taken.handle);
+            debug_assert_eq!(handle, taken.pick.handle);
+            if let Some(removal_priority) = taken.removal_priority {
+                contents.removal_priorities.insert(handle, removal_priority);
+            }
+            let removal_priority = taken.removal_priority.unwrap_or(sampled.priority);
             contents.sampler.put_back(handle, sampled.priority, taken.places.0);
-            contents.remover.put_back(handle, sampled.priority, taken.places.1);
+            contents.remover.put_back(handle, removal_priority, taken.places.1);
+            contents.sampler.unpick(taken.pick);
         }
         self.limiter = undo.limiter;
         self.contents.num_unique_samples = undo.num_unique_samples;
@@ -204,9 +215,10 @@ mod tests {
             Just(SelectorConfig::Fifo),
             Just(SelectorConfig::Lifo),
             Just(SelectorConfig::Uniform),
-            Just(SelectorConfig::Prioritized { priority_exponent: 1.0 }),
+            Just(SelectorConfig::prioritized(1.0)),
             Just(SelectorConfig::Heap { min_heap: true }),
             Just(SelectorConfig::Heap { min_heap: false }),
+            Just(SelectorConfig::Recent { expected_age: 3.0 }),
         ]
     }
 
