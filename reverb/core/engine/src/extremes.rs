@@ -23,20 +23,60 @@ impl Range {
     }
 }
 
-/// The extremes of the weights of a [`SumTree`], for each of its nodes.
+/// Number of adjacent weights of which the extremes are known. With more of them an extreme changes
+/// less often, and looking for another one takes longer.
+const GROUP: usize = NODES * FAN_OUT;
+
+/// The same in nodes.
+const NODES: usize = 8;
+
+/// The extremes of adjacent weights.
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    range: Range,
+    /// How many weights are the smallest one; often all are the same.
+    num_min: u32,
+    num_max: u32,
+}
+
+impl Group {
+    const EMPTY: Self = Self { range: Range::NONE, num_min: 0, num_max: 0 };
+
+    /// Adds a weight that is not 0.
+    fn add(&mut self, weight: f64) {
+        if weight <= self.range.min {
+            self.num_min = if weight < self.range.min { 1 } else { self.num_min + 1 };
+            self.range.min = weight;
+        }
+        if weight >= self.range.max {
+            self.num_max = if weight > self.range.max { 1 } else { self.num_max + 1 };
+            self.range.max = weight;
+        }
+    }
+
+    /// Takes a weight away that is not 0; `false` if an extreme has to be looked for.
+    fn remove(&mut self, weight: f64) -> bool {
+        self.num_min -= u32::from(weight == self.range.min);
+        self.num_max -= u32::from(weight == self.range.max);
+        self.num_min > 0 && self.num_max > 0
+    }
+}
+
+/// The extremes of the weights of a [`SumTree`].
 ///
-/// A change looks at the other weights of a node only if it takes an extreme away, and goes up only
-/// while an extreme changes: mostly it reads and compares one entry.
+/// A change looks at other weights only if it takes the last one of an extreme of its group away,
+/// and goes up only while an extreme changes: mostly it compares two numbers.
 #[derive(Debug)]
 pub(crate) struct Extremes {
-    /// Entry `i` of a level is of the children from `16 * i` on: weights at level 0, else entries of
-    /// the level below. The last level has one entry.
+    groups: Vec<Group>,
+    /// Entry `i` of a level is of the entries from `16 * i` on of the level below, which are the
+    /// groups for the first one. The last level has one entry.
     levels: Vec<Vec<Range>>,
 }
 
 impl Extremes {
     pub(crate) fn new() -> Self {
-        Self { levels: vec![vec![Range::NONE]] }
+        Self { groups: vec![Group::EMPTY], levels: vec![vec![Range::NONE]] }
     }
 
     /// The smallest weight above 0.
@@ -56,25 +96,38 @@ impl Extremes {
         self.find(weights, |range| range.max == max)
     }
 
-    /// The weight at `index` was `old` and is another one now. Of several weights that have changed
-    /// each must be told.
+    /// The weight at `index` was `old` and is another one now. Every change must be told before the
+    /// next one is made.
+    #[inline]
     pub(crate) fn changed(&mut self, weights: &SumTree, index: usize, old: f64) {
-        let (mut before, mut after) = (Range::of(old), Range::of(weights.get(index)));
-        self.grow_to(index / FAN_OUT);
-        let mut at = index;
+        let new = weights.get(index);
+        if index / GROUP >= self.groups.len() {
+            self.grow_to(index / GROUP);
+        }
+        let group = &mut self.groups[index / GROUP];
+        let before = group.range;
+        let is_known = old == 0.0 || group.remove(old);
+        if !is_known {
+            *group = group_of(weights, index / GROUP);
+        } else if new > 0.0 {
+            group.add(new);
+        }
+        if group.range != before {
+            let after = group.range;
+            self.go_up(index / GROUP, before, after);
+        }
+    }
+
+    /// The range of a group was `before` and is `after`.
+    fn go_up(&mut self, group: usize, mut before: Range, mut after: Range) {
+        let mut at = group;
         for level in 0..self.levels.len() {
             at /= FAN_OUT;
             let range = self.levels[level][at];
-            let mut new = range;
-            if after.min <= range.min {
-                new.min = after.min;
-            }
-            if after.max >= range.max {
-                new.max = after.max;
-            }
+            let mut new = range.with(after);
             let is_min_gone = before.min == range.min && after.min > range.min;
             if is_min_gone || (before.max == range.max && after.max < range.max) {
-                new = self.range_of(weights, level, at);
+                new = self.children(level, at).fold(Range::NONE, Range::with);
             }
             if new == range {
                 return;
@@ -88,33 +141,29 @@ impl Extremes {
         self.levels.last().and_then(|level| level.first()).copied().unwrap_or(Range::NONE)
     }
 
-    /// The extremes of an entry, from all its children.
-    fn range_of(&self, weights: &SumTree, level: usize, at: usize) -> Range {
-        if level == 0 {
-            let weights = weights.siblings(at).iter().map(|&weight| Range::of(weight));
-            return weights.fold(Range::NONE, Range::with);
-        }
-        self.children(level, at).iter().copied().fold(Range::NONE, Range::with)
-    }
-
-    fn children(&self, level: usize, at: usize) -> &[Range] {
-        let below = &self.levels[level - 1];
-        &below[at * FAN_OUT..below.len().min((at + 1) * FAN_OUT)]
+    fn children(&self, level: usize, at: usize) -> impl Iterator<Item = Range> {
+        let part = |len: usize| len.min(at * FAN_OUT)..len.min((at + 1) * FAN_OUT);
+        let (groups, below) = match level.checked_sub(1) {
+            None => (&self.groups[part(self.groups.len())], &[][..]),
+            Some(below) => (&[][..], &self.levels[below][part(self.levels[below].len())]),
+        };
+        groups.iter().map(|group| group.range).chain(below.iter().copied())
     }
 
     /// The index of a weight for which `is_it` holds, as it must for the root.
     fn find(&self, weights: &SumTree, is_it: impl Fn(Range) -> bool) -> Option<usize> {
         let mut at = 0;
-        for level in (1..self.levels.len()).rev() {
-            let child = self.children(level, at).iter().position(|&range| is_it(range))?;
-            at = at * FAN_OUT + child;
+        for level in (0..self.levels.len()).rev() {
+            at = at * FAN_OUT + self.children(level, at).position(&is_it)?;
         }
-        let child = weights.siblings(at).iter().position(|&weight| is_it(Range::of(weight)))?;
-        Some(at * FAN_OUT + child)
+        let group = at * GROUP;
+        let weights = weights.nodes(at * NODES..(at + 1) * NODES).flatten();
+        weights.enumerate().find_map(|(i, &it)| is_it(Range::of(it)).then_some(group + i))
     }
 
-    fn grow_to(&mut self, node: usize) {
-        let mut entries = node + 1;
+    fn grow_to(&mut self, group: usize) {
+        self.groups.resize(group + 1, Group::EMPTY);
+        let mut entries = (group + 1).div_ceil(FAN_OUT);
         for level in &mut self.levels {
             if level.len() >= entries {
                 return;
@@ -123,13 +172,38 @@ impl Extremes {
             entries = entries.div_ceil(FAN_OUT);
         }
         while self.levels[self.levels.len() - 1].len() > 1 {
-            let below = &self.levels[self.levels.len() - 1];
-            let ranges = below.chunks(FAN_OUT);
-            let level =
-                ranges.map(|it| it.iter().copied().fold(Range::NONE, Range::with)).collect();
-            self.levels.push(level);
+            let (level, entries) = (self.levels.len(), self.levels[self.levels.len() - 1].len());
+            let entries = 0..entries.div_ceil(FAN_OUT);
+            let ranges = entries.map(|at| self.children(level, at).fold(Range::NONE, Range::with));
+            let ranges = ranges.collect();
+            self.levels.push(ranges);
         }
     }
+}
+
+/// The extremes of a group, from all its weights.
+#[inline(never)]
+fn group_of(weights: &SumTree, group: usize) -> Group {
+    let nodes = || weights.nodes(group * NODES..(group + 1) * NODES);
+    let mut range = Range::NONE;
+    for node in nodes() {
+        for &weight in node {
+            // Without branches, which would be unpredictable.
+            range.min = range.min.min(if weight > 0.0 { weight } else { f64::INFINITY });
+            range.max = range.max.max(weight);
+        }
+    }
+    if range.max == 0.0 {
+        return Group::EMPTY;
+    }
+    let (mut num_min, mut num_max) = (0, 0);
+    for node in nodes() {
+        for &weight in node {
+            num_min += u32::from(weight == range.min);
+            num_max += u32::from(weight == range.max);
+        }
+    }
+    Group { range, num_min, num_max }
 }
 
 #[cfg(test)]
@@ -142,22 +216,19 @@ mod tests {
         #[test]
         fn extremes_agree_with_a_plain_list(
             blocks in prop::collection::vec(
-                prop::collection::vec((0usize..700, prop_oneof![Just(0u8), 1u8..6]), 1..40), 1..60),
+                prop::collection::vec((0usize..5000, prop_oneof![Just(0u8), 1u8..6]), 1..40), 1..60),
         ) {
             let (mut weights, mut extremes) = (SumTree::new(), Extremes::new());
-            let mut naive = vec![0.0f64; 700];
+            let mut naive = vec![0.0f64; 5000];
             for block in &blocks {
                 let mut changes: Vec<_> =
                     block.iter().map(|&(index, weight)| (index, f64::from(weight))).collect();
-                let old: Vec<_> =
-                    block.iter().map(|&(index, _)| (index, naive[index])).collect();
                 for &(index, weight) in &changes {
                     naive[index] = weight;
                 }
-                weights.set_many(&mut changes);
-                for (index, old) in old {
-                    extremes.changed(&weights, index, old);
-                }
+                weights.set_many(&mut changes, |weights, index, old| {
+                    extremes.changed(weights, index, old);
+                });
                 let positive = || naive.iter().copied().filter(|&weight| weight > 0.0);
                 prop_assert_eq!(extremes.min(), positive().reduce(f64::min));
                 let min = extremes.min_index(&weights).map(|index| naive[index]);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A tree of partial sums, for weighted choice among millions of entries in a few steps.
 
+use std::hint::black_box;
+use std::ops::Range;
+
 /// Children of a node: two cache lines of `f64`.
 pub(crate) const FAN_OUT: usize = 16;
 
@@ -90,9 +93,11 @@ impl SumTree {
         self.levels[0][index / FAN_OUT].0[index % FAN_OUT]
     }
 
-    /// The sixteen weights from `16 * node` on, some of which were set before.
-    pub(crate) fn siblings(&self, node: usize) -> &[f64; FAN_OUT] {
-        &self.levels[0][node].0
+    /// The weights of some nodes; node `n` has those from `16 * n` on. Nodes without a weight that
+    /// was set may be missing.
+    pub(crate) fn nodes(&self, nodes: Range<usize>) -> impl Iterator<Item = &[f64; FAN_OUT]> {
+        let len = self.levels[0].len();
+        self.levels[0][nodes.start.min(len)..nodes.end.min(len)].iter().map(|node| &node.0)
     }
 
     /// The weight at `index`; 0 if it was not set before.
@@ -135,13 +140,31 @@ impl SumTree {
     /// as in `find`.
     ///
     /// Overwrites the weights in `changes`. If an index occurs twice, its last weight counts.
-    pub(crate) fn set_many(&mut self, changes: &mut [(usize, f64)]) {
+    ///
+    /// Calls `written` with the index of each weight and its old value, one after the other. It can
+    /// read the weights then, and not the sums.
+    pub(crate) fn set_many(
+        &mut self,
+        changes: &mut [(usize, f64)],
+        mut written: impl FnMut(&Self, usize, f64),
+    ) {
         let Some(highest) = changes.iter().map(|&(index, _)| index).max() else { return };
         self.grow_to(highest);
-        for level in &mut self.levels {
-            for (at, entry) in &*changes {
-                level[at / FAN_OUT].0[at % FAN_OUT] = *entry;
+        // Reads of their own, so that the processor fetches all weights from memory in parallel.
+        let bits = changes.iter().fold(0, |bits, &(index, _)| bits ^ self.get(index).to_bits());
+        black_box(bits);
+        for &(index, weight) in &*changes {
+            let place = &mut self.levels[0][index / FAN_OUT].0[index % FAN_OUT];
+            let old = std::mem::replace(place, weight);
+            written(self, index, old);
+        }
+        for level in 0..self.levels.len() {
+            if level > 0 {
+                for (at, entry) in &*changes {
+                    self.levels[level][at / FAN_OUT].0[at % FAN_OUT] = *entry;
+                }
             }
+            let level = &self.levels[level];
             if let [top] = &level[..] {
                 self.total = top.sum();
                 return;
@@ -245,7 +268,7 @@ mod tests {
                     for &(index, weight) in block {
      single.set(index, weight);
     }
-                    together.set_many(&mut block.clone());
+                    together.set_many(&mut block.clone(), |_, _, _| {});
                     prop_assert_eq!(together.total().to_bits(), single.total().to_bits());
                 }
                 for &(index, _) in blocks.iter().flatten() {

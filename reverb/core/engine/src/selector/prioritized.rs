@@ -48,17 +48,9 @@ impl Weights {
         self.extremes.changed(&self.sums, index, old);
     }
 
-    /// Sets at most [`BLOCK`] weights.
     fn set_many(&mut self, changes: &mut [(usize, f64)]) {
-        let mut old = [(0, 0.0); BLOCK];
-        let old = &mut old[..changes.len()];
-        for (old, &(index, _)) in old.iter_mut().zip(&*changes) {
-            *old = (index, self.sums.get_or_zero(index));
-        }
-        self.sums.set_many(changes);
-        for &(index, old) in &*old {
-            self.extremes.changed(&self.sums, index, old);
-        }
+        let Self { sums, extremes } = self;
+        sums.set_many(changes, |sums, index, old| extremes.changed(sums, index, old));
     }
 }
 

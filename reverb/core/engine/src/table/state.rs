@@ -447,12 +447,14 @@ impl TableState {
             }
             let num_found = found.len() as u64;
             for &(handle, priority) in &found {
-                contents.largest_priority = contents.largest_priority.max(priority);
-                let removal_priority = contents.removal_priority(handle);
                 let item = contents.items.get_mut(handle);
-                record(&mut self.before_images, handle, item, removal_priority);
+                if let Some(before) = &mut self.before_images {
+                    before.record(handle, item, contents.removal_priorities.get(&handle).copied());
+                }
                 item.set_priority(priority);
             }
+            let priorities = found.iter().map(|&(_, priority)| priority);
+            contents.largest_priority = priorities.fold(contents.largest_priority, f64::max);
             contents.sampler.update_many(&found);
             if !contents.removal_priorities.is_empty() {
                 found.retain(|(handle, _)| !contents.removal_priorities.contains_key(handle));
