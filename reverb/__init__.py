@@ -26,7 +26,7 @@ from reverb.errors import DeadlineExceededError, ReverbError
 from reverb.limits import Limits
 from reverb.platform import checkpointers_lib as _checkpointers_lib  # noqa: F401
 from reverb.platform.default import checkpointers as _default_checkpointers  # noqa: F401
-from reverb.prioritized_replay import importance_weights, sequence_priority
+from reverb.prioritized_replay import MAX_PRIORITY, importance_weights, sequence_priority
 from reverb.replay_sample import ReplaySample, SampleInfo
 from reverb.sequence_writer import SequenceWriter
 from reverb.server import Server, Table
@@ -45,6 +45,7 @@ if _TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "MAX_PRIORITY",
     "UNCHANGED",
     "BatchedTrajectoryWriter",
     "Client",

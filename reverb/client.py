@@ -159,14 +159,23 @@ class Client:
         """Address of the server, as given to the constructor."""
         return self._server_address
 
-    def insert(self, data: Any, priorities: Mapping[str, float]) -> None:
+    def insert(
+        self,
+        data: Any,
+        priorities: Mapping[str, float],
+        *,
+        removal_priorities: Mapping[str, float] | None = None,
+    ) -> None:
         """Inserts one step, as an item of its own, into one or more tables.
 
         Blocks until the server has confirmed the items. The tables' rate limiters may delay that.
 
         Args:
           data: Nest of arrays. A leaf of shape `[...]` is sampled as a column `[1, ...]`.
-          priorities: The tables to insert into, and the item's priority in each.
+          priorities: The tables to insert into, and the item's priority in each, a number or
+            `reverb.MAX_PRIORITY`.
+          removal_priorities: What the removers of these tables go by instead of the priority, for
+            `MinHeap`, `MaxHeap` and `Prioritized`. Later updates of the priority do not change it.
 
         Raises:
           InvalidArgumentError: If `priorities` is empty, or if a table rejects a priority.
@@ -176,7 +185,8 @@ class Client:
         """
         if not priorities:
             raise InvalidArgumentError("priorities must name at least one table, got none")
-        self._client.insert(tree.flatten(data), dict(priorities))
+        removal = None if removal_priorities is None else dict(removal_priorities)
+        self._client.insert(tree.flatten(data), dict(priorities), removal)
 
     def insert_batch(self, data: Any, priorities: Mapping[str, Any]) -> None:
         """Inserts `B` steps, each as an item of its own, into one or more tables.
@@ -701,6 +711,7 @@ class Client:
         max_times_sampled: int | None = None,
         rate_limiter: RateLimiter | None = None,
         priority_exponent: float | None = None,
+        sampler: native.ItemSelector | None = None,
     ) -> TableInfo:
         """Changes settings of a table while the server runs: all that are given, or none.
 
@@ -722,12 +733,15 @@ class Client:
           rate_limiter: A new limiter. As many samples are allowed as before; with another
             `samples_per_insert`, as the new bounds allow.
           priority_exponent: The exponent of a `Prioritized` sampler.
+          sampler: A selector of the kind that the sampler has, with other parameters:
+            `Prioritized(...)` or `Recent(...)`.
 
         Returns:
           The table with its new settings.
 
         Raises:
-          InvalidArgumentError: If a value is out of its range, if the sampler has no exponent, if
+          InvalidArgumentError: If a value is out of its range, if the sampler has no exponent or is
+            of another kind, if
             nothing could be sampled any more, if the priority of an item does not fit the new
             exponent, or if an item that waits to be inserted does not fit the new settings.
           TableNotFoundError: If there is no such table.
@@ -740,6 +754,7 @@ class Client:
             max_times_sampled=max_times_sampled,
             rate_limiter=rate_limiter,
             priority_exponent=priority_exponent,
+            sampler=sampler,
         )
         answer = self._client.configure_tables(to_request({table: change}))
         return TableInfo.from_proto(protos.ConfigureTablesResponse.FromString(answer).tables[0])

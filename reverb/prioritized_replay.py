@@ -7,7 +7,31 @@ import numpy as np
 
 from reverb.errors import InvalidArgumentError
 
-__all__ = ["importance_weights", "sequence_priority"]
+__all__ = ["MAX_PRIORITY", "importance_weights", "sequence_priority"]
+
+
+class _MaxPriority(float):
+    """The type of `MAX_PRIORITY`."""
+
+    def __repr__(self) -> str:
+        return "reverb.MAX_PRIORITY"
+
+    def __reduce__(self) -> str:
+        return "MAX_PRIORITY"
+
+
+# A NaN that no computation yields; the core has the same.
+MAX_PRIORITY = _MaxPriority(np.uint64(0x7FFE_5A40_0000_0000).view(np.float64))
+"""Priority of a new item: the largest one of its table, 1.0 if the table is empty.
+
+"Prioritized Experience Replay", algorithm 1: a new item is as likely as any other until the learner
+has seen it. The server knows the number when it inserts the item; `Table(max_priority=...)` says
+which items count. Every insert and every writer takes it, also in arrays of priorities. A server
+that does not know it, such as one of dm-reverb, gives the item the priority 1.0. In a group of
+servers it is the largest priority that the shards have told, which lags behind by some 100 ms.
+
+It is for new items only: `update_priorities` takes numbers.
+"""
 
 
 def importance_weights(

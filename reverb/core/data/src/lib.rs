@@ -51,7 +51,7 @@ pub use item::{NewItem, Sampled, StoredItem};
 pub use item_validator::ItemValidator;
 pub use key::{KeyGenerator, KeySlots, NUM_SLOTS, slot_of};
 pub use known_kinds::KnownKinds;
-pub use max_priority::{MAX_PRIORITY, MaxPriority, is_max_priority, is_priority};
+pub use max_priority::{ItemPriority, MAX_PRIORITY, MaxPriority, is_max_priority, is_priority};
 pub use sample_options::SampleOptions;
 pub use signature::{Signature, TensorSpec};
 pub use stacking::{Layout, Stacking};

@@ -17,6 +17,28 @@ pub fn is_priority(priority: f64) -> bool {
     !priority.is_nan() || is_max_priority(priority)
 }
 
+/// The priority of a new item, and what the remover goes by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ItemPriority {
+    /// The priority, or [`MAX_PRIORITY`].
+    pub value: f64,
+    /// What the remover goes by instead.
+    pub removal: Option<f64>,
+}
+
+impl ItemPriority {
+    /// Whether neither is NaN.
+    pub fn is_valid(&self) -> bool {
+        is_priority(self.value) && !self.removal.is_some_and(f64::is_nan)
+    }
+}
+
+impl From<f64> for ItemPriority {
+    fn from(value: f64) -> Self {
+        Self { value, removal: None }
+    }
+}
+
 /// Which priority is the largest one of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MaxPriority {

@@ -155,6 +155,7 @@ impl Shared {
             num_deleted_episodes: state.num_deleted_episodes(),
             num_unique_samples: state.num_unique_samples(),
             max_priority: state.largest_present(),
+            largest_priority: state.largest_ever(),
             worker_time: clock.read(Instant::now()),
             bytes: state.account().bytes(),
             num_chunks: state.account().num_chunks(),

@@ -127,7 +127,14 @@ mod tests {
     }
 
     fn counters(inserts: i64, deletes: i64) -> Counters {
-        Counters { inserts, samples: 9, deletes, deleted_episodes: 2, unique_samples: 3 }
+        Counters {
+            inserts,
+            samples: 9,
+            deletes,
+            deleted_episodes: 2,
+            unique_samples: 3,
+            largest_priority: None,
+        }
     }
 
     #[test]

@@ -206,10 +206,11 @@ impl TableState {
 
     /// An empty table with given counters.
     pub(super) fn with_counters(config: &TableConfig, counters: &Counters) -> Self {
-        let Counters { inserts, samples, deletes, deleted_episodes, unique_samples } = *counters;
+        let Counters { inserts, samples, deletes, deleted_episodes, .. } = *counters;
         let mut contents = Contents::new(config, &ServerAccount::open());
         contents.episodes = Episodes::after(deleted_episodes);
-        contents.num_unique_samples = unique_samples;
+        contents.num_unique_samples = counters.unique_samples;
+        contents.largest_priority = counters.largest_priority.unwrap_or(f64::NEG_INFINITY);
         Self {
             max_size: config.max_size as usize,
             max_times_sampled: config.max_times_sampled,
@@ -269,10 +270,14 @@ impl TableState {
     fn max_priority(&self) -> Option<f64> {
         match self.max_priority {
             MaxPriority::Present => self.contents.largest_present(),
-            MaxPriority::Ever => {
-                Some(self.contents.largest_priority).filter(|&it| it > f64::NEG_INFINITY)
-            }
+            MaxPriority::Ever => self.largest_ever(),
         }
+    }
+
+    /// The largest priority of any item so far, if the table goes by it.
+    pub(super) fn largest_ever(&self) -> Option<f64> {
+        let largest = self.contents.largest_priority;
+        (self.max_priority == MaxPriority::Ever && largest > f64::NEG_INFINITY).then_some(largest)
     }
 
     /// The largest priority of the items that are there, if the sampler knows it; `None` also if

@@ -27,7 +27,7 @@ pub fn from_table_info(info: &TableInfo) -> proto::TableInfo {
         num_deleted_episodes: info.num_deleted_episodes,
         num_unique_samples: info.num_unique_samples,
         table_worker_time: Some(worker_time(info.worker_time)),
-        max_priority: None,
+        max_priority: info.max_priority,
     }
 }
 
