@@ -205,7 +205,9 @@ class Client:
         """
         if not priorities:
             raise InvalidArgumentError("priorities must name at least one table, got none")
-        leaves = [native.as_array(leaf) for leaf in tree.flatten(data)]
+        leaves = [
+            native.as_array(leaf, f"column {at}") for at, leaf in enumerate(tree.flatten(data))
+        ]
         if not leaves:
             raise InvalidArgumentError("data must have at least one leaf, got none")
         sizes = {len(leaf) if leaf.ndim else None for leaf in leaves}
@@ -559,9 +561,7 @@ class Client:
                 nested = choice.nested
             else:
                 nested = functools.partial(self._nested, table)
-            return _with_data(
-                batch, nested(data), batch.lengths and nested(batch.lengths)
-            )
+            return _with_data(batch, nested(data), batch.lengths and nested(batch.lengths))
         except BaseException as error:
             keep_samples(error, rows_of_batch(batch, batch.lengths))
             raise
@@ -754,20 +754,22 @@ class Client:
 
         Args:
           table: Name of the table.
-          keys: Integers `[B]`, such as `sample.info.key`. Negative int64 are taken as the uint64 of
-            the same bits, for libraries without uint64.
+          keys: Integers `[B]`, such as `sample.info.key`, of any integer dtype. Negative int64 are
+            taken as the uint64 of the same bits, for libraries without uint64. Arrays of NumPy, or
+            of anything that speaks DLPack, such as tensors of PyTorch on the CPU.
           priorities: New priorities `[B]`, or one number for all.
 
         Raises:
-          InvalidArgumentError: If there is not one priority for each key, or if the table rejects a
-            priority; then nothing is changed.
+          InvalidArgumentError: If there is not one priority for each key, if the table rejects a
+            priority, or if a tensor is not in CPU memory; then nothing is changed.
           TableNotFoundError: If there is no such table.
           TypeError: If `keys` are not integers.
           UnavailableError: If no server answers.
         """
-        keys = as_keys("keys", keys)
+        keys = as_keys("keys", _without_tensor("keys", keys))
         if priorities is None:
             raise TypeError("priorities must be numbers, got None")
+        priorities = _without_tensor("priorities", priorities)
         self._client.update_priorities(
             table, keys, as_rows("priorities", priorities, np.float64, len(keys))
         )
@@ -1135,6 +1137,13 @@ def _unflatten_as(table: str, signature: Any, columns: list[Any]) -> Any:
             f"{count}; sample it with unpack_as_table_signature=False"
         )
     return tree.unflatten_as(signature, columns)
+
+
+def _without_tensor(name: str, value: Any) -> Any:
+    """Returns an array for a tensor of another library, other values as they are."""
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+        return value
+    return native.as_array(value, name)
 
 
 def _check_ragged(ragged: str, pad: Any, pad_to_multiple_of: int | None, out: Any) -> int:

@@ -162,9 +162,7 @@ def _as_list(columns: Any) -> list[Any]:
 def _filled(structure: Any, places: Iterator[int], chosen: set[int], left: Iterator[Any]) -> Any:
     """Returns a nest of the columns that are left, or `_LEFT_OUT` if none is in the structure."""
     if isinstance(structure, Mapping):
-        items = [
-            (key, _filled(structure[key], places, chosen, left)) for key in sorted(structure)
-        ]
+        items = [(key, _filled(structure[key], places, chosen, left)) for key in sorted(structure)]
         fields = {key: value for key, value in items if value is not _LEFT_OUT}
         return fields if fields or not structure else _LEFT_OUT
     if isinstance(structure, list | tuple):
@@ -193,4 +191,6 @@ def _check_fields(name: str, nest: Any, wanted: Any) -> None:
 
 
 def _kind(nest: Any) -> str:
+    if nest is None:
+        return "an array"
     return "a dict" if isinstance(nest, Mapping) else f"{type(nest).__name__}"

@@ -95,9 +95,7 @@ class ReplayBatch(ReplaySample):
     lengths: Any = None
 
 
-def rows_of_batch(
-    batch: ReplaySample, lengths: Sequence[Any] | None = None
-) -> list[ReplaySample]:
+def rows_of_batch(batch: ReplaySample, lengths: Sequence[Any] | None = None) -> list[ReplaySample]:
     """Splits a batch into items, as `Client.sample` yields them.
 
     Args:

@@ -147,10 +147,10 @@ class StoredCheckpoint:
     ) -> Sampler:
         """Yields the same as `Client.scanner`."""
 
-def as_array(value: Any) -> NDArray[Any]:
+def as_array(value: Any, name: str) -> NDArray[Any]:
     """A value as a NumPy array; a tensor of another library without a copy, by DLPack.
 
-    Raises `InvalidArgumentError` for memory that is not the processor's.
+    Raises `InvalidArgumentError` with the name for memory that is not the processor's.
     """
 
 def masked_crc32c(data: bytes) -> int:

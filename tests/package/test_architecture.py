@@ -86,7 +86,16 @@ FOREIGN_CRATES = {
 
 # Python modules from the bottom up: a module may import from rows above its own, and from its row.
 LAYERS = [
-    {"errors", "replay_sample", "ragged", "column_choice", "arguments", "limits", "tls", "credentials"},
+    {
+        "errors",
+        "replay_sample",
+        "ragged",
+        "column_choice",
+        "arguments",
+        "limits",
+        "tls",
+        "credentials",
+    },
     {"core"},
     {"specs", "_nests", "byte_sizes", "logging"},
     {

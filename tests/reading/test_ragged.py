@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import reverb
 from reverb import item_selectors, rate_limiters, testing
 from reverb.errors import InvalidArgumentError
+from support.hosts import HOSTS
 
 
 def table(name="table", **options):
@@ -139,7 +140,9 @@ def test_steps_must_be_alike(serve):
     client = serve(table(max_times_sampled=1))
     client.insert([np.zeros(2)], {"table": 1.0})
     client.insert([np.zeros(3)], {"table": 1.0})
-    with pytest.raises(InvalidArgumentError, match="step of column 0 is double .2. in one") as caught:
+    with pytest.raises(
+        InvalidArgumentError, match="step of column 0 is double .2. in one"
+    ) as caught:
         client.sample_batch("table", 2, ragged="packed")
     assert len(caught.value.samples) == 2
 
@@ -175,9 +178,7 @@ def test_wrong_options(serve, options, text):
 
 @pytest.fixture(scope="module")
 def shared(path):
-    with testing.server(table(max_times_sampled=1, max_size=100_000)) as made:
-        from support.hosts import HOSTS
-
+    with testing.server([table(max_times_sampled=1, max_size=100_000)]) as made:
         yield reverb.Client(made.server_address.replace("127.0.0.1", HOSTS[path]))
 
 
