@@ -27,7 +27,8 @@ from reverb.limits import Limits
 from reverb.platform import checkpointers_lib as _checkpointers_lib  # noqa: F401
 from reverb.platform.default import checkpointers as _default_checkpointers  # noqa: F401
 from reverb.prioritized_replay import MAX_PRIORITY, importance_weights, sequence_priority
-from reverb.replay_sample import ReplaySample, SampleInfo
+from reverb.ragged import Ragged
+from reverb.replay_sample import ReplayBatch, ReplaySample, SampleInfo
 from reverb.sequence_writer import SequenceWriter
 from reverb.server import Server, Table
 from reverb.table_change import UNCHANGED, TableChange
@@ -52,6 +53,8 @@ __all__ = [
     "ClientTls",
     "DeadlineExceededError",
     "Limits",
+    "Ragged",
+    "ReplayBatch",
     "ReplaySample",
     "ReverbError",
     "SampleInfo",

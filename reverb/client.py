@@ -12,7 +12,9 @@ import numpy as np
 import tree
 
 from reverb.arguments import as_keys, as_rows, check_at_least_one
+from reverb.batch_sampler import BatchSampler
 from reverb.byte_sizes import parse_byte_size
+from reverb.column_choice import ColumnChoice, check_pad
 from reverb.core import native, protos
 from reverb.credentials import ClientCredentials
 from reverb.errors import (
@@ -21,8 +23,15 @@ from reverb.errors import (
     SignatureMismatchError,
     TableNotFoundError,
 )
+from reverb.ragged import packed_columns
 from reverb.rate_limiters import RateLimiter
-from reverb.replay_sample import ReplaySample, SampleInfo, keep_samples, rows_of_batch
+from reverb.replay_sample import (
+    ReplayBatch,
+    ReplaySample,
+    SampleInfo,
+    keep_samples,
+    rows_of_batch,
+)
 from reverb.reverb_types import TableInfo
 from reverb.sequence_writer import SequenceWriter, make_sequence_writer
 from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
@@ -153,6 +162,7 @@ class Client:
             self._credentials,
         )
         self._signature_cache: dict[str, Any] = {}
+        self._choices: dict[Any, ColumnChoice] = {}
 
     @property
     def server_address(self) -> str:
@@ -205,7 +215,9 @@ class Client:
         """
         if not priorities:
             raise InvalidArgumentError("priorities must name at least one table, got none")
-        leaves = [np.asarray(leaf) for leaf in tree.flatten(data)]
+        leaves = [
+            native.as_array(leaf, f"column {at}") for at, leaf in enumerate(tree.flatten(data))
+        ]
         if not leaves:
             raise InvalidArgumentError("data must have at least one leaf, got none")
         sizes = {len(leaf) if leaf.ndim else None for leaf in leaves}
@@ -448,9 +460,16 @@ class Client:
         table: str,
         batch_size: int,
         *,
+        out: Any = None,
+        partial: bool = True,
+        ragged: str = "error",
+        pad: Any = 0,
+        pad_to_multiple_of: int | None = None,
+        columns: Any = None,
+        distinct: bool = False,
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
-    ) -> ReplaySample:
+    ) -> ReplayBatch:
         """Samples `B` items and stacks them into one batch.
 
         Blocks until the table's rate limiter has allowed `B` samples.
@@ -462,43 +481,210 @@ class Client:
 
         If an exception is raised (`KeyboardInterrupt` included), its `samples` are the items that
         were sampled and not returned: those of earlier parts, or all if the server is a dm-reverb
-        server. Items in transit when a server or connection failed count as sampled and are lost.
+        server; their keys are its `keys`. Items in transit when a server or connection failed count
+        as sampled and are lost.
+
+        Arrays of 4 KiB and more are aligned to 64 bytes. Their memory is used again for a later
+        batch when the last reference to the array is gone.
 
         Args:
           table: Name of the table.
           batch_size: Number of items, `B`.
-          unpack_as_table_signature: As in `sample`.
+          out: Where to write the batch: a nest of writable, C-contiguous arrays `[B, T, ...]`, one
+            for each column in their order, of NumPy or anything with the buffer protocol; or a
+            `ReplaySample` of the arrays `[B]` of the info and such a nest. No thread may use them
+            meanwhile. After an error their content is undefined.
+          partial: Whether a smaller batch is returned if `timeout_ms` passes after some items were
+            sampled. `False`: all `B` items or a `DeadlineExceededError`, after which none counts as
+            sampled; the server picks them all at once, 65,536 at most. A dm-reverb server picks
+            them one by one, and so do the shards of a group: then the error has those that were
+            picked, in `samples`.
+          ragged: What becomes of items of different lengths `T`. `"error"`: `InvalidArgumentError`.
+            `"pad"`: columns are `[B, T, ...]` with the largest `T`, and `lengths` of the batch has
+            the lengths. `"packed"`: columns are `reverb.Ragged`: `[sum T, ...]` and offsets. A
+            column that is a single step has no length, and stays `[B, ...]`.
+          pad: What stands behind shorter items: one value for all columns, a list with one for
+            each, or a dict by name; 0 (an empty string) for columns that it does not name.
+          pad_to_multiple_of: Rounds the largest `T` up to a multiple of this, so that programs that
+            compile for each shape see few of them.
+          columns: The columns to sample; the others are neither sent nor decoded. Names of fields
+            of the signature (a field with fields of its own stands for all of them), tuples of
+            names, or places in the flat list. `None`: all.
+          distinct: Whether no item may be in the batch twice.
+          unpack_as_table_signature: As in `sample`. With `columns`, others are left out of dicts,
+            and are `None` in lists and tuples.
           timeout_ms: As in `sample`.
 
         Returns:
-          A `ReplaySample`: `info` has arrays `[B]` (key uint64, probability float64, table_size
+          A `ReplayBatch`: `info` has arrays `[B]` (key uint64, probability float64, table_size
           int64, priority float64, times_sampled int32), `data` has columns `[B, T, ...]`, or
-          `[B, ...]` for a column that is a single step.
+          `[B, ...]` for a column that is a single step. With `out`, `data` is its nest; if the
+          batch is smaller than `B`, a nest of views of its first rows.
 
         Raises:
-          InvalidArgumentError: If `batch_size` is below 1, or if the items' dtypes or shapes
-            differ. `error.samples` is a list with a `ReplaySample` for each item that was sampled,
-            whose data is a flat list of columns `[T, ...]`; it may be empty.
+          InvalidArgumentError: If `batch_size` is below 1, if the items' dtypes or shapes differ,
+            if `out` has another dtype or shape than the batch, or if there is no such column.
+            `error.samples` is a list with a `ReplaySample` for each item that was sampled, whose
+            data is a flat list of columns `[T, ...]`; it may be empty.
           TableNotFoundError: If there is no such table.
-          DeadlineExceededError: After `timeout_ms`, if no item was sampled. If some were sampled,
-            they are returned as a smaller batch.
+          DeadlineExceededError: After `timeout_ms`, if no item was sampled, or if the batch may not
+            be partial. Otherwise those that were sampled are returned as a smaller batch.
+          TypeError: If `out` has something else than arrays.
           UnavailableError: If no server answers.
+          UnimplementedError: If the server is a dm-reverb server, or older, and cannot do what
+            `distinct` asks.
         """
         batch_size = check_at_least_one("batch_size", batch_size)
+        multiple_of = _check_ragged(ragged, pad, pad_to_multiple_of, out)
+        choice = None
+        if columns is not None or ragged == "pad" or isinstance(out, Mapping | ReplaySample):
+            choice = self._choice(table, columns)
+        outputs = None
+        if out is not None:
+            outputs = _outputs("out", out, batch_size, choice)
+        if ragged == "pad" and pad != 0 and choice is not None:
+            choice.check_pads(pad)
+        batch = self._sample_batch(
+            table,
+            batch_size,
+            timeout_ms,
+            partial,
+            distinct,
+            ragged,
+            multiple_of,
+            [] if choice is None else choice.indices,
+            outputs,
+        )
+        data = batch.data
         try:
-            info, columns = self._client.sample_batch(table, batch_size, timeout_ms)
+            if ragged == "pad" and pad != 0 and choice is not None:
+                _fill_padding(data, batch.lengths, choice.pad_values(pad, len(data)))
+            if out is not None:
+                nest = out.data if isinstance(out, ReplaySample) else out
+                count = len(batch.info.key)
+                if count < batch_size:
+                    nest = tree.map_structure(functools.partial(_first_rows, count), nest)
+                return _with_data(batch, nest, batch.lengths)
+            if not unpack_as_table_signature:
+                return batch
+            if choice is not None and choice.indices:
+                nested = choice.nested
+            else:
+                nested = functools.partial(self._nested, table)
+            return _with_data(batch, nested(data), batch.lengths and nested(batch.lengths))
+        except BaseException as error:
+            keep_samples(error, rows_of_batch(batch, batch.lengths))
+            raise
+
+    def batch_sampler(
+        self,
+        table: str,
+        batch_size: int,
+        *,
+        num_buffers: int | None = None,
+        partial: bool = False,
+        columns: Any = None,
+        distinct: bool = False,
+        unpack_as_table_signature: bool = False,
+        timeout_ms: int | None = None,
+    ) -> BatchSampler:
+        """Makes an endless iterator of batches that owns their memory and uses it in turn.
+
+        Does not contact the server; each `next` samples a batch, as `sample_batch` does. The arrays
+        of a batch are written again `num_buffers` batches later.
+
+        Example:
+          >>> with client.batch_sampler("table", 2) as batches:
+          ...     print(next(batches).data[0].shape)
+          (2, 1, 4)
+
+        Args:
+          table: Name of the table.
+          batch_size: Number of items, `B`.
+          num_buffers: For how many batches there is memory; `None`: 2.
+          partial: As in `sample_batch`, but `False` unless asked for.
+          columns: As in `sample_batch`.
+          distinct: As in `sample_batch`.
+          unpack_as_table_signature: As in `sample_batch`.
+          timeout_ms: As in `sample_batch`, for each batch.
+
+        Raises:
+          InvalidArgumentError: If a number is below 1.
+        """
+        return BatchSampler(
+            self,
+            table,
+            check_at_least_one("batch_size", batch_size),
+            num_buffers=2 if num_buffers is None else num_buffers,
+            partial=partial,
+            columns=columns,
+            distinct=distinct,
+            unpack_as_table_signature=unpack_as_table_signature,
+            timeout_ms=timeout_ms,
+        )
+
+    def _sample_batch(
+        self,
+        table: str,
+        batch_size: int,
+        timeout_ms: int | None,
+        partial: bool,
+        distinct: bool,
+        ragged: str,
+        multiple_of: int,
+        columns: list[int],
+        outputs: Any,
+    ) -> ReplayBatch:
+        """Samples a batch with a flat list of columns; with outputs it is that of their arrays."""
+        try:
+            info, (arrays, lengths), (count, min_probability, epoch) = self._client.sample_batch(
+                table,
+                batch_size,
+                timeout_ms,
+                bool(partial),
+                bool(distinct),
+                ragged,
+                multiple_of,
+                columns,
+                outputs,
+            )
         except BaseException as error:
             flat = error.__dict__.pop("samples", ())
             keep_samples(error, [ReplaySample(SampleInfo(*info), data) for info, data in flat])
             raise
-        batch = ReplaySample(SampleInfo(*info), columns)
-        if not unpack_as_table_signature:
-            return batch
+        if outputs is not None:
+            arrays = outputs.arrays()
+            if count < batch_size:
+                arrays = [array[:count] for array in arrays]
+                info = [field[:count] for field in info]
+        if ragged == "packed":
+            arrays = packed_columns(arrays, lengths)
+        batch = ReplayBatch(SampleInfo(*info), arrays)
+        if min_probability > 0:
+            batch.min_probability = min_probability
+        if epoch:
+            batch.epoch = epoch
+        if ragged == "pad":
+            batch.lengths = lengths
+        return batch
+
+    def _choice(self, table: str, columns: Any) -> ColumnChoice:
+        """Returns the columns of a table with these names; all if there are no names."""
+        if table not in self._signature_cache:
+            self._unflatten(table, refresh=True)
+        signature = self._signature_cache.get(table)
+        name = columns if isinstance(columns, str | int | tuple) else None
+        if isinstance(columns, list):
+            name = tuple(columns)
         try:
-            return ReplaySample(batch.info, self._nested(table, columns))
-        except BaseException as error:
-            keep_samples(error, rows_of_batch(batch))
-            raise
+            known = self._choices.get((table, type(columns), name))
+        except TypeError:  # Some name is no name; the constructor says it.
+            known = None
+        if known is None or known.signature is not signature:
+            known = ColumnChoice(table, signature, columns)
+            if columns is None or name is not None:
+                self._choices[table, type(columns), name] = known
+        return known
 
     def scan(
         self,
@@ -578,20 +764,22 @@ class Client:
 
         Args:
           table: Name of the table.
-          keys: Integers `[B]`, such as `sample.info.key`. Negative int64 are taken as the uint64 of
-            the same bits, for libraries without uint64.
+          keys: Integers `[B]`, such as `sample.info.key`, of any integer dtype. Negative int64 are
+            taken as the uint64 of the same bits, for libraries without uint64. Arrays of NumPy, or
+            of anything that speaks DLPack, such as tensors of PyTorch on the CPU.
           priorities: New priorities `[B]`, or one number for all.
 
         Raises:
-          InvalidArgumentError: If there is not one priority for each key, or if the table rejects a
-            priority; then nothing is changed.
+          InvalidArgumentError: If there is not one priority for each key, if the table rejects a
+            priority, or if a tensor is not in CPU memory; then nothing is changed.
           TableNotFoundError: If there is no such table.
           TypeError: If `keys` are not integers.
           UnavailableError: If no server answers.
         """
-        keys = as_keys("keys", keys)
+        keys = as_keys("keys", _without_tensor("keys", keys))
         if priorities is None:
             raise TypeError("priorities must be numbers, got None")
+        priorities = _without_tensor("priorities", priorities)
         self._client.update_priorities(
             table, keys, as_rows("priorities", priorities, np.float64, len(keys))
         )
@@ -964,3 +1152,65 @@ def _unflatten_as(table: str, signature: Any, columns: list[Any]) -> Any:
             f"{count}; sample it with unpack_as_table_signature=False"
         )
     return tree.unflatten_as(signature, columns)
+
+
+def _without_tensor(name: str, value: Any) -> Any:
+    """Returns an array for a tensor of another library, other values as they are."""
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+        return value
+    return native.as_array(value, name)
+
+
+def _check_ragged(ragged: str, pad: Any, pad_to_multiple_of: int | None, out: Any) -> int:
+    """Checks how items of different lengths become a batch; returns what lengths are rounded to."""
+    if ragged not in ("error", "pad", "packed"):
+        raise InvalidArgumentError(f"ragged must be 'error', 'pad' or 'packed', got {ragged!r}")
+    if ragged == "packed" and out is not None:
+        raise InvalidArgumentError(
+            "out cannot hold a packed batch, whose size is not known before; use ragged='pad' or "
+            "leave out away"
+        )
+    if ragged != "pad" and not (isinstance(pad, int) and pad == 0):
+        raise InvalidArgumentError(f"pad is for ragged='pad', got {pad!r} and ragged={ragged!r}")
+    if pad_to_multiple_of is None:
+        return 1
+    if ragged != "pad":
+        raise InvalidArgumentError(
+            f"pad_to_multiple_of is for ragged='pad', got {pad_to_multiple_of} and "
+            f"ragged={ragged!r}"
+        )
+    return check_at_least_one("pad_to_multiple_of", pad_to_multiple_of)
+
+
+def _outputs(name: str, out: Any, batch_size: int, choice: ColumnChoice | None) -> Any:
+    """Returns the arrays of a nest, or of a `ReplaySample`, as the core takes them."""
+    info = None
+    if isinstance(out, ReplaySample):
+        info, out = out.info, out.data
+    if choice is not None and isinstance(out, Mapping):
+        choice.check_structure(name, out)
+    return native.Outputs(name, out, None if info is None else list(info), batch_size)
+
+
+def _first_rows(count: int, array: Any) -> Any:
+    """Returns a view of the first rows of an array that a batch was written to."""
+    return None if array is None else np.asarray(array)[:count]
+
+
+def _fill_padding(columns: list[Any], lengths: list[Any], values: list[Any]) -> None:
+    """Writes values behind the steps of shorter items."""
+    for at, (column, of_column, value) in enumerate(zip(columns, lengths, values, strict=True)):
+        if of_column is None or (isinstance(value, int | float) and value == 0):
+            continue
+        if column.dtype.kind != "O":
+            check_pad(str(at), value, column.dtype)
+        column[np.arange(column.shape[1]) >= of_column[:, None]] = value
+
+
+def _with_data(batch: ReplayBatch, data: Any, lengths: Any) -> ReplayBatch:
+    """Returns a batch with its columns in another form."""
+    other = ReplayBatch(batch.info, data)
+    other.__dict__.update(batch.__dict__)
+    if lengths is not None:
+        other.lengths = lengths
+    return other

@@ -43,6 +43,11 @@ class ReverbError(Exception):
 
     samples: Sequence[Any] = ()
 
+    @property
+    def keys(self) -> list[int]:
+        """The keys of `samples`: these items count as sampled."""
+        return [int(sample.info.key) for sample in self.samples if hasattr(sample, "info")]
+
     # In a `tf.function`, TensorFlow raises errors again with a longer text. It keeps an error's
     # class only if the class has this initialiser; others become a TensorFlow error.
     __init__ = Exception.__init__

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples: the data of an item, and its state at the moment it was sampled or scanned."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["ReplaySample", "SampleInfo", "keep_samples", "rows_of_batch"]
+__all__ = ["ReplayBatch", "ReplaySample", "SampleInfo", "keep_samples", "rows_of_batch"]
 
 
 class SampleInfo(NamedTuple):
@@ -71,15 +72,45 @@ class ReplaySample(NamedTuple):
     data: Any
 
 
-def rows_of_batch(batch: ReplaySample) -> list[ReplaySample]:
+class ReplayBatch(ReplaySample):
+    """A batch of items: a `ReplaySample` of arrays, with what was true for the whole table.
+
+    `data` has columns `[B, T, ...]`, `info` arrays `[B]`; see `Client.sample_batch`.
+
+    Example:
+      >>> batch = client.sample_batch("table", 1)
+      >>> print(batch.data[0].shape, batch.lengths)
+      (1, 1, 4) None
+
+    Attributes:
+      min_probability: The smallest probability that an item of the table had, of those that could
+        be sampled; `None` if the server does not tell it.
+      epoch: How often the sampler had gone through the whole table, if it is one that does; else 0.
+      lengths: Only of `ragged="pad"`: like `data`, with the number of steps of each item, int32
+        `[B]`, for each column; `None` for a column that is a single step. Otherwise `None`.
+    """
+
+    min_probability: float | None = None
+    epoch: int = 0
+    lengths: Any = None
+
+
+def rows_of_batch(batch: ReplaySample, lengths: Sequence[Any] | None = None) -> list[ReplaySample]:
     """Splits a batch into items, as `Client.sample` yields them.
 
     Args:
       batch: Has arrays `[B]` as info, and as data a flat list of columns `[B, ...]`.
+      lengths: Of each column, if the batch is padded: int32 `[B]`, or `None`.
     """
     infos = zip(*(field.tolist() for field in batch.info), strict=True)
+
+    def item(at: int, row: int) -> np.ndarray:
+        values = np.asarray(batch.data[at][row])
+        of_column = None if lengths is None else lengths[at]
+        return values if of_column is None else values[: of_column[row]]
+
     return [
-        ReplaySample(SampleInfo(*info), [np.asarray(column[row]) for column in batch.data])
+        ReplaySample(SampleInfo(*info), [item(at, row) for at in range(len(batch.data))])
         for row, info in enumerate(infos)
     ]
 

@@ -164,6 +164,12 @@ class StoredCheckpoint:
     ) -> Sampler:
         """Yields the same as `Client.scanner`."""
 
+def as_array(value: Any, name: str) -> NDArray[Any]:
+    """A value as a NumPy array; a tensor of another library without a copy, by DLPack.
+
+    Raises `InvalidArgumentError` with the name for memory that is not the processor's.
+    """
+
 def masked_crc32c(data: bytes) -> int:
     """The checksum of a record in TensorFlow's format."""
 
@@ -317,22 +323,45 @@ class Client:
         in seconds since 1970.
         """
     def sample_batch(
-        self, table: str, batch_size: int, timeout_ms: int | None
+        self,
+        table: str,
+        batch_size: int,
+        timeout_ms: int | None,
+        partial: bool,
+        distinct: bool,
+        ragged: str,
+        multiple_of: int,
+        columns: Sequence[int],
+        out: Outputs | None,
     ) -> tuple[
-        tuple[
-            NDArray[np.uint64],
-            NDArray[np.float64],
-            NDArray[np.int64],
-            NDArray[np.float64],
-            NDArray[np.int32],
-        ],
         list[NDArray[Any]],
+        tuple[list[NDArray[Any]], list[NDArray[np.int32] | None]],
+        tuple[int, float, int],
     ]:
-        """Returns five arrays `[B]` in the order of `SampleInfo`, and the columns `[B, T, ...]`.
+        """Returns five arrays `[B]` in the order of `SampleInfo`, the columns, and three numbers.
+
+        The columns are their arrays, and the lengths of their items if `ragged` is not "error".
+        The numbers are how many items there are, and the smallest probability and the epoch of the
+        table; 0 if the server does not tell them. With `out` there are no columns, and the info is
+        in the arrays of `out` if it has some.
 
         An exception has the items that were sampled as `samples`: pairs of the five numbers and the
         columns.
         """
+
+@final
+class Outputs:
+    """Arrays that batches are written to: a nest of dicts, lists and tuples, and maybe the info.
+
+    Raises `InvalidArgumentError` if an array is not C-contiguous, writable and `[B, ...]`, or if
+    two share memory.
+    """
+
+    def __new__(
+        cls, name: str, nest: Any, infos: Sequence[Any] | None, batch_size: int
+    ) -> Outputs: ...
+    def arrays(self) -> list[NDArray[Any]]:
+        """The arrays of the columns."""
 
 @final
 class RateLimiterHold:

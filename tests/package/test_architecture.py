@@ -27,6 +27,7 @@ CRATES = {
     "reverb-tls": {"reverb-data"},
     "reverb-http": {"reverb-tls"},
     "reverb-log": set(),
+    "reverb-memory": set(),
     "reverb-rpc": {"reverb-data", "reverb-tls"},
     "reverb-wire": {"reverb-data", "reverb-rpc"},
     "reverb-checkpoint": {"reverb-data", "reverb-engine", "reverb-wire"},
@@ -40,7 +41,7 @@ CRATES = {
         "reverb-tls",
         "reverb-wire",
     },
-    "reverb-client": {"reverb-data", "reverb-wire"},
+    "reverb-client": {"reverb-data", "reverb-memory", "reverb-wire"},
     "reverb-shards": {"reverb-data", "reverb-wire"},
     "reverb-bindings": {
         "reverb-allocator",
@@ -50,6 +51,7 @@ CRATES = {
         "reverb-data",
         "reverb-engine",
         "reverb-log",
+        "reverb-memory",
         "reverb-rpc",
         "reverb-server",
         "reverb-shards",
@@ -57,7 +59,7 @@ CRATES = {
         "reverb-tls",
         "reverb-wire",
     },
-    "reverb-tf": {"reverb-client", "reverb-data", "reverb-wire"},
+    "reverb-tf": {"reverb-client", "reverb-data", "reverb-memory", "reverb-wire"},
     "reverb-ops-shim": set(),
     "regenerate-protos": set(),
 }
@@ -71,6 +73,7 @@ FOREIGN_CRATES = {
     "reverb-engine": {"prost"} | _HTTP | _PYTHON,
     "reverb-http": {"h2", "prost"} | _PYTHON,
     "reverb-log": {"prost", "tokio"} | _HTTP | _PYTHON,
+    "reverb-memory": {"prost", "tokio"} | _HTTP | _PYTHON,
     "reverb-rpc": _PYTHON,
     "reverb-tls": {"prost"} | _HTTP | _PYTHON,
     "reverb-wire": _HTTP | _PYTHON,
@@ -86,6 +89,8 @@ LAYERS = [
     {
         "errors",
         "replay_sample",
+        "ragged",
+        "column_choice",
         "arguments",
         "limits",
         "tls",
@@ -108,6 +113,7 @@ LAYERS = [
         "checkpointers",
     },
     {
+        "batch_sampler",
         "table_change",
         "writer",
         "trajectory_writer",

@@ -12,7 +12,10 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
 use reverb_client::CellValue;
 use reverb_data::{DType, Shape, Tensor, TensorData, Trajectory};
+use reverb_memory::Memory;
 
+use crate::batch::BatchMemory;
+use crate::dlpack;
 use crate::dtype;
 use crate::error::{OrRaise, in_column};
 
@@ -51,6 +54,7 @@ impl<'py> Leaf<'py> {
     /// # Errors
     ///
     /// `TypeError` for what cannot be stored: dates, records, objects other than strings.
+    /// `InvalidArgumentError` for what is not in the processor's memory.
     pub(crate) fn new(value: &Bound<'py, PyAny>) -> PyResult<Self> {
         if let Ok(array) = value.cast::<PyUntypedArray>() {
             return Self::from_array(array);
@@ -75,6 +79,9 @@ impl<'py> Leaf<'py> {
         }
         if let Ok(text) = value.cast_exact::<PyString>() {
             return Ok(Self::Strings(Shape::new(), vec![text.to_cow()?.into_owned().into_bytes()]));
+        }
+        if let Some(array) = dlpack::array_of(value)? {
+            return Self::from_array(&array);
         }
         let array = numpy_function(value.py(), &ASARRAY, "asarray")?.call1((value,))?;
         Self::from_array(array.cast::<PyUntypedArray>()?)
@@ -270,40 +277,16 @@ fn bytes_to_array<'py>(
             Ok(())
         });
     }
-    let mut dims: smallvec::SmallVec<[npy_intp; 8]> =
-        shape.iter().map(|&dim| dim as npy_intp).collect();
-    let memory = Bound::new(py, Memory(bytes))?;
-    let data = memory.get().0.as_ptr().cast_mut();
-    // SAFETY: `data` points to as many bytes as the shape takes (a tensor's invariant), in memory
-    // that `memory` owns. `memory` becomes the array's base, so it outlives the array. Nothing else
-    // ever touches that memory again, so that the array may be writeable. `SetBaseObject` takes
-    // over the reference to `memory`.
-    unsafe {
-        let descr = PY_ARRAY_API.PyArray_DescrFromType(py, num as i32);
-        let flags = npyffi::NPY_ARRAY_WRITEABLE;
-        let array = PY_ARRAY_API.PyArray_NewFromDescr(
-            py,
-            npyffi::get_type_object(py, NpyTypes::PyArray_Type),
-            descr,
-            dims.len() as i32,
-            dims.as_mut_ptr(),
-            std::ptr::null_mut(),
-            data.cast(),
-            flags,
-            std::ptr::null_mut(),
-        );
-        let array: Bound<'py, PyAny> = Bound::from_owned_ptr_or_err(py, array)?;
-        let base = memory.into_ptr();
-        if PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), base) != 0 {
-            return Err(PyErr::fetch(py));
-        }
-        Ok(array)
-    }
+    let base = Bound::new(py, OwnedBytes(bytes))?;
+    let start = base.get().0.as_ptr().cast_mut();
+    // SAFETY: `start` points to as many bytes as the shape takes (a tensor's invariant), in memory
+    // that `base` owns and nothing else touches.
+    unsafe { array_over(py, num, shape, start, base.into_any()) }
 }
 
 /// Our memory under a NumPy array.
 #[pyclass(frozen)]
-struct Memory(Vec<u8>);
+struct OwnedBytes(Vec<u8>);
 
 /// An object array of `bytes`, as dm-reverb returns strings.
 fn strings_to_array<'py>(
@@ -364,10 +347,88 @@ fn column_part<'py>(
     }
 }
 
-/// A one-dimensional array of plain numbers.
-pub(crate) fn vector_to_array<'py, T: numpy::Element>(
+/// Arrays of batches of at least this size have aligned memory that is used again.
+const MIN_ALIGNED_BYTES: usize = 4 * 1024;
+
+/// A one-dimensional array of numbers, which `fill` writes completely.
+pub(crate) fn number_array<'py>(
     py: Python<'py>,
-    values: Vec<T>,
-) -> Bound<'py, PyAny> {
-    numpy::PyArray1::from_vec(py, values).into_any()
+    dtype: DType,
+    count: usize,
+    fill: impl FnOnce(&mut [u8]) + Send,
+) -> PyResult<Bound<'py, PyAny>> {
+    let num_bytes = count * dtype.size();
+    let Some(num) = dtype::to_type_num(dtype).filter(|_| num_bytes < MIN_ALIGNED_BYTES) else {
+        let mut memory = Memory::take(num_bytes);
+        fill(memory.bytes_mut(num_bytes));
+        return batch_memory_to_array(py, dtype, &[count], memory);
+    };
+    new_array(py, num, &[count], num_bytes, |out| {
+        fill(out);
+        Ok(())
+    })
+}
+
+/// Hands the memory of a batch to NumPy. It is used again when the array is freed.
+pub(crate) fn batch_memory_to_array<'py>(
+    py: Python<'py>,
+    dtype: DType,
+    shape: &[usize],
+    mut memory: Memory,
+) -> PyResult<Bound<'py, PyAny>> {
+    let num_bytes = Tensor::num_bytes(dtype, shape).unwrap_or_default();
+    let Some(num) = dtype::to_type_num(dtype) else {
+        let raw = batch_memory_to_array(py, DType::UInt8, &[num_bytes], memory)?;
+        let viewed = raw.call_method1("view", (dtype::to_numpy(py, dtype)?,))?;
+        return viewed.call_method1("reshape", (PyTuple::new(py, shape)?,));
+    };
+    if num_bytes < MIN_ALIGNED_BYTES {
+        return new_array(py, num, shape, num_bytes, |out| {
+            out.copy_from_slice(memory.bytes_mut(num_bytes));
+            Ok(())
+        });
+    }
+    let start = memory.bytes_mut(num_bytes).as_mut_ptr();
+    let base = Bound::new(py, BatchMemory::new(memory))?.into_any();
+    // SAFETY: `start` points to `num_bytes` bytes, as many as the shape takes, which `base` owns
+    // and nothing else touches.
+    unsafe { array_over(py, num, shape, start, base) }
+}
+
+/// An array over memory of another object, writable.
+///
+/// # Safety
+///
+/// `start` must point to as many bytes as the shape takes, in memory that `base` owns and that
+/// nothing else ever touches again.
+unsafe fn array_over<'py>(
+    py: Python<'py>,
+    num: NPY_TYPES,
+    shape: &[usize],
+    start: *mut u8,
+    base: Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut dims: smallvec::SmallVec<[npy_intp; 8]> =
+        shape.iter().map(|&dim| dim as npy_intp).collect();
+    // SAFETY: as for this function. `base` becomes the array's base, so it outlives the array.
+    // `SetBaseObject` takes over the reference to it.
+    unsafe {
+        let descr = PY_ARRAY_API.PyArray_DescrFromType(py, num as i32);
+        let array = PY_ARRAY_API.PyArray_NewFromDescr(
+            py,
+            npyffi::get_type_object(py, NpyTypes::PyArray_Type),
+            descr,
+            dims.len() as i32,
+            dims.as_mut_ptr(),
+            std::ptr::null_mut(),
+            start.cast(),
+            npyffi::NPY_ARRAY_WRITEABLE,
+            std::ptr::null_mut(),
+        );
+        let array: Bound<'py, PyAny> = Bound::from_owned_ptr_or_err(py, array)?;
+        if PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), base.into_ptr()) != 0 {
+            return Err(PyErr::fetch(py));
+        }
+        Ok(array)
+    }
 }

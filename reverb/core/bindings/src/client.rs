@@ -11,8 +11,8 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use reverb_client::{
-    BatchedWriter, Client as Core, LegacyOptions, LegacyWriter, SampleCursor, ScanCursor,
-    SequenceOptions, Window,
+    BatchRequest, BatchedWriter, Client as Core, LegacyOptions, LegacyWriter, SampleCursor,
+    ScanCursor, SequenceOptions, Window,
 };
 use reverb_data::{Error, ItemPriority, Result, Sampled};
 use reverb_rpc::Keepalive;
@@ -21,7 +21,10 @@ use reverb_shards::group::Group;
 use reverb_wire::generated::reverb::{HoldRateLimiterRequest, SetPausedRequest, StatusRequest};
 use reverb_wire::shard::Shard;
 
-use crate::array::{all_values, parse_leaves, tensor_to_array, vector_to_array};
+use crate::array::{all_values, parse_leaves};
+use crate::batch::{
+    Columns, Infos, Lent, Outputs, columns_to_arrays, new_infos, ragged_form, table_state,
+};
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::connector::{Options, Reach, target_of};
 use crate::error::OrRaise;
@@ -476,38 +479,46 @@ impl Client {
             .with_inserted_at(with_inserted_at)
     }
 
-    #[pyo3(signature = (table, batch_size, timeout_ms))]
-    #[allow(clippy::type_complexity)]
+    #[pyo3(signature = (
+        table, batch_size, timeout_ms, partial, distinct, ragged, multiple_of, columns, out
+    ))]
+    #[allow(clippy::too_many_arguments)]
     fn sample_batch<'py>(
         &self,
         py: Python<'py>,
         table: &str,
         batch_size: usize,
         timeout_ms: Option<i64>,
-    ) -> PyResult<(
-        (
-            Bound<'py, PyAny>,
-            Bound<'py, PyAny>,
-            Bound<'py, PyAny>,
-            Bound<'py, PyAny>,
-            Bound<'py, PyAny>,
-        ),
-        Vec<Bound<'py, PyAny>>,
-    )> {
+        partial: bool,
+        distinct: bool,
+        ragged: &str,
+        multiple_of: usize,
+        columns: Vec<u32>,
+        out: Option<Py<Outputs>>,
+    ) -> PyResult<(Infos<'py>, Columns<'py>, (usize, f64, i64))> {
         let core = self.core();
+        let request = BatchRequest {
+            table,
+            batch_size,
+            timeout: timeout(timeout_ms),
+            partial,
+            distinct,
+            ragged: ragged_form(ragged, multiple_of)?,
+            columns: &columns,
+        };
+        let out = out.as_ref().map(Py::get);
+        let lent = out.map(Outputs::lend).transpose()?;
+        let given = lent.as_ref().map(Lent::columns);
         let mut taken = Vec::new();
-        let batch = core.sample_batch(table, batch_size, timeout(timeout_ms), &mut taken);
-        let batch = wait(py, batch).map_err(|error| with_samples(py, error, &taken))?;
-        let info = (
-            vector_to_array(py, batch.keys),
-            vector_to_array(py, batch.probabilities),
-            vector_to_array(py, batch.table_sizes),
-            vector_to_array(py, batch.priorities),
-            vector_to_array(py, batch.times_sampled),
-        );
-        let columns: PyResult<Vec<_>> =
-            batch.columns.into_iter().map(|column| tensor_to_array(py, column)).collect();
-        Ok((info, columns?))
+        let batch = wait(py, core.sample_batch(&request, given, &mut taken));
+        let batch = batch.map_err(|error| with_samples(py, error, &taken))?;
+        let infos = match out.and_then(|out| out.put_infos(py, &taken)) {
+            Some(infos) => infos,
+            None => new_infos(py, &taken)?,
+        };
+        let columns = columns_to_arrays(py, batch)?;
+        let (min_probability, epoch) = table_state(&taken);
+        Ok((infos, columns, (taken.len(), min_probability, epoch)))
     }
 }
 

@@ -155,20 +155,8 @@ pub(crate) fn to_type_num(dtype: DType) -> Option<NPY_TYPES> {
 /// The NumPy dtype object. Types that NumPy lacks come from `ml_dtypes`, or are raw bytes where
 /// that is not installed.
 pub(crate) fn to_numpy(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
-    let name = match dtype {
-        DType::String => "object",
-        DType::Float32 => "float32",
-        DType::Float64 => "float64",
-        DType::Float16 => "float16",
-        DType::QInt8 => "int8",
-        DType::QUInt8 => "uint8",
-        DType::QInt16 => "int16",
-        DType::QUInt16 => "uint16",
-        DType::QInt32 => "int32",
-        other => other.name(),
-    };
     if to_type_num(dtype).is_some() {
-        return py.import("numpy")?.call_method1("dtype", (name,));
+        return py.import("numpy")?.call_method1("dtype", (dtype.numpy_name(),));
     }
     py.import("reverb._nests.dtypes")?.call_method1("from_number", (dtype.number(),))
 }

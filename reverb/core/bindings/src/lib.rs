@@ -3,7 +3,7 @@
 //! of its own.
 //!
 //! A method here parses its arguments, waits without the GIL, and converts the result. `unsafe`
-//! lives in `array`.
+//! lives in `array`, `batch` and `dlpack`.
 
 #![allow(
     clippy::needless_pass_by_value,
@@ -17,12 +17,14 @@
 use pyo3::prelude::*;
 
 mod array;
+mod batch;
 mod batched_writer;
 mod checkpoint;
 mod client;
 mod column;
 mod connector;
 mod coordinator;
+mod dlpack;
 mod dtype;
 mod error;
 mod exit;
@@ -61,6 +63,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<table::Table>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<checkpoint::StoredCheckpoint>()?;
+    module.add_class::<batch::Outputs>()?;
     module.add_class::<client::Client>()?;
     module.add_class::<limiter_hold::RateLimiterHold>()?;
     module.add_class::<coordinator::Coordinator>()?;
@@ -75,6 +78,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batched_writer::BatchedTrajectoryWriter>()?;
     module.add_class::<sequence_writer::SequenceWriter>()?;
     module.add_class::<structured_writer::StructuredWriter>()?;
+    module.add_function(wrap_pyfunction!(dlpack::as_array, module)?)?;
     module.add_function(wrap_pyfunction!(checkpoint::masked_crc32c, module)?)?;
     module.add_function(wrap_pyfunction!(server::check_server_name, module)?)?;
     module.add_function(wrap_pyfunction!(server::check_unix_path, module)?)?;

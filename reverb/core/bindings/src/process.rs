@@ -42,7 +42,8 @@ pub(crate) fn runtime() -> &'static Runtime {
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Periodic tasks that no call triggers, in this order.
-const HOUSEKEEPING: [fn(); 2] = [tensorflow::evict_idle_clients, reverb_allocator::purge];
+const HOUSEKEEPING: [fn(); 3] =
+    [tensorflow::evict_idle_clients, reverb_memory::purge, reverb_allocator::purge];
 
 /// After so many of them, long waits are looked for: once a minute. A timer of its own would wake
 /// an idle process.

@@ -93,7 +93,6 @@ fn client(address: &str) -> Result<Arc<Client>> {
 
 /// Evicts the clients that no op has used for a while, with their connections.
 pub(crate) fn evict_idle_clients() {
-    reverb_tf::purge_memory();
     // Another thread may have held the lock when this process was forked.
     let Some(clients) = CLIENTS.try_lock() else { return };
     let Some(clients) = clients.as_ref().filter(|clients| clients.origin().is_here()) else {

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_data::{Error, ErrorKind, Result, Sampled};
+use reverb_data::{Error, ErrorKind, Result, SampleOptions, Sampled, Stacking, TrajectoryBuilder};
+use reverb_wire::Capability;
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
     HoldRateLimiterRequest, SetPausedRequest, StatusRequest, StatusResponse,
@@ -12,8 +13,10 @@ use reverb_wire::generated::reverb::{
 use reverb_wire::transport::{RateLimiterHold, ServerInfo};
 use tokio::runtime::Handle;
 
-use crate::sampler::batch::{Batch, BatchBuilder};
+use crate::sampler::batch::BatchBuilder;
+use crate::sampler::batch_column::{BatchColumn, GivenColumn};
 use crate::sampler::cursor::SampleCursor;
+use crate::sampler::ragged::RaggedForm;
 use crate::session::{Connector, Session, Signatures};
 use crate::writer::insertion::{IdleStreams, Insertion};
 
@@ -175,36 +178,63 @@ impl Client {
         Ok(self.session.transport()?.drain(request).await?.open_streams)
     }
 
-    /// Samples `batch_size` items and stacks them. Each wait for the table's rate limiter takes at
-    /// most `timeout`.
+    /// Samples items and stacks them. Each wait for the table's rate limiter takes at most
+    /// `timeout`.
     ///
-    /// If the timeout passes after some items were sampled, the batch consists of those. If
-    /// sampling removes items, the items that the limiter allows at once are sampled only if they
-    /// can be stacked, except from a dm-reverb server.
+    /// If the timeout passes after some items were sampled, a batch that may be partial consists of
+    /// those. One that may not be partial is sampled as a whole or not at all, except from a
+    /// dm-reverb server or a group; then the error comes with what was sampled. If sampling removes
+    /// items, the items that the limiter allows at once are sampled only if they can be stacked,
+    /// except from a dm-reverb server.
     ///
     /// `taken` collects the items as they arrive. After an error, or when the future is dropped, it
-    /// holds the items sampled so far. After a success it is empty.
+    /// holds the items sampled so far, after a success those of the batch.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for items that cannot be stacked, `RateLimiterTimeout` if no item was
-    /// sampled in time, `TableNotFound`, `Unavailable`, and `DataLoss` for damaged chunks.
+    /// `InvalidArgument` for items that cannot be stacked and for memory that they do not fit,
+    /// `RateLimiterTimeout` if no item was sampled in time, `Unimplemented` if the server cannot do
+    /// what is asked, `TableNotFound`, `Unavailable`, and `DataLoss` for damaged chunks.
     pub async fn sample_batch(
         &self,
-        table: &str,
-        batch_size: usize,
-        timeout: Option<Duration>,
+        request: &BatchRequest<'_>,
+        given: Option<Vec<GivenColumn<'_>>>,
         taken: &mut Vec<Sampled>,
-    ) -> Result<Batch> {
-        let mut cursor = SampleCursor::new(self, table, batch_size as u64, timeout).stacked();
-        let mut builder = BatchBuilder::new(batch_size);
+    ) -> Result<Vec<BatchColumn>> {
+        let BatchRequest { table, batch_size, timeout, partial, distinct, ragged, columns } =
+            *request;
+        let mut selects = false;
+        if distinct || !columns.is_empty() {
+            let capabilities = self.session.capabilities().await?;
+            if distinct {
+                capabilities.require(Capability::Distinct, self.address())?;
+            }
+            selects = !columns.is_empty() && !capabilities.has(Capability::Columns);
+        }
+        let stacking = (ragged == RaggedForm::Refuse).then(|| Stacking::new(batch_size));
+        let options = SampleOptions { stacking, all_or_nothing: !partial, distinct };
+        let mut cursor = SampleCursor::new(self, table, batch_size as u64, timeout)
+            .at_once(options)
+            .with_columns(columns);
+        let mut builder = BatchBuilder::new(batch_size, ragged, given);
         while taken.len() < batch_size {
             match cursor.next_many().await {
                 Ok(more) if more.is_empty() => break,
-                Ok(more) if taken.is_empty() => *taken = more,
-                Ok(more) => taken.extend(more),
+                Ok(more) => {
+                    let first = taken.len();
+                    if taken.is_empty() {
+                        *taken = more;
+                    } else {
+                        taken.extend(more);
+                    }
+                    if selects {
+                        select(&mut taken[first..], columns)?;
+                    }
+                }
                 Err(error)
-                    if !taken.is_empty() && error.kind() == ErrorKind::RateLimiterTimeout =>
+                    if partial
+                        && !taken.is_empty()
+                        && error.kind() == ErrorKind::RateLimiterTimeout =>
                 {
                     break;
                 }
@@ -216,8 +246,34 @@ impl Client {
             }
         }
         cursor.finish();
-        let batch = builder.finish(taken)?;
-        taken.clear();
-        Ok(batch)
+        builder.finish(taken)
     }
+}
+
+/// What a batch shall be.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchRequest<'a> {
+    /// The table.
+    pub table: &'a str,
+    /// Number of items, at least 1.
+    pub batch_size: usize,
+    /// Limits every wait for the rate limiter.
+    pub timeout: Option<Duration>,
+    /// Whether the batch may be smaller, if the timeout passes.
+    pub partial: bool,
+    /// Whether no item may be in the batch twice.
+    pub distinct: bool,
+    /// What becomes of items of different lengths.
+    pub ragged: RaggedForm,
+    /// Its columns, in increasing order; empty: all.
+    pub columns: &'a [u32],
+}
+
+/// Takes the other columns away.
+fn select(samples: &mut [Sampled], columns: &[u32]) -> Result<()> {
+    let mut builder = TrajectoryBuilder::new();
+    for sampled in samples {
+        sampled.trajectory = builder.select(&sampled.trajectory, columns)?;
+    }
+    Ok(())
 }

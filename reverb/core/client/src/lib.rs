@@ -13,12 +13,14 @@ mod session;
 mod structured;
 mod writer;
 
-pub use client::Client;
-pub use sampler::batch::{Batch, BatchColumn, ColumnPlan};
+pub use client::{BatchRequest, Client};
+pub use sampler::batch_column::{BatchColumn, ColumnData, GivenColumn};
+pub use sampler::column_plan::ColumnPlan;
 pub use sampler::copy_plan::CopyPlans;
 pub use sampler::cursor::SampleCursor;
 pub use sampler::fetch_ahead::fetched_ahead;
 pub use sampler::parallel::{Sampler, SamplerOptions, TakeOutcome};
+pub use sampler::ragged::RaggedForm;
 pub use sampler::scan::ScanCursor;
 pub use session::{Connector, Signatures};
 pub use structured::config::Configs;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use reverb_data::{Error, Result, Signature};
+use reverb_wire::Capabilities;
 use reverb_wire::convert::signature::flatten_signature;
 use reverb_wire::transport::{
     InsertStream, LostStream, SampleStream, ScanStream, ServerInfo, Transport,
@@ -57,6 +58,7 @@ pub(crate) struct Session {
 struct CachedSignatures {
     tables_state_id: (u64, u64),
     tables: Arc<Signatures>,
+    capabilities: Arc<Capabilities>,
 }
 
 impl CachedSignatures {
@@ -189,6 +191,16 @@ impl Session {
         Ok(Arc::clone(&cached.tables))
     }
 
+    /// What the server does beyond dm-reverb, asked on first use. Waits as `server_info` does.
+    pub(crate) async fn capabilities(&self) -> Result<Arc<Capabilities>> {
+        if let Some(cached) = &*self.signatures.lock() {
+            return Ok(Arc::clone(&cached.capabilities));
+        }
+        self.server_info().await?;
+        let cached = self.signatures.lock();
+        Ok(cached.as_ref().map(|cached| Arc::clone(&cached.capabilities)).unwrap_or_default())
+    }
+
     /// Whether `signatures` are the ones in the cache.
     pub(crate) fn is_current(&self, signatures: &Arc<Signatures>) -> bool {
         let cached = self.signatures.lock();
@@ -211,6 +223,7 @@ impl Session {
         *cached = Some(CachedSignatures {
             tables_state_id: info.tables_state_id,
             tables: Arc::new(tables),
+            capabilities: Arc::new(info.capabilities.clone()),
         });
         Ok(())
     }

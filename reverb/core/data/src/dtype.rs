@@ -30,6 +30,23 @@ macro_rules! dtypes {
                 match self { $(DType::$name => $text,)* }
             }
 
+            /// The name of the NumPy dtype of its elements in memory; those that NumPy lacks are of
+            /// the package `ml_dtypes`.
+            pub fn numpy_name(self) -> &'static str {
+                match self {
+                    DType::String => "object",
+                    DType::Float32 => "float32",
+                    DType::Float64 => "float64",
+                    DType::Float16 => "float16",
+                    DType::QInt8 => "int8",
+                    DType::QUInt8 => "uint8",
+                    DType::QInt16 => "int16",
+                    DType::QUInt16 => "uint16",
+                    DType::QInt32 => "int32",
+                    other => other.name(),
+                }
+            }
+
             /// Bytes of one element as they are stored; 0 for strings, whose elements vary.
             pub fn size(self) -> usize {
                 match self { $(DType::$name => $size,)* }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use smallvec::SmallVec;
 use triomphe::ThinArc;
 
 use crate::account::allocated_bytes;
@@ -436,6 +437,38 @@ impl TrajectoryBuilder {
         self.num_columns += 1;
     }
 
+    /// A trajectory of these columns of another one, and of no chunk that they do not need.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if it has no such column.
+    pub fn select(&mut self, trajectory: &Trajectory, columns: &[u32]) -> Result<Trajectory> {
+        let all: SmallVec<[Column<'_>; 8]> = trajectory.columns().collect();
+        for &at in columns {
+            let Some(column) = all.get(at as usize) else {
+                self.clear();
+                return Err(Error::invalid_argument(format!(
+                    "columns has column {at}, but an item has {} columns.",
+                    all.len()
+                )));
+            };
+            for Slice { chunk, tensor, offset, length } in column.slices() {
+                self.slice(&trajectory.chunks()[chunk], tensor, offset, length);
+            }
+            self.end_column(column.squeeze);
+        }
+        self.finish()
+    }
+
+    /// Forgets what was added.
+    fn clear(&mut self) {
+        self.chunks.clear();
+        self.ordinals.clear();
+        self.columns.clear();
+        self.slices.clear();
+        self.num_columns = 0;
+    }
+
     /// The trajectory. The builder is empty then, and keeps its memory for the next one.
     ///
     /// # Errors
@@ -543,6 +576,23 @@ mod tests {
         );
         assert!(columns[1].squeeze);
         assert_eq!(trajectory.decode().unwrap()[1].shape.as_slice(), [] as [usize; 0]);
+    }
+
+    #[test]
+    fn a_selection_has_its_columns_and_their_chunks_alone() {
+        let (a, b) = (chunk(1, &[1, 2, 3]), chunk(2, &[4, 5]));
+        let mut builder = TrajectoryBuilder::new();
+        builder.slice(&a, 0, 0, 2);
+        builder.end_column(false);
+        builder.slice(&b, 0, 1, 1);
+        builder.end_column(true);
+        let whole = builder.finish().unwrap();
+        let second = builder.select(&whole, &[1]).unwrap();
+        assert_eq!(second.chunks().len(), 1);
+        assert_eq!(second.decode().unwrap(), [whole.decode().unwrap().remove(1)]);
+        let error = builder.select(&whole, &[0, 2]).unwrap_err();
+        assert_eq!(error.message(), "columns has column 2, but an item has 2 columns.");
+        assert_eq!(builder.select(&whole, &[0, 1]).unwrap().decode(), whole.decode());
     }
 
     #[test]

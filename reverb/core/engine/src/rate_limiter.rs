@@ -264,6 +264,19 @@ impl RateLimiter {
         wanted
     }
 
+    /// How many samples it can ever allow at once, if inserts come meanwhile; `None` if there is no
+    /// such limit.
+    pub(crate) fn most_samples_at_once(&self) -> Option<i64> {
+        let RateLimiterConfig { min_diff, max_diff, min_size_to_sample, samples_per_insert } =
+            self.in_force;
+        if min_diff <= -f64::MAX || max_diff >= f64::MAX || self.hold.is_some() {
+            return None;
+        }
+        // Inserts up to the minimum size need no permission.
+        let highest = max_diff.max(min_size_to_sample as f64 * samples_per_insert);
+        Some((highest.max(self.cursor()) - min_diff).floor() as i64)
+    }
+
     fn size(&self) -> i64 {
         self.inserts - self.deletes
     }

@@ -48,8 +48,8 @@ pub use restore::Restored;
 pub use scan::Scan;
 pub use set_by::SetBy;
 pub use snapshot::{SnapshotCut, TableSnapshot};
-pub use state::MAX_SAMPLE_BYTES;
 use state::TableState;
+pub use state::{MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS};
 pub use statistics::{Removal, Removed, Side, Statistics, TableStatus};
 pub use transfer::Transferred;
 use wait_queues::{Answer, Completions, Now, RequestId, WaitQueues};
@@ -140,6 +140,36 @@ impl Shared {
         clock.change(queues.waits_for(), now);
         clock.inserts.change(queues.queued_inserts() > 0, now);
         clock.samples.change(queues.queued_samples() > 0, now);
+    }
+
+    /// What a request of all of `num` samples or none waits for, if not even one sample waits.
+    fn describe_wait_for_all(&self, name: &str, num: usize) -> Option<String> {
+        let Self { config, state, .. } = self;
+        let limiter = state.limiter();
+        let never = |most: i64, why: &str| {
+            Some(format!(
+                "Table {name} never allows {num} samples at once, but {most} at most: {why}. Ask \
+                 for a smaller batch, or change the table."
+            ))
+        };
+        let wanted = i64::try_from(num).unwrap_or(i64::MAX);
+        if limiter.window().is_none()
+            && let Some(most) = limiter.most_samples_at_once().filter(|&most| most < wanted)
+        {
+            return never(most, &format!("inserts wait for samples before that; {limiter}"));
+        }
+        let most = state.samples_left(usize::try_from(config.max_size).unwrap_or(usize::MAX));
+        if most < num {
+            let (size, times) = (config.max_size, config.max_times_sampled);
+            let why = format!("its max_size is {size} and its max_times_sampled is {times}");
+            return never(i64::try_from(most).unwrap_or(i64::MAX), &why);
+        }
+        let allowed = limiter.samples_allowed(num).min(state.samples_left(state.len()));
+        (allowed > 0).then(|| {
+            format!(
+                "Table {name} allows {allowed} of the {num} samples of the batch now: {limiter}."
+            )
+        })
     }
 
     /// The state of the table.
@@ -342,7 +372,9 @@ impl Table {
 
     /// Like [`Table::sample`], for a reader that asks more of the items. If the table has a
     /// `max_times_sampled`, a batch whose items cannot be stacked is not sampled. The call then
-    /// returns the items before that batch, or the error if there are none.
+    /// returns the items before that batch, or the error if there are none. With `all_or_nothing`
+    /// it waits until the rate limiter allows all items under one lock; `num` may be
+    /// [`MAX_SAMPLE_ITEMS`] at most.
     ///
     /// # Errors
     ///
@@ -373,9 +405,15 @@ impl Table {
         if num == 0 {
             return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
         }
+        if options.all_or_nothing && num > MAX_SAMPLE_ITEMS {
+            return Err(Error::invalid_argument(format!(
+                "A batch of all items or none may have {MAX_SAMPLE_ITEMS} items, got {num}. Ask for \
+                 smaller batches, or let them be partial."
+            )));
+        }
         let mut waiting = match self.attempt(num, options, timeout != Some(Duration::ZERO))? {
             Attempt::Answered(answer) => return answer,
-            Attempt::Refused => return Err(self.rate_limiter_timeout()),
+            Attempt::Refused => return Err(self.rate_limiter_timeout(num, options)),
             Attempt::Waiting { id, answer } => Waiting { table: self, id, answer, is_over: false },
         };
         let timed_out = async {
@@ -391,7 +429,7 @@ impl Table {
             () = timed_out => None,
         };
         if waiting.cancel() {
-            return Err(error.unwrap_or_else(|| self.rate_limiter_timeout()));
+            return Err(error.unwrap_or_else(|| self.rate_limiter_timeout(num, options)));
         }
         // The request was answered just before.
         waiting.answer().await
@@ -405,7 +443,7 @@ impl Table {
 
     /// Like [`Table::sample_with`], but never waits. `None` also if it would fail.
     pub fn try_sample_with(&self, num: usize, options: SampleOptions) -> Option<Vec<Sampled>> {
-        if num == 0 {
+        if num == 0 || (options.all_or_nothing && num > MAX_SAMPLE_ITEMS) {
             return None;
         }
         match self.attempt(num, options, false) {
@@ -678,8 +716,17 @@ impl Table {
         Ok(result)
     }
 
-    fn rate_limiter_timeout(&self) -> Error {
-        Error::rate_limiter_timeout(&self.describe_wait_for_sample())
+    fn rate_limiter_timeout(&self, num: usize, options: SampleOptions) -> Error {
+        let one = self.describe_wait_for_sample();
+        if !options.all_or_nothing {
+            return Error::rate_limiter_timeout(&one);
+        }
+        let shared = self.shared.lock();
+        if shared.queues.paused.samples.is_some() {
+            return Error::rate_limiter_timeout(&one);
+        }
+        let why = shared.describe_wait_for_all(self.name(), num);
+        Error::rate_limiter_timeout(&why.unwrap_or(one))
     }
 }
 

@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use common::{config, insert, insert_all, item, limiter, min_size, queue};
-use reverb_data::{ErrorKind, Sampled, TableConfig};
+use reverb_data::{ErrorKind, SampleOptions, Sampled, TableConfig};
 use reverb_engine::{Confirm, Table};
 use tokio::time::Instant;
 
@@ -264,4 +264,39 @@ fn waiting_calls_can_be_spawned() {
     is_shared(&table);
     is_send(&table.sample(1, None));
     is_send(&table.wait_for_insert_room());
+}
+
+/// All items or none.
+const WHOLE: SampleOptions =
+    SampleOptions { stacking: None, all_or_nothing: true, distinct: false };
+
+#[tokio::test]
+async fn a_whole_batch_waits_until_all_of_it_is_allowed() {
+    let table = Table::new(queue(5)).unwrap();
+    let mut waiting = pin!(table.sample_with(4, None, WHOLE));
+    for key in 0..4 {
+        let poll = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx))).await;
+        assert!(poll.is_pending(), "{key}");
+        assert_eq!(table.info().num_samples, 0);
+        insert(&table, vec![item(key, 1.0)]);
+    }
+    assert_eq!(keys(&waiting.await.unwrap()), [0, 1, 2, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_timeout_of_a_whole_batch_says_what_is_missing() {
+    let table = Table::new(queue(5)).unwrap();
+    insert_all(&table, &[1.0, 1.0]);
+    let timeout = Some(Duration::from_secs(1));
+    let error = table.sample_with(4, timeout, WHOLE).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::RateLimiterTimeout);
+    assert!(error.message().contains("allows 2 of the 4 samples of the batch now"), "{error}");
+    assert_eq!(table.info().num_samples, 0);
+    assert_eq!(table.try_sample(9).unwrap().len(), 2);
+
+    let error = table.sample_with(6, timeout, WHOLE).await.unwrap_err();
+    assert!(error.message().contains("never allows 6 samples at once, but 5 at most"), "{error}");
+    let error = table.sample_with(70_000, timeout, WHOLE).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.message().contains("may have 65536 items, got 70000"), "{error}");
 }

@@ -31,6 +31,7 @@ mod rotation;
 mod router;
 mod sample_stream;
 mod scan_stream;
+mod selection;
 mod server;
 mod service;
 mod status;

@@ -16,6 +16,7 @@ use reverb_engine::{Confirm, SetBy, Table};
 use reverb_rpc::client::own_name;
 use reverb_rpc::socket_path::SocketPath;
 use reverb_rpc::target::Loopback;
+use reverb_wire::Capabilities;
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
     DrainResponse, HoldRateLimiterRequest, SetPausedRequest, StatusRequest, StatusResponse,
@@ -30,6 +31,7 @@ use tokio::sync::mpsc;
 use crate::caller::Caller;
 use crate::limiter_hold::LoggedHold;
 use crate::sample_stream::check_options;
+use crate::selection::Selection;
 use crate::service::Service;
 use crate::status::explain_timeout;
 use crate::streams::{OpenStream, Stream, StreamKind, THIS_PROCESS, WaitsFor};
@@ -254,6 +256,7 @@ impl Transport for LocalTransport {
             Ok(ServerInfo {
                 tables_state_id: service.tables.state_id(),
                 tables: service.info(&Caller::default()),
+                capabilities: Capabilities::of_this_release(),
             })
         })
     }
@@ -397,6 +400,9 @@ struct LocalRequest {
     remaining: usize,
     timeout: Option<Duration>,
     options: SampleOptions,
+    columns: Box<[u32]>,
+    /// Absent before the first items.
+    selection: Option<Selection>,
 }
 
 impl LocalSampleStream {
@@ -434,14 +440,17 @@ impl LocalSampleStream {
 async fn sample(
     service: &Service,
     stream: &Stream,
-    request: &LocalRequest,
+    request: &mut LocalRequest,
 ) -> Result<Vec<Sampled>> {
     let (name, table) = service.tables.get(&request.table)?;
     stream.use_table(name);
     let LocalRequest { remaining, timeout, options, .. } = *request;
+    if request.selection.is_none() && !request.columns.is_empty() {
+        request.selection = Some(Selection::new(table, &request.columns)?);
+    }
     check_options(options)?;
     let wanted = options.at_once(MAX_BATCH, remaining);
-    let samples = if let Some(samples) = table.try_sample_with(wanted, options) {
+    let mut samples = if let Some(samples) = table.try_sample_with(wanted, options) {
         samples
     } else {
         let interrupted = service.interrupted();
@@ -450,12 +459,15 @@ async fn sample(
         samples.map_err(|error| explain_timeout(service, table, timeout, error))?
     };
     stream.count_items(samples.len());
+    if let Some(selection) = &mut request.selection {
+        selection.apply(&mut samples)?;
+    }
     Ok(samples)
 }
 
 impl SampleStream for LocalSampleStream {
     fn request(&mut self, request: &SampleRequest<'_>) -> Result<()> {
-        let SampleRequest { table, num_samples, timeout, options, .. } = *request;
+        let SampleRequest { table, num_samples, timeout, options, columns } = *request;
         if num_samples == 0 {
             return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
         }
@@ -464,6 +476,8 @@ impl SampleStream for LocalSampleStream {
             remaining: num_samples,
             timeout,
             options,
+            columns: columns.into(),
+            selection: None,
         });
         Ok(())
     }

@@ -10,6 +10,7 @@ use reverb_rpc::Message;
 use reverb_rpc::frames::MessageReader;
 use reverb_rpc::server::{Handler, Responder, read_single_encoded, read_single_message};
 use reverb_rpc::status::Status;
+use reverb_wire::Capabilities;
 use reverb_wire::codec::mutate::{Mutation, parse_mutation};
 use reverb_wire::generated::reverb::{
     CheckpointStatusRequest, ConfigureTablesRequest, DirectoryRequest, DrainRequest,
@@ -136,7 +137,7 @@ async fn server_info(
     responder.send_now(Message::encode(&ServerInfoResponse {
         tables_state_id: Some(Uint128 { high, low }),
         table_info: service.info(caller),
-        capabilities: Vec::new(),
+        capabilities: Capabilities::of_this_release().into_names(),
     }))
 }
 

@@ -14,6 +14,7 @@ use reverb_wire::codec::sample::{self, SampleEncoder};
 use reverb_wire::generated::SampleStreamRequest;
 
 use crate::caller::Caller;
+use crate::selection::Selection;
 use crate::service::Service;
 use crate::status::explain_timeout;
 use crate::streams::{Stream, WaitsFor};
@@ -55,6 +56,7 @@ async fn serve_request(
 ) -> Result<()> {
     let (name, table) = service.table_for(caller, Right::Sample, &request.table)?;
     stream.use_table(name);
+    let mut selection = Selection::new(table, &request.columns)?;
     let mut remaining = usize::try_from(request.num_samples).unwrap_or(0);
     if remaining == 0 {
         return Err(Error::invalid_argument(format!(
@@ -72,7 +74,7 @@ async fn serve_request(
         let wanted = options.at_once(batch, remaining);
         // The timeout applies to each batch: samples that were already sent do not shorten the wait
         // for the rest.
-        let samples = if let Some(samples) = table.try_sample_with(wanted, options) {
+        let mut samples = if let Some(samples) = table.try_sample_with(wanted, options) {
             samples
         } else {
             let interrupted = service.interrupted();
@@ -85,6 +87,7 @@ async fn serve_request(
         remaining = remaining.saturating_sub(samples.len());
         options = options.after(samples.len());
         batch = if samples.len() == wanted { batch.saturating_mul(2) } else { FIRST_BATCH };
+        selection.apply(&mut samples)?;
         for sample in &samples {
             encoder.push(name, sample, |message| messages.push(message));
         }
@@ -104,9 +107,6 @@ async fn serve_request(
 pub(crate) fn check_options(options: SampleOptions) -> Result<()> {
     if options.distinct {
         return Err(Error::unimplemented("Samples without repetition are not supported."));
-    }
-    if options.all_or_nothing {
-        return Err(Error::unimplemented("Requests of all items or none are not supported."));
     }
     Ok(())
 }

@@ -36,13 +36,24 @@ const MIN_ITEMS: usize = 64;
 const FIRST_NEWS: Duration = Duration::from_secs(1);
 
 /// A part of a request that went to one shard.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Part {
     missing: usize,
     /// The share of the shard when the request was made.
     share: f64,
     /// When the request gives up.
     deadline: Option<Instant>,
+    options: SampleOptions,
+    columns: Arc<[u32]>,
+}
+
+impl Part {
+    /// What is missing, to be asked of any shard. The items that one shard gives may be in several
+    /// batches then, so they are not compared.
+    fn into_request(self) -> Request {
+        let options = SampleOptions { stacking: None, ..self.options };
+        Request { count: self.missing, deadline: self.deadline, options, columns: self.columns }
+    }
 }
 
 /// The stream of one shard.
@@ -65,6 +76,7 @@ struct Request {
     /// When it gives up.
     deadline: Option<Instant>,
     options: SampleOptions,
+    columns: Arc<[u32]>,
 }
 
 type Received = (usize, Box<dyn SampleStream>, Result<Vec<Sampled>>);
@@ -327,14 +339,18 @@ impl GroupSampleStream {
         let asked = SampleRequest {
             options: SampleOptions {
                 stacking: request.options.stacking.map(|_| Stacking::new(count)),
+                // What one shard cannot give, others may have.
+                all_or_nothing: false,
                 ..request.options
             },
+            columns: &request.columns,
             ..SampleRequest::new(&self.table, count, timeout)
         };
         let lane = &mut self.lanes[i];
         let deadline = request.deadline;
         lane.share = share;
-        lane.parts.push_back(Part { missing: count, share, deadline });
+        let (options, columns) = (request.options, Arc::clone(&request.columns));
+        lane.parts.push_back(Part { missing: count, share, deadline, options, columns });
         let asked = match &mut lane.stream {
             Some(stream) => stream.request(&asked),
             None => Err(Error::unavailable("its stream is lost")),
@@ -378,8 +394,7 @@ impl GroupSampleStream {
             lane.member.went_down(error);
         }
         for part in std::mem::take(&mut lane.parts) {
-            let (count, deadline) = (part.missing, part.deadline);
-            self.unasked.push_back(Request { count, deadline, options: SampleOptions::default() });
+            self.unasked.push_back(part.into_request());
         }
     }
 
@@ -452,6 +467,7 @@ impl GroupSampleStream {
                     let count = left.min(part.missing);
                     for sampled in &mut samples[at..at + count] {
                         sampled.probability *= part.share;
+                        sampled.min_probability *= part.share;
                     }
                     part.missing -= count;
                     at += count;
@@ -489,9 +505,7 @@ impl GroupSampleStream {
                         continue;
                     }
                     // What the shard does not give now, others may have.
-                    let (count, deadline) = (part.missing, part.deadline);
-                    let request = Request { count, deadline, options: SampleOptions::default() };
-                    self.unasked.push_back(request);
+                    self.unasked.push_back(part.into_request());
                 }
                 Ok(Vec::new())
             }
@@ -558,7 +572,7 @@ impl GroupSampleStream {
 
 impl SampleStream for GroupSampleStream {
     fn request(&mut self, request: &SampleRequest<'_>) -> Result<()> {
-        let SampleRequest { table, num_samples, timeout, options, .. } = *request;
+        let SampleRequest { table, num_samples, timeout, options, columns } = *request;
         if table != self.table || self.lanes.is_empty() {
             let view = Arc::clone(&self.view);
             if let Err(error) = self.begin(table, view) {
@@ -568,7 +582,8 @@ impl SampleStream for GroupSampleStream {
             }
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        self.unasked.push_back(Request { count: num_samples, deadline, options });
+        let columns = columns.into();
+        self.unasked.push_back(Request { count: num_samples, deadline, options, columns });
         // What needs no waiting is done at once, so that the shards work while the caller does.
         if let Err(error) = self.ask() {
             self.unasked.clear();

@@ -13,6 +13,7 @@ use reverb_data::{Error, ErrorKind, Result};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Channel, Security};
 
+use crate::capability::Capabilities;
 use crate::codec::mutate::encode_mutation;
 use crate::generated::reverb::{
     CheckpointStatusRequest, CheckpointStatusResponse, ConfigureTablesRequest,
@@ -121,7 +122,11 @@ impl Transport for GrpcTransport {
             let response: ServerInfoResponse =
                 self.0.unary(methods::SERVER_INFO, &ServerInfoRequest {}).await?;
             let id = response.tables_state_id.unwrap_or_default();
-            Ok(ServerInfo { tables_state_id: (id.high, id.low), tables: response.table_info })
+            Ok(ServerInfo {
+                tables_state_id: (id.high, id.low),
+                tables: response.table_info,
+                capabilities: Capabilities::from_names(response.capabilities),
+            })
         })
     }
 

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]
 
+pub mod capability;
 pub mod codec;
 pub mod convert;
 pub mod generated;
@@ -12,6 +13,7 @@ pub mod methods;
 pub mod shard;
 pub mod transport;
 
+pub use capability::{Capabilities, Capability};
 pub use grpc::GrpcTransport;
 
 /// All services and messages: a `google.protobuf.FileDescriptorSet`, dependencies first.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use reverb_data::{Chunk, Error, KeySlots, NewItem, Result, SampleOptions, Sampled};
 use tokio::sync::mpsc;
 
+use crate::capability::Capabilities;
 use crate::generated::TableInfo;
 use crate::generated::reverb::{
     CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
@@ -132,6 +133,8 @@ pub struct ServerInfo {
     pub tables_state_id: (u64, u64),
     /// Its tables.
     pub tables: Vec<TableInfo>,
+    /// What it does beyond dm-reverb. Of several servers, what all of them do.
+    pub capabilities: Capabilities,
 }
 
 /// Several servers over which items are spread.

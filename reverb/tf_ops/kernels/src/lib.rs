@@ -15,7 +15,6 @@ mod environment;
 mod failure;
 mod handles;
 mod kernel;
-mod memory;
 mod ops;
 mod patterns;
 mod pending;
@@ -29,6 +28,5 @@ mod writers;
 
 pub use api::register_address;
 pub use environment::{Environment, install};
-pub use memory::purge_memory;
 pub use sampler::close_parked;
 pub use writers::{register as register_writer, unregister as unregister_writer};

@@ -8,10 +8,10 @@ use std::ffi::{c_int, c_void};
 use reverb_client::CellValue;
 use reverb_data::tensor::shape_text;
 use reverb_data::{DType, Shape, Tensor, TensorData};
+use reverb_memory::Memory;
 
 use crate::api::{Opaque, api};
 use crate::failure::{Failure, Outcome};
-use crate::memory::Memory;
 use crate::strings;
 
 /// An input tensor of an op.

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_data::{Error, Result, SampleOptions, Sampled, Stacking};
+use reverb_data::{Error, Result, SampleOptions, Sampled};
 use reverb_wire::transport::{SampleRequest, SampleStream};
 
 use crate::client::Client;
@@ -41,6 +41,10 @@ pub struct SampleCursor {
     timeout: Option<Duration>,
     /// What the caller asks of the items.
     options: SampleOptions,
+    /// Whether all items are requested at once.
+    is_at_once: bool,
+    /// The columns that the items shall have; empty: all.
+    columns: Vec<u32>,
     stream: Option<Box<dyn SampleStream>>,
     /// Whether the stream was idle before and has not answered since. It may be stale then.
     may_be_stale: bool,
@@ -63,19 +67,28 @@ impl SampleCursor {
             requests: 0,
             timeout,
             options: SampleOptions::default(),
+            is_at_once: false,
+            columns: Vec::new(),
             stream: None,
             may_be_stale: false,
             backoff,
         }
     }
 
-    /// Requests all items at once. They are sampled only if they can be stacked, if the server
-    /// supports that check; see [`SampleStream::request`].
+    /// Requests all items at once, with these options. Items that are to be stacked are sampled
+    /// only if they can be, if the server supports that check; see [`SampleRequest::options`].
     #[must_use]
-    pub fn stacked(mut self) -> Self {
-        let count = usize::try_from(self.unrequested).unwrap_or(usize::MAX).max(1);
-        self.batch = count;
-        self.options.stacking = Some(Stacking::new(count));
+    pub fn at_once(mut self, options: SampleOptions) -> Self {
+        self.batch = usize::try_from(self.unrequested).unwrap_or(usize::MAX).max(1);
+        self.is_at_once = true;
+        self.options = options;
+        self
+    }
+
+    /// Asks for these columns alone, in increasing order. Servers of dm-reverb send all of them.
+    #[must_use]
+    pub fn with_columns(mut self, columns: &[u32]) -> Self {
+        self.columns = columns.to_vec();
         self
     }
 
@@ -127,6 +140,7 @@ impl SampleCursor {
             let num = self.batch.min(usize::try_from(self.unrequested).unwrap_or(usize::MAX));
             let request = SampleRequest {
                 options: self.options,
+                columns: &self.columns,
                 ..SampleRequest::new(&self.table, num, self.timeout)
             };
             // If the stream cannot take the request, `fetch` opens a new one.
@@ -159,7 +173,7 @@ impl SampleCursor {
                     self.outstanding = self.outstanding.saturating_sub(samples.len());
                     // For items that are decoded one by one, this also brings the headers of their
                     // chunks into the cache, all at once.
-                    if self.unrequested > 0 || self.options.stacking.is_none() {
+                    if self.unrequested > 0 || !self.is_at_once {
                         let bytes: usize = samples.iter().map(|s| s.trajectory.chunk_bytes()).sum();
                         let fitting = MAX_BATCH_BYTES / (bytes / samples.len().max(1)).max(1);
                         self.batch = self.batch.min(fitting.max(1));

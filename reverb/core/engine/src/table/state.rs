@@ -34,7 +34,7 @@ pub const MAX_SAMPLE_BYTES: usize = 1024 * 1024;
 
 /// Maximum number of items of one sample request. It limits requests for items with very small
 /// chunks.
-const MAX_SAMPLE_ITEMS: usize = 65_536;
+pub const MAX_SAMPLE_ITEMS: usize = 65_536;
 
 /// Number of items that are processed together, so that the processor fetches them from memory in
 /// parallel.
@@ -166,8 +166,9 @@ impl Batch {
     }
 
     pub(super) fn is_full(&self) -> bool {
+        let SampleOptions { all_or_nothing, .. } = self.options;
         self.items.len() >= self.wanted
-            || (self.chunk_bytes >= MAX_SAMPLE_BYTES && self.may_end_here())
+            || (self.chunk_bytes >= MAX_SAMPLE_BYTES && !all_or_nothing && self.may_end_here())
     }
 
     /// Whether no batch of the reader would be cut here.
@@ -386,10 +387,12 @@ impl TableState {
 
     /// Samples into `batch` while the limiter allows and until the batch is full.
     pub(super) fn sample(&mut self, batch: &mut Batch) {
-        if let Some(stacking) = batch.options.stacking
-            && self.max_times_sampled > 0
-        {
-            return self.sample_stacked(batch, stacking);
+        let SampleOptions { stacking, all_or_nothing, .. } = batch.options;
+        if all_or_nothing && !self.may_allow(batch.wanted) {
+            return;
+        }
+        if self.max_times_sampled > 0 && (stacking.is_some() || all_or_nothing) {
+            return self.sample_with_undo(batch);
         }
         // If sampling can delete items, each choice depends on the previous one.
         let block = match self.max_times_sampled > 0 {
@@ -424,6 +427,21 @@ impl TableState {
             if !progress {
                 break;
             }
+        }
+    }
+
+    /// Whether so many samples may be allowed under one lock; never false if they are. If sampling
+    /// deletes no items, they are.
+    pub(super) fn may_allow(&self, wanted: usize) -> bool {
+        self.limiter.samples_allowed(wanted) == wanted && self.samples_left(self.len()) >= wanted
+    }
+
+    /// How many samples so many items allow at most, as far as `max_times_sampled` is concerned.
+    pub(super) fn samples_left(&self, num_items: usize) -> usize {
+        match usize::try_from(self.max_times_sampled) {
+            Ok(times) if times > 0 => num_items.saturating_mul(times),
+            _ if num_items > 0 => usize::MAX,
+            _ => 0,
         }
     }
 

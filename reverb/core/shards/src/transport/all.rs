@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::{join_all, try_join_all};
 use reverb_data::{Error, Result};
+use reverb_wire::Capabilities;
 use reverb_wire::generated::deepmind::reverb::TableInfo;
 use reverb_wire::generated::reverb::{
     ChangedSetting, CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse,
@@ -56,12 +57,17 @@ pub(super) async fn server_info(view: &View) -> Result<ServerInfo> {
     let mut id = (0, 0);
     let mut infos: Vec<Vec<TableInfo>> = Vec::new();
     let mut failure = None;
+    let mut capabilities: Option<Capabilities> = None;
     for answer in join_all(asked).await {
         match answer {
             Ok(info) => {
                 id.0 ^= info.tables_state_id.0;
                 id.1 ^= info.tables_state_id.1;
                 infos.push(info.tables);
+                capabilities = Some(match capabilities {
+                    None => info.capabilities,
+                    Some(others) => info.capabilities.and(&others),
+                });
             }
             Err(error) if error.is_transient() => failure = Some(error),
             Err(error) => return Err(error),
@@ -69,7 +75,11 @@ pub(super) async fn server_info(view: &View) -> Result<ServerInfo> {
     }
     match failure {
         Some(error) if infos.is_empty() => Err(error),
-        _ => Ok(ServerInfo { tables_state_id: id, tables: together(&infos, view.given()) }),
+        _ => Ok(ServerInfo {
+            tables_state_id: id,
+            tables: together(&infos, view.given()),
+            capabilities: capabilities.unwrap_or_default(),
+        }),
     }
 }
 

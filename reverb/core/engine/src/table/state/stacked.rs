@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sampling of stackable batches from a table that deletes items after sampling.
+//! Sampling of stackable or whole batches from a table that deletes items after sampling.
 //!
 //! Items are taken one by one, because each choice depends on the previous one. If an item cannot
 //! be stacked with the others of its batch, that batch is undone: its items are put back in reverse
-//! order, and the counters are restored.
+//! order, and the counters are restored. A request of all items or none is undone as a whole, also
+//! if the limiter stops it.
 
-use reverb_data::{Layout, Stacking, StoredItem};
+use reverb_data::{Layout, Result, SampleOptions, StoredItem, Trajectory};
 
 use super::{Batch, TableState};
 use crate::rate_limiter::RateLimiter;
@@ -34,10 +35,12 @@ struct Taken {
 impl TableState {
     /// Samples into `batch` while the limiter allows, until the request is full or the next batch
     /// of the reader cannot be stacked. In that case `batch.refusal` has the reason.
-    pub(super) fn sample_stacked(&mut self, batch: &mut Batch, stacking: Stacking) {
+    pub(super) fn sample_with_undo(&mut self, batch: &mut Batch) {
+        let SampleOptions { stacking, all_or_nothing, .. } = batch.options;
+        let begins = |count| stacking.is_some_and(|it| it.after(count).position == 0);
         let mut undo = self.begin_undo(batch);
         let mut layout = None;
-        if stacking.after(batch.len()).position > 0 {
+        if stacking.is_some() && !begins(batch.len()) {
             // Items of an earlier attempt are sampled already. The rest of the batch must match
             // them.
             layout =
@@ -45,16 +48,17 @@ impl TableState {
         }
         while !batch.is_full() && self.limiter.can_sample(1) {
             let min_probability = self.contents.sampler.min_probability();
-            let Some(pick) = self.pick_one() else { return };
-            if stacking.after(batch.len()).position == 0 {
-                (undo, layout) = (self.begin_undo(batch), None);
+            let Some(pick) = self.pick_one() else { break };
+            if begins(batch.len()) {
+                layout = None;
+                if !all_or_nothing {
+                    undo = self.begin_undo(batch);
+                }
             }
             let trajectory = &self.contents.items.get(pick.handle).trajectory();
-            let fits = match &layout {
-                Some(layout) => layout.check(trajectory),
-                None => Layout::from_trajectory(trajectory).map(|first| layout = Some(first)),
-            };
-            if let Err(error) = fits {
+            if stacking.is_some()
+                && let Err(error) = check(&mut layout, trajectory)
+            {
                 self.contents.sampler.unpick(pick);
                 self.undo(undo, batch);
                 batch.refusal = Some(error);
@@ -69,6 +73,9 @@ impl TableState {
                 ),
             });
             self.take(pick, min_probability, batch);
+        }
+        if all_or_nothing && !batch.is_full() {
+            self.undo(undo, batch);
         }
     }
 
@@ -129,10 +136,20 @@ impl TableState {
     }
 }
 
+/// Checks an item with the layout of its batch, which is that of its first item.
+fn check(layout: &mut Option<Layout>, trajectory: &Trajectory) -> Result<()> {
+    match layout {
+        Some(layout) => layout.check(trajectory),
+        None => Layout::from_trajectory(trajectory).map(|first| *layout = Some(first)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use reverb_data::{ErrorKind, SampleOptions, SelectorConfig, Stacking, TableConfig};
+    use reverb_data::{
+        ErrorKind, RateLimiterConfig, SampleOptions, SelectorConfig, Stacking, TableConfig,
+    };
 
     use super::super::{Batch, TableState};
     use crate::selector::Selector;
@@ -189,10 +206,48 @@ mod tests {
         assert_eq!(sample(&mut state, 3, 3), Ok(vec![1, 1, 1]));
     }
 
+    /// The sampled keys of a batch of all items or none.
+    fn sample_whole(state: &mut TableState, num: usize, stacks: bool) -> Vec<u64> {
+        let stacking = stacks.then(|| Stacking::new(num));
+        let options = SampleOptions { stacking, all_or_nothing: true, distinct: false };
+        let mut batch = Batch::new(num, options);
+        state.sample(&mut batch);
+        assert!(batch.len() == 0 || batch.is_over());
+        batch.into_answer().map_or(Vec::new(), |items| items.iter().map(|it| it.key).collect())
+    }
+
+    #[test]
+    fn a_whole_batch_is_sampled_at_once_or_not_at_all() {
+        let mut state = queue(SelectorConfig::Fifo, 1);
+        for key in 1..=3 {
+            state.insert(item_of_length(key, 2, 1.0), 0);
+            assert_eq!(sample_whole(&mut state, 4, false), [0; 0]);
+            assert_eq!(state.keys_by_age().len() as u64, key);
+        }
+        state.insert(item_of_length(4, 2, 1.0), 0);
+        assert_eq!(sample_whole(&mut state, 4, true), [1, 2, 3, 4]);
+        assert_eq!(state.limiter().samples(), 4);
+    }
+
+    #[test]
+    fn a_whole_batch_that_would_fall_below_the_minimum_size_is_not_sampled() {
+        let rate_limiter = RateLimiterConfig { min_size_to_sample: 3, ..config(1).rate_limiter };
+        let mut state =
+            TableState::new(&TableConfig { rate_limiter, max_times_sampled: 2, ..config(100) });
+        for key in 1..=4 {
+            state.insert(item_of_length(key, 2, 1.0), 0);
+        }
+        let before = describe(&state);
+        assert_eq!(sample_whole(&mut state, 6, false), [0; 0]);
+        assert_eq!(describe(&state), before);
+        assert_eq!(sample_whole(&mut state, 2, false).len(), 2);
+    }
+
     #[derive(Debug, Clone)]
     enum Step {
         Insert { key: u64, length: usize, priority: f64 },
         Sample { num: usize, batch_size: usize },
+        SampleWhole { num: usize, stacks: bool },
         Update(u64, f64),
         Delete(u64),
     }
@@ -205,6 +260,8 @@ mod tests {
             }),
             4 => (1..9usize, 1..5usize)
                 .prop_map(|(num, batch_size)| Step::Sample { num, batch_size }),
+            2 => (1..9usize, any::<bool>())
+                .prop_map(|(num, stacks)| Step::SampleWhole { num, stacks }),
             1 => (key.clone(), 0.0..4.0).prop_map(|(key, priority)| Step::Update(key, priority)),
             1 => key.prop_map(Step::Delete),
         ]
@@ -273,6 +330,14 @@ mod tests {
                     }
                     Step::Update(key, priority) => state.update(&[(key, priority)], &mut Vec::new()),
                     Step::Delete(key) => drop(state.delete(key)),
+                    Step::SampleWhole { num, stacks } => {
+                        let before = describe(&state);
+                        let sampled = sample_whole(&mut state, num, stacks);
+                        prop_assert!(sampled.is_empty() || sampled.len() == num);
+                        if sampled.is_empty() {
+                            prop_assert_eq!(describe(&state), before);
+                        }
+                    }
                     Step::Sample { num, batch_size } => {
                         let before = describe(&state);
                         let sampled = sample(&mut state, num, batch_size);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory for output tensors: aligned as TensorFlow requires, and reused.
+//! Memory for batches: aligned as TensorFlow and JAX require, and used again.
 //!
-//! TensorFlow takes over memory without a copy only if it is aligned to 64 bytes. A batch may take
-//! many megabytes. Fresh memory from the system costs more in page faults than it costs to write
-//! the batch.
+//! They take over memory without a copy only if it is aligned to 64 bytes. A batch may take many
+//! megabytes. Fresh memory from the system costs more in page faults than it costs to write the
+//! batch.
 
 #![allow(unsafe_code)]
 
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// TensorFlow's alignment of a tensor's memory.
+/// Alignment of a tensor's memory in TensorFlow and in JAX.
 const ALIGNMENT: usize = 64;
 /// Smaller blocks are left to the allocator, which is as fast.
-const MIN_POOLED_BYTES: usize = 32 * 1024;
+const MIN_POOLED_BYTES: usize = 4 * 1024;
 /// Larger blocks come directly from the system.
 const MIN_MAPPED_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of bytes kept for reuse.
@@ -35,20 +35,24 @@ struct Kept {
 
 /// A block of memory, initialised, aligned to 64 bytes.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub struct Memory {
     start: NonNull<u8>,
     capacity: usize,
 }
 
 // SAFETY: it is the only owner of its memory.
 unsafe impl Send for Memory {}
+// SAFETY: shared references only read.
+unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// At least `length` bytes of any content.
-    pub(crate) fn take(length: usize) -> Self {
+    /// At least `length` bytes of any content, at least 1.
+    pub fn take(length: usize) -> Self {
         let capacity = capacity_for(length);
+        // In the child of a fork the lock may never be released; other threads hold it for a moment.
         if capacity >= MIN_POOLED_BYTES
-            && let Some(memory) = KEPT.lock().take(capacity)
+            && let Some(mut kept) = KEPT.try_lock()
+            && let Some(memory) = kept.take(capacity)
         {
             return memory;
         }
@@ -59,16 +63,23 @@ impl Memory {
     }
 
     /// The first `length` bytes.
-    pub(crate) fn bytes_mut(&mut self, length: usize) -> &mut [u8] {
+    pub fn bytes_mut(&mut self, length: usize) -> &mut [u8] {
         assert!(length <= self.capacity, "memory is taken for what is written to it");
         // SAFETY: the memory is initialised, belongs to `self` and is long enough.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), length) }
     }
 
+    /// Where it begins.
+    pub fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
     /// Keeps the memory for reuse.
-    pub(crate) fn recycle(self) {
-        if self.capacity >= MIN_POOLED_BYTES {
-            KEPT.lock().put(self);
+    pub fn recycle(self) {
+        if self.capacity >= MIN_POOLED_BYTES
+            && let Some(mut kept) = KEPT.try_lock()
+        {
+            kept.put(self);
         }
     }
 }
@@ -206,7 +217,7 @@ impl Kept {
 }
 
 /// Frees memory that was not reused for a while. To be called periodically.
-pub fn purge_memory() {
+pub fn purge() {
     // If another thread holds the lock, that thread does the same. In the child of a fork the lock
     // may never be released.
     if let Some(mut kept) = KEPT.try_lock() {

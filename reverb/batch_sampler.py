@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches in memory that is written again and again."""
+
+from typing import Any
+
+import tree
+
+from reverb.arguments import check_at_least_one
+from reverb.replay_sample import ReplayBatch, ReplaySample, SampleInfo
+
+__all__ = ["BatchSampler"]
+
+
+class BatchSampler:
+    """An endless iterator of batches that owns their memory; see `Client.batch_sampler`.
+
+    The arrays of a batch are valid until `num_buffers` more batches were taken: then they hold
+    another batch. Copy what is needed for longer. A batch that is smaller than asked for, and one
+    with columns of strings, has memory of its own.
+
+    Not to be shared by threads. A `with` block closes it.
+    """
+
+    def __init__(
+        self, client: Any, table: str, batch_size: int, *, num_buffers: int, **options: Any
+    ) -> None:
+        """Takes the arguments of `Client.batch_sampler`."""
+        self._client = client
+        self._table = table
+        self._batch_size = batch_size
+        self._options = options
+        self._slots: list[Any] = [None] * check_at_least_one("num_buffers", num_buffers)
+        self._next = 0
+        self._is_closed = False
+
+    def __iter__(self) -> "BatchSampler":
+        return self
+
+    def __next__(self) -> ReplayBatch:
+        """Samples a batch.
+
+        Raises:
+          StopIteration: If the sampler is closed.
+          ReverbError: As `Client.sample_batch`.
+        """
+        if self._is_closed:
+            raise StopIteration
+        slot = self._slots[self._next]
+        options = self._options if slot is None else {**self._options, "out": slot}
+        batch = self._client.sample_batch(self._table, self._batch_size, **options)
+        if slot is None and len(batch.info.key) == self._batch_size and _has_numbers(batch.data):
+            self._slots[self._next] = ReplaySample(batch.info, batch.data)
+        self._next = (self._next + 1) % len(self._slots)
+        return batch
+
+    def close(self) -> None:
+        """Ends the iterator and gives its memory up; batches that were taken stay valid."""
+        self._is_closed = True
+        self._slots = [None] * len(self._slots)
+
+    def __enter__(self) -> "BatchSampler":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _has_numbers(data: Any) -> bool:
+    """Returns whether all columns have memory that can be written again."""
+    return all(leaf is None or leaf.dtype.kind != "O" for leaf in tree.flatten(data))

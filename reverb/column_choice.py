@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Some columns of a table, chosen by their names in its signature."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tree
+
+from reverb.errors import InvalidArgumentError
+
+__all__ = ["ColumnChoice"]
+
+_LEFT_OUT = object()
+
+
+class ColumnChoice:
+    """All columns of a table, or some.
+
+    Attributes:
+      indices: Places of the columns in the flat structure, increasing; empty: all.
+    """
+
+    def __init__(self, table: str, signature: Any, columns: Any = None) -> None:
+        """Finds columns.
+
+        Args:
+          table: Name of the table.
+          signature: Its signature, or `None`.
+          columns: Names or places, or `None` for all. A name is a field of the signature, which may
+            have fields itself, or a tuple of names.
+
+        Raises:
+          InvalidArgumentError: If there is no such column.
+        """
+        self.table = table
+        self.signature = signature
+        flat = [] if signature is None else tree.flatten_with_path(signature)
+        self._paths = [path for path, _ in flat]
+        self._specs = [spec for _, spec in flat]
+        self.indices: list[int] = []
+        if columns is not None:
+            chosen = {at for column in _as_list(columns) for at in self._find("columns", column)}
+            if not chosen:
+                raise InvalidArgumentError("columns must name at least one column, got none")
+            self.indices = sorted(chosen)
+
+    def _find(self, argument: str, column: Any) -> list[int]:
+        """Returns the places of the columns with a name."""
+        if isinstance(column, int | np.integer) and not isinstance(column, bool):
+            count = len(self._paths)
+            if column < 0 or (self.signature is not None and column >= count):
+                raise InvalidArgumentError(
+                    f"{argument} must be from 0 to {count - 1}, got {column}"
+                    if self.signature is not None
+                    else f"{argument} must be at least 0, got {column}"
+                )
+            return [int(column)]
+        if self.signature is None:
+            raise InvalidArgumentError(
+                f"table {self.table} has no signature, so its columns have no names; {argument} "
+                f"must be their places, got {column!r}"
+            )
+        path = column if isinstance(column, tuple) else (column,)
+        found = [at for at, known in enumerate(self._paths) if known[: len(path)] == path]
+        if not found:
+            names = ", ".join(repr(p[0] if len(p) == 1 else p) for p in self._paths)
+            raise InvalidArgumentError(
+                f"{argument} has {column!r}, which is no column of table {self.table}; its columns "
+                f"are {names}"
+            )
+        return found
+
+    def _chosen(self) -> Sequence[int]:
+        return self.indices or range(len(self._paths))
+
+    def nested(self, columns: Sequence[Any]) -> Any:
+        """Nests columns like the signature.
+
+        What was not chosen is left out of dicts, and is `None` in lists and tuples. Without a
+        signature the columns stay a list.
+        """
+        if self.signature is None:
+            return list(columns)
+        left = iter(columns)
+        nest = _filled(self.signature, iter(range(len(self._paths))), set(self._chosen()), left)
+        return None if nest is _LEFT_OUT else nest
+
+    def pad_values(self, pad: Any, num_columns: int) -> list[Any]:
+        """Returns the value that pads each column.
+
+        Args:
+          pad: One value for all, a list with one for each, or a dict by name; 0 for the others.
+          num_columns: Number of columns of the batch.
+
+        Raises:
+          InvalidArgumentError: If a name or the number of values is wrong.
+        """
+        if isinstance(pad, Mapping):
+            values: dict[int, Any] = {}
+            for name, value in pad.items():
+                values.update(dict.fromkeys(self._find("pad", name), value))
+            places = self.indices or range(num_columns)
+            return [values.get(at, 0) for at in places]
+        if isinstance(pad, list | tuple):
+            if len(pad) != num_columns:
+                raise InvalidArgumentError(
+                    f"pad must have a value for each of the {num_columns} columns, got {len(pad)}"
+                )
+            return list(pad)
+        return [pad] * num_columns
+
+    def check_pads(self, pad: Any) -> None:
+        """Checks values that pad columns, as far as the signature tells.
+
+        Raises:
+          InvalidArgumentError: If a column cannot hold its value.
+        """
+        if self.signature is None:
+            return
+        chosen = self._chosen()
+        for at, value in zip(chosen, self.pad_values(pad, len(chosen)), strict=True):
+            dtype = getattr(self._specs[at], "dtype", None)
+            dtype = getattr(dtype, "as_numpy_dtype", dtype)
+            if dtype is not None and np.dtype(dtype).kind not in "OSU":
+                check_pad(self._name(at), value, np.dtype(dtype))
+
+    def _name(self, at: int) -> str:
+        return repr("/".join(map(str, self._paths[at]))) if at < len(self._paths) else str(at)
+
+    def check_structure(self, name: str, nest: Any) -> None:
+        """Checks that the dicts of a nest have the fields of those of the signature.
+
+        Raises:
+          InvalidArgumentError: If they have others.
+        """
+        if self.signature is not None:
+            _check_fields(name, nest, self.nested([None] * len(self._chosen())))
+
+
+def check_pad(column: str, value: Any, dtype: np.dtype) -> None:
+    """Checks that a column can hold a value.
+
+    Raises:
+      InvalidArgumentError: If it cannot.
+    """
+    try:
+        np.full((), value, dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgumentError(
+            f"pad of column {column} must be a value of {dtype}, got {value!r}: {error}"
+        ) from None
+
+
+def _as_list(columns: Any) -> list[Any]:
+    """Returns the names: one name is a list of one."""
+    if isinstance(columns, str | int | np.integer):
+        return [columns]
+    return list(columns)
+
+
+def _filled(structure: Any, places: Iterator[int], chosen: set[int], left: Iterator[Any]) -> Any:
+    """Returns a nest of the columns that are left, or `_LEFT_OUT` if none is in the structure."""
+    if isinstance(structure, Mapping):
+        items = [(key, _filled(structure[key], places, chosen, left)) for key in sorted(structure)]
+        fields = {key: value for key, value in items if value is not _LEFT_OUT}
+        return fields if fields or not structure else _LEFT_OUT
+    if isinstance(structure, list | tuple):
+        values = [_filled(child, places, chosen, left) for child in structure]
+        if values and all(value is _LEFT_OUT for value in values):
+            return _LEFT_OUT
+        values = [None if value is _LEFT_OUT else value for value in values]
+        if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+            return type(structure)(*values)
+        return type(structure)(values)
+    return next(left) if next(places) in chosen else _LEFT_OUT
+
+
+def _check_fields(name: str, nest: Any, wanted: Any) -> None:
+    if isinstance(nest, Mapping) and isinstance(wanted, Mapping):
+        if nest.keys() != wanted.keys():
+            raise InvalidArgumentError(
+                f"{name} must have the fields {sorted(wanted)}, got {sorted(nest)}"
+            )
+        for key, child in wanted.items():
+            _check_fields(f"{name}[{key!r}]", nest[key], child)
+    elif isinstance(nest, Mapping) != isinstance(wanted, Mapping):
+        raise InvalidArgumentError(
+            f"{name} must be like the table's signature, {_kind(wanted)}, got {_kind(nest)}"
+        )
+
+
+def _kind(nest: Any) -> str:
+    if nest is None:
+        return "an array"
+    return "a dict" if isinstance(nest, Mapping) else f"{type(nest).__name__}"

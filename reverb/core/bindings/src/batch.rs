@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Batches as Python sees them, and the arrays of a program that they are written to.
+
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use numpy::npyffi;
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+use reverb_client::{BatchColumn, ColumnData, GivenColumn, RaggedForm};
+use reverb_data::{DType, Error, Sampled, Shape, Tensor, TensorData};
+use reverb_memory::Memory;
+
+use crate::array::{batch_memory_to_array, number_array, tensor_to_array};
+use crate::dtype;
+use crate::error::OrRaise;
+
+/// What Python calls the form of items of different lengths.
+pub(crate) fn ragged_form(name: &str, multiple_of: usize) -> PyResult<RaggedForm> {
+    match name {
+        "error" => Ok(RaggedForm::Refuse),
+        "pad" => Ok(RaggedForm::Padded(multiple_of)),
+        "packed" => Ok(RaggedForm::Packed),
+        _ => Err(Error::invalid_argument(format!(
+            "ragged must be \"error\", \"pad\" or \"packed\", got {name:?}"
+        )))
+        .or_raise(),
+    }
+}
+
+/// The fields of `SampleInfo`: `[B]` each.
+pub(crate) type Infos<'py> = [Bound<'py, PyAny>; NUM_INFOS];
+
+const NUM_INFOS: usize = 5;
+
+const INFO_DTYPES: [(&str, DType); NUM_INFOS] = [
+    ("key", DType::UInt64),
+    ("probability", DType::Float64),
+    ("table_size", DType::Int64),
+    ("priority", DType::Float64),
+    ("times_sampled", DType::Int32),
+];
+
+/// Writes a field of all samples.
+fn put_info(field: usize, samples: &[Sampled], out: &mut [u8]) {
+    let size = INFO_DTYPES[field].1.size();
+    for (sampled, out) in samples.iter().zip(out.chunks_exact_mut(size)) {
+        match field {
+            0 => out.copy_from_slice(&sampled.key.to_le_bytes()),
+            1 => out.copy_from_slice(&sampled.probability.to_le_bytes()),
+            2 => out.copy_from_slice(&sampled.table_size.to_le_bytes()),
+            3 => out.copy_from_slice(&sampled.priority.to_le_bytes()),
+            _ => out.copy_from_slice(&sampled.times_sampled.to_le_bytes()),
+        }
+    }
+}
+
+/// New arrays with the info of a batch.
+pub(crate) fn new_infos<'py>(py: Python<'py>, samples: &[Sampled]) -> PyResult<Infos<'py>> {
+    let array = |field: usize| {
+        let dtype = INFO_DTYPES[field].1;
+        number_array(py, dtype, samples.len(), |out| put_info(field, samples, out))
+    };
+    Ok([array(0)?, array(1)?, array(2)?, array(3)?, array(4)?])
+}
+
+/// The smallest probability of the table, and its epoch, as the server told them; 0 if it did not.
+pub(crate) fn table_state(samples: &[Sampled]) -> (f64, i64) {
+    let least = samples.iter().map(|it| it.min_probability).fold(f64::INFINITY, f64::min);
+    let least = if least.is_finite() { least } else { 0.0 };
+    (least, samples.last().map_or(0, |it| it.epoch))
+}
+
+/// Columns as arrays, and the lengths of their items: `None` for columns that have none.
+pub(crate) type Columns<'py> = (Vec<Bound<'py, PyAny>>, Vec<Option<Bound<'py, PyAny>>>);
+
+/// Hands columns to NumPy. Columns with the same lengths get the same array of them.
+pub(crate) fn columns_to_arrays(
+    py: Python<'_>,
+    columns: Vec<BatchColumn>,
+) -> PyResult<Columns<'_>> {
+    let (mut arrays, mut all_lengths) = (Vec::new(), Vec::new());
+    let mut known: Vec<(*const i32, Bound<'_, PyAny>)> = Vec::new();
+    for BatchColumn { dtype, shape, data, lengths } in columns {
+        match data {
+            ColumnData::Memory(memory) => {
+                arrays.push(batch_memory_to_array(py, dtype, &shape, memory)?);
+            }
+            ColumnData::Strings(strings) => {
+                let data = TensorData::Strings(strings);
+                arrays.push(tensor_to_array(py, Tensor { dtype, shape, data })?);
+            }
+            ColumnData::Given => {}
+        }
+        let Some(lengths) = lengths else {
+            all_lengths.push(None);
+            continue;
+        };
+        let same = known.iter().find(|(start, _)| *start == lengths.as_ptr());
+        let array = if let Some((_, array)) = same {
+            array.clone()
+        } else {
+            let array = number_array(py, DType::Int32, lengths.len(), |out| {
+                for (length, out) in lengths.iter().zip(out.chunks_exact_mut(4)) {
+                    out.copy_from_slice(&length.to_le_bytes());
+                }
+            })?;
+            known.push((lengths.as_ptr(), array.clone()));
+            array
+        };
+        all_lengths.push(Some(array));
+    }
+    Ok((arrays, all_lengths))
+}
+
+/// Arrays of a program that batches are written to: one for each column, and maybe the info.
+///
+/// The program must not use them while a batch is being sampled into them.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct Outputs {
+    columns: Vec<Output>,
+    infos: Option<[Output; NUM_INFOS]>,
+    is_lent: AtomicBool,
+}
+
+/// The arrays while a batch is written to them. Only one at a time can be.
+pub(crate) struct Lent<'a>(&'a Outputs);
+
+impl<'a> Lent<'a> {
+    /// The memory of the columns. To be called once.
+    pub(crate) fn columns(&self) -> Vec<GivenColumn<'a>> {
+        let columns = self.0.columns.iter().map(|output| GivenColumn {
+            name: output.name.clone(),
+            dtype: output.dtype.clone(),
+            shape: output.shape.clone(),
+            // SAFETY: the arrays live as long as `Outputs` and do not overlap. No other batch is
+            // written to them, and the program leaves them alone meanwhile.
+            bytes: unsafe { output.bytes() },
+        });
+        columns.collect()
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.0.is_lent.store(false, Ordering::Release);
+    }
+}
+
+/// One array: C-contiguous and writable.
+struct Output {
+    name: String,
+    dtype: String,
+    array: Py<PyUntypedArray>,
+    shape: Shape,
+    start: usize,
+    num_bytes: usize,
+}
+
+impl Output {
+    fn new(name: String, value: &Bound<'_, PyAny>, batch_size: usize) -> PyResult<Self> {
+        let array = as_array(&name, value)?;
+        let descr = array.dtype();
+        let dtype = match dtype::from_numpy(&descr)? {
+            Some(dtype) if descr.is_native_byteorder() != Some(false) => {
+                dtype.numpy_name().to_owned()
+            }
+            _ => descr.str()?.to_string(),
+        };
+        let shape = Shape::from_slice(array.shape());
+        // SAFETY: the pointer is that of a living array.
+        let (flags, start) = unsafe {
+            let fields = &(*array.as_array_ptr()).fields;
+            (fields.flags, fields.data.addr())
+        };
+        if !array.is_c_contiguous() || flags & npyffi::NPY_ARRAY_WRITEABLE == 0 {
+            let kind = if array.is_c_contiguous() { "a read-only" } else { "another" };
+            return invalid(&format!(
+                "{name} must be C-contiguous and writable; got {kind} array of {dtype} {:?}",
+                &shape[..]
+            ));
+        }
+        if shape.first() != Some(&batch_size) {
+            return invalid(&format!(
+                "{name} must have shape [{batch_size}, ...], a row for each item; got {dtype} {:?}",
+                &shape[..]
+            ));
+        }
+        let num_bytes = array.len() * descr.itemsize();
+        Ok(Self { name, dtype, array: array.unbind(), shape, start, num_bytes })
+    }
+
+    /// Its memory.
+    ///
+    /// # Safety
+    ///
+    /// As long as the slice is used, nothing else may write to the array, and it must live.
+    #[allow(clippy::mut_from_ref, reason = "the array is borrowed from Python, not from self")]
+    unsafe fn bytes(&self) -> &mut [u8] {
+        if self.num_bytes == 0 {
+            return &mut [];
+        }
+        let start = std::ptr::with_exposed_provenance_mut(self.start);
+        // SAFETY: a C-contiguous array has so many bytes there, which the constructor checked to be
+        // writable; the caller sees to the rest.
+        unsafe { std::slice::from_raw_parts_mut(start, self.num_bytes) }
+    }
+}
+
+fn invalid<T>(text: &str) -> PyResult<T> {
+    Err(Error::invalid_argument(text)).or_raise()
+}
+
+/// The array itself, or one over the memory of an object with the buffer protocol.
+fn as_array<'py>(name: &str, value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    if let Ok(array) = value.cast::<PyUntypedArray>() {
+        return Ok(array.clone());
+    }
+    let py = value.py();
+    let view = py.import("builtins")?.call_method1("memoryview", (value,)).map_err(|_| {
+        PyTypeError::new_err(format!(
+            "{name} must be a NumPy array or an object with the buffer protocol, got {}",
+            value.get_type()
+        ))
+    })?;
+    let array = py.import("numpy")?.call_method1("asarray", (view,))?;
+    Ok(array.cast_into::<PyUntypedArray>()?)
+}
+
+/// The leaves of a nest of dicts, lists and tuples, with their names: `out["obs"]`.
+fn flatten(
+    name: &str,
+    nest: &Bound<'_, PyAny>,
+    size: usize,
+    out: &mut Vec<Output>,
+) -> PyResult<()> {
+    if let Ok(dict) = nest.cast::<PyDict>() {
+        let mut entries: Vec<(String, Bound<'_, PyAny>)> = Vec::with_capacity(dict.len());
+        for (key, value) in dict {
+            let text = match key.extract::<String>() {
+                Ok(text) => text,
+                Err(_) => key.repr()?.to_string(),
+            };
+            entries.push((text, value));
+        }
+        entries.sort_by(|one, another| one.0.cmp(&another.0));
+        for (key, value) in entries {
+            flatten(&format!("{name}[{key:?}]"), &value, size, out)?;
+        }
+        return Ok(());
+    }
+    if nest.is_none() {
+        // A column that was left out.
+        return Ok(());
+    }
+    let children: Vec<Bound<'_, PyAny>> = if let Ok(list) = nest.cast::<PyList>() {
+        list.iter().collect()
+    } else if let Ok(tuple) = nest.cast::<PyTuple>() {
+        tuple.iter().collect()
+    } else {
+        out.push(Output::new(name.to_owned(), nest, size)?);
+        return Ok(());
+    };
+    for (i, child) in children.iter().enumerate() {
+        flatten(&format!("{name}[{i}]"), child, size, out)?;
+    }
+    Ok(())
+}
+
+#[pymethods]
+impl Outputs {
+    #[new]
+    #[pyo3(signature = (name, nest, infos, batch_size))]
+    fn new(
+        name: &str,
+        nest: &Bound<'_, PyAny>,
+        infos: Option<Infos<'_>>,
+        batch_size: usize,
+    ) -> PyResult<Self> {
+        let mut columns = Vec::new();
+        flatten(name, nest, batch_size, &mut columns)?;
+        let infos = match infos {
+            None => None,
+            Some(infos) => Some(infos_outputs(name, &infos, batch_size)?),
+        };
+        let outputs = Self { columns, infos, is_lent: AtomicBool::new(false) };
+        outputs.check_apart()?;
+        Ok(outputs)
+    }
+
+    /// The arrays of the columns.
+    fn arrays<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyUntypedArray>> {
+        self.columns.iter().map(|it| it.array.bind(py).clone()).collect()
+    }
+}
+
+fn infos_outputs(
+    name: &str,
+    infos: &Infos<'_>,
+    batch_size: usize,
+) -> PyResult<[Output; NUM_INFOS]> {
+    let mut outputs = Vec::with_capacity(NUM_INFOS);
+    for ((field, dtype), array) in INFO_DTYPES.into_iter().zip(infos) {
+        let output = Output::new(format!("{name}.info.{field}"), array, batch_size)?;
+        let wanted = dtype.numpy_name();
+        if output.dtype != wanted || output.shape[..] != [batch_size] {
+            return invalid(&format!(
+                "{} must be {wanted} {:?}, C-contiguous and writable; got {} {:?}",
+                output.name,
+                [batch_size],
+                output.dtype,
+                &output.shape[..]
+            ));
+        }
+        outputs.push(output);
+    }
+    outputs.try_into().map_err(|_| PyTypeError::new_err("SampleInfo has five fields"))
+}
+
+impl Outputs {
+    /// Checks that no two arrays share memory.
+    fn check_apart(&self) -> PyResult<()> {
+        let mut all: Vec<&Output> = self.columns.iter().collect();
+        all.extend(self.infos.iter().flatten());
+        all.retain(|output| output.num_bytes > 0);
+        all.sort_by_key(|output| output.start);
+        let overlap = all.windows(2).find(|pair| pair[0].start + pair[0].num_bytes > pair[1].start);
+        match overlap {
+            None => Ok(()),
+            Some(pair) => invalid(&format!(
+                "{} and {} share memory; each array must have its own",
+                pair[0].name, pair[1].name
+            )),
+        }
+    }
+
+    /// Lends the arrays for a batch.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if another thread samples into them.
+    pub(crate) fn lend(&self) -> PyResult<Lent<'_>> {
+        if self.is_lent.swap(true, Ordering::Acquire) {
+            let text = "another thread is sampling a batch into the same arrays";
+            return Err(Error::failed_precondition(text)).or_raise();
+        }
+        Ok(Lent(self))
+    }
+
+    /// Writes the info of a batch, if there are arrays for it, and returns them.
+    pub(crate) fn put_infos<'py>(
+        &self,
+        py: Python<'py>,
+        samples: &[Sampled],
+    ) -> Option<Infos<'py>> {
+        let infos = self.infos.as_ref()?;
+        for (field, output) in infos.iter().enumerate() {
+            // SAFETY: the array lives, and the GIL keeps Python away from it.
+            put_info(field, samples, unsafe { output.bytes() });
+        }
+        Some(infos.each_ref().map(|output| output.array.bind(py).as_any().clone()))
+    }
+}
+
+/// Memory of a batch under a NumPy array.
+#[pyclass(frozen)]
+pub(crate) struct BatchMemory(Option<Memory>);
+
+impl BatchMemory {
+    pub(crate) fn new(memory: Memory) -> Self {
+        Self(Some(memory))
+    }
+}
+
+impl Drop for BatchMemory {
+    fn drop(&mut self) {
+        if let Some(memory) = self.0.take() {
+            memory.recycle();
+        }
+    }
+}

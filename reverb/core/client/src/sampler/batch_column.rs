@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A column of a batch, and the memory that it is written to.
+
+use std::sync::Arc;
+
+use reverb_data::trajectory::Column;
+use reverb_data::{DType, Error, Result, Shape, Tensor, Trajectory};
+use reverb_memory::Memory;
+
+use crate::sampler::column_plan::ColumnPlan;
+
+/// A column of a batch.
+#[derive(Debug)]
+pub struct BatchColumn {
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Sizes of the dimensions.
+    pub shape: Shape,
+    /// Where the elements are.
+    pub data: ColumnData,
+    /// The number of steps of each item, if items of different lengths were asked for and the
+    /// column has steps. Columns with the same numbers share them.
+    pub lengths: Option<Arc<[i32]>>,
+}
+
+/// Where the elements of a column are.
+#[derive(Debug)]
+pub enum ColumnData {
+    /// Elements of a fixed size, at the beginning of this memory.
+    Memory(Memory),
+    /// Strings.
+    Strings(Vec<Vec<u8>>),
+    /// In the memory that the caller gave.
+    Given,
+}
+
+/// Memory that the caller gives for a column: row-major, `[B, T, ...]`.
+#[derive(Debug)]
+pub struct GivenColumn<'m> {
+    /// What it is called in errors: `out["obs"]`.
+    pub name: String,
+    /// The NumPy dtype of its elements.
+    pub dtype: String,
+    /// Sizes of the dimensions.
+    pub shape: Shape,
+    /// Its elements.
+    pub bytes: &'m mut [u8],
+}
+
+impl GivenColumn<'_> {
+    /// Checks that a column has this dtype and shape.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` that names it, and what it must be and is.
+    pub(crate) fn check(&self, dtype: DType, shape: &[usize]) -> Result<()> {
+        let num_bytes = Tensor::num_bytes(dtype, shape);
+        let fits = self.dtype == dtype.numpy_name() && self.shape[..] == *shape;
+        if dtype != DType::String && fits && num_bytes == Some(self.bytes.len()) {
+            return Ok(());
+        }
+        if dtype == DType::String {
+            return Err(Error::invalid_argument(format!(
+                "{} is for a column of strings, which cannot be written into given memory; leave \
+                 it out of `columns`",
+                self.name
+            )));
+        }
+        Err(Error::invalid_argument(format!(
+            "{} must be {} {:?}, C-contiguous and writable; got {} {:?}",
+            self.name,
+            dtype.numpy_name(),
+            shape,
+            self.dtype,
+            &self.shape[..],
+        )))
+    }
+}
+
+/// The error for another number of given columns than items have.
+pub(crate) fn check_num_given(given: &[GivenColumn<'_>], num_columns: usize) -> Result<()> {
+    if given.len() == num_columns {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!(
+        "out must have an array for each column of the items: they have {num_columns}, and out has \
+         {}",
+        given.len()
+    )))
+}
+
+/// What the rows of a column are written to.
+#[derive(Debug)]
+pub(crate) enum Target<'m> {
+    Memory(Memory),
+    Given(&'m mut [u8]),
+    Strings(Vec<Vec<u8>>),
+}
+
+impl Target<'_> {
+    /// New memory for so many bytes.
+    pub(crate) fn new(dtype: DType, num_bytes: usize) -> Self {
+        match dtype {
+            DType::String => Self::Strings(Vec::new()),
+            _ => Self::Memory(Memory::take(num_bytes)),
+        }
+    }
+
+    /// The first `len` bytes.
+    #[inline]
+    pub(crate) fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
+        match self {
+            Self::Memory(memory) => memory.bytes_mut(len),
+            Self::Given(bytes) => &mut bytes[..len],
+            Self::Strings(_) => unreachable!("strings have no bytes"),
+        }
+    }
+
+    pub(crate) fn finish(self) -> ColumnData {
+        match self {
+            Self::Memory(memory) => ColumnData::Memory(memory),
+            Self::Given(_) => ColumnData::Given,
+            Self::Strings(strings) => ColumnData::Strings(strings),
+        }
+    }
+}
+
+/// The rows of a column so far, all of the same shape.
+#[derive(Debug)]
+pub(crate) struct ColumnRows<'m> {
+    plan: ColumnPlan,
+    target: Target<'m>,
+    num_rows: usize,
+}
+
+impl<'m> ColumnRows<'m> {
+    /// A column without rows, for a batch of at most `batch_size`.
+    pub(crate) fn new(
+        trajectory: &Trajectory,
+        column: &Column<'_>,
+        batch_size: usize,
+        given: Option<GivenColumn<'m>>,
+    ) -> Result<Self> {
+        let plan = ColumnPlan::new(trajectory, column)?;
+        let target = if let Some(given) = given {
+            given.check(plan.dtype, &plan.batch_shape(batch_size))?;
+            Target::Given(given.bytes)
+        } else {
+            let total = plan.item_bytes.checked_mul(batch_size).ok_or_else(|| {
+                Error::resource_exhausted(format!(
+                    "a batch of {batch_size} items does not fit into memory"
+                ))
+            })?;
+            Target::new(plan.dtype, total)
+        };
+        Ok(Self { plan, target, num_rows: 0 })
+    }
+
+    /// Adds an item.
+    pub(crate) fn put(
+        &mut self,
+        index: usize,
+        trajectory: &Trajectory,
+        column: &Column<'_>,
+    ) -> Result<()> {
+        let Self { plan, target, num_rows } = self;
+        let begin = *num_rows * plan.item_bytes;
+        let fits = match target {
+            Target::Strings(strings) => plan.append_strings(trajectory, column, strings)?,
+            target => {
+                let end = begin + plan.item_bytes;
+                plan.write(trajectory, column, &mut target.bytes_mut(end)[begin..])?
+            }
+        };
+        *num_rows += 1;
+        if fits { Ok(()) } else { Err(plan.mismatch(index, trajectory, column)) }
+    }
+
+    /// Adds the values of an item that has the planned shape, which begin at `at` in its row.
+    #[inline]
+    pub(crate) fn put_values(&mut self, row: usize, at: usize, values: &[u8]) {
+        let begin = row * self.plan.item_bytes + at;
+        let end = begin + values.len();
+        self.target.bytes_mut(end)[begin..].copy_from_slice(values);
+        self.num_rows = row + 1;
+    }
+
+    pub(crate) fn finish(self, num_rows: usize) -> BatchColumn {
+        BatchColumn {
+            dtype: self.plan.dtype,
+            shape: self.plan.batch_shape(num_rows),
+            data: self.target.finish(),
+            lengths: None,
+        }
+    }
+}

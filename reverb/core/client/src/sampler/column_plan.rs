@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the rows of a column of a batch have in common.
+
+use reverb_data::stacking::different_shapes;
+use reverb_data::trajectory::Column;
+use reverb_data::{DType, Error, Result, Shape, Trajectory};
+
+/// The common properties of one column's rows in a batch; writes a row to its position.
+#[derive(Debug, Clone)]
+pub struct ColumnPlan {
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Shape of one item's column before squeezing, `[T, ...]`.
+    pub item_shape: Shape,
+    /// Whether the time dimension, which is 1, is left out.
+    pub squeeze: bool,
+    /// Bytes of one item's column; 0 for strings.
+    pub item_bytes: usize,
+}
+
+impl ColumnPlan {
+    /// The plan for items of the same dtypes and shapes as this one.
+    pub fn new(trajectory: &Trajectory, column: &Column<'_>) -> Result<Self> {
+        let (dtype, item_shape) = trajectory.column_spec(column)?;
+        let mut item_bytes = 0;
+        if dtype != DType::String {
+            for slice in column.slices() {
+                let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
+                item_bytes += tensor.plausible_bytes(slice.length)?;
+            }
+        }
+        Ok(Self { dtype, item_shape, squeeze: column.squeeze, item_bytes })
+    }
+
+    /// Shape of the column in a batch: `[B, T, ...]`, or `[B, ...]` if it is squeezed.
+    pub fn batch_shape(&self, batch_size: usize) -> Shape {
+        let mut shape = Shape::with_capacity(self.item_shape.len() + 1);
+        shape.push(batch_size);
+        shape.extend_from_slice(&self.item_shape[usize::from(self.squeeze)..]);
+        shape
+    }
+
+    /// Writes the elements of one item's column, `item_bytes` in all. Returns whether the item has
+    /// the planned shape; if not, nothing is written.
+    pub fn write(
+        &self,
+        trajectory: &Trajectory,
+        column: &Column<'_>,
+        out: &mut [u8],
+    ) -> Result<bool> {
+        if self.write_single_slice(trajectory, column, out)? {
+            return Ok(true);
+        }
+        if !self.fits(trajectory, column)? {
+            return Ok(false);
+        }
+        trajectory.copy_column(column, out)?;
+        Ok(true)
+    }
+
+    /// Appends the strings of one item's column. Returns whether the item has the planned shape; if
+    /// not, nothing is appended.
+    pub fn append_strings(
+        &self,
+        trajectory: &Trajectory,
+        column: &Column<'_>,
+        out: &mut Vec<Vec<u8>>,
+    ) -> Result<bool> {
+        if !self.fits(trajectory, column)? {
+            return Ok(false);
+        }
+        for slice in column.slices() {
+            let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
+            out.extend(tensor.string_rows(slice.offset, slice.length)?);
+        }
+        Ok(true)
+    }
+
+    /// The error for an item without the planned shape.
+    pub fn mismatch(&self, index: usize, trajectory: &Trajectory, column: &Column<'_>) -> Error {
+        match trajectory.column_spec(column) {
+            Err(error) => error,
+            Ok((dtype, shape)) => {
+                different_shapes(index, (self.dtype, &self.item_shape), (dtype, &shape))
+            }
+        }
+    }
+
+    fn fits(&self, trajectory: &Trajectory, column: &Column<'_>) -> Result<bool> {
+        let (dtype, shape) = trajectory.column_spec(column)?;
+        Ok(dtype == self.dtype && shape == self.item_shape && column.squeeze == self.squeeze)
+    }
+
+    /// Fast path for a single slice of fixed-size elements, with one chunk lookup. Returns whether
+    /// it applied.
+    fn write_single_slice(
+        &self,
+        trajectory: &Trajectory,
+        column: &Column<'_>,
+        out: &mut [u8],
+    ) -> Result<bool> {
+        let Some(slice) = column.single_slice() else { return Ok(false) };
+        let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
+        if tensor.dtype != self.dtype
+            || column.squeeze != self.squeeze
+            || slice.length != self.item_shape[0]
+            || tensor.row_shape() != &self.item_shape[1..]
+        {
+            return Ok(false);
+        }
+        tensor.copy_rows(slice.offset, slice.length, out)?;
+        Ok(true)
+    }
+}

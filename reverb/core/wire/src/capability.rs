@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What servers do beyond dm-reverb, by name: they announce it in `ServerInfoResponse`, and clients
+//! ask for it only where it was announced.
+
+use reverb_data::{Error, Result};
+
+/// What a server may do beyond dm-reverb.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capability {
+    /// `SampleStreamRequest.all_or_nothing`.
+    AllOrNothing,
+    /// `SampleStreamRequest.distinct`.
+    Distinct,
+    /// `SampleStreamRequest.columns`.
+    Columns,
+}
+
+impl Capability {
+    /// Those of the servers of this release.
+    pub const ALL: &[Self] = &[Self::AllOrNothing, Self::Columns];
+
+    /// Its name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AllOrNothing => "all_or_nothing",
+            Self::Distinct => "distinct",
+            Self::Columns => "columns",
+        }
+    }
+
+    /// What a server without it does not know, in words.
+    fn what(self) -> &'static str {
+        match self {
+            Self::AllOrNothing => "batches of all items or none",
+            Self::Distinct => "batches without repetition (distinct)",
+            Self::Columns => "a choice of columns",
+        }
+    }
+}
+
+/// What a server has announced.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Capabilities(Vec<String>);
+
+impl Capabilities {
+    /// Those of the servers of this release.
+    pub fn of_this_release() -> Self {
+        Self(Capability::ALL.iter().map(|it| it.name().to_owned()).collect())
+    }
+
+    /// The announced names. Unknown ones are of newer servers.
+    pub fn from_names(names: Vec<String>) -> Self {
+        Self(names)
+    }
+
+    /// Their names.
+    pub fn into_names(self) -> Vec<String> {
+        self.0
+    }
+
+    /// Whether the server has announced it.
+    pub fn has(&self, capability: Capability) -> bool {
+        self.0.iter().any(|name| name == capability.name())
+    }
+
+    /// Those that another server has announced, too.
+    #[must_use]
+    pub fn and(mut self, other: &Self) -> Self {
+        self.0.retain(|name| other.0.contains(name));
+        self
+    }
+
+    /// Checks that the server at an address has announced it.
+    ///
+    /// # Errors
+    ///
+    /// `Unimplemented` that says what the server does not know.
+    pub fn require(&self, capability: Capability, address: &str) -> Result<()> {
+        if self.has(capability) {
+            return Ok(());
+        }
+        Err(Error::unimplemented(format!(
+            "Server {address} (dm-reverb, or older) does not know {}; start reverb_server >= {}.",
+            capability.what(),
+            env!("CARGO_PKG_VERSION"),
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_announced_is_there() {
+        let own = Capabilities::of_this_release();
+        for &capability in Capability::ALL {
+            assert_eq!(own.require(capability, "h:8000"), Ok(()));
+        }
+        let error =
+            Capabilities::default().require(Capability::AllOrNothing, "h:8000").unwrap_err();
+        let text = "Server h:8000 (dm-reverb, or older) does not know batches of all items or none";
+        assert!(error.message().starts_with(text), "{error}");
+        assert_eq!(own.and(&Capabilities::default()), Capabilities::default());
+    }
+}

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of items of different lengths, one item after another in one array."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from reverb.errors import InvalidArgumentError, ResourceExhaustedError
+
+__all__ = ["Ragged", "packed_columns"]
+
+
+class Ragged:
+    """A column of `B` items of different lengths, packed into one array.
+
+    Example:
+      >>> ragged = reverb.Ragged(np.array([1, 2, 3]), np.array([0, 2, 3], np.int32))
+      >>> ragged.to_list()
+      [array([1, 2]), array([3])]
+      >>> ragged.padded(-1)
+      array([[ 1,  2],
+             [ 3, -1]])
+
+    Attributes:
+      values: `[sum T, ...]`, the steps of all items in order.
+      offsets: int32 `[B + 1]`: item `i` is `values[offsets[i]:offsets[i + 1]]`. Kernels for packed
+        sequences call this `cu_seqlens`.
+    """
+
+    __slots__ = ("offsets", "values")
+
+    def __init__(self, values: Any, offsets: Any) -> None:
+        """Takes the arrays as they are.
+
+        Raises:
+          InvalidArgumentError: If the offsets are not those of the values.
+        """
+        self.values = np.asarray(values)
+        self.offsets = np.asarray(offsets, np.int32)
+        ends = self.offsets
+        if ends.ndim != 1 or len(ends) == 0 or ends[0] != 0 or (np.diff(ends) < 0).any():
+            raise InvalidArgumentError(f"offsets must begin with 0 and increase, got {ends}")
+        if self.values.ndim == 0 or ends[-1] != len(self.values):
+            raise InvalidArgumentError(
+                f"the last offset must be the number of values, got {ends[-1]} and values of shape "
+                f"{list(self.values.shape)}"
+            )
+
+    @classmethod
+    def _of(cls, values: np.ndarray, offsets: np.ndarray) -> "Ragged":
+        """Makes one of arrays that fit together."""
+        ragged = cls.__new__(cls)
+        ragged.values, ragged.offsets = values, offsets
+        return ragged
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Number of steps of each item, int32 `[B]`."""
+        return np.diff(self.offsets)
+
+    @property
+    def max_length(self) -> int:
+        """Number of steps of the longest item; 0 if there are no items."""
+        return int(self.lengths.max(initial=0))
+
+    def padded(self, value: Any = 0, *, to_multiple_of: int = 1) -> np.ndarray:
+        """Returns the items as one array `[B, T, ...]`, a copy.
+
+        Args:
+          value: What stands behind the steps of shorter items.
+          to_multiple_of: `T` is the length of the longest item, rounded up to a multiple of this.
+        """
+        lengths = self.lengths
+        length = -(-self.max_length // to_multiple_of) * to_multiple_of
+        rows = np.full((len(lengths), length, *self.values.shape[1:]), value, self.values.dtype)
+        rows[np.arange(length) < lengths[:, None]] = self.values
+        return rows
+
+    def to_list(self) -> list[np.ndarray]:
+        """Returns the items, each `[T, ...]`; they share the memory of `values`."""
+        return list(self)
+
+    def torch_nested(self) -> Any:
+        """Returns the items as a nested tensor of PyTorch with layout `torch.jagged`.
+
+        It shares the memory of `values`. Imports PyTorch.
+
+        Raises:
+          ImportError: If PyTorch is not installed.
+        """
+        import torch  # pyright: ignore[reportMissingImports]
+
+        return torch.nested.nested_tensor_from_jagged(
+            torch.from_numpy(self.values), torch.from_numpy(self.offsets.astype(np.int64))
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """Item `index`, `[T, ...]`; shares the memory of `values`."""
+        index = range(len(self))[index]
+        return self.values[self.offsets[index] : self.offsets[index + 1]]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[index] for index in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"Ragged(values={self.values!r}, offsets={self.offsets!r})"
+
+
+def packed_columns(arrays: list[Any], lengths: list[Any]) -> list[Any]:
+    """Returns columns as `Ragged`; those without lengths stay as they are.
+
+    Args:
+      arrays: The values of each column.
+      lengths: Of each column: int32 `[B]`, or `None`. Columns may share them, and then share their
+        offsets.
+
+    Raises:
+      ResourceExhaustedError: If a column has more steps than an int32 can count.
+    """
+    known: dict[int, np.ndarray] = {}
+    columns = []
+    for array, of_column in zip(arrays, lengths, strict=True):
+        if of_column is None:
+            columns.append(array)
+            continue
+        offsets = known.get(id(of_column))
+        if offsets is None:
+            if len(array) > np.iinfo(np.int32).max:
+                raise ResourceExhaustedError(
+                    f"a packed batch may have 2^31 - 1 steps, got {len(array)}; sample fewer items"
+                )
+            offsets = np.zeros(len(of_column) + 1, np.int32)
+            np.cumsum(of_column, out=offsets[1:])
+            known[id(of_column)] = offsets
+        columns.append(Ragged._of(array, offsets))
+    return columns
