@@ -18,6 +18,7 @@ from reverb import libpybind as libpybind
 from reverb import logging as logging
 from reverb import pybind as pybind
 from reverb import rate_limiters as rate_limiters
+from reverb import schedules as schedules
 from reverb import specs as specs
 from reverb import structured_writer as structured
 from reverb.batch_iterator import BatchIterator, batches
@@ -26,6 +27,7 @@ from reverb.errors import DeadlineExceededError, ReverbError
 from reverb.limits import Limits
 from reverb.platform import checkpointers_lib as _checkpointers_lib  # noqa: F401
 from reverb.platform.default import checkpointers as _default_checkpointers  # noqa: F401
+from reverb.prioritized_replay import MAX_PRIORITY, importance_weights, sequence_priority
 from reverb.ragged import Ragged
 from reverb.replay_sample import ReplayBatch, ReplaySample, SampleInfo
 from reverb.sequence_writer import SequenceWriter
@@ -45,6 +47,7 @@ if _TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "MAX_PRIORITY",
     "UNCHANGED",
     "BatchIterator",
     "BatchedTrajectoryWriter",
@@ -69,9 +72,12 @@ __all__ = [
     "batches",
     "checkpointers",
     "cluster",
+    "importance_weights",
     "logging",
     "rate_limiters",
+    "schedules",
     "selectors",
+    "sequence_priority",
     "specs",
     "structured",
 ]

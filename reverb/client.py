@@ -169,14 +169,23 @@ class Client:
         """Address of the server, as given to the constructor."""
         return self._server_address
 
-    def insert(self, data: Any, priorities: Mapping[str, float]) -> None:
+    def insert(
+        self,
+        data: Any,
+        priorities: Mapping[str, float],
+        *,
+        removal_priorities: Mapping[str, float] | None = None,
+    ) -> None:
         """Inserts one step, as an item of its own, into one or more tables.
 
         Blocks until the server has confirmed the items. The tables' rate limiters may delay that.
 
         Args:
           data: Nest of arrays. A leaf of shape `[...]` is sampled as a column `[1, ...]`.
-          priorities: The tables to insert into, and the item's priority in each.
+          priorities: The tables to insert into, and the item's priority in each, a number or
+            `reverb.MAX_PRIORITY`.
+          removal_priorities: What the removers of these tables go by instead of the priority, for
+            `MinHeap`, `MaxHeap` and `Prioritized`. Later updates of the priority do not change it.
 
         Raises:
           InvalidArgumentError: If `priorities` is empty, or if a table rejects a priority.
@@ -186,7 +195,8 @@ class Client:
         """
         if not priorities:
             raise InvalidArgumentError("priorities must name at least one table, got none")
-        self._client.insert(tree.flatten(data), dict(priorities))
+        removal = None if removal_priorities is None else dict(removal_priorities)
+        self._client.insert(tree.flatten(data), dict(priorities), removal)
 
     def insert_batch(self, data: Any, priorities: Mapping[str, Any]) -> None:
         """Inserts `B` steps, each as an item of its own, into one or more tables.
@@ -205,7 +215,9 @@ class Client:
         """
         if not priorities:
             raise InvalidArgumentError("priorities must name at least one table, got none")
-        leaves = [native.as_array(leaf) for leaf in tree.flatten(data)]
+        leaves = [
+            native.as_array(leaf, f"column {at}") for at, leaf in enumerate(tree.flatten(data))
+        ]
         if not leaves:
             raise InvalidArgumentError("data must have at least one leaf, got none")
         sizes = {len(leaf) if leaf.ndim else None for leaf in leaves}
@@ -752,20 +764,22 @@ class Client:
 
         Args:
           table: Name of the table.
-          keys: Integers `[B]`, such as `sample.info.key`. Negative int64 are taken as the uint64 of
-            the same bits, for libraries without uint64.
+          keys: Integers `[B]`, such as `sample.info.key`, of any integer dtype. Negative int64 are
+            taken as the uint64 of the same bits, for libraries without uint64. Arrays of NumPy, or
+            of anything that speaks DLPack, such as tensors of PyTorch on the CPU.
           priorities: New priorities `[B]`, or one number for all.
 
         Raises:
-          InvalidArgumentError: If there is not one priority for each key, or if the table rejects a
-            priority; then nothing is changed.
+          InvalidArgumentError: If there is not one priority for each key, if the table rejects a
+            priority, or if a tensor is not in CPU memory; then nothing is changed.
           TableNotFoundError: If there is no such table.
           TypeError: If `keys` are not integers.
           UnavailableError: If no server answers.
         """
-        keys = as_keys("keys", keys)
+        keys = as_keys("keys", _without_tensor("keys", keys))
         if priorities is None:
             raise TypeError("priorities must be numbers, got None")
+        priorities = _without_tensor("priorities", priorities)
         self._client.update_priorities(
             table, keys, as_rows("priorities", priorities, np.float64, len(keys))
         )
@@ -885,6 +899,7 @@ class Client:
         max_times_sampled: int | None = None,
         rate_limiter: RateLimiter | None = None,
         priority_exponent: float | None = None,
+        sampler: native.ItemSelector | None = None,
     ) -> TableInfo:
         """Changes settings of a table while the server runs: all that are given, or none.
 
@@ -906,12 +921,15 @@ class Client:
           rate_limiter: A new limiter. As many samples are allowed as before; with another
             `samples_per_insert`, as the new bounds allow.
           priority_exponent: The exponent of a `Prioritized` sampler.
+          sampler: A selector of the kind that the sampler has, with other parameters:
+            `Prioritized(...)` or `Recent(...)`.
 
         Returns:
           The table with its new settings.
 
         Raises:
-          InvalidArgumentError: If a value is out of its range, if the sampler has no exponent, if
+          InvalidArgumentError: If a value is out of its range, if the sampler has no exponent or is
+            of another kind, if
             nothing could be sampled any more, if the priority of an item does not fit the new
             exponent, or if an item that waits to be inserted does not fit the new settings.
           TableNotFoundError: If there is no such table.
@@ -924,6 +942,7 @@ class Client:
             max_times_sampled=max_times_sampled,
             rate_limiter=rate_limiter,
             priority_exponent=priority_exponent,
+            sampler=sampler,
         )
         answer = self._client.configure_tables(to_request({table: change}))
         return TableInfo.from_proto(protos.ConfigureTablesResponse.FromString(answer).tables[0])
@@ -1133,6 +1152,13 @@ def _unflatten_as(table: str, signature: Any, columns: list[Any]) -> Any:
             f"{count}; sample it with unpack_as_table_signature=False"
         )
     return tree.unflatten_as(signature, columns)
+
+
+def _without_tensor(name: str, value: Any) -> Any:
+    """Returns an array for a tensor of another library, other values as they are."""
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+        return value
+    return native.as_array(value, name)
 
 
 def _check_ragged(ragged: str, pad: Any, pad_to_multiple_of: int | None, out: Any) -> int:

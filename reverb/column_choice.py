@@ -191,4 +191,6 @@ def _check_fields(name: str, nest: Any, wanted: Any) -> None:
 
 
 def _kind(nest: Any) -> str:
+    if nest is None:
+        return "an array"
     return "a dict" if isinstance(nest, Mapping) else f"{type(nest).__name__}"

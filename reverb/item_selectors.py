@@ -13,7 +13,17 @@ from typing import Any
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, UnimplementedError
 
-__all__ = ["Fifo", "Lifo", "MaxHeap", "MinHeap", "Prioritized", "Uniform", "from_options"]
+__all__ = [
+    "Fifo",
+    "Lifo",
+    "MaxHeap",
+    "MinHeap",
+    "Prioritized",
+    "Recent",
+    "Shuffle",
+    "Uniform",
+    "from_options",
+]
 
 # The item that was inserted first.
 Fifo = native.FifoSelector
@@ -23,8 +33,17 @@ Lifo = native.LifoSelector
 Uniform = native.UniformSelector
 # `Prioritized(priority_exponent)`: item i with probability p_i ** exponent / sum_k p_k ** exponent,
 # and never an item of priority 0 while others are positive ("Prioritized Experience Replay",
-# section 3.3, arXiv:1511.05952).
+# section 3.3, arXiv:1511.05952). `draw=` says how the items of one request depend on each other:
+# "independent", "stratified" (one from each of as many strata of equal weight) or "systematic" (at
+# equal distances). The probability of an item is the same in all cases; the mean over a batch
+# varies less with the last two.
 Prioritized = native.PrioritizedSelector
+# `Shuffle(seed=None)`: every item once before any item again, in random order. New items join the
+# running epoch.
+Shuffle = native.ShuffleSelector
+# `Recent(expected_age)`: the k-th newest item, k = 0, 1, ..., in proportion to q ** k with
+# q = expected_age / (expected_age + 1), so that the mean of k in a large table is `expected_age`.
+Recent = native.RecentSelector
 # The item of highest priority; among equals the one that was inserted or updated least recently.
 MaxHeap = functools.partial(native.HeapSelector, False)
 # The item of lowest priority; among equals the one that was inserted or updated least recently.
@@ -38,9 +57,16 @@ def from_options(options: Any) -> native.ItemSelector:
       UnimplementedError: If the message names no selector.
       InvalidArgumentError: If it is `false` where only `true` has a meaning.
     """
+    extension = options.extension
+    extended = extension.WhichOneof("distribution")
+    if extended == "shuffle":
+        return Shuffle()
+    if extended == "recent":
+        return Recent(extension.recent.expected_age)
     kind = options.WhichOneof("distribution")
     if kind == "prioritized":
-        return Prioritized(options.prioritized.priority_exponent)
+        draw = extension.Draw.Name(extension.draw).lower()
+        return Prioritized(options.prioritized.priority_exponent, draw=draw)
     if kind == "heap":
         return native.HeapSelector(options.heap.min_heap)
     simple = {"fifo": Fifo, "lifo": Lifo, "uniform": Uniform}

@@ -11,9 +11,11 @@ Fifo = native.FifoSelector
 Heap = native.HeapSelector
 Lifo = native.LifoSelector
 Prioritized = native.PrioritizedSelector
+Recent = native.RecentSelector
+Shuffle = native.ShuffleSelector
 Uniform = native.UniformSelector
 
-SelectorType = Fifo | Heap | Lifo | Prioritized | Uniform
+SelectorType = Fifo | Heap | Lifo | Prioritized | Recent | Shuffle | Uniform
 
 # Dicts, lists, tuples and named tuples whose leaves have a `shape` and a `dtype`; see `specs`.
 SpecNest = Any
@@ -45,6 +47,8 @@ class TableInfo:
       num_deleted_episodes: Number of episodes whose last item was removed.
       num_unique_samples: Number of items that were sampled at least once.
       table_worker_time: Message `TableWorkerTime`.
+      max_priority: The largest priority of the items, for a `Prioritized` sampler whose exponent is
+        not 0. `None` for others, without items, and from a server that does not tell it.
     """
 
     name: str
@@ -59,6 +63,7 @@ class TableInfo:
     num_deleted_episodes: int
     num_unique_samples: int
     table_worker_time: Any
+    max_priority: float | None = None
 
     @classmethod
     def from_serialized_proto(cls, proto_string: bytes) -> "TableInfo":
@@ -84,4 +89,5 @@ class TableInfo:
             num_deleted_episodes=proto.num_deleted_episodes,
             num_unique_samples=proto.num_unique_samples,
             table_worker_time=proto.table_worker_time,
+            max_priority=proto.max_priority if proto.HasField("max_priority") else None,
         )

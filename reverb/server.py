@@ -6,7 +6,7 @@ import logging
 import operator
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import tree
 
@@ -79,6 +79,7 @@ class Table:
         seed: int | None = None,
         max_bytes: int | str | None = None,
         when_full: str = "remove",
+        max_priority: Literal["present", "ever"] = "present",
     ) -> None:
         """Makes an empty table, which is not served yet.
 
@@ -99,6 +100,10 @@ class Table:
           when_full: What happens to an item that does not fit into `max_bytes`. "remove": the
             remover evicts items until it fits. "wait": the insert waits, as for the rate limiter,
             until items leave; for tables whose items must not be lost unseen.
+          max_priority: What `reverb.MAX_PRIORITY` means. "present": the largest priority of the
+            items that are there; 1.0 without items. With a sampler other than `Prioritized`, and
+            with the exponent 0, items count that have left since the table was empty. "ever": the
+            largest one that any item had since the table was made or reset.
 
         Raises:
           InvalidArgumentError: If an argument is out of its range, if `max_bytes` is not a size, if
@@ -136,6 +141,7 @@ class Table:
             seed,
             parse_byte_size("max_bytes", max_bytes),
             when_full,
+            max_priority,
         )
 
     @classmethod
@@ -238,6 +244,7 @@ class Table:
         seed: int | None = None,
         max_bytes: int | str | None = None,
         when_full: str | None = None,
+        max_priority: Literal["present", "ever"] | None = None,
     ) -> "Table":
         """Makes an empty table with other options; `None` copies the option of this table.
 
@@ -265,6 +272,7 @@ class Table:
             seed=self.internal_seed if seed is None else seed,
             max_bytes=self.internal_table.max_bytes() if max_bytes is None else max_bytes,
             when_full=self.internal_table.when_full() if when_full is None else when_full,
+            max_priority=max_priority or self.internal_table.max_priority(),
         )
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from reverb.arguments import check_not_negative
 from reverb.byte_sizes import parse_byte_size
-from reverb.core import protos
+from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError
 from reverb.rate_limiters import RateLimiter
 
@@ -49,6 +49,8 @@ class TableChange:
         inserted and sampled before is settled, except for what the new bounds allow.
       priority_exponent: Of a `Prioritized` sampler. All weights are made anew; the table is locked
         for some milliseconds for each million items.
+      sampler: A selector of the same kind as the sampler, with other parameters:
+        `Prioritized(priority_exponent, draw=...)` or `Recent(expected_age)`.
     """
 
     max_size: int | None = None
@@ -56,6 +58,7 @@ class TableChange:
     max_times_sampled: int | None = None
     rate_limiter: RateLimiter | None = None
     priority_exponent: float | None = None
+    sampler: native.ItemSelector | None = None
 
     def to_proto(self, table: str) -> Any:
         """Makes a `reverb.TableChange` message.
@@ -81,6 +84,10 @@ class TableChange:
             change.rate_limiter.CopyFrom(self.rate_limiter.to_proto())
         if self.priority_exponent is not None:
             change.priority_exponent = self.priority_exponent
+        if self.sampler is not None:
+            if not isinstance(self.sampler, native.ItemSelector):
+                raise TypeError(f"sampler must be one of reverb.selectors, got {self.sampler!r}")
+            change.sampler.ParseFromString(self.sampler.to_options())
         return change
 
 

@@ -65,7 +65,14 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
         """Number of closed steps since the last `end_episode`."""
         return self._writer.episode_steps
 
-    def create_item(self, table: str, priority: float, trajectory: Any) -> None:
+    def create_item(
+        self,
+        table: str,
+        priority: float,
+        trajectory: Any,
+        *,
+        removal_priority: float | None = None,
+    ) -> None:
         """Queues an item for a table; it is sent in the background.
 
         The item is confirmed once `flush` or `end_episode` has returned. Blocks for back-pressure,
@@ -75,8 +82,10 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
 
         Args:
           table: Name of the table.
-          priority: Any number but NaN.
+          priority: Any number but NaN, or `reverb.MAX_PRIORITY`.
           trajectory: Nest of columns, each an index or slice of a leaf of `history`.
+          removal_priority: What the table's remover goes by instead of `priority`, for `MinHeap`,
+            `MaxHeap` and `Prioritized`. Later updates of the priority do not change it.
 
         Raises:
           TypeError: If a leaf of the trajectory is not a `TrajectoryColumn`.
@@ -86,8 +95,10 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
           TableNotFoundError: If the server has no such table and items are validated.
           FailedPreconditionError: If the writer is closed or failed earlier.
         """
-        if not self._create_item(table, priority, trajectory):
-            self._writer.create_item_flat(table, priority, _flat_columns(trajectory))
+        if not self._create_item(table, priority, trajectory, removal_priority):
+            self._writer.create_item_flat(
+                table, priority, _flat_columns(trajectory), removal_priority
+            )
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
         """Flushes, then starts a new episode; blocks until all items are confirmed.

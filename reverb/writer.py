@@ -72,7 +72,9 @@ class Writer:
           FailedPreconditionError: If the writer is closed.
         """
         self._check_open("append_sequence")
-        leaves = [native.as_array(leaf) for leaf in tree.flatten(sequence)]
+        leaves = [
+            native.as_array(leaf, f"column {at}") for at, leaf in enumerate(tree.flatten(sequence))
+        ]
         if not leaves:
             raise InvalidArgumentError("sequence must have at least one leaf, got none")
         if any(leaf.ndim == 0 for leaf in leaves):

@@ -53,8 +53,8 @@ def split_table(
       An empty table.
 
     Raises:
-      InvalidArgumentError: If a number is out of its range, or if the rate limiter is too fine for
-        so many shards; names the number that would do.
+      InvalidArgumentError: If a number is out of its range, if the rate limiter is too fine for so
+        many shards, with the number that would do, or if the sampler is `Shuffle` or `Recent`.
     """
     part = check_parts(table, index, num_shards, is_coordinated=is_coordinated)
     numbers = _numbers_of(table)
@@ -89,11 +89,26 @@ def check_parts(table: "Table", index: int, num_shards: int, *, is_coordinated: 
       InvalidArgumentError: As `split_table`.
     """
     index, num_shards = check_place(index, num_shards)
+    _check_sampler(table)
     numbers = _numbers_of(table)
     error, _ = narrowness(numbers, num_shards)
     if error is not None and not is_coordinated:
         raise InvalidArgumentError(error)
     return part_of(numbers, index, num_shards)
+
+
+def _check_sampler(table: "Table") -> None:
+    """Refuses samplers that go by all items of the table: no shard has them all."""
+    reasons = {
+        "shuffle": "an epoch would end at each shard on its own",
+        "recent": "a shard does not know how old its items are among all",
+    }
+    kind = table.info.sampler_options.extension.WhichOneof("distribution")
+    if kind in reasons:
+        raise InvalidArgumentError(
+            f"the sampler of table {table.name} is {kind}, which a group of servers cannot have: "
+            f"{reasons[kind]}. Choose Uniform or Prioritized, or use one server"
+        )
 
 
 def _numbers_of(table: "Table") -> TableNumbers:

@@ -19,7 +19,12 @@ _Path = tuple[str | int, ...]
 
 # --- Tables ---------------------------------------------------------------------------------------
 
-class ItemSelector: ...
+# A NaN that stands for the largest priority of a table.
+MAX_PRIORITY: float
+
+class ItemSelector:
+    def to_options(self) -> bytes:
+        """A serialized `deepmind.reverb.KeyDistributionOptions`."""
 
 @final
 class FifoSelector(ItemSelector):
@@ -35,7 +40,17 @@ class UniformSelector(ItemSelector):
 
 @final
 class PrioritizedSelector(ItemSelector):
-    def __new__(cls, priority_exponent: float) -> PrioritizedSelector: ...
+    def __new__(
+        cls, priority_exponent: float, *, draw: str = "independent"
+    ) -> PrioritizedSelector: ...
+
+@final
+class ShuffleSelector(ItemSelector):
+    def __new__(cls, seed: int | None = None) -> ShuffleSelector: ...
+
+@final
+class RecentSelector(ItemSelector):
+    def __new__(cls, expected_age: float) -> RecentSelector: ...
 
 @final
 class HeapSelector(ItemSelector):
@@ -67,10 +82,12 @@ class Table:
         seed: int | None,
         max_bytes: int | None,
         when_full: str,
+        max_priority: str,
     ) -> Table: ...
     def name(self) -> str: ...
     def max_bytes(self) -> int | None: ...
     def when_full(self) -> str: ...
+    def max_priority(self) -> str: ...
     def can_sample(self, num_samples: int) -> bool: ...
     def can_insert(self, num_inserts: int) -> bool: ...
     def info(self) -> bytes:
@@ -147,10 +164,10 @@ class StoredCheckpoint:
     ) -> Sampler:
         """Yields the same as `Client.scanner`."""
 
-def as_array(value: Any) -> NDArray[Any]:
+def as_array(value: Any, name: str) -> NDArray[Any]:
     """A value as a NumPy array; a tensor of another library without a copy, by DLPack.
 
-    Raises `InvalidArgumentError` for memory that is not the processor's.
+    Raises `InvalidArgumentError` with the name for memory that is not the processor's.
     """
 
 def masked_crc32c(data: bytes) -> int:
@@ -247,7 +264,12 @@ class Client:
     def updates_missed(self) -> int: ...
     def transfer(self, table: str, slots: Sequence[int], target: Client) -> tuple[int, int]:
         """Adds items of these slots to another server; returns how many, and how many it had."""
-    def insert(self, leaves: Sequence[Any], priorities: Mapping[str, float]) -> None:
+    def insert(
+        self,
+        leaves: Sequence[Any],
+        priorities: dict[str, float],
+        removal_priorities: dict[str, float] | None,
+    ) -> None:
         """Inserts one step as one item per table; returns when every item is confirmed."""
     def insert_batch(
         self, leaves: Sequence[Any], priorities: Mapping[str, NDArray[np.float64]]
@@ -467,10 +489,16 @@ class TrajectoryWriter:
 
         Does nothing for containers other than dict, list, tuple and named tuples.
         """
-    def create_item(self, table: str, priority: float, trajectory: Any) -> bool:
+    def create_item(
+        self, table: str, priority: float, trajectory: Any, removal_priority: float | None
+    ) -> bool:
         """Queues an item; returns False, and does nothing, if `tree` must flatten the nest."""
     def create_item_flat(
-        self, table: str, priority: float, columns: Sequence[TrajectoryColumn]
+        self,
+        table: str,
+        priority: float,
+        columns: Sequence[TrajectoryColumn],
+        removal_priority: float | None,
     ) -> None: ...
     def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
     def end_episode(self, clear_buffers: bool, timeout_ms: int | None) -> None: ...

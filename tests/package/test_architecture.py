@@ -95,6 +95,8 @@ LAYERS = [
         "limits",
         "tls",
         "credentials",
+        "prioritized_replay",
+        "schedules",
     },
     {"core"},
     {"specs", "_nests", "byte_sizes", "logging"},

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import reverb
 from reverb import item_selectors, rate_limiters, testing
 from reverb.errors import InvalidArgumentError
+from support.hosts import HOSTS
 
 
 def table(name="table", **options):
@@ -177,9 +178,7 @@ def test_wrong_options(serve, options, text):
 
 @pytest.fixture(scope="module")
 def shared(path):
-    with testing.server(table(max_times_sampled=1, max_size=100_000)) as made:
-        from support.hosts import HOSTS
-
+    with testing.server([table(max_times_sampled=1, max_size=100_000)]) as made:
         yield reverb.Client(made.server_address.replace("127.0.0.1", HOSTS[path]))
 
 

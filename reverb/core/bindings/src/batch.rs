@@ -11,7 +11,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use reverb_client::{BatchColumn, ColumnData, GivenColumn, RaggedForm};
-use reverb_data::{DType, Error, Sampled, Shape, Tensor};
+use reverb_data::{DType, Error, Sampled, Shape, Tensor, TensorData};
 use reverb_memory::Memory;
 
 use crate::array::{batch_memory_to_array, number_array, tensor_to_array};
@@ -85,14 +85,16 @@ pub(crate) fn columns_to_arrays(
     let (mut arrays, mut all_lengths) = (Vec::new(), Vec::new());
     let mut known: Vec<(*const i32, Bound<'_, PyAny>)> = Vec::new();
     for BatchColumn { dtype, shape, data, lengths } in columns {
-        arrays.push(match data {
-            ColumnData::Memory(memory) => batch_memory_to_array(py, dtype, &shape, memory)?,
-            ColumnData::Strings(strings) => {
-                let data = reverb_data::TensorData::Strings(strings);
-                tensor_to_array(py, Tensor { dtype, shape, data })?
+        match data {
+            ColumnData::Memory(memory) => {
+                arrays.push(batch_memory_to_array(py, dtype, &shape, memory)?);
             }
-            ColumnData::Given => continue,
-        });
+            ColumnData::Strings(strings) => {
+                let data = TensorData::Strings(strings);
+                arrays.push(tensor_to_array(py, Tensor { dtype, shape, data })?);
+            }
+            ColumnData::Given => {}
+        }
         let Some(lengths) = lengths else {
             all_lengths.push(None);
             continue;

@@ -14,7 +14,7 @@ use reverb_client::{
     BatchRequest, BatchedWriter, Client as Core, LegacyOptions, LegacyWriter, SampleCursor,
     ScanCursor, SequenceOptions, Window,
 };
-use reverb_data::{Error, Result, Sampled};
+use reverb_data::{Error, ItemPriority, Result, Sampled};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment, Security};
 use reverb_shards::group::Group;
@@ -334,16 +334,24 @@ impl Client {
         Ok((moved.num_added, moved.num_present))
     }
 
-    #[pyo3(signature = (leaves, priorities))]
+    #[pyo3(signature = (leaves, priorities, removal_priorities))]
     fn insert(
         &self,
         py: Python<'_>,
         leaves: Vec<Bound<'_, PyAny>>,
         priorities: &Bound<'_, PyDict>,
+        removal_priorities: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
-        let priorities: Vec<(String, f64)> = priorities
+        let removal_of = |table: &Bound<'_, PyAny>| match removal_priorities {
+            Some(priorities) => priorities.get_item(table)?.map(|it| it.extract()).transpose(),
+            None => Ok(None),
+        };
+        let priorities: Vec<(String, ItemPriority)> = priorities
             .iter()
-            .map(|(table, priority)| Ok((table.extract()?, priority.extract()?)))
+            .map(|(table, priority)| {
+                let removal = removal_of(&table)?;
+                Ok((table.extract()?, ItemPriority { value: priority.extract()?, removal }))
+            })
             .collect::<PyResult<_>>()?;
         let mut insertion = wait(py, self.core().start_insert())?;
         let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;

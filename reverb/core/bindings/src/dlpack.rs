@@ -14,7 +14,7 @@ use reverb_data::{DType, Error};
 use smallvec::SmallVec;
 
 use crate::dtype;
-use crate::error::OrRaise;
+use crate::error::{OrRaise, of_value};
 
 /// Name of a capsule with a tensor that nobody has taken yet, and of one that was taken.
 const FRESH: &CStr = c"dltensor";
@@ -251,14 +251,14 @@ fn element_dtype(element: ElementType) -> Option<DType> {
     })
 }
 
-/// A value as a NumPy array, by DLPack if it speaks that.
+/// A value as a NumPy array, by DLPack if it speaks that. Errors name it by this name.
 #[pyfunction]
-#[pyo3(signature = (value))]
-pub(crate) fn as_array<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+#[pyo3(signature = (value, name))]
+pub(crate) fn as_array<'py>(value: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     if value.cast::<PyUntypedArray>().is_ok() {
         return Ok(value.clone());
     }
-    match array_of(value)? {
+    match array_of(value).map_err(|error| of_value(value.py(), name, error))? {
         Some(array) => Ok(array.into_any()),
         None => value.py().import("numpy")?.call_method1("asarray", (value,)),
     }

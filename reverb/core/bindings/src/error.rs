@@ -52,8 +52,15 @@ pub(crate) fn to_python(error: &Error) -> PyErr {
 pub(crate) fn in_column(py: Python<'_>, column: impl std::fmt::Display, error: PyErr) -> PyErr {
     if error.is_instance_of::<PyTypeError>(py) {
         PyTypeError::new_err(format!("Column {column}: {}", error.value(py)))
-    } else if error.is_instance_of::<classes::InvalidArgumentError>(py) {
-        classes::InvalidArgumentError::new_err(format!("column {column} is {}", error.value(py)))
+    } else {
+        of_value(py, &format!("column {column}"), error)
+    }
+}
+
+/// The error of a value that is not in the processor's memory, with the value's name in its text.
+pub(crate) fn of_value(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
+    if error.is_instance_of::<classes::InvalidArgumentError>(py) {
+        classes::InvalidArgumentError::new_err(format!("{name} is {}", error.value(py)))
     } else {
         error
     }

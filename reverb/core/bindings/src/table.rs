@@ -8,9 +8,12 @@ use parking_lot::Mutex;
 use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use reverb_data::{Error, MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig, WhenFull};
+use reverb_data::{
+    Draw, Error, MaxPriority, MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig,
+    WhenFull,
+};
 use reverb_engine::Table as Engine;
-use reverb_wire::convert::table_config::to_signature;
+use reverb_wire::convert::table_config::{from_selector, to_signature};
 use reverb_wire::convert::table_info::from_table_info;
 use reverb_wire::generated::tensorflow::StructuredValue;
 
@@ -46,6 +49,11 @@ impl ItemSelector {
 impl ItemSelector {
     fn __repr__(&self) -> String {
         selector_text(self.config)
+    }
+
+    /// A serialized `KeyDistributionOptions`.
+    fn to_options<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &from_selector(self.config).encode_to_vec())
     }
 }
 
@@ -88,9 +96,10 @@ pub(crate) struct PrioritizedSelector;
 #[pymethods]
 impl PrioritizedSelector {
     #[new]
-    #[pyo3(signature = (priority_exponent))]
-    fn new(priority_exponent: f64) -> PyResult<PyClassInitializer<Self>> {
-        let config = SelectorConfig::Prioritized { priority_exponent };
+    #[pyo3(signature = (priority_exponent, *, draw = "independent"))]
+    fn new(priority_exponent: f64, draw: &str) -> PyResult<PyClassInitializer<Self>> {
+        let draw = Draw::from_name(draw).or_raise()?;
+        let config = SelectorConfig::Prioritized { priority_exponent, draw };
         config.validate().or_raise()?;
         Ok(PyClassInitializer::from(ItemSelector::new(config)).add_subclass(Self))
     }
@@ -110,13 +119,51 @@ impl HeapSelector {
     }
 }
 
+/// Selects every item once before any item again.
+#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
+pub(crate) struct ShuffleSelector;
+
+#[pymethods]
+impl ShuffleSelector {
+    #[new]
+    #[pyo3(signature = (seed = None))]
+    fn new(seed: Option<u64>) -> PyClassInitializer<Self> {
+        PyClassInitializer::from(ItemSelector::new(SelectorConfig::Shuffle { seed }))
+            .add_subclass(Self)
+    }
+}
+
+/// Selects newer items more often.
+#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
+pub(crate) struct RecentSelector;
+
+#[pymethods]
+impl RecentSelector {
+    #[new]
+    #[pyo3(signature = (expected_age))]
+    fn new(expected_age: f64) -> PyResult<PyClassInitializer<Self>> {
+        let config = SelectorConfig::Recent { expected_age };
+        config.validate().or_raise()?;
+        Ok(PyClassInitializer::from(ItemSelector::new(config)).add_subclass(Self))
+    }
+}
+
 fn selector_text(config: SelectorConfig) -> String {
     match config {
         SelectorConfig::Fifo => "FifoSelector".to_owned(),
         SelectorConfig::Lifo => "LifoSelector".to_owned(),
         SelectorConfig::Uniform => "UniformSelector".to_owned(),
-        SelectorConfig::Prioritized { priority_exponent } => {
+        SelectorConfig::Prioritized { priority_exponent, draw: Draw::Independent } => {
             format!("PrioritizedSelector(priority_exponent={priority_exponent})")
+        }
+        SelectorConfig::Prioritized { priority_exponent, draw } => {
+            let draw = draw.name();
+            format!("PrioritizedSelector(priority_exponent={priority_exponent}, draw='{draw}')")
+        }
+        SelectorConfig::Shuffle { seed: None } => "ShuffleSelector()".to_owned(),
+        SelectorConfig::Shuffle { seed: Some(seed) } => format!("ShuffleSelector(seed={seed})"),
+        SelectorConfig::Recent { expected_age } => {
+            format!("RecentSelector(expected_age={expected_age})")
         }
         SelectorConfig::Heap { min_heap } => {
             format!("HeapSelector(sign={})", if min_heap { 1 } else { -1 })
@@ -140,6 +187,17 @@ fn parse_when_full(word: &str) -> PyResult<WhenFull> {
         "wait" => Ok(WhenFull::Wait),
         other => Err(Error::invalid_argument(format!(
             "when_full must be \"remove\" or \"wait\", got \"{other}\""
+        )))
+        .or_raise(),
+    }
+}
+
+fn parse_max_priority(word: &str) -> PyResult<MaxPriority> {
+    match word {
+        "present" => Ok(MaxPriority::Present),
+        "ever" => Ok(MaxPriority::Ever),
+        other => Err(Error::invalid_argument(format!(
+            "max_priority must be \"present\" or \"ever\", got \"{other}\""
         )))
         .or_raise(),
     }
@@ -229,7 +287,7 @@ impl Table {
 #[pymethods]
 impl Table {
     #[new]
-    #[pyo3(signature = (name, sampler, remover, max_size, max_times_sampled, rate_limiter, signature, seed, max_bytes, when_full))]
+    #[pyo3(signature = (name, sampler, remover, max_size, max_times_sampled, rate_limiter, signature, seed, max_bytes, when_full, max_priority))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         name: String,
@@ -242,6 +300,7 @@ impl Table {
         seed: Option<u64>,
         max_bytes: Option<u64>,
         when_full: &str,
+        max_priority: &str,
     ) -> PyResult<Self> {
         let limiter = rate_limiter.get();
         let mut owner = limiter.table.lock();
@@ -273,6 +332,7 @@ impl Table {
             signature,
             seed,
             memory: MemoryConfig { max_bytes, when_full: parse_when_full(when_full)? },
+            max_priority: parse_max_priority(max_priority)?,
         };
         let engine = Engine::new(config).or_raise()?;
         *owner = Arc::downgrade(&engine);
@@ -301,6 +361,13 @@ impl Table {
 
     fn max_bytes(&self) -> Option<u64> {
         self.current().config().memory.max_bytes
+    }
+
+    fn max_priority(&self) -> &'static str {
+        match self.current().config().max_priority {
+            MaxPriority::Present => "present",
+            MaxPriority::Ever => "ever",
+        }
     }
 
     fn when_full(&self) -> &'static str {

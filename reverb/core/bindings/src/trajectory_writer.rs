@@ -9,7 +9,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use reverb_client::{CellValue, ColumnOptions, ColumnRefs, TrajectoryWriter as Core};
-use reverb_data::Error;
+use reverb_data::{Error, ItemPriority};
 use smallvec::SmallVec;
 
 use crate::array::Leaf;
@@ -113,7 +113,7 @@ impl TrajectoryWriter {
         &self,
         py: Python<'_>,
         table: &str,
-        priority: f64,
+        priority: ItemPriority,
         leaves: &[Bound<'_, PyAny>],
     ) -> PyResult<()> {
         let mut columns: SmallVec<[ColumnRefs<'_>; 8]> = SmallVec::with_capacity(leaves.len());
@@ -221,12 +221,13 @@ impl TrajectoryWriter {
         Ok(())
     }
 
-    #[pyo3(signature = (table, priority, trajectory))]
+    #[pyo3(signature = (table, priority, trajectory, removal_priority))]
     fn create_item(
         &self,
         table: &str,
         priority: f64,
         trajectory: &Bound<'_, PyAny>,
+        removal_priority: Option<f64>,
     ) -> PyResult<bool> {
         self.check()?;
         let known = self.state.lock().trajectories.flatten(trajectory)?.map(|(leaves, ())| leaves);
@@ -243,19 +244,22 @@ impl TrajectoryWriter {
             self.state.lock().trajectories.remember(structure, ());
             leaves
         };
+        let priority = ItemPriority { value: priority, removal: removal_priority };
         self.create(trajectory.py(), table, priority, &leaves)?;
         Ok(true)
     }
 
-    #[pyo3(signature = (table, priority, columns))]
+    #[pyo3(signature = (table, priority, columns, removal_priority))]
     fn create_item_flat(
         &self,
         table: &str,
         priority: f64,
         columns: &Bound<'_, PyAny>,
+        removal_priority: Option<f64>,
     ) -> PyResult<()> {
         self.check()?;
         let leaves: PyResult<Leaves<'_>> = columns.try_iter()?.collect();
+        let priority = ItemPriority { value: priority, removal: removal_priority };
         self.create(columns.py(), table, priority, &leaves?)
     }
 

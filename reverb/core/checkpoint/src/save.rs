@@ -173,6 +173,7 @@ fn put_stored_item(out: &mut Vec<u8>, table: &str, item: &StoredItem, chunks: &C
         key: item.key,
         table,
         priority: item.priority,
+        removal_priority: item.removal_priority,
         times_sampled: item.times_sampled,
         inserted_at_ns: Some(item.inserted_at_ns),
     };

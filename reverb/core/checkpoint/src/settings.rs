@@ -2,12 +2,12 @@
 //! The settings and counters of a table in a checkpoint.
 
 use reverb_data::{
-    Counters, Error, MemoryConfig, RateLimiterConfig, Result, SelectorConfig, TableConfig,
-    TableInfo, TableSignature, WhenFull,
+    Counters, Error, MaxPriority, MemoryConfig, RateLimiterConfig, Result, SelectorConfig,
+    TableConfig, TableInfo, TableSignature, WhenFull,
 };
 use reverb_wire::convert::table_config::{
-    from_max_bytes, from_rate_limiter, from_selector, from_signature, from_when_full, to_memory,
-    to_rate_limiter, to_selector, to_signature,
+    from_max_bytes, from_max_priority, from_rate_limiter, from_selector, from_signature,
+    from_when_full, to_max_priority, to_memory, to_rate_limiter, to_selector, to_signature,
 };
 use reverb_wire::generated as proto;
 
@@ -25,6 +25,8 @@ pub(crate) fn to_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
         num_unique_samples: info.num_unique_samples,
         max_bytes: from_max_bytes(info.config.memory.max_bytes),
         when_full: from_when_full(info.config.memory.when_full).into(),
+        max_priority: from_max_priority(info.config.max_priority).into(),
+        largest_priority: info.largest_priority,
         ..proto::PriorityTableCheckpoint::default()
     }
 }
@@ -45,6 +47,7 @@ pub(crate) fn to_config(message: &proto::PriorityTableCheckpoint) -> Result<Tabl
         signature: message.signature.as_ref().map(to_signature).transpose()?,
         seed: None,
         memory: to_memory(message),
+        max_priority: to_max_priority(message),
     };
     config.validate()?;
     Ok(config)
@@ -59,6 +62,7 @@ pub(crate) fn to_counters(message: &proto::PriorityTableCheckpoint) -> Counters 
         deletes: rate_limiter.delete_count,
         deleted_episodes: message.num_deleted_episodes,
         unique_samples: message.num_unique_samples,
+        largest_priority: message.largest_priority,
     }
 }
 
@@ -81,6 +85,7 @@ pub(crate) fn differences(
         signature,
         seed: _,
         memory: MemoryConfig { max_bytes, when_full },
+        max_priority,
     } = code;
     let limiter = stored.rate_limiter.unwrap_or_default();
     let selector = |options: &Option<_>| to_selector(options.as_ref());
@@ -94,8 +99,8 @@ pub(crate) fn differences(
         signature.as_ref().map_or_else(|| "none".to_owned(), reverb_data::Signature::describe)
     };
     let all = [
-        ("sampler", text(selector(&stored.sampler)), text(Some(*sampler))),
-        ("remover", text(selector(&stored.remover)), text(Some(*remover))),
+        ("sampler", text(selector(&stored.sampler)), text(Some(sampler.without_seed()))),
+        ("remover", text(selector(&stored.remover)), text(Some(remover.without_seed()))),
         ("max_size", stored.max_size.to_string(), max_size.to_string()),
         (
             "max_times_sampled",
@@ -116,6 +121,7 @@ pub(crate) fn differences(
         ("max_diff", bound(limiter.max_diff), bound(*max_diff)),
         ("max_bytes", bytes(to_memory(stored).max_bytes), bytes(*max_bytes)),
         ("when_full", word(to_memory(stored).when_full), word(*when_full)),
+        ("max_priority", which(to_max_priority(stored)), which(*max_priority)),
         ("signature", describe(&stored_signature), describe(&code_signature)),
     ];
     all.into_iter().filter(|(_, stored, code)| stored != code).collect()
@@ -123,6 +129,10 @@ pub(crate) fn differences(
 
 fn bytes(max_bytes: Option<u64>) -> String {
     max_bytes.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string())
+}
+
+fn which(max_priority: MaxPriority) -> String {
+    format!("{max_priority:?}").to_lowercase()
 }
 
 fn word(when_full: WhenFull) -> String {

@@ -372,6 +372,7 @@ fn to_item(
     Ok(StoredItem {
         key: raw.key,
         priority: raw.priority,
+        removal_priority: raw.removal_priority,
         times_sampled: raw.times_sampled,
         inserted_at_ns: raw.inserted_at_ns,
         trajectory,

@@ -30,6 +30,7 @@ fn config(name: &str, max_size: i64) -> TableConfig {
         signature: None,
         seed: None,
         memory: reverb_data::MemoryConfig::default(),
+        max_priority: reverb_data::MaxPriority::default(),
     }
 }
 

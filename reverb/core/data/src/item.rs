@@ -12,8 +12,11 @@ pub struct NewItem {
     pub key: u64,
     /// Name of the table.
     pub table: Arc<str>,
-    /// Initial priority.
+    /// Initial priority; [`MAX_PRIORITY`](crate::MAX_PRIORITY) stands for the largest one of the
+    /// table.
     pub priority: f64,
+    /// What the remover goes by instead of the priority.
+    pub removal_priority: Option<f64>,
     /// How often it counts as sampled already; all known writers send 0.
     pub times_sampled: i32,
     /// Its columns.
@@ -54,6 +57,8 @@ pub struct StoredItem {
     pub key: u64,
     /// Its priority.
     pub priority: f64,
+    /// What the remover goes by instead of the priority.
+    pub removal_priority: Option<f64>,
     /// How often it was sampled.
     pub times_sampled: i32,
     /// Wall time of its insertion, nanoseconds since 1970.

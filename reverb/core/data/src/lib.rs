@@ -26,6 +26,7 @@ pub mod key;
 mod known_kinds;
 mod known_layout;
 mod literal;
+mod max_priority;
 mod payload_layout;
 pub mod proto_bytes;
 pub mod sample_options;
@@ -50,12 +51,13 @@ pub use item::{NewItem, Sampled, StoredItem};
 pub use item_validator::ItemValidator;
 pub use key::{KeyGenerator, KeySlots, NUM_SLOTS, slot_of};
 pub use known_kinds::KnownKinds;
+pub use max_priority::{ItemPriority, MAX_PRIORITY, MaxPriority, is_max_priority, is_priority};
 pub use sample_options::SampleOptions;
 pub use signature::{Signature, TensorSpec};
 pub use stacking::{Layout, Stacking};
 pub use table_change::TableChange;
 pub use table_config::{
-    MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig, TableSignature, WhenFull,
+    Draw, MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig, TableSignature, WhenFull,
 };
 pub use table_info::{Counters, TableInfo, WorkerTime};
 pub use tensor::{Shape, Tensor, TensorData};

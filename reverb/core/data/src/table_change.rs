@@ -18,6 +18,8 @@ pub struct TableChange {
     pub rate_limiter: Option<RateLimiterConfig>,
     /// The exponent of a prioritized sampler.
     pub priority_exponent: Option<f64>,
+    /// New parameters of the sampler, which must be of the same kind.
+    pub sampler: Option<SelectorConfig>,
 }
 
 impl TableChange {
@@ -42,8 +44,26 @@ impl TableChange {
         if let Some(rate_limiter) = self.rate_limiter {
             new.rate_limiter = rate_limiter;
         }
+        if let Some(sampler) = self.sampler {
+            if !sampler.is_of_kind(&config.sampler) {
+                return Err(Error::invalid_argument(format!(
+                    "The sampler of table {} is {} and cannot become {}: a running table changes \
+                     the parameters of its sampler, and never its kind. Make a new table.",
+                    config.name,
+                    config.sampler.name(),
+                    sampler.name()
+                )));
+            }
+            if matches!(sampler, SelectorConfig::Shuffle { .. }) {
+                return Err(Error::invalid_argument(format!(
+                    "The sampler of table {} is shuffle: it has no parameter that can change.",
+                    config.name,
+                )));
+            }
+            new.sampler = sampler;
+        }
         if let Some(exponent) = self.priority_exponent {
-            let SelectorConfig::Prioritized { priority_exponent } = &mut new.sampler else {
+            let SelectorConfig::Prioritized { priority_exponent, .. } = &mut new.sampler else {
                 return Err(Error::invalid_argument(format!(
                     "The sampler of table {} is {}: it has no priority_exponent.",
                     config.name,
@@ -84,12 +104,12 @@ impl TableChange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MemoryConfig;
+    use crate::{MaxPriority, MemoryConfig};
 
     fn config() -> TableConfig {
         TableConfig {
             name: "replay".into(),
-            sampler: SelectorConfig::Prioritized { priority_exponent: 0.8 },
+            sampler: SelectorConfig::prioritized(0.8),
             remover: SelectorConfig::Fifo,
             max_size: 100,
             max_times_sampled: 0,
@@ -102,6 +122,7 @@ mod tests {
             signature: None,
             seed: None,
             memory: MemoryConfig::default(),
+            max_priority: MaxPriority::default(),
         }
     }
 
@@ -119,7 +140,7 @@ mod tests {
         let new = change.apply(&config()).unwrap();
         assert_eq!((new.max_size, new.max_times_sampled), (50, 3));
         assert_eq!(new.memory.max_bytes, Some(1 << 20));
-        assert_eq!(new.sampler, SelectorConfig::Prioritized { priority_exponent: 0.5 });
+        assert_eq!(new.sampler, SelectorConfig::prioritized(0.5));
         let unlimited = TableChange { max_bytes: Some(None), ..TableChange::default() };
         assert_eq!(unlimited.apply(&new).unwrap().memory.max_bytes, None);
         assert_eq!(TableChange::default().apply(&new).unwrap(), new);

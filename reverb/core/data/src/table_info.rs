@@ -24,6 +24,10 @@ pub struct TableInfo {
     pub num_deleted_episodes: i64,
     /// Items that were sampled at least once since creation or reset.
     pub num_unique_samples: i64,
+    /// The largest priority of its items, if its sampler knows it; `None` also without items.
+    pub max_priority: Option<f64>,
+    /// The largest priority that any item had so far, if items of the largest priority go by it.
+    pub largest_priority: Option<f64>,
     /// How it spent its time.
     pub worker_time: WorkerTime,
     /// What its items take of the memory: chunks, each once, and everything of the items
@@ -57,7 +61,7 @@ pub struct WorkerTime {
 }
 
 /// The counters of a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Counters {
     /// Inserts that its limiter counted.
     pub inserts: i64,
@@ -69,4 +73,6 @@ pub struct Counters {
     pub deleted_episodes: i64,
     /// Items that were sampled at least once.
     pub unique_samples: i64,
+    /// The largest priority that any item had, if it is known.
+    pub largest_priority: Option<f64>,
 }

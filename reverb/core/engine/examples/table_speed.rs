@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use reverb_data::{
-    Chunk, Error, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange, TableConfig,
+    Chunk, Draw, Error, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange, TableConfig,
     TrajectoryBuilder,
 };
 use reverb_engine::{Confirm, Table};
@@ -40,13 +40,17 @@ impl Confirm for IgnoreConfirm {
 fn main() {
     let arguments: Vec<usize> =
         std::env::args().skip(1).map(|text| text.parse().unwrap()).collect();
-    let prioritized = SelectorConfig::Prioritized { priority_exponent: 0.6 };
+    let prioritized = SelectorConfig::prioritized(0.6);
+    let stratified = SelectorConfig::Prioritized { priority_exponent: 0.6, draw: Draw::Stratified };
     let cases = [
         (SelectorConfig::Uniform, SelectorConfig::Fifo),
         (prioritized, SelectorConfig::Fifo),
         (SelectorConfig::Fifo, SelectorConfig::Fifo),
         (SelectorConfig::Heap { min_heap: false }, SelectorConfig::Fifo),
         (prioritized, SelectorConfig::Heap { min_heap: true }),
+        (stratified, SelectorConfig::Fifo),
+        (SelectorConfig::Shuffle { seed: None }, SelectorConfig::Fifo),
+        (SelectorConfig::Recent { expected_age: 1e5 }, SelectorConfig::Fifo),
     ];
     if let [num_items, case] = arguments[..] {
         let (sampler, remover) = cases[case];
@@ -82,6 +86,7 @@ fn measure(num_items: usize, sampler: SelectorConfig, remover: SelectorConfig) {
         signature: None,
         seed: Some(1),
         memory: reverb_data::MemoryConfig::default(),
+        max_priority: reverb_data::MaxPriority::default(),
     })
     .unwrap();
     let mut rng = SmallRng::seed_from_u64(2);
@@ -155,6 +160,7 @@ impl Source {
             key: rng.random(),
             table: "speed".into(),
             priority: rng.random(),
+            removal_priority: None,
             times_sampled: 0,
             trajectory,
         }

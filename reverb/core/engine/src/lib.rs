@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp, reason = "tests may"))]
 
+mod extremes;
 mod histogram;
 mod rate_limiter;
 mod selector;

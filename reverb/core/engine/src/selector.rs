@@ -12,6 +12,8 @@ mod heap;
 mod insertion_order;
 mod lifo;
 mod prioritized;
+mod recent;
+mod shuffle;
 mod uniform;
 
 use fifo::Fifo;
@@ -19,6 +21,8 @@ use heap::Heap;
 use lifo::Lifo;
 pub(crate) use prioritized::NewWeights;
 use prioritized::Prioritized;
+use recent::Recent;
+use shuffle::Shuffle;
 use uniform::Uniform;
 
 /// The address of an item in its table. Handles of removed items are reused.
@@ -35,13 +39,15 @@ pub(crate) fn check_priority(config: &SelectorConfig, priority: f64) -> Result<(
         return Err(Error::invalid_argument("Priority must not be NaN."));
     }
     match *config {
-        SelectorConfig::Prioritized { priority_exponent } => {
+        SelectorConfig::Prioritized { priority_exponent, .. } => {
             prioritized::check_priority(priority, priority_exponent)
         }
         SelectorConfig::Fifo
         | SelectorConfig::Lifo
         | SelectorConfig::Uniform
-        | SelectorConfig::Heap { .. } => Ok(()),
+        | SelectorConfig::Heap { .. }
+        | SelectorConfig::Shuffle { .. }
+        | SelectorConfig::Recent { .. } => Ok(()),
     }
 }
 
@@ -51,13 +57,26 @@ pub(crate) struct Pick {
     pub(crate) handle: Handle,
     /// Probability of this choice.
     pub(crate) probability: f64,
+    /// How often all items were chosen before, with a selector that goes through all of them.
+    pub(crate) epoch: i64,
 }
 
 impl Pick {
     /// A choice with probability 1.
     fn certain(handle: Handle) -> Self {
-        Self { handle, probability: 1.0 }
+        Self { handle, probability: 1.0, epoch: 0 }
     }
+}
+
+/// The item of the largest priority among those that are present.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Largest {
+    /// This one.
+    Item(Handle),
+    /// No item has a priority above 0.
+    Zero,
+    /// It would take a search.
+    Unknown,
 }
 
 /// What a selector needs to put a removed item back. Opaque to its callers.
@@ -90,8 +109,16 @@ trait Select {
         }
     }
 
-    /// Chooses `count` times, with replacement. Chooses nothing if there are no items.
-    fn pick_many(&self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>);
+    /// Chooses `count` times. Chooses nothing if there are no items.
+    fn pick_many(&mut self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>);
+
+    /// Takes the last choice back, for selectors that remember it. Several are taken back in
+    /// reverse order. The item must be present.
+    fn unpick(&mut self, _pick: Pick) {}
+
+    /// The smallest probability that an item can be chosen with now; 0 if it is too small to be
+    /// told, or if there are no items.
+    fn min_probability(&self) -> f64;
 }
 
 /// Any selector. It is an enum because it is called for every item and should be inlined.
@@ -102,6 +129,8 @@ pub(crate) enum Selector {
     Uniform(Uniform),
     Prioritized(Prioritized),
     Heap(Heap),
+    Shuffle(Shuffle),
+    Recent(Recent),
 }
 
 macro_rules! dispatch {
@@ -112,6 +141,8 @@ macro_rules! dispatch {
             Selector::Uniform($selector) => $call,
             Selector::Prioritized($selector) => $call,
             Selector::Heap($selector) => $call,
+            Selector::Shuffle($selector) => $call,
+            Selector::Recent($selector) => $call,
         }
     };
 }
@@ -122,10 +153,12 @@ impl Selector {
             SelectorConfig::Fifo => Self::Fifo(Fifo::default()),
             SelectorConfig::Lifo => Self::Lifo(Lifo::default()),
             SelectorConfig::Uniform => Self::Uniform(Uniform::default()),
-            SelectorConfig::Prioritized { priority_exponent } => {
-                Self::Prioritized(Prioritized::new(priority_exponent))
+            SelectorConfig::Prioritized { priority_exponent, draw } => {
+                Self::Prioritized(Prioritized::new(priority_exponent, draw))
             }
             SelectorConfig::Heap { min_heap } => Self::Heap(Heap::new(min_heap)),
+            SelectorConfig::Shuffle { seed } => Self::Shuffle(Shuffle::new(seed)),
+            SelectorConfig::Recent { expected_age } => Self::Recent(Recent::new(expected_age)),
         }
     }
 
@@ -133,9 +166,11 @@ impl Selector {
     pub(crate) fn item_bytes(&self) -> u64 {
         match self {
             // Two links, or a place in a list and the way back.
-            Self::Fifo(_) | Self::Lifo(_) | Self::Uniform(_) => 8,
-            // A weight with its part of the sums above, and a uniform selector.
-            Self::Prioritized(_) => 17,
+            Self::Fifo(_) | Self::Lifo(_) | Self::Uniform(_) | Self::Shuffle(_) => 8,
+            // A weight with its part of the sums and extremes above, and a uniform selector.
+            Self::Prioritized(_) => 18,
+            // A place and the handle in it, and two places of a tree of sums.
+            Self::Recent(_) => 29,
             // Priority, age, handle, and the way back.
             Self::Heap(_) => 28,
         }
@@ -169,19 +204,55 @@ impl Selector {
     pub(crate) fn mass(&self) -> Option<f64> {
         match self {
             Self::Prioritized(selector) => Some(selector.mass()),
-            Self::Fifo(_) | Self::Lifo(_) | Self::Uniform(_) | Self::Heap(_) => None,
+            _ => None,
         }
+    }
+
+    /// The item of the largest priority, if the selector knows it without a search.
+    pub(crate) fn largest(&self) -> Largest {
+        match self {
+            Self::Prioritized(selector) => selector.largest(),
+            _ => Largest::Unknown,
+        }
+    }
+
+    /// Gives it other parameters of the same kind. A prioritized selector keeps its weights, which
+    /// [`Self::swap_weights`] exchanges.
+    pub(crate) fn configure(&mut self, config: &SelectorConfig) {
+        match (self, config) {
+            (Self::Prioritized(selector), SelectorConfig::Prioritized { draw, .. }) => {
+                selector.set_draw(*draw);
+            }
+            (Self::Recent(selector), SelectorConfig::Recent { expected_age }) => {
+                selector.set_expected_age(*expected_age);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the items of a request depend on how many are asked for, so that they must be chosen
+    /// in one call.
+    pub(crate) fn chooses_together(&self) -> bool {
+        matches!(self, Self::Prioritized(selector) if selector.chooses_together())
+    }
+
+    pub(crate) fn unpick(&mut self, pick: Pick) {
+        dispatch!(self, selector => selector.unpick(pick));
+    }
+
+    pub(crate) fn min_probability(&self) -> f64 {
+        dispatch!(self, selector => selector.min_probability())
     }
 
     /// Exchanges the weights of a prioritized selector; returns the old ones, to be freed.
     pub(crate) fn swap_weights(&mut self, new: NewWeights) -> NewWeights {
         match self {
             Self::Prioritized(selector) => selector.swap_weights(new),
-            Self::Fifo(_) | Self::Lifo(_) | Self::Uniform(_) | Self::Heap(_) => new,
+            _ => new,
         }
     }
 
-    pub(crate) fn pick_many(&self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
+    pub(crate) fn pick_many(&mut self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
         dispatch!(self, selector => selector.pick_many(rng, count, picks));
     }
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A tree of partial sums, for weighted choice among millions of entries in a few steps.
 
+use std::hint::black_box;
+use std::ops::Range;
+
 /// Children of a node: two cache lines of `f64`.
-const FAN_OUT: usize = 16;
+pub(crate) const FAN_OUT: usize = 16;
 
 /// Sixteen adjacent entries of a level. Their sum is one entry of the level above.
 #[derive(Debug, Clone)]
@@ -90,6 +93,35 @@ impl SumTree {
         self.levels[0][index / FAN_OUT].0[index % FAN_OUT]
     }
 
+    /// The weights of some nodes; node `n` has those from `16 * n` on. Nodes without a weight that
+    /// was set may be missing.
+    pub(crate) fn nodes(&self, nodes: Range<usize>) -> impl Iterator<Item = &[f64; FAN_OUT]> {
+        let len = self.levels[0].len();
+        self.levels[0][nodes.start.min(len)..nodes.end.min(len)].iter().map(|node| &node.0)
+    }
+
+    /// The weight at `index`; 0 if it was not set before.
+    pub(crate) fn get_or_zero(&self, index: usize) -> f64 {
+        self.levels[0].get(index / FAN_OUT).map_or(0.0, |node| node.0[index % FAN_OUT])
+    }
+
+    /// The sum of the weights before `end`.
+    pub(crate) fn sum_before(&self, end: usize) -> f64 {
+        let mut at = end;
+        let mut sum = 0.0;
+        for level in &self.levels {
+            if let Some(node) = level.get(at / FAN_OUT) {
+                sum += node.0[..at % FAN_OUT].iter().sum::<f64>();
+            } else {
+                // Nothing was set from here on. What is before belongs to the entries above.
+                at = level.len() * FAN_OUT;
+            }
+            at /= FAN_OUT;
+        }
+        // Else it is beyond the last level, with all weights before it.
+        if at == 0 { sum } else { self.total }
+    }
+
     /// Sets the weight at `index`. It must be finite and not negative. Unset indices have weight 0.
     pub(crate) fn set(&mut self, index: usize, weight: f64) {
         self.grow_to(index);
@@ -108,13 +140,31 @@ impl SumTree {
     /// as in `find`.
     ///
     /// Overwrites the weights in `changes`. If an index occurs twice, its last weight counts.
-    pub(crate) fn set_many(&mut self, changes: &mut [(usize, f64)]) {
+    ///
+    /// Calls `written` with the index of each weight and its old value, one after the other. It can
+    /// read the weights then, and not the sums.
+    pub(crate) fn set_many(
+        &mut self,
+        changes: &mut [(usize, f64)],
+        mut written: impl FnMut(&Self, usize, f64),
+    ) {
         let Some(highest) = changes.iter().map(|&(index, _)| index).max() else { return };
         self.grow_to(highest);
-        for level in &mut self.levels {
-            for (at, entry) in &*changes {
-                level[at / FAN_OUT].0[at % FAN_OUT] = *entry;
+        // Reads of their own, so that the processor fetches all weights from memory in parallel.
+        let bits = changes.iter().fold(0, |bits, &(index, _)| bits ^ self.get(index).to_bits());
+        black_box(bits);
+        for &(index, weight) in &*changes {
+            let place = &mut self.levels[0][index / FAN_OUT].0[index % FAN_OUT];
+            let old = std::mem::replace(place, weight);
+            written(self, index, old);
+        }
+        for level in 0..self.levels.len() {
+            if level > 0 {
+                for (at, entry) in &*changes {
+                    self.levels[level][at / FAN_OUT].0[at % FAN_OUT] = *entry;
+                }
             }
+            let level = &self.levels[level];
             if let [top] = &level[..] {
                 self.total = top.sum();
                 return;
@@ -187,6 +237,7 @@ mod tests {
                 // Small whole numbers add up exactly in any order.
                 let total: f64 = naive.iter().sum();
                 prop_assert_eq!(tree.total(), total);
+                prop_assert_eq!(tree.sum_before(1 << 30), total);
                 for point in points {
                     let point = point * total;
                     let mut rest = point;
@@ -198,6 +249,8 @@ mod tests {
                         here
                     });
                     if let Some(expected) = expected {
+                        let before: f64 = naive[..expected].iter().sum();
+                        prop_assert_eq!(tree.sum_before(expected), before);
                         prop_assert_eq!(find(&tree, point), expected);
                         prop_assert_eq!(tree.get(expected), naive[expected]);
                     }
@@ -215,7 +268,7 @@ mod tests {
                     for &(index, weight) in block {
      single.set(index, weight);
     }
-                    together.set_many(&mut block.clone());
+                    together.set_many(&mut block.clone(), |_, _, _| {});
                     prop_assert_eq!(together.total().to_bits(), single.total().to_bits());
                 }
                 for &(index, _) in blocks.iter().flatten() {

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use reverb_data::error::grouped;
 use reverb_data::{
     Chunk, Error, NewItem, Result, SampleOptions, Sampled, ServerAccount, TableConfig, TableInfo,
-    Trajectory, WhenFull, byte_size,
+    Trajectory, WhenFull, byte_size, is_max_priority,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -184,6 +184,8 @@ impl Shared {
             num_episodes: state.num_episodes(),
             num_deleted_episodes: state.num_deleted_episodes(),
             num_unique_samples: state.num_unique_samples(),
+            max_priority: state.largest_present(),
+            largest_priority: state.largest_ever(),
             worker_time: clock.read(Instant::now()),
             bytes: state.account().bytes(),
             num_chunks: state.account().num_chunks(),
@@ -266,7 +268,7 @@ impl Table {
         self.operate(Activity::Inserting, |shared, now| {
             let config = &shared.config;
             for item in items.as_deref().unwrap_or_default() {
-                check_priority(config, item.key, item.priority)?;
+                check_new(config, item)?;
                 check_bytes(config, &shared.state, item)?;
             }
             if let Some(items) = items.take_if(|items| !items.is_empty()) {
@@ -795,6 +797,21 @@ fn check_priority(config: &TableConfig, key: u64, priority: f64) -> Result<()> {
     selector::check_priority(sampler, priority)
         .and_then(|()| selector::check_priority(remover, priority))
         .map_err(|error| error.context(&format!("Item {key} of table {name}")))
+}
+
+/// Checks the priorities of a new item.
+fn check_new(config: &TableConfig, item: &NewItem) -> Result<()> {
+    if !is_max_priority(item.priority) {
+        check_priority(config, item.key, item.priority)?;
+    }
+    check_removal_priority(config, item.key, item.removal_priority)
+}
+
+fn check_removal_priority(config: &TableConfig, key: u64, priority: Option<f64>) -> Result<()> {
+    let Some(priority) = priority else { return Ok(()) };
+    selector::check_priority(&config.remover, priority).map_err(|error| {
+        error.context(&format!("removal_priority of item {key} of table {}", config.name))
+    })
 }
 
 /// Refuses an item that could never be stored.

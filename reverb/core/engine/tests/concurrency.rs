@@ -85,7 +85,7 @@ async fn a_tight_limiter_holds_its_bounds() {
     const PER_WRITER: u64 = 1000;
     let (min_diff, max_diff, min_size) = (16.0, 24.0, 10);
     let table = Table::new(TableConfig {
-        sampler: SelectorConfig::Prioritized { priority_exponent: 1.0 },
+        sampler: SelectorConfig::prioritized(1.0),
         rate_limiter: limiter(2.0, min_size, min_diff, max_diff),
         ..config(50)
     })

@@ -69,7 +69,7 @@ fn fewer_bytes_evict_and_wait_where_the_table_says_so() {
 #[test]
 fn an_item_that_waits_is_not_made_impossible() {
     let memory = MemoryConfig { max_bytes: Some(1000), when_full: WhenFull::Wait };
-    let sampler = SelectorConfig::Prioritized { priority_exponent: 0.5 };
+    let sampler = SelectorConfig::prioritized(0.5);
     let table = Table::new(TableConfig { memory, sampler, ..config(10_000) }).unwrap();
     insert_all(&table, &[1.0; 20]);
     let large = item_of(777, 1e200, &[chunk(777, 777, 500)]);
@@ -123,7 +123,7 @@ fn all_tables_change_or_none() {
 
 #[test]
 fn another_exponent_gives_other_probabilities() {
-    let sampler = SelectorConfig::Prioritized { priority_exponent: 1.0 };
+    let sampler = SelectorConfig::prioritized(1.0);
     let table = Table::new(TableConfig { sampler, ..config(5000) }).unwrap();
     let priorities: Vec<f64> = (0..3000).map(|at| f64::from(at % 7)).collect();
     insert_all(&table, &priorities);
@@ -197,7 +197,7 @@ fn a_hold_is_given_back_when_it_is_dropped() {
 /// limits; no confirmed item is lost but by a remover.
 #[test]
 fn a_storm_of_changes_keeps_the_table_whole() {
-    let sampler = SelectorConfig::Prioritized { priority_exponent: 0.6 };
+    let sampler = SelectorConfig::prioritized(0.6);
     let table = Table::new(TableConfig { sampler, ..config(3000) }).unwrap();
     let stop = AtomicBool::new(false);
     let logs = [Log::new(), Log::new()];
@@ -238,6 +238,7 @@ fn a_storm_of_changes_keeps_the_table_whole() {
                 max_times_sampled: rng.random_bool(0.2).then_some(rng.random_range(0..9)),
                 rate_limiter: rng.random_bool(0.3).then_some(bounded),
                 priority_exponent: rng.random_bool(0.3).then_some(rng.random_range(0.0..2.0)),
+                sampler: None,
             };
             change(&table, asked).unwrap();
             let status = table.status();
@@ -255,7 +256,7 @@ fn a_storm_of_changes_keeps_the_table_whole() {
     assert_eq!(confirmed, removed + status.info.current_size as u64);
     assert!(status.statistics.removed.of(reverb_engine::Removal::Shrunk) > 0);
     // The sums of the tree are those of the priorities.
-    let SelectorConfig::Prioritized { priority_exponent } = status.info.config.sampler else {
+    let SelectorConfig::Prioritized { priority_exponent, .. } = status.info.config.sampler else {
         panic!("the kind of a selector never changes")
     };
     let mut scan = table.begin_scan().unwrap();

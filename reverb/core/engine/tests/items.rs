@@ -11,7 +11,7 @@ use common::{Log, chunk, config, insert, insert_all, item, item_of, queue, sampl
 use reverb_data::{ErrorKind, NewItem, RateLimiterConfig, SelectorConfig, TableConfig};
 use reverb_engine::{Confirm, MAX_SAMPLE_BYTES, Table};
 
-const PRIORITIZED: SelectorConfig = SelectorConfig::Prioritized { priority_exponent: 2.0 };
+const PRIORITIZED: SelectorConfig = SelectorConfig::prioritized(2.0);
 
 #[test]
 fn bad_priorities_change_nothing() {
@@ -192,7 +192,7 @@ fn bad_configurations_are_named() {
             format!("Table t: max_size must be at least 1 and at most 2147483647, got {max_size}.")
         );
     }
-    let remover = SelectorConfig::Prioritized { priority_exponent: f64::NAN };
+    let remover = SelectorConfig::prioritized(f64::NAN);
     assert_eq!(
         text(TableConfig { remover, ..config(1) }),
         "Table t: priority_exponent must be finite, got NaN."

@@ -57,7 +57,7 @@ fn bytes_are_a_reason_of_their_own() {
 
 #[test]
 fn the_mass_is_the_sum_of_the_weights() {
-    let sampler = SelectorConfig::Prioritized { priority_exponent: 2.0 };
+    let sampler = SelectorConfig::prioritized(2.0);
     let table = Table::new(TableConfig { sampler, ..config(10) }).unwrap();
     assert_eq!(table.status().mass, Some(0.0));
     insert_all(&table, &[1.0, 2.0, 3.0]);

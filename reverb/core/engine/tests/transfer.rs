@@ -13,7 +13,14 @@ use reverb_engine::{LimiterHold, SetBy, SnapshotCut, Table, Transferred};
 
 fn stored(key: u64, inserted_at_ns: i64) -> StoredItem {
     let trajectory = trajectory(&[chunk(key, key, 8)]);
-    StoredItem { key, priority: 2.0, times_sampled: 3, inserted_at_ns, trajectory }
+    StoredItem {
+        key,
+        priority: 2.0,
+        removal_priority: None,
+        times_sampled: 3,
+        inserted_at_ns,
+        trajectory,
+    }
 }
 
 fn scanned(table: &Table) -> Vec<(u64, i64, i32)> {
@@ -81,7 +88,7 @@ fn a_neutral_hold_counts_them_once() {
 
 #[test]
 fn what_cannot_be_stored_is_refused() {
-    let sampler = SelectorConfig::Prioritized { priority_exponent: 1.0 };
+    let sampler = SelectorConfig::prioritized(1.0);
     let memory = MemoryConfig { max_bytes: Some(3000), when_full: WhenFull::Wait };
     let table = Table::new(TableConfig { sampler, memory, ..config(100) }).unwrap();
     let bad = StoredItem { priority: -1.0, ..stored(2, 1) };

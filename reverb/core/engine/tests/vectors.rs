@@ -98,7 +98,7 @@ fn a_lifo_remover_evicts_the_new_item() {
 
 #[test]
 fn exponent_zero_gives_equal_weights_except_for_zero() {
-    let sampler = SelectorConfig::Prioritized { priority_exponent: 0.0 };
+    let sampler = SelectorConfig::prioritized(0.0);
     let table = Table::new(TableConfig { sampler, ..config(10) }).unwrap();
     insert_all(&table, &[0.0, 1.0, 9.0]);
     let mut seen = [0; 3];

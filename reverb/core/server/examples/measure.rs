@@ -45,6 +45,7 @@ fn main() -> Outcome<()> {
         signature: None,
         seed: None,
         memory: reverb_data::MemoryConfig::default(),
+        max_priority: reverb_data::MaxPriority::default(),
     })?;
     let server = Server::start(vec![table], &ServerOptions::default(), runtime.handle())?;
     let grpc: Arc<dyn Transport> =

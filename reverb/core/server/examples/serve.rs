@@ -15,12 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let tables = vec![
         Table::new(table("fifo", SelectorConfig::Fifo, 0, f64::MAX))?,
         Table::new(table("uniform", SelectorConfig::Uniform, 0, f64::MAX))?,
-        Table::new(table(
-            "prioritized",
-            SelectorConfig::Prioritized { priority_exponent: 0.8 },
-            0,
-            f64::MAX,
-        ))?,
+        Table::new(table("prioritized", SelectorConfig::prioritized(0.8), 0, f64::MAX))?,
         Table::new(table("queue", SelectorConfig::Fifo, 1, 100.0))?,
     ];
     let options = ServerOptions { port, ..ServerOptions::default() };
@@ -51,6 +46,7 @@ fn table(
         signature: None,
         seed: None,
         memory: reverb_data::MemoryConfig::default(),
+        max_priority: reverb_data::MaxPriority::default(),
     }
 }
 

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use reverb_data::{Error, Result, TableChange};
+use reverb_data::{Error, Result, SelectorConfig, TableChange};
 use reverb_engine::{SetBy, Table, configure};
-use reverb_wire::convert::table_config::to_rate_limiter;
+use reverb_wire::convert::table_config::{to_rate_limiter, to_selector};
 use reverb_wire::convert::table_info::from_table_info;
+use reverb_wire::generated::KeyDistributionOptions;
 use reverb_wire::generated::reverb::{
     ChangedSetting, ConfigureTablesRequest, ConfigureTablesResponse, SetPausedRequest,
     TableChange as ChangeMessage,
@@ -108,6 +109,14 @@ impl Service {
     }
 }
 
+fn to_sampler(message: &KeyDistributionOptions) -> Result<SelectorConfig> {
+    to_selector(Some(message)).ok_or_else(|| {
+        Error::invalid_argument(
+            "sampler names no selector; the client may be newer than the server.",
+        )
+    })
+}
+
 fn to_change(message: &ChangeMessage) -> Result<TableChange> {
     let max_bytes = |bytes: i64| match u64::try_from(bytes) {
         Ok(0) => Ok(None),
@@ -122,5 +131,6 @@ fn to_change(message: &ChangeMessage) -> Result<TableChange> {
         max_times_sampled: message.max_times_sampled,
         rate_limiter: message.rate_limiter.as_ref().map(to_rate_limiter),
         priority_exponent: message.priority_exponent,
+        sampler: message.sampler.map(|it| to_sampler(&it)).transpose()?,
     })
 }

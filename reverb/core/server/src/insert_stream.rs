@@ -330,6 +330,7 @@ impl<'a> InsertStream<'a> {
             key: item.key,
             table: Arc::clone(name),
             priority: item.priority,
+            removal_priority: item.removal_priority,
             times_sampled: item.times_sampled,
             trajectory,
         };

@@ -90,6 +90,7 @@ mod tests {
             signature: None,
             seed: None,
             memory: MemoryConfig::default(),
+            max_priority: MaxPriority::default(),
         };
         Table::new(config).unwrap()
     }

@@ -166,7 +166,16 @@ impl<'a> Transfer<'a> {
             time => time,
         };
         let (priority, times_sampled) = (item.priority, item.times_sampled.max(0));
-        Ok((StoredItem { key, priority, times_sampled, inserted_at_ns, trajectory }, table))
+        let removal_priority = item.removal_priority;
+        let item = StoredItem {
+            key,
+            priority,
+            removal_priority,
+            times_sampled,
+            inserted_at_ns,
+            trajectory,
+        };
+        Ok((item, table))
     }
 }
 

@@ -159,6 +159,6 @@ pub(crate) fn to_message(name: &str, table: Watched) -> WatchedTable {
         insert_waits: table.insert_waits,
         sample_waits: table.sample_waits,
         has_foreign_keys: table.has_foreign_keys,
-        max_priority: None,
+        max_priority: table.max_priority,
     }
 }

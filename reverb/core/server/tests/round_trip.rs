@@ -74,7 +74,7 @@ async fn a_writer_that_closes_its_half_still_gets_all_confirmations() {
 #[tokio::test]
 async fn priorities_are_changed_and_items_deleted() {
     for way in 0..2 {
-        let prioritized = SelectorConfig::Prioritized { priority_exponent: 1.0 };
+        let prioritized = SelectorConfig::prioritized(1.0);
         let items = table(TableConfig { sampler: prioritized, ..config("p") });
         let server = start(vec![Arc::clone(&items)]);
         let transport = &transports(&server)[way];
@@ -103,7 +103,7 @@ async fn priorities_are_changed_and_items_deleted() {
 #[tokio::test]
 async fn a_bad_priority_is_refused_and_the_table_still_works() {
     for way in 0..2 {
-        let prioritized = SelectorConfig::Prioritized { priority_exponent: 1.0 };
+        let prioritized = SelectorConfig::prioritized(1.0);
         let server = start(vec![table(TableConfig { sampler: prioritized, ..config("p") })]);
         let transport = &transports(&server)[way];
         for bad in [f64::NAN, -1.0] {

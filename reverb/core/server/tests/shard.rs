@@ -39,7 +39,7 @@ fn some(key: u64, priority: f64) -> NewItem {
 }
 
 fn prioritized(name: &str) -> TableConfig {
-    let sampler = SelectorConfig::Prioritized { priority_exponent: 2.0 };
+    let sampler = SelectorConfig::prioritized(2.0);
     TableConfig { sampler, ..config(name) }
 }
 

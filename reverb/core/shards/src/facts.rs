@@ -55,6 +55,10 @@ pub struct TableFacts {
     size: AtomicI64,
     /// NaN: not known.
     mass: Number,
+    /// NaN: not known.
+    max_priority: Number,
+    /// 0: not known.
+    min_probability: Number,
     cursor: Number,
     min_diff: Number,
     min_size: AtomicI64,
@@ -71,6 +75,8 @@ impl Default for TableFacts {
         Self {
             size: AtomicI64::new(0),
             mass: Number::new(f64::NAN),
+            max_priority: Number::new(f64::NAN),
+            min_probability: Number::new(0.0),
             cursor: Number::new(0.0),
             min_diff: Number::new(-f64::MAX),
             min_size: AtomicI64::new(0),
@@ -87,6 +93,7 @@ impl TableFacts {
     pub fn watched(&self, table: &WatchedTable) {
         self.size.store(table.size, Ordering::Relaxed);
         self.mass.set(table.mass);
+        self.max_priority.set(table.max_priority.unwrap_or(f64::NAN));
         self.cursor.set(table.cursor);
         self.min_diff.set(table.min_diff);
         self.min_size.store(table.min_size_to_sample, Ordering::Relaxed);
@@ -111,6 +118,7 @@ impl TableFacts {
     pub fn sampled(&self, samples: &[Sampled], sampling: Sampling) {
         let Some(last) = samples.last() else { return };
         self.size.store(last.table_size, Ordering::Relaxed);
+        self.min_probability.set(last.min_probability);
         match sampling {
             Sampling::Uniform => self.mass.set(last.table_size as f64),
             Sampling::Ordered => {}
@@ -132,6 +140,8 @@ impl TableFacts {
         self.has_no_foreign_keys.store(false, Ordering::Relaxed);
         self.size.store(0, Ordering::Relaxed);
         self.mass.set(f64::NAN);
+        self.max_priority.set(f64::NAN);
+        self.min_probability.set(0.0);
     }
 
     /// Number of items.
@@ -142,6 +152,16 @@ impl TableFacts {
     /// The sum of the weights of all items, if it is known.
     pub fn mass(&self) -> Option<f64> {
         Some(self.mass.get()).filter(|mass| !mass.is_nan())
+    }
+
+    /// The largest priority of all items, if it is known.
+    pub fn max_priority(&self) -> Option<f64> {
+        Some(self.max_priority.get()).filter(|priority| !priority.is_nan())
+    }
+
+    /// The smallest probability of an item, as the shard has told it last; 0: not known.
+    pub fn min_probability(&self) -> f64 {
+        self.min_probability.get()
     }
 
     /// Inserts times `samples_per_insert` minus samples.

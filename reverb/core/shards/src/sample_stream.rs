@@ -62,6 +62,8 @@ struct Lane {
     facts: Arc<TableFacts>,
     /// `None` before the first request, after a failure, and while an answer is waited for.
     stream: Option<Box<dyn SampleStream>>,
+    /// The share of the shard when it was asked last.
+    share: f64,
     /// What it was asked for and has not given.
     parts: VecDeque<Part>,
     is_receiving: bool,
@@ -154,6 +156,7 @@ impl GroupSampleStream {
                     member: Arc::clone(member),
                     facts: member.facts(table),
                     stream,
+                    share: 0.0,
                     parts: VecDeque::new(),
                     is_receiving: false,
                 }
@@ -345,6 +348,7 @@ impl GroupSampleStream {
         };
         let lane = &mut self.lanes[i];
         let deadline = request.deadline;
+        lane.share = share;
         let (options, columns) = (request.options, Arc::clone(&request.columns));
         lane.parts.push_back(Part { missing: count, share, deadline, options, columns });
         let asked = match &mut lane.stream {
@@ -440,6 +444,14 @@ impl GroupSampleStream {
         }
     }
 
+    /// The smallest probability of an item of the group: a shard's, times the share of the shard. 0
+    /// as long as a shard has not told its own.
+    fn min_probability(&self) -> f64 {
+        let asked = self.lanes.iter().filter(|lane| lane.share > 0.0);
+        let all = asked.map(|lane| lane.share * lane.facts.min_probability());
+        all.reduce(f64::min).unwrap_or(0.0)
+    }
+
     /// Takes an answer. Returns its items, with the probabilities of the group.
     fn take(&mut self, (i, stream, received): Received) -> Result<Vec<Sampled>> {
         let lane = &mut self.lanes[i];
@@ -467,8 +479,10 @@ impl GroupSampleStream {
                 let index = lane.member.index;
                 let living = self.sizes.iter().filter(|(member, _)| !member.is_down());
                 let size: i64 = living.map(|(_, facts)| facts.size()).sum();
+                let min_probability = self.min_probability();
                 for sampled in &mut samples {
                     sampled.table_size = size;
+                    sampled.min_probability = min_probability;
                     if self.view.slots.owner(slot_of(sampled.key)) != index {
                         self.group.remember(sampled.key, index);
                     }

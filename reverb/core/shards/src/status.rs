@@ -318,5 +318,6 @@ pub(crate) fn old_settings(change: &TableChange, table: &TableInfo) -> TableChan
             ..RateLimiterCheckpoint::default()
         }),
         priority_exponent: change.priority_exponent.and(exponent),
+        sampler: change.sampler.and(table.sampler_options),
     }
 }

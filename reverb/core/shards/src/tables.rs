@@ -7,6 +7,7 @@ use reverb_data::{Error, Result};
 use reverb_wire::generated::deepmind::reverb::{
     KeyDistributionOptions, RateLimiterCallStats, RateLimiterInfo, TableInfo, TableWorkerTime,
     key_distribution_options::Distribution,
+    key_distribution_options::extension::{Distribution as Extended, Draw},
 };
 
 use crate::facts::Sampling;
@@ -27,7 +28,44 @@ pub(crate) fn samplings(tables: &[TableInfo]) -> HashMap<String, Sampling> {
     tables.iter().map(|table| (table.name.clone(), sampling(table))).collect()
 }
 
+/// What a sampler is that dm-reverb does not have.
+fn extension_name(options: &KeyDistributionOptions) -> Option<&'static str> {
+    Some(match options.extension.as_ref()?.distribution.as_ref()? {
+        Extended::Shuffle(_) => "shuffle",
+        Extended::Recent(_) => "recent",
+        Extended::Draw(draw) if *draw == Draw::Stratified as i32 => "stratified",
+        Extended::Draw(draw) if *draw == Draw::Systematic as i32 => "systematic",
+        Extended::Draw(_) => return None,
+    })
+}
+
+/// Refuses tables whose samplers go by all items of the table: no shard has them all.
+///
+/// # Errors
+///
+/// `InvalidArgument` that names the table and its sampler.
+pub(crate) fn check_samplers(tables: &[TableInfo]) -> Result<()> {
+    for table in tables {
+        let (name, reason) = match table.sampler_options.as_ref().and_then(extension_name) {
+            Some(name @ "shuffle") => (name, "an epoch would end at each shard on its own"),
+            Some(name @ "recent") => {
+                (name, "a shard does not know how old its items are among all")
+            }
+            _ => continue,
+        };
+        return Err(Error::invalid_argument(format!(
+            "The sampler of table {} is {name}, which a group of servers cannot have: {reason}. \
+             Choose Uniform or Prioritized, or use one server.",
+            table.name
+        )));
+    }
+    Ok(())
+}
+
 fn describe(options: Option<KeyDistributionOptions>) -> String {
+    if let Some(name) = options.and_then(|it| extension_name(&it)) {
+        return name.to_owned();
+    }
     match options.and_then(|options| options.distribution) {
         Some(Distribution::Fifo(_)) => "fifo".to_owned(),
         Some(Distribution::Uniform(_)) => "uniform".to_owned(),
@@ -127,6 +165,10 @@ fn add(parts: &[&TableInfo]) -> TableInfo {
             (sum, part) => sum.saturating_add(part),
         };
         sum.current_size += part.current_size;
+        sum.max_priority = match (sum.max_priority, part.max_priority) {
+            (Some(a), Some(b)) => Some(a.max(b)),
+            (a, b) => a.or(b),
+        };
         sum.num_episodes += part.num_episodes;
         sum.num_deleted_episodes += part.num_deleted_episodes;
         sum.num_unique_samples += part.num_unique_samples;

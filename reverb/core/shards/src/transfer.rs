@@ -36,6 +36,8 @@ pub async fn transfer(
             .map(|it| StoredItem {
                 key: it.key,
                 priority: it.priority,
+                // A scan does not tell it.
+                removal_priority: None,
                 times_sampled: it.times_sampled,
                 inserted_at_ns: it.inserted_at_ns,
                 trajectory: it.trajectory,

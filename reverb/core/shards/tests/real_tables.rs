@@ -31,7 +31,7 @@ impl Confirm for Ignored {
 fn table(max_size: i64, rate_limiter: RateLimiterConfig) -> Arc<Table> {
     Table::new(TableConfig {
         name: "t".into(),
-        sampler: SelectorConfig::Prioritized { priority_exponent: EXPONENT },
+        sampler: SelectorConfig::prioritized(EXPONENT),
         remover: SelectorConfig::Fifo,
         max_size,
         max_times_sampled: 0,
@@ -39,6 +39,7 @@ fn table(max_size: i64, rate_limiter: RateLimiterConfig) -> Arc<Table> {
         signature: None,
         seed: Some(7),
         memory: MemoryConfig::default(),
+        max_priority: MaxPriority::default(),
     })
     .unwrap()
 }

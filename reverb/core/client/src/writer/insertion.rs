@@ -12,7 +12,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use reverb_data::tensor::shape_text;
 use reverb_data::{
-    ChunkMaker, DType, Error, KeyGenerator, NewItem, Result, SequenceRange, Trajectory,
+    ChunkMaker, DType, Error, ItemPriority, KeyGenerator, NewItem, Result, SequenceRange,
+    Trajectory,
 };
 use reverb_wire::transport::{InsertBatch, InsertStream, stream_ended};
 
@@ -99,18 +100,22 @@ impl Insertion {
     ///
     /// `InvalidArgument` for a priority that is NaN, `TableNotFound`, and `SignatureMismatch` for a
     /// step that does not fit the signature of a table. Then no item was created.
-    pub fn add(&mut self, step: &[CellValue<'_>], items: &[(String, f64)]) -> Result<()> {
+    pub fn add<P: Into<ItemPriority> + Copy>(
+        &mut self,
+        step: &[CellValue<'_>],
+        items: &[(String, P)],
+    ) -> Result<()> {
         let columns: Vec<(DType, &[usize])> =
             step.iter().map(|cell| (cell.dtype(), cell.shape())).collect();
         for (table, priority) in items {
-            check_priority(table, *priority)?;
+            check_priority(table, (*priority).into())?;
             self.check_step(table, &columns)?;
         }
         let range = self.next_step();
         let Inserter { keys, chunk_maker, .. } = &mut self.inserter;
         let trajectory = encode_step(step, keys.next_key(), range, chunk_maker)?;
         for (table, priority) in items {
-            self.push(&Arc::from(table.as_str()), *priority, trajectory.clone());
+            self.push(&Arc::from(table.as_str()), (*priority).into(), trajectory.clone());
         }
         Ok(())
     }
@@ -129,7 +134,7 @@ impl Insertion {
     ) -> Result<()> {
         let num_rows = items.first().map_or(0, |(_, priorities)| priorities.len());
         for (table, priorities) in items {
-            priorities.iter().try_for_each(|priority| check_priority(table, *priority))?;
+            priorities.iter().try_for_each(|&priority| check_priority(table, priority.into()))?;
         }
         for (i, column) in columns.iter().enumerate() {
             if column.shape().first() != Some(&num_rows) {
@@ -156,11 +161,11 @@ impl Insertion {
             let Inserter { keys, chunk_maker, .. } = &mut self.inserter;
             let trajectory = encoder.encode(row, keys.next_key(), range, chunk_maker)?;
             if let [(table, priorities)] = &tables[..] {
-                self.push(table, priorities[row], trajectory);
+                self.push(table, priorities[row].into(), trajectory);
                 continue;
             }
             for (table, priorities) in &tables {
-                self.push(table, priorities[row], trajectory.clone());
+                self.push(table, priorities[row].into(), trajectory.clone());
             }
         }
         Ok(())
@@ -241,9 +246,16 @@ impl Insertion {
         SequenceRange { episode_id: self.episode_id, start: step, end: step, sparse: false }
     }
 
-    fn push(&mut self, table: &Arc<str>, priority: f64, trajectory: Trajectory) {
+    fn push(&mut self, table: &Arc<str>, priority: ItemPriority, trajectory: Trajectory) {
         let (key, table) = (self.inserter.keys.next_key(), Arc::clone(table));
-        self.items.push(NewItem { key, table, priority, times_sampled: 0, trajectory });
+        self.items.push(NewItem {
+            key,
+            table,
+            priority: priority.value,
+            removal_priority: priority.removal,
+            times_sampled: 0,
+            trajectory,
+        });
     }
 }
 
@@ -330,8 +342,8 @@ fn batch(items: &[NewItem], is_local: bool) -> InsertBatch {
     InsertBatch { chunks, items: items.to_vec(), keep_chunk_keys: Vec::new() }
 }
 
-fn check_priority(table: &str, priority: f64) -> Result<()> {
-    if priority.is_nan() {
+fn check_priority(table: &str, priority: ItemPriority) -> Result<()> {
+    if !priority.is_valid() {
         return Err(Error::invalid_argument(format!(
             "priority must not be NaN, got NaN for table {table}"
         )));

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use reverb_data::{Error, NewItem, Result};
+use reverb_data::{Error, ItemPriority, NewItem, Result};
 
 use super::block::Block;
 use super::cell::CellRef;
@@ -30,7 +30,7 @@ pub(super) fn no_steps() -> Error {
 /// An item in a writer's queue. Keeps its blocks in memory.
 #[derive(Debug)]
 pub(crate) struct PendingItem {
-    priority: f64,
+    priority: ItemPriority,
     kind: Arc<ItemKind>,
     cells: ItemCells,
 }
@@ -45,7 +45,7 @@ impl PendingItem {
     /// different dtype or shape in one column, or a squeezed column that does not have exactly one
     /// cell. Those of `check`.
     pub(super) fn new<'a, C>(
-        priority: f64,
+        priority: impl Into<ItemPriority>,
         columns: impl Iterator<Item = (C, bool)> + Clone,
         known: &mut KnownItemKinds,
         check: impl FnOnce(&ItemKind) -> Result<()>,
@@ -56,7 +56,8 @@ impl PendingItem {
         if columns.clone().all(|(cells, _)| cells.len() == 0) {
             return Err(no_steps());
         }
-        if priority.is_nan() {
+        let priority = priority.into();
+        if !priority.is_valid() {
             return Err(Error::invalid_argument("priority must not be NaN"));
         }
         if let Some((kind, cells)) = known.find(&columns) {
@@ -72,7 +73,7 @@ impl PendingItem {
     pub(crate) fn over_history(table: Arc<str>, priority: f64, lane: &Lane) -> Result<Self> {
         let columns = (0..lane.num_columns()).map(|i| (lane.cells(i).map(|(_, cell)| cell), false));
         let (kind, cells) = ItemKind::of(table, columns)?;
-        Ok(Self { priority, kind, cells })
+        Ok(Self { priority: priority.into(), kind, cells })
     }
 
     /// An item over the same cells, for another table.
@@ -130,7 +131,8 @@ impl PendingItem {
         Ok(NewItem {
             key,
             table: Arc::clone(self.kind.table()),
-            priority: self.priority,
+            priority: self.priority.value,
+            removal_priority: self.priority.removal,
             times_sampled: 0,
             trajectory: resolver.trajectory(&self.kind, &self.cells, next_key)?,
         })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, Result, byte_size};
+use reverb_data::{Error, ItemPriority, Result, byte_size};
 use reverb_wire::generated::deepmind::reverb::priority_table_checkpoint::WhenFull;
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCallStats, TableInfo};
 use reverb_wire::generated::reverb::{Diagnosis, StatusRequest, StatusResponse, TableStatus};
@@ -110,7 +110,7 @@ impl ItemQueue {
     pub fn create_item(
         &self,
         table: &str,
-        priority: f64,
+        priority: impl Into<ItemPriority>,
         columns: &[ColumnRefs<'_>],
     ) -> Result<()> {
         let columns = columns.iter().map(|column| (column.cells.iter(), column.squeeze));
@@ -218,7 +218,7 @@ impl ItemMaker<'_> {
     /// `SignatureMismatch` for an item that does not fit its table.
     pub(crate) fn make<'c, C>(
         &mut self,
-        priority: f64,
+        priority: impl Into<ItemPriority>,
         columns: impl Iterator<Item = (C, bool)> + Clone,
     ) -> Result<PendingItem>
     where

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, Result};
+use reverb_data::{Error, Result, is_priority};
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
@@ -244,7 +244,7 @@ impl SequenceWriter {
         is_last.check_len("is_last", state.rows.len())?;
         priorities.check_len("priorities", state.rows.len())?;
         for (i, row) in state.rows.iter().enumerate() {
-            if priorities.get(i).is_nan() {
+            if !is_priority(priorities.get(i)) {
                 return Err(Error::invalid_argument(format!(
                     "priorities must be numbers, got NaN{}. Nothing was appended.",
                     self.for_row(i)

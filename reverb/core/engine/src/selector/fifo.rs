@@ -25,9 +25,13 @@ impl Select for Fifo {
 
     fn update(&mut self, _handle: Handle, _priority: f64) {}
 
-    fn pick_many(&self, _rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
+    fn pick_many(&mut self, _rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
         if let Some(handle) = self.0.oldest() {
             picks.extend(std::iter::repeat_n(Pick::certain(handle), count));
         }
+    }
+
+    fn min_probability(&self) -> f64 {
+        if self.0.oldest().is_some() { 1.0 } else { 0.0 }
     }
 }

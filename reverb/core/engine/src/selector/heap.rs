@@ -129,9 +129,13 @@ impl Select for Heap {
         self.settle(at);
     }
 
-    fn pick_many(&self, _rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
+    fn pick_many(&mut self, _rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
         if let Some(handle) = self.entries.first().map(|entry| entry.handle) {
             picks.extend(std::iter::repeat_n(Pick::certain(handle), count));
         }
+    }
+
+    fn min_probability(&self) -> f64 {
+        if self.entries.is_empty() { 0.0 } else { 1.0 }
     }
 }

@@ -3,10 +3,12 @@
 
 use rand::Rng;
 use rand::rngs::SmallRng;
-use reverb_data::{Error, Result};
+use rand::seq::SliceRandom;
+use reverb_data::{Draw, Error, Result};
 
 use super::uniform::Uniform;
-use super::{Handle, Pick, Place, Select, ensure};
+use super::{Handle, Largest, Pick, Place, Select, ensure};
+use crate::extremes::Extremes;
 use crate::sum_tree::{Descent, SumTree};
 
 /// Largest weight of one item, so that the weights of 2^31 items cannot add up to infinity.
@@ -24,6 +26,31 @@ fn weight(priority: f64, exponent: f64) -> f64 {
         priority
     } else {
         priority.powf(exponent)
+    }
+}
+
+/// Weights by handle, with their sums and their extremes.
+#[derive(Debug)]
+struct Weights {
+    sums: SumTree,
+    extremes: Extremes,
+}
+
+impl Weights {
+    fn new() -> Self {
+        Self { sums: SumTree::new(), extremes: Extremes::new() }
+    }
+
+    fn set(&mut self, handle: Handle, weight: f64) {
+        let index = handle as usize;
+        let old = self.sums.get_or_zero(index);
+        self.sums.set(index, weight);
+        self.extremes.changed(&self.sums, index, old);
+    }
+
+    fn set_many(&mut self, changes: &mut [(usize, f64)]) {
+        let Self { sums, extremes } = self;
+        sums.set_many(changes, |sums, index, old| extremes.changed(sums, index, old));
     }
 }
 
@@ -54,19 +81,40 @@ pub(super) fn check_priority(priority: f64, exponent: f64) -> Result<()> {
 #[derive(Debug)]
 pub(crate) struct Prioritized {
     exponent: f64,
-    weights: SumTree,
+    draw: Draw,
+    weights: Weights,
     /// All items. They are selected uniformly while all weights are 0.
     members: Uniform,
 }
 
 impl Prioritized {
-    pub(super) fn new(exponent: f64) -> Self {
-        Self { exponent, weights: SumTree::new(), members: Uniform::default() }
+    pub(super) fn new(exponent: f64, draw: Draw) -> Self {
+        Self { exponent, draw, weights: Weights::new(), members: Uniform::default() }
+    }
+
+    pub(super) fn set_draw(&mut self, draw: Draw) {
+        self.draw = draw;
+    }
+
+    /// Whether the items of a request depend on each other.
+    pub(super) fn chooses_together(&self) -> bool {
+        self.draw != Draw::Independent
+    }
+
+    /// The item of the largest priority. It is unknown with exponent 0, where all weigh the same.
+    pub(super) fn largest(&self) -> Largest {
+        let Weights { sums, extremes } = &self.weights;
+        let index = match self.exponent {
+            0.0 => return Largest::Unknown,
+            exponent if exponent > 0.0 => extremes.max_index(sums),
+            _ => extremes.min_index(sums),
+        };
+        index.map_or(Largest::Zero, |index| Largest::Item(index as Handle))
     }
 
     /// Sum of all weights.
     pub(super) fn mass(&self) -> f64 {
-        self.weights.total()
+        self.weights.sums.total()
     }
 }
 
@@ -74,14 +122,14 @@ impl Prioritized {
 #[derive(Debug)]
 pub(crate) struct NewWeights {
     exponent: f64,
-    weights: SumTree,
+    weights: Weights,
     /// The priority that each weight was made of, by handle; NaN for none.
     priorities: Vec<f64>,
 }
 
 impl NewWeights {
     pub(crate) fn new(exponent: f64) -> Self {
-        Self { exponent, weights: SumTree::new(), priorities: Vec::new() }
+        Self { exponent, weights: Weights::new(), priorities: Vec::new() }
     }
 
     /// The highest handle so far, and one.
@@ -101,7 +149,7 @@ impl NewWeights {
         if *known != priority {
             check_priority(priority, self.exponent)?;
             *known = priority;
-            self.weights.set(handle as usize, weight(priority, self.exponent));
+            self.weights.set(handle, weight(priority, self.exponent));
         }
         Ok(())
     }
@@ -112,7 +160,7 @@ impl NewWeights {
             && !known.is_nan()
         {
             *known = f64::NAN;
-            self.weights.set(handle as usize, 0.0);
+            self.weights.set(handle, 0.0);
         }
     }
 }
@@ -134,7 +182,7 @@ impl Select for Prioritized {
 
     fn remove(&mut self, handle: Handle) {
         self.members.remove(handle);
-        self.weights.set(handle as usize, 0.0);
+        self.weights.set(handle, 0.0);
     }
 
     fn put_back(&mut self, handle: Handle, priority: f64, place: Place) {
@@ -143,7 +191,7 @@ impl Select for Prioritized {
     }
 
     fn update(&mut self, handle: Handle, priority: f64) {
-        self.weights.set(handle as usize, weight(priority, self.exponent));
+        self.weights.set(handle, weight(priority, self.exponent));
     }
 
     fn update_many(&mut self, updates: &[(Handle, f64)]) {
@@ -157,20 +205,47 @@ impl Select for Prioritized {
         }
     }
 
-    fn pick_many(&self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
-        let total = self.weights.total();
+    fn pick_many(&mut self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
+        let sums = &self.weights.sums;
+        let total = sums.total();
         if total <= 0.0 {
             return self.members.pick_many(rng, count, picks);
         }
+        let first = picks.len();
+        let offset = match self.draw {
+            Draw::Systematic => rng.random(),
+            Draw::Independent | Draw::Stratified => 0.0,
+        };
+        let stratum = total / count as f64;
         for begin in (0..count).step_by(BLOCK) {
             let mut points = [Descent::from(0.0); BLOCK];
             let points = &mut points[..BLOCK.min(count - begin)];
-            points.fill_with(|| Descent::from(rng.random::<f64>() * total));
-            self.weights.find(points);
+            for (i, point) in points.iter_mut().enumerate() {
+                let strata = (begin + i) as f64;
+                *point = Descent::from(match self.draw {
+                    Draw::Independent => rng.random::<f64>() * total,
+                    Draw::Stratified => (strata + rng.random::<f64>()) * stratum,
+                    Draw::Systematic => (strata + offset) * stratum,
+                });
+            }
+            sums.find(points);
             picks.extend(points.iter().map(|point| Pick {
                 handle: point.index as Handle,
-                probability: self.weights.get(point.index) / total,
+                probability: sums.get(point.index) / total,
+                epoch: 0,
             }));
+        }
+        if self.draw != Draw::Independent {
+            // Whoever takes the first ones only must not get the first strata.
+            picks[first..].shuffle(rng);
+        }
+    }
+
+    fn min_probability(&self) -> f64 {
+        let Weights { sums, extremes } = &self.weights;
+        match extremes.min() {
+            Some(weight) => weight / sums.total(),
+            None => self.members.min_probability(),
         }
     }
 }

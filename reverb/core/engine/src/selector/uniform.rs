@@ -14,6 +14,11 @@ pub(crate) struct Uniform {
     positions: Vec<u32>,
 }
 
+/// Of each of `size` items.
+pub(super) fn probability(size: usize) -> f64 {
+    if size == 0 { 0.0 } else { 1.0 / size as f64 }
+}
+
 impl Select for Uniform {
     fn insert(&mut self, handle: Handle, _priority: f64) {
         ensure(&mut self.positions, handle, 0);
@@ -43,14 +48,18 @@ impl Select for Uniform {
 
     fn update(&mut self, _handle: Handle, _priority: f64) {}
 
-    fn pick_many(&self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
+    fn pick_many(&mut self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
         let size = self.dense.len();
         if size > 0 {
-            let probability = 1.0 / size as f64;
+            let probability = probability(size);
             picks.extend((0..count).map(|_| {
                 let handle = self.dense[rng.random_range(0..size as u32) as usize];
-                Pick { handle, probability }
+                Pick { handle, probability, epoch: 0 }
             }));
         }
+    }
+
+    fn min_probability(&self) -> f64 {
+        probability(self.dense.len())
     }
 }

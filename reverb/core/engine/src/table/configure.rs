@@ -8,7 +8,7 @@ use reverb_data::{Error, Result, SelectorConfig, TableChange, TableConfig, Table
 
 use super::clock::Activity;
 use super::forecast::ForecastTimes;
-use super::{InsertRoom, Shared, Table, check_bytes, check_priority, wait_queues};
+use super::{InsertRoom, Shared, Table, check_bytes, check_new, wait_queues};
 use crate::selector::NewWeights;
 
 /// Number of items that are evicted, or whose weights are made, under one lock.
@@ -80,8 +80,8 @@ impl<'a> Prepared<'a> {
         let before = table.config();
         let after = Arc::new(change.apply(&before)?);
         let weights = match after.sampler {
-            SelectorConfig::Prioritized { priority_exponent }
-                if before.sampler != after.sampler =>
+            SelectorConfig::Prioritized { priority_exponent, .. }
+                if before.sampler.exponent() != after.sampler.exponent() =>
             {
                 Some(weights(table, priority_exponent)?)
             }
@@ -121,7 +121,7 @@ impl<'a> Prepared<'a> {
             }
         }
         for item in shared.queues.queued_items() {
-            check_priority(after, item.key, item.priority)?;
+            check_new(after, item)?;
             check_bytes(after, &shared.state, item)?;
         }
         Ok(())

@@ -91,15 +91,16 @@ impl Item {
     }
 
     /// The item as checkpoints and scans get it.
-    pub(super) fn to_stored(&self) -> StoredItem {
+    pub(super) fn to_stored(&self, removal_priority: Option<f64>) -> StoredItem {
         let Values { key, priority, inserted_at_ns, times_sampled } = *self.values();
-        StoredItem { key, priority, times_sampled, inserted_at_ns, trajectory: self.trajectory() }
+        let trajectory = self.trajectory();
+        StoredItem { key, priority, removal_priority, times_sampled, inserted_at_ns, trajectory }
     }
 }
 
 impl From<StoredItem> for Item {
     fn from(item: StoredItem) -> Self {
-        let StoredItem { key, priority, times_sampled, inserted_at_ns, trajectory } = item;
+        let StoredItem { key, priority, times_sampled, inserted_at_ns, trajectory, .. } = item;
         let values = Values { key, priority, inserted_at_ns, times_sampled };
         match trajectory.into_content() {
             TrajectoryContent::OfOneChunk(chunk, columns) => {
@@ -319,7 +320,14 @@ mod tests {
         for key in 0..50_000u64 {
             let NewItem { key, priority, times_sampled, trajectory, .. } = testing::item(key * 3);
             let inserted_at_ns = 0;
-            let item = StoredItem { key, priority, times_sampled, inserted_at_ns, trajectory };
+            let item = StoredItem {
+                key,
+                priority,
+                removal_priority: None,
+                times_sampled,
+                inserted_at_ns,
+                trajectory,
+            };
             items.insert(item.into());
         }
         let keys: Vec<u64> = (0..150_000).rev().chain(0..10).collect();

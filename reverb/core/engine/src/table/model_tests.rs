@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use reverb_data::{
-    Chunk, MemoryConfig, NewItem, RateLimiterConfig, SampleOptions, SelectorConfig, SequenceRange,
-    ServerAccount, TableChange, TableConfig, TrajectoryBuilder,
+    Chunk, Draw, MAX_PRIORITY, MaxPriority, MemoryConfig, NewItem, RateLimiterConfig,
+    SampleOptions, SelectorConfig, SequenceRange, ServerAccount, TableChange, TableConfig,
+    TrajectoryBuilder, is_max_priority,
 };
 
 use super::state::{Batch, TableState};
@@ -20,7 +21,13 @@ const NUM_EPISODES: u64 = 6;
 
 #[derive(Debug, Clone)]
 enum Operation {
-    Insert { key: u64, priority: f64, chunks: Vec<u64>, times_sampled: i32 },
+    Insert {
+        key: u64,
+        priority: f64,
+        removal_priority: Option<f64>,
+        chunks: Vec<u64>,
+        times_sampled: i32,
+    },
     Sample(usize),
     Update(Vec<(u64, f64)>),
     Delete(u64),
@@ -38,12 +45,19 @@ struct ModelItem {
     own_bytes: u64,
     /// Time of its last insert or update. Its position in the list is the order of insertion.
     touched: u64,
+    /// What the remover goes by, and when it was set.
+    removal: Option<(f64, u64)>,
+    /// The last one in which it was sampled.
+    epoch: i64,
 }
 
 /// Items in the order of insertion, and counters.
 #[derive(Debug, Default)]
 struct Model {
     items: Vec<ModelItem>,
+    /// Since there was no item.
+    largest: f64,
+    epoch: i64,
     touches: u64,
     inserts: i64,
     samples: i64,
@@ -101,6 +115,7 @@ impl Model {
         let touched = self.touches;
         if let Some(item) = self.find(key) {
             (item.priority, item.touched) = (priority, touched);
+            self.largest = self.largest.max(priority);
         }
     }
 
@@ -110,6 +125,28 @@ impl Model {
             self.items.remove(at);
             self.deleted_episodes += (before - self.episodes().len()) as i64;
             self.deletes += 1;
+        }
+    }
+
+    /// The model as its remover sees it.
+    fn for_remover(&self) -> Self {
+        let mut items = self.items.clone();
+        for item in &mut items {
+            // What is selected is removed.
+            item.epoch = -1;
+            (item.priority, item.touched) = item.removal.unwrap_or((item.priority, item.touched));
+        }
+        Self { items, ..Self::default() }
+    }
+
+    /// The priority that an item of the largest priority gets.
+    fn max_priority(&self, sampler: &SelectorConfig) -> f64 {
+        if self.items.is_empty() {
+            return 1.0;
+        }
+        match sampler.exponent() {
+            None | Some(0.0) => self.largest,
+            Some(_) => self.items.iter().map(|item| item.priority).fold(0.0, f64::max),
         }
     }
 
@@ -129,7 +166,21 @@ impl Model {
             SelectorConfig::Heap { min_heap: true } => by_rank(1.0).into_iter().collect(),
             SelectorConfig::Heap { min_heap: false } => by_rank(-1.0).into_iter().collect(),
             SelectorConfig::Uniform => alike().collect(),
-            SelectorConfig::Prioritized { priority_exponent } => {
+            SelectorConfig::Shuffle { .. } => {
+                let is_left = |key: u64| {
+                    self.items.iter().any(|item| item.key == key && item.epoch < self.epoch)
+                };
+                let left: Vec<_> = alike().filter(|&(key, _)| is_left(key)).collect();
+                if left.is_empty() { alike().collect() } else { left }
+            }
+            SelectorConfig::Recent { expected_age } => {
+                let q = expected_age / (expected_age + 1.0);
+                let weights = (0..self.items.len()).map(|age| q.powi(age as i32));
+                let total: f64 = weights.clone().sum();
+                let newest_first = self.items.iter().rev().map(|item| item.key);
+                newest_first.zip(weights.map(|weight| weight / total)).collect()
+            }
+            SelectorConfig::Prioritized { priority_exponent, .. } => {
                 let weigh = |item: &ModelItem| match item.priority {
                     0.0 => 0.0,
                     priority => priority.powf(priority_exponent),
@@ -178,7 +229,7 @@ fn new_item(
     }
     builder.end_column(false);
     let trajectory = builder.finish().unwrap();
-    NewItem { key, table: "t".into(), priority, times_sampled, trajectory }
+    NewItem { key, table: "t".into(), priority, removal_priority: None, times_sampled, trajectory }
 }
 
 /// A state and its model, with the same operations applied to both.
@@ -195,11 +246,13 @@ impl Pair {
 
     fn apply(&mut self, operation: &Operation, chunks: &mut Chunks) {
         match operation {
-            Operation::Insert { key, priority, chunks: keys, times_sampled } => {
+            Operation::Insert { key, priority, removal_priority, chunks: keys, times_sampled } => {
                 let allowed = self.model.can_insert(&self.config.rate_limiter);
                 assert_eq!(self.state.limiter().can_insert(1), allowed);
                 if allowed {
+                    let removal_priority = *removal_priority;
                     let item = new_item(*key, *priority, *times_sampled, keys, chunks);
+                    let item = NewItem { removal_priority, ..item };
                     self.insert(item, keys, chunks);
                 }
             }
@@ -226,13 +279,22 @@ impl Pair {
     }
 
     fn insert(&mut self, item: NewItem, keys: &[u64], chunks: &Chunks) {
-        let NewItem { key, priority, times_sampled, .. } = item;
+        let NewItem { key, mut priority, removal_priority, times_sampled, .. } = item;
+        if is_max_priority(priority) {
+            priority = self.model.max_priority(&self.config.sampler);
+        }
         let own_bytes = self.state.item_bytes() + item.trajectory.bytes();
         self.state.insert(item, 7);
         let model = &mut self.model;
-        if model.find(key).is_some() {
+        let removal = removal_priority.map(|it| (it, model.touches + 1));
+        if let Some(item) = model.find(key) {
+            item.removal = removal.or(item.removal);
             return model.update(key, priority);
         }
+        if model.items.is_empty() {
+            model.largest = f64::NEG_INFINITY;
+        }
+        model.largest = model.largest.max(priority);
         model.touches += 1;
         let (touched, keys) = (model.touches, keys.to_vec());
         model.items.push(ModelItem {
@@ -242,6 +304,8 @@ impl Pair {
             chunks: keys,
             own_bytes,
             touched,
+            removal,
+            epoch: -1,
         });
         model.inserts += 1;
         self.evict(chunks);
@@ -264,7 +328,7 @@ impl Pair {
             let samples = model.inserts as f64 * limiter.samples_per_insert - cursor;
             model.samples = samples.round().max(0.0) as i64;
         }
-        if let SelectorConfig::Prioritized { priority_exponent } = new.sampler {
+        if let SelectorConfig::Prioritized { priority_exponent, .. } = new.sampler {
             let mut weights = NewWeights::new(priority_exponent);
             for (handle, item) in self.state.items().in_slots(0..self.state.items().num_slots()) {
                 weights.set(handle, item.priority()).unwrap();
@@ -307,7 +371,7 @@ impl Pair {
         let mut was_over = victims == 0;
         for _ in 0..victims {
             // The evicted item can be random, but it must be a possible choice.
-            let choices = model.choices(&self.config.remover);
+            let choices = model.for_remover().choices(&self.config.remover);
             let victim = choices.iter().find_map(|&(key, _)| is_gone(key).then_some(key));
             let victim = victim.unwrap_or_else(|| panic!("{kept:?} remain of {choices:?}"));
             was_over |= is_over(&model.kept_and(&kept, victim));
@@ -328,7 +392,18 @@ impl Pair {
                 .into_iter()
                 .find(|&(key, _)| key == sampled.key)
                 .expect("one that can be chosen");
+            let smallest = self.model.choices(&self.config.sampler);
+            let smallest = smallest.iter().map(|&(_, it)| it).fold(f64::INFINITY, f64::min);
+            assert!((sampled.min_probability - smallest).abs() < 1e-9);
+            if let SelectorConfig::Shuffle { .. } = self.config.sampler {
+                if self.model.items.iter().all(|item| item.epoch >= self.model.epoch) {
+                    self.model.epoch += 1;
+                }
+                assert_eq!(sampled.epoch, self.model.epoch);
+            }
+            let epoch = self.model.epoch;
             let item = self.model.find(sampled.key).unwrap();
+            item.epoch = epoch;
             let is_first = item.times_sampled == 0;
             item.times_sampled += 1;
             assert!((sampled.probability - probability).abs() < 1e-9);
@@ -382,10 +457,14 @@ fn selectors() -> impl Strategy<Value = SelectorConfig> {
         Just(SelectorConfig::Fifo),
         Just(SelectorConfig::Lifo),
         Just(SelectorConfig::Uniform),
-        Just(SelectorConfig::Prioritized { priority_exponent: 0.7 }),
-        Just(SelectorConfig::Prioritized { priority_exponent: 0.0 }),
+        Just(SelectorConfig::prioritized(0.7)),
+        Just(SelectorConfig::prioritized(0.0)),
         Just(SelectorConfig::Heap { min_heap: true }),
         Just(SelectorConfig::Heap { min_heap: false }),
+        Just(SelectorConfig::Shuffle { seed: None }),
+        Just(SelectorConfig::Recent { expected_age: 2.5 }),
+        Just(SelectorConfig::Prioritized { priority_exponent: 0.7, draw: Draw::Stratified }),
+        Just(SelectorConfig::Prioritized { priority_exponent: -1.0, draw: Draw::Systematic }),
     ]
 }
 
@@ -425,6 +504,7 @@ fn changes() -> impl Strategy<Value = TableChange> {
                     max_times_sampled,
                     rate_limiter,
                     priority_exponent,
+                    sampler: None,
                 }
             },
         )
@@ -432,13 +512,18 @@ fn changes() -> impl Strategy<Value = TableChange> {
 
 fn operations() -> impl Strategy<Value = Operation> {
     let key = 0u64..30;
-    let insert = (key.clone(), priorities(), prop::collection::vec(0..NUM_CHUNKS, 1..4), 0i32..3)
-        .prop_map(|(key, priority, chunks, times_sampled)| Operation::Insert {
+    let chunks = prop::collection::vec(0..NUM_CHUNKS, 1..4);
+    let new_priority = prop_oneof![3 => priorities(), 1 => Just(MAX_PRIORITY)];
+    let removal_priority = prop_oneof![3 => Just(None), 1 => priorities().prop_map(Some)];
+    let insert = (key.clone(), new_priority, removal_priority, chunks, 0i32..3).prop_map(
+        |(key, priority, removal_priority, chunks, times_sampled)| Operation::Insert {
             key,
             priority,
+            removal_priority,
             chunks,
             times_sampled,
-        });
+        },
+    );
     prop_oneof![
         8 => insert,
         4 => prop_oneof![1usize..4, 30usize..90].prop_map(Operation::Sample),
@@ -473,6 +558,7 @@ proptest! {
             signature: None,
             seed: Some(seed),
             memory: MemoryConfig { max_bytes, ..MemoryConfig::default() },
+            max_priority: MaxPriority::Present,
         });
         let mut chunks = Chunks::default();
         for operation in &operations {
@@ -520,7 +606,7 @@ proptest! {
 fn prioritized(exponent: f64, priorities: &[f64], seed: u64) -> TableState {
     let mut state = TableState::new(&TableConfig {
         name: "t".into(),
-        sampler: SelectorConfig::Prioritized { priority_exponent: exponent },
+        sampler: SelectorConfig::prioritized(exponent),
         remover: SelectorConfig::Fifo,
         max_size: 100_000,
         max_times_sampled: 0,
@@ -533,6 +619,7 @@ fn prioritized(exponent: f64, priorities: &[f64], seed: u64) -> TableState {
         signature: None,
         seed: Some(seed),
         memory: MemoryConfig::default(),
+        max_priority: MaxPriority::default(),
     });
     let mut chunks = Chunks::default();
     for (key, &priority) in priorities.iter().enumerate() {

@@ -5,7 +5,7 @@ use reverb_data::{Counters, Error, Result, StoredItem, TableConfig};
 
 use super::state::TableState;
 use super::statistics::Statistics;
-use super::{Table, check_priority};
+use super::{Table, check_priority, check_removal_priority};
 
 /// Number of deleted items that are freed together.
 const MAX_GARBAGE: usize = 1024;
@@ -45,7 +45,8 @@ impl Restored {
                 item.key
             )));
         }
-        check_priority(&self.config, item.key, item.priority).map_err(|error| {
+        let removal = check_removal_priority(&self.config, item.key, item.removal_priority);
+        check_priority(&self.config, item.key, item.priority).and(removal).map_err(|error| {
             Error::failed_precondition(format!(
                 "{error} Change the priority in the running table, or choose selectors that take it."
             ))
@@ -115,11 +116,25 @@ mod tests {
 
     fn stored(key: u64, priority: f64, inserted_at_ns: i64) -> StoredItem {
         let trajectory = item(key).trajectory;
-        StoredItem { key, priority, times_sampled: 1, inserted_at_ns, trajectory }
+        StoredItem {
+            key,
+            priority,
+            removal_priority: None,
+            times_sampled: 1,
+            inserted_at_ns,
+            trajectory,
+        }
     }
 
     fn counters(inserts: i64, deletes: i64) -> Counters {
-        Counters { inserts, samples: 9, deletes, deleted_episodes: 2, unique_samples: 3 }
+        Counters {
+            inserts,
+            samples: 9,
+            deletes,
+            deleted_episodes: 2,
+            unique_samples: 3,
+            largest_priority: None,
+        }
     }
 
     #[test]

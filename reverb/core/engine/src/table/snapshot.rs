@@ -56,11 +56,11 @@ impl BeforeImages {
     }
 
     /// Saves the before-image of an item that is about to change or was just removed.
-    pub(super) fn record(&mut self, handle: Handle, item: &Item) {
+    pub(super) fn record(&mut self, handle: Handle, item: &Item, removal_priority: Option<f64>) {
         // After a reset the item came later, although it may be older.
         if self.reset.is_none() && self.is_part_of_snapshot(handle, item) {
             self.recorded[handle as usize / 64] |= 1 << (handle % 64);
-            self.changed.push(item.to_stored());
+            self.changed.push(item.to_stored(removal_priority));
         }
     }
 
@@ -110,7 +110,9 @@ impl BeforeImages {
         let end = self.num_slots.min(self.copied + num_slots);
         let slots = contents.items.in_slots(self.copied..end);
         let unsaved = slots.filter(|(handle, item)| self.is_part_of_snapshot(*handle, item));
-        items.extend(unsaved.map(|(_, item)| item.to_stored()));
+        items.extend(
+            unsaved.map(|(handle, item)| item.to_stored(contents.removal_priority(handle))),
+        );
         self.copied = end;
     }
 }
@@ -340,6 +342,7 @@ mod tests {
                 state.transfer(StoredItem {
                     key,
                     priority: 1.0,
+                    removal_priority: None,
                     times_sampled,
                     inserted_at_ns,
                     trajectory,

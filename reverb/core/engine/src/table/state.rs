@@ -12,11 +12,12 @@ mod stacked;
 
 use std::hint::black_box;
 
+use hashbrown::HashMap;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use reverb_data::{
-    Chunk, Counters, Error, MemoryConfig, NewItem, Result, SampleOptions, Sampled, ServerAccount,
-    StoredItem, TableAccount, TableConfig, Trajectory, WhenFull,
+    Chunk, Counters, Error, MaxPriority, MemoryConfig, NewItem, Result, SampleOptions, Sampled,
+    ServerAccount, StoredItem, TableAccount, TableConfig, Trajectory, WhenFull, is_max_priority,
 };
 use smallvec::SmallVec;
 
@@ -26,7 +27,7 @@ use super::items::{self, Item, Items};
 use super::snapshot::BeforeImages;
 use super::statistics::{Removal, Removed, Statistics};
 use crate::rate_limiter::RateLimiter;
-use crate::selector::{Handle, NewWeights, Pick, Selector};
+use crate::selector::{Handle, Largest, NewWeights, Pick, Selector};
 
 /// A sample request is full when the chunks of its items reach this many bytes.
 pub const MAX_SAMPLE_BYTES: usize = 1024 * 1024;
@@ -45,6 +46,7 @@ pub(super) struct TableState {
     max_size: usize,
     max_times_sampled: i32,
     memory: MemoryConfig,
+    max_priority: MaxPriority,
     contents: Contents,
     limiter: RateLimiter,
     rng: SmallRng,
@@ -68,6 +70,10 @@ pub(super) struct Contents {
     remover: Selector,
     episodes: Episodes,
     num_unique_samples: i64,
+    /// What the remover goes by, where that is not the priority.
+    removal_priorities: HashMap<Handle, f64>,
+    /// The largest priority of any item since there was none, or since the beginning.
+    largest_priority: f64,
     account: TableAccount,
     /// What an item takes beside its trajectory: its slot, and its places in indexes.
     item_bytes: u64,
@@ -84,8 +90,31 @@ impl Contents {
             remover,
             episodes: Episodes::default(),
             num_unique_samples: 0,
+            removal_priorities: HashMap::new(),
+            largest_priority: f64::NEG_INFINITY,
             account: TableAccount::open(server),
         }
+    }
+
+    /// What the remover goes by instead of the priority of an item.
+    pub(super) fn removal_priority(&self, handle: Handle) -> Option<f64> {
+        if self.removal_priorities.is_empty() {
+            return None;
+        }
+        self.removal_priorities.get(&handle).copied()
+    }
+
+    /// The largest priority of the items that are there. Where the sampler has no weights, or with
+    /// exponent 0, that of items that were there counts too.
+    fn largest_present(&self) -> Option<f64> {
+        if self.items.len() == 0 {
+            return None;
+        }
+        Some(match self.sampler.largest() {
+            Largest::Item(handle) => self.items.get(handle).priority(),
+            Largest::Zero => 0.0,
+            Largest::Unknown => self.largest_priority,
+        })
     }
 
     /// All items as removed by a reset. Looks at every item.
@@ -178,14 +207,16 @@ impl TableState {
 
     /// An empty table with given counters.
     pub(super) fn with_counters(config: &TableConfig, counters: &Counters) -> Self {
-        let Counters { inserts, samples, deletes, deleted_episodes, unique_samples } = *counters;
+        let Counters { inserts, samples, deletes, deleted_episodes, .. } = *counters;
         let mut contents = Contents::new(config, &ServerAccount::open());
         contents.episodes = Episodes::after(deleted_episodes);
-        contents.num_unique_samples = unique_samples;
+        contents.num_unique_samples = counters.unique_samples;
+        contents.largest_priority = counters.largest_priority.unwrap_or(f64::NEG_INFINITY);
         Self {
             max_size: config.max_size as usize,
             max_times_sampled: config.max_times_sampled,
             memory: config.memory,
+            max_priority: config.max_priority,
             contents,
             limiter: RateLimiter::with_counters(config.rate_limiter, inserts, samples, deletes),
             rng: config.seed.map_or_else(SmallRng::from_os_rng, SmallRng::seed_from_u64),
@@ -204,8 +235,13 @@ impl TableState {
     /// too.
     pub(super) fn insert(&mut self, item: NewItem, now_ns: i64) {
         debug_assert!(self.limiter.can_insert(1));
+        let priority = self.priority_of_new(item.priority);
         if let Some(handle) = self.contents.items.find(item.key) {
-            self.update_at(handle, item.priority);
+            if let Some(removal_priority) = item.removal_priority {
+                self.contents.removal_priorities.insert(handle, removal_priority);
+                self.contents.remover.update(handle, removal_priority);
+            }
+            self.update_at(handle, priority);
             self.statistics.priority_updates += 1;
             self.garbage.push(item.trajectory);
             return;
@@ -213,13 +249,45 @@ impl TableState {
         self.add(StoredItem {
             key: item.key,
             trajectory: item.trajectory,
-            priority: item.priority,
+            priority,
+            removal_priority: item.removal_priority,
             inserted_at_ns: now_ns,
             times_sampled: item.times_sampled,
         });
         self.limiter.count_insert();
         self.statistics.inserts += 1;
         self.statistics.last_insert_ns = now_ns;
+    }
+
+    /// The priority that a new item gets.
+    fn priority_of_new(&self, priority: f64) -> f64 {
+        if !is_max_priority(priority) {
+            return priority;
+        }
+        self.max_priority().unwrap_or(1.0)
+    }
+
+    /// The priority that an item of `MAX_PRIORITY` gets now; `None` if there was no item.
+    fn max_priority(&self) -> Option<f64> {
+        match self.max_priority {
+            MaxPriority::Present => self.contents.largest_present(),
+            MaxPriority::Ever => self.largest_ever(),
+        }
+    }
+
+    /// The largest priority of any item so far, if the table goes by it.
+    pub(super) fn largest_ever(&self) -> Option<f64> {
+        let largest = self.contents.largest_priority;
+        (self.max_priority == MaxPriority::Ever && largest > f64::NEG_INFINITY).then_some(largest)
+    }
+
+    /// The largest priority of the items that are there, if the sampler knows it; `None` also if
+    /// there are none.
+    pub(super) fn largest_present(&self) -> Option<f64> {
+        match self.contents.sampler.largest() {
+            Largest::Unknown => None,
+            _ => self.contents.largest_present(),
+        }
     }
 
     /// Adds an item whose key does not exist yet, and evicts one if the table is over `max_size`.
@@ -247,10 +315,17 @@ impl TableState {
         contents.account.add(&item.trajectory, contents.item_bytes);
         contents.episodes.add(&item.trajectory);
         self.foreign_keys.note(item.key);
-        let priority = item.priority;
+        let (priority, removal_priority) = (item.priority, item.removal_priority);
+        if self.max_priority == MaxPriority::Present && contents.items.len() == 0 {
+            contents.largest_priority = f64::NEG_INFINITY;
+        }
+        contents.largest_priority = contents.largest_priority.max(priority);
         let handle = contents.items.insert(item.into());
+        if let Some(removal_priority) = removal_priority {
+            contents.removal_priorities.insert(handle, removal_priority);
+        }
         contents.sampler.insert(handle, priority);
-        contents.remover.insert(handle, priority);
+        contents.remover.insert(handle, removal_priority.unwrap_or(priority));
         handle
     }
 
@@ -320,22 +395,32 @@ impl TableState {
             return self.sample_with_undo(batch);
         }
         // If sampling can delete items, each choice depends on the previous one.
-        let block = if self.max_times_sampled > 0 { 1 } else { BLOCK };
+        let block = match self.max_times_sampled > 0 {
+            true => 1,
+            false if self.contents.sampler.chooses_together() => MAX_SAMPLE_ITEMS,
+            false => BLOCK,
+        };
         while !batch.is_full() {
             let wanted = block.min(batch.wanted - batch.len());
             let allowed = self.limiter.samples_allowed(wanted);
             let mut picks = std::mem::take(&mut self.picks);
             picks.clear();
+            let min_probability = self.contents.sampler.min_probability();
             self.contents.sampler.pick_many(&mut self.rng, allowed, &mut picks);
             if picks.len() > 1 {
                 self.prefetch(&picks);
             }
             batch.items.reserve(picks.len());
+            let mut num_taken = 0;
             for &pick in &picks {
-                self.take(pick, batch);
+                self.take(pick, min_probability, batch);
+                num_taken += 1;
                 if batch.is_full() {
                     break;
                 }
+            }
+            for &pick in picks[num_taken..].iter().rev() {
+                self.contents.sampler.unpick(pick);
             }
             let progress = !picks.is_empty();
             self.picks = picks;
@@ -383,14 +468,22 @@ impl TableState {
                 let keys = block.iter().map(|&(key, _)| key);
                 missing.extend(keys.filter(|&key| contents.items.find(key).is_none()));
             }
+            let num_found = found.len() as u64;
             for &(handle, priority) in &found {
                 let item = contents.items.get_mut(handle);
-                record(&mut self.before_images, handle, item);
+                if let Some(before) = &mut self.before_images {
+                    before.record(handle, item, contents.removal_priorities.get(&handle).copied());
+                }
                 item.set_priority(priority);
             }
+            let priorities = found.iter().map(|&(_, priority)| priority);
+            contents.largest_priority = priorities.fold(contents.largest_priority, f64::max);
             contents.sampler.update_many(&found);
+            if !contents.removal_priorities.is_empty() {
+                found.retain(|(handle, _)| !contents.removal_priorities.contains_key(handle));
+            }
             contents.remover.update_many(&found);
-            self.statistics.priority_updates += found.len() as u64;
+            self.statistics.priority_updates += num_found;
         }
     }
 
@@ -436,6 +529,7 @@ impl TableState {
     /// what it has; [`Self::shrink`] removes the rest.
     pub(super) fn configure(&mut self, config: &TableConfig) {
         self.max_times_sampled = config.max_times_sampled;
+        self.contents.sampler.configure(&config.sampler);
         self.contents.items.set_limit(config.max_size as usize + 1);
         self.limit_to_what_is_there(config);
         if *self.limiter.config() != config.rate_limiter {
@@ -564,10 +658,11 @@ impl TableState {
         black_box(keys);
     }
 
-    fn take(&mut self, pick: Pick, batch: &mut Batch) {
+    fn take(&mut self, pick: Pick, min_probability: f64, batch: &mut Batch) {
         let table_size = self.contents.items.len() as i64;
+        let removal_priority = self.contents.removal_priority(pick.handle);
         let item = self.contents.items.get_mut(pick.handle);
-        record(&mut self.before_images, pick.handle, item);
+        record(&mut self.before_images, pick.handle, item, removal_priority);
         if item.times_sampled() == 0 {
             self.contents.num_unique_samples += 1;
         }
@@ -583,8 +678,8 @@ impl TableState {
             table_size,
             inserted_at_ns: item.inserted_at_ns(),
             rate_limited: batch.has_waited && batch.items.is_empty(),
-            min_probability: 0.0,
-            epoch: 0,
+            min_probability,
+            epoch: pick.epoch,
             trajectory,
         });
         // "At least", because an item can be inserted with a count.
@@ -597,18 +692,26 @@ impl TableState {
 
     fn update_at(&mut self, handle: Handle, priority: f64) {
         let contents = &mut self.contents;
+        let removal_priority = contents.removal_priority(handle);
+        contents.largest_priority = contents.largest_priority.max(priority);
         let item = contents.items.get_mut(handle);
-        record(&mut self.before_images, handle, item);
+        record(&mut self.before_images, handle, item, removal_priority);
         item.set_priority(priority);
         contents.sampler.update(handle, priority);
-        contents.remover.update(handle, priority);
+        if removal_priority.is_none() {
+            contents.remover.update(handle, priority);
+        }
     }
 
     fn delete_at(&mut self, handle: Handle, reason: Removal) {
         let contents = &mut self.contents;
         let item = contents.items.remove(handle);
         self.statistics.removed.count(reason, item.times_sampled());
-        record(&mut self.before_images, handle, &item);
+        let removal_priority = contents.removal_priority(handle);
+        record(&mut self.before_images, handle, &item, removal_priority);
+        if removal_priority.is_some() {
+            contents.removal_priorities.remove(&handle);
+        }
         contents.sampler.remove(handle);
         contents.remover.remove(handle);
         let trajectory = item.into_trajectory();
@@ -621,9 +724,14 @@ impl TableState {
 
 /// Saves the before-image of an item that is about to change or was just removed, if a snapshot is
 /// being copied.
-fn record(before: &mut Option<Box<BeforeImages>>, handle: Handle, item: &Item) {
+fn record(
+    before: &mut Option<Box<BeforeImages>>,
+    handle: Handle,
+    item: &Item,
+    removal_priority: Option<f64>,
+) {
     if let Some(before) = before {
-        before.record(handle, item);
+        before.record(handle, item, removal_priority);
     }
 }
 

@@ -27,6 +27,7 @@ pub(in crate::table) fn config(max_size: i64) -> TableConfig {
         signature: None,
         seed: Some(1),
         memory: reverb_data::MemoryConfig::default(),
+        max_priority: reverb_data::MaxPriority::default(),
     }
 }
 
@@ -41,7 +42,14 @@ pub(super) fn item(key: u64) -> NewItem {
     trajectory.slice(&Chunk::from_slice(key, range, false, &[0; 10]), 0, 0, 1);
     trajectory.end_column(false);
     let trajectory = trajectory.finish().unwrap();
-    NewItem { key, table: "t".into(), priority: 1.0, times_sampled: 0, trajectory }
+    NewItem {
+        key,
+        table: "t".into(),
+        priority: 1.0,
+        removal_priority: None,
+        times_sampled: 0,
+        trajectory,
+    }
 }
 
 /// An item of one int64 column `[length]`.
@@ -57,7 +65,14 @@ pub(in crate::table) fn item_of_length(key: u64, length: usize, priority: f64) -
     trajectory.slice(&chunk.finish(key, range), 0, 0, length);
     trajectory.end_column(false);
     let trajectory = trajectory.finish().unwrap();
-    NewItem { key, table: "t".into(), priority, times_sampled: 0, trajectory }
+    NewItem {
+        key,
+        table: "t".into(),
+        priority,
+        removal_priority: None,
+        times_sampled: 0,
+        trajectory,
+    }
 }
 
 pub(super) fn insert(table: &Table, key: u64) {

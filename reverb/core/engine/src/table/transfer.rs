@@ -4,7 +4,7 @@
 use reverb_data::{Error, Result, StoredItem, WhenFull, byte_size};
 
 use super::clock::Activity;
-use super::{Shared, Table, check_priority, check_stored_bytes};
+use super::{Shared, Table, check_priority, check_removal_priority, check_stored_bytes};
 
 /// Number of items that are added under one lock.
 const ITEMS_AT_ONCE: usize = 512;
@@ -34,6 +34,7 @@ impl Table {
             let shared = self.shared.lock();
             for item in &items {
                 check_priority(&shared.config, item.key, item.priority)?;
+                check_removal_priority(&shared.config, item.key, item.removal_priority)?;
                 check_stored_bytes(&shared.config, &shared.state, item.key, &item.trajectory)?;
             }
         }

@@ -17,6 +17,8 @@ const MASS_TOLERANCE: f64 = 0.01;
 pub struct Watched {
     /// Number of items.
     pub size: i64,
+    /// The largest priority of all items, if the sampler knows it; `None` also without items.
+    pub max_priority: Option<f64>,
     /// Sum of the weights of all items; their number if the sampler has no weights.
     pub mass: f64,
     /// Inserts that the limiter counted times `samples_per_insert`, minus samples that it counted.
@@ -44,13 +46,25 @@ pub struct Watched {
 impl Watched {
     /// Whether somebody who knows `other` must learn of it.
     fn differs_from(&self, other: &Self) -> bool {
-        let has_moved = (self.mass - other.mass).abs() > MASS_TOLERANCE * other.mass.abs();
-        has_moved || self.without_counters() != other.without_counters()
+        let has_moved = |now: f64, told: f64| (now - told).abs() > MASS_TOLERANCE * told.abs();
+        has_moved(self.mass, other.mass)
+            || has_moved(
+                self.max_priority.unwrap_or_default(),
+                other.max_priority.unwrap_or_default(),
+            )
+            || self.without_counters() != other.without_counters()
     }
 
-    /// All but the mass, and what changes only together with other numbers.
+    /// All but the mass and the largest priority, and what changes only together with other numbers.
     fn without_counters(&self) -> Self {
-        Self { mass: 0.0, num_inserts: 0, num_samples: 0, num_deletes: 0, ..*self }
+        Self {
+            mass: 0.0,
+            max_priority: None,
+            num_inserts: 0,
+            num_samples: 0,
+            num_deletes: 0,
+            ..*self
+        }
     }
 
     /// Whether somebody who knows `other` must learn of it at once: a request has begun to wait, or
@@ -145,6 +159,7 @@ impl Shared {
         let bounds = limiter.bounds();
         Watched {
             size,
+            max_priority: state.largest_present(),
             mass: state.mass().unwrap_or(size as f64),
             cursor: limiter.cursor(),
             num_inserts: limiter.inserts(),

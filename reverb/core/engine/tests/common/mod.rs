@@ -33,6 +33,7 @@ pub(crate) fn config(max_size: i64) -> TableConfig {
         signature: None,
         seed: Some(1),
         memory: reverb_data::MemoryConfig::default(),
+        max_priority: reverb_data::MaxPriority::default(),
     }
 }
 
@@ -60,7 +61,14 @@ pub(crate) fn trajectory(chunks: &[Chunk]) -> Trajectory {
 }
 
 pub(crate) fn item_of(key: u64, priority: f64, chunks: &[Chunk]) -> NewItem {
-    NewItem { key, table: "t".into(), priority, times_sampled: 0, trajectory: trajectory(chunks) }
+    NewItem {
+        key,
+        table: "t".into(),
+        priority,
+        removal_priority: None,
+        times_sampled: 0,
+        trajectory: trajectory(chunks),
+    }
 }
 
 /// An item with its own chunk and its own episode, both with the item's number.

@@ -24,6 +24,7 @@ fn table(rate_limiter: RateLimiterConfig) -> TableStatus {
         signature: None,
         seed: None,
         memory: MemoryConfig::default(),
+        max_priority: MaxPriority::default(),
     };
     let mut status = Table::new(config).unwrap().status();
     status.info.current_size = 100;

@@ -59,6 +59,7 @@ pub fn config(name: &str) -> TableConfig {
         signature: None,
         seed: Some(1),
         memory: reverb_data::MemoryConfig::default(),
+        max_priority: reverb_data::MaxPriority::default(),
     }
 }
 

@@ -12,7 +12,7 @@ use reverb_wire::transport::ServerInfo;
 use super::{Group, PATIENCE, View};
 use crate::member::{Line, Member, Place};
 use crate::slot_map::SlotMap;
-use crate::tables::{check_alike, samplings};
+use crate::tables::{check_alike, check_samplers, samplings};
 
 /// A seed, and what it says.
 struct Seed {
@@ -219,6 +219,7 @@ impl Group {
         }
         match (first, failure) {
             (Some((_, info)), _) => {
+                check_samplers(&info.tables)?;
                 view.samplings = samplings(&info.tables);
                 view.tables = info.tables;
                 Ok(())

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use reverb_data::{Error, Result};
+use reverb_data::{Error, Result, is_max_priority};
 use reverb_wire::transport::{
     BoxFuture, InsertBatch, InsertSink, InsertStream, LostStream, ShardRoute,
 };
@@ -81,18 +81,37 @@ async fn open(view: &View, member: &Arc<Member>) -> Result<InsertStream> {
     };
     stream.shard.clone_from(&member.route);
     member.num_writers.fetch_add(1, Ordering::Relaxed);
-    stream.sink = Box::new(CountedSink { sink: stream.sink, member: Arc::clone(member) });
+    let members = view.members.clone();
+    stream.sink = Box::new(CountedSink { sink: stream.sink, member: Arc::clone(member), members });
     Ok(stream)
 }
 
-/// Counts the writers of a shard.
+/// Counts the writers of a shard, and gives items the largest priority of the group.
 struct CountedSink {
     sink: Box<dyn InsertSink>,
     member: Arc<Member>,
+    /// All shards.
+    members: Vec<Arc<Member>>,
+}
+
+impl CountedSink {
+    /// The largest priority in a table of the group, as the shards have told it last. Where none
+    /// has, each shard takes its own.
+    fn max_priority(&self, table: &str) -> Option<f64> {
+        let known = self.members.iter().filter_map(|it| it.facts(table).max_priority());
+        known.reduce(f64::max)
+    }
 }
 
 impl InsertSink for CountedSink {
-    fn send(&mut self, batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
+    fn send(&mut self, mut batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
+        for item in &mut batch.items {
+            if is_max_priority(item.priority)
+                && let Some(priority) = self.max_priority(&item.table)
+            {
+                item.priority = priority;
+            }
+        }
         self.sink.send(batch)
     }
 }

@@ -26,6 +26,7 @@ pub fn encode_request(batch: &InsertBatch, templates: &mut TrajectoryTemplates) 
             key: item.key,
             table: &item.table,
             priority: item.priority,
+            removal_priority: item.removal_priority,
             times_sampled: item.times_sampled,
             inserted_at_ns: None,
         };

@@ -2,9 +2,12 @@
 //! `PrioritizedItem`: an item whose columns refer to chunks by key.
 
 use reverb_data::proto_bytes::{
-    Field, Reader, put_bytes_field, put_double_field, put_int_field, put_nested, put_varint_field,
+    Field, Reader, put_bytes_field, put_double_field, put_int_field, put_nested, put_tag,
+    put_varint_field,
 };
-use reverb_data::{Chunk, Error, Result, Trajectory, TrajectoryBuilder};
+use reverb_data::{
+    Chunk, Error, MAX_PRIORITY, Result, Trajectory, TrajectoryBuilder, is_max_priority,
+};
 
 use crate::codec::trajectory_template::TrajectoryTemplates;
 
@@ -17,8 +20,10 @@ pub struct RawItem<'a> {
     pub key: u64,
     /// Name of its table.
     pub table: &'a str,
-    /// Its priority.
+    /// Its priority; `MAX_PRIORITY` of an item that shall have the largest one of its table.
     pub priority: f64,
+    /// What the remover goes by instead.
+    pub removal_priority: Option<f64>,
     /// How often it was sampled.
     pub times_sampled: i32,
     /// Wall time of its insertion, nanoseconds since 1970; 0 if it is not given.
@@ -43,6 +48,7 @@ impl<'a> RawItem<'a> {
             key: 0,
             table: "",
             priority: 0.0,
+            removal_priority: None,
             times_sampled: 0,
             inserted_at_ns: 0,
             has_deprecated_references: false,
@@ -51,6 +57,7 @@ impl<'a> RawItem<'a> {
             num_trajectories: 0,
         };
         let mut reader = Reader::new(message);
+        let mut has_max_priority = false;
         item.read_in_order(&mut reader)?;
         while let Some((field, value)) = reader.field()? {
             match (field, value) {
@@ -64,8 +71,16 @@ impl<'a> RawItem<'a> {
                     item.trajectory = trajectory;
                     item.num_trajectories += 1;
                 }
+                (1001, Field::Varint(flag)) => has_max_priority = flag != 0,
+                (1002, Field::Fixed64(bits)) => item.removal_priority = Some(f64::from_bits(bits)),
                 _ => {}
             }
+        }
+        if has_max_priority {
+            item.priority = MAX_PRIORITY;
+        } else if is_max_priority(item.priority) {
+            // Only the flag asks for it.
+            item.priority = f64::NAN;
         }
         Ok(item)
     }
@@ -235,8 +250,10 @@ pub struct ItemHead<'a> {
     pub key: u64,
     /// Name of its table.
     pub table: &'a str,
-    /// Its priority.
+    /// Its priority, or `MAX_PRIORITY`.
     pub priority: f64,
+    /// What the remover goes by instead.
+    pub removal_priority: Option<f64>,
     /// How often it was sampled.
     pub times_sampled: i32,
     /// Wall time of its insertion, nanoseconds since 1970; `None` leaves it out.
@@ -252,6 +269,7 @@ pub(crate) fn put_item(
 ) {
     put_head(out, head);
     templates.put(out, 8, trajectory);
+    put_extensions(out, head);
 }
 
 /// Like `put_item`, for checkpoints; `key_of` returns the keys of chunks at the destination.
@@ -263,12 +281,30 @@ pub fn put_item_with_keys(
 ) {
     put_head(out, head);
     put_nested(out, 8, |out| put_trajectory(out, trajectory, key_of));
+    put_extensions(out, head);
+}
+
+/// What servers that do not know `MAX_PRIORITY` take instead, as an empty table does.
+const PRIORITY_INSTEAD: f64 = 1.0;
+
+/// Appends what dm-reverb does not know.
+#[inline]
+fn put_extensions(out: &mut Vec<u8>, head: &ItemHead<'_>) {
+    if is_max_priority(head.priority) {
+        put_varint_field(out, 1001, 1);
+    }
+    if let Some(priority) = head.removal_priority {
+        // Also 0 has to be written.
+        put_tag(out, 1002, 1);
+        out.extend(priority.to_le_bytes());
+    }
 }
 
 fn put_head(out: &mut Vec<u8>, head: &ItemHead<'_>) {
     put_varint_field(out, 1, head.key);
     put_bytes_field(out, 2, head.table.as_bytes());
-    put_double_field(out, 5, head.priority);
+    let has_max_priority = is_max_priority(head.priority);
+    put_double_field(out, 5, if has_max_priority { PRIORITY_INSTEAD } else { head.priority });
     put_int_field(out, 6, i64::from(head.times_sampled));
     if let Some(time) = head.inserted_at_ns {
         put_nested(out, 7, |out| {

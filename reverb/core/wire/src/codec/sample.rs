@@ -227,6 +227,7 @@ fn put_sample_info(
         key: sample.key,
         table,
         priority: sample.priority,
+        removal_priority: None,
         times_sampled: sample.times_sampled,
         inserted_at_ns: Some(sample.inserted_at_ns),
     };

@@ -76,6 +76,7 @@ impl TransferEncoder {
                 key: item.key,
                 table,
                 priority: item.priority,
+                removal_priority: item.removal_priority,
                 times_sampled: item.times_sampled,
                 inserted_at_ns: Some(item.inserted_at_ns),
             };

@@ -3,32 +3,56 @@
 
 use prost::Message;
 use reverb_data::{
-    MemoryConfig, RateLimiterConfig, Result, SelectorConfig, TableInfo, TableSignature, WhenFull,
+    Draw, MaxPriority, MemoryConfig, RateLimiterConfig, Result, SelectorConfig, TableInfo,
+    TableSignature, WhenFull,
 };
 
 use super::signature::flatten_signature;
-use crate::generated::key_distribution_options::{Distribution, Heap, Prioritized};
+use crate::generated::key_distribution_options::extension::{
+    self, Distribution as ExtendedDistribution, Recent, Shuffle,
+};
+use crate::generated::key_distribution_options::{Distribution, Extension, Heap, Prioritized};
 use crate::generated::tensorflow::StructuredValue;
 use crate::generated::{
     KeyDistributionOptions, PriorityTableCheckpoint, RateLimiterCheckpoint,
     priority_table_checkpoint,
 };
 
-/// The message of a selector.
+/// The message of a selector. One that dm-reverb does not have stands beside the nearest one that it
+/// has.
 pub fn from_selector(config: SelectorConfig) -> KeyDistributionOptions {
+    let mut extension = None;
     let distribution = match config {
         SelectorConfig::Fifo => Distribution::Fifo(true),
         SelectorConfig::Lifo => Distribution::Lifo(true),
         SelectorConfig::Uniform => Distribution::Uniform(true),
-        SelectorConfig::Prioritized { priority_exponent } => {
+        SelectorConfig::Prioritized { priority_exponent, draw } => {
+            extension = (draw != Draw::Independent)
+                .then(|| ExtendedDistribution::Draw(from_draw(draw).into()));
             Distribution::Prioritized(Prioritized { priority_exponent })
         }
         SelectorConfig::Heap { min_heap } => Distribution::Heap(Heap { min_heap }),
+        SelectorConfig::Shuffle { .. } => {
+            extension = Some(ExtendedDistribution::Shuffle(Shuffle {}));
+            Distribution::Uniform(true)
+        }
+        SelectorConfig::Recent { expected_age } => {
+            extension = Some(ExtendedDistribution::Recent(Recent { expected_age }));
+            Distribution::Uniform(true)
+        }
     };
     KeyDistributionOptions {
         is_deterministic: config.is_deterministic(),
         distribution: Some(distribution),
-        extension: None,
+        extension: extension.map(|it| Extension { distribution: Some(it) }),
+    }
+}
+
+fn from_draw(draw: Draw) -> extension::Draw {
+    match draw {
+        Draw::Independent => extension::Draw::Independent,
+        Draw::Stratified => extension::Draw::Stratified,
+        Draw::Systematic => extension::Draw::Systematic,
     }
 }
 
@@ -50,13 +74,29 @@ pub fn to_signature(message: &StructuredValue) -> Result<TableSignature> {
 
 /// The selector of a message, or `None` if it has none.
 pub fn to_selector(options: Option<&KeyDistributionOptions>) -> Option<SelectorConfig> {
-    // The match is exhaustive, so that the compiler points here when a variant is added.
+    // The matches are exhaustive, so that the compiler points here when a variant is added.
+    let extension = options?.extension.as_ref().and_then(|it| it.distribution.as_ref());
+    let draw = match extension {
+        Some(ExtendedDistribution::Shuffle(Shuffle {})) => {
+            return Some(SelectorConfig::Shuffle { seed: None });
+        }
+        Some(ExtendedDistribution::Recent(Recent { expected_age })) => {
+            return Some(SelectorConfig::Recent { expected_age: *expected_age });
+        }
+        Some(ExtendedDistribution::Draw(draw)) => match extension::Draw::try_from(*draw) {
+            Ok(extension::Draw::Stratified) => Draw::Stratified,
+            Ok(extension::Draw::Systematic) => Draw::Systematic,
+            // A later one that is not known here is the same but for its variance.
+            Ok(extension::Draw::Independent) | Err(_) => Draw::Independent,
+        },
+        None => Draw::Independent,
+    };
     match options?.distribution.as_ref()? {
         Distribution::Fifo(is_set) => is_set.then_some(SelectorConfig::Fifo),
         Distribution::Lifo(is_set) => is_set.then_some(SelectorConfig::Lifo),
         Distribution::Uniform(is_set) => is_set.then_some(SelectorConfig::Uniform),
         Distribution::Prioritized(Prioritized { priority_exponent }) => {
-            Some(SelectorConfig::Prioritized { priority_exponent: *priority_exponent })
+            Some(SelectorConfig::Prioritized { priority_exponent: *priority_exponent, draw })
         }
         Distribution::Heap(Heap { min_heap }) => Some(SelectorConfig::Heap { min_heap: *min_heap }),
     }
@@ -87,6 +127,22 @@ pub fn to_memory(message: &PriorityTableCheckpoint) -> MemoryConfig {
         priority_table_checkpoint::WhenFull::Wait => WhenFull::Wait,
     };
     MemoryConfig { max_bytes: to_max_bytes(message.max_bytes), when_full }
+}
+
+/// The enum of which priority is the largest one of a table.
+pub fn from_max_priority(max_priority: MaxPriority) -> priority_table_checkpoint::MaxPriority {
+    match max_priority {
+        MaxPriority::Present => priority_table_checkpoint::MaxPriority::Present,
+        MaxPriority::Ever => priority_table_checkpoint::MaxPriority::Ever,
+    }
+}
+
+/// Which priority is the largest one, as a message says.
+pub fn to_max_priority(message: &PriorityTableCheckpoint) -> MaxPriority {
+    match message.max_priority() {
+        priority_table_checkpoint::MaxPriority::Present => MaxPriority::Present,
+        priority_table_checkpoint::MaxPriority::Ever => MaxPriority::Ever,
+    }
 }
 
 /// The message for the rate limiter of a table, with its counters.

@@ -2,7 +2,8 @@
 //! Converts descriptions of tables to messages.
 
 use reverb_data::{
-    MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig, TableInfo, WorkerTime,
+    MaxPriority, MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig, TableInfo,
+    WorkerTime,
 };
 
 use super::table_config::{
@@ -31,7 +32,7 @@ pub fn from_table_info(info: &TableInfo) -> proto::TableInfo {
         num_deleted_episodes: info.num_deleted_episodes,
         num_unique_samples: info.num_unique_samples,
         table_worker_time: Some(worker_time(info.worker_time)),
-        max_priority: None,
+        max_priority: info.max_priority,
         max_bytes: from_max_bytes(config.memory.max_bytes),
     }
 }
@@ -80,6 +81,7 @@ pub fn to_settings(message: &proto::TableInfo) -> TableConfig {
         },
         signature: None,
         seed: None,
+        max_priority: MaxPriority::default(),
         memory: MemoryConfig {
             max_bytes: to_max_bytes(message.max_bytes),
             ..MemoryConfig::default()

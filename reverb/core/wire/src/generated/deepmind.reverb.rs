@@ -481,6 +481,12 @@ pub struct PriorityTableCheckpoint {
     /// What happens when an item does not fit into max_bytes.
     #[prost(enumeration = "priority_table_checkpoint::WhenFull", tag = "1001")]
     pub when_full: i32,
+    /// Which priority is the largest one of the table, for items with has_max_priority.
+    #[prost(enumeration = "priority_table_checkpoint::MaxPriority", tag = "1002")]
+    pub max_priority: i32,
+    /// The largest one that any item had so far, with EVER.
+    #[prost(double, optional, tag = "1003")]
+    pub largest_priority: ::core::option::Option<f64>,
 }
 /// Nested message and enum types in `PriorityTableCheckpoint`.
 pub mod priority_table_checkpoint {
@@ -516,6 +522,42 @@ pub mod priority_table_checkpoint {
             match value {
                 "REMOVE" => Some(Self::Remove),
                 "WAIT" => Some(Self::Wait),
+                _ => None,
+            }
+        }
+    }
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum MaxPriority {
+        Present = 0,
+        Ever = 1,
+    }
+    impl MaxPriority {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Present => "PRESENT",
+                Self::Ever => "EVER",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "PRESENT" => Some(Self::Present),
+                "EVER" => Some(Self::Ever),
                 _ => None,
             }
         }

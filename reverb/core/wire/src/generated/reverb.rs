@@ -223,6 +223,9 @@ pub struct TableChange {
     /// Of a prioritized sampler.
     #[prost(double, optional, tag = "6")]
     pub priority_exponent: ::core::option::Option<f64>,
+    /// Parameters of the sampler, which must be of the same kind.
+    #[prost(message, optional, tag = "7")]
+    pub sampler: ::core::option::Option<super::deepmind::reverb::KeyDistributionOptions>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ConfigureTablesRequest {

@@ -144,7 +144,14 @@ mod tests {
         builder.slice(&ChunkBuilder::new(false).finish(key, SequenceRange::default()), 0, 0, 1);
         builder.end_column(false);
         let trajectory = builder.finish().unwrap();
-        NewItem { key, table: "table".into(), priority: 1.0, times_sampled: 0, trajectory }
+        NewItem {
+            key,
+            table: "table".into(),
+            priority: 1.0,
+            removal_priority: None,
+            times_sampled: 0,
+            trajectory,
+        }
     }
 
     proptest! {

@@ -10,7 +10,7 @@ use reverb_data::{Layout, Result, SampleOptions, StoredItem, Trajectory};
 
 use super::{Batch, TableState};
 use crate::rate_limiter::RateLimiter;
-use crate::selector::{Handle, Pick, Place};
+use crate::selector::{Pick, Place};
 use crate::table::statistics::Removed;
 
 /// The items taken since a batch began, and the counters at its beginning.
@@ -26,7 +26,8 @@ struct Undo {
 
 /// An item that was sampled.
 struct Taken {
-    handle: Handle,
+    pick: Pick,
+    removal_priority: Option<f64>,
     /// Its place in the sampler and in the remover.
     places: (Place, Place),
 }
@@ -46,6 +47,7 @@ impl TableState {
                 batch.items.last().and_then(|last| Layout::from_trajectory(&last.trajectory).ok());
         }
         while !batch.is_full() && self.limiter.can_sample(1) {
+            let min_probability = self.contents.sampler.min_probability();
             let Some(pick) = self.pick_one() else { break };
             if begins(batch.len()) {
                 layout = None;
@@ -57,18 +59,20 @@ impl TableState {
             if stacking.is_some()
                 && let Err(error) = check(&mut layout, trajectory)
             {
+                self.contents.sampler.unpick(pick);
                 self.undo(undo, batch);
                 batch.refusal = Some(error);
                 return;
             }
             undo.taken.push(Taken {
-                handle: pick.handle,
+                pick,
+                removal_priority: self.contents.removal_priority(pick.handle),
                 places: (
                     self.contents.sampler.place(pick.handle),
                     self.contents.remover.place(pick.handle),
                 ),
             });
-            self.take(pick, batch);
+            self.take(pick, min_probability, batch);
         }
         if all_or_nothing && !batch.is_full() {
             self.undo(undo, batch);
@@ -99,7 +103,8 @@ impl TableState {
             let contents = &mut self.contents;
             let times_sampled = sampled.times_sampled - 1;
             if contents.items.find(sampled.key).is_some() {
-                contents.items.get_mut(taken.handle).set_times_sampled(times_sampled);
+                contents.items.get_mut(taken.pick.handle).set_times_sampled(times_sampled);
+                contents.sampler.unpick(taken.pick);
                 continue;
             }
             contents.account.add(&sampled.trajectory, contents.item_bytes);
@@ -108,14 +113,20 @@ impl TableState {
                 key: sampled.key,
                 trajectory: sampled.trajectory,
                 priority: sampled.priority,
+                removal_priority: taken.removal_priority,
                 inserted_at_ns: sampled.inserted_at_ns,
                 times_sampled,
             };
             let handle = contents.items.insert(item.into());
             // The slot that was freed last is reused first.
-            debug_assert_eq!(handle, taken.handle);
+            debug_assert_eq!(handle, taken.pick.handle);
+            if let Some(removal_priority) = taken.removal_priority {
+                contents.removal_priorities.insert(handle, removal_priority);
+            }
+            let removal_priority = taken.removal_priority.unwrap_or(sampled.priority);
             contents.sampler.put_back(handle, sampled.priority, taken.places.0);
-            contents.remover.put_back(handle, sampled.priority, taken.places.1);
+            contents.remover.put_back(handle, removal_priority, taken.places.1);
+            contents.sampler.unpick(taken.pick);
         }
         self.limiter = undo.limiter;
         self.contents.num_unique_samples = undo.num_unique_samples;
@@ -261,9 +272,10 @@ mod tests {
             Just(SelectorConfig::Fifo),
             Just(SelectorConfig::Lifo),
             Just(SelectorConfig::Uniform),
-            Just(SelectorConfig::Prioritized { priority_exponent: 1.0 }),
+            Just(SelectorConfig::prioritized(1.0)),
             Just(SelectorConfig::Heap { min_heap: true }),
             Just(SelectorConfig::Heap { min_heap: false }),
+            Just(SelectorConfig::Recent { expected_age: 3.0 }),
         ]
     }
 

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The smallest and the largest of the weights in a tree of sums.
+
+use crate::sum_tree::{FAN_OUT, SumTree};
+
+/// The smallest weight above 0, and the largest one, of a part of the weights.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Range {
+    /// Infinity if all weights are 0.
+    min: f64,
+    max: f64,
+}
+
+impl Range {
+    const NONE: Self = Self { min: f64::INFINITY, max: 0.0 };
+
+    fn of(weight: f64) -> Self {
+        Self { min: if weight > 0.0 { weight } else { f64::INFINITY }, max: weight }
+    }
+
+    fn with(self, other: Self) -> Self {
+        Self { min: self.min.min(other.min), max: self.max.max(other.max) }
+    }
+}
+
+/// Number of adjacent weights of which the extremes are known. With more of them an extreme changes
+/// less often, and looking for another one takes longer.
+const GROUP: usize = NODES * FAN_OUT;
+
+/// The same in nodes.
+const NODES: usize = 8;
+
+/// The extremes of adjacent weights.
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    range: Range,
+    /// How many weights are the smallest one; often all are the same.
+    num_min: u32,
+    num_max: u32,
+}
+
+impl Group {
+    const EMPTY: Self = Self { range: Range::NONE, num_min: 0, num_max: 0 };
+
+    /// Adds a weight that is not 0.
+    fn add(&mut self, weight: f64) {
+        if weight <= self.range.min {
+            self.num_min = if weight < self.range.min { 1 } else { self.num_min + 1 };
+            self.range.min = weight;
+        }
+        if weight >= self.range.max {
+            self.num_max = if weight > self.range.max { 1 } else { self.num_max + 1 };
+            self.range.max = weight;
+        }
+    }
+
+    /// Takes a weight away that is not 0; `false` if an extreme has to be looked for.
+    fn remove(&mut self, weight: f64) -> bool {
+        self.num_min -= u32::from(weight == self.range.min);
+        self.num_max -= u32::from(weight == self.range.max);
+        self.num_min > 0 && self.num_max > 0
+    }
+}
+
+/// The extremes of the weights of a [`SumTree`].
+///
+/// A change looks at other weights only if it takes the last one of an extreme of its group away,
+/// and goes up only while an extreme changes: mostly it compares two numbers.
+#[derive(Debug)]
+pub(crate) struct Extremes {
+    groups: Vec<Group>,
+    /// Entry `i` of a level is of the entries from `16 * i` on of the level below, which are the
+    /// groups for the first one. The last level has one entry.
+    levels: Vec<Vec<Range>>,
+}
+
+impl Extremes {
+    pub(crate) fn new() -> Self {
+        Self { groups: vec![Group::EMPTY], levels: vec![vec![Range::NONE]] }
+    }
+
+    /// The smallest weight above 0.
+    pub(crate) fn min(&self) -> Option<f64> {
+        Some(self.root().min).filter(|min| min.is_finite())
+    }
+
+    /// The index of a smallest weight above 0.
+    pub(crate) fn min_index(&self, weights: &SumTree) -> Option<usize> {
+        let min = self.min()?;
+        self.find(weights, |range| range.min == min)
+    }
+
+    /// The index of a largest weight, if one is above 0.
+    pub(crate) fn max_index(&self, weights: &SumTree) -> Option<usize> {
+        let max = Some(self.root().max).filter(|&max| max > 0.0)?;
+        self.find(weights, |range| range.max == max)
+    }
+
+    /// The weight at `index` was `old` and is another one now. Every change must be told before the
+    /// next one is made.
+    #[inline]
+    pub(crate) fn changed(&mut self, weights: &SumTree, index: usize, old: f64) {
+        let new = weights.get(index);
+        if index / GROUP >= self.groups.len() {
+            self.grow_to(index / GROUP);
+        }
+        let group = &mut self.groups[index / GROUP];
+        let before = group.range;
+        let is_known = old == 0.0 || group.remove(old);
+        if !is_known {
+            *group = group_of(weights, index / GROUP);
+        } else if new > 0.0 {
+            group.add(new);
+        }
+        if group.range != before {
+            let after = group.range;
+            self.go_up(index / GROUP, before, after);
+        }
+    }
+
+    /// The range of a group was `before` and is `after`.
+    fn go_up(&mut self, group: usize, mut before: Range, mut after: Range) {
+        let mut at = group;
+        for level in 0..self.levels.len() {
+            at /= FAN_OUT;
+            let range = self.levels[level][at];
+            let mut new = range.with(after);
+            let is_min_gone = before.min == range.min && after.min > range.min;
+            if is_min_gone || (before.max == range.max && after.max < range.max) {
+                new = self.children(level, at).fold(Range::NONE, Range::with);
+            }
+            if new == range {
+                return;
+            }
+            self.levels[level][at] = new;
+            (before, after) = (range, new);
+        }
+    }
+
+    fn root(&self) -> Range {
+        self.levels.last().and_then(|level| level.first()).copied().unwrap_or(Range::NONE)
+    }
+
+    fn children(&self, level: usize, at: usize) -> impl Iterator<Item = Range> {
+        let part = |len: usize| len.min(at * FAN_OUT)..len.min((at + 1) * FAN_OUT);
+        let (groups, below) = match level.checked_sub(1) {
+            None => (&self.groups[part(self.groups.len())], &[][..]),
+            Some(below) => (&[][..], &self.levels[below][part(self.levels[below].len())]),
+        };
+        groups.iter().map(|group| group.range).chain(below.iter().copied())
+    }
+
+    /// The index of a weight for which `is_it` holds, as it must for the root.
+    fn find(&self, weights: &SumTree, is_it: impl Fn(Range) -> bool) -> Option<usize> {
+        let mut at = 0;
+        for level in (0..self.levels.len()).rev() {
+            at = at * FAN_OUT + self.children(level, at).position(&is_it)?;
+        }
+        let group = at * GROUP;
+        let weights = weights.nodes(at * NODES..(at + 1) * NODES).flatten();
+        weights.enumerate().find_map(|(i, &it)| is_it(Range::of(it)).then_some(group + i))
+    }
+
+    fn grow_to(&mut self, group: usize) {
+        self.groups.resize(group + 1, Group::EMPTY);
+        let mut entries = (group + 1).div_ceil(FAN_OUT);
+        for level in &mut self.levels {
+            if level.len() >= entries {
+                return;
+            }
+            level.resize(entries, Range::NONE);
+            entries = entries.div_ceil(FAN_OUT);
+        }
+        while self.levels[self.levels.len() - 1].len() > 1 {
+            let (level, entries) = (self.levels.len(), self.levels[self.levels.len() - 1].len());
+            let entries = 0..entries.div_ceil(FAN_OUT);
+            let ranges = entries.map(|at| self.children(level, at).fold(Range::NONE, Range::with));
+            let ranges = ranges.collect();
+            self.levels.push(ranges);
+        }
+    }
+}
+
+/// The extremes of a group, from all its weights.
+#[inline(never)]
+fn group_of(weights: &SumTree, group: usize) -> Group {
+    let nodes = || weights.nodes(group * NODES..(group + 1) * NODES);
+    let mut range = Range::NONE;
+    for node in nodes() {
+        for &weight in node {
+            // Without branches, which would be unpredictable.
+            range.min = range.min.min(if weight > 0.0 { weight } else { f64::INFINITY });
+            range.max = range.max.max(weight);
+        }
+    }
+    if range.max == 0.0 {
+        return Group::EMPTY;
+    }
+    let (mut num_min, mut num_max) = (0, 0);
+    for node in nodes() {
+        for &weight in node {
+            num_min += u32::from(weight == range.min);
+            num_max += u32::from(weight == range.max);
+        }
+    }
+    Group { range, num_min, num_max }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn extremes_agree_with_a_plain_list(
+            blocks in prop::collection::vec(
+                prop::collection::vec((0usize..5000, prop_oneof![Just(0u8), 1u8..6]), 1..40), 1..60),
+        ) {
+            let (mut weights, mut extremes) = (SumTree::new(), Extremes::new());
+            let mut naive = vec![0.0f64; 5000];
+            for block in &blocks {
+                let mut changes: Vec<_> =
+                    block.iter().map(|&(index, weight)| (index, f64::from(weight))).collect();
+                for &(index, weight) in &changes {
+                    naive[index] = weight;
+                }
+                weights.set_many(&mut changes, |weights, index, old| {
+                    extremes.changed(weights, index, old);
+                });
+                let positive = || naive.iter().copied().filter(|&weight| weight > 0.0);
+                prop_assert_eq!(extremes.min(), positive().reduce(f64::min));
+                let min = extremes.min_index(&weights).map(|index| naive[index]);
+                prop_assert_eq!(min, positive().reduce(f64::min));
+                let max = extremes.max_index(&weights).map(|index| naive[index]);
+                prop_assert_eq!(max, positive().reduce(f64::max));
+            }
+        }
+    }
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Selects newer items more often.
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use super::{Handle, Pick, Place, Select, ensure};
+use crate::sum_tree::{Descent, SumTree};
+
+/// Number of choices that are done together.
+const BLOCK: usize = 32;
+
+/// An empty place of the ring.
+const NONE: Handle = Handle::MAX;
+
+/// Selects the `k`-th newest item, from 0 on, in proportion to `q ^ k`.
+///
+/// Items lie in order of insertion in a ring. A tree of ones and zeros counts them, so that the
+/// `k`-th is found in a few steps. Where items are removed, places stay empty until the ring has
+/// come around, or is made anew.
+#[derive(Debug)]
+pub(crate) struct Recent {
+    expected_age: f64,
+    /// Its length is a power of two.
+    ring: Vec<Handle>,
+    /// 1 for each place that is taken.
+    taken: SumTree,
+    /// The place of the next item.
+    next: usize,
+    /// Number of places from the oldest item to the newest; some may be empty.
+    span: usize,
+    len: usize,
+    /// By handle. Entries of absent handles are meaningless.
+    positions: Vec<u32>,
+}
+
+impl Recent {
+    pub(super) fn new(expected_age: f64) -> Self {
+        Self {
+            expected_age,
+            ring: vec![NONE; 16],
+            taken: SumTree::new(),
+            next: 0,
+            span: 0,
+            len: 0,
+            positions: Vec::new(),
+        }
+    }
+
+    pub(super) fn set_expected_age(&mut self, expected_age: f64) {
+        self.expected_age = expected_age;
+    }
+
+    fn oldest_place(&self) -> usize {
+        self.next.wrapping_sub(self.span) & (self.ring.len() - 1)
+    }
+
+    /// Makes room for one more item.
+    fn make_room(&mut self) {
+        while self.span > 0 && self.ring[self.oldest_place()] == NONE {
+            self.span -= 1;
+        }
+        if self.span < self.ring.len() {
+            return;
+        }
+        let oldest = self.oldest_place();
+        let (newer, older) = self.ring.split_at(oldest);
+        let handles = older.iter().chain(newer).copied().filter(|&handle| handle != NONE);
+        let handles: Vec<Handle> = handles.collect();
+        // A quarter is free at least, so that the next time is as many inserts away.
+        let size = (self.len + self.len / 4 + 16).next_power_of_two();
+        (self.ring, self.taken) = (vec![NONE; size], SumTree::new());
+        (self.next, self.span) = (0, 0);
+        handles.into_iter().for_each(|handle| self.push(handle));
+    }
+
+    fn push(&mut self, handle: Handle) {
+        self.ring[self.next] = handle;
+        self.taken.set(self.next, 1.0);
+        self.positions[handle as usize] = self.next as u32;
+        self.next = (self.next + 1) & (self.ring.len() - 1);
+        self.span += 1;
+    }
+
+    /// The distribution of ages now.
+    fn ages(&self) -> Ages {
+        Ages::new(self.expected_age, self.len)
+    }
+
+    /// Number of items in places before `end`.
+    fn count_before(&self, end: usize) -> usize {
+        self.taken.sum_before(end) as usize
+    }
+}
+
+/// The geometric distribution of ages, cut off at the number of items.
+#[derive(Debug, Clone, Copy)]
+struct Ages {
+    /// `-ln q`.
+    rate: f64,
+    /// `1 - q`.
+    first: f64,
+    /// `1 - q ^ len`.
+    kept: f64,
+    len: usize,
+}
+
+impl Ages {
+    fn new(expected_age: f64, len: usize) -> Self {
+        let rate = expected_age.recip().ln_1p();
+        Self {
+            rate,
+            first: 1.0 / (expected_age + 1.0),
+            kept: -(-(rate * len as f64)).exp_m1(),
+            len,
+        }
+    }
+
+    /// The age for a number from 0 to 1.
+    fn at(&self, point: f64) -> usize {
+        let age = -(-point * self.kept).ln_1p() / self.rate;
+        (age as usize).min(self.len - 1)
+    }
+
+    fn probability(&self, age: usize) -> f64 {
+        self.first * (-(self.rate * age as f64)).exp() / self.kept
+    }
+}
+
+impl Select for Recent {
+    fn insert(&mut self, handle: Handle, _priority: f64) {
+        ensure(&mut self.positions, handle, 0);
+        self.make_room();
+        self.push(handle);
+        self.len += 1;
+    }
+
+    fn remove(&mut self, handle: Handle) {
+        let place = self.positions[handle as usize] as usize;
+        self.ring[place] = NONE;
+        self.taken.set(place, 0.0);
+        self.len -= 1;
+    }
+
+    /// Its place in the ring.
+    fn place(&self, handle: Handle) -> Place {
+        Place::from(self.positions[handle as usize])
+    }
+
+    fn put_back(&mut self, handle: Handle, _priority: f64, place: Place) {
+        let place = place as usize;
+        self.ring[place] = handle;
+        self.taken.set(place, 1.0);
+        self.positions[handle as usize] = place as u32;
+        self.len += 1;
+    }
+
+    fn update(&mut self, _handle: Handle, _priority: f64) {}
+
+    fn pick_many(&mut self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
+        if self.len == 0 {
+            return;
+        }
+        let ages = self.ages();
+        // The oldest items may lie behind the newest ones in the ring.
+        let before_oldest = self.count_before(self.oldest_place());
+        for begin in (0..count).step_by(BLOCK) {
+            let mut chosen = [0; BLOCK];
+            let chosen = &mut chosen[..BLOCK.min(count - begin)];
+            chosen.fill_with(|| ages.at(rng.random::<f64>()));
+            let mut points = [Descent::from(0.0); BLOCK];
+            let points = &mut points[..chosen.len()];
+            for (point, age) in points.iter_mut().zip(&*chosen) {
+                let rank = (before_oldest + self.len - 1 - age) % self.len;
+                // The middle of a one.
+                *point = Descent::from(rank as f64 + 0.5);
+            }
+            self.taken.find(points);
+            picks.extend(points.iter().zip(&*chosen).map(|(point, &age)| Pick {
+                handle: self.ring[point.index],
+                probability: ages.probability(age),
+                epoch: 0,
+            }));
+        }
+    }
+
+    fn min_probability(&self) -> f64 {
+        if self.len == 0 { 0.0 } else { self.ages().probability(self.len - 1) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rand::SeedableRng;
+
+    use super::*;
+
+    /// All handles, newest first, as the tree finds them.
+    fn in_order(recent: &Recent) -> Vec<Handle> {
+        let before_oldest = recent.count_before(recent.oldest_place());
+        let find = |age| {
+            let rank = (before_oldest + recent.len - 1 - age) % recent.len;
+            let mut points = [Descent::from(rank as f64 + 0.5)];
+            recent.taken.find(&mut points);
+            recent.ring[points[0].index]
+        };
+        (0..recent.len).map(find).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn the_kth_newest_is_found(
+            steps in prop::collection::vec((0u32..60, 0u8..8), 1..400),
+        ) {
+            let mut recent = Recent::new(3.0);
+            let mut newest_first: Vec<Handle> = Vec::new();
+            for (handle, kind) in steps {
+                let found = newest_first.iter().position(|&it| it == handle);
+                match (found, kind) {
+                    (None, _) => {
+                        recent.insert(handle, 1.0);
+                        newest_first.insert(0, handle);
+                    }
+                    (Some(at), 0..4) => {
+                        recent.remove(handle);
+                        newest_first.remove(at);
+                    }
+                    // As in a full table with a FIFO remover.
+                    (Some(_), 4..6) => {
+                        let oldest = newest_first.pop().unwrap();
+                        recent.remove(oldest);
+                    }
+                    (Some(_), _) => {
+                        let place = recent.place(handle);
+                        recent.remove(handle);
+                        recent.put_back(handle, 1.0, place);
+                    }
+                }
+                prop_assert_eq!(in_order(&recent), newest_first.clone());
+            }
+        }
+
+        #[test]
+        fn probabilities_add_up_to_one(expected_age in 1e-6f64..1e9, len in 1usize..2000) {
+            let ages = Ages::new(expected_age, len);
+            let sum: f64 = (0..len).map(|age| ages.probability(age)).sum();
+            prop_assert!((sum - 1.0).abs() < 1e-9, "{sum}");
+            prop_assert_eq!(ages.at(0.0), 0);
+            prop_assert!(ages.at(1.0) < len);
+        }
+    }
+
+    #[test]
+    fn the_mean_age_of_a_large_table_is_the_expected_one() {
+        let mut recent = Recent::new(50.0);
+        (0..10_000).for_each(|handle| recent.insert(handle, 1.0));
+        let mut picks = Vec::new();
+        recent.pick_many(&mut SmallRng::seed_from_u64(1), 100_000, &mut picks);
+        let ages = picks.iter().map(|pick| f64::from(9_999 - pick.handle));
+        let mean = ages.sum::<f64>() / 100_000.0;
+        // The standard deviation of an age is about 50.
+        assert!((mean - 50.0).abs() < 0.7, "{mean}");
+    }
+}

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The formulas of prioritized replay, in NumPy: importance weights and priorities of sequences."""
+
+from typing import Any, Literal
+
+import numpy as np
+
+from reverb.errors import InvalidArgumentError
+
+__all__ = ["MAX_PRIORITY", "importance_weights", "sequence_priority"]
+
+
+class _MaxPriority(float):
+    """The type of `MAX_PRIORITY`."""
+
+    def __repr__(self) -> str:
+        return "reverb.MAX_PRIORITY"
+
+    def __reduce__(self) -> str:
+        return "MAX_PRIORITY"
+
+
+# A NaN that no computation yields; the core has the same.
+MAX_PRIORITY = _MaxPriority(np.uint64(0x7FFE_5A40_0000_0000).view(np.float64))
+"""Priority of a new item: the largest one of its table, 1.0 if the table is empty.
+
+"Prioritized Experience Replay", algorithm 1: a new item is as likely as any other until the learner
+has seen it. The server knows the number when it inserts the item; `Table(max_priority=...)` says
+which items count. Every insert and every writer takes it, also in arrays of priorities. A server
+that does not know it, such as one of dm-reverb, gives the item the priority 1.0. In a group of
+servers it is the largest priority that the shards have told, which lags behind by some 100 ms.
+
+It is for new items only: `update_priorities` takes numbers.
+"""
+
+
+def importance_weights(
+    info: Any,
+    beta: float,
+    normalize: Literal["table", "batch"] | None = "table",
+    *,
+    min_probability: Any = None,
+) -> np.ndarray:
+    """Returns the weights that make up for items being sampled with unequal probabilities.
+
+    With the probability `P(i)` of an item and the smallest one `P_min`, its weight is
+    `(P(i) / P_min) ** -beta`, which is at most 1. Source: "Prioritized Experience Replay", section
+    3.4, arXiv:1511.05952.
+
+    Example:
+      >>> info = reverb.SampleInfo(
+      ...     key=[7, 8], probability=[0.1, 0.4], table_size=[4, 4], priority=[1.0, 4.0]
+      ... )
+      >>> reverb.importance_weights(info, beta=0.5, normalize="batch")
+      array([1. , 0.5], dtype=float32)
+
+    Args:
+      info: Of a batch or of one sample; or the batch or the sample itself.
+      beta: How much is made up for: 0 nothing, 1 everything.
+      normalize: Of what `P_min` is the smallest probability. "table": of all items that the table
+        had then. It is taken from `min_probability`; if the server has not told it (a server of
+        dm-reverb does not), "batch" is meant. "batch": of the items of this batch. `None`: nothing
+        is normalized; the weights are `(table_size * P(i)) ** -beta`.
+      min_probability: The smallest probability in the table, a number or `[B]`; by default the
+        attribute of this name of `info`. 0: not known.
+
+    Returns:
+      float32 `[B]`; a scalar for the info of one sample.
+
+    Raises:
+      InvalidArgumentError: If a probability is not above 0, as in a scan, if `beta` is not finite,
+        or if `normalize` is something else.
+    """
+    if normalize not in ("table", "batch", None):
+        raise InvalidArgumentError(f'normalize must be "table", "batch" or None, got {normalize!r}')
+    if not np.isfinite(beta):
+        raise InvalidArgumentError(f"beta must be finite, got {beta!r}")
+    if min_probability is None:
+        min_probability = getattr(info, "min_probability", None)
+    # A batch or a sample has its numbers in `info`.
+    info = getattr(info, "info", info)
+    if min_probability is None:
+        min_probability = getattr(info, "min_probability", 0.0)
+    probability = np.asarray(info.probability, np.float64)
+    if not (probability > 0).all():
+        raise InvalidArgumentError(
+            "info.probability must be above 0, got "
+            f"{float(probability[~(probability > 0)].flat[0])}; an item that was scanned, and not "
+            "sampled, has no probability"
+        )
+    if normalize is None:
+        relative = np.asarray(info.table_size) * probability
+    else:
+        smallest = np.asarray(min_probability, np.float64)
+        if normalize == "batch" or not (smallest > 0).all():
+            smallest = probability.min(initial=np.inf)
+        relative = probability / smallest
+    return np.asarray(relative**-beta, np.float32)
+
+
+def sequence_priority(td: Any, eta: float = 0.9, mask: Any = None) -> np.ndarray:
+    """Returns the priority of each sequence: `eta * max|td| + (1 - eta) * mean|td|` over time.
+
+    Source: "Recurrent Experience Replay in Distributed Reinforcement Learning", section 2.3.
+
+    Example:
+      >>> reverb.sequence_priority([[1.0, -3.0], [2.0, 9.0]], mask=[[True, True], [True, False]])
+      array([2.9, 2. ])
+
+    Args:
+      td: Temporal-difference errors, `[B, T]`; `[T]` for one sequence.
+      eta: The weight of the maximum, from 0 to 1.
+      mask: Which steps count, of the same shape as `td`; by default all.
+
+    Returns:
+      float64 `[B]`; a scalar for one sequence.
+
+    Raises:
+      InvalidArgumentError: If `eta` is out of its range, if `td` has no steps, if `mask` has
+        another shape, or if it leaves a sequence without a step.
+    """
+    if not 0.0 <= eta <= 1.0:
+        raise InvalidArgumentError(f"eta must be from 0 to 1, got {eta!r}")
+    errors = np.abs(np.asarray(td, np.float64))
+    if errors.ndim == 0 or errors.shape[-1] == 0:
+        raise InvalidArgumentError(
+            f"td must have shape [B, T] or [T] with at least one step, got {list(errors.shape)}"
+        )
+    counted = np.ones(errors.shape, bool) if mask is None else np.asarray(mask, bool)
+    if counted.shape != errors.shape:
+        raise InvalidArgumentError(
+            f"mask must have the shape of td, {list(errors.shape)}, got {list(counted.shape)}"
+        )
+    steps = counted.sum(axis=-1)
+    if not steps.all():
+        raise InvalidArgumentError(
+            f"mask leaves sequence {int(np.argmin(steps))} without a step; at least one must count"
+        )
+    largest = np.max(errors, axis=-1, where=counted, initial=0.0)
+    mean = np.sum(errors, axis=-1, where=counted) / steps
+    return np.asarray(eta * largest + (1.0 - eta) * mean)

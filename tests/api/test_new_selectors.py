@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Selectors, draws and priorities that dm-reverb does not have, through clients."""
+
+import collections
+import copy
+import pickle
+import struct
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb.core import native, protos
+from reverb.errors import InvalidArgumentError
+from reverb.prioritized_replay import MAX_PRIORITY
+
+
+def make_table(name, sampler, **options):
+    arguments = {
+        "remover": reverb.selectors.Fifo(),
+        "max_size": 1000,
+        "rate_limiter": reverb.rate_limiters.MinSize(1),
+        "seed": 3,
+    }
+    return reverb.Table(name, sampler=sampler, **{**arguments, **options})
+
+
+@pytest.fixture(params=["in process", "over the network"])
+def serve(request):
+    """A function that serves tables and returns a client of them."""
+    servers = []
+
+    def start(*tables):
+        servers.append(reverb.Server(list(tables)))
+        host = "localhost" if request.param == "in process" else "127.0.0.1"
+        return reverb.Client(f"{host}:{servers[-1].port}")
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def insert(client, table, priorities):
+    """Inserts items with these priorities; their data are 0, 1, ..."""
+    client.insert_batch(np.arange(len(priorities)), {table: np.asarray(priorities, np.float64)})
+
+
+def priorities_of(client, table):
+    return [sample.info.priority for sample in client.scan(table)]
+
+
+def test_every_item_once_an_epoch(serve):
+    client = serve(make_table("t", reverb.selectors.Shuffle()))
+    insert(client, "t", np.ones(10))
+    for _ in range(3):
+        values = np.concatenate([client.sample_batch("t", 5).data[0].ravel() for _ in range(2)])
+        assert sorted(values) == list(range(10))
+
+
+def test_a_new_item_joins_the_epoch(serve):
+    client = serve(make_table("t", reverb.selectors.Shuffle()))
+    insert(client, "t", np.ones(4))
+    seen = list(client.sample_batch("t", 3).data[0].ravel())
+    client.insert(np.int64(77), {"t": 1.0})
+    seen += list(client.sample_batch("t", 2).data[0].ravel())
+    assert sorted(seen) == [0, 1, 2, 3, 77]
+
+
+def test_a_seed_repeats_the_order(serve):
+    names = ("a", "b", "c")
+    seeds = (5, 5, 6)
+    tables = [
+        make_table(name, reverb.selectors.Shuffle(seed), seed=i)
+        for i, (name, seed) in enumerate(zip(names, seeds, strict=True))
+    ]
+    client = serve(*tables)
+    orders = []
+    for name in names:
+        insert(client, name, np.ones(50))
+        orders.append(list(client.sample_batch(name, 50).data[0].ravel()))
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_newer_items_are_sampled_more_often(serve):
+    client = serve(make_table("t", reverb.selectors.Recent(5.0)))
+    insert(client, "t", np.ones(200))
+    batch = client.sample_batch("t", 4000)
+    ages = 199 - batch.data[0].ravel()
+    assert abs(ages.mean() - 5) < 0.6
+    np.testing.assert_allclose(batch.info.probability, (5 / 6) ** ages / 6, rtol=1e-9)
+
+
+@pytest.mark.parametrize("draw", ["stratified", "systematic"])
+def test_draws_that_are_not_independent(serve, draw):
+    client = serve(make_table("t", reverb.selectors.Prioritized(1.0, draw=draw)))
+    priorities = np.arange(1.0, 9.0)
+    insert(client, "t", priorities)
+    for _ in range(5):
+        batch = client.sample_batch("t", 360)
+        counts = np.bincount(batch.data[0].ravel(), minlength=8)
+        # 10, 20, ... are expected; one more or less at each end of the part of an item.
+        assert np.abs(counts - 10 * priorities).max() <= 2
+    np.testing.assert_allclose(batch.info.probability, batch.info.priority / 36)
+
+
+def test_sampling_parameters_of_a_running_table_change(serve):
+    client = serve(
+        make_table("age", reverb.selectors.Recent(1.0)),
+        make_table("draw", reverb.selectors.Prioritized(1.0)),
+    )
+    insert(client, "age", np.ones(500))
+    insert(client, "draw", np.arange(1.0, 5.0))
+    info = client.configure_table("age", sampler=reverb.selectors.Recent(50.0))
+    assert info.sampler_options.extension.recent.expected_age == 50.0
+    ages = 499 - client.sample_batch("age", 4000).data[0].ravel()
+    assert abs(ages.mean() - 50) < 5
+    client.configure_table("draw", sampler=reverb.selectors.Prioritized(0.0, draw="systematic"))
+    counts = np.bincount(client.sample_batch("draw", 400).data[0].ravel())
+    np.testing.assert_array_equal(counts, 100)
+    changes = {"age": reverb.TableChange(sampler=reverb.selectors.Recent(9.0))}
+    (changed,) = client.configure_tables(changes, dry_run=True)
+    assert str(changed) == "expected_age of table age is 9 now, not 50"
+
+
+def test_the_kind_of_a_sampler_does_not_change(serve):
+    client = serve(make_table("t", reverb.selectors.Uniform()))
+    with pytest.raises(
+        InvalidArgumentError, match=r"sampler of table t is uniform and cannot become recent: a run"
+    ):
+        client.configure_table("t", sampler=reverb.selectors.Recent(5.0))
+    with pytest.raises(TypeError, match=r"sampler must be one of reverb\.selectors, got 'fifo'"):
+        client.configure_table("t", sampler="fifo")
+
+
+def test_arguments_are_checked():
+    with pytest.raises(InvalidArgumentError, match="expected_age must be finite and above 0, got"):
+        reverb.selectors.Recent(0.0)
+    with pytest.raises(InvalidArgumentError, match='draw must be "independent", "stratified" or'):
+        reverb.selectors.Prioritized(1.0, draw="sorted")
+    with pytest.raises(InvalidArgumentError, match='max_priority must be "present" or "ever"'):
+        make_table("t", reverb.selectors.Fifo(), max_priority="never")
+
+
+@pytest.mark.parametrize(
+    ("selector", "text"),
+    [
+        (reverb.selectors.Shuffle(), "ShuffleSelector()"),
+        (reverb.selectors.Shuffle(seed=4), "ShuffleSelector(seed=4)"),
+        (reverb.selectors.Recent(2.5), "RecentSelector(expected_age=2.5)"),
+        (
+            reverb.selectors.Prioritized(0.5, draw="stratified"),
+            "PrioritizedSelector(priority_exponent=0.5, draw='stratified')",
+        ),
+    ],
+    ids=str,
+)
+def test_copies_and_texts(selector, text):
+    assert repr(selector) == text
+    options = protos.KeyDistributionOptions.FromString(selector.to_options())
+    again = reverb.selectors.from_options(options)
+    assert repr(again) == text.replace("seed=4", "")
+    table = make_table("t", again).replace(name="u")
+    assert table.info.sampler_options == options
+
+
+def test_the_nearest_selector_of_dm_reverb_stands_beside():
+    options = [
+        protos.KeyDistributionOptions.FromString(selector.to_options())
+        for selector in (reverb.selectors.Shuffle(), reverb.selectors.Recent(3.0))
+    ]
+    assert [it.WhichOneof("distribution") for it in options] == ["uniform", "uniform"]
+
+
+def test_max_priority_is_one_value():
+    assert struct.pack("d", MAX_PRIORITY) == struct.pack("d", native.MAX_PRIORITY)
+    assert repr(MAX_PRIORITY) == "reverb.MAX_PRIORITY"
+    assert pickle.loads(pickle.dumps(MAX_PRIORITY)) is MAX_PRIORITY
+    assert copy.deepcopy(MAX_PRIORITY) is MAX_PRIORITY
+
+
+def test_a_new_item_gets_the_largest_priority(serve):
+    client = serve(make_table("t", reverb.selectors.Prioritized(0.6)))
+    client.insert(0, {"t": MAX_PRIORITY})
+    insert(client, "t", [3.5, MAX_PRIORITY, 0.5])
+    insert(client, "t", np.float32([MAX_PRIORITY, 2.0]))
+    assert priorities_of(client, "t") == [1.0, 3.5, 3.5, 0.5, 3.5, 2.0]
+    assert client.server_info()["t"].max_priority == 3.5
+    keys = [sample.info.key for sample in client.scan("t")]
+    client.update_priorities("t", keys, np.arange(6) / 10)
+    client.insert(0, {"t": MAX_PRIORITY})
+    assert priorities_of(client, "t")[-1] == 0.5
+
+
+def test_only_present_items_count(serve):
+    client = serve(
+        make_table("present", reverb.selectors.Prioritized(1.0), max_size=2),
+        make_table("ever", reverb.selectors.Prioritized(1.0), max_size=2, max_priority="ever"),
+    )
+    for table in ("present", "ever"):
+        insert(client, table, [9.0, 2.0, 1.0])
+        client.insert(0, {table: MAX_PRIORITY})
+    assert priorities_of(client, "present") == [1.0, 2.0]
+    assert priorities_of(client, "ever") == [1.0, 9.0]
+
+
+def test_every_writer_takes_max_priority(serve):
+    table = make_table("t", reverb.selectors.Prioritized(1.0))
+    client = serve(table)
+    client.insert(np.zeros(2, np.float32), {"t": 4.0})
+    data = np.zeros(2, np.float32)
+    with client.writer(max_sequence_length=1) as writer:
+        writer.append(data)
+        writer.create_item("t", 1, MAX_PRIORITY)
+    with client.trajectory_writer(num_keep_alive_refs=1) as writer:
+        writer.append(data)
+        writer.create_item("t", MAX_PRIORITY, writer.history[-1:])
+        writer.flush()
+    with client.batched_trajectory_writer(batch_size=2, num_keep_alive_refs=1) as writer:
+        writer.append(np.zeros((2, 2), np.float32))
+        writer.create_items("t", [MAX_PRIORITY, 1.0], writer.history[-1:])
+        writer.flush()
+    assert priorities_of(client, "t") == [4.0, 4.0, 4.0, 4.0, 1.0]
+
+
+def test_max_priority_is_for_new_items(serve):
+    client = serve(make_table("t", reverb.selectors.Prioritized(1.0)))
+    insert(client, "t", [1.0])
+    (sample,) = client.scan("t")
+    with pytest.raises(InvalidArgumentError, match="Priority must not be NaN"):
+        client.mutate_priorities("t", updates={sample.info.key: MAX_PRIORITY})
+    with pytest.raises(InvalidArgumentError, match="priority must not be NaN"):
+        client.insert(0, {"t": float("nan")})
+    with pytest.raises(InvalidArgumentError, match="Priority must be finite for a prioritized"):
+        client.insert(0, {"t": float("inf")})
+
+
+def test_the_remover_goes_by_its_own_priority(serve):
+    table = make_table(
+        "t",
+        reverb.selectors.Prioritized(1.0),
+        remover=reverb.selectors.MinHeap(),
+        max_size=3,
+    )
+    client = serve(table)
+    for value, (priority, removal) in enumerate([(1.0, 5.0), (2.0, 9.0), (3.0, 1.0)]):
+        client.insert(value, {"t": priority}, removal_priorities={"t": removal})
+    with client.trajectory_writer(num_keep_alive_refs=1) as writer:
+        for value, removal in ((3, 4.0), (4, None)):
+            writer.append(np.int64(value))
+            writer.create_item("t", 7.0, writer.history[-1:], removal_priority=removal)
+            writer.flush()
+    # 2 has left for 3, and then 3 for 4, which is removed by its priority.
+    assert [int(sample.data[0][0]) for sample in client.scan("t")] == [0, 1, 4]
+    keys = [sample.info.key for sample in client.scan("t")]
+    client.update_priorities("t", keys, [0.0, 0.0, 8.0])
+    client.insert(5, {"t": 1.0}, removal_priorities={"t": 6.0})
+    assert [int(sample.data[0][0]) for sample in client.scan("t")] == [1, 4, 5]
+
+
+def test_weights_need_no_formula(serve):
+    """The weights of samples from a skewed table make up for its priorities."""
+    client = serve(make_table("t", reverb.selectors.Prioritized(0.5, draw="stratified")))
+    insert(client, "t", np.linspace(0.1, 9.0, 100))
+    batch = client.sample_batch("t", 20_000)
+    p_min = batch.info.probability.min()
+    weights = reverb.importance_weights(batch, beta=1.0, min_probability=p_min)
+    assert weights.max() <= 1.0
+    mean = np.average(batch.data[0].ravel(), weights=weights)
+    assert abs(mean - 49.5) < 1.0
+
+
+def test_a_group_of_servers_refuses_samplers_that_need_all_items():
+    for sampler in (reverb.selectors.Shuffle(), reverb.selectors.Recent(5.0)):
+        with pytest.raises(InvalidArgumentError, match="which a group of servers cannot have"):
+            reverb.cluster.split_table(make_table("t", sampler), 0, 2)
+
+
+def test_a_checkpoint_keeps_every_new_kind(tmp_path):
+    def tables():
+        return [
+            make_table("shuffle", reverb.selectors.Shuffle(seed=1)),
+            make_table("recent", reverb.selectors.Recent(7.0)),
+            make_table("draw", reverb.selectors.Prioritized(0.5, draw="stratified")),
+            make_table("ever", reverb.selectors.Prioritized(1.0), max_size=2, max_priority="ever"),
+            make_table(
+                "remover", reverb.selectors.Fifo(), remover=reverb.selectors.MinHeap(), max_size=3
+            ),
+        ]
+
+    def checkpointer():
+        return reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
+
+    server = reverb.Server(tables(), checkpointer=checkpointer())
+    client = server.localhost_client()
+    for name in ("shuffle", "recent", "draw"):
+        insert(client, name, np.ones(10))
+    insert(client, "ever", [9.0, 2.0, 1.0])
+    for value in range(3):
+        client.insert(value, {"remover": 1.0}, removal_priorities={"remover": 5.0 - value})
+    kinds = {name: info.sampler_options for name, info in client.server_info().items()}
+    client.checkpoint()
+    server.stop()
+
+    server = reverb.Server(tables(), checkpointer=checkpointer())
+    client = server.localhost_client()
+    assert {name: it.sampler_options for name, it in client.server_info().items()} == kinds
+    assert sorted(client.sample_batch("shuffle", 10).data[0].ravel()) == list(range(10))
+    assert (client.sample_batch("recent", 500).info.probability.max()) > 0.12
+    client.insert(0, {"ever": MAX_PRIORITY})
+    assert priorities_of(client, "ever") == [1.0, 9.0]
+    client.insert(3, {"remover": 1.0}, removal_priorities={"remover": 9.0})
+    assert [int(sample.data[0][0]) for sample in client.scan("remover")] == [0, 1, 3]
+    server.stop()
+
+
+def test_sampling_counts_agree_with_probabilities(serve):
+    client = serve(make_table("t", reverb.selectors.Recent(3.0)))
+    insert(client, "t", np.ones(8))
+    batch = client.sample_batch("t", 40_000)
+    by_value = dict(zip(batch.data[0].ravel(), batch.info.probability, strict=True))
+    assert abs(sum(by_value.values()) - 1.0) < 1e-9
+    counts = collections.Counter(batch.data[0].ravel().tolist())
+    chi_square = sum(
+        (counts[value] - 40_000 * p) ** 2 / (40_000 * p) for value, p in by_value.items()
+    )
+    # 7 degrees of freedom; more with a probability of one in 10,000.
+    assert chi_square < 30
