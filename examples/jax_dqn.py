@@ -12,6 +12,7 @@ compiled once. The exit code is 0 only if the greedy policy reaches the goal.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from typing import Any, NamedTuple
@@ -137,7 +138,7 @@ def train(budget: str, seed: int) -> tuple[Parameters, float]:
         client = reverb.Client(f"localhost:{server.port}")
         envs = Recorder(envs, client, tables="replay", items=items, priority="max")
         batches = reverb_jax.batches(client, "replay", BATCH_SIZE)
-        with envs, batches:
+        with contextlib.closing(envs), batches:
             state = init_state(seed)
             best, best_return, num_steps = state.parameters, -1.0, 0
             start, good_in_a_row = time.monotonic(), 0

@@ -13,6 +13,7 @@ reaches the goal.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import sys
 import time
@@ -134,7 +135,7 @@ def train(budget: str, seed: int, device: torch.device) -> tuple[torch.nn.Module
         client = reverb.Client(f"localhost:{server.port}")
         envs = Recorder(envs, client, tables="replay", items=items, priority="max")
         loader = Loader(client, "replay", BATCH_SIZE, device=device)
-        with envs, loader:
+        with contextlib.closing(envs), loader:
             learner = Learner(loader, device)
             best, best_return = copy.deepcopy(learner.network), -1.0
             start, good_in_a_row = time.monotonic(), 0
