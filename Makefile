@@ -67,8 +67,9 @@ ACME_ENV := .venvs/acme-2.15
 NOTEBOOK_ENV := .venvs/tf-$(NOTEBOOK_TF)
 # Groups of servers, and the demo of one.
 RAY_ENV := .venvs/ray
-# Gymnasium, and what else learners without TensorFlow use.
+# Gymnasium, PyTorch, and what else learners without TensorFlow use; JAX has one of its own.
 LEARNERS_ENV := .venvs/learners
+JAX_ENV := .venvs/jax
 # The TensorFlow that dm-reverb 0.14 was built for: benchmarks compare like with like.
 BENCH_ENV := .venvs/tf-agents-2.15
 NOTEBOOK_DONE := $(NOTEBOOK_ENV)/.notebook-tools-done
@@ -105,8 +106,8 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 # Installing packages is for the administrator.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build release test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium lint check fix proto bench \
-	demo demo-numpy demo-acme demo-ray demo-quick notebooks notebooks-quick test-integrations docs docs-pages wheel \
+.PHONY: help setup build release test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-jax lint check fix proto bench \
+	demo demo-numpy demo-acme demo-ray demo-torch demo-jax demo-quick notebooks notebooks-quick test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments
 
 help: ## print this list
@@ -139,7 +140,8 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(MAKE) test-tf
 	$(MAKE) test-ray
 	$(RAY_ENV)/bin/python -m pytest -m slow tests/with_ray
-	$(MAKE) test-gymnasium
+	$(MAKE) test-gymnasium test-torch test-jax
+	$(MAKE) demo-torch demo-jax
 	$(MAKE) test-integrations
 
 # Elsewhere than on Debian these tests are skipped, and say which program is missing.
@@ -165,6 +167,12 @@ test-ray: $(RAY_ENV)/.wheel-done ## test groups of servers on a Ray cluster of t
 
 test-gymnasium: $(LEARNERS_ENV)/.wheel-done ## test the recorders for Gymnasium, four minutes
 	$(PY) tools/wheel_tests.py $(LEARNERS_ENV) --tests tests/with_gymnasium
+
+test-torch: $(LEARNERS_ENV)/.wheel-done ## test batches as tensors of PyTorch, two minutes (its packages take 5.5 GB)
+	$(PY) tools/wheel_tests.py $(LEARNERS_ENV) --tests tests/with_torch
+
+test-jax: $(JAX_ENV)/.wheel-done ## test batches as arrays of JAX on eight devices of the CPU
+	$(PY) tools/wheel_tests.py $(JAX_ENV) --tests tests/with_jax
 
 test-integrations: $(INTEGRATIONS:%=.venvs/%/.wheel-done) ## TF-Agents' and Acme's own tests over the wheel (an hour; QUICK=1: minutes)
 	$(PY) tools/integration_tests.py $(if $(QUICK),--quick) $(INTEGRATIONS:%=.venvs/%)
@@ -209,8 +217,14 @@ demo-acme: $(ACME_ENV)/.wheel-done ## learn CartPole with Acme
 demo-ray: $(RAY_ENV)/.wheel-done ## learn CartPole on a Ray cluster with four shards, one of which is killed
 	$(RAY_ENV)/bin/python examples/ray_dqn.py $(DEMO)
 
+demo-torch: $(LEARNERS_ENV)/.wheel-done ## learn CartPole with PyTorch and Gymnasium
+	$(LEARNERS_ENV)/bin/python examples/torch_dqn.py $(DEMO)
+
+demo-jax: $(JAX_ENV)/.wheel-done ## learn CartPole with JAX and Gymnasium
+	$(JAX_ENV)/bin/python examples/jax_dqn.py $(DEMO)
+
 demo-quick: ## all demos with a small budget, for CI
-	$(MAKE) demo demo-numpy demo-acme demo-ray DEMO='--budget quick'
+	$(MAKE) demo demo-numpy demo-acme demo-ray demo-jax DEMO='--budget quick'
 
 # Executed copies are what `make docs` shows; those with small settings are not worth showing.
 RUN_NOTEBOOKS := $(if $(REVERB_NOTEBOOK_QUICK),,--executed notebooks/executed)
@@ -259,7 +273,7 @@ clean: ## remove everything that make made, environments included
 
 # Downloads and unpacks what later steps of .ci/run need, while the compiler works.
 environments: $(TF:%=.venvs/tf-%/.setup-done) $(INTEGRATIONS:%=.venvs/%/.setup-done) $(NOTEBOOK_DONE) \
-	$(RAY_ENV)/.setup-done $(DOCS_DONE)
+	$(RAY_ENV)/.setup-done $(JAX_ENV)/.setup-done $(DOCS_DONE)
 
 # Compiles the Rust tests without running them; .ci/run does that beside the build.
 rust-tests:
@@ -290,7 +304,7 @@ $(TF_SETUPS): .venvs/tf-%/.setup-done: pyproject.toml tools/requirements.py
 	touch $@
 
 # What the package depends on is there already; only the package itself is exchanged.
-$(TF_WHEELS) $(PYTHON_WHEELS) $(INTEGRATION_WHEELS) $(RAY_ENV)/.wheel-done $(LEARNERS_ENV)/.wheel-done: %/.wheel-done: %/.setup-done $(WHEEL_DONE)
+$(TF_WHEELS) $(PYTHON_WHEELS) $(INTEGRATION_WHEELS) $(RAY_ENV)/.wheel-done $(LEARNERS_ENV)/.wheel-done $(JAX_ENV)/.wheel-done: %/.wheel-done: %/.setup-done $(WHEEL_DONE)
 	$*/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
 		dist/*.whl
 	touch $@
@@ -314,7 +328,13 @@ $(RAY_ENV)/.setup-done: pyproject.toml tools/requirements.py
 $(LEARNERS_ENV)/.setup-done: pyproject.toml tools/requirements.py
 	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		$$($(@D)/bin/python tools/requirements.py pyproject.toml test gymnasium learners)
+		$$($(@D)/bin/python tools/requirements.py pyproject.toml test gymnasium torch learners)
+	touch $@
+
+$(JAX_ENV)/.setup-done: pyproject.toml tools/requirements.py
+	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
+		$$($(@D)/bin/python tools/requirements.py pyproject.toml test gymnasium jax jax-demo)
 	touch $@
 
 $(PYTHON_SETUPS): .venvs/%/.setup-done: pyproject.toml tools/requirements.py

@@ -14,7 +14,8 @@ def _import_jax() -> Any:
         if error.name != "jax":
             raise
     raise ModuleNotFoundError(
-        "reverb.adapters.jax needs JAX, which is not installed: pip install 'jax'", name="jax"
+        "reverb.adapters.jax needs JAX, which is not installed: pip install 'reverb-replay[jax]'",
+        name="jax",
     )
 
 

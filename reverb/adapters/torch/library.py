@@ -7,20 +7,20 @@ from typing import Any
 __all__ = ["import_tensordict", "torch"]
 
 
-def _import(module: str, name: str, package: str) -> Any:
+def _import(module: str, name: str, requirement: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
     raise ModuleNotFoundError(
-        f"reverb.adapters.torch needs {name}, which is not installed: pip install '{package}'",
+        f"reverb.adapters.torch needs {name}, which is not installed: pip install '{requirement}'",
         name=module,
     )
 
 
 # Type checkers would take the package that this file is in for PyTorch.
-torch: Any = _import("torch", "PyTorch", "torch")
+torch: Any = _import("torch", "PyTorch", "reverb-replay[torch]")
 
 
 def import_tensordict() -> Any:
