@@ -62,13 +62,16 @@ nb_merge_streams = True
 
 # Modules that import these are documented without them. The modules stand in for the whole build,
 # because the TensorFlow part looks at them when it is loaded.
-with mock(["gin", "gymnasium", "ray", "tensorflow", "tf_agents"]):
+_LIBRARIES = ["gin", "gymnasium", "jax", "ray", "tensorflow", "tf_agents", "torch"]
+with mock(_LIBRARIES):
     import gin
     import gymnasium
+    import jax  # noqa: F401
     import ray  # noqa: F401
     import tensorflow
     import tf_agents.replay_buffers
     import tf_agents.specs
+    import torch
 
     gin.configurable = lambda **_: lambda decorated: decorated
     tensorflow.__version__ = "2.21.0"
@@ -80,10 +83,11 @@ with mock(["gin", "gymnasium", "ray", "tensorflow", "tf_agents"]):
     )
     gymnasium.Wrapper = type("Wrapper", (), {})
     gymnasium.vector = types.SimpleNamespace(VectorWrapper=type("VectorWrapper", (), {}))
+    torch.utils.data = types.SimpleNamespace(IterableDataset=type("IterableDataset", (), {}))
     _STAND_INS = {
         name: module
         for name, module in sys.modules.items()
-        if name.partition(".")[0] in ("gin", "gymnasium", "ray", "tensorflow", "tf_agents")
+        if name.partition(".")[0] in _LIBRARIES
     }
 sys.modules.update(_STAND_INS)
 autodoc_member_order = "bysource"

@@ -91,7 +91,7 @@ class TableSource:
         pipe.check(self._purpose())
         while missing:
             pipe.check()
-            options = self._options
+            options: dict[str, Any] = self._options
             if out is not None:
                 options = options | {"out": [column[count - missing :] for column in out]}
             try:
