@@ -51,6 +51,8 @@ class ItemColumns:
         self._is_stacked = frame_stack is not None
         self._extras = extras
         self._infos = infos
+        # They are indices and do not change: each is made once.
+        self._made: dict[tuple[Any, ...], list[Any]] = {}
 
     def transition(self, num_steps: int, num_rows_after: int = 0) -> list[Any]:
         """Columns of a transition.
@@ -59,20 +61,30 @@ class ItemColumns:
           num_steps: How far back its first step is from the newest row, itself included.
           num_rows_after: Number of rows after that of its last step; they have rewards alone.
         """
-        last = -1 - num_rows_after
-        return self._columns(self._frames(-1 - num_steps), self._frames(last), -num_steps, last, -1)
+        key = ("transition", num_steps, num_rows_after)
+        if key not in self._made:
+            last = -1 - num_rows_after
+            frames = self._frames(-1 - num_steps), self._frames(last)
+            self._made[key] = self._columns(*frames, -num_steps, last, -1)
+        return self._made[key]
 
     def sequence(self, num_steps: int) -> list[Any]:
         """Columns of the newest steps."""
-        before = self._frames_before
-        rows = slice(-num_steps, None)
-        observations = slice(-num_steps - 1 - before, -1)
-        return self._columns(observations, slice(-num_steps - before, None), rows, rows, rows)
+        key = ("sequence", num_steps)
+        if key not in self._made:
+            before = self._frames_before
+            rows = slice(-num_steps, None)
+            frames = slice(-num_steps - 1 - before, -1), slice(-num_steps - before, None)
+            self._made[key] = self._columns(*frames, rows, rows, rows)
+        return self._made[key]
 
     def episode(self) -> list[Any]:
         """Columns of the whole history."""
-        rows = slice(1, None)
-        return self._columns(slice(None, -1), rows, rows, rows, rows)
+        key = ("episode",)
+        if key not in self._made:
+            rows = slice(1, None)
+            self._made[key] = self._columns(slice(None, -1), rows, rows, rows, rows)
+        return self._made[key]
 
     def _frames(self, last: int) -> Index:
         return slice(last - self._frames_before, last + 1 or None) if self._is_stacked else last

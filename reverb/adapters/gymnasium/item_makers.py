@@ -91,7 +91,6 @@ class TransitionMaker:
         self._n = items.n_step
         self._writer = writer
         self._columns = columns
-        self._whole: list[Any] = []
         self._powers = items.discount ** np.arange(self._n + 1, dtype=np.float64)
         # The rewards of the newest steps, oldest first, `[n, B]`.
         self._rewards: np.ndarray | None = None
@@ -111,8 +110,7 @@ class TransitionMaker:
         pass
 
     def after_step(self, step: Step, steps: np.ndarray) -> None:
-        self._whole = self._whole or self._columns().transition(self._n)
-        self._writer.create_items(self._whole, step, steps >= self._n)
+        self._writer.create_items(self._columns().transition(self._n), step, steps >= self._n)
 
     def at_end(self, step: Step, steps: np.ndarray, where: np.ndarray, interrupted: bool) -> None:
         # The windows that the end cuts short. Their sums are in rows of their own, which have
@@ -146,7 +144,6 @@ class SequenceMaker:
         self._keeps_short = items.short_episodes == "keep"
         self._writer = writer
         self._columns = columns
-        self._whole: list[Any] = []
         self.num_dropped_episodes = 0
 
     def sums(self, rewards: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -173,8 +170,7 @@ class SequenceMaker:
         return (steps - self._num_steps) % self._stride
 
     def _create(self, step: Step, where: np.ndarray) -> None:
-        self._whole = self._whole or self._columns().sequence(self._num_steps)
-        self._writer.create_items(self._whole, step, where)
+        self._writer.create_items(self._columns().sequence(self._num_steps), step, where)
 
 
 class EpisodeMaker:
@@ -188,7 +184,6 @@ class EpisodeMaker:
         self._discount = items.discount
         self._writer = writer
         self._columns = columns
-        self._whole: list[Any] = []
         self.num_dropped_episodes = 0
 
     def sums(self, rewards: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -209,8 +204,7 @@ class EpisodeMaker:
         ended = where & (steps > 0)
         whole = ended & (steps <= self._max_length) & (not interrupted)
         self.num_dropped_episodes += int(np.count_nonzero(ended & ~whole))
-        self._whole = self._whole or self._columns().episode()
-        self._writer.create_items(self._whole, step, whole)
+        self._writer.create_items(self._columns().episode(), step, whole)
 
 
 def factor(power: float, terminated: np.ndarray) -> np.ndarray:
