@@ -95,6 +95,7 @@ def test_draws_that_are_not_independent(serve, draw):
     client = serve(make_table("t", reverb.selectors.Prioritized(1.0, draw=draw)))
     priorities = np.arange(1.0, 9.0)
     insert(client, "t", priorities)
+    batch = client.sample_batch("t", 1)
     for _ in range(5):
         batch = client.sample_batch("t", 360)
         counts = np.bincount(batch.data[0].ravel(), minlength=8)
@@ -182,7 +183,7 @@ def test_a_new_item_gets_the_largest_priority(serve):
     client = serve(make_table("t", reverb.selectors.Prioritized(0.6)))
     client.insert(0, {"t": MAX_PRIORITY})
     insert(client, "t", [3.5, MAX_PRIORITY, 0.5])
-    insert(client, "t", np.float32([MAX_PRIORITY, 2.0]))
+    insert(client, "t", np.array([MAX_PRIORITY, 2.0], np.float32))
     assert priorities_of(client, "t") == [1.0, 3.5, 3.5, 0.5, 3.5, 2.0]
     assert client.server_info()["t"].max_priority == 3.5
     keys = [sample.info.key for sample in client.scan("t")]
@@ -267,6 +268,37 @@ def test_weights_need_no_formula(serve):
     assert weights.max() <= 1.0
     mean = np.average(batch.data[0].ravel(), weights=weights)
     assert abs(mean - 49.5) < 1.0
+
+
+def test_no_item_twice_in_a_batch(serve):
+    client = serve(
+        make_table("replay", reverb.selectors.Prioritized(2.0)),
+        make_table("queue", reverb.selectors.Fifo(), max_times_sampled=1),
+    )
+    for table in ("replay", "queue"):
+        insert(client, table, np.arange(1.0, 201.0))
+    for _ in range(3):
+        values = client.sample_batch("replay", 150, distinct=True).data[0].ravel()
+        assert len(set(values)) == 150
+    with pytest.raises(
+        InvalidArgumentError, match="256 distinct items asked of table replay, which has 200"
+    ):
+        client.sample_batch("replay", 256, distinct=True)
+    assert list(client.sample_batch("queue", 5, distinct=True).data[0].ravel()) == [0, 1, 2, 3, 4]
+
+
+def test_samples_tell_the_smallest_probability_and_the_epoch(serve):
+    client = serve(
+        make_table("p", reverb.selectors.Prioritized(1.0)),
+        make_table("s", reverb.selectors.Shuffle()),
+    )
+    insert(client, "p", [1.0, 3.0, 4.0])
+    insert(client, "s", np.ones(4))
+    batch = client.sample_batch("p", 8)
+    np.testing.assert_allclose(batch.min_probability, 1 / 8)
+    weights = reverb.importance_weights(batch, beta=1.0)
+    np.testing.assert_allclose(weights, 1 / batch.info.priority, rtol=1e-6)
+    assert [client.sample_batch("s", 4).epoch for _ in range(3)] == [0, 1, 2]
 
 
 def test_a_group_of_servers_refuses_samplers_that_need_all_items():

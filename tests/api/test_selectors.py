@@ -71,7 +71,7 @@ def test_a_false_option_describes_none():
 
 def _all_selectors():
     """Each class of selectors in the core, with arguments for it."""
-    arguments = {"PrioritizedSelector": (0.5,), "HeapSelector": (True,)}
+    arguments = {"PrioritizedSelector": (0.5,), "HeapSelector": (True,), "RecentSelector": (4.0,)}
     return [
         (cls, arguments.get(cls.__name__, ()))
         for cls in vars(native).values()

@@ -10,7 +10,7 @@ pub struct SampleOptions {
     pub stacking: Option<Stacking>,
     /// All items of the request or an error, after which none counts as sampled.
     pub all_or_nothing: bool,
-    /// No item twice in the request.
+    /// No item twice in the request, which implies `all_or_nothing`.
     pub distinct: bool,
 }
 
@@ -18,6 +18,12 @@ impl SampleOptions {
     /// Of a reader that stacks the items into batches.
     pub fn stacked(stacking: Stacking) -> Self {
         Self { stacking: Some(stacking), ..Self::default() }
+    }
+
+    /// With what they imply.
+    #[must_use]
+    pub fn whole(self) -> Self {
+        Self { all_or_nothing: self.all_or_nothing || self.distinct, ..self }
     }
 
     /// For the rest of a request, after `count` items of it.

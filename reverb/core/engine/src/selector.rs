@@ -116,6 +116,9 @@ trait Select {
     /// reverse order. The item must be present.
     fn unpick(&mut self, _pick: Pick) {}
 
+    /// The probability that one choice is this item, which is present.
+    fn probability_of(&self, handle: Handle) -> f64;
+
     /// The smallest probability that an item can be chosen with now; 0 if it is too small to be
     /// told, or if there are no items.
     fn min_probability(&self) -> f64;
@@ -238,6 +241,15 @@ impl Selector {
 
     pub(crate) fn unpick(&mut self, pick: Pick) {
         dispatch!(self, selector => selector.unpick(pick));
+    }
+
+    pub(crate) fn probability_of(&self, handle: Handle) -> f64 {
+        dispatch!(self, selector => selector.probability_of(handle))
+    }
+
+    /// Whether another choice is likely to be another item.
+    pub(crate) fn repeats(&self) -> bool {
+        matches!(self, Self::Uniform(_) | Self::Prioritized(_) | Self::Recent(_))
     }
 
     pub(crate) fn min_probability(&self) -> f64 {

@@ -374,11 +374,13 @@ impl Table {
     /// `max_times_sampled`, a batch whose items cannot be stacked is not sampled. The call then
     /// returns the items before that batch, or the error if there are none. With `all_or_nothing`
     /// it waits until the rate limiter allows all items under one lock; `num` may be
-    /// [`MAX_SAMPLE_ITEMS`] at most.
+    /// [`MAX_SAMPLE_ITEMS`] at most. So it does with `distinct`, where no item comes twice; the
+    /// probability of an item is that of one draw.
     ///
     /// # Errors
     ///
-    /// Those of [`Table::sample`], and those of [`reverb_data::Layout::check`]; nothing was sampled
+    /// `InvalidArgument` if there are fewer items than are asked for with `distinct`, although the
+    /// rate limiter allows the request. Those of [`Table::sample`], and those of [`reverb_data::Layout::check`]; nothing was sampled
     /// then.
     pub async fn sample_with(
         &self,
@@ -405,6 +407,7 @@ impl Table {
         if num == 0 {
             return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
         }
+        let options = options.whole();
         if options.all_or_nothing && num > MAX_SAMPLE_ITEMS {
             return Err(Error::invalid_argument(format!(
                 "A batch of all items or none may have {MAX_SAMPLE_ITEMS} items, got {num}. Ask for \
@@ -443,6 +446,7 @@ impl Table {
 
     /// Like [`Table::sample_with`], but never waits. `None` also if it would fail.
     pub fn try_sample_with(&self, num: usize, options: SampleOptions) -> Option<Vec<Sampled>> {
+        let options = options.whole();
         if num == 0 || (options.all_or_nothing && num > MAX_SAMPLE_ITEMS) {
             return None;
         }

@@ -30,7 +30,6 @@ use tokio::sync::mpsc;
 
 use crate::caller::Caller;
 use crate::limiter_hold::LoggedHold;
-use crate::sample_stream::check_options;
 use crate::selection::Selection;
 use crate::service::Service;
 use crate::status::explain_timeout;
@@ -448,7 +447,6 @@ async fn sample(
     if request.selection.is_none() && !request.columns.is_empty() {
         request.selection = Some(Selection::new(table, &request.columns)?);
     }
-    check_options(options)?;
     let wanted = options.at_once(MAX_BATCH, remaining);
     let mut samples = if let Some(samples) = table.try_sample_with(wanted, options) {
         samples

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reverb_auth::Right;
-use reverb_data::{Error, Result, SampleOptions, Sampled};
+use reverb_data::{Error, Result, Sampled};
 use reverb_rpc::Message;
 use reverb_rpc::frames::MessageReader;
 use reverb_rpc::server::{Responder, decode};
@@ -66,7 +66,6 @@ async fn serve_request(
     }
     let timeout = timeout(request);
     let mut options = sample::options(request)?;
-    check_options(options)?;
     let mut batch = FIRST_BATCH;
     let mut messages = Vec::new();
     while remaining > 0 {
@@ -99,14 +98,6 @@ async fn serve_request(
             // Lets the connection send queued data before the next batch is taken.
             tokio::task::yield_now().await;
         }
-    }
-    Ok(())
-}
-
-/// Refuses what the tables do not do.
-pub(crate) fn check_options(options: SampleOptions) -> Result<()> {
-    if options.distinct {
-        return Err(Error::unimplemented("Samples without repetition are not supported."));
     }
     Ok(())
 }

@@ -13,11 +13,24 @@ pub enum Capability {
     Distinct,
     /// `SampleStreamRequest.columns`.
     Columns,
+    /// `PrioritizedItem.has_max_priority`.
+    MaxPriority,
+    /// `PrioritizedItem.removal_priority`.
+    RemovalPriority,
+    /// `KeyDistributionOptions.extension`.
+    Selectors,
 }
 
 impl Capability {
     /// Those of the servers of this release.
-    pub const ALL: &[Self] = &[Self::AllOrNothing, Self::Columns];
+    pub const ALL: &[Self] = &[
+        Self::AllOrNothing,
+        Self::Distinct,
+        Self::Columns,
+        Self::MaxPriority,
+        Self::RemovalPriority,
+        Self::Selectors,
+    ];
 
     /// Its name in messages.
     pub fn name(self) -> &'static str {
@@ -25,6 +38,9 @@ impl Capability {
             Self::AllOrNothing => "all_or_nothing",
             Self::Distinct => "distinct",
             Self::Columns => "columns",
+            Self::MaxPriority => "max_priority",
+            Self::RemovalPriority => "removal_priority",
+            Self::Selectors => "selectors",
         }
     }
 
@@ -34,6 +50,9 @@ impl Capability {
             Self::AllOrNothing => "batches of all items or none",
             Self::Distinct => "batches without repetition (distinct)",
             Self::Columns => "a choice of columns",
+            Self::MaxPriority => "MAX_PRIORITY",
+            Self::RemovalPriority => "removal priorities",
+            Self::Selectors => "selectors beyond dm-reverb's",
         }
     }
 }

@@ -31,6 +31,10 @@ impl Select for Fifo {
         }
     }
 
+    fn probability_of(&self, _handle: Handle) -> f64 {
+        1.0
+    }
+
     fn min_probability(&self) -> f64 {
         if self.0.oldest().is_some() { 1.0 } else { 0.0 }
     }

@@ -135,6 +135,10 @@ impl Select for Heap {
         }
     }
 
+    fn probability_of(&self, _handle: Handle) -> f64 {
+        1.0
+    }
+
     fn min_probability(&self) -> f64 {
         if self.entries.is_empty() { 0.0 } else { 1.0 }
     }

@@ -241,6 +241,14 @@ impl Select for Prioritized {
         }
     }
 
+    fn probability_of(&self, handle: Handle) -> f64 {
+        let sums = &self.weights.sums;
+        if sums.total() > 0.0 {
+            return sums.get(handle as usize) / sums.total();
+        }
+        self.members.probability_of(handle)
+    }
+
     fn min_probability(&self) -> f64 {
         let Weights { sums, extremes } = &self.weights;
         match extremes.min() {

@@ -184,6 +184,13 @@ impl Select for Recent {
         }
     }
 
+    fn probability_of(&self, handle: Handle) -> f64 {
+        let place = self.positions[handle as usize] as usize;
+        let older = self.count_before(place) as i64 - self.count_before(self.oldest_place()) as i64;
+        let older = older.rem_euclid(self.len as i64) as usize;
+        self.ages().probability(self.len - 1 - older)
+    }
+
     fn min_probability(&self) -> f64 {
         if self.len == 0 { 0.0 } else { self.ages().probability(self.len - 1) }
     }

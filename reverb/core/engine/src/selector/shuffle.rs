@@ -74,14 +74,16 @@ impl Select for Shuffle {
         self.dense.pop();
     }
 
-    /// 1 for an item that was not selected in this epoch.
+    /// The epoch, and whether the item was not selected in it.
     fn place(&self, handle: Handle) -> Place {
-        Place::from((self.positions[handle as usize] as usize) < self.num_left)
+        let is_left = (self.positions[handle as usize] as usize) < self.num_left;
+        (self.epoch as Place) << 1 | Place::from(is_left)
     }
 
     fn put_back(&mut self, handle: Handle, _priority: f64, place: Place) {
         self.push(handle);
-        if place == 1 {
+        // It may have missed the beginning of an epoch.
+        if place & 1 == 1 || place >> 1 != self.epoch as Place {
             self.move_to_left(handle);
         }
     }
@@ -117,6 +119,10 @@ impl Select for Shuffle {
         if (self.positions[pick.handle as usize] as usize) >= self.num_left {
             self.move_to_left(pick.handle);
         }
+    }
+
+    fn probability_of(&self, _handle: Handle) -> f64 {
+        probability(self.dense.len())
     }
 
     fn min_probability(&self) -> f64 {

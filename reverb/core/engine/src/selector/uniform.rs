@@ -59,6 +59,10 @@ impl Select for Uniform {
         }
     }
 
+    fn probability_of(&self, _handle: Handle) -> f64 {
+        probability(self.dense.len())
+    }
+
     fn min_probability(&self) -> f64 {
         probability(self.dense.len())
     }

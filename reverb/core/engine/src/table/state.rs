@@ -8,6 +8,7 @@
 //! [`super::snapshot`] copies a state while it changes, and [`super::restore`] makes a state from
 //! stored items.
 
+mod distinct;
 mod stacked;
 
 use std::hint::black_box;
@@ -43,6 +44,7 @@ const BLOCK: usize = 32;
 /// The state of a table.
 #[derive(Debug)]
 pub(super) struct TableState {
+    name: Box<str>,
     max_size: usize,
     max_times_sampled: i32,
     memory: MemoryConfig,
@@ -213,6 +215,7 @@ impl TableState {
         contents.num_unique_samples = counters.unique_samples;
         contents.largest_priority = counters.largest_priority.unwrap_or(f64::NEG_INFINITY);
         Self {
+            name: config.name.as_str().into(),
             max_size: config.max_size as usize,
             max_times_sampled: config.max_times_sampled,
             memory: config.memory,
@@ -390,6 +393,9 @@ impl TableState {
         let SampleOptions { stacking, all_or_nothing, .. } = batch.options;
         if all_or_nothing && !self.may_allow(batch.wanted) {
             return;
+        }
+        if batch.options.distinct {
+            return self.sample_distinct(batch);
         }
         if self.max_times_sampled > 0 && (stacking.is_some() || all_or_nothing) {
             return self.sample_with_undo(batch);

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sampling without repetition within a request.
+//!
+//! Items that are there already are drawn again, as long as that is likely to end soon. Then the
+//! items that were chosen are taken out of the sampler, the rest is chosen among the others, and
+//! they are put back. Nothing is sampled before all items are chosen.
+
+use std::collections::HashSet;
+
+use reverb_data::{Error, Layout, Result, SampleOptions};
+
+use super::{Batch, TableState};
+use crate::selector::{Handle, Pick, Place};
+
+/// Draws for each item of a request before the chosen items are taken out.
+const TRIES: usize = 2;
+
+/// The items that were chosen.
+#[derive(Default)]
+struct Chosen {
+    picks: Vec<Pick>,
+    handles: HashSet<Handle>,
+}
+
+impl Chosen {
+    /// Adds a pick, unless its item was chosen before.
+    fn add(&mut self, pick: Pick) -> bool {
+        let is_new = self.handles.insert(pick.handle);
+        if is_new {
+            self.picks.push(pick);
+        }
+        is_new
+    }
+}
+
+impl TableState {
+    /// Samples a whole request without repetition. The caller has checked that the limiter allows
+    /// so many samples. If there are too few items, or if they cannot be stacked, nothing is
+    /// sampled and `batch.refusal` has the reason.
+    pub(super) fn sample_distinct(&mut self, batch: &mut Batch) {
+        let min_probability = self.contents.sampler.min_probability();
+        let chosen = if batch.wanted <= self.len() {
+            self.choose_distinct(batch.wanted)
+        } else {
+            Chosen::default()
+        };
+        let refusal = if batch.wanted > self.len() {
+            Err(self.too_few(batch.wanted, self.len()))
+        } else if chosen.picks.len() < batch.wanted {
+            // The others have no weight.
+            Err(self.too_few(batch.wanted, chosen.picks.len()))
+        } else {
+            self.check_stacking(&chosen.picks, batch.options)
+        };
+        if let Err(error) = refusal {
+            for pick in chosen.picks.into_iter().rev() {
+                self.contents.sampler.unpick(pick);
+            }
+            batch.refusal = Some(error);
+            return;
+        }
+        for pick in chosen.picks {
+            self.take(pick, min_probability, batch);
+        }
+    }
+
+    fn choose_distinct(&mut self, wanted: usize) -> Chosen {
+        let mut chosen = Chosen::default();
+        let mut tries = if self.contents.sampler.repeats() { TRIES * wanted } else { 0 };
+        while tries > 0 && chosen.picks.len() < wanted {
+            let count = wanted - chosen.picks.len();
+            tries = tries.saturating_sub(count);
+            self.picks.clear();
+            self.contents.sampler.pick_many(&mut self.rng, count, &mut self.picks);
+            for &pick in &self.picks {
+                chosen.add(pick);
+            }
+        }
+        if chosen.picks.len() < wanted {
+            self.choose_among_others(wanted, &mut chosen);
+        }
+        chosen
+    }
+
+    /// Takes what was chosen out of the sampler, chooses the rest, and puts all back.
+    fn choose_among_others(&mut self, wanted: usize, chosen: &mut Chosen) {
+        let sampler = &mut self.contents.sampler;
+        let had_weight = sampler.mass().is_some_and(|mass| mass > 0.0);
+        let mut taken_out: Vec<(Handle, Place)> = Vec::with_capacity(wanted);
+        let first = chosen.picks.len();
+        let mut num_out = 0;
+        loop {
+            for pick in &chosen.picks[num_out..] {
+                taken_out.push((pick.handle, sampler.place(pick.handle)));
+                sampler.remove(pick.handle);
+            }
+            num_out = chosen.picks.len();
+            let is_exhausted = had_weight && sampler.mass() == Some(0.0);
+            if num_out == wanted || is_exhausted {
+                break;
+            }
+            self.picks.clear();
+            sampler.pick_many(&mut self.rng, 1, &mut self.picks);
+            if !self.picks.iter().all(|&pick| chosen.add(pick)) || self.picks.is_empty() {
+                break;
+            }
+        }
+        for (handle, place) in taken_out.into_iter().rev() {
+            let priority = self.contents.items.get(handle).priority();
+            sampler.put_back(handle, priority, place);
+        }
+        for pick in &mut chosen.picks[first..] {
+            pick.probability = sampler.probability_of(pick.handle);
+        }
+    }
+
+    /// Checks that the batches of a reader can be stacked, where sampling removes items.
+    fn check_stacking(&self, picks: &[Pick], options: SampleOptions) -> Result<()> {
+        let Some(stacking) = options.stacking.filter(|_| self.max_times_sampled > 0) else {
+            return Ok(());
+        };
+        let mut layout: Option<Layout> = None;
+        for (at, pick) in picks.iter().enumerate() {
+            if stacking.after(at).position == 0 {
+                layout = None;
+            }
+            let trajectory = self.contents.items.get(pick.handle).trajectory();
+            match &layout {
+                Some(layout) => layout.check(&trajectory)?,
+                None => layout = Some(Layout::from_trajectory(&trajectory)?),
+            }
+        }
+        Ok(())
+    }
+
+    fn too_few(&self, wanted: usize, has: usize) -> Error {
+        Error::invalid_argument(format!(
+            "{wanted} distinct items asked of table {}, which has {has}. Ask for fewer, or let the \
+             rate limiter wait for more with a larger min_size_to_sample.",
+            self.name
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use reverb_data::{Draw, SampleOptions, SelectorConfig, TableConfig};
+
+    use super::super::{Batch, TableState};
+    use crate::table::testing::{config, item_of_length};
+
+    fn distinct(state: &mut TableState, count: usize) -> Result<Vec<u64>, String> {
+        let options = SampleOptions { distinct: true, ..SampleOptions::default() };
+        let mut batch = Batch::new(count, options.whole());
+        state.sample(&mut batch);
+        let items = batch.into_answer().map_err(|error| error.message().to_owned())?;
+        for sampled in &items {
+            assert!(sampled.probability > 0.0 && sampled.probability <= 1.0);
+        }
+        Ok(items.iter().map(|item| item.key).collect())
+    }
+
+    fn filled(sampler: SelectorConfig, priorities: &[f64]) -> TableState {
+        let mut state = TableState::new(&TableConfig { sampler, ..config(1000) });
+        for (key, &priority) in priorities.iter().enumerate() {
+            state.insert(item_of_length(key as u64, 1, priority), 0);
+        }
+        state
+    }
+
+    fn selector() -> impl Strategy<Value = SelectorConfig> {
+        prop_oneof![
+            Just(SelectorConfig::Fifo),
+            Just(SelectorConfig::Lifo),
+            Just(SelectorConfig::Uniform),
+            Just(SelectorConfig::prioritized(1.0)),
+            Just(SelectorConfig::Prioritized { priority_exponent: 0.5, draw: Draw::Stratified }),
+            Just(SelectorConfig::Heap { min_heap: true }),
+            Just(SelectorConfig::Heap { min_heap: false }),
+            Just(SelectorConfig::Shuffle { seed: None }),
+            Just(SelectorConfig::Recent { expected_age: 2.0 }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn no_item_comes_twice(
+            sampler in selector(),
+            priorities in prop::collection::vec(0.01f64..50.0, 1..60),
+            counts in prop::collection::vec(1usize..60, 1..10),
+        ) {
+            let mut state = filled(sampler, &priorities);
+            for count in counts {
+                match distinct(&mut state, count) {
+                    Ok(mut keys) => {
+                        prop_assert!(count <= priorities.len());
+                        keys.sort_unstable();
+                        keys.dedup();
+                        prop_assert_eq!(keys.len(), count);
+                    }
+                    Err(text) => {
+                        prop_assert!(count > priorities.len());
+                        let expected = format!(
+                            "{count} distinct items asked of table t, which has {}.",
+                            priorities.len()
+                        );
+                        prop_assert!(text.starts_with(&expected), "{text}");
+                    }
+                }
+            }
+            // All items at once: the sampler has them all still.
+            let mut all = distinct(&mut state, priorities.len()).unwrap();
+            all.sort_unstable();
+            prop_assert_eq!(all, (0..priorities.len() as u64).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn items_without_weight_do_not_count() {
+        let mut state = filled(SelectorConfig::prioritized(1.0), &[1.0, 0.0, 2.0, 0.0]);
+        assert!(distinct(&mut state, 2).is_ok());
+        let text = distinct(&mut state, 3).unwrap_err();
+        assert!(text.starts_with("3 distinct items asked of table t, which has 2."), "{text}");
+        assert_eq!(state.limiter().samples(), 2);
+    }
+
+    #[test]
+    fn an_ordered_sampler_gives_the_first_ones() {
+        let mut state = filled(SelectorConfig::Fifo, &[1.0; 5]);
+        assert_eq!(distinct(&mut state, 3), Ok(vec![0, 1, 2]));
+        let mut state = filled(SelectorConfig::Heap { min_heap: false }, &[1.0, 3.0, 2.0, 9.0]);
+        assert_eq!(distinct(&mut state, 3), Ok(vec![3, 1, 2]));
+    }
+
+    #[test]
+    fn a_pair_has_the_probability_of_successive_draws() {
+        const ROUNDS: u32 = 40_000;
+        let weights = [1.0, 2.0, 5.0];
+        let mut state = filled(SelectorConfig::prioritized(1.0), &weights);
+        let mut counts = [0.0; 3];
+        for _ in 0..ROUNDS {
+            // The pair lacks one of the three.
+            let keys = distinct(&mut state, 2).unwrap();
+            counts[3 - (keys[0] + keys[1]) as usize] += 1.0;
+        }
+        let pair = |a: f64, b: f64| (a / 8.0) * (b / (8.0 - a)) + (b / 8.0) * (a / (8.0 - b));
+        let expected = [pair(2.0, 5.0), pair(1.0, 5.0), pair(1.0, 2.0)];
+        for (count, expected) in counts.iter().zip(expected) {
+            let expected = expected * f64::from(ROUNDS);
+            assert!((count - expected).abs() < 6.0 * expected.sqrt(), "{count} of {expected}");
+        }
+    }
+}
