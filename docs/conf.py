@@ -85,9 +85,7 @@ with mock(_LIBRARIES):
     gymnasium.vector = types.SimpleNamespace(VectorWrapper=type("VectorWrapper", (), {}))
     torch.utils.data = types.SimpleNamespace(IterableDataset=type("IterableDataset", (), {}))
     _STAND_INS = {
-        name: module
-        for name, module in sys.modules.items()
-        if name.partition(".")[0] in _LIBRARIES
+        name: module for name, module in sys.modules.items() if name.partition(".")[0] in _LIBRARIES
     }
 sys.modules.update(_STAND_INS)
 autodoc_member_order = "bysource"

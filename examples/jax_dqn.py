@@ -152,7 +152,7 @@ def train(budget: str, seed: int) -> tuple[Parameters, float]:
                 if env_step * NUM_ENVS < 2 * MIN_SIZE:
                     continue
                 sample = next(batches)
-                weights = reverb.importance_weights(sample.info, beta=BETA(num_steps))
+                weights = reverb.importance_weights(sample, beta=BETA(num_steps))
                 state, errors = learn(state, sample.data, weights)
                 batches.update_priorities(sample.info.key, errors)
                 num_steps += 1

@@ -82,7 +82,7 @@ class Learner:
         """Trains on one batch, and updates its priorities in the background."""
         batch = next(self._loader)
         data = batch.data
-        weights = reverb.importance_weights(batch.info, beta=BETA(self.num_steps))
+        weights = reverb.importance_weights(batch, beta=BETA(self.num_steps))
         weights = torch.as_tensor(weights, device=self._device)
         with torch.no_grad():
             best = self.network(data["next_observation"]).argmax(1, keepdim=True)

@@ -11,7 +11,7 @@ from reverb.mixture import by_batch, by_item, positive_weights
 from reverb.prefetching import Pipe, PrefetchIterator, Source
 from reverb.priority_updates import PriorityUpdates
 from reverb.replay_sample import ReplaySample
-from reverb.table_source import TableSource, joined
+from reverb.table_source import TableSource, mixed
 
 __all__ = ["BatchIterator", "batches", "check_arguments", "transformed"]
 
@@ -138,9 +138,10 @@ def batches(
       **options: Other arguments of `Client.sample_batch`.
 
     Returns:
-      An iterator; it begins to fetch at once. Elements are a `ReplaySample`: `info` has arrays
+      An iterator; it begins to fetch at once. Elements are a `ReplayBatch`: `info` has arrays
       `[B]`, `data` is nested like the table's signature with arrays `[B, ...]` (a flat list if the
-      table has no signature).
+      table has no signature). With several tables in a batch, `min_probability` is an array `[B]`
+      too: that of the row's table.
 
     Raises:
       InvalidArgumentError: If an argument is out of its range. Errors of the server are raised by
@@ -169,7 +170,7 @@ def batches(
     ]
     if len(sources) > 1 and mix == "item":
         parts = [source.rows for source in sources]
-        source = by_item(parts, joined, list(weights.values()), batch_size, seed)
+        source = by_item(parts, mixed, list(weights.values()), batch_size, seed)
     else:
         source = by_batch(sources, list(weights.values()), seed)
     if transform is not None:

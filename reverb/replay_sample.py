@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["ReplayBatch", "ReplaySample", "SampleInfo", "keep_samples", "rows_of_batch"]
+__all__ = ["ReplayBatch", "ReplaySample", "SampleInfo", "keep_samples", "replaced", "rows_of_batch"]
 
 
 class SampleInfo(NamedTuple):
@@ -93,6 +93,13 @@ class ReplayBatch(ReplaySample):
     min_probability: float | None = None
     epoch: int = 0
     lengths: Any = None
+
+
+def replaced(batch: ReplaySample, **fields: Any) -> ReplayBatch:
+    """Returns a batch with other fields, and with the other attributes that it has."""
+    other = ReplayBatch(*batch._replace(**fields))
+    other.__dict__.update(getattr(batch, "__dict__", {}))
+    return other
 
 
 def rows_of_batch(batch: ReplaySample, lengths: Sequence[Any] | None = None) -> list[ReplaySample]:

@@ -13,9 +13,16 @@ import tree
 from reverb import errors
 from reverb.client import Client
 from reverb.prefetching import Pipe
-from reverb.replay_sample import ReplaySample, SampleInfo, keep_samples, rows_of_batch
+from reverb.replay_sample import (
+    ReplayBatch,
+    ReplaySample,
+    SampleInfo,
+    keep_samples,
+    replaced,
+    rows_of_batch,
+)
 
-__all__ = ["TableSource", "joined"]
+__all__ = ["TableSource", "joined", "mixed"]
 
 # How long a request waits for a rate limiter before the thread checks whether it must stop.
 _POLL_MS = 200
@@ -111,8 +118,8 @@ class TableSource:
             parts.append(part)
             missing -= len(part.info.key)
             last_progress = time.monotonic()
-        info, columns = parts[0] if len(parts) == 1 else joined(parts, out)
-        return ReplaySample(info, self._nested(columns))
+        batch = parts[0] if len(parts) == 1 else joined(parts, out)
+        return replaced(batch, data=self._nested(batch.data))
 
     def _batch_of_items(self, batch_size: int, pipe: Pipe) -> Any:
         """Returns one batch of processed items; `None` after the timeout."""
@@ -211,8 +218,8 @@ def _rows(parts: list[ReplaySample]) -> list[ReplaySample]:
     return [row for part in flat for row in rows_of_batch(part)]
 
 
-def joined(parts: list[ReplaySample], out: list[Any] | None = None) -> ReplaySample:
-    """Joins several batches with the same nests into one; in `out`, their rows are side by side.
+def joined(parts: list[ReplaySample], out: list[Any] | None = None) -> ReplayBatch:
+    """Joins several batches of one table into one; in `out`, their rows are side by side.
 
     Raises:
       InvalidArgumentError: If their items have different shapes; `samples` has all of them.
@@ -227,8 +234,24 @@ def joined(parts: list[ReplaySample], out: list[Any] | None = None) -> ReplaySam
             keep_samples(error, _rows(parts))
             raise error
     info = SampleInfo(*map(np.concatenate, zip(*(part.info for part in parts), strict=True)))
+    batch = replaced(parts[-1], info=info)
+    known = [getattr(part, "min_probability", None) for part in parts]
+    batch.min_probability = None if None in known else min(it for it in known if it is not None)
     if out is not None:
-        return ReplaySample(info, [column[: len(info.key)] for column in out])
+        return replaced(batch, data=[column[: len(info.key)] for column in out])
     columns = zip(*(tree.flatten(part.data) for part in parts), strict=True)
-    data = tree.unflatten_as(parts[0].data, [np.concatenate(column) for column in columns])
-    return ReplaySample(info, data)
+    columns = [np.concatenate(column) for column in columns]
+    return replaced(batch, data=tree.unflatten_as(parts[0].data, columns))
+
+
+def mixed(parts: list[ReplaySample]) -> ReplayBatch:
+    """Joins batches of several tables into one; each row has the numbers of its table.
+
+    Raises:
+      InvalidArgumentError: As `joined`.
+    """
+    batch = joined(parts)
+    if batch.min_probability is not None:
+        of_tables = [np.full(len(part.info.key), part.min_probability) for part in parts]  # pyright: ignore
+        batch.min_probability = np.concatenate(of_tables)  # pyright: ignore
+    return batch

@@ -46,8 +46,11 @@ def test_batches_are_what_sample_batch_returns(serve):
             assert [field.shape for field in info] == [(32,)] * 5
             assert (info.key.dtype, data["y"].shape) == (np.uint64, (32, 1))
             assert np.array_equal(data["x"], np.float32(data["y"]))
+            batch = next(iterator)
+            assert batch.min_probability == 0.01
+            assert np.allclose(reverb.importance_weights(batch, 0.5), 1.0)
         stats = iterator.stats()
-        assert (stats.num_returned, stats.queued <= 2) == (5, True)
+        assert (stats.num_returned, stats.queued <= 2) == (10, True)
         assert min(stats.age_s, stats.wait_s) >= 0
 
 
@@ -119,6 +122,8 @@ def test_each_batch_has_its_part_of_each_table(serve):
             batch = next(iterator)
             assert len(batch.info.key) == 10
             counts += np.bincount(batch.data[1].ravel() // 1000, minlength=3)
+            assert batch.min_probability.shape == (10,)
+            assert (reverb.importance_weights(batch, 0.5) <= 1.0).all()
             iterator.update_priorities(batch.info.key, np.full(10, 2.0))
         iterator.flush()
     assert np.abs(counts / 2000 - np.array([1, 2, 4]) / 7).max() < 0.02

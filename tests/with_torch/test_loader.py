@@ -225,7 +225,7 @@ def test_wrong_arguments(client):
 
 def test_a_tensor_on_another_device_is_refused_by_writers(client):
     tensor = torch.zeros(3, device="meta")
-    with pytest.raises((InvalidArgumentError, TypeError), match="meta|cpu"):
+    with pytest.raises((InvalidArgumentError, TypeError), match=r"meta|cpu"):
         client.insert({"x": tensor, "y": 0}, {"t": 1.0})
 
 

@@ -11,7 +11,7 @@ from reverb.adapters.jax.library import jax
 from reverb.batch_iterator import BatchIterator, check_arguments
 from reverb.client import Client
 from reverb.errors import InvalidArgumentError
-from reverb.replay_sample import ReplaySample
+from reverb.replay_sample import ReplaySample, replaced
 
 __all__ = ["batches"]
 
@@ -80,7 +80,7 @@ def batches(
         if transform is not None:
             sample = transform(sample)
         data = jax.tree_util.tree_map(lambda it: put(np.asarray(it)), sample.data)
-        return sample._replace(data=jax.block_until_ready(data))
+        return replaced(sample, data=jax.block_until_ready(data))
 
     return batch_iterator.batches(
         client, table, rows, prefetch=prefetch, transform=on_device, **options

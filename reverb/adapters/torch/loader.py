@@ -11,7 +11,7 @@ from reverb.adapters.torch.tensors import as_sample, as_tensordict, leaves, move
 from reverb.client import Client
 from reverb.errors import InvalidArgumentError
 from reverb.prefetching import PrefetchStats
-from reverb.replay_sample import ReplaySample
+from reverb.replay_sample import ReplaySample, replaced
 
 __all__ = ["Loader"]
 
@@ -164,11 +164,11 @@ class Loader:
         event = None
         if self._ring is not None:
             data, event = self._ring.move(sample.data)
-            sample = as_sample(sample._replace(data=()))._replace(data=data)
+            sample = replaced(as_sample(replaced(sample, data=())), data=data)
         else:
             sample = as_sample(sample)
             if self._device.type != "cpu":
-                sample = sample._replace(data=moved(sample.data, self._device))
+                sample = replaced(sample, data=moved(sample.data, self._device))
         batch = sample if self._output == "nest" else as_tensordict(sample, self._batch_dims)
         if self._transform is None:
             return batch, event

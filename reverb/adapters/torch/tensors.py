@@ -7,7 +7,7 @@ import numpy as np
 import tree
 
 from reverb.adapters.torch.library import import_tensordict, torch
-from reverb.replay_sample import ReplaySample, SampleInfo
+from reverb.replay_sample import ReplaySample, SampleInfo, replaced
 
 __all__ = ["as_sample", "as_tensor", "as_tensordict", "dtype_of", "leaves", "moved", "on_cpu"]
 
@@ -60,7 +60,7 @@ def as_sample(sample: ReplaySample) -> ReplaySample:
     """Makes tensors of all arrays; keys become int64 with the same bits."""
     info = sample.info
     info = SampleInfo(as_tensor(info.key.view(np.int64)), *map(as_tensor, info[1:]))
-    return ReplaySample(info, tree.map_structure(as_tensor, sample.data))
+    return replaced(sample, info=info, data=tree.map_structure(as_tensor, sample.data))
 
 
 def as_tensordict(sample: ReplaySample, batch_dims: int) -> Any:
@@ -76,9 +76,12 @@ def as_tensordict(sample: ReplaySample, batch_dims: int) -> Any:
     size = next(iter(tree.flatten(sample.data))).shape[:batch_dims]
     # The info has one number for each item.
     more = (1,) * (len(size) - 1)
-    info = {
-        name: field.reshape(-1, *more).expand(size) for name, field in sample.info._asdict().items()
-    }
+    fields = sample.info._asdict()
+    min_probability = getattr(sample, "min_probability", None)
+    if min_probability is not None:
+        smallest = torch.as_tensor(min_probability, dtype=torch.float64)
+        fields["min_probability"] = smallest.expand(size[0])
+    info = {name: field.reshape(-1, *more).expand(size) for name, field in fields.items()}
     return TensorDict({**data, "reverb": TensorDict(info, size)}, size)
 
 
