@@ -34,6 +34,7 @@ def test_snippets_run(run_snippets):
         "docs/howto/connections.md",
         "docs/howto/export.md",
         "docs/howto/groups.md",
+        "docs/howto/prioritized.md",
         "docs/howto/logs.md",
         "docs/howto/memory.md",
         "docs/howto/securing.md",
