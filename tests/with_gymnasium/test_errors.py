@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes wrong between an environment and its recorder, and what the errors say."""
 
+import gc
 import logging
 import threading
 
@@ -58,6 +59,29 @@ def test_an_environment_that_does_not_say_how_it_resets(client, error_says, meta
     )
     for mode in ("NextStep", AutoresetMode.NEXT_STEP):
         Recorder(envs, client, "replay", autoreset_mode=mode)
+    envs.close()
+
+
+@pytest.mark.parametrize("options", [{"autoreset_mode": "Sometimes"}, {"tables": "other"}])
+def test_a_recorder_that_was_not_made_leaves_the_environment_open(client, options):
+    envs = environments()
+
+    class CollectedRecorder(Recorder):
+        def __del__(self):  # As in Gymnasium 1.0.
+            if not self.closed:
+                self.close()
+
+    def is_refused():
+        # `pytest.raises` would keep the recorder alive.
+        try:
+            CollectedRecorder(envs, client, **({"tables": "replay"} | options))
+        except errors.ReverbError:
+            return True
+        return False
+
+    assert is_refused()
+    gc.collect()
+    assert not envs.closed
     envs.close()
 
 

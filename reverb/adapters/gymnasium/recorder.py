@@ -217,6 +217,10 @@ class Recorder(gymnasium.vector.VectorWrapper):
         Raises:
           DeadlineExceededError: If some items were not confirmed; the environment is closed.
         """
+        # Gymnasium 1.0 closes what is collected. If the constructor has failed, the environment is still
+        # the program's.
+        if "_history" not in self.__dict__:
+            return
         try:
             self._history.close()
         finally:
