@@ -117,7 +117,7 @@ def test_a_step_after_the_end(client, error_says):
 def test_a_step_before_the_reset(client):
     envs = environments()
     recorder = Recorder(envs, client, "replay")
-    with pytest.raises(errors.FailedPreconditionError, match="environment 0 was never reset"):
+    with pytest.raises(errors.FailedPreconditionError, match="environment 0 has no episode"):
         recorder.step(actions())
     recorder.close()
 
