@@ -104,6 +104,10 @@ def test_extras_must_be_the_same_in_each_step(client):
         recorder.extras(y=actions)
     with pytest.raises(errors.InvalidArgumentError, match=r"extras of this step lack \['x'\]"):
         recorder.step(actions)
+    # No step was made, so the program can do better.
+    recorder.extras(x=actions)
+    observation, *_ = recorder.step(actions)
+    assert observation[:, 2].max() <= 2
     recorder.close()
 
 
@@ -155,6 +159,28 @@ def test_an_info_that_is_not_there(client):
     with pytest.raises(errors.InvalidArgumentError, match=r"they have \['t'\].*'lives': 0.0"):
         recorder.step(np.zeros(NUM_ENVS, np.int64))
     recorder.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_item_spans_a_step_that_failed(client, mode):
+    envs = environments(mode, p_end=0.0)
+    recorder = Recorder(envs, client, "replay", Transitions(3, DISCOUNT))
+    actions = np.zeros(NUM_ENVS, np.int64)
+    recorder.reset(seed=1)
+    recorder.step(actions)
+    envs.step = lambda _actions: (np.zeros(1), actions, actions > 0, actions > 0, {})
+    with pytest.raises(errors.InvalidArgumentError, match="first dimension of column"):
+        recorder.step(actions)
+    del envs.step
+    with pytest.raises(errors.FailedPreconditionError, match="has no episode"):
+        recorder.step(actions)
+    recorder.reset()
+    recorder.step(actions)
+    recorder.close()
+    for sample in client.scan("replay"):
+        _, _, following, observation, *_ = sample.data
+        assert following[1] == observation[1]
+        assert following[2] - observation[2] == 1
 
 
 def test_infos_that_are_no_numbers(client):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What goes wrong between an environment and its recorder, and what the errors say."""
 
+import gc
 import logging
 import threading
 
@@ -61,6 +62,29 @@ def test_an_environment_that_does_not_say_how_it_resets(client, error_says, meta
     envs.close()
 
 
+@pytest.mark.parametrize("options", [{"autoreset_mode": "Sometimes"}, {"tables": "other"}])
+def test_a_recorder_that_was_not_made_leaves_the_environment_open(client, options):
+    envs = environments()
+
+    class CollectedRecorder(Recorder):
+        def __del__(self):  # As in Gymnasium 1.0.
+            if not self.closed:
+                self.close()
+
+    def is_refused():
+        # `pytest.raises` would keep the recorder alive.
+        try:
+            CollectedRecorder(envs, client, **({"tables": "replay"} | options))
+        except errors.ReverbError:
+            return True
+        return False
+
+    assert is_refused()
+    gc.collect()
+    assert not envs.closed
+    envs.close()
+
+
 def test_a_mode_that_there_is_not(client):
     envs = environments()
     with raises('autoreset_mode must be "NextStep" or "SameStep" or "Disabled", got \'Sometimes\''):
@@ -93,7 +117,7 @@ def test_a_step_after_the_end(client, error_says):
 def test_a_step_before_the_reset(client):
     envs = environments()
     recorder = Recorder(envs, client, "replay")
-    with pytest.raises(errors.FailedPreconditionError, match="environment 0 was never reset"):
+    with pytest.raises(errors.FailedPreconditionError, match="environment 0 has no episode"):
         recorder.step(actions())
     recorder.close()
 

@@ -152,8 +152,8 @@ class EnvRecorder(gymnasium.Wrapper):
         Raises:
           FailedPreconditionError: If the episode has ended and the environment does not reset
             itself. Nothing was done.
-          InvalidArgumentError: If extras or infos are missing. The environment made its step.
-          SignatureMismatchError: If the items do not match a table's signature.
+          InvalidArgumentError: As in `Recorder`.
+          SignatureMismatchError: As in `Recorder`.
           ReverbError: If the connection failed for good.
         """
         self._history.check_next_step()
@@ -161,19 +161,11 @@ class EnvRecorder(gymnasium.Wrapper):
             raise errors.FailedPreconditionError(
                 "the episode has ended; call reset() before step()"
             )
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        ended = np.array([self._ended])
-        self._history.step(
-            map_nest(_as_row, observation),
-            map_nest(_as_row, action),
-            np.array([reward], np.float64),
-            np.array([terminated], np.bool_),
-            np.array([truncated], np.bool_),
-            {key: _as_row(info[key]) for key in self._keep_infos if key in info},
-            begins=autoreset.rows_that_begin(self._mode, ended),
-        )
-        self._ended = bool(terminated or truncated)
-        return observation, reward, terminated, truncated, info
+        try:
+            return self._step(action)
+        except BaseException:
+            self._history.lose_step()
+            raise
 
     def flush(self) -> None:
         """Blocks until the server has confirmed all items."""
@@ -189,6 +181,21 @@ class EnvRecorder(gymnasium.Wrapper):
             self._history.close()
         finally:
             super().close()
+
+    def _step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        ended = np.array([self._ended])
+        self._history.step(
+            map_nest(_as_row, observation),
+            map_nest(_as_row, action),
+            np.array([reward], np.float64),
+            np.array([terminated], np.bool_),
+            np.array([truncated], np.bool_),
+            {key: _as_row(info[key]) for key in self._keep_infos if key in info},
+            begins=autoreset.rows_that_begin(self._mode, ended),
+        )
+        self._ended = bool(terminated or truncated)
+        return observation, reward, terminated, truncated, info
 
 
 def _as_row(value: Any) -> np.ndarray:

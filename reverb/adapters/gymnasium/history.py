@@ -111,9 +111,9 @@ class History:
         interrupted = where & (self._steps > 0)
         if interrupted.any():
             self._end(interrupted, interrupted=True)
-        reset = where & (self._steps == 0)
-        if reset.any():
-            self._writer.end_episode(reset)
+        rest = where & ~interrupted
+        if rest.any():
+            self._writer.end_episode(rest)
         first_row = {"observation": observation} | self._first_row | self._infos.of_reset()
         self._writer.append(first_row, where)
         self._steps[where] = 0
@@ -122,17 +122,24 @@ class History:
         """Checks that the environments may make a step, before they do.
 
         Raises:
-          FailedPreconditionError: If one was never reset, or the recorder is closed.
-          InvalidArgumentError: If an episode would be too long.
+          FailedPreconditionError: If one has no episode, or the recorder is closed.
+          InvalidArgumentError: If extras are missing, or an episode would be too long.
         """
         if self._writer.closed:
             raise errors.FailedPreconditionError("the recorder is closed: it records no more steps")
         if not self._all_begun and self._steps.min() < 0:
             raise errors.FailedPreconditionError(
-                f"environment {np.flatnonzero(self._steps < 0)[0]} was never reset; call reset() "
-                "before step()"
+                f"environment {np.flatnonzero(self._steps < 0)[0]} has no episode; call reset() "
+                "before the first step(), and after one that failed"
             )
         self._all_begun = True
+        if self._extras is None:
+            self._extras = frozenset(self._given)
+        if self._given.keys() != self._extras:
+            raise errors.InvalidArgumentError(
+                f"extras of this step lack {sorted(self._extras - self._given.keys())}; call "
+                "extras(...) with all of them before each step"
+            )
         self._maker.check_next_step(self._steps)
 
     def step(
@@ -170,7 +177,7 @@ class History:
         }
         if self._infos.keys:
             row |= self._infos.of_step(infos, final_infos)
-        if self._given or self._extras is None or self._extras:
+        if self._given:
             row |= self._taken_extras()
         self._writer.append(row)
         self._row = row
@@ -181,6 +188,11 @@ class History:
         ended = terminated | truncated
         if np.count_nonzero(ended):
             self._end(ended, interrupted=False)
+
+    def lose_step(self) -> None:
+        """Says that a step is missing. No item may span it, so `reset` has to come next."""
+        self._steps[:] = -1
+        self._all_begun = False
 
     def flush(self) -> None:
         """Blocks until all items are confirmed."""
@@ -206,13 +218,6 @@ class History:
     def _taken_extras(self) -> dict[str, Any]:
         """The extras of a step, which the next step has no more."""
         given, self._given = self._given, {}
-        if self._extras is None:
-            self._extras = frozenset(given)
-        if given.keys() != self._extras:
-            raise errors.InvalidArgumentError(
-                f"extras of this step lack {sorted(self._extras - given.keys())}; call "
-                "extras(...) with all of them before each step"
-            )
         for name in given.keys() - self._first_row.keys():
             self._first_row[name] = nests.map_nest(np.zeros_like, given[name])
         return given

@@ -175,11 +175,42 @@ class Recorder(gymnasium.vector.VectorWrapper):
         Raises:
           FailedPreconditionError: If the mode is DISABLED and an environment has ended and was not
             reset; the text names it. Nothing was done.
-          InvalidArgumentError: If extras or infos are missing. The environment made its step.
-          SignatureMismatchError: If the items do not match a table's signature.
+          InvalidArgumentError: If extras are missing; nothing was done. If infos are missing; the
+            environment made its step, and has to be reset.
+          SignatureMismatchError: If the items do not match a table's signature. The environment
+            made its step, and has to be reset.
           ReverbError: If the connection failed for good.
         """
         self._check_next_step()
+        try:
+            return self._step(actions)
+        except BaseException:
+            self._history.lose_step()
+            raise
+
+    def flush(self) -> None:
+        """Blocks until the server has confirmed all items."""
+        self._history.flush()
+
+    def close(self, **kwargs: Any) -> None:
+        """Interrupts the episodes, waits for at most 10 s until the items are confirmed, closes.
+
+        Args:
+          **kwargs: As in the environment.
+
+        Raises:
+          DeadlineExceededError: If some items were not confirmed; the environment is closed.
+        """
+        # Gymnasium 1.0 closes what is collected. If the constructor has failed, the environment is
+        # still the program's.
+        if "_history" not in self.__dict__:
+            return
+        try:
+            self._history.close()
+        finally:
+            super().close(**kwargs)
+
+    def _step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         observation, rewards, terminations, truncations, infos = self.env.step(actions)
         terminated = np.asarray(terminations, np.bool_)
         truncated = np.asarray(truncations, np.bool_)
@@ -203,24 +234,6 @@ class Recorder(gymnasium.vector.VectorWrapper):
         else:
             self._ended = ended
         return observation, rewards, terminations, truncations, infos
-
-    def flush(self) -> None:
-        """Blocks until the server has confirmed all items."""
-        self._history.flush()
-
-    def close(self, **kwargs: Any) -> None:
-        """Interrupts the episodes, waits for at most 10 s until the items are confirmed, closes.
-
-        Args:
-          **kwargs: As in the environment.
-
-        Raises:
-          DeadlineExceededError: If some items were not confirmed; the environment is closed.
-        """
-        try:
-            self._history.close()
-        finally:
-            super().close(**kwargs)
 
     def _check_next_step(self) -> None:
         self._history.check_next_step()
