@@ -20,6 +20,8 @@ RUN = {
     "python acme",
     "python ray",
     "python gymnasium",
+    "python torch",
+    "python jax",
 }
 # Blocks that are only shown. `python shown` is for Python that cannot run by itself.
 SHOWN = {"python shown", "sh", "console", "text", "yaml"}
