@@ -6,7 +6,7 @@ from typing import Any
 import tree
 
 from reverb.arguments import check_at_least_one
-from reverb.replay_sample import ReplayBatch, ReplaySample, SampleInfo
+from reverb.replay_sample import ReplayBatch, ReplaySample
 
 __all__ = ["BatchSampler"]
 

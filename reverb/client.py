@@ -535,9 +535,22 @@ class Client:
             `distinct` asks.
         """
         batch_size = check_at_least_one("batch_size", batch_size)
+        if out is columns is pad_to_multiple_of is None and ragged == "error" and pad == 0:
+            # The most common case by far.
+            batch = self._sample_batch(
+                table, batch_size, timeout_ms, partial, distinct, "error", 1, [], None
+            )
+            if not unpack_as_table_signature:
+                return batch
+            try:
+                return _with_data(batch, self._nested(table, batch.data), None)
+            except BaseException as error:
+                keep_samples(error, rows_of_batch(batch))
+                raise
         multiple_of = _check_ragged(ragged, pad, pad_to_multiple_of, out)
         choice = None
-        if columns is not None or ragged == "pad" or isinstance(out, Mapping | ReplaySample):
+        data = out.data if isinstance(out, ReplaySample) else out
+        if columns is not None or ragged == "pad" or isinstance(data, Mapping):
             choice = self._choice(table, columns)
         outputs = None
         if out is not None:

@@ -6,7 +6,6 @@ import logging
 import sys
 from typing import Any, TypeVar
 
-import numpy as np
 import tree
 
 from reverb.arguments import check_at_least_one

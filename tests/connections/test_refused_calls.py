@@ -69,6 +69,7 @@ CALLS = {
     "shard_info": lambda client: reverb.Client(f"shards:///{client.server_address}").shard_info(),
     "sample": lambda client: next(client.sample("table")),
     "sample_batch": lambda client: client.sample_batch("table", 2),
+    "batch_sampler": lambda client: next(client.batch_sampler("table", 2)),
     "scan": lambda client: next(client.scan("table")),
 }
 WRITERS = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `sample_batch` can be asked for: whole batches, given memory, columns, and its own memory."""
+"""What `sample_batch` can be asked for: whole batches, given memory, columns, own memory."""
 
 import array
 import pickle
@@ -13,7 +13,6 @@ from reverb import item_selectors, rate_limiters, testing
 from reverb.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
-    UnimplementedError,
 )
 from reverb.replay_sample import rows_of_batch
 from support.hosts import REMOTE
@@ -99,7 +98,7 @@ class TestWholeBatches:
         )
         for name, value in [("small", 0), ("ratio", 1)]:
             client.insert([value], {name: 1.0})
-        with pytest.raises(DeadlineExceededError, match="never allows 4 .* max_size is 3"):
+        with pytest.raises(DeadlineExceededError, match=r"never allows 4 .* max_size is 3"):
             client.sample_batch("small", 4, partial=False, timeout_ms=20)
         with pytest.raises(DeadlineExceededError, match="never allows 9 samples at once, but"):
             client.sample_batch("ratio", 9, partial=False, timeout_ms=20)
@@ -141,7 +140,7 @@ class TestWholeBatches:
         client.insert_batch([np.arange(200)], {"queue": 1.0})
         for thread in threads:
             thread.join()
-        assert sorted(sum(batches, [])) == list(range(196))
+        assert sorted(np.concatenate(batches)) == list(range(196))
         assert client.server_info()["queue"].current_size == 4
 
 
@@ -403,10 +402,12 @@ def test_a_batch_is_a_sample_with_attributes(serve):
 class TestGroups:
     @pytest.fixture
     def group(self):
-        with testing.server([table("queue", max_times_sampled=1)]) as first:
-            with testing.server([table("queue", max_times_sampled=1)]) as second:
-                pair = ",".join(it.server_address for it in (first, second))
-                yield reverb.Client(f"shards:///{pair}")
+        with (
+            testing.server([table("queue", max_times_sampled=1)]) as first,
+            testing.server([table("queue", max_times_sampled=1)]) as second,
+        ):
+            pair = ",".join(it.server_address for it in (first, second))
+            yield reverb.Client(f"shards:///{pair}")
 
     def test_no_short_batch_and_the_error_has_what_was_drawn(self, group):
         for value in range(5):
@@ -428,18 +429,6 @@ class TestGroups:
         rest = group.sample_batch("queue", 32, ragged="packed")
         values = sorted([*out[0].ravel(), *rest.data[1].values])
         assert values == list(range(64))
-
-
-def test_an_unknown_capability_is_refused(serve):
-    """`distinct` is asked for only where the server has announced it."""
-    client = serve(table())
-    write(client, 3)
-    try:
-        keys = client.sample_batch("table", 3, distinct=True).info.key
-    except UnimplementedError as error:
-        assert "does not know batches without repetition" in str(error)
-    else:
-        assert len(set(keys)) == 3
 
 
 def leaves(nest, path=()):

@@ -140,9 +140,7 @@ def test_steps_must_be_alike(serve):
     client = serve(table(max_times_sampled=1))
     client.insert([np.zeros(2)], {"table": 1.0})
     client.insert([np.zeros(3)], {"table": 1.0})
-    with pytest.raises(
-        InvalidArgumentError, match="step of column 0 is double .2. in one"
-    ) as caught:
+    with pytest.raises(InvalidArgumentError, match=r"step of column 0 is double \[2\]") as caught:
         client.sample_batch("table", 2, ragged="packed")
     assert len(caught.value.samples) == 2
 

@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code)]
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use numpy::npyffi;
@@ -46,15 +47,23 @@ const INFO_DTYPES: [(&str, DType); NUM_INFOS] = [
 
 /// Writes a field of all samples.
 fn put_info(field: usize, samples: &[Sampled], out: &mut [u8]) {
-    let size = INFO_DTYPES[field].1.size();
-    for (sampled, out) in samples.iter().zip(out.chunks_exact_mut(size)) {
-        match field {
-            0 => out.copy_from_slice(&sampled.key.to_le_bytes()),
-            1 => out.copy_from_slice(&sampled.probability.to_le_bytes()),
-            2 => out.copy_from_slice(&sampled.table_size.to_le_bytes()),
-            3 => out.copy_from_slice(&sampled.priority.to_le_bytes()),
-            _ => out.copy_from_slice(&sampled.times_sampled.to_le_bytes()),
-        }
+    match field {
+        0 => put_numbers(samples, out, |sampled| sampled.key.to_le_bytes()),
+        1 => put_numbers(samples, out, |sampled| sampled.probability.to_le_bytes()),
+        2 => put_numbers(samples, out, |sampled| sampled.table_size.to_le_bytes()),
+        3 => put_numbers(samples, out, |sampled| sampled.priority.to_le_bytes()),
+        _ => put_numbers(samples, out, |sampled| sampled.times_sampled.to_le_bytes()),
+    }
+}
+
+fn put_numbers<const SIZE: usize>(
+    samples: &[Sampled],
+    out: &mut [u8],
+    number: impl Fn(&Sampled) -> [u8; SIZE],
+) {
+    let (places, _) = out.as_chunks_mut::<SIZE>();
+    for (sampled, place) in samples.iter().zip(places) {
+        *place = number(sampled);
     }
 }
 
@@ -133,8 +142,8 @@ impl<'a> Lent<'a> {
     /// The memory of the columns. To be called once.
     pub(crate) fn columns(&self) -> Vec<GivenColumn<'a>> {
         let columns = self.0.columns.iter().map(|output| GivenColumn {
-            name: output.name.clone(),
-            dtype: output.dtype.clone(),
+            name: &output.name,
+            dtype: &output.dtype,
             shape: output.shape.clone(),
             // SAFETY: the arrays live as long as `Outputs` and do not overlap. No other batch is
             // written to them, and the program leaves them alone meanwhile.
@@ -153,7 +162,7 @@ impl Drop for Lent<'_> {
 /// One array: C-contiguous and writable.
 struct Output {
     name: String,
-    dtype: String,
+    dtype: Cow<'static, str>,
     array: Py<PyUntypedArray>,
     shape: Shape,
     start: usize,
@@ -166,9 +175,9 @@ impl Output {
         let descr = array.dtype();
         let dtype = match dtype::from_numpy(&descr)? {
             Some(dtype) if descr.is_native_byteorder() != Some(false) => {
-                dtype.numpy_name().to_owned()
+                Cow::Borrowed(dtype.numpy_name())
             }
-            _ => descr.str()?.to_string(),
+            _ => Cow::Owned(descr.str()?.to_string()),
         };
         let shape = Shape::from_slice(array.shape());
         // SAFETY: the pointer is that of a living array.

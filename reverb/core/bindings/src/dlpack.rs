@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tensors of other libraries as NumPy arrays, without a copy: DLPack.
+//! Tensors of other libraries as NumPy arrays, without a copy: `DLPack`.
 
 #![allow(unsafe_code)]
 
@@ -20,7 +20,7 @@ use crate::error::{OrRaise, of_value};
 const FRESH: &CStr = c"dltensor";
 const USED: &CStr = c"used_dltensor";
 
-/// Kinds of devices whose memory the processor reads: CPU, and pinned memory for CUDA and for ROCm.
+/// Kinds of devices whose memory the processor reads: CPU, and pinned memory for CUDA and `ROCm`.
 const CPU_DEVICES: [i32; 3] = [1, 3, 11];
 
 #[repr(C)]
@@ -75,7 +75,7 @@ impl Drop for TensorOwner {
     }
 }
 
-/// The array of an object that speaks DLPack; `None` if it does not.
+/// The array of an object that speaks `DLPack`; `None` if it does not.
 ///
 /// # Errors
 ///
@@ -131,7 +131,7 @@ fn without_gradient<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny
     }
 }
 
-/// A tensor of PyTorch with elements of one byte that DLPack has no name for, as bytes.
+/// A tensor of `PyTorch` with elements of a byte that `DLPack` has no name for, as bytes.
 fn as_bits<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyAny>, DType)>> {
     let py = value.py();
     let Some(dtype) = value.getattr_opt(intern!(py, "dtype"))? else { return Ok(None) };
@@ -170,9 +170,8 @@ fn array_of_capsule<'py>(capsule: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyU
     // C-contiguous.
     let (shape, strides) = unsafe {
         let rank = usize::try_from(tensor.rank).unwrap_or_default();
-        let numbers = |start: *mut i64| match start.is_null() || rank == 0 {
-            true => &[],
-            false => std::slice::from_raw_parts(start, rank),
+        let numbers = |start: *mut i64| {
+            if start.is_null() || rank == 0 { &[] } else { std::slice::from_raw_parts(start, rank) }
         };
         (numbers(tensor.shape), numbers(tensor.strides))
     };
@@ -245,7 +244,7 @@ fn element_dtype(element: ElementType) -> Option<DType> {
     })
 }
 
-/// A value as a NumPy array, by DLPack if it speaks that. Errors name it by this name.
+/// A value as a NumPy array, by `DLPack` if it speaks that. Errors name it by this name.
 #[pyfunction]
 #[pyo3(signature = (value, name))]
 pub(crate) fn as_array<'py>(value: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyAny>> {

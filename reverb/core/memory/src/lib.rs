@@ -49,7 +49,7 @@ impl Memory {
     /// At least `length` bytes of any content, at least 1.
     pub fn take(length: usize) -> Self {
         let capacity = capacity_for(length);
-        // In the child of a fork the lock may never be released; other threads hold it for a moment.
+        // In the child of a fork the lock may never be released. Others hold it for a moment.
         if capacity >= MIN_POOLED_BYTES
             && let Some(mut kept) = KEPT.try_lock()
             && let Some(memory) = kept.take(capacity)

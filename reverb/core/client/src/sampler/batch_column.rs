@@ -38,9 +38,9 @@ pub enum ColumnData {
 #[derive(Debug)]
 pub struct GivenColumn<'m> {
     /// What it is called in errors: `out["obs"]`.
-    pub name: String,
+    pub name: &'m str,
     /// The NumPy dtype of its elements.
-    pub dtype: String,
+    pub dtype: &'m str,
     /// Sizes of the dimensions.
     pub shape: Shape,
     /// Its elements.

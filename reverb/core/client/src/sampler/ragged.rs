@@ -242,13 +242,17 @@ impl<'m> RaggedColumn<'m> {
         let (values, padding) = out.split_at_mut(num_bytes);
         padding.fill(0);
         self.at = end;
-        let step = Step { dtype: self.dtype, shape: &self.step_shape };
+        let step = Step { dtype: self.dtype, shape: &self.step_shape, bytes: self.step_bytes };
         if column.squeeze == self.squeeze && layouts.copy(index, trajectory, column, &step, values)
         {
             return Ok(());
         }
+        if column.squeeze == self.squeeze && copy_parsed(trajectory, column, &step, values)? {
+            return Ok(());
+        }
+        // Says what is different.
         check(index, (self.squeeze, &step), trajectory, column)?;
-        trajectory.copy_column(column, values)
+        Err(Error::data_loss("A column mixes chunks of different dtypes or shapes."))
     }
 
     fn put_strings(
@@ -258,7 +262,7 @@ impl<'m> RaggedColumn<'m> {
         column: &Column<'_>,
         length: usize,
     ) -> Result<()> {
-        let step = Step { dtype: self.dtype, shape: &self.step_shape };
+        let step = Step { dtype: self.dtype, shape: &self.step_shape, bytes: self.step_bytes };
         check(index, (self.squeeze, &step), trajectory, column)?;
         let Target::Strings(strings) = &mut self.target else { return Ok(()) };
         for slice in column.slices() {
@@ -276,6 +280,28 @@ impl<'m> RaggedColumn<'m> {
 struct Step<'a> {
     dtype: DType,
     shape: &'a Shape,
+    bytes: usize,
+}
+
+/// Copies a column; `false` if its steps are of another kind. Parses each chunk once.
+fn copy_parsed(
+    trajectory: &Trajectory,
+    column: &Column<'_>,
+    step: &Step<'_>,
+    mut out: &mut [u8],
+) -> Result<bool> {
+    for slice in column.slices() {
+        let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
+        if tensor.dtype != step.dtype || tensor.row_shape() != &step.shape[..] {
+            return Ok(false);
+        }
+        let Some((head, tail)) = out.split_at_mut_checked(slice.length * step.bytes) else {
+            return Ok(false);
+        };
+        tensor.copy_rows(slice.offset, slice.length, head)?;
+        out = tail;
+    }
+    Ok(out.is_empty())
 }
 
 /// Checks that the steps of an item are like those of the others.
@@ -319,8 +345,9 @@ struct KnownChunks {
     checked: SmallVec<[(usize, usize); 8]>,
 }
 
-/// How many layouts a batch remembers, and tries to.
-const MAX_LAYOUTS: usize = 16;
+/// How many layouts a batch remembers, and tries to. Chunks of many lengths have many: then parsing
+/// a chunk takes less time than comparing it with all of them.
+const MAX_LAYOUTS: usize = 4;
 
 impl Layouts {
     /// Looks up the chunks of an item.
