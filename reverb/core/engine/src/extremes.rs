@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The smallest and the largest of the weights in a tree of sums.
+#![expect(clippy::float_cmp, reason = "an extreme is one of the weights, bit for bit")]
 
 use crate::sum_tree::{FAN_OUT, SumTree};
 
@@ -216,7 +217,9 @@ mod tests {
         #[test]
         fn extremes_agree_with_a_plain_list(
             blocks in prop::collection::vec(
-                prop::collection::vec((0usize..5000, prop_oneof![Just(0u8), 1u8..6]), 1..40), 1..60),
+                prop::collection::vec((0usize..5000, prop_oneof![Just(0u8), 1u8..6]), 1..40),
+                1..60,
+            ),
         ) {
             let (mut weights, mut extremes) = (SumTree::new(), Extremes::new());
             let mut naive = vec![0.0f64; 5000];

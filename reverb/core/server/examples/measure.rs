@@ -170,6 +170,7 @@ fn batch(keys: &mut KeyGenerator, items: usize, bytes: usize) -> InsertBatch {
             key,
             table: "fifo".into(),
             priority: 1.0,
+            removal_priority: None,
             times_sampled: 0,
             trajectory,
         });

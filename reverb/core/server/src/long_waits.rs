@@ -90,7 +90,7 @@ mod tests {
             signature: None,
             seed: None,
             memory: MemoryConfig::default(),
-            max_priority: MaxPriority::default(),
+            max_priority: reverb_data::MaxPriority::default(),
         };
         Table::new(config).unwrap()
     }

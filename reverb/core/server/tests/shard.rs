@@ -409,6 +409,7 @@ async fn bounds_of_a_limiter_move_and_are_restored() {
 fn windows(keys: std::ops::Range<u64>, bytes: usize) -> Vec<StoredItem> {
     let chunks: Vec<_> = (keys.start..=keys.end).map(|key| large_chunk(1 + key, bytes)).collect();
     let items = chunks.windows(2).zip(keys).map(|(pair, key)| StoredItem {
+        removal_priority: None,
         key,
         priority: key as f64,
         times_sampled: (key % 3) as i32,
@@ -472,6 +473,7 @@ async fn another_chunk_with_the_key_of_an_earlier_one_is_not_mixed_up_with_it() 
     let server = start(vec![table(config("t"))]);
     let [remote, _] = both(&server);
     let stored = |key, value: i32| StoredItem {
+        removal_priority: None,
         key,
         priority: 1.0,
         times_sampled: 0,

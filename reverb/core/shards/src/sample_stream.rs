@@ -319,6 +319,9 @@ impl GroupSampleStream {
                 Some(rest) if rest.count > num_asked => rest.count -= num_asked,
                 _ => drop(self.unasked.pop_front()),
             }
+            for (lane, &share) in self.lanes.iter_mut().zip(&shares) {
+                lane.share = share;
+            }
             for (i, (count, share)) in counts.into_iter().zip(shares).enumerate() {
                 if count > 0 {
                     self.ask_lane(i, count, share, &request);
@@ -348,7 +351,6 @@ impl GroupSampleStream {
         };
         let lane = &mut self.lanes[i];
         let deadline = request.deadline;
-        lane.share = share;
         let (options, columns) = (request.options, Arc::clone(&request.columns));
         lane.parts.push_back(Part { missing: count, share, deadline, options, columns });
         let asked = match &mut lane.stream {

@@ -39,7 +39,7 @@ fn table(max_size: i64, rate_limiter: RateLimiterConfig) -> Arc<Table> {
         signature: None,
         seed: Some(7),
         memory: MemoryConfig::default(),
-        max_priority: MaxPriority::default(),
+        max_priority: reverb_data::MaxPriority::default(),
     })
     .unwrap()
 }
@@ -59,7 +59,14 @@ fn item(chunk: &Chunk, key: u64, priority: f64) -> NewItem {
     builder.slice(chunk, 0, 0, 1);
     builder.end_column(false);
     let trajectory = builder.finish().unwrap();
-    NewItem { key, table: "t".into(), priority, times_sampled: 0, trajectory }
+    NewItem {
+        key,
+        table: "t".into(),
+        priority,
+        removal_priority: None,
+        times_sampled: 0,
+        trajectory,
+    }
 }
 
 fn chunk() -> Chunk {

@@ -10,20 +10,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message as _;
 use reverb_data::{
-    Chunk, ChunkMaker, DType, ErrorKind, NewItem, SampleOptions, Sampled, SequenceRange, Stacking,
-    TrajectoryBuilder,
+    Chunk, ChunkMaker, DType, Draw, ErrorKind, MAX_PRIORITY, NewItem, SampleOptions, Sampled,
+    SelectorConfig, SequenceRange, Stacking, TrajectoryBuilder,
 };
 use reverb_rpc::message::{Message, body_bytes};
 use reverb_wire::codec::chunk::{RawChunk, put_chunk_data};
 use reverb_wire::codec::insert::{
     InsertRequest, decode_confirmation, encode_confirmation, encode_request,
 };
+use reverb_wire::codec::item::RawItem;
 use reverb_wire::codec::mutate::{Mutation, encode_mutation, parse_mutation};
 use reverb_wire::codec::sample::{
     MAX_MESSAGE_CHUNK_BYTES, SampleDecoder, SampleEncoder, options, request,
 };
 use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
 use reverb_wire::convert::signature::flatten_signature;
+use reverb_wire::convert::table_config::{from_selector, to_selector};
 use reverb_wire::generated as proto;
 use reverb_wire::transport::{InsertBatch, SampleRequest};
 
@@ -50,6 +52,7 @@ fn read(message: &Bytes, held: &mut HashMap<u64, Chunk>) -> InsertBatch {
             key: item.key,
             table: item.table.into(),
             priority: item.priority,
+            removal_priority: item.removal_priority,
             times_sampled: item.times_sampled,
             trajectory,
         }
@@ -151,6 +154,73 @@ fn our_extensions_have_field_numbers_that_dm_reverb_skips() {
     assert_eq!(written, expected);
     let expected = SampleOptions::stacked(Stacking { batch_size: 5, position: 2 });
     assert_eq!(options(&stacked), Ok(expected));
+}
+
+#[test]
+fn priorities_that_dm_reverb_does_not_know_stand_beside_those_that_it_does() {
+    let chunk = Chunk::new(7, SequenceRange::default(), false, Bytes::from_static(b"bytes"));
+    let item = |priority, removal_priority| {
+        let mut builder = TrajectoryBuilder::new();
+        builder.slice(&chunk, 0, 0, 1);
+        builder.end_column(false);
+        let trajectory = builder.finish().unwrap();
+        NewItem {
+            key: 1,
+            table: "t".into(),
+            priority,
+            removal_priority,
+            times_sampled: 0,
+            trajectory,
+        }
+    };
+    let cases = [(MAX_PRIORITY, None), (2.0, Some(0.0)), (MAX_PRIORITY, Some(-3.0)), (4.0, None)];
+    let items = cases.map(|(priority, removal)| item(priority, removal)).to_vec();
+    let batch = InsertBatch { chunks: vec![chunk.clone()], items, keep_chunk_keys: Vec::new() };
+    let message = body_bytes(encode_request(&batch, &mut TrajectoryTemplates::default()));
+    let request = InsertRequest::parse(message.clone()).unwrap();
+    let read: Vec<_> = request
+        .items()
+        .map(|item| item.map(|item| (item.priority.to_bits(), item.removal_priority)).unwrap())
+        .collect();
+    assert_eq!(read, cases.map(|(priority, removal)| (priority.to_bits(), removal)));
+    let known = proto::InsertStreamRequest::decode(message).unwrap();
+    let seen: Vec<_> = known.items.iter().map(|it| (it.priority, it.has_max_priority)).collect();
+    assert_eq!(seen, [(1.0, true), (2.0, false), (1.0, true), (4.0, false)]);
+}
+
+#[test]
+fn a_priority_with_the_bits_of_the_largest_one_is_nan_without_the_flag() {
+    let item = proto::PrioritizedItem { priority: MAX_PRIORITY, ..Default::default() };
+    let encoded = item.encode_to_vec();
+    let read = RawItem::parse(&encoded).unwrap().priority;
+    assert!(read.is_nan() && read.to_bits() != MAX_PRIORITY.to_bits());
+}
+
+#[test]
+fn selectors_beyond_dm_reverb_stand_beside_the_nearest_one() {
+    let exponent = |draw| SelectorConfig::Prioritized { priority_exponent: 0.5, draw };
+    for (config, is_extended) in [
+        (SelectorConfig::Fifo, false),
+        (SelectorConfig::Uniform, false),
+        (exponent(Draw::Independent), false),
+        (exponent(Draw::Stratified), true),
+        (exponent(Draw::Systematic), true),
+        (SelectorConfig::Shuffle { seed: None }, true),
+        (SelectorConfig::Recent { expected_age: 2.5 }, true),
+    ] {
+        let message = from_selector(config);
+        assert_eq!(message.extension.is_some(), is_extended, "{config:?}");
+        assert_eq!(to_selector(Some(&message)), Some(config));
+        let known = proto::KeyDistributionOptions { extension: None, ..message };
+        let nearest = match config {
+            SelectorConfig::Prioritized { .. } => exponent(Draw::Independent),
+            SelectorConfig::Shuffle { .. } | SelectorConfig::Recent { .. } => {
+                SelectorConfig::Uniform
+            }
+            other => other,
+        };
+        assert_eq!(to_selector(Some(&known)), Some(nearest));
+    }
 }
 
 #[test]

@@ -333,7 +333,7 @@ prop_compose! {
             builder.end_column(false);
             let trajectory = builder.finish().unwrap();
             let priority = f64::from_bits(priority);
-            NewItem { key, table: "täble".into(), priority, times_sampled, trajectory }
+            NewItem { key, table: "täble".into(), priority, removal_priority: None, times_sampled, trajectory }
         });
         InsertBatch { items: items.collect(), chunks, keep_chunk_keys }
     }

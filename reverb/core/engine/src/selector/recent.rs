@@ -71,7 +71,9 @@ impl Recent {
         let size = (self.len + self.len / 4 + 16).next_power_of_two();
         (self.ring, self.taken) = (vec![NONE; size], SumTree::new());
         (self.next, self.span) = (0, 0);
-        handles.into_iter().for_each(|handle| self.push(handle));
+        for handle in handles {
+            self.push(handle);
+        }
     }
 
     fn push(&mut self, handle: Handle) {

@@ -55,7 +55,7 @@ impl Watched {
             || self.without_counters() != other.without_counters()
     }
 
-    /// All but the mass and the largest priority, and what changes only together with other numbers.
+    /// All but the mass, the largest priority, and what changes only together with other numbers.
     fn without_counters(&self) -> Self {
         Self {
             mass: 0.0,

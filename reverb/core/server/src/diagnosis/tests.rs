@@ -24,7 +24,7 @@ fn table(rate_limiter: RateLimiterConfig) -> TableStatus {
         signature: None,
         seed: None,
         memory: MemoryConfig::default(),
-        max_priority: MaxPriority::default(),
+        max_priority: reverb_data::MaxPriority::default(),
     };
     let mut status = Table::new(config).unwrap().status();
     status.info.current_size = 100;

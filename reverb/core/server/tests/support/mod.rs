@@ -122,7 +122,14 @@ pub fn item(key: u64, table: &str, priority: f64, chunks: &[Chunk]) -> NewItem {
     }
     builder.end_column(false);
     let trajectory = builder.finish().unwrap();
-    NewItem { key, table: table.into(), priority, times_sampled: 0, trajectory }
+    NewItem {
+        key,
+        table: table.into(),
+        priority,
+        removal_priority: None,
+        times_sampled: 0,
+        trajectory,
+    }
 }
 
 /// A batch of chunks, each with one item of the same key.

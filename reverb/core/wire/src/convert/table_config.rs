@@ -18,8 +18,7 @@ use crate::generated::{
     priority_table_checkpoint,
 };
 
-/// The message of a selector. One that dm-reverb does not have stands beside the nearest one that it
-/// has.
+/// The message of a selector. One that dm-reverb does not have stands beside the nearest one.
 pub fn from_selector(config: SelectorConfig) -> KeyDistributionOptions {
     let mut extension = None;
     let distribution = match config {
