@@ -86,6 +86,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--growth", action="store_true")
+    parser.add_argument("--width", type=int, default=16, help="numbers of a step")
     parser.add_argument("--only-default", action="store_true", help="for releases without the rest")
     options = parser.parse_args()
     rng = np.random.default_rng(0)
@@ -93,8 +94,8 @@ def main():
     client = reverb.Client(f"127.0.0.1:{server.port}")
     columns = [np.random.random((10_000, 4)).astype(np.float32), rng.integers(0, 4, 10_000)]
     client.insert_batch([*columns, columns[0], np.ones(10_000)], {"small": 1.0})
-    write_sequences(client, "equal", [24] * 500, 16)
-    write_sequences(client, "ragged", rng.integers(8, 41, 500).tolist(), 16)
+    write_sequences(client, "equal", [24] * 500, options.width)
+    write_sequences(client, "ragged", rng.integers(8, 41, 500).tolist(), options.width)
 
     calls = {f"small {n}": lambda n=n: client.sample_batch("small", n) for n in (32, 64, 256)}
     calls["equal 64"] = lambda: client.sample_batch("equal", 64)

@@ -171,8 +171,9 @@ def _filled(structure: Any, places: Iterator[int], chosen: set[int], left: Itera
             return _LEFT_OUT
         values = [None if value is _LEFT_OUT else value for value in values]
         if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-            return type(structure)(*values)
-        return type(structure)(values)
+            named_tuple: Any = type(structure)
+            return named_tuple(*values)
+        return list(values) if isinstance(structure, list) else tuple(values)
     return next(left) if next(places) in chosen else _LEFT_OUT
 
 

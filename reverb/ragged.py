@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from reverb.errors import InvalidArgumentError, ResourceExhaustedError
+from reverb.errors import InvalidArgumentError
 
 __all__ = ["Ragged", "packed_columns"]
 
@@ -110,31 +110,12 @@ class Ragged:
         return f"Ragged(values={self.values!r}, offsets={self.offsets!r})"
 
 
-def packed_columns(arrays: list[Any], lengths: list[Any]) -> list[Any]:
-    """Returns columns as `Ragged`; those without lengths stay as they are.
+def packed_columns(arrays: list[Any], offsets: list[Any]) -> list[Any]:
+    """Returns columns as `Ragged`; those without offsets stay as they are.
 
     Args:
       arrays: The values of each column.
-      lengths: Of each column: int32 `[B]`, or `None`. Columns may share them, and then share their
-        offsets.
-
-    Raises:
-      ResourceExhaustedError: If a column has more steps than an int32 can count.
+      offsets: Of each column: int32 `[B + 1]`, or `None`.
     """
-    known: dict[int, np.ndarray] = {}
-    columns = []
-    for array, of_column in zip(arrays, lengths, strict=True):
-        if of_column is None:
-            columns.append(array)
-            continue
-        offsets = known.get(id(of_column))
-        if offsets is None:
-            if len(array) > np.iinfo(np.int32).max:
-                raise ResourceExhaustedError(
-                    f"a packed batch may have 2^31 - 1 steps, got {len(array)}; sample fewer items"
-                )
-            offsets = np.zeros(len(of_column) + 1, np.int32)
-            np.cumsum(of_column, out=offsets[1:])
-            known[id(of_column)] = offsets
-        columns.append(Ragged._of(array, offsets))
-    return columns
+    pairs = zip(arrays, offsets, strict=True)
+    return [array if of is None else Ragged._of(array, of) for array, of in pairs]

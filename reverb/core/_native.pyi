@@ -348,7 +348,8 @@ class Client:
     ]:
         """Returns five arrays `[B]` in the order of `SampleInfo`, the columns, and three numbers.
 
-        The columns are their arrays, and the lengths of their items if `ragged` is not "error".
+        The columns are their arrays, and the lengths of their items if `ragged` is "pad", or their
+        offsets `[B + 1]` if it is "packed".
         The numbers are how many items there are, and the smallest probability and the epoch of the
         table; 0 if the server does not tell them. With `out` there are no columns, and the info is
         in the arrays of `out` if it has some.

@@ -83,13 +83,43 @@ pub(crate) fn table_state(samples: &[Sampled]) -> (f64, i64) {
     (least, samples.last().map_or(0, |it| it.epoch))
 }
 
-/// Columns as arrays, and the lengths of their items: `None` for columns that have none.
+/// Columns as arrays, and the lengths or offsets of their items: `None` for columns without any.
 pub(crate) type Columns<'py> = (Vec<Bound<'py, PyAny>>, Vec<Option<Bound<'py, PyAny>>>);
 
-/// Hands columns to NumPy. Columns with the same lengths get the same array of them.
+fn numbers<'py>(py: Python<'py>, values: &[i32]) -> PyResult<Bound<'py, PyAny>> {
+    number_array(py, DType::Int32, values.len(), |out| {
+        let (places, _) = out.as_chunks_mut::<4>();
+        for (value, place) in values.iter().zip(places) {
+            *place = value.to_le_bytes();
+        }
+    })
+}
+
+/// Where each item begins, and where the last one ends.
+fn offsets<'py>(py: Python<'py>, lengths: &[i32]) -> PyResult<Bound<'py, PyAny>> {
+    let mut offsets = Vec::with_capacity(lengths.len() + 1);
+    let mut end = 0_i32;
+    offsets.push(end);
+    for &length in lengths {
+        end = end
+            .checked_add(length)
+            .ok_or_else(|| {
+                Error::resource_exhausted(
+                    "a packed batch may have 2^31 - 1 steps; sample fewer items",
+                )
+            })
+            .or_raise()?;
+        offsets.push(end);
+    }
+    numbers(py, &offsets)
+}
+
+/// Hands columns to NumPy, each with the lengths of its items, or with their offsets if they are
+/// packed. Columns with the same lengths get the same array.
 pub(crate) fn columns_to_arrays(
     py: Python<'_>,
     columns: Vec<BatchColumn>,
+    are_packed: bool,
 ) -> PyResult<Columns<'_>> {
     let (mut arrays, mut all_lengths) = (Vec::new(), Vec::new());
     let mut known: Vec<(*const i32, Bound<'_, PyAny>)> = Vec::new();
@@ -112,11 +142,7 @@ pub(crate) fn columns_to_arrays(
         let array = if let Some((_, array)) = same {
             array.clone()
         } else {
-            let array = number_array(py, DType::Int32, lengths.len(), |out| {
-                for (length, out) in lengths.iter().zip(out.chunks_exact_mut(4)) {
-                    out.copy_from_slice(&length.to_le_bytes());
-                }
-            })?;
+            let array = if are_packed { offsets(py, &lengths)? } else { numbers(py, &lengths)? };
             known.push((lengths.as_ptr(), array.clone()));
             array
         };

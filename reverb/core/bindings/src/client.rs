@@ -11,8 +11,8 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use reverb_client::{
-    BatchRequest, BatchedWriter, Client as Core, LegacyOptions, LegacyWriter, SampleCursor,
-    ScanCursor, SequenceOptions, Window,
+    BatchRequest, BatchedWriter, Client as Core, LegacyOptions, LegacyWriter, RaggedForm,
+    SampleCursor, ScanCursor, SequenceOptions, Window,
 };
 use reverb_data::{Error, ItemPriority, Result, Sampled};
 use reverb_rpc::Keepalive;
@@ -516,7 +516,8 @@ impl Client {
             Some(infos) => infos,
             None => new_infos(py, &taken)?,
         };
-        let columns = columns_to_arrays(py, batch)?;
+        let are_packed = request.ragged == RaggedForm::Packed;
+        let columns = columns_to_arrays(py, batch, are_packed)?;
         let (min_probability, epoch) = table_state(&taken);
         Ok((infos, columns, (taken.len(), min_probability, epoch)))
     }

@@ -63,6 +63,7 @@ impl Memory {
     }
 
     /// The first `length` bytes.
+    #[inline]
     pub fn bytes_mut(&mut self, length: usize) -> &mut [u8] {
         assert!(length <= self.capacity, "memory is taken for what is written to it");
         // SAFETY: the memory is initialised, belongs to `self` and is long enough.
