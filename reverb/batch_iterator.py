@@ -23,6 +23,12 @@ class BatchIterator(PrefetchIterator):
     an update of priorities in the background, is raised by `next`. Close it, or use it in a `with`
     block; what is in the queue then counts as sampled. Not thread-safe, but for
     `update_priorities`.
+
+    Example:
+      >>> iterator = reverb.batches(client, "table", 2)
+      >>> len(next(iterator).info.key)
+      2
+      >>> iterator.close()
     """
 
     def __init__(
