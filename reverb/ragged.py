@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Columns of items of different lengths, one item after another in one array."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,11 +48,24 @@ class Ragged:
             )
 
     @classmethod
-    def _of(cls, values: np.ndarray, offsets: np.ndarray) -> "Ragged":
-        """Makes one of arrays that fit together."""
+    def of_parts(cls, values: Any, offsets: Any) -> "Ragged":
+        """Makes one of arrays that are known to fit, or of what stands for them."""
         ragged = cls.__new__(cls)
         ragged.values, ragged.offsets = values, offsets
         return ragged
+
+    @classmethod
+    def concatenate(cls, parts: "Sequence[Ragged]") -> "Ragged":
+        """Returns the items of all parts, a copy.
+
+        Args:
+          parts: At least one; their values have the same dtype and `[...]`.
+        """
+        ends = np.cumsum([0, *(len(part.values) for part in parts)])
+        starts = zip(parts, ends, strict=False)
+        offsets = [part.offsets[:-1] + start for part, start in starts]
+        values = np.concatenate([part.values for part in parts])
+        return cls.of_parts(values, np.concatenate([*offsets, ends[-1:]]).astype(np.int32))
 
     @property
     def lengths(self) -> np.ndarray:
@@ -91,8 +104,16 @@ class Ragged:
         """
         import torch  # pyright: ignore[reportMissingImports]
 
+        values = self.values
+        if values.dtype.name == "bfloat16":  # PyTorch has it, and does not know NumPy's.
+            tensor = torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+        else:
+            tensor = torch.from_numpy(values)
         return torch.nested.nested_tensor_from_jagged(
-            torch.from_numpy(self.values), torch.from_numpy(self.offsets.astype(np.int64))
+            tensor,
+            torch.from_numpy(self.offsets.astype(np.int64)),
+            min_seqlen=int(np.diff(self.offsets).min(initial=self.max_length)),
+            max_seqlen=self.max_length,
         )
 
     def __len__(self) -> int:
@@ -118,4 +139,4 @@ def packed_columns(arrays: list[Any], offsets: list[Any]) -> list[Any]:
       offsets: Of each column: int32 `[B + 1]`, or `None`.
     """
     pairs = zip(arrays, offsets, strict=True)
-    return [array if of is None else Ragged._of(array, of) for array, of in pairs]
+    return [array if of is None else Ragged.of_parts(array, of) for array, of in pairs]

@@ -13,6 +13,7 @@ import tree
 from reverb import errors
 from reverb.client import Client
 from reverb.prefetching import Pipe
+from reverb.ragged import Ragged
 from reverb.replay_sample import (
     ReplayBatch,
     ReplaySample,
@@ -62,7 +63,6 @@ class TableSource:
           out: Returns the columns that the next batch is decoded into, or `None`: into new memory.
         """
         self._client = client
-        self._out = out
         self._table = table
         self._batch_size = batch_size
         self._postprocess = postprocess
@@ -72,8 +72,12 @@ class TableSource:
         self._container_types = {cls.__name__: cls for cls in container_types}
         self._partial = partial
         self._options = dict(options or {})
-        # Batches of items of different lengths are made by one call.
-        self._is_whole = self._options.get("ragged", "error") != "error"
+        self._out = out
+        # The client nests chosen columns; it knows which these are.
+        self._has_choice = self._options.get("columns") is not None
+        if self._has_choice:
+            self._options["unpack_as_table_signature"] = True
+            self._out = None
         self._structure: Any = None
         self._num_columns = 0
 
@@ -118,8 +122,11 @@ class TableSource:
             parts.append(part)
             missing -= len(part.info.key)
             last_progress = time.monotonic()
-        batch = parts[0] if len(parts) == 1 else joined(parts, out)
-        return replaced(batch, data=self._nested(batch.data))
+        batch = parts[0]
+        if len(parts) > 1:
+            to_multiple_of = self._options.get("pad_to_multiple_of") or 1
+            batch = joined(parts, out, pads=self._pads(batch.data), to_multiple_of=to_multiple_of)
+        return self._as_table(batch)
 
     def _batch_of_items(self, batch_size: int, pipe: Pipe) -> Any:
         """Returns one batch of processed items; `None` after the timeout."""
@@ -171,6 +178,22 @@ class TableSource:
         keep_samples(explained, [*_rows(parts), *getattr(error, "samples", ())])
         return explained
 
+    def _as_table(self, batch: Any) -> ReplayBatch:
+        """Nests the columns of a batch, and their lengths, like the signature of the table."""
+        nested = self._with_types if self._has_choice else self._nested
+        lengths = getattr(batch, "lengths", None)
+        batch = replaced(batch, data=nested(batch.data))
+        batch.lengths = None if lengths is None else nested(lengths)
+        return batch
+
+    def _pads(self, data: Any) -> list[Any]:
+        """What pads each column of a batch of items of different lengths."""
+        pad, count = self._options.get("pad", 0), len(tree.flatten(data))
+        if not isinstance(pad, Mapping | list | tuple):
+            return [pad] * count
+        choice = self._client._choice(self._table, self._options.get("columns"))
+        return choice.pad_values(pad, count)
+
     def _purpose(self) -> str:
         """What it waits for."""
         return f"a sample of table {self._table} at {self._client.server_address}"
@@ -214,17 +237,44 @@ def _named_tuple(name: str, fields: tuple[str, ...]) -> type:
 
 
 def _rows(parts: list[ReplaySample]) -> list[ReplaySample]:
-    flat = (part._replace(data=tree.flatten(part.data)) for part in parts)
-    return [row for part in flat for row in rows_of_batch(part)]
+    rows = []
+    for part in parts:
+        lengths = getattr(part, "lengths", None)
+        flat = part._replace(data=tree.flatten(part.data))
+        rows += rows_of_batch(flat, None if lengths is None else tree.flatten(lengths))
+    return rows
 
 
-def joined(parts: list[ReplaySample], out: list[Any] | None = None) -> ReplayBatch:
-    """Joins several batches of one table into one; in `out`, their rows are side by side.
+def joined(
+    parts: list[ReplaySample],
+    out: list[Any] | None = None,
+    *,
+    pads: Sequence[Any] = (),
+    to_multiple_of: int = 1,
+) -> ReplayBatch:
+    """Joins several batches into one; in `out`, their rows are side by side.
+
+    Args:
+      parts: At least one, with the same nests.
+      out: The columns that all parts were written into, one part behind the other.
+      pads: What stands behind shorter items, for each column; 0 if there is none.
+      to_multiple_of: Padded lengths are rounded up to a multiple of this.
 
     Raises:
       InvalidArgumentError: If their items have different shapes; `samples` has all of them.
     """
-    shapes = [[column.shape[1:] for column in tree.flatten(part.data)] for part in parts]
+    columns = list(zip(*(tree.flatten(part.data) for part in parts), strict=True))
+    lengths: list[Any] = [None] * len(columns)
+    if getattr(parts[0], "lengths", None) is not None:
+        of_parts = (tree.flatten(part.lengths) for part in parts)  # pyright: ignore
+        lengths = [list(it) if it[0] is not None else None for it in zip(*of_parts, strict=True)]
+    shapes = [
+        [
+            _item_shape(column[at], of is not None)
+            for column, of in zip(columns, lengths, strict=True)
+        ]
+        for at in range(len(parts))
+    ]
     for other in shapes[1:]:
         if other != shapes[0]:
             error = errors.InvalidArgumentError(
@@ -239,9 +289,39 @@ def joined(parts: list[ReplaySample], out: list[Any] | None = None) -> ReplayBat
     batch.min_probability = None if None in known else min(it for it in known if it is not None)
     if out is not None:
         return replaced(batch, data=[column[: len(info.key)] for column in out])
-    columns = zip(*(tree.flatten(part.data) for part in parts), strict=True)
-    columns = [np.concatenate(column) for column in columns]
-    return replaced(batch, data=tree.unflatten_as(parts[0].data, columns))
+    pads = pads or [0] * len(columns)
+    data = [
+        _joined_column(column, of, pad, to_multiple_of)
+        for column, of, pad in zip(columns, lengths, pads, strict=True)
+    ]
+    batch = replaced(batch, data=tree.unflatten_as(parts[0].data, data))
+    if getattr(parts[0], "lengths", None) is not None:
+        whole = [None if of is None else np.concatenate(of) for of in lengths]
+        batch.lengths = tree.unflatten_as(parts[0].data, whole)
+    return batch
+
+
+def _item_shape(column: Any, is_padded: bool) -> tuple[int, ...]:
+    """The shape of an item, without its length if that may differ."""
+    if isinstance(column, Ragged):
+        return column.values.shape[1:]
+    return column.shape[2 if is_padded else 1 :]
+
+
+def _joined_column(parts: Sequence[Any], lengths: Any, pad: Any, to_multiple_of: int) -> Any:
+    if isinstance(parts[0], Ragged):
+        return Ragged.concatenate(parts)
+    if lengths is None:
+        return np.concatenate(parts)
+    items = [
+        row[:length]
+        for part, of in zip(parts, lengths, strict=True)
+        for row, length in zip(part, of, strict=True)
+    ]
+    offsets = np.cumsum([0, *(len(item) for item in items)])
+    if parts[0].dtype.kind in "OSU" and pad == 0:
+        pad = parts[0].dtype.type()
+    return Ragged(np.concatenate(items), offsets).padded(pad, to_multiple_of=to_multiple_of)
 
 
 def mixed(parts: list[ReplaySample]) -> ReplayBatch:

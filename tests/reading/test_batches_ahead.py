@@ -225,3 +225,53 @@ def test_wrong_arguments(options, text):
     arguments = {"table": "t", "batch_size": 2} | options
     with pytest.raises(InvalidArgumentError, match=text):
         reverb.batches(client, arguments.pop("table"), arguments.pop("batch_size"), **arguments)
+
+
+def write_items(client, lengths, start=0):
+    with client.trajectory_writer(max(lengths)) as writer:
+        for number, length in enumerate(lengths, start):
+            for step in range(length):
+                writer.append({"x": np.float32(step), "y": np.int64(number)})
+            columns = {"x": writer.history["x"][-length:], "y": writer.history["y"][-1]}
+            writer.create_item("t", 1.0, columns)
+            writer.end_episode()
+
+
+@pytest.mark.parametrize("ragged", ["packed", "pad"])
+def test_items_of_different_lengths_that_come_in_parts(serve, until, ragged):
+    client = serve(table(sampler=reverb.selectors.Fifo(), max_times_sampled=1))
+    options = {"pad": -1, "pad_to_multiple_of": 4} if ragged == "pad" else {}
+    with reverb.batches(client, "t", 5, prefetch=1, ragged=ragged, **options) as iterator:
+        write_items(client, [1, 3, 2])
+        until(lambda: not client.server_info()["t"].current_size)
+        write_items(client, [5, 2], start=3)
+        batch = next(iterator)
+    x, y = batch.data
+    assert y.tolist() == [0, 1, 2, 3, 4]
+    if ragged == "packed":
+        assert x.offsets.tolist() == [0, 1, 4, 6, 11, 13]
+        assert [it.tolist() for it in x] == [list(range(length)) for length in [1, 3, 2, 5, 2]]
+        return
+    assert x.shape == (5, 8)
+    assert batch.lengths[0].tolist() == [1, 3, 2, 5, 2]
+    assert batch.lengths[1] is None
+    for row, length in zip(x, batch.lengths[0], strict=True):
+        assert row.tolist() == [*range(length), *[-1] * (8 - length)]
+
+
+def test_chosen_columns_are_nested_like_the_signature(serve):
+    signature = {"x": np.zeros([1], np.float32), "y": np.zeros([1], np.int64)}
+    client = serve(table(signature=signature))
+    fill(client, 20)
+    with reverb.batches(client, "t", 4, columns=["y"]) as iterator:
+        data = next(iterator).data
+    assert data.keys() == {"y"}
+    assert data["y"].shape == (4, 1)
+
+
+def test_a_batch_has_no_item_twice(serve):
+    client = serve(table())
+    fill(client, 8)
+    with reverb.batches(client, "t", 8, distinct=True) as iterator:
+        for _ in range(5):
+            assert sorted(next(iterator).data[1].ravel().tolist()) == list(range(8))

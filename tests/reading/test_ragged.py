@@ -221,10 +221,13 @@ class TestRagged:
         """PyTorch is played by a stand-in."""
         made = types.SimpleNamespace(
             from_numpy=lambda values: ("tensor", values),
-            nested=types.SimpleNamespace(nested_tensor_from_jagged=lambda *parts: parts),
+            nested=types.SimpleNamespace(
+                nested_tensor_from_jagged=lambda *parts, **ends: (*parts, ends)
+            ),
         )
         monkeypatch.setitem(sys.modules, "torch", made)
         ragged = reverb.Ragged(np.arange(3), [0, 2, 3])
-        (_, values), (_, offsets) = ragged.torch_nested()
+        (_, values), (_, offsets), ends = ragged.torch_nested()
+        assert ends == {"min_seqlen": 1, "max_seqlen": 2}
         assert values is ragged.values
         assert (offsets.dtype, offsets.tolist()) == (np.int64, [0, 2, 3])

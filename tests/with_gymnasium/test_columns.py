@@ -238,15 +238,15 @@ def test_a_function_of_priorities_returns_numbers(client, value):
     recorder.close()
 
 
-def test_the_largest_priority(client):
-    envs = environments()
-    if hasattr(reverb, "MAX_PRIORITY"):
-        play(Recorder(envs, client, "replay", priority="max"), 2)
-        assert set(priorities(client, "replay")) == {1.0}
-        return
-    with pytest.raises(errors.InvalidArgumentError, match="this release does not have"):
-        Recorder(envs, client, "replay", priority="max")
-    envs.close()
+@pytest.mark.parametrize("priority", ["max", reverb.MAX_PRIORITY], ids=["text", "constant"])
+def test_the_largest_priority(client, priority):
+    play(Recorder(environments(), client, "replay", priority=priority), 2)
+    assert set(priorities(client, "replay")) == {1.0}
+    key = client.sample_batch("replay", 1).info.key
+    client.update_priorities("replay", key, 7.0)
+    play(Recorder(environments(), client, "replay", priority=priority), 2)
+    assert set(priorities(client, "replay")) == {1.0, 7.0}
+    assert priorities(client, "replay").count(7.0) > 1
 
 
 def test_the_recorder_is_a_wrapper(client):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+import reverb
 from reverb.adapters import jax as reverb_jax
 from reverb.errors import InvalidArgumentError, TableNotFoundError
 
@@ -132,3 +133,42 @@ def test_bfloat16(serve, table):
         (column,) = next(batches).data
     assert column.dtype == jnp.bfloat16
     assert column.astype(jnp.float32).tolist() == [[[0.0, 1.0, 2.0, 3.0]]] * 2
+
+
+@pytest.fixture
+def ragged(serve, table):
+    """A client of a table with items of 1, 3 and 2 steps."""
+    client = serve(table())
+    with client.trajectory_writer(3) as writer:
+        for length in [1, 3, 2]:
+            for step in range(length):
+                writer.append([np.float32(step)])
+            writer.create_item("t", 1.0, [writer.history[0][-length:]])
+            writer.end_episode()
+    return client
+
+
+def test_packed_items_are_arguments_of_compiled_functions(ragged):
+    @jax.jit
+    def total(column):
+        return column.values.sum(), jnp.diff(column.offsets)
+
+    with reverb_jax.batches(ragged, "t", 6, ragged="packed") as batches:
+        (column,) = next(batches).data
+    assert isinstance(column, reverb.Ragged)
+    assert isinstance(column.values, jax.Array)
+    found, lengths = total(column)
+    assert float(found) == sum(length * (length - 1) / 2 for length in lengths.tolist())
+
+
+def test_padded_lengths_bound_the_number_of_shapes(ragged):
+    with reverb_jax.batches(ragged, "t", 6, ragged="pad", pad_to_multiple_of=4) as batches:
+        batch = next(batches)
+    assert batch.data[0].shape == (6, 4)
+    assert set(np.asarray(batch.lengths[0]).tolist()) <= {1, 2, 3}
+
+
+def test_packed_items_cannot_be_divided(ragged, mesh):
+    sharding = NamedSharding(mesh, PartitionSpec("x"))
+    with pytest.raises(InvalidArgumentError, match="no first axis that a sharding could divide"):
+        reverb_jax.batches(ragged, "t", 8, sharding=sharding, ragged="packed")

@@ -223,19 +223,6 @@ def test_wrong_arguments(client):
         SampleDataset(client, "t", 2, device="cuda")
 
 
-def test_a_tensor_on_another_device_is_refused_by_writers(client):
-    tensor = torch.zeros(3, device="meta")
-    with pytest.raises((InvalidArgumentError, TypeError), match=r"meta|cpu"):
-        client.insert({"x": tensor, "y": 0}, {"t": 1.0})
-
-
-def test_torch_tensors_are_written(client):
-    x = torch.full((3,), 5.0, requires_grad=True)
-    client.insert({"x": x, "y": torch.tensor(500)}, {"t": 1.0})
-    (found,) = [sample for sample in client.scan("t") if sample.data[1][0] == 500]
-    assert found.data[0].tolist() == [[5.0] * 3]
-
-
 def test_a_learner_that_is_killed_leaves_the_server_clean(start, table, until):
     server = start(table())
     client = server.localhost_client()

@@ -75,10 +75,10 @@ class Recorder(gymnasium.vector.VectorWrapper):
             column `[k - 1 + T, ...]`: those of step `t` are `[t : t + k]`. `None`: no stacks.
           autoreset_mode: A `gymnasium.vector.AutoresetMode`, or its value; `None`: the environment
             says it, in `env.metadata["autoreset_mode"]`.
-          priority: A number; "max", the largest priority that the table has had; or a function. It
-            is called with the step that completes the items, a dict with `next_observation`,
-            `action`, `reward`, `discount`, `terminated`, `truncated`, the extras and the infos,
-            arrays `[B, ...]`, and returns numbers `[B]`.
+          priority: A number; "max", which is `reverb.MAX_PRIORITY`; or a function. It is called
+            with the step that completes the items, a dict with `next_observation`, `action`,
+            `reward`, `discount`, `terminated`, `truncated`, the extras and the infos, arrays `[B,
+            ...]`, and returns numbers `[B]`.
           keep_infos: Names of infos that become columns. They are of an item's last step. A dict
             has for each name the value that is recorded where the environment has none; without
             it, that is zero, and the first step must have the info.

@@ -153,14 +153,8 @@ def _checked_priority(
     """A function, or numbers `[B]`."""
     if callable(priority):
         return priority
-    if priority == "max":
-        largest = getattr(reverb, "MAX_PRIORITY", None)
-        if largest is None:
-            raise errors.InvalidArgumentError(
-                'priority="max" needs reverb.MAX_PRIORITY, which this release does not have; give '
-                "a number"
-            )
-        return np.full(num_envs, largest, np.float64)
+    if priority is reverb.MAX_PRIORITY or priority == "max":
+        return np.full(num_envs, reverb.MAX_PRIORITY)
     try:
         number = float(priority)
     except (TypeError, ValueError):

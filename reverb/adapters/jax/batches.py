@@ -67,6 +67,11 @@ def batches(
     batch_size, *_ = check_arguments(table, batch_size)
     rows = _rows_of_process(batch_size, sharding)
     is_divided = isinstance(sharding, jax.sharding.Sharding)
+    if is_divided and options.get("ragged") == "packed":
+        raise InvalidArgumentError(
+            "a packed batch has no first axis that a sharding could divide; use ragged='pad' with "
+            "pad_to_multiple_of"
+        )
 
     def put(array: Any) -> Any:
         # JAX may keep this very memory; nobody writes to it any more.

@@ -4,6 +4,8 @@
 import importlib
 from typing import Any
 
+from reverb.ragged import Ragged
+
 __all__ = ["jax"]
 
 
@@ -21,3 +23,15 @@ def _import_jax() -> Any:
 
 # Type checkers would take the package that this file is in for JAX.
 jax: Any = _import_jax()
+
+
+def _register_ragged() -> None:
+    """Lets columns of items of different lengths be arguments of compiled functions."""
+    jax.tree_util.register_pytree_node(
+        Ragged,
+        lambda ragged: ((ragged.values, ragged.offsets), None),
+        lambda _, parts: Ragged.of_parts(*parts),
+    )
+
+
+_register_ragged()

@@ -231,6 +231,8 @@ class ReverbBatchedTrajectoryObserver(Observer):
 
     def _numbers(self, value: Any) -> Any:
         """Priorities as the writer takes them: a float, or float64 `[B]`."""
+        if value is reverb.MAX_PRIORITY:
+            return value
         array = np.asarray(value)
         if array.dtype.kind not in "iuf" or array.shape not in ((), (self._batch_size,)):
             raise errors.InvalidArgumentError(

@@ -188,11 +188,13 @@ def wait(call: Callable[[int], None]) -> None:
 
 
 def number(argument: str, value: Any) -> float:
-    """Returns a priority as a float.
+    """Returns a priority as a float; `reverb.MAX_PRIORITY` is one.
 
     Raises:
       InvalidArgumentError: If it is not a number, or NaN.
     """
+    if value is reverb.MAX_PRIORITY:
+        return value
     array = np.asarray(value)
     if array.shape != () or array.dtype.kind not in "iuf" or math.isnan(array):
         raise errors.InvalidArgumentError(f"{argument} must be a number, got {value!r}")

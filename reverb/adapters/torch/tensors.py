@@ -7,6 +7,7 @@ import numpy as np
 import tree
 
 from reverb.adapters.torch.library import import_tensordict, torch
+from reverb.ragged import Ragged
 from reverb.replay_sample import ReplaySample, SampleInfo, replaced
 
 __all__ = ["as_sample", "as_tensor", "as_tensordict", "dtype_of", "leaves", "moved", "on_cpu"]
@@ -26,8 +27,13 @@ def dtype_of(dtype: np.dtype[Any]) -> Any:
     return _DTYPES.get(dtype.name)
 
 
-def as_tensor(array: np.ndarray[Any, Any]) -> Any:
-    """Makes a tensor of the same memory; what tensors cannot hold, as strings, stays an array."""
+def as_tensor(array: Any) -> Any:
+    """Makes a tensor of the same memory; what tensors cannot hold, as strings, stays an array.
+
+    Items of different lengths become a nested tensor.
+    """
+    if isinstance(array, Ragged):
+        return array.torch_nested()
     dtype = dtype_of(array.dtype)
     if dtype is None:
         return array

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+import reverb
 from reverb import errors
 from reverb.adapters.tf_agents import reverb_utils
 
@@ -240,6 +241,14 @@ class TestPriority:
         observer(batch(frame, [4, 5, 6]))
         observer.flush()
         assert priorities(client) == [1, 2, 3, 0.5, 0.5, 0.5, 8, 10, 12]
+
+    def test_the_largest_of_the_table(self, client, observe, frame, priorities):
+        observer = observe(1, priority=[1, 2, 3])
+        observer(batch(frame, [0, 0, 0]))
+        observer.update_priority(reverb.MAX_PRIORITY)
+        observer(batch(frame, [0, 0, 0]))
+        observer.flush()
+        assert priorities(client) == [1, 2, 3, 3, 3, 3]
 
     @pytest.mark.parametrize("priority", ["high", None, [1, 2], [[1, 2, 3]], [1, float("nan"), 2]])
     def test_must_be_numbers(self, observe, frame, priority):

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+import reverb
 from reverb import errors
 from reverb.adapters.tf_agents import reverb_utils
 
@@ -299,6 +300,14 @@ class TestPriority:
         observer(frame(1))
         observer.flush()
         assert priorities(client) == [2.0, 0.5]
+
+    def test_the_largest_of_the_table(self, client, observe, frame, priorities):
+        observer = observe(1, priority=2)
+        observer(frame(0))
+        observer.update_priority(reverb.MAX_PRIORITY)
+        observer(frame(1))
+        observer.flush()
+        assert priorities(client) == [2.0, 2.0]
 
     def test_may_depend_on_the_window(self, client, observe, frame, priorities):
         observer = observe(2, priority=lambda window: window.action.sum() + len(window.reward))
