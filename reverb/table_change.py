@@ -58,7 +58,7 @@ class TableChange:
     max_times_sampled: int | None = None
     rate_limiter: RateLimiter | None = None
     priority_exponent: float | None = None
-    sampler: native.ItemSelector | None = None
+    sampler: Any = None
 
     def to_proto(self, table: str) -> Any:
         """Makes a `reverb.TableChange` message.
