@@ -17,6 +17,7 @@ from reverb.command.server_arguments import (
 )
 from reverb.command.source import ServerSource, check_table
 from reverb.errors import InvalidArgumentError
+from reverb.item_selectors import Prioritized, Recent
 from reverb.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio
 from reverb.table_change import UNCHANGED, ChangedSetting, TableChange
 
@@ -31,6 +32,8 @@ _SETTINGS = (
     "max_bytes",
     "max_times_sampled",
     "priority_exponent",
+    "draw",
+    "expected_age",
     *_LIMITER_NUMBERS,
     "error_buffer",
     "queue_size",
@@ -71,6 +74,14 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument(
         "--priority-exponent", type=float, metavar="X", help="of a prioritized sampler"
+    )
+    parser.add_argument(
+        "--draw",
+        choices=("independent", "stratified", "systematic"),
+        help="of a prioritized sampler, how the items of a request depend on each other",
+    )
+    parser.add_argument(
+        "--expected-age", type=float, metavar="X", help="of a sampler of recent items, in items"
     )
     _add_limiter(parser)
     parser.add_argument("--dry-run", action="store_true", help="only say what would change")
@@ -161,7 +172,8 @@ def _run(arguments: argparse.Namespace) -> None:
         max_bytes=arguments.max_bytes,
         max_times_sampled=arguments.max_times_sampled,
         rate_limiter=limiter,
-        priority_exponent=arguments.priority_exponent,
+        priority_exponent=None if arguments.draw else arguments.priority_exponent,
+        sampler=_sampler(arguments),
     )
     client = client_of(arguments)
     changed = client.configure_tables({arguments.table: change}, dry_run=arguments.dry_run)
@@ -169,6 +181,30 @@ def _run(arguments: argparse.Namespace) -> None:
         print(text.plain(_would_be(it) if arguments.dry_run else str(it)))
     if not changed:
         print("nothing is different")
+
+
+def _sampler(arguments: argparse.Namespace) -> Any:
+    """The sampler with its new parameters; `None` if they stay."""
+    if arguments.expected_age is not None:
+        return Recent(arguments.expected_age)
+    if arguments.draw is None:
+        return None
+    exponent = arguments.priority_exponent
+    if exponent is None:
+        options: Any = _present(arguments).sampler_options
+        if options.WhichOneof("distribution") != "prioritized":
+            raise InvalidArgumentError(
+                f"--draw is of a prioritized sampler, which table {arguments.table} does not have"
+            )
+        exponent = options.prioritized.priority_exponent
+    return Prioritized(exponent, draw=arguments.draw)
+
+
+def _present(arguments: argparse.Namespace) -> Any:
+    """The table as it is."""
+    server = ServerSource(arguments.address, arguments.timeout, **credentials_of(arguments))
+    check_table(server, arguments.table)
+    return server.tables[arguments.table]
 
 
 def _would_be(changed: ChangedSetting) -> str:
@@ -189,6 +225,7 @@ def _check(arguments: argparse.Namespace) -> None:
         "error_buffer": {"min_diff", "max_diff"},
         "no_ratio": {"samples_per_insert", "min_diff", "max_diff", "error_buffer", "queue_size"},
         "queue_size": {*_LIMITER_NUMBERS, "error_buffer"},
+        "expected_age": {"priority_exponent", "draw"},
     }
     for name, others in excluded.items():
         if name in given and (both := sorted(others & given)):
@@ -208,9 +245,7 @@ def _limiter(arguments: argparse.Namespace) -> RateLimiter:
     """The new limiter: the numbers that are given, and those of the present one."""
     if arguments.queue_size is not None:
         return Queue(arguments.queue_size)
-    server = ServerSource(arguments.address, arguments.timeout, **credentials_of(arguments))
-    check_table(server, arguments.table)
-    present: Any = server.tables[arguments.table].rate_limiter_info
+    present: Any = _present(arguments).rate_limiter_info
     min_size = _either(arguments.min_size_to_sample, present.min_size_to_sample)
     if arguments.no_ratio:
         return MinSize(min_size)

@@ -190,12 +190,34 @@ class TestConfigure:
 
 
 def test_every_setting_has_an_option(capsys):
-    options = {"rate_limiter": "--min-size-to-sample"}
+    options = {"rate_limiter": "--min-size-to-sample", "sampler": "--expected-age"}
     for field in dataclasses.fields(reverb.TableChange):
         flag = options.get(field.name, "--" + field.name.replace("_", "-"))
         # An unknown option would end the program with 2.
         arguments = ["127.0.0.1:1", "--table", "t", "--timeout", "0.1", flag, "1"]
         assert command.main(["configure", *arguments]) == 1
+
+
+class TestSampler:
+    def test_the_draw_and_the_exponent_of_a_prioritized_one(self, capsys):
+        with Served(capsys, sampler=reverb.selectors.Prioritized(0.5)) as served:
+            code, out, err = served.run("configure", "--draw", "stratified")
+            assert (code, err) == (0, "")
+            assert "stratified" in out
+            assert served.run("configure", "--draw", "stratified")[1] == "nothing is different\n"
+            code, out, err = served.run("configure", "--draw=systematic", "--priority-exponent=0.7")
+            assert (code, err) == (0, "")
+            options = served.client.server_info()["replay"].sampler_options
+            assert options.prioritized.priority_exponent == 0.7
+
+    def test_the_age_of_a_recent_one(self, capsys):
+        with Served(capsys, sampler=reverb.selectors.Recent(10.0)) as served:
+            code, out, err = served.run("configure", "--expected-age", "20")
+            assert (code, err) == (0, "")
+            assert "20" in out
+            code, _, err = served.run("configure", "--draw", "stratified")
+            assert code == 1
+            assert "--draw is of a prioritized sampler, which table replay does not have" in err
 
 
 class TestPause:
