@@ -78,8 +78,15 @@ pub struct ManyChunkColumns {
 }
 
 impl ManyChunkColumns {
-    /// These columns of other chunks, as many as there were and in the same order.
+    /// These columns of other chunks: as many as there were, in the same order, all different.
     pub fn of(&self, chunks: Box<[Chunk]>) -> Trajectory {
+        debug_assert!(
+            chunks
+                .iter()
+                .enumerate()
+                .all(|(at, it)| chunks[..at].iter().all(|o| o.key() != it.key())),
+            "a chunk is there twice"
+        );
         Trajectory::stored(Chunks::Many(chunks), self.num_columns, &self.columns)
     }
 }

@@ -11,6 +11,9 @@ use smallvec::SmallVec;
 use super::block::{Block, TensorPositions};
 use super::item_kind::{ItemCells, ItemKind};
 
+/// The columns of items of more blocks are not kept.
+const MAX_KEPT_BLOCKS: usize = 16;
+
 /// Makes trajectories one after another.
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
@@ -76,6 +79,11 @@ impl Resolver {
         cells: &ItemCells,
         next_key: &mut dyn FnMut() -> u64,
     ) -> Result<Trajectory> {
+        // An item of the same kind may have a block twice, where another one has two. Then the
+        // builder finds its chunk once.
+        if !are_few_and_different(&cells.blocks) {
+            return self.build(kind, cells, next_key);
+        }
         let mut positions: SmallVec<[&TensorPositions; 2]> = SmallVec::new();
         let mut only_chunk = |block: &'_ Arc<Block>| {
             let (chunk, _) = block.closed(next_key).only_chunk()?;
@@ -126,4 +134,10 @@ impl Resolver {
         }
         self.builder.finish()
     }
+}
+
+/// Whether there are so few blocks that it is quick to see that none is there twice.
+fn are_few_and_different(blocks: &[Arc<Block>]) -> bool {
+    let is_new = |(at, block)| !blocks[..at].iter().any(|other| Arc::ptr_eq(other, block));
+    blocks.len() <= MAX_KEPT_BLOCKS && blocks.iter().enumerate().all(is_new)
 }
