@@ -62,12 +62,24 @@ nb_merge_streams = True
 
 # Modules that import these are documented without them. The modules stand in for the whole build,
 # because the TensorFlow part looks at them when it is loaded.
-_LIBRARIES = ["gin", "gymnasium", "jax", "ray", "tensorflow", "tf_agents", "torch"]
+_LIBRARIES = [
+    "gin",
+    "gymnasium",
+    "jax",
+    "ray",
+    "stable_baselines3",
+    "tensorflow",
+    "tf_agents",
+    "torch",
+]
 with mock(_LIBRARIES):
     import gin
     import gymnasium
+    import gymnasium.spaces
     import jax  # noqa: F401
     import ray  # noqa: F401
+    import stable_baselines3.common.buffers
+    import stable_baselines3.common.type_aliases
     import tensorflow
     import tf_agents.replay_buffers
     import tf_agents.specs
@@ -83,6 +95,7 @@ with mock(_LIBRARIES):
     )
     gymnasium.Wrapper = type("Wrapper", (), {})
     gymnasium.vector = types.SimpleNamespace(VectorWrapper=type("VectorWrapper", (), {}))
+    stable_baselines3.common.buffers.ReplayBuffer = type("ReplayBuffer", (), {})
     torch.utils.data = types.SimpleNamespace(IterableDataset=type("IterableDataset", (), {}))
     _STAND_INS = {
         name: module for name, module in sys.modules.items() if name.partition(".")[0] in _LIBRARIES

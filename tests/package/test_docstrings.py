@@ -16,7 +16,17 @@ from reverb import testing
 # These need TensorFlow; tests/with_tensorflow runs their examples.
 TENSORFLOW = r"reverb\.(tf_|trajectory_dataset|timestep_dataset|pattern_dataset)"
 # What modules of the adapters may need; tests/adapters runs what they do.
-LIBRARIES = {"acme", "gin", "gymnasium", "jax", "ray", "tensorflow", "tf_agents", "torch"}
+LIBRARIES = {
+    "acme",
+    "gin",
+    "gymnasium",
+    "jax",
+    "ray",
+    "stable_baselines3",
+    "tensorflow",
+    "tf_agents",
+    "torch",
+}
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(reverb.__path__, "reverb.")

@@ -6,11 +6,18 @@ import sys
 
 import pytest
 
-LIBRARIES = ["torch", "jax", "gymnasium", "ray"]
+# Adapters, and the modules that they need.
+LIBRARIES = {
+    "torch": "torch",
+    "jax": "jax",
+    "gymnasium": "gymnasium",
+    "ray": "ray",
+    "sb3": "stable_baselines3",
+}
 
 PROGRAM = """
 import sys
-sys.modules[{name!r}] = None
+sys.modules[{module!r}] = None
 import reverb
 try:
     import reverb.adapters.{name}
@@ -19,16 +26,18 @@ except ModuleNotFoundError as error:
 """
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_an_adapter_says_what_to_install(name):
-    program = PROGRAM.format(name=name)
+@pytest.mark.parametrize(("name", "module"), LIBRARIES.items())
+def test_an_adapter_says_what_to_install(name, module):
+    program = PROGRAM.format(name=name, module=module)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{name} reverb.adapters.{name} needs ")
+    assert done.stdout.startswith(f"{module} reverb.adapters.{name} needs ")
     assert f"pip install 'reverb-replay[{name}]'" in done.stdout
 
 
 def test_the_package_imports_none_of_them():
-    program = f"import sys, reverb; print([it for it in {LIBRARIES} if it in sys.modules])"
+    program = (
+        f"import sys, reverb; print([it for it in {[*LIBRARIES.values()]} if it in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr

@@ -22,6 +22,7 @@ RUN = {
     "python gymnasium",
     "python torch",
     "python jax",
+    "python sb3",
 }
 # Blocks that are only shown. `python shown` is for Python that cannot run by itself.
 SHOWN = {"python shown", "sh", "console", "text", "yaml"}

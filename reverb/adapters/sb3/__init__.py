@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A replay buffer for Stable-Baselines3.
+
+from stable_baselines3 import DQN
+from reverb.adapters.sb3 import ReverbReplayBuffer
+
+model = DQN("CnnPolicy", env, replay_buffer_class=ReverbReplayBuffer)
+"""
+
+from reverb.adapters.sb3.replay_buffer import ReverbReplayBuffer
+
+__all__ = ["ReverbReplayBuffer"]

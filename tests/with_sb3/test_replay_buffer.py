@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The buffer beside a loop over single steps, and beside Stable-Baselines3's own ones."""
+
+import pickle
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from stable_baselines3 import DQN, SAC
+from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+import reverb
+from reverb.adapters.sb3 import ReverbReplayBuffer
+from reverb.errors import InvalidArgumentError
+
+FRAMES = spaces.Box(0, 255, (4, 6, 5), np.uint8)
+LAST_FRAMES = spaces.Box(0, 255, (8, 7, 3), np.uint8)
+SPACES = {
+    "vector": spaces.Box(-np.inf, np.inf, (3,), np.float32),
+    "discrete": spaces.Discrete(1000),
+    "frames": FRAMES,
+    "frames last": LAST_FRAMES,
+    "dict": spaces.Dict({"image": FRAMES, "vector": spaces.Box(-9, 9, (2,), np.float32)}),
+}
+ACTIONS = spaces.Box(-1, 1, (2,), np.float32)
+
+
+class Environments:
+    """Observations that are never the same twice, with stacks of frames that mostly go on."""
+
+    def __init__(self, space, num_envs, seed):
+        self.space, self.num_envs = space, num_envs
+        self.random = np.random.default_rng(seed)
+        self.last = [self.first(space) for _ in range(num_envs)]
+
+    def first(self, space):
+        if isinstance(space, spaces.Dict):
+            return {name: self.first(leaf) for name, leaf in space.items()}
+        if isinstance(space, spaces.Discrete):
+            return self.random.integers(space.n)
+        if space.dtype == np.uint8:
+            return self.random.integers(0, 256, space.shape, np.uint8)
+        return self.random.normal(size=space.shape).astype(np.float32)
+
+    def after(self, space, last):
+        if isinstance(space, spaces.Dict):
+            return {name: self.after(leaf, last[name]) for name, leaf in space.items()}
+        new = self.first(space)
+        if isinstance(space, spaces.Box) and space.dtype == np.uint8 and self.random.random() < 0.8:
+            axis = 0 if space.shape[0] == min(space.shape) else 2
+            new = np.moveaxis(new, axis, 0)
+            new[:-1] = np.moveaxis(last, axis, 0)[1:]
+            new = np.moveaxis(new, 0, axis)
+        return new
+
+    def together(self, rows):
+        if isinstance(self.space, spaces.Dict):
+            return {name: np.stack([row[name] for row in rows]) for name in self.space}
+        return np.stack(rows)
+
+    def step(self):
+        """The arguments of `add`."""
+        obs = self.last
+        next_obs = [self.after(self.space, last) for last in obs]
+        done = self.random.random(self.num_envs) < 0.2
+        timeouts = done & (self.random.random(self.num_envs) < 0.5)
+        self.last = [
+            self.first(self.space) if ends else row
+            for row, ends in zip(next_obs, done, strict=True)
+        ]
+        return (
+            self.together(obs),
+            self.together(next_obs),
+            self.random.uniform(-1, 1, (self.num_envs, 2)).astype(np.float32),
+            self.random.normal(size=self.num_envs),
+            done,
+            [{"TimeLimit.truncated": True} if it else {} for it in timeouts],
+        )
+
+
+def leaves(observation):
+    if isinstance(observation, dict):
+        return tuple(leaves(observation[name]) for name in sorted(observation))
+    return np.asarray(observation).tobytes()
+
+
+class Reference:
+    """A list of transitions of `n_steps` steps, made one by one."""
+
+    def __init__(self, n_steps, gamma):
+        self.n_steps, self.gamma = n_steps, gamma
+        self.open, self.items = {}, []
+
+    def add(self, obs, next_obs, action, reward, done, infos):
+        for env in range(len(reward)):
+
+            def row(nest, env=env):
+                if isinstance(nest, dict):
+                    return {name: value[env] for name, value in nest.items()}
+                return nest[env]
+
+            steps = self.open.setdefault(env, [])
+            steps.append((leaves(row(obs)), action[env].tobytes(), np.float32(reward[env])))
+            ends = bool(done[env])
+            is_last = ends and not infos[env].get("TimeLimit.truncated", False)
+            while steps and (ends or len(steps) == self.n_steps):
+                value = sum(self.gamma**i * float(step[2]) for i, step in enumerate(steps))
+                item = (*steps[0][:2], round(value, 4), leaves(row(next_obs)), float(is_last))
+                self.items.append((*item, round(self.gamma ** len(steps), 4)))
+                steps.pop(0)
+                if not ends:
+                    break
+
+
+def items_of(buffer):
+    """What the table has, as the reference has it."""
+    buffer.flush()
+    found = []
+    for sample in buffer._client.scan("replay"):
+        num_leaves = len(buffer._leaves)
+        obs, next_obs, rest = (
+            sample.data[:num_leaves],
+            sample.data[num_leaves : 2 * num_leaves],
+            sample.data[2 * num_leaves :],
+        )
+
+        def nest(columns, buffer=buffer):
+            rows = [
+                leaf.restored(np.asarray(it)[None])[0]
+                for leaf, it in zip(buffer._leaves, columns, strict=True)
+            ]
+            if buffer._is_dict:
+                return tuple(leaves(np.ascontiguousarray(row)) for row in rows)
+            if isinstance(buffer.observation_space, spaces.Discrete):
+                return leaves(rows[0].reshape(()))
+            return leaves(np.ascontiguousarray(rows[0]))
+
+        action, reward, done, discount = rest
+        value = float((reward * buffer.gamma ** np.arange(len(reward))).sum())
+        item = (nest(obs), action.tobytes(), round(value, 4), nest(next_obs), float(done))
+        found.append((*item, round(float(discount), 4)))
+    return found
+
+
+def made(space, num_envs=1, size=10_000, **options):
+    return ReverbReplayBuffer(size, space, ACTIONS, "cpu", num_envs, **options)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("n_steps", [1, 3])
+@pytest.mark.parametrize("name", SPACES)
+def test_the_items_are_those_of_a_loop_over_single_steps(name, n_steps, num_envs):
+    envs = Environments(SPACES[name], num_envs, seed=n_steps + num_envs)
+    buffer = made(SPACES[name], num_envs, n_steps=n_steps, gamma=0.9)
+    reference = Reference(n_steps, 0.9)
+    for _ in range(200):
+        step = envs.step()
+        buffer.add(*step)
+        reference.add(*step)
+    assert len(reference.items) > 180 * num_envs
+    assert sorted(items_of(buffer)) == sorted(reference.items)
+    buffer.close()
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_samples_look_like_those_of_the_library(name):
+    space = SPACES[name]
+    is_dict = isinstance(space, spaces.Dict)
+    other = (DictReplayBuffer if is_dict else ReplayBuffer)(100, space, ACTIONS, "cpu", 2)
+    buffer = made(space, 2)
+    envs = Environments(space, 2, seed=1)
+    for _ in range(20):
+        step = envs.step()
+        buffer.add(*step)
+        other.add(*step)
+    buffer.flush()
+    ours, theirs = buffer.sample(16), other.sample(16)
+    assert (
+        type(ours) is type(theirs) is (DictReplayBufferSamples if is_dict else ReplayBufferSamples)
+    )
+    for field in ours._fields:
+        mine, wanted = getattr(ours, field), getattr(theirs, field)
+        if wanted is None:
+            assert mine is None
+            continue
+        pairs = (
+            [(mine[key], wanted[key]) for key in wanted]
+            if isinstance(wanted, dict)
+            else [(mine, wanted)]
+        )
+        for a, b in pairs:
+            assert (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device), field
+    assert (buffer.size(), buffer.pos, buffer.full) == (other.size(), other.pos, other.full)
+    buffer.close()
+
+
+def test_an_observation_that_does_not_follow_begins_another_episode():
+    buffer = made(SPACES["vector"])
+    zeros, ones, twos = (np.full((1, 3), value, np.float32) for value in range(3))
+    action, nothing = np.zeros((1, 2), np.float32), np.zeros(1)
+    buffer.add(zeros, ones, action, nothing, np.array([False]), [{}])
+    buffer.add(twos, zeros, action, nothing, np.array([False]), [{}])
+    found = [(obs, following) for obs, _, _, following, _, _ in items_of(buffer)]
+    assert found == [(zeros.tobytes(), ones.tobytes()), (twos.tobytes(), zeros.tobytes())]
+    buffer.close()
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_observations_and_rewards_are_normalized_like_in_the_library(n_steps):
+    envs = VecNormalize(DummyVecEnv([lambda: gymnasium.make("Pendulum-v1")]), clip_reward=0.5)
+    envs.reset()
+    for _ in range(50):
+        envs.step(envs.action_space.sample()[None])
+    envs.training = False
+    buffer = made(envs.observation_space, n_steps=n_steps, gamma=0.5)
+    raw = np.arange(3, dtype=np.float32)[None]
+    for step in range(4):
+        action = np.zeros((1, 2), np.float32)
+        buffer.add(
+            raw + step, raw + step + 1, action, np.array([-5.0]), np.array([step == 3]), [{}]
+        )
+    buffer.flush()
+    batch = buffer.sample(64, env=envs)
+    known = {
+        tuple(row) for row in np.round(envs.normalize_obs(raw + np.arange(4)[:, None]), 4).tolist()
+    }
+    assert {tuple(row) for row in np.round(batch.observations.numpy(), 4).tolist()} <= known
+    reward = float(envs.normalize_reward(np.array([-5.0]))[0])
+    sums = {round(sum(0.5**i for i in range(k)) * reward, 4) for k in range(1, n_steps + 1)}
+    assert {round(it, 4) for it in batch.rewards[:, 0].tolist()} <= sums
+    buffer.close()
+
+
+def test_frames_are_stored_once():
+    space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    buffer = made(space)
+    random = np.random.default_rng(0)
+    stack = random.integers(0, 256, (1, 4, 84, 84), np.uint8)
+    for _ in range(300):
+        frame = random.integers(0, 256, (1, 1, 84, 84), np.uint8)
+        following = np.concatenate([stack[:, 1:], frame], axis=1)
+        action = np.zeros((1, 2), np.float32)
+        buffer.add(stack, following, action, np.zeros(1), np.array([False]), [{}])
+        stack = following
+    buffer.flush()
+    stored = buffer._client.status().tables["replay"].bytes / 300
+    # Of noise, which nothing compresses; Stable-Baselines3 takes 56,448.
+    assert stored < 56_448 / 6
+    buffer.close()
+
+
+@pytest.mark.parametrize("name", ["vector", "frames"])
+def test_a_pickle_has_the_transitions(name):
+    envs = Environments(SPACES[name], 2, seed=5)
+    buffer = made(SPACES[name], 2, n_steps=2)
+    for _ in range(50):
+        buffer.add(*envs.step())
+    before = sorted(items_of(buffer))
+    other = pickle.loads(pickle.dumps(buffer))
+    assert sorted(items_of(other)) == before
+    assert (other.size(), other.pos) == (50, 50)
+    for _ in range(10):
+        other.add(*envs.step())
+    assert len(items_of(other)) > len(before)
+    assert sorted(items_of(buffer)) == before
+    other.close()
+    buffer.close()
+
+
+def test_several_buffers_write_into_one_table():
+    replay = reverb.Table(
+        "replay",
+        reverb.selectors.Uniform(),
+        reverb.selectors.Fifo(),
+        1000,
+        reverb.rate_limiters.MinSize(1),
+    )
+    with reverb.Server([replay]) as server:
+        address = f"localhost:{server.port}"
+        buffers = [made(SPACES["vector"], server=address) for _ in range(2)]
+        for seed, buffer in enumerate(buffers):
+            envs = Environments(SPACES["vector"], 1, seed)
+            for _ in range(10):
+                buffer.add(*envs.step())
+            buffer.flush()
+        assert server.server_info()["replay"].current_size == 20
+        again = pickle.loads(pickle.dumps(buffers[0]))
+        assert again.sample(4).rewards.shape == (4, 1)
+        for buffer in [*buffers, again]:
+            buffer.close()
+        with pytest.raises(InvalidArgumentError, match=r"has no table other; it has \['replay'\]"):
+            made(SPACES["vector"], server=address, table="other")
+
+
+def test_priorities():
+    buffer = made(SPACES["vector"], priority_exponent=1.0)
+    envs = Environments(SPACES["vector"], 1, seed=2)
+    for _ in range(10):
+        buffer.add(*envs.step())
+    buffer.flush()
+    keys = [sample.info.key for sample in buffer._client.scan("replay")]
+    buffer.update_priorities(np.array(keys, np.uint64), np.array([1.0] + [0.0] * 9))
+    buffer.sample(20)
+    assert set(buffer.info.key.tolist()) == {keys[0]}
+    assert (buffer.info.probability == 1.0).all()
+    buffer.close()
+
+
+def test_reset():
+    buffer = made(SPACES["vector"])
+    envs = Environments(SPACES["vector"], 1, seed=2)
+    for _ in range(10):
+        buffer.add(*envs.step())
+    buffer.reset()
+    assert (buffer.size(), items_of(buffer)) == (0, [])
+    buffer.add(*envs.step())
+    assert len(items_of(buffer)) == 1
+    buffer.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"n_steps": 0}, "n_steps must be at least 1, got 0"),
+        ({"gamma": 1.5}, "gamma must be from 0 to 1, got 1.5"),
+        ({"server": "localhost:1", "priority_exponent": 0.6}, "is a setting of the table"),
+    ],
+)
+def test_wrong_arguments(options, text):
+    with pytest.raises(InvalidArgumentError, match=text):
+        made(SPACES["vector"], **options)
+
+
+def test_algorithms_work_unchanged(tmp_path):
+    torch.set_num_threads(1)
+    options = {"replay_buffer_class": ReverbReplayBuffer, "buffer_size": 2000, "seed": 1}
+    model = DQN("MlpPolicy", "CartPole-v1", learning_starts=100, **options)
+    model.learn(600)
+    assert model.replay_buffer.size() == 600
+    model.save_replay_buffer(tmp_path / "buffer")
+    model.load_replay_buffer(tmp_path / "buffer")
+    model.learn(100, reset_num_timesteps=False)
+    assert model.replay_buffer.size() == 700
+    steps = {"n_steps": 3, "gamma": 0.99}
+    SAC(
+        "MlpPolicy", "Pendulum-v1", learning_starts=50, replay_buffer_kwargs=steps, **options
+    ).learn(120)
