@@ -88,6 +88,9 @@ pub(crate) fn array_of<'py>(
     let Some(device) = value.getattr_opt(intern!(py, "__dlpack_device__"))? else {
         return Ok(None);
     };
+    if is_of_tensorflow(value)? {
+        return Ok(None);
+    }
     let device = device.call0().map_err(|error| {
         Error::invalid_argument(format!(
             "a tensor that does not tell its device ({error}); writers take CPU memory. Call .cpu() \
@@ -116,6 +119,13 @@ pub(crate) fn array_of<'py>(
         },
     };
     array_of_capsule(&capsule).map(Some)
+}
+
+/// TensorFlow ends the process when a tensor that DLPack has no name for, such as one of strings, is
+/// asked for its memory. Its tensors are arrays too.
+fn is_of_tensorflow(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let module = value.get_type().module()?;
+    Ok(module.to_str()?.split('.').next() == Some("tensorflow"))
 }
 
 fn device_name(kind: i32, index: i32) -> String {
