@@ -121,7 +121,7 @@ pub(crate) fn array_of<'py>(
     array_of_capsule(&capsule).map(Some)
 }
 
-/// TensorFlow ends the process when a tensor that DLPack has no name for, such as one of strings, is
+/// TensorFlow ends the process when a tensor of a dtype without a name there, such as strings, is
 /// asked for its memory. Its tensors are arrays too.
 fn is_of_tensorflow(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     let module = value.get_type().module()?;
