@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import reverb
+from reverb import testing
 from reverb.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
@@ -18,13 +19,8 @@ from reverb.mixture import shares
 
 
 def table(name="t", **options):
-    options = {
-        "sampler": reverb.selectors.Prioritized(1.0),
-        "remover": reverb.selectors.Fifo(),
-        "max_size": 10_000,
-        "rate_limiter": reverb.rate_limiters.MinSize(1),
-    } | options
-    return reverb.Table(name, **options)
+    options = {"sampler": reverb.selectors.Prioritized(1.0), "max_size": 10_000} | options
+    return testing.table(name, **options)
 
 
 def fill(client, count, name="t", offset=0):

@@ -1,28 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the recorders for Gymnasium; without Gymnasium they are skipped, and say so."""
 
-import importlib.util
-
 import pytest
 
 from reverb import testing
+from support.skipped import skip_without
 
-HAS_GYMNASIUM = importlib.util.find_spec("gymnasium") is not None
-
-
-class SkippedModule(pytest.Module):
-    """A test file that is not even imported."""
-
-    def collect(self):
-        pytest.skip(
-            "Gymnasium is not installed; `make test-gymnasium` runs this", allow_module_level=True
-        )
-
-
-def pytest_pycollect_makemodule(module_path, parent):
-    if not HAS_GYMNASIUM:
-        return SkippedModule.from_parent(parent, path=module_path)
-    return None
+pytest_pycollect_makemodule = skip_without("gymnasium", "Gymnasium", "test-gymnasium")
 
 
 @pytest.fixture

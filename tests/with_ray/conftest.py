@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests on a Ray cluster of several nodes on this machine; without Ray they are skipped."""
 
-import importlib.util
 import os
 import signal
 import warnings
@@ -9,22 +8,12 @@ import warnings
 import pytest
 
 import reverb
+from support.skipped import skip_without
 
-HAS_RAY = importlib.util.find_spec("ray") is not None
 MIB = 2**20
 
 
-class SkippedModule(pytest.Module):
-    """A test file that is not even imported."""
-
-    def collect(self):
-        pytest.skip("Ray is not installed; `make test-ray` runs this", allow_module_level=True)
-
-
-def pytest_pycollect_makemodule(module_path, parent):
-    if not HAS_RAY:
-        return SkippedModule.from_parent(parent, path=module_path)
-    return None
+pytest_pycollect_makemodule = skip_without("ray", "Ray", "test-ray")
 
 
 class RayCluster:

@@ -6,6 +6,8 @@ import importlib.util
 import numpy as np
 import pytest
 
+from support.skipped import skip_without
+
 HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 
 if HAS_TENSORFLOW:
@@ -17,19 +19,7 @@ if HAS_TENSORFLOW:
     )
 
 
-class SkippedModule(pytest.Module):
-    """A test file that is not even imported."""
-
-    def collect(self):
-        pytest.skip(
-            "TensorFlow is not installed; `make test-tf` runs this", allow_module_level=True
-        )
-
-
-def pytest_pycollect_makemodule(module_path, parent):
-    if not HAS_TENSORFLOW:
-        return SkippedModule.from_parent(parent, path=module_path)
-    return None
+pytest_pycollect_makemodule = skip_without("tensorflow", "TensorFlow", "test-tf")
 
 
 @pytest.fixture
