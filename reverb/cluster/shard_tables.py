@@ -10,6 +10,7 @@ from google.protobuf import json_format
 from reverb.cluster.table_part import TableNumbers, part_of
 from reverb.core import protos
 from reverb.errors import DataLossError, InvalidArgumentError
+from reverb.item_selectors import from_options
 from reverb.rate_limiters import RateLimiter
 from reverb.table_change import TableChange
 
@@ -99,14 +100,17 @@ def part_settings(table: bytes, index: int, num_shards: int) -> tuple[str, PartS
         min_diff=part.min_diff,
         max_diff=part.max_diff,
     )
-    exponent = None
+    exponent, sampler = None, None
     if info.sampler_options.WhichOneof("distribution") == "prioritized":
         exponent = info.sampler_options.prioritized.priority_exponent
+        if info.sampler_options.extension.draw:
+            sampler = from_options(info.sampler_options)
     others = TableChange(
         max_size=part.max_size,
         max_bytes=part.max_bytes,
         max_times_sampled=max(info.max_times_sampled, 0),
         priority_exponent=exponent,
+        sampler=sampler,
     )
     return info.name, PartSettings(tuple(limits.values()), rate_limiter, others)
 

@@ -9,6 +9,7 @@ import pytest
 
 import reverb
 import reverb.cluster
+from reverb import testing
 from support.waiting import Background
 
 SPI, MIN_SIZE, ERROR = 8, 1_000, 2_000
@@ -214,6 +215,24 @@ def test_a_change_is_told_in_the_numbers_of_the_group(group):
     for info in infos(servers, "p"):
         assert info.max_times_sampled == 7
         assert info.sampler_options.prioritized.priority_exponent == 0.5
+
+
+def test_another_draw_of_the_group_is_told_and_stays_in_the_map(group):
+    servers, address = group(lambda: testing.table("p", sampler=reverb.selectors.Prioritized(0.5)))
+    client = reverb.Client(address)
+    change = reverb.TableChange(sampler=reverb.selectors.Prioritized(0.7, draw="stratified"))
+    changed = client.configure_tables({"p": change})
+    assert {it.setting: (it.before, it.after) for it in changed} == {
+        "priority_exponent": ("0.5", "0.7"),
+        "draw": ("independent", "stratified"),
+    }
+    assert not client.configure_tables({"p": change})
+    # The exponent alone leaves the draw.
+    changed = client.configure_tables({"p": reverb.TableChange(priority_exponent=0.9)})
+    assert [it.setting for it in changed] == ["priority_exponent"]
+    for info in [client.server_info()["p"], *infos(servers, "p")]:
+        assert info.sampler_options.prioritized.priority_exponent == 0.9
+        assert info.sampler_options.extension.draw == info.sampler_options.extension.STRATIFIED
 
 
 def test_an_address_of_one_server_is_refused():

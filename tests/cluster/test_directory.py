@@ -230,6 +230,13 @@ def test_a_change_of_a_client_is_learned_and_does_not_make_tables_differ(directo
         max_size=25, max_bytes=500, max_times_sampled=9, priority_exponent=0.25
     )
     assert part.change_from(()).rate_limiter is part.rate_limiter
+    proto = directory.to_proto()
+    proto.tables[0].sampler_options.extension.draw = 1
+    proto.epoch += 1
+    assert directory.learn_tables(proto)
+    change = part_settings(directory.tables()[0], 0, 2)[1].others
+    options = change.to_proto("table").sampler
+    assert options.extension.draw == options.extension.STRATIFIED
     # A shard that starts again makes the tables of the program.
     directory.set_tables(1, infos(prioritized()))
 

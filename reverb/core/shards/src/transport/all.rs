@@ -320,6 +320,9 @@ pub(super) fn given_after(given: &[TableInfo], changes: &[TableChange]) -> Vec<T
         table.max_size = change.max_size.unwrap_or(table.max_size);
         table.max_bytes = change.max_bytes.unwrap_or(table.max_bytes);
         table.max_times_sampled = change.max_times_sampled.unwrap_or(table.max_times_sampled);
+        if change.sampler.is_some() {
+            table.sampler_options = change.sampler;
+        }
         if let (Some(priority_exponent), Some(sampler)) =
             (change.priority_exponent, &mut table.sampler_options)
         {
