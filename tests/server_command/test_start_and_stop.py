@@ -51,6 +51,7 @@ def running(*arguments, source=COMMAND):
         arguments = (f"--config={CONFIG}", *arguments)
     with Program(source, *arguments) as program:
         program.ready = program.line()
+        program.wait_for_error(" ready on port ")
         port = int(re.search(r" is ready on port (\d+) of ", program.ready)[1])
         yield program, reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
 
