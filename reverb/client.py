@@ -681,6 +681,10 @@ class Client:
             batch.lengths = lengths
         return batch
 
+    def _is_local(self) -> bool:
+        """Whether the server is in this process now."""
+        return self._client.is_local()
+
     def _choice(self, table: str, columns: Any) -> ColumnChoice:
         """Returns the columns of a table with these names; all if there are no names."""
         if table not in self._signature_cache:

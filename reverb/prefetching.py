@@ -17,6 +17,12 @@ __all__ = ["Pipe", "PrefetchIterator", "PrefetchStats", "Source", "Stopped"]
 # How long `next` waits before it logs what it waits for.
 _REPORT_AFTER_S = 60.0
 
+# `next` itself fetches an element that needs no waiting, if the program took less than this since
+# the last one: there is nothing to do meanwhile, and to hand an element over takes as long.
+_BUSY_S = 100e-6
+# The thread goes on when such a program has taken this long.
+_IDLE_S = 1e-3
+
 # How long `close` waits for the thread, which checks for a stop several times per second.
 _JOIN_TIMEOUT_S = 5.0
 
@@ -57,6 +63,26 @@ class Pipe:
         self.error: BaseException | None = None
         self.is_stopped = False
         self.waits_for = "the first answer of the server"
+        # Whether the thread or `next` uses the source.
+        self.is_fetching = False
+        # Whether the thread is to fetch as much as fits; if not, it does when the program is idle.
+        self.is_wanted = True
+        # Whether `next` waits.
+        self.is_awaited = False
+        self.returned_at = 0.0
+
+    def want(self, is_wanted: bool) -> None:
+        """Says whether the thread is to fetch ahead, with `changed` held."""
+        self.is_wanted = is_wanted
+        if is_wanted:
+            self.changed.notify_all()
+
+    def may_fetch(self) -> bool:
+        """Whether the thread is to fetch now, with `changed` held."""
+        if self.is_fetching:
+            return False
+        is_idle = time.monotonic() - self.returned_at >= _IDLE_S
+        return self.is_wanted or is_idle or (self.is_awaited and not self.elements)
 
     def stop(self) -> None:
         """Makes the thread end."""
@@ -92,18 +118,28 @@ class PrefetchIterator:
     later `next`. Not thread-safe.
     """
 
-    def __init__(self, source: Source, size: int, *, timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        size: int,
+        *,
+        timeout_s: float | None = None,
+        at_once: Callable[[], Any] | None = None,
+    ) -> None:
         """Starts to prefetch.
 
         Args:
           source: Source of the elements.
           size: Number of elements to prefetch, at least 1.
           timeout_s: How long `next` waits for an element, in seconds; `None`: no limit.
+          at_once: Returns an element of the source if that needs no waiting, and else `None`. Then
+            `next` calls it where a program asks for one element after another.
         """
         if size < 1:
             raise errors.InvalidArgumentError(f"size must be at least 1, got {size}")
         self._pipe = Pipe(size)
         self._timeout_s = timeout_s
+        self._at_once = at_once
         self._num_retrieved = 0
         self._wait_s = 0.0
         self._age_s = 0.0
@@ -129,18 +165,29 @@ class PrefetchIterator:
           ReverbError: If fetching failed.
         """
         pipe = self._pipe
+        if self._at_once is not None:
+            element = self._fetch_at_once(self._at_once)
+            if element is not None:
+                return element
         with pipe.changed:
+            start = time.monotonic()
+            is_busy = self._at_once is not None and start - pipe.returned_at < _BUSY_S
             if not pipe.elements:
-                start = time.monotonic()
+                pipe.is_awaited = True
+                pipe.changed.notify_all()
                 try:
                     self._wait()
                 finally:
+                    pipe.is_awaited = False
                     self._wait_s += time.monotonic() - start
             if pipe.elements:
                 fetched_at, element = pipe.elements.popleft()
-                self._age_s = time.monotonic() - fetched_at
+                pipe.returned_at = time.monotonic()
+                self._age_s = pipe.returned_at - fetched_at
                 pipe.num_free += 1
-                pipe.changed.notify_all()
+                pipe.want(not is_busy)
+                if pipe.num_free == 1:  # The thread waits for that alone.
+                    pipe.changed.notify_all()
                 self._num_retrieved += 1
                 return element
             if pipe.error is not None:
@@ -182,6 +229,31 @@ class PrefetchIterator:
 
     def _has_ended(self) -> bool:
         return self._pipe.has_ended or self._pipe.is_stopped
+
+    def _fetch_at_once(self, at_once: Callable[[], Any]) -> Any:
+        """Returns an element in the place of the thread; `None` if that is the thread's task."""
+        pipe, start = self._pipe, time.monotonic()
+        with pipe.changed:
+            is_busy = start - pipe.returned_at < _BUSY_S
+            if pipe.elements or pipe.is_fetching or self._has_ended() or not is_busy:
+                return None
+            pipe.is_fetching = True
+        element = None
+        try:
+            element = at_once()
+            if element is not None:
+                self._num_retrieved += 1
+                self._age_s = 0.0
+            return element
+        except Exception as error:
+            pipe.error, pipe.has_ended = error, True
+            raise
+        finally:
+            pipe.returned_at = time.monotonic()
+            self._wait_s += pipe.returned_at - start
+            with pipe.changed:
+                pipe.is_fetching = False
+                pipe.want(False)
 
     def _wait(self) -> None:
         """Waits for an element or the end, with `changed` held."""
@@ -226,9 +298,15 @@ def _fetch(source: Source, pipe: Pipe) -> None:
 def _reserve(pipe: Pipe) -> int:
     """Waits for free space; returns the number of elements that fit, or 0 after a stop."""
     with pipe.changed:
-        while not pipe.num_free and not pipe.is_stopped:
-            pipe.changed.wait()
-        if pipe.is_stopped:
-            return 0
-        count, pipe.num_free = pipe.num_free, 0
-        return count
+        pipe.is_fetching = False
+        while not (pipe.is_stopped or pipe.has_ended):
+            if not pipe.num_free:
+                pipe.changed.wait()
+                continue
+            if pipe.may_fetch():
+                pipe.is_fetching = True
+                count, pipe.num_free = pipe.num_free, 0
+                return count
+            # A program in a hurry does not wake it: that would cost as much as what it saves.
+            pipe.changed.wait(_IDLE_S)
+        return 0

@@ -80,6 +80,7 @@ class TableSource:
             self._out = None
         self._structure: Any = None
         self._num_columns = 0
+        self._is_flat = False
 
     def __call__(self, count: int, pipe: Pipe) -> Iterator[Any]:
         """Yields `count` elements; fewer if the rate limiter delays a sample for too long."""
@@ -92,6 +93,24 @@ class TableSource:
             if batch is None:
                 return
             yield batch
+
+    def at_once(self) -> ReplaySample | None:
+        """Returns a batch if the server is in this process and allows it now, else `None`."""
+        assert self._batch_size is not None
+        if not self._client._is_local():
+            return None
+        try:
+            batch = self._client.sample_batch(
+                self._table,
+                self._batch_size,
+                timeout_ms=0,
+                **(self._options | {"partial": False}),
+            )
+        except errors.DeadlineExceededError:
+            return None
+        except errors.ReverbError as error:
+            raise self._explained(error, []) from error
+        return self._as_table(batch)
 
     def rows(self, count: int, pipe: Pipe) -> ReplaySample | None:
         """Returns a batch of `count` rows, stacked by the client; `None` after the timeout."""
@@ -205,11 +224,14 @@ class TableSource:
             # Without a signature, the number of columns of the first item.
             self._structure = columns if signature is None else self._with_types(signature)
             self._num_columns = len(tree.flatten(self._structure))
+            self._is_flat = _is_flat(self._structure)
         if len(columns) != self._num_columns:
             raise errors.SignatureMismatchError(
                 f"an item of table {self._table} has {len(columns)} columns, but the table's "
                 f"signature, or the first item, has {self._num_columns}"
             )
+        if self._is_flat:
+            return columns
         return tree.unflatten_as(self._structure, columns)
 
     def _with_types(self, nest: Any) -> Any:
@@ -229,6 +251,10 @@ class TableSource:
         if isinstance(nest, list | tuple):
             return type(nest)(map(self._with_types, nest))
         return nest
+
+
+def _is_flat(structure: Any) -> bool:
+    return type(structure) is list and not any(map(tree.is_nested, structure))
 
 
 @functools.cache

@@ -228,6 +228,8 @@ class Client:
 
         What is `None` of it comes from the environment.
         """
+    def is_local(self) -> bool:
+        """Whether the server is in this process now."""
     def server_info(self, timeout_s: float | None) -> list[bytes]:
         """One serialized `TableInfo` per table."""
     def mutate_priorities(

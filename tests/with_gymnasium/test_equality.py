@@ -23,7 +23,6 @@ from support.coded_env import DISCOUNT, CodedEnv
 
 MODES = tuple(AutoresetMode)
 NUM_ENVS = 8
-STEPS = 100_000
 FEW_STEPS = 4_000
 
 
@@ -77,8 +76,9 @@ def num_across_episodes(items):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n_step", [1, 4])
-def test_transitions_of_many_steps(client, mode, n_step):
-    run = Run(client, mode, Transitions(n_step, DISCOUNT), STEPS)
+@pytest.mark.parametrize("steps", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_transitions_of_many_steps(client, mode, n_step, steps):
+    run = Run(client, mode, Transitions(n_step, DISCOUNT), steps)
     items = list(scalar_items.stored(client))
     assert num_across_episodes(items) == 0
     expected = scalar_items.transitions(run.episodes, n_step, DISCOUNT)
@@ -87,7 +87,7 @@ def test_transitions_of_many_steps(client, mode, n_step):
     ends = {(episode.terminated, episode.truncated) for episode in run.episodes}
     assert len(ends) == 4
     assert min(len(episode) for episode in run.episodes if len(episode)) == 1
-    assert len(items) > STEPS / 2
+    assert len(items) > steps / 2
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -154,8 +154,11 @@ class Loader:
         if self._iterator is None:
             if self._is_closed:
                 raise InvalidArgumentError("the loader is closed")
+            convert = self._converted
+            if self._transform is None:
+                convert = batch_iterator.Conversion(convert)
             self._iterator = batch_iterator.batches(
-                *self._arguments, transform=self._converted, **self._options
+                *self._arguments, transform=convert, **self._options
             )
         return self._iterator
 

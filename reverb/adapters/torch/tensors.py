@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays of a batch as tensors, without a copy."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -34,13 +35,18 @@ def as_tensor(array: Any) -> Any:
     """
     if isinstance(array, Ragged):
         return array.torch_nested()
-    dtype = dtype_of(array.dtype)
+    dtype, bits = _kind(array.dtype)
     if dtype is None:
         return array
-    bits = _BITS.get(array.dtype.name)
     return (
         torch.from_numpy(array) if bits is None else torch.from_numpy(array.view(bits)).view(dtype)
     )
+
+
+@functools.cache
+def _kind(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """The torch dtype, and the NumPy dtype that has its bits if NumPy itself has no such dtype."""
+    return dtype_of(dtype), _BITS.get(dtype.name)
 
 
 def moved(data: Any, device: Any) -> Any:
@@ -66,7 +72,13 @@ def as_sample(sample: ReplaySample) -> ReplaySample:
     """Makes tensors of all arrays; keys become int64 with the same bits."""
     info = sample.info
     info = SampleInfo(as_tensor(info.key.view(np.int64)), *map(as_tensor, info[1:]))
-    return replaced(sample, info=info, data=tree.map_structure(as_tensor, sample.data))
+    data = sample.data
+    # Most tables have no signature, or one of dicts, whose values are leaves.
+    if type(data) is list and not any(isinstance(it, list | tuple | dict) for it in data):
+        data = list(map(as_tensor, data))
+    else:
+        data = tree.map_structure(as_tensor, data)
+    return replaced(sample, info=info, data=data)
 
 
 def as_tensordict(sample: ReplaySample, batch_dims: int) -> Any:

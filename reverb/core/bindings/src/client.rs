@@ -136,6 +136,11 @@ impl Client {
         Ok(Self { address: server_address, connect_timeout, keepalive, security, core })
     }
 
+    /// Whether the server is in this process now.
+    fn is_local(&self) -> bool {
+        matches!(self.parts().reach, Reach::Servers(servers) if servers.is_local())
+    }
+
     #[pyo3(signature = (timeout_s))]
     fn server_info<'py>(
         &self,

@@ -55,11 +55,20 @@ impl AnyConnector {
 impl AnyConnector {
     /// The server; those of this package have the calls of a shard of a group.
     pub(crate) fn shard(&self) -> Result<Arc<dyn Shard>> {
-        let of_socket = || self.socket.as_ref().and_then(local_shard_of_socket);
-        match self.loopback.and_then(local_shard).or_else(of_socket) {
+        match self.local() {
             Some(local) => Ok(local),
             None => Ok(self.remote()? as Arc<dyn Shard>),
         }
+    }
+
+    /// Whether a server of this process listens at the address now.
+    pub(crate) fn is_local(&self) -> bool {
+        self.local().is_some()
+    }
+
+    fn local(&self) -> Option<Arc<dyn Shard>> {
+        let of_socket = || self.socket.as_ref().and_then(local_shard_of_socket);
+        self.loopback.and_then(local_shard).or_else(of_socket)
     }
 
     fn remote(&self) -> Result<Arc<GrpcTransport>> {
