@@ -7,9 +7,9 @@
 
 Random play with the wrappers that Stable-Baselines3 has for Atari: frames of 84 x 84 pixels, four
 of them stacked. Its own buffer keeps every observation and every next observation, 2 x 4 x 84 x 84
-= 56,448 bytes of pixels a transition. Ours is told nothing about the stacks: it compares frames. What
-its table takes is what the server counts, compressed chunks and items. The process takes more, by
-what the allocator keeps.
+= 56,448 bytes of pixels a transition. Ours is told nothing about the stacks: it compares frames.
+What its table takes is what the server counts, compressed chunks and items. The process takes more,
+by what the allocator keeps.
 """
 
 from __future__ import annotations
