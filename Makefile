@@ -107,7 +107,7 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .PHONY: help setup build release test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-jax lint check fix proto bench \
-	demo demo-numpy demo-acme demo-ray demo-torch demo-jax demo-quick notebooks notebooks-quick test-integrations docs docs-pages wheel \
+	demo demo-numpy demo-acme demo-ray demo-torch demo-sb3 demo-jax demo-quick notebooks notebooks-quick test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments
 
 help: ## print this list
@@ -141,7 +141,7 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(MAKE) test-ray
 	$(RAY_ENV)/bin/python -m pytest -m slow tests/with_ray
 	$(MAKE) test-gymnasium test-torch test-sb3 test-jax
-	$(MAKE) demo-torch demo-jax
+	$(MAKE) demo-torch demo-sb3 demo-jax
 	$(MAKE) test-integrations
 
 # Elsewhere than on Debian these tests are skipped, and say which program is missing.
@@ -222,6 +222,9 @@ demo-ray: $(RAY_ENV)/.wheel-done ## learn CartPole on a Ray cluster with four sh
 
 demo-torch: $(LEARNERS_ENV)/.wheel-done ## learn CartPole with PyTorch and Gymnasium
 	$(LEARNERS_ENV)/bin/python examples/torch_dqn.py $(DEMO)
+
+demo-sb3: $(LEARNERS_ENV)/.wheel-done ## learn CartPole with prioritized DQN of Stable-Baselines3
+	$(LEARNERS_ENV)/bin/python examples/sb3_prioritized_dqn.py $(DEMO)
 
 demo-jax: $(JAX_ENV)/.wheel-done ## learn CartPole with JAX and Gymnasium
 	$(JAX_ENV)/bin/python examples/jax_dqn.py $(DEMO)

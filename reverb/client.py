@@ -192,13 +192,22 @@ class Client:
           SignatureMismatchError: If the data does not match a table's signature.
           TableNotFoundError: If there is no such table.
           UnavailableError: If no server answers.
+          UnimplementedError: If the server does not know `MAX_PRIORITY` or removal priorities that
+            are asked for, as one of dm-reverb. Nothing was inserted.
         """
         if not priorities:
             raise InvalidArgumentError("priorities must name at least one table, got none")
+        _check_removal_tables(priorities, removal_priorities)
         removal = None if removal_priorities is None else dict(removal_priorities)
         self._client.insert(tree.flatten(data), dict(priorities), removal)
 
-    def insert_batch(self, data: Any, priorities: Mapping[str, Any]) -> None:
+    def insert_batch(
+        self,
+        data: Any,
+        priorities: Mapping[str, Any],
+        *,
+        removal_priorities: Mapping[str, Any] | None = None,
+    ) -> None:
         """Inserts `B` steps, each as an item of its own, into one or more tables.
 
         Equal to `B` calls of `insert`, except that all rows count as one episode. Blocks until the
@@ -209,9 +218,11 @@ class Client:
           data: Nest of arrays `[B, ...]`; row `i` is the data of item `i`.
           priorities: The tables to insert into, and the priorities `[B]` in each, or one number for
             all rows.
+          removal_priorities: As in `insert`: numbers `[B]` for a table, or one for all rows.
 
         Raises:
           InvalidArgumentError: If leaves or priorities differ in `B`; otherwise as `insert`.
+          UnimplementedError: As `insert`.
         """
         if not priorities:
             raise InvalidArgumentError("priorities must name at least one table, got none")
@@ -227,12 +238,20 @@ class Client:
                 "leaves of a batch must all have shape [B, ...], got "
                 f"{[list(leaf.shape) for leaf in leaves]}"
             )
+        _check_removal_tables(priorities, removal_priorities)
+        removal = None
+        if removal_priorities is not None:
+            removal = {
+                table: as_rows("removal_priorities", value, np.float64, batch_size)
+                for table, value in removal_priorities.items()
+            }
         self._client.insert_batch(
             leaves,
             {
                 table: as_rows("priorities", value, np.float64, batch_size)
                 for table, value in priorities.items()
             },
+            removal,
         )
 
     def writer(
@@ -1169,6 +1188,15 @@ def _unflatten_as(table: str, signature: Any, columns: list[Any]) -> Any:
             f"{count}; sample it with unpack_as_table_signature=False"
         )
     return tree.unflatten_as(signature, columns)
+
+
+def _check_removal_tables(priorities: Mapping[str, Any], removal: Mapping[str, Any] | None) -> None:
+    for table in removal or ():
+        if table not in priorities:
+            raise InvalidArgumentError(
+                f"removal_priorities names table {table!r}, which is not one of priorities: "
+                f"{sorted(priorities)}"
+            )
 
 
 def _without_tensor(name: str, value: Any) -> Any:

@@ -26,9 +26,10 @@ MAX_PRIORITY = _MaxPriority(np.uint64(0x7FFE_5A40_0000_0000).view(np.float64))
 
 "Prioritized Experience Replay", algorithm 1: a new item is as likely as any other until the learner
 has seen it. The server knows the number when it inserts the item; `Table(max_priority=...)` says
-which items count. Every insert and every writer takes it, also in arrays of priorities. A server
-that does not know it, such as one of dm-reverb, gives the item the priority 1.0. In a group of
-servers it is the largest priority that the shards have told, which lags behind by some 100 ms.
+which items count. Every insert and every writer takes it, also in arrays of priorities. For a
+server that does not know it, such as one of dm-reverb, that is an `UnimplementedError`; a writer
+raises it from `flush` or its next call. In a group of servers it is the largest priority that the
+shards have told, which lags behind by some 100 ms.
 
 It is for new items only: `update_priorities` takes numbers.
 """

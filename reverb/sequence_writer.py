@@ -59,7 +59,14 @@ class SequenceWriter:
         """Number of episodes that were dropped because they exceeded `max_sequence_length`."""
         return self._writer.num_dropped_episodes
 
-    def append(self, step: Any, *, is_last: Any = False, priorities: Any = 1.0) -> int:
+    def append(
+        self,
+        step: Any,
+        *,
+        is_last: Any = False,
+        priorities: Any = 1.0,
+        removal_priorities: Any | None = None,
+    ) -> int:
         """Appends one step of each environment, and queues the items that it completes.
 
         Items are sent in the background; they are confirmed once `flush` has returned. Blocks only
@@ -72,7 +79,9 @@ class SequenceWriter:
           is_last: Whether the step is the last of its episode: bools `[B]`, or one bool for all.
             The next step then begins a new episode.
           priorities: Priorities of the items that the step completes: numbers `[B]`, or one for
-            all.
+            all; `reverb.MAX_PRIORITY` is one.
+          removal_priorities: What the removers of the tables go by, as `removal_priority` of
+            `TrajectoryWriter.create_item`: numbers `[B]`, or one for all.
 
         Returns:
           Number of items that were queued.
@@ -91,9 +100,12 @@ class SequenceWriter:
             is_last = self._mask("is_last", is_last)
         if type(priorities) is not float:
             priorities = self._per_row("priorities", np.asarray(priorities, np.float64))
-        num_items = self._append(step, is_last, priorities)
+        removal = removal_priorities
+        if removal is not None:
+            removal = self._per_row("removal_priorities", np.asarray(removal, np.float64))
+        num_items = self._append(step, is_last, priorities, removal)
         if num_items is None:
-            return self._append_new_structure(step, is_last, priorities)
+            return self._append_new_structure(step, is_last, priorities, removal)
         return num_items
 
     def end_episode(self, where: Any | None = None) -> None:
@@ -157,11 +169,11 @@ class SequenceWriter:
         finally:
             self.close()
 
-    def _append_new_structure(self, step: Any, is_last: Any, priorities: Any) -> int:
+    def _append_new_structure(self, step: Any, is_last: Any, priorities: Any, removal: Any) -> int:
         paths_and_leaves = tree.flatten_with_path(step)
         labels = [column_label(path) for path, _ in paths_and_leaves]
         leaves = [leaf for _, leaf in paths_and_leaves]
-        num_items = self._writer.append_flat(labels, leaves, is_last, priorities)
+        num_items = self._writer.append_flat(labels, leaves, is_last, priorities, removal)
         self._writer.remember_structure(step)
         return num_items
 

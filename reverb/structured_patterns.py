@@ -82,6 +82,8 @@ def create_config(
     table: str,
     conditions: Sequence[Any] = (),
     priority: Any | None = None,
+    *,
+    removal_priority: Any | None = None,
 ) -> Any:
     """Combines a pattern with its table, conditions and priority.
 
@@ -90,6 +92,8 @@ def create_config(
       table: Name of the table to insert into.
       conditions: An item is made only if all of them hold; see `Condition`.
       priority: See `constant_priority_fn` and `td_error`; `None`: 1.0.
+      removal_priority: What the table's remover goes by, as in `TrajectoryWriter.create_item`;
+        made like `priority`. `None`: the priority.
 
     Returns:
       A `Config`. It is validated when a writer is made of it.
@@ -104,6 +108,7 @@ def create_config(
         table=table,
         priority=constant_priority_fn(1.0) if priority is None else priority,
         conditions=conditions,
+        removal_priority=removal_priority,
     )
 
 

@@ -197,7 +197,13 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
             self._append_new_structure(data, partial_step, mask)
 
     def create_items(
-        self, table: str, priorities: Any, trajectory: Any, *, where: Any | None = None
+        self,
+        table: str,
+        priorities: Any,
+        trajectory: Any,
+        *,
+        where: Any | None = None,
+        removal_priorities: Any | None = None,
     ) -> int:
         """Queues one item for each selected environment; they are sent in the background.
 
@@ -210,6 +216,8 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
             `history`, or what its `select` gives.
           where: Booleans `[B]` that select environments; `None`: all whose episode has the steps
             that the columns refer to.
+          removal_priorities: What the table's remover goes by, as `removal_priority` of
+            `TrajectoryWriter.create_item`: numbers `[B]`, or one for all.
 
         Returns:
           Number of items.
@@ -232,6 +240,9 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         return self._writer.create_items_flat(
             table,
             as_rows("priorities", priorities, np.float64, self._batch_size),
+            None
+            if removal_priorities is None
+            else as_rows("removal_priorities", removal_priorities, np.float64, self._batch_size),
             columns,
             self._mask(where),
         )

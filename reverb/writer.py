@@ -85,7 +85,14 @@ class Writer:
             )
         self._writer.append_sequence(leaves)
 
-    def create_item(self, table: str, num_timesteps: int, priority: float) -> None:
+    def create_item(
+        self,
+        table: str,
+        num_timesteps: int,
+        priority: float,
+        *,
+        removal_priority: float | None = None,
+    ) -> None:
         """Makes an item of the last steps.
 
         The item is sent when the chunk of its last step is complete, or by `flush` or `close`.
@@ -93,17 +100,18 @@ class Writer:
         Args:
           table: Name of the table.
           num_timesteps: Number of steps.
-          priority: Any number but NaN.
+          priority: Any number but NaN, or `reverb.MAX_PRIORITY`.
+          removal_priority: As in `TrajectoryWriter.create_item`.
 
         Raises:
-          InvalidArgumentError: If fewer steps were appended, or if the priority is NaN.
+          InvalidArgumentError: If fewer steps were appended, or if a priority is NaN.
           SignatureMismatchError: If the steps differ from the table's signature.
           TableNotFoundError: If the server has no such table.
           FailedPreconditionError: If the writer is closed.
         """
         self._check_open("create_item")
         num_timesteps = check_at_least_one("num_timesteps", num_timesteps)
-        self._writer.create_item(table, num_timesteps, priority)
+        self._writer.create_item(table, num_timesteps, priority, removal_priority)
 
     def flush(self) -> None:
         """Sends pending items; if there are none, blocks until all sent ones are confirmed.

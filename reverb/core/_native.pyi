@@ -274,9 +274,15 @@ class Client:
     ) -> None:
         """Inserts one step as one item per table; returns when every item is confirmed."""
     def insert_batch(
-        self, leaves: Sequence[Any], priorities: Mapping[str, NDArray[np.float64]]
+        self,
+        leaves: Sequence[Any],
+        priorities: Mapping[str, NDArray[np.float64]],
+        removal_priorities: dict[str, NDArray[np.float64]] | None,
     ) -> None:
-        """Inserts `B` items per table from leaves `[B, ...]`; returns when all are confirmed."""
+        """Inserts `B` items per table from leaves `[B, ...]`; returns when all are confirmed.
+
+        All arrays must have the same length.
+        """
     def writer(
         self,
         max_sequence_length: int,
@@ -405,7 +411,9 @@ class Writer:
         """Makes calls that create items wait while so many bytes are unconfirmed."""
     def append(self, leaves: Sequence[Any]) -> None: ...
     def append_sequence(self, leaves: Sequence[Any]) -> None: ...
-    def create_item(self, table: str, num_timesteps: int, priority: float) -> None: ...
+    def create_item(
+        self, table: str, num_timesteps: int, priority: float, removal_priority: float | None
+    ) -> None: ...
     def flush(self) -> None: ...
     def close(self, retry_on_unavailable: bool) -> None: ...
 
@@ -570,6 +578,7 @@ class BatchedTrajectoryWriter:
         self,
         table: str,
         priorities: NDArray[np.float64],
+        removal_priorities: NDArray[np.float64] | None,
         columns: Sequence[BatchedTrajectoryColumn],
         where: NDArray[np.bool_] | None,
     ) -> int:
@@ -599,11 +608,15 @@ class SequenceWriter:
     @property
     def num_dropped_episodes(self) -> int: ...
     def append(
-        self, data: Any, is_last: bool | NDArray[np.bool_], priorities: float | NDArray[np.float64]
+        self,
+        data: Any,
+        is_last: bool | NDArray[np.bool_],
+        priorities: float | NDArray[np.float64],
+        removal_priorities: float | NDArray[np.float64] | None,
     ) -> int | None:
         """Appends a nest of a known structure; returns None, and does nothing, if it is unknown.
 
-        `is_last` and `priorities` are `[B]`, or one value for all. Returns the number of items.
+        All but `data` are `[B]`, or one value for all. Returns the number of items.
         """
     def append_flat(
         self,
@@ -611,6 +624,7 @@ class SequenceWriter:
         leaves: Sequence[Any],
         is_last: bool | NDArray[np.bool_],
         priorities: float | NDArray[np.float64],
+        removal_priorities: float | NDArray[np.float64] | None,
     ) -> int:
         """Appends leaves; the labels must be those of the first step."""
     def remember_structure(self, data: Any) -> None:

@@ -35,9 +35,10 @@ config:
   A ReverbServerConfig message in protobuf's text form. A table needs a name, a sampler, a remover
   (fifo: true, lifo: true, uniform: true, heap { min_heap: true or false } or
   prioritized { priority_exponent: 0.8 }), a size and a rate limiter; max_times_sampled 0 means no
-  limit. max_bytes of a table limits its memory (when_full: REMOVE or WAIT). The options of this
-  command have fields too, most of them in a message server { ... }; --print-config shows all. With
-  the rate limiter below, samples wait for the first item and nothing else waits:
+  limit. max_bytes of a table limits its memory (when_full: REMOVE or WAIT). max_priority says
+  which items count for MAX_PRIORITY (PRESENT or EVER). The options of this command have fields too,
+  most of them in a message server { ... }; --print-config shows all. With the rate limiter below,
+  samples wait for the first item and nothing else waits:
 
   port: 8000
   tables: {

@@ -18,7 +18,7 @@ __all__ = ["Reload", "reload_config"]
 
 _LIMITER_FIELDS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
 # Fields of a table that only a restart changes, besides the kinds of its selectors.
-_FIXED_FIELDS = ("remover", "when_full")
+_FIXED_FIELDS = ("remover", "when_full", "max_priority")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -62,6 +62,7 @@ def tables_from_proto(configs: Iterable[Any]) -> list[Table]:
             rate_limiter=rate_limiter_from_proto(config.rate_limiter),
             max_bytes=config.max_bytes or None,
             when_full="wait" if config.when_full == config.WAIT else "remove",
+            max_priority="ever" if config.max_priority == config.EVER else "present",
         )
         for config in configs
     ]

@@ -12,6 +12,7 @@ import pytest
 
 import reverb
 from reverb.core import protos
+from reverb.errors import UnimplementedError
 from support.package_workers import Worker
 
 pytestmark = pytest.mark.conformance
@@ -129,13 +130,17 @@ def test_they_load_checkpoints_of_tables_of_every_kind(
     loader.call("stop_server")
 
 
-def test_their_server_takes_what_it_does_not_know(
+def test_their_server_is_not_asked_for_what_it_does_not_know(
     worker_of: Callable[[str, str], Worker],
 ) -> None:
     loader = worker_of("peer", "server")
     port = loader.call("start_server", tables=[{"name": "t", "sampler": "Prioritized 1.0"}])
     client = reverb.Client(f"localhost:{port}")
-    client.insert([np.int64(1)], {"t": reverb.MAX_PRIORITY}, removal_priorities={"t": 3.0})
+    with pytest.raises(UnimplementedError, match="does not know MAX_PRIORITY; start"):
+        client.insert([np.int64(1)], {"t": reverb.MAX_PRIORITY})
+    with pytest.raises(UnimplementedError, match="does not know removal priorities; start"):
+        client.insert([np.int64(1)], {"t": 1.0}, removal_priorities={"t": 3.0})
+    client.insert([np.int64(1)], {"t": 1.0})
     client.insert([np.int64(2)], {"t": 4.0})
     batch = client.sample_batch("t", 200)
     assert set(batch.info.priority.tolist()) == {1.0, 4.0}

@@ -270,11 +270,14 @@ def test_tables_are_made_of_messages():
     config.tables[1].max_times_sampled = 3
     config.tables[1].max_bytes = 4096
     config.tables[1].when_full = config.tables[1].WAIT
+    config.tables[1].max_priority = config.tables[1].EVER
     first, second = server_from_proto.tables_from_proto(config.tables)
     assert (first.name, first.info.max_size, first.info.max_times_sampled) == ("a", 10, 0)
     assert (second.name, second.info.max_times_sampled) == ("b", 3)
     assert (first.internal_table.max_bytes(), first.internal_table.when_full()) == (None, "remove")
     assert (second.internal_table.max_bytes(), second.internal_table.when_full()) == (4096, "wait")
+    assert first.internal_table.max_priority() == "present"
+    assert second.internal_table.max_priority() == "ever"
     assert first.info.rate_limiter_info.max_diff == 9
     assert first.info.sampler_options.fifo
     config.tables[0].max_size = 0

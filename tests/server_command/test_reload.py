@@ -197,6 +197,10 @@ def test_a_refusal_at_the_last_moment_is_told(monkeypatch, running):
             A.replace("max_size: 100", "max_size: 50 when_full: WAIT"),
             "FILE, line 5: tables[0].when_full is different: needs a restart",
         ),
+        (
+            A.replace("max_size: 100", "max_size: 50 max_priority: EVER"),
+            "FILE, line 5: tables[0].max_priority is different: needs a restart",
+        ),
     ],
 )
 def test_any_other_difference_needs_a_restart(changes, running, new, problem):

@@ -201,6 +201,15 @@ def test_the_memory_has_a_limit_by_config_and_by_the_command_line():
         assert client.status().memory.limit == 2**31
 
 
+def test_the_config_says_which_priority_is_the_largest():
+    config = CONFIG.replace("max_size: 200", "max_priority: EVER max_size: 1")
+    with running("--config", config, "--port", "0") as (_, client):
+        client.insert([0], {"my_table": 7.0})
+        client.insert([1], {"my_table": 2.0})
+        client.insert([2], {"my_table": reverb.MAX_PRIORITY})
+        assert [sample.info.priority for sample in client.scan("my_table")] == [7.0]
+
+
 def test_a_bad_config_is_refused_with_lines_and_fields(tmp_path):
     text = CONFIG.replace("200", "0").replace("samples_per_insert: 1", "samples_per_insert: 0")
     expected = (

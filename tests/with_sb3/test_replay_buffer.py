@@ -307,6 +307,15 @@ def test_priorities():
     buffer.sample(20)
     assert set(buffer.info.key.tolist()) == {keys[0]}
     assert (buffer.info.probability == 1.0).all()
+    buffer.update_priorities(np.array(keys, np.uint64), np.array([4.0] + [1.0] * 9))
+    buffer.sample(50)
+    weights = buffer.importance_weights(0.5)
+    assert tuple(weights.shape) == (50, 1)
+    expected = np.where(buffer.info.key == keys[0], 0.5, 1.0)
+    np.testing.assert_allclose(weights.numpy().ravel(), expected, rtol=1e-6)
+    buffer.add(*envs.step())
+    buffer.flush()
+    assert [sample.info.priority for sample in buffer._client.scan("replay")][-1] == 4.0
     buffer.close()
 
 

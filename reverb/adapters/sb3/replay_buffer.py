@@ -161,7 +161,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         transition.
         """
         batch = self._client.sample_batch(self._table, batch_size, partial=False)
-        self.info = batch.info
+        self.info, self._min_probability = batch.info, batch.min_probability
         num_leaves = len(self._leaves)
         columns = batch.data
         if len(columns) != 2 * num_leaves + 4:
@@ -185,6 +185,18 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             rewards=to_torch(rewards),
             discounts=to_torch(discounts[:, None]) if self.n_steps > 1 else None,
         )
+
+    def importance_weights(self, beta: float, normalize: Any = "table") -> Any:
+        """Returns the importance weights of the last batch, a tensor `[B, 1]` of float32.
+
+        Args:
+          beta: How much is made up for: 0 nothing, 1 everything.
+          normalize: See `reverb.importance_weights`.
+        """
+        weights = reverb.importance_weights(
+            self.info, beta, normalize, min_probability=self._min_probability
+        )
+        return self._to_torch(weights.reshape(-1, 1))
 
     def update_priorities(self, keys: Any, priorities: Any) -> None:
         """Updates priorities; see `reverb.Client.update_priorities`.
@@ -232,7 +244,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
                     )
                     archive.extractall(self._directory, **safe)
             sampler: Any = reverb.selectors.Uniform()
-            if self._priority_exponent is not None:
+            has_priorities = self._priority_exponent is not None
+            if has_priorities:
                 sampler = reverb.selectors.Prioritized(self._priority_exponent)
             made = reverb.Table(
                 self._table,
@@ -251,6 +264,9 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
                 raise InvalidArgumentError(
                     f"server {self._address} has no table {self._table}; it has {sorted(tables)}"
                 )
+            has_priorities = tables[self._table].sampler_options.HasField("prioritized")
+        # A table of dm-reverb whose sampler takes no priorities does as well.
+        self._priority = reverb.MAX_PRIORITY if has_priorities else 1.0
         self._begin_writing()
 
     def _begin_writing(self) -> None:
@@ -275,6 +291,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         self._actions: list[Any] = [None] * self.n_steps
         self._rewards = np.zeros((self.n_steps, self.n_envs), np.float32)
         self.info: Any = None
+        self._min_probability: float | None = None
 
     def _leaves_of(self, observation: Any) -> list[np.ndarray[Any, Any]]:
         """Arrays `[num_envs, ...]` of all leaves, in the order of the cells."""
@@ -332,7 +349,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
                 history["action"][of_action],
                 *(history[name][-1] for name in numbers),
             ]
-            self._writer.create_items(self._table, reverb.MAX_PRIORITY, trajectory, where=mask)
+            self._writer.create_items(self._table, self._priority, trajectory, where=mask)
         self._age[envs] -= 1
 
     def _as_tensors(self, columns: Any, env: Any) -> Any:

@@ -226,6 +226,23 @@ impl BatchedTrajectoryWriter {
         self.core.append(&values, partial_step, mask.as_deref()).or_raise()
     }
 
+    fn per_environment(
+        &self,
+        argument: &str,
+        numbers: &PyReadonlyArray1<'_, f64>,
+    ) -> PyResult<Vec<f64>> {
+        let numbers = numbers.as_array().to_vec();
+        let batch_size = self.core.batch_size();
+        if numbers.len() != batch_size {
+            return Err(Error::invalid_argument(format!(
+                "{argument} must have shape [{batch_size}], one entry per environment, got [{}]",
+                numbers.len()
+            )))
+            .or_raise();
+        }
+        Ok(numbers)
+    }
+
     fn check_mask(&self, mask: Option<PyReadonlyArray1<'_, bool>>) -> PyResult<Option<Vec<bool>>> {
         let Some(mask) = mask else { return Ok(None) };
         let mask = mask.as_array().to_vec();
@@ -320,30 +337,29 @@ impl BatchedTrajectoryWriter {
         Ok(())
     }
 
-    #[pyo3(signature = (table, priorities, columns, r#where))]
+    #[pyo3(signature = (table, priorities, removal_priorities, columns, r#where))]
     fn create_items_flat(
         &self,
         py: Python<'_>,
         table: &str,
         priorities: PyReadonlyArray1<'_, f64>,
+        removal_priorities: Option<PyReadonlyArray1<'_, f64>>,
         columns: Vec<Bound<'_, BatchedTrajectoryColumn>>,
         r#where: Option<PyReadonlyArray1<'_, bool>>,
     ) -> PyResult<usize> {
         self.check()?;
         let mask = self.check_mask(r#where)?;
-        let priorities = priorities.as_array().to_vec();
-        let batch_size = self.core.batch_size();
-        if priorities.len() != batch_size {
-            return Err(Error::invalid_argument(format!(
-                "priorities must have shape [{batch_size}], one entry per environment, got [{}]",
-                priorities.len()
-            )))
-            .or_raise();
-        }
+        let priorities = self.per_environment("priorities", &priorities)?;
+        let removal = removal_priorities
+            .map(|priorities| self.per_environment("removal_priorities", &priorities))
+            .transpose()?;
         let columns: Vec<BatchedColumn> =
             columns.iter().map(|column| column.get().core.clone()).collect();
         let created = py
-            .detach(|| self.core.create_items(table, &priorities, &columns, mask.as_deref()))
+            .detach(|| {
+                let (removal, mask) = (removal.as_deref(), mask.as_deref());
+                self.core.create_items(table, &priorities, removal, &columns, mask)
+            })
             .or_raise()?;
         throttle(py, self.core.queue())?;
         Ok(created)

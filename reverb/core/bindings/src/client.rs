@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use reverb_client::{
     BatchRequest, BatchedWriter, Client as Core, LegacyOptions, LegacyWriter, RaggedForm,
-    SampleCursor, ScanCursor, SequenceOptions, Window,
+    RowPriorities, SampleCursor, ScanCursor, SequenceOptions, Window,
 };
 use reverb_data::{Error, ItemPriority, Result, Sampled};
 use reverb_rpc::Keepalive;
@@ -364,17 +364,25 @@ impl Client {
         wait(py, insertion.finish())
     }
 
-    #[pyo3(signature = (leaves, priorities))]
+    /// All arrays must have the same length.
+    #[pyo3(signature = (leaves, priorities, removal_priorities))]
     fn insert_batch(
         &self,
         py: Python<'_>,
         leaves: Vec<Bound<'_, PyAny>>,
         priorities: &Bound<'_, PyDict>,
+        removal_priorities: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
-        let mut tables: Vec<(String, Vec<f64>)> = Vec::new();
+        let numbers = |array: &Bound<'_, PyAny>| -> PyResult<Vec<f64>> {
+            let array: PyReadonlyArray1<'_, f64> = array.extract()?;
+            Ok(array.as_array().to_vec())
+        };
+        let mut tables: Vec<(String, RowPriorities)> = Vec::new();
         for (table, priorities) in priorities {
-            let priorities: PyReadonlyArray1<'_, f64> = priorities.extract()?;
-            tables.push((table.extract()?, priorities.as_array().to_vec()));
+            let removal = removal_priorities.map(|all| all.get_item(&table)).transpose()?.flatten();
+            let removal = removal.map(|array| numbers(&array)).transpose()?;
+            let priorities = RowPriorities { values: numbers(&priorities)?, removal };
+            tables.push((table.extract()?, priorities));
         }
         let mut insertion = wait(py, self.core().start_insert())?;
         let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;

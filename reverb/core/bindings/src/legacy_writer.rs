@@ -3,7 +3,7 @@
 
 use pyo3::prelude::*;
 use reverb_client::LegacyWriter;
-use reverb_data::Error;
+use reverb_data::{Error, ItemPriority};
 
 use crate::array::{all_values, parse_leaves};
 use crate::error::OrRaise;
@@ -88,15 +88,17 @@ impl Writer {
         Ok(())
     }
 
-    #[pyo3(signature = (table, num_timesteps, priority))]
+    #[pyo3(signature = (table, num_timesteps, priority, removal_priority))]
     fn create_item(
         &self,
         py: Python<'_>,
         table: &str,
         num_timesteps: usize,
         priority: f64,
+        removal_priority: Option<f64>,
     ) -> PyResult<()> {
         self.check()?;
+        let priority = ItemPriority { value: priority, removal: removal_priority };
         // Invalid arguments are reported before any waiting.
         self.core.check(table, num_timesteps).or_raise()?;
         if !self.core.has_item_room() {

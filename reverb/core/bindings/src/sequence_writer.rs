@@ -78,6 +78,7 @@ impl SequenceWriter {
         leaves: &[Bound<'_, PyAny>],
         is_last: &Bound<'_, PyAny>,
         priorities: &Bound<'_, PyAny>,
+        removal_priorities: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
         self.core.queue().check().or_raise()?;
         let label = |i: usize| match labels {
@@ -85,6 +86,7 @@ impl SequenceWriter {
             None => self.core.columns().swap_remove(i).label,
         };
         let (is_last, priorities) = (parse_mask(is_last)?, parse_priorities(priorities)?);
+        let removal = removal_priorities.map(parse_priorities).transpose()?;
         let mut parsed: SmallVec<[Leaf<'_>; 8]> = SmallVec::with_capacity(leaves.len());
         for (i, leaf) in leaves.iter().enumerate() {
             parsed.push(Leaf::new(leaf).map_err(|error| in_column(py, label(i), error))?);
@@ -99,8 +101,13 @@ impl SequenceWriter {
             };
             values.push(value);
         }
-        let step =
-            Step { labels, values, is_last: is_last.per_row()?, priorities: priorities.per_row()? };
+        let step = Step {
+            labels,
+            values,
+            is_last: is_last.per_row()?,
+            priorities: priorities.per_row()?,
+            removal_priorities: removal.as_ref().map(Rows::per_row).transpose()?,
+        };
         let created = self.core.append(step).or_raise()?;
         throttle(py, self.core.queue())?;
         Ok(created)
@@ -130,23 +137,24 @@ impl SequenceWriter {
         self.core.num_dropped_episodes()
     }
 
-    #[pyo3(signature = (data, is_last, priorities))]
+    #[pyo3(signature = (data, is_last, priorities, removal_priorities))]
     fn append(
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         is_last: &Bound<'_, PyAny>,
         priorities: &Bound<'_, PyAny>,
+        removal_priorities: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Option<usize>> {
         self.check()?;
         let leaves: Leaves<'_> = match self.steps.lock().flatten(data)? {
             Some((leaves, ())) => leaves,
             None => return Ok(None),
         };
-        self.store(py, None, &leaves, is_last, priorities).map(Some)
+        self.store(py, None, &leaves, is_last, priorities, removal_priorities).map(Some)
     }
 
-    #[pyo3(signature = (labels, leaves, is_last, priorities))]
+    #[pyo3(signature = (labels, leaves, is_last, priorities, removal_priorities))]
     fn append_flat(
         &self,
         py: Python<'_>,
@@ -154,6 +162,7 @@ impl SequenceWriter {
         leaves: Vec<Bound<'_, PyAny>>,
         is_last: &Bound<'_, PyAny>,
         priorities: &Bound<'_, PyAny>,
+        removal_priorities: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
         self.check()?;
         if labels.len() != leaves.len() {
@@ -162,7 +171,7 @@ impl SequenceWriter {
             ))
             .or_raise();
         }
-        self.store(py, Some(&labels), &leaves, is_last, priorities)
+        self.store(py, Some(&labels), &leaves, is_last, priorities, removal_priorities)
     }
 
     #[pyo3(signature = (data))]

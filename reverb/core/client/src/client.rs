@@ -133,6 +133,9 @@ impl Client {
         &self,
         request: &ConfigureTablesRequest,
     ) -> Result<ConfigureTablesResponse> {
+        if request.changes.iter().any(|change| change.sampler.is_some()) {
+            self.session.require(&[Capability::Selectors]).await?;
+        }
         self.session
             .retrying(|transport| {
                 let request = request.clone();
@@ -204,12 +207,11 @@ impl Client {
         let BatchRequest { table, batch_size, timeout, partial, distinct, ragged, columns } =
             *request;
         let mut selects = false;
-        if distinct || !columns.is_empty() {
-            let capabilities = self.session.capabilities().await?;
-            if distinct {
-                capabilities.require(Capability::Distinct, self.address())?;
-            }
-            selects = !columns.is_empty() && !capabilities.has(Capability::Columns);
+        if distinct {
+            self.session.require(&[Capability::Distinct]).await?;
+        }
+        if !columns.is_empty() {
+            selects = !self.session.capabilities().await?.has(Capability::Columns);
         }
         let stacking = (ragged == RaggedForm::Refuse).then(|| Stacking::new(batch_size));
         let options = SampleOptions { stacking, all_or_nothing: !partial, distinct };

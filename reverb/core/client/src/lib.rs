@@ -28,7 +28,7 @@ pub use structured::engine::{PatternEngine, PatternItem};
 pub use structured::writer::StructuredWriter;
 pub use writer::batched::{BatchedColumn, BatchedValue, BatchedWriter, StepIndex};
 pub use writer::cell::{CellRef, CellValue};
-pub use writer::insertion::Insertion;
+pub use writer::insertion::{Insertion, RowPriorities};
 pub use writer::item::ColumnRefs;
 pub use writer::item_queue::ItemQueue;
 pub use writer::lane::{ColumnOptions, Lane};

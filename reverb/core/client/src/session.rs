@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, Result, Signature};
-use reverb_wire::Capabilities;
+use reverb_data::{Error, NewItem, Result, Signature, is_max_priority};
 use reverb_wire::convert::signature::flatten_signature;
 use reverb_wire::transport::{
     InsertStream, LostStream, SampleStream, ScanStream, ServerInfo, Transport,
 };
+use reverb_wire::{Capabilities, Capability};
 use tokio::runtime::Handle;
 
 use crate::retry::Backoff;
@@ -199,6 +199,40 @@ impl Session {
         self.server_info().await?;
         let cached = self.signatures.lock();
         Ok(cached.as_ref().map(|cached| Arc::clone(&cached.capabilities)).unwrap_or_default())
+    }
+
+    /// Checks that the server can do this beyond dm-reverb. Asks it on first use, and again before
+    /// saying no: it may be another one by now. Waits as `server_info` does.
+    ///
+    /// # Errors
+    ///
+    /// `Unimplemented` that says what the server does not know.
+    pub(crate) async fn require(&self, capabilities: &[Capability]) -> Result<()> {
+        let check = |known: &Capabilities| {
+            capabilities.iter().try_for_each(|&it| known.require(it, &self.address))
+        };
+        if check(&*self.capabilities().await?).is_ok() {
+            return Ok(());
+        }
+        check(&self.server_info().await?.capabilities)
+    }
+
+    /// Checks that the server knows what the priorities of these items ask for, as `require`.
+    ///
+    /// # Errors
+    ///
+    /// `Unimplemented` for `MAX_PRIORITY` and for removal priorities that the server does not know.
+    pub(crate) async fn check_priorities(&self, items: &[NewItem]) -> Result<()> {
+        let max = items.iter().any(|item| is_max_priority(item.priority));
+        let removal = items.iter().any(|item| item.removal_priority.is_some());
+        match (max, removal) {
+            (false, false) => Ok(()),
+            (true, false) => self.require(&[Capability::MaxPriority]).await,
+            (false, true) => self.require(&[Capability::RemovalPriority]).await,
+            (true, true) => {
+                self.require(&[Capability::MaxPriority, Capability::RemovalPriority]).await
+            }
+        }
     }
 
     /// Whether `signatures` are the ones in the cache.

@@ -187,6 +187,18 @@ impl TableAccount {
         }
     }
 
+    /// Adds bytes that an item takes in an index that not all items are in.
+    pub fn add_bytes(&mut self, bytes: u64) {
+        self.item_bytes += bytes;
+        self.unbooked += bytes as i64;
+    }
+
+    /// Removes bytes that were added so.
+    pub fn remove_bytes(&mut self, bytes: u64) {
+        self.item_bytes -= bytes;
+        self.unbooked -= bytes as i64;
+    }
+
     /// By how much `add` would raise `bytes`.
     pub fn would_add(&self, trajectory: &Trajectory, item_bytes: u64) -> u64 {
         let new_bytes = |chunk: &Chunk| {

@@ -46,6 +46,8 @@ pub struct Sampled {
     /// How often the sampler had gone through all items before, if it is one that does; 0 for
     /// others.
     pub epoch: i64,
+    /// What the remover goes by instead of the priority; told by scans alone.
+    pub removal_priority: Option<f64>,
     /// Its columns.
     pub trajectory: Trajectory,
 }
@@ -80,6 +82,7 @@ impl StoredItem {
             rate_limited: false,
             min_probability: 0.0,
             epoch: 0,
+            removal_priority: self.removal_priority,
             trajectory: self.trajectory,
         }
     }

@@ -48,8 +48,8 @@ pub use restore::Restored;
 pub use scan::Scan;
 pub use set_by::SetBy;
 pub use snapshot::{SnapshotCut, TableSnapshot};
-use state::TableState;
 pub use state::{MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS};
+use state::{REMOVAL_BYTES, TableState};
 pub use statistics::{Removal, Removed, Side, Statistics, TableStatus};
 pub use transfer::Transferred;
 use wait_queues::{Answer, Completions, Now, RequestId, WaitQueues};
@@ -820,7 +820,7 @@ fn check_removal_priority(config: &TableConfig, key: u64, priority: Option<f64>)
 
 /// Refuses an item that could never be stored.
 fn check_bytes(config: &TableConfig, state: &TableState, item: &NewItem) -> Result<()> {
-    check_stored_bytes(config, state, item.key, &item.trajectory)
+    check_stored_bytes(config, state, item.key, &item.trajectory, item.removal_priority)
 }
 
 fn check_stored_bytes(
@@ -828,9 +828,11 @@ fn check_stored_bytes(
     state: &TableState,
     key: u64,
     trajectory: &Trajectory,
+    removal_priority: Option<f64>,
 ) -> Result<()> {
     let Some(max_bytes) = config.memory.max_bytes else { return Ok(()) };
-    let bytes = state.item_bytes() + trajectory.bytes_with_chunks();
+    let removal_bytes = removal_priority.map_or(0, |_| REMOVAL_BYTES);
+    let bytes = state.item_bytes() + removal_bytes + trajectory.bytes_with_chunks();
     if bytes <= max_bytes {
         return Ok(());
     }

@@ -36,8 +36,7 @@ pub async fn transfer(
             .map(|it| StoredItem {
                 key: it.key,
                 priority: it.priority,
-                // A scan does not tell it.
-                removal_priority: None,
+                removal_priority: it.removal_priority,
                 times_sampled: it.times_sampled,
                 inserted_at_ns: it.inserted_at_ns,
                 trajectory: it.trajectory,

@@ -55,6 +55,14 @@ impl Capability {
             Self::Selectors => "selectors beyond dm-reverb's",
         }
     }
+
+    /// What else can be done, in words.
+    fn instead(self) -> &'static str {
+        match self {
+            Self::MaxPriority => ", or give a number as the priority",
+            _ => "",
+        }
+    }
 }
 
 /// What a server has announced.
@@ -99,9 +107,10 @@ impl Capabilities {
             return Ok(());
         }
         Err(Error::unimplemented(format!(
-            "Server {address} (dm-reverb, or older) does not know {}; start reverb_server >= {}.",
+            "Server {address} (dm-reverb, or older) does not know {}; start reverb_server >= {}{}.",
             capability.what(),
             env!("CARGO_PKG_VERSION"),
+            capability.instead(),
         )))
     }
 }

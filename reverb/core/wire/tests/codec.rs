@@ -298,6 +298,7 @@ fn sample(key: u64, chunks: &[Chunk]) -> Sampled {
         rate_limited: true,
         min_probability: 0.0,
         epoch: 0,
+        removal_priority: None,
         trajectory: builder.finish().unwrap(),
     }
 }

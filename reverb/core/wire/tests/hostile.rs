@@ -159,6 +159,7 @@ proptest! {
                     rate_limited: true,
                     min_probability: 0.0,
                     epoch: 0,
+                    removal_priority: None,
                     trajectory,
                 }, |_| {});
             }

@@ -15,6 +15,7 @@ pub(super) fn sampled(key: u64, trajectory: Trajectory) -> Sampled {
         rate_limited: false,
         min_probability: 0.0,
         epoch: 0,
+        removal_priority: None,
         trajectory,
     }
 }

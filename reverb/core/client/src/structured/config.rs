@@ -23,6 +23,7 @@ pub struct Config {
     pub(super) nodes: Vec<Node>,
     pub(super) conditions: Vec<Condition>,
     pub(super) priority: Priority,
+    pub(super) removal_priority: Option<Priority>,
 }
 
 impl Config {
@@ -141,6 +142,10 @@ fn config(proto: &StructuredWriterConfig, column_of: impl Fn(usize) -> usize) ->
         nodes: nodes?,
         conditions: conditions.collect::<Checked<_>>()?,
         priority: Priority::new(proto.priority.as_ref(), &sources),
+        removal_priority: proto
+            .removal_priority
+            .as_ref()
+            .map(|it| Priority::new(Some(it), &sources)),
     })
 }
 

@@ -2,7 +2,7 @@
 //! Applies patterns to a history, step by step, without a server. The caller decides what to do
 //! with the items.
 
-use reverb_data::{Error, Result};
+use reverb_data::{Error, ItemPriority, Result};
 use smallvec::SmallVec;
 
 use super::condition::{Condition, Inputs};
@@ -21,7 +21,7 @@ pub struct PatternItem<'a> {
     /// Its table.
     pub table: &'a str,
     /// Its priority.
-    pub priority: f64,
+    pub priority: ItemPriority,
     /// Its columns, each with at least one cell.
     pub columns: &'a [ColumnRefs<'a>],
 }
@@ -258,13 +258,20 @@ impl PatternEngine {
             columns.push(ColumnRefs { cells: &self.cells[first..end], squeeze: node.squeeze });
             first = end;
         }
-        let priority = self.priority(config, &columns)?;
+        let value = self.priority(config, config.priority, &columns)?;
+        let removal = config.removal_priority.map(|it| self.priority(config, it, &columns));
+        let priority = ItemPriority { value, removal: removal.transpose()? };
         take(&PatternItem { config: i, table: &config.table, priority, columns: &columns })?;
         Ok(true)
     }
 
-    fn priority(&self, config: &Config, columns: &[ColumnRefs<'_>]) -> Result<f64> {
-        let (weight, node) = match config.priority {
+    fn priority(
+        &self,
+        config: &Config,
+        priority: Priority,
+        columns: &[ColumnRefs<'_>],
+    ) -> Result<f64> {
+        let (weight, node) = match priority {
             Priority::Constant(priority) => return Ok(priority),
             Priority::TdError { weight, node } => (weight, node),
         };
@@ -317,8 +324,10 @@ impl Watched {
         let mut conditions = configs.iter().flat_map(|config| &config.conditions);
         let by_condition = conditions.any(|c: &Condition| c.data_column() == Some(column));
         let by_priority = configs.iter().any(|config| {
-            matches!(config.priority,
-                Priority::TdError { node, .. } if config.nodes[node].column == column)
+            let mut priorities = std::iter::once(config.priority).chain(config.removal_priority);
+            priorities.any(|it| {
+                matches!(it, Priority::TdError { node, .. } if config.nodes[node].column == column)
+            })
         });
         if !by_condition && !by_priority {
             return None;

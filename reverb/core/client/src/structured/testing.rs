@@ -44,6 +44,7 @@ pub(super) fn config(
         table: table.to_owned(),
         priority: None,
         conditions,
+        removal_priority: None,
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, Result};
+use reverb_data::{Error, ItemPriority, Result};
 
 use super::cell::{CellRef, CellValue};
 use super::item_queue::ItemQueue;
@@ -173,10 +173,15 @@ impl BatchedWriter {
     /// # Errors
     ///
     /// `InvalidArgument` if a selected environment lacks a step, or as `ItemQueue::create_item`.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer priorities than environments.
     pub fn create_items(
         &self,
         table: &str,
         priorities: &[f64],
+        removal_priorities: Option<&[f64]>,
         columns: &[BatchedColumn],
         selected: Option<&[bool]>,
     ) -> Result<usize> {
@@ -212,7 +217,8 @@ impl BatchedWriter {
                 let squeeze = matches!(column.index, StepIndex::At(_));
                 (cells[begin..end].iter().copied(), squeeze)
             });
-            items.push(maker.make(priorities[i], refs)?);
+            let removal = removal_priorities.map(|priorities| priorities[i]);
+            items.push(maker.make(ItemPriority { value: priorities[i], removal }, refs)?);
         }
         drop(maker);
         // All or none: otherwise the caller could not tell which items were created before an

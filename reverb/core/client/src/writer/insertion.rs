@@ -48,6 +48,23 @@ struct Inserter {
     chunk_maker: ChunkMaker,
 }
 
+/// The priorities of the `B` items of a batch in one table.
+#[derive(Debug, Clone)]
+pub struct RowPriorities {
+    /// The priority of each row.
+    pub values: Vec<f64>,
+    /// What the remover goes by instead, for each row; of the same length.
+    pub removal: Option<Vec<f64>>,
+}
+
+impl RowPriorities {
+    /// The priority of a row.
+    fn of(&self, row: usize) -> ItemPriority {
+        let removal = self.removal.as_ref().map(|removal| removal[row]);
+        ItemPriority { value: self.values[row], removal }
+    }
+}
+
 /// An insert of single steps.
 ///
 /// Adding steps never waits and copies the values, so a binding needs to lend its memory only for
@@ -127,14 +144,18 @@ impl Insertion {
     ///
     /// Those of `add`, and `InvalidArgument` for a column of another length. Then no item was
     /// created.
+    ///
+    /// # Panics
+    ///
+    /// If a table has another number of priorities than the first.
     pub fn add_batch(
         &mut self,
         columns: &[CellValue<'_>],
-        items: &[(String, Vec<f64>)],
+        items: &[(String, RowPriorities)],
     ) -> Result<()> {
-        let num_rows = items.first().map_or(0, |(_, priorities)| priorities.len());
+        let num_rows = items.first().map_or(0, |(_, priorities)| priorities.values.len());
         for (table, priorities) in items {
-            priorities.iter().try_for_each(|&priority| check_priority(table, priority.into()))?;
+            (0..num_rows).try_for_each(|row| check_priority(table, priorities.of(row)))?;
         }
         for (i, column) in columns.iter().enumerate() {
             if column.shape().first() != Some(&num_rows) {
@@ -150,10 +171,8 @@ impl Insertion {
         let row: Vec<(DType, &[usize])> =
             columns.iter().map(|column| (column.dtype(), &column.shape()[1..])).collect();
         items.iter().try_for_each(|(table, _)| self.check_step(table, &row))?;
-        let tables: Vec<(Arc<str>, &[f64])> = items
-            .iter()
-            .map(|(table, priorities)| (table.as_str().into(), &priorities[..]))
-            .collect();
+        let tables: Vec<(Arc<str>, &RowPriorities)> =
+            items.iter().map(|(table, priorities)| (table.as_str().into(), priorities)).collect();
         self.items.reserve(num_rows * tables.len());
         let mut encoder = RowEncoder::new(columns, num_rows);
         for row in 0..num_rows {
@@ -161,17 +180,18 @@ impl Insertion {
             let Inserter { keys, chunk_maker, .. } = &mut self.inserter;
             let trajectory = encoder.encode(row, keys.next_key(), range, chunk_maker)?;
             if let [(table, priorities)] = &tables[..] {
-                self.push(table, priorities[row].into(), trajectory);
+                self.push(table, priorities.of(row), trajectory);
                 continue;
             }
             for (table, priorities) in &tables {
-                self.push(table, priorities[row].into(), trajectory.clone());
+                self.push(table, priorities.of(row), trajectory.clone());
             }
         }
         Ok(())
     }
 
     /// Sends all items, waits until they are confirmed, and keeps the stream for the next insert.
+    /// Nothing is sent if the server does not know what the priorities ask for.
     ///
     /// After a lost connection, the items that were not confirmed are sent again. The server takes
     /// an item that it has already as a new priority, so that none is inserted twice.
@@ -181,6 +201,7 @@ impl Insertion {
     /// signatures.
     pub async fn finish(mut self) -> Result<()> {
         let session = Arc::clone(&self.session);
+        session.check_priorities(&self.items).await?;
         if session.leads_to_group() {
             return self.finish_in_group().await;
         }
@@ -437,8 +458,9 @@ mod tests {
         let bytes: Vec<u8> = (0..num_rows * 4).map(|i| i as u8).collect();
         let shape = [num_rows, 4];
         let column = CellValue::Bytes { dtype: DType::UInt8, shape: &shape, bytes: &bytes };
-        let items: Vec<(String, Vec<f64>)> =
-            tables.iter().map(|table| ((*table).to_owned(), vec![1.0; num_rows])).collect();
+        let priorities = RowPriorities { values: vec![1.0; num_rows], removal: None };
+        let items: Vec<_> =
+            tables.iter().map(|table| ((*table).to_owned(), priorities.clone())).collect();
         insertion.add_batch(&[column], &items)
     }
 

@@ -70,10 +70,14 @@ impl PendingItem {
     }
 
     /// An item over the whole history of a lane, which must have at least one step in every column.
-    pub(crate) fn over_history(table: Arc<str>, priority: f64, lane: &Lane) -> Result<Self> {
+    pub(crate) fn over_history(
+        table: Arc<str>,
+        priority: ItemPriority,
+        lane: &Lane,
+    ) -> Result<Self> {
         let columns = (0..lane.num_columns()).map(|i| (lane.cells(i).map(|(_, cell)| cell), false));
         let (kind, cells) = ItemKind::of(table, columns)?;
-        Ok(Self { priority: priority.into(), kind, cells })
+        Ok(Self { priority, kind, cells })
     }
 
     /// An item over the same cells, for another table.

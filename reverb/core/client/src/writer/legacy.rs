@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use reverb_data::{DType, Error, KeyGenerator, Result};
+use reverb_data::{DType, Error, ItemPriority, KeyGenerator, Result};
 
 use super::block::{Appended, Block, BlockColumn, BlockColumns};
 use super::cell::{CellRef, CellSpec, CellValue};
@@ -176,7 +176,12 @@ impl LegacyWriter {
     }
 
     /// Creates an item over the last `num_timesteps` steps. Never waits; see `wait_for_item_room`.
-    pub fn create_item(&self, table: &str, num_timesteps: usize, priority: f64) -> Result<()> {
+    pub fn create_item(
+        &self,
+        table: &str,
+        num_timesteps: usize,
+        priority: ItemPriority,
+    ) -> Result<()> {
         let state = self.state.lock();
         state.check_open()?;
         self.check_item(&state, table, num_timesteps)?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, Result, is_priority};
+use reverb_data::{Error, ItemPriority, Result, is_priority};
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
@@ -71,6 +71,18 @@ pub struct Step<'a> {
     pub is_last: PerRow<'a, bool>,
     /// Priority of the row's items.
     pub priorities: PerRow<'a, f64>,
+    /// What the removers go by instead.
+    pub removal_priorities: Option<PerRow<'a, f64>>,
+}
+
+/// The priority of a row's items.
+fn priority_of(
+    row: usize,
+    priorities: PerRow<'_, f64>,
+    removal_priorities: Option<PerRow<'_, f64>>,
+) -> ItemPriority {
+    let removal = removal_priorities.map(|priorities| priorities.get(row));
+    ItemPriority { value: priorities.get(row), removal }
 }
 
 /// Writes sequences of steps.
@@ -228,7 +240,7 @@ impl SequenceWriter {
 
     /// Checks a whole step; returns the columns if it is the first.
     fn check(&self, state: &State, step: &Step<'_>) -> Result<Option<Vec<Column>>> {
-        let Step { labels, values, is_last, priorities } = step;
+        let Step { labels, values, is_last, priorities, removal_priorities } = step;
         let first = if state.columns.is_empty() {
             let columns = columns::of_first_step(labels.unwrap_or(&[]), values, self.batch_size)?;
             let length = match self.window {
@@ -243,10 +255,15 @@ impl SequenceWriter {
         };
         is_last.check_len("is_last", state.rows.len())?;
         priorities.check_len("priorities", state.rows.len())?;
+        if let Some(priorities) = removal_priorities {
+            priorities.check_len("removal_priorities", state.rows.len())?;
+        }
         for (i, row) in state.rows.iter().enumerate() {
-            if !is_priority(priorities.get(i)) {
+            if !priority_of(i, *priorities, *removal_priorities).is_valid() {
+                let is_removal = is_priority(priorities.get(i));
+                let argument = if is_removal { "removal_priorities" } else { "priorities" };
                 return Err(Error::invalid_argument(format!(
-                    "priorities must be numbers, got NaN{}. Nothing was appended.",
+                    "{argument} must be numbers, got NaN{}. Nothing was appended.",
                     self.for_row(i)
                 )));
             }
@@ -282,13 +299,14 @@ impl SequenceWriter {
     /// long.
     fn store(&self, state: &mut State, step: Step<'_>) -> Result<(Vec<PendingItem>, Vec<usize>)> {
         let (mut items, mut too_long) = (Vec::new(), Vec::new());
+        let Step { values, is_last: ends, priorities, removal_priorities, .. } = step;
         let (mut single, batch) = match self.batch_size {
-            None => (step.values, SmallVec::new()),
-            Some(_) => (SmallVec::new(), step.values),
+            None => (values, SmallVec::new()),
+            Some(_) => (SmallVec::new(), values),
         };
         let num_rows = state.rows.len();
         for (i, row) in state.rows.iter_mut().enumerate() {
-            let is_last = step.is_last.get(i);
+            let is_last = ends.get(i);
             row.steps += 1;
             if self.window.is_exceeded(row) {
                 row.skip();
@@ -300,7 +318,8 @@ impl SequenceWriter {
                     Some(_) => row.append(batch.iter().map(|value| value.row(i, num_rows)))?,
                 }
                 if self.window.is_complete(row.steps, is_last) {
-                    self.create_items(&row.lane, step.priorities.get(i), &mut items)?;
+                    let priority = priority_of(i, priorities, removal_priorities);
+                    self.create_items(&row.lane, priority, &mut items)?;
                 }
             }
             if is_last {
@@ -313,7 +332,12 @@ impl SequenceWriter {
     }
 
     /// One item per table over the whole history of a lane, which is never longer than a window.
-    fn create_items(&self, lane: &Lane, priority: f64, items: &mut Vec<PendingItem>) -> Result<()> {
+    fn create_items(
+        &self,
+        lane: &Lane,
+        priority: ItemPriority,
+        items: &mut Vec<PendingItem>,
+    ) -> Result<()> {
         let Some((table, others)) = self.tables.split_first() else { return Ok(()) };
         let item = PendingItem::over_history(Arc::clone(table), priority, lane)?;
         let first = items.len();

@@ -10,7 +10,7 @@ use reverb_data::{
     TrajectoryBuilder, is_max_priority,
 };
 
-use super::state::{Batch, TableState};
+use super::state::{Batch, REMOVAL_BYTES, TableState};
 use super::statistics::Removal;
 use super::testing::config;
 use crate::selector::NewWeights;
@@ -49,6 +49,13 @@ struct ModelItem {
     removal: Option<(f64, u64)>,
     /// The last one in which it was sampled.
     epoch: i64,
+}
+
+impl ModelItem {
+    /// What it takes without its chunks, and its place among the removal priorities.
+    fn all_own_bytes(&self) -> u64 {
+        self.own_bytes + self.removal.map_or(0, |_| REMOVAL_BYTES)
+    }
 }
 
 /// Items in the order of insertion, and counters.
@@ -106,7 +113,7 @@ impl Model {
     }
 
     fn bytes(&self, chunks: &Chunks) -> u64 {
-        let own: u64 = self.items.iter().map(|item| item.own_bytes).sum();
+        let own: u64 = self.items.iter().map(ModelItem::all_own_bytes).sum();
         own + chunks.bytes(self.chunks())
     }
 
@@ -586,7 +593,7 @@ proptest! {
             let mut items = 0;
             for pair in &mut pairs {
                 pair.state.account_mut().book();
-                items += pair.model.items.iter().map(|item| item.own_bytes).sum::<u64>();
+                items += pair.model.items.iter().map(ModelItem::all_own_bytes).sum::<u64>();
                 items += pair.state.account().guest_bytes();
             }
             let in_tables = pairs.iter().flat_map(|pair| pair.model.chunks());

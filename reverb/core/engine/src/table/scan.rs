@@ -93,7 +93,7 @@ impl Scan {
             if item.inserted_at_ns() > self.newest_ns {
                 continue;
             }
-            let item = item.to_stored(None);
+            let item = item.to_stored(state.removal_priority(handle));
             chunk_bytes += item.trajectory.chunk_bytes();
             items.push(item.into_scanned(state.len() as i64));
             if chunk_bytes >= MAX_SAMPLE_BYTES {

@@ -41,6 +41,10 @@ pub const MAX_SAMPLE_ITEMS: usize = 65_536;
 /// parallel.
 const BLOCK: usize = 32;
 
+/// What a removal priority takes in its map: a handle, a number and a byte of control, at a load of
+/// about two thirds.
+pub(super) const REMOVAL_BYTES: u64 = 26;
+
 /// The state of a table.
 #[derive(Debug)]
 pub(super) struct TableState {
@@ -106,6 +110,13 @@ impl Contents {
         self.removal_priorities.get(&handle).copied()
     }
 
+    /// Keeps what the remover goes by instead of the priority of an item. The remover is not told.
+    fn keep_removal_priority(&mut self, handle: Handle, priority: f64) {
+        if self.removal_priorities.insert(handle, priority).is_none() {
+            self.account.add_bytes(REMOVAL_BYTES);
+        }
+    }
+
     /// The largest priority of the items that are there. Where the sampler has no weights, or with
     /// exponent 0, that of items that were there counts too.
     fn largest_present(&self) -> Option<f64> {
@@ -135,6 +146,7 @@ impl Drop for Contents {
         for (_, item) in self.items.in_slots(0..self.items.num_slots()) {
             self.account.remove(&item.trajectory(), self.item_bytes);
         }
+        self.account.remove_bytes(self.removal_priorities.len() as u64 * REMOVAL_BYTES);
     }
 }
 
@@ -241,7 +253,7 @@ impl TableState {
         let priority = self.priority_of_new(item.priority);
         if let Some(handle) = self.contents.items.find(item.key) {
             if let Some(removal_priority) = item.removal_priority {
-                self.contents.removal_priorities.insert(handle, removal_priority);
+                self.contents.keep_removal_priority(handle, removal_priority);
                 self.contents.remover.update(handle, removal_priority);
             }
             self.update_at(handle, priority);
@@ -325,7 +337,7 @@ impl TableState {
         contents.largest_priority = contents.largest_priority.max(priority);
         let handle = contents.items.insert(item.into());
         if let Some(removal_priority) = removal_priority {
-            contents.removal_priorities.insert(handle, removal_priority);
+            contents.keep_removal_priority(handle, removal_priority);
         }
         contents.sampler.insert(handle, priority);
         contents.remover.insert(handle, removal_priority.unwrap_or(priority));
@@ -365,22 +377,27 @@ impl TableState {
 
     /// Whether an item may be inserted now as far as the bytes are concerned.
     pub(super) fn has_room_for(&self, item: &NewItem) -> bool {
-        self.has_room_for_trajectory(&item.trajectory)
+        self.has_room_for_trajectory(&item.trajectory, item.removal_priority)
             || self.contents.items.find(item.key).is_some()
     }
 
     /// Whether an item whose key does not exist yet may be added.
     pub(super) fn has_room_for_stored(&self, item: &StoredItem) -> bool {
-        self.has_room_for_trajectory(&item.trajectory)
+        self.has_room_for_trajectory(&item.trajectory, item.removal_priority)
     }
 
-    fn has_room_for_trajectory(&self, trajectory: &Trajectory) -> bool {
+    fn has_room_for_trajectory(
+        &self,
+        trajectory: &Trajectory,
+        removal_priority: Option<f64>,
+    ) -> bool {
         let MemoryConfig { max_bytes: Some(max_bytes), when_full: WhenFull::Wait } = self.memory
         else {
             return true;
         };
         let Contents { account, item_bytes, .. } = &self.contents;
-        account.bytes() + account.would_add(trajectory, *item_bytes) <= max_bytes
+        let item_bytes = item_bytes + removal_priority.map_or(0, |_| REMOVAL_BYTES);
+        account.bytes() + account.would_add(trajectory, item_bytes) <= max_bytes
     }
 
     /// What an item takes beside its trajectory.
@@ -645,6 +662,11 @@ impl TableState {
         self.contents.num_unique_samples
     }
 
+    /// What the remover goes by instead of the priority of an item.
+    pub(super) fn removal_priority(&self, handle: Handle) -> Option<f64> {
+        self.contents.removal_priority(handle)
+    }
+
     /// Bytes and number of its chunks, and bytes of its items.
     pub(super) fn account(&self) -> &TableAccount {
         &self.contents.account
@@ -686,6 +708,7 @@ impl TableState {
             rate_limited: batch.has_waited && batch.items.is_empty(),
             min_probability,
             epoch: pick.epoch,
+            removal_priority: None,
             trajectory,
         });
         // "At least", because an item can be inserted with a count.
@@ -717,6 +740,7 @@ impl TableState {
         record(&mut self.before_images, handle, &item, removal_priority);
         if removal_priority.is_some() {
             contents.removal_priorities.remove(&handle);
+            contents.account.remove_bytes(REMOVAL_BYTES);
         }
         contents.sampler.remove(handle);
         contents.remover.remove(handle);

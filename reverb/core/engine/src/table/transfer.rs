@@ -35,7 +35,9 @@ impl Table {
             for item in &items {
                 check_priority(&shared.config, item.key, item.priority)?;
                 check_removal_priority(&shared.config, item.key, item.removal_priority)?;
-                check_stored_bytes(&shared.config, &shared.state, item.key, &item.trajectory)?;
+                let (config, state) = (&shared.config, &shared.state);
+                let StoredItem { key, trajectory, removal_priority, .. } = item;
+                check_stored_bytes(config, state, *key, trajectory, *removal_priority)?;
             }
         }
         let mut done = Transferred::default();

@@ -227,7 +227,7 @@ fn put_sample_info(
         key: sample.key,
         table,
         priority: sample.priority,
-        removal_priority: None,
+        removal_priority: sample.removal_priority,
         times_sampled: sample.times_sampled,
         inserted_at_ns: Some(sample.inserted_at_ns),
     };
@@ -385,6 +385,7 @@ fn build_sample<'a>(
         rate_limited,
         min_probability,
         epoch,
+        removal_priority: item.removal_priority,
         trajectory: templates.read(&item, find)?,
     })
 }

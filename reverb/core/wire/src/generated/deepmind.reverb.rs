@@ -695,6 +695,9 @@ pub struct StructuredWriterConfig {
     pub priority: ::core::option::Option<Priority>,
     #[prost(message, repeated, tag = "5")]
     pub conditions: ::prost::alloc::vec::Vec<Condition>,
+    /// What the remover of the table goes by instead of the priority.
+    #[prost(message, optional, tag = "1000")]
+    pub removal_priority: ::core::option::Option<Priority>,
 }
 /// The text form is what the command `reverb_server` reads. Counters, signatures and items in it are
 /// ignored.

@@ -60,6 +60,7 @@ impl Op for Append {
             values: data.iter().map(Input::cell).collect(),
             is_last: is_last.per_row(),
             priorities: priorities.per_row(),
+            removal_priorities: None,
         })?;
         drop(data);
         context.set_output(0, Output::int(self.throttle(writer)?)?)?;

@@ -74,7 +74,7 @@ fn read(item: &PatternItem<'_>) -> Item {
         .columns
         .iter()
         .map(|column| (column.cells.iter().map(read_int32).collect(), column.squeeze));
-    Item(item.config, item.priority, columns.collect())
+    Item(item.config, item.priority.value, columns.collect())
 }
 
 #[test]

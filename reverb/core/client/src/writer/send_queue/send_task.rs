@@ -53,6 +53,7 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
                 }
                 queue.has_ended_episode.store(false, Ordering::Relaxed);
                 let mut task = SendTask {
+                    session: &session,
                     sink: stream.sink,
                     is_local,
                     slots: shard.as_ref().map(|shard| Arc::clone(&shard.slots)),
@@ -111,6 +112,7 @@ async fn receive(
 
 /// The sending side of one stream.
 struct SendTask<'k> {
+    session: &'k Session,
     sink: Box<dyn InsertSink>,
     /// Local items carry their chunks, so the server holds no chunks for the stream.
     is_local: bool,
@@ -145,6 +147,7 @@ impl SendTask<'_> {
             if batch.items.is_empty() {
                 continue;
             }
+            self.session.check_priorities(&batch.items).await?;
             if !self.is_local {
                 self.streamed.retain(|_, block| block.strong_count() > 0);
                 batch.keep_chunk_keys = self.streamed.keys().copied().collect();

@@ -45,6 +45,7 @@ fn append(writer: &SequenceWriter, rows: &[i32], is_last: PerRow<'_, bool>) -> R
         values: [value(x_shape, &x), value(reward_shape, &reward)].into_iter().collect(),
         is_last,
         priorities: PerRow::All(2.5),
+        removal_priorities: None,
     })
 }
 
@@ -146,6 +147,7 @@ async fn a_step_that_does_not_fit_changes_nothing() {
             values: [first, second].into_iter().collect(),
             is_last: PerRow::All(true),
             priorities: PerRow::Each(priority),
+            removal_priorities: None,
         })
     };
     let good = || (value(&[2, 1], DType::Int32), value(&[2], DType::Int32));

@@ -121,7 +121,7 @@ impl TableState {
             // The slot that was freed last is reused first.
             debug_assert_eq!(handle, taken.pick.handle);
             if let Some(removal_priority) = taken.removal_priority {
-                contents.removal_priorities.insert(handle, removal_priority);
+                contents.keep_removal_priority(handle, removal_priority);
             }
             let removal_priority = taken.removal_priority.unwrap_or(sampled.priority);
             contents.sampler.put_back(handle, sampled.priority, taken.places.0);

@@ -102,7 +102,7 @@ fn td_errors_must_be_numbers() {
         let mut priorities = Vec::new();
         let value = CellValue::Bytes { dtype, shape: &[1], bytes: &bytes };
         let mut take = |item: &PatternItem<'_>| {
-            priorities.push(item.priority);
+            priorities.push(item.priority.value);
             Ok(())
         };
         engine.append(vec![Some(value)], false, &mut take).unwrap();

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Before servers that do not know what is new, such as dm-reverb's: an error, not half of it."""
+
+import contextlib
+import re
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb.errors import UnimplementedError
+from support.wire.scripted_server import ScriptedServer
+
+STEP = np.int64(0)
+
+
+@pytest.fixture
+def server():
+    """A server that announces nothing, with a table `t`."""
+    server = ScriptedServer("t")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def client(server):
+    return reverb.Client(server.address)
+
+
+def refused(server, what, instead=""):
+    """What the error says."""
+    text = (
+        f"Server {server.address} (dm-reverb, or older) does not know {what}; start "
+        f"reverb_server >= {reverb.__version__}{instead}."
+    )
+    return pytest.raises(UnimplementedError, match=re.escape(text))
+
+
+def test_steps_with_the_largest_priority(server, client):
+    """Such a server would give them the priority 1."""
+    instead = ", or give a number as the priority"
+    with refused(server, "MAX_PRIORITY", instead):
+        client.insert(STEP, {"t": reverb.MAX_PRIORITY})
+    with refused(server, "MAX_PRIORITY", instead):
+        client.insert_batch(np.arange(3), {"t": [1.0, reverb.MAX_PRIORITY, 2.0]})
+    assert not any(request.items for request in server.received)
+    client.insert(STEP, {"t": 2.0})
+    assert [item.priority for it in server.received for item in it.items] == [2.0]
+
+
+def test_steps_with_a_removal_priority(server, client):
+    with refused(server, "removal priorities"):
+        client.insert(STEP, {"t": 1.0}, removal_priorities={"t": 2.0})
+    with refused(server, "removal priorities"):
+        client.insert_batch(np.arange(2), {"t": 1.0}, removal_priorities={"t": 2.0})
+    assert not any(request.items for request in server.received)
+
+
+def whole_steps(client, priority, removal):
+    writer = client.writer(max_sequence_length=1)
+    writer.append(STEP)
+    writer.create_item("t", 1, priority, removal_priority=removal)
+    return writer
+
+
+def trajectories(client, priority, removal):
+    writer = client.trajectory_writer(num_keep_alive_refs=1)
+    writer.append(STEP)
+    writer.create_item("t", priority, writer.history[-1:], removal_priority=removal)
+    return writer
+
+
+def trajectories_without_validation(client, priority, removal):
+    writer = client.trajectory_writer(num_keep_alive_refs=1, validate_items=False)
+    writer.append(STEP)
+    writer.create_item("t", priority, writer.history[-1:], removal_priority=removal)
+    return writer
+
+
+def batched_trajectories(client, priority, removal):
+    writer = client.batched_trajectory_writer(batch_size=2, num_keep_alive_refs=1)
+    writer.append(np.arange(2))
+    writer.create_items("t", priority, writer.history[-1:], removal_priorities=removal)
+    return writer
+
+
+def sequences(client, priority, removal):
+    writer = client.sequence_writer("t", sequence_length=1)
+    writer.append(STEP, priorities=priority, removal_priorities=removal)
+    return writer
+
+
+def patterns(client, priority, removal):
+    from reverb import structured_writer as structured
+
+    config = structured.create_config(
+        structured.pattern_from_transform(STEP, lambda ref: ref[-1:]),
+        "t",
+        priority=structured.constant_priority_fn(priority),
+        removal_priority=None if removal is None else structured.constant_priority_fn(removal),
+    )
+    writer = client.structured_writer([config])
+    writer.append(STEP)
+    return writer
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        whole_steps,
+        trajectories,
+        trajectories_without_validation,
+        batched_trajectories,
+        sequences,
+        patterns,
+    ],
+)
+@pytest.mark.parametrize(
+    ("priority", "removal", "what", "instead"),
+    [
+        (reverb.MAX_PRIORITY, None, "MAX_PRIORITY", ", or give a number as the priority"),
+        (1.0, 3.0, "removal priorities", ""),
+    ],
+    ids=["largest", "removal"],
+)
+def test_writers(server, client, write, priority, removal, what, instead):
+    writer = write(client, priority, removal)
+    with refused(server, what, instead):
+        # The writer of whole steps only begins to send.
+        for _ in range(2):
+            writer.flush()
+    assert not any(request.items for request in server.received)
+    # One of patterns is closed by its deletion.
+    with contextlib.suppress(UnimplementedError):
+        getattr(writer, "close", lambda: None)()
+
+
+def test_a_batch_without_repetition(server, client):
+    with refused(server, "batches without repetition (distinct)"):
+        client.sample_batch("t", 2, distinct=True)
+
+
+def test_another_draw_of_a_sampler(server, client):
+    with refused(server, "selectors beyond dm-reverb's"):
+        client.configure_table("t", sampler=reverb.selectors.Prioritized(1.0, draw="stratified"))
