@@ -198,7 +198,7 @@ class Client:
         removal = None if removal_priorities is None else dict(removal_priorities)
         self._client.insert(tree.flatten(data), dict(priorities), removal)
 
-    def insert_batch(self, data: Any, priorities: Mapping[str, Any]) -> None:
+    def insert_batch(self, data: Any, priorities: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Inserts `B` steps, each as an item of its own, into one or more tables.
 
         Equal to `B` calls of `insert`, except that all rows count as one episode. Blocks until the
@@ -209,6 +209,10 @@ class Client:
           data: Nest of arrays `[B, ...]`; row `i` is the data of item `i`.
           priorities: The tables to insert into, and the priorities `[B]` in each, or one number for
             all rows.
+
+        Returns:
+          The keys of the new items for each table, uint64 `[B]`. Empty for a group of servers,
+          whose keys are drawn for each shard.
 
         Raises:
           InvalidArgumentError: If leaves or priorities differ in `B`; otherwise as `insert`.
@@ -227,13 +231,16 @@ class Client:
                 "leaves of a batch must all have shape [B, ...], got "
                 f"{[list(leaf.shape) for leaf in leaves]}"
             )
-        self._client.insert_batch(
+        keys = self._client.insert_batch(
             leaves,
             {
                 table: as_rows("priorities", value, np.float64, batch_size)
                 for table, value in priorities.items()
             },
         )
+        if len(keys) != batch_size * len(priorities):
+            return {}
+        return dict(zip(priorities, keys.reshape(batch_size, -1).T, strict=True))
 
     def writer(
         self,

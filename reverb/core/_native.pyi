@@ -273,8 +273,11 @@ class Client:
         """Inserts one step as one item per table; returns when every item is confirmed."""
     def insert_batch(
         self, leaves: Sequence[Any], priorities: Mapping[str, NDArray[np.float64]]
-    ) -> None:
-        """Inserts `B` items per table from leaves `[B, ...]`; returns when all are confirmed."""
+    ) -> NDArray[np.uint64]:
+        """Inserts `B` items per table from leaves `[B, ...]`; returns when all are confirmed.
+
+        Returns their keys, those of one row side by side; none for a group of servers.
+        """
     def writer(
         self,
         max_sequence_length: int,

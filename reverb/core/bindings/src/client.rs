@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use numpy::PyReadonlyArray1;
+use numpy::{PyArray1, PyReadonlyArray1};
 use parking_lot::Mutex;
 use prost::Message;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
@@ -360,12 +360,12 @@ impl Client {
     }
 
     #[pyo3(signature = (leaves, priorities))]
-    fn insert_batch(
+    fn insert_batch<'py>(
         &self,
-        py: Python<'_>,
-        leaves: Vec<Bound<'_, PyAny>>,
-        priorities: &Bound<'_, PyDict>,
-    ) -> PyResult<()> {
+        py: Python<'py>,
+        leaves: Vec<Bound<'py, PyAny>>,
+        priorities: &Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyArray1<u64>>> {
         let mut tables: Vec<(String, Vec<f64>)> = Vec::new();
         for (table, priorities) in priorities {
             let priorities: PyReadonlyArray1<'_, f64> = priorities.extract()?;
@@ -374,7 +374,9 @@ impl Client {
         let mut insertion = wait(py, self.core().start_insert())?;
         let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
         insertion.add_batch(&all_values(&mut parsed)?, &tables).or_raise()?;
-        wait(py, insertion.finish())
+        let keys = insertion.keys();
+        wait(py, insertion.finish())?;
+        Ok(PyArray1::from_vec(py, keys))
     }
 
     #[pyo3(signature = (max_sequence_length, chunk_length, delta_encoded, max_in_flight_items))]
