@@ -106,7 +106,7 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 # Installing packages is for the administrator.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build release test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-jax lint check fix proto bench \
+.PHONY: help setup build release test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax lint check fix proto bench \
 	demo demo-numpy demo-acme demo-ray demo-torch demo-jax demo-quick notebooks notebooks-quick test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments
 
@@ -140,7 +140,7 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(MAKE) test-tf
 	$(MAKE) test-ray
 	$(RAY_ENV)/bin/python -m pytest -m slow tests/with_ray
-	$(MAKE) test-gymnasium test-torch test-sb3 test-jax
+	$(MAKE) test-gymnasium test-torch test-sb3 test-torchrl test-jax
 	$(MAKE) demo-torch demo-jax
 	$(MAKE) test-integrations
 
@@ -173,6 +173,9 @@ test-torch: $(LEARNERS_ENV)/.wheel-done ## test batches as tensors of PyTorch, t
 
 test-sb3: $(LEARNERS_ENV)/.wheel-done ## test the replay buffer for Stable-Baselines3
 	$(PY) tools/wheel_tests.py $(LEARNERS_ENV) --tests tests/with_sb3
+
+test-torchrl: $(LEARNERS_ENV)/.wheel-done ## test the replay buffer for TorchRL, with collectors in other processes
+	$(PY) tools/wheel_tests.py $(LEARNERS_ENV) --tests tests/with_torchrl
 
 test-jax: $(JAX_ENV)/.wheel-done ## test batches as arrays of JAX on eight devices of the CPU
 	$(PY) tools/wheel_tests.py $(JAX_ENV) --tests tests/with_jax
@@ -331,7 +334,7 @@ $(RAY_ENV)/.setup-done: pyproject.toml tools/requirements.py
 $(LEARNERS_ENV)/.setup-done: pyproject.toml tools/requirements.py
 	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		$$($(@D)/bin/python tools/requirements.py pyproject.toml test gymnasium torch sb3 learners)
+		$$($(@D)/bin/python tools/requirements.py pyproject.toml test gymnasium torch sb3 torchrl learners)
 	touch $@
 
 $(JAX_ENV)/.setup-done: pyproject.toml tools/requirements.py

@@ -21,6 +21,10 @@ _DTYPES = {
 # Dtypes that NumPy itself does not have, with one of the same size that it has.
 _BITS = {torch.bfloat16: np.int16, torch.float8_e4m3fn: np.uint8, torch.float8_e5m2: np.uint8}
 
+_CPU = torch.device("cpu")
+# Without checks of the shapes, which are right, if this release can do that.
+_make = getattr(tensordict.TensorDict, "_new_unsafe", tensordict.TensorDict)
+
 Path = tuple[str, ...]
 
 
@@ -84,7 +88,9 @@ class Fields:
 
         visit(signature, ())
         # Shapes in signatures may be open, and may have the time or not.
-        return cls([path for path, _ in found], [None] * len(found), [None] * len(found), batch_dims)
+        return cls(
+            [path for path, _ in found], [None] * len(found), [None] * len(found), batch_dims
+        )
 
     @classmethod
     def of_json(cls, text: str) -> "Fields":
@@ -186,7 +192,7 @@ def _built(tree: dict[str, Any], tensors: list[Any], batch_size: Any) -> Any:
         name: tensors[it] if isinstance(it, int) else _built(it, tensors, batch_size)
         for name, it in tree.items()
     }
-    return tensordict.TensorDict(source, batch_size, device="cpu")
+    return _make(source=source, batch_size=batch_size, device=_CPU)
 
 
 def _tensor(array: np.ndarray[Any, Any], dtype: Any) -> Any:

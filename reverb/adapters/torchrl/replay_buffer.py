@@ -198,7 +198,8 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         Raises:
           InvalidArgumentError: If the fields are not those of the table.
         """
-        data = self._transform.inv(data)
+        if len(self._transform):
+            data = self._transform.inv(data)
         if data is None:
             return torch.zeros((0, 1), dtype=torch.long)
         if self._sequences is not None:
