@@ -158,7 +158,7 @@ class Fields:
 
 
 def as_values(tensor: Any) -> Any:
-    """Returns what clients and writers take: the same memory as an array, if NumPy has its dtype."""
+    """Returns what writers take: an array of the same memory, if NumPy has the dtype."""
     return tensor if tensor.dtype in _BITS else tensor.numpy()
 
 

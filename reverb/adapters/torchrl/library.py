@@ -11,9 +11,9 @@ def _import(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("torchrl", "tensordict", "torch"):
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("torchrl", "tensordict", "torch"):
             raise
-        missing = error.name
     raise ModuleNotFoundError(
         "reverb.adapters.torchrl needs TorchRL, which is not installed: "
         "pip install 'reverb-replay[torchrl]'",

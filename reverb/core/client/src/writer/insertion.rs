@@ -171,8 +171,8 @@ impl Insertion {
         Ok(())
     }
 
-    /// The keys of all items in order, those of one step side by side. Empty for a group of servers,
-    /// where each shard's keys are drawn when its items are sent.
+    /// The keys of all items in order, those of one step side by side. Empty for a group of
+    /// servers, where each shard's keys are drawn when its items are sent.
     #[must_use]
     pub fn keys(&self) -> Vec<u64> {
         if self.session.leads_to_group() {
