@@ -58,7 +58,8 @@ TF_SETUPS := $(patsubst %,.venvs/tf-%/.setup-done,$(sort $(TF) $(NOTEBOOK_TF) $(
 TF_WHEELS := $(TF_SETUPS:.setup-done=.wheel-done)
 # TF-Agents and Acme beside a TensorFlow; tests/integrations/requirements/ has a file of pins for each.
 INTEGRATION_ENVS := tf-agents-2.15 tf-agents-2.21 acme-2.15 acme-2.21
-INTEGRATIONS ?= $(INTEGRATION_ENVS)
+# Beside them: buffers for Stable-Baselines3 and TorchRL, in the environment of the learners.
+INTEGRATIONS ?= $(INTEGRATION_ENVS) learners
 INTEGRATION_SETUPS := $(INTEGRATION_ENVS:%=.venvs/%/.setup-done)
 INTEGRATION_WHEELS := $(INTEGRATION_ENVS:%=.venvs/%/.wheel-done)
 # The environments of the demos: the newest TensorFlow, and what Acme's release was made for.
@@ -180,7 +181,7 @@ test-torchrl: $(LEARNERS_ENV)/.wheel-done ## test the replay buffer for TorchRL,
 test-jax: $(JAX_ENV)/.wheel-done ## test batches as arrays of JAX on eight devices of the CPU
 	$(PY) tools/wheel_tests.py $(JAX_ENV) --tests tests/with_jax
 
-test-integrations: $(INTEGRATIONS:%=.venvs/%/.wheel-done) ## TF-Agents' and Acme's own tests over the wheel (an hour; QUICK=1: minutes)
+test-integrations: $(INTEGRATIONS:%=.venvs/%/.wheel-done) ## TF-Agents' and Acme's own tests over the wheel, and buffers for others (an hour; QUICK=1: minutes)
 	$(PY) tools/integration_tests.py $(if $(QUICK),--quick) $(INTEGRATIONS:%=.venvs/%)
 
 lint: setup ## the fast part of `make check`: formatting and ruff; .pre-commit-config.yaml runs it

@@ -191,19 +191,34 @@ def with_ray(num_collectors: int, frames: int, seconds: float) -> tuple[float, f
     )
 
     @ray.remote(num_cpus=1)
-    def collect(client: Any, until: float) -> None:
-        torch.set_num_threads(1)
-        data = steps(frames)
-        while time.time() < until:
-            client.extend(data)
+    class Collector:
+        """Extends the buffer, once it is known to be there."""
 
-    # Tasks need some seconds to start; the time that counts begins after them.
-    warm_up = 20.0
+        def __init__(self, client: Any) -> None:
+            torch.set_num_threads(1)
+            self._client = client
+            self._data = steps(frames)
+
+        def prepare(self) -> None:
+            self._client.extend(self._data)
+
+        def run(self, seconds: float) -> int:
+            count, until = 0, time.perf_counter() + seconds
+            while time.perf_counter() < until:
+                self._client.extend(self._data)
+                count += 1
+            return count
+
     client = buffer.client()
-    tasks = [collect.remote(client, time.time() + warm_up + seconds) for _ in range(num_collectors)]
-    time.sleep(warm_up)
-    result = sample_for(buffer, seconds * 0.9)
-    ray.get(tasks)
+    collectors = [Collector.remote(client) for _ in range(num_collectors)]
+    # As the barrier of the other part: all have started, and have written once.
+    ray.get([collector.prepare.remote() for collector in collectors])
+    buffer.sample(BATCH)
+    # Longer than is measured, so that all of them write to the end.
+    runs = [collector.run.remote(seconds + 1.0) for collector in collectors]
+    result = sample_for(buffer, seconds)
+    counts = ray.get(runs)
+    print(f"(extends of each of Ray's collectors: {counts})")
     buffer.close()
     ray.shutdown()
     return result

@@ -139,17 +139,17 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         self._sequence_length = sequence_length
         self._eps = eps
         self._reduction = reduction
-        is_prioritized = self._access.alpha is not None
-        new_item = reverb.MAX_PRIORITY if is_prioritized else 1.0
+        exponent = self._access.alpha
+        new_item = 1.0 if exponent is None else reverb.MAX_PRIORITY
         self._new_priority = new_item
         self._sequences: SequenceWriter | None = None
         if sequence_length is not None:
             self._sequences = SequenceWriter(self._access, sequence_length, new_item)
         sampler: Any = TableSampler()
-        if is_prioritized:
+        if exponent is not None:
             beta = _DEFAULT_BETA if beta is None else beta
             sampler = PrioritizedTableSampler(
-                self, self._access.max_size, self._access.alpha, beta, eps, reduction
+                self, self._access.max_size, exponent, beta, eps, reduction
             )
         elif beta is not None:
             self._access.close()
@@ -357,7 +357,7 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         """
         if self._access.alpha is None:
             # Which warns.
-            super(type(self._sampler), self._sampler).update_priority(index, priority)
+            self._sampler.update_priority(index, priority)
             return
         keys = torch.as_tensor(index).reshape(-1).cpu().numpy()
         values = torch.as_tensor(priority)
