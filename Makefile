@@ -58,8 +58,9 @@ TF_SETUPS := $(patsubst %,.venvs/tf-%/.setup-done,$(sort $(TF) $(NOTEBOOK_TF) $(
 TF_WHEELS := $(TF_SETUPS:.setup-done=.wheel-done)
 # TF-Agents and Acme beside a TensorFlow; tests/integrations/requirements/ has a file of pins for each.
 INTEGRATION_ENVS := tf-agents-2.15 tf-agents-2.21 acme-2.15 acme-2.21
-# Beside them: buffers for Stable-Baselines3 and TorchRL, in the environment of the learners.
-INTEGRATIONS ?= $(INTEGRATION_ENVS) learners
+# Beside them: buffers for Stable-Baselines3 and TorchRL, in the environment of the learners, whose
+# packages are too large for a quick run.
+INTEGRATIONS ?= $(INTEGRATION_ENVS) $(if $(QUICK),,learners)
 INTEGRATION_SETUPS := $(INTEGRATION_ENVS:%=.venvs/%/.setup-done)
 INTEGRATION_WHEELS := $(INTEGRATION_ENVS:%=.venvs/%/.wheel-done)
 # The environments of the demos: the newest TensorFlow, and what Acme's release was made for.
