@@ -58,7 +58,9 @@ TF_SETUPS := $(patsubst %,.venvs/tf-%/.setup-done,$(sort $(TF) $(NOTEBOOK_TF) $(
 TF_WHEELS := $(TF_SETUPS:.setup-done=.wheel-done)
 # TF-Agents and Acme beside a TensorFlow; tests/integrations/requirements/ has a file of pins for each.
 INTEGRATION_ENVS := tf-agents-2.15 tf-agents-2.21 acme-2.15 acme-2.21
-INTEGRATIONS ?= $(INTEGRATION_ENVS)
+# Beside them: buffers for Stable-Baselines3 and TorchRL, in the environment of the learners, whose
+# packages are too large for a quick run.
+INTEGRATIONS ?= $(INTEGRATION_ENVS) $(if $(QUICK),,learners)
 INTEGRATION_SETUPS := $(INTEGRATION_ENVS:%=.venvs/%/.setup-done)
 INTEGRATION_WHEELS := $(INTEGRATION_ENVS:%=.venvs/%/.wheel-done)
 # The environments of the demos: the newest TensorFlow, and what Acme's release was made for.
@@ -106,7 +108,7 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 # Installing packages is for the administrator.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build release test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-jax lint check fix proto bench \
+.PHONY: help setup build release test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax lint check fix proto bench \
 	demo demo-numpy demo-acme demo-ray demo-torch demo-sb3 demo-jax demo-quick notebooks notebooks-quick test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments
 
@@ -140,7 +142,7 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(MAKE) test-tf
 	$(MAKE) test-ray
 	$(RAY_ENV)/bin/python -m pytest -m slow tests/with_ray
-	$(MAKE) test-gymnasium test-torch test-sb3 test-jax
+	$(MAKE) test-gymnasium test-torch test-sb3 test-torchrl test-jax
 	$(MAKE) demo-torch demo-sb3 demo-jax
 	$(MAKE) test-integrations
 
@@ -174,10 +176,13 @@ test-torch: $(LEARNERS_ENV)/.wheel-done ## test batches as tensors of PyTorch, t
 test-sb3: $(LEARNERS_ENV)/.wheel-done ## test the replay buffer for Stable-Baselines3
 	$(PY) tools/wheel_tests.py $(LEARNERS_ENV) --tests tests/with_sb3
 
+test-torchrl: $(LEARNERS_ENV)/.wheel-done ## test the replay buffer for TorchRL, with collectors in other processes
+	$(PY) tools/wheel_tests.py $(LEARNERS_ENV) --tests tests/with_torchrl
+
 test-jax: $(JAX_ENV)/.wheel-done ## test batches as arrays of JAX on eight devices of the CPU
 	$(PY) tools/wheel_tests.py $(JAX_ENV) --tests tests/with_jax
 
-test-integrations: $(INTEGRATIONS:%=.venvs/%/.wheel-done) ## TF-Agents' and Acme's own tests over the wheel (an hour; QUICK=1: minutes)
+test-integrations: $(INTEGRATIONS:%=.venvs/%/.wheel-done) ## TF-Agents' and Acme's own tests over the wheel, and buffers for others (an hour; QUICK=1: minutes)
 	$(PY) tools/integration_tests.py $(if $(QUICK),--quick) $(INTEGRATIONS:%=.venvs/%)
 
 lint: setup ## the fast part of `make check`: formatting and ruff; .pre-commit-config.yaml runs it
@@ -334,7 +339,7 @@ $(RAY_ENV)/.setup-done: pyproject.toml tools/requirements.py
 $(LEARNERS_ENV)/.setup-done: pyproject.toml tools/requirements.py
 	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		$$($(@D)/bin/python tools/requirements.py pyproject.toml test gymnasium torch sb3 learners)
+		$$($(@D)/bin/python tools/requirements.py pyproject.toml test gymnasium torch sb3 torchrl learners)
 	touch $@
 
 $(JAX_ENV)/.setup-done: pyproject.toml tools/requirements.py

@@ -68,9 +68,11 @@ _LIBRARIES = [
     "jax",
     "ray",
     "stable_baselines3",
+    "tensordict",
     "tensorflow",
     "tf_agents",
     "torch",
+    "torchrl",
 ]
 with mock(_LIBRARIES):
     import gin
@@ -80,10 +82,15 @@ with mock(_LIBRARIES):
     import ray  # noqa: F401
     import stable_baselines3.common.buffers
     import stable_baselines3.common.type_aliases
+    import tensordict  # noqa: F401
     import tensorflow
     import tf_agents.replay_buffers
     import tf_agents.specs
     import torch
+    import torchrl.data
+    import torchrl.data.replay_buffers.samplers
+    import torchrl.data.replay_buffers.storages
+    import torchrl.data.replay_buffers.writers
 
     gin.configurable = lambda **_: lambda decorated: decorated
     tensorflow.__version__ = "2.21.0"
@@ -96,6 +103,12 @@ with mock(_LIBRARIES):
     gymnasium.Wrapper = type("Wrapper", (), {})
     gymnasium.vector = types.SimpleNamespace(VectorWrapper=type("VectorWrapper", (), {}))
     stable_baselines3.common.buffers.ReplayBuffer = type("ReplayBuffer", (), {})
+    torch.dtype = type("dtype", (), {})
+    torchrl.data.TensorDictReplayBuffer = type("TensorDictReplayBuffer", (), {})
+    torchrl.data.replay_buffers.samplers.Sampler = type("Sampler", (), {})
+    torchrl.data.replay_buffers.samplers.PrioritizedSampler = type("PrioritizedSampler", (), {})
+    torchrl.data.replay_buffers.storages.Storage = type("Storage", (), {})
+    torchrl.data.replay_buffers.writers.Writer = type("Writer", (), {})
     torch.utils.data = types.SimpleNamespace(IterableDataset=type("IterableDataset", (), {}))
     _STAND_INS = {
         name: module for name, module in sys.modules.items() if name.partition(".")[0] in _LIBRARIES

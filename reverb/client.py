@@ -207,7 +207,7 @@ class Client:
         priorities: Mapping[str, Any],
         *,
         removal_priorities: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> dict[str, np.ndarray]:
         """Inserts `B` steps, each as an item of its own, into one or more tables.
 
         Equal to `B` calls of `insert`, except that all rows count as one episode. Blocks until the
@@ -219,6 +219,10 @@ class Client:
           priorities: The tables to insert into, and the priorities `[B]` in each, or one number for
             all rows.
           removal_priorities: As in `insert`: numbers `[B]` for a table, or one for all rows.
+
+        Returns:
+          The keys of the new items for each table, uint64 `[B]`. Empty for a group of servers,
+          whose keys are drawn for each shard.
 
         Raises:
           InvalidArgumentError: If leaves or priorities differ in `B`; otherwise as `insert`.
@@ -245,7 +249,7 @@ class Client:
                 table: as_rows("removal_priorities", value, np.float64, batch_size)
                 for table, value in removal_priorities.items()
             }
-        self._client.insert_batch(
+        keys = self._client.insert_batch(
             leaves,
             {
                 table: as_rows("priorities", value, np.float64, batch_size)
@@ -253,6 +257,9 @@ class Client:
             },
             removal,
         )
+        if len(keys) != batch_size * len(priorities):
+            return {}
+        return dict(zip(priorities, keys.reshape(batch_size, -1).T, strict=True))
 
     def writer(
         self,

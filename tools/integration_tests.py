@@ -57,6 +57,8 @@ libraries = {
     "dm-acme": version("dm-acme"),
     "rlds": version("rlds"),
     "jax": version("jax"),
+    "stable-baselines3": version("stable-baselines3"),
+    "torchrl": version("torchrl"),
     "numpy": version("numpy"),
     "protobuf": version("protobuf"),
 }
@@ -164,7 +166,8 @@ def suites_of(environment: str) -> list[Suite]:
     """Returns the suites of an environment, in the order of the file."""
     with (INTEGRATIONS / "expected.toml").open("rb") as file:
         table = tomllib.load(file)
-    family = environment.rpartition("-")[0]
+    # The environment of the learners is one of its own, without a version in its name.
+    family = environment.rpartition("-")[0] or environment
     return [Suite(name, **properties) for name, properties in table[family].items()]
 
 

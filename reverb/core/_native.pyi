@@ -278,10 +278,12 @@ class Client:
         leaves: Sequence[Any],
         priorities: Mapping[str, NDArray[np.float64]],
         removal_priorities: dict[str, NDArray[np.float64]] | None,
-    ) -> None:
+    ) -> NDArray[np.uint64]:
         """Inserts `B` items per table from leaves `[B, ...]`; returns when all are confirmed.
 
         All arrays must have the same length.
+
+        Returns their keys, those of one row side by side; none for a group of servers.
         """
     def writer(
         self,

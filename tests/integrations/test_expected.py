@@ -12,6 +12,8 @@ HERE = pathlib.Path(__file__).parent
 ENVIRONMENTS = sorted(
     path.stem for path in HERE.glob("requirements/*.txt") if not path.stem.endswith(".no-deps")
 )
+# The extras of pyproject.toml say what is in it.
+LEARNERS = "learners"
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +40,20 @@ def test_there_are_environments_of_both_libraries():
     assert {name.rpartition("-")[0] for name in ENVIRONMENTS} == {"tf-agents", "acme"}
 
 
-@pytest.mark.parametrize("environment", ENVIRONMENTS)
+@pytest.mark.parametrize("environment", [*ENVIRONMENTS, LEARNERS])
 def test_every_suite_can_be_run(tool, environment):
     suites = tool.suites_of(environment)
     assert suites
     for suite in suites:
         assert suite.run in {"pytest", "module", "multiprocessing", "program", "ours"}
-        assert set(suite.quick) <= set(ENVIRONMENTS)
+        assert set(suite.quick) <= {*ENVIRONMENTS, LEARNERS}
         if suite.run == "program":
             assert (HERE / "programs" / suite.name.split()[0]).exists()
         if suite.run == "ours":
             assert list((ROOT / suite.name).glob("test_*.py"))
 
 
-@pytest.mark.parametrize("environment", ENVIRONMENTS)
+@pytest.mark.parametrize("environment", [*ENVIRONMENTS, LEARNERS])
 def test_whatever_is_less_than_its_authors_meant_has_a_reason(tool, environment):
     for suite in tool.suites_of(environment):
         if suite.failed or suite.fails_with or suite.crashes_at_exit:

@@ -23,9 +23,11 @@ LIBRARIES = {
     "jax",
     "ray",
     "stable_baselines3",
+    "tensordict",
     "tensorflow",
     "tf_agents",
     "torch",
+    "torchrl",
 }
 MODULES = sorted(
     module.name

@@ -13,6 +13,7 @@ LIBRARIES = {
     "gymnasium": "gymnasium",
     "ray": "ray",
     "sb3": "stable_baselines3",
+    "torchrl": "torchrl",
 }
 
 PROGRAM = """

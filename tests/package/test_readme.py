@@ -23,6 +23,7 @@ RUN = {
     "python torch",
     "python jax",
     "python sb3",
+    "python torchrl",
 }
 # Blocks that are only shown. `python shown` is for Python that cannot run by itself.
 SHOWN = {"python shown", "sh", "console", "text", "yaml"}

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use numpy::PyReadonlyArray1;
+use numpy::{PyArray1, PyReadonlyArray1};
 use parking_lot::Mutex;
 use prost::Message;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
@@ -366,13 +366,13 @@ impl Client {
 
     /// All arrays must have the same length.
     #[pyo3(signature = (leaves, priorities, removal_priorities))]
-    fn insert_batch(
+    fn insert_batch<'py>(
         &self,
-        py: Python<'_>,
-        leaves: Vec<Bound<'_, PyAny>>,
-        priorities: &Bound<'_, PyDict>,
-        removal_priorities: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<()> {
+        py: Python<'py>,
+        leaves: Vec<Bound<'py, PyAny>>,
+        priorities: &Bound<'py, PyDict>,
+        removal_priorities: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyArray1<u64>>> {
         let numbers = |array: &Bound<'_, PyAny>| -> PyResult<Vec<f64>> {
             let array: PyReadonlyArray1<'_, f64> = array.extract()?;
             Ok(array.as_array().to_vec())
@@ -387,7 +387,9 @@ impl Client {
         let mut insertion = wait(py, self.core().start_insert())?;
         let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
         insertion.add_batch(&all_values(&mut parsed)?, &tables).or_raise()?;
-        wait(py, insertion.finish())
+        let keys = insertion.keys();
+        wait(py, insertion.finish())?;
+        Ok(PyArray1::from_vec(py, keys))
     }
 
     #[pyo3(signature = (max_sequence_length, chunk_length, delta_encoded, max_in_flight_items))]

@@ -190,6 +190,16 @@ impl Insertion {
         Ok(())
     }
 
+    /// The keys of all items in order, those of one step side by side. Empty for a group of
+    /// servers, where each shard's keys are drawn when its items are sent.
+    #[must_use]
+    pub fn keys(&self) -> Vec<u64> {
+        if self.session.leads_to_group() {
+            return Vec::new();
+        }
+        self.items.iter().map(|item| item.key).collect()
+    }
+
     /// Sends all items, waits until they are confirmed, and keeps the stream for the next insert.
     /// Nothing is sent if the server does not know what the priorities ask for.
     ///
@@ -500,7 +510,7 @@ mod tests {
         let server = FailingServer::default();
         let mut insertion = insertion(&server);
         add_rows(&mut insertion, 1500, &["a", "b"]).unwrap();
-        let keys: Vec<u64> = insertion.items.iter().map(|item| item.key).collect();
+        let keys = insertion.keys();
         insertion.finish().await.unwrap();
         let messages = server.messages.lock();
         assert_eq!(messages.iter().map(Vec::len).collect::<Vec<_>>(), [1024, 1024, 952]);

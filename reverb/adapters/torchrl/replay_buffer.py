@@ -1,0 +1,606 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A replay buffer of TorchRL whose data is in a table."""
+
+import contextlib
+import json
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import numpy as np
+
+import reverb
+from reverb.adapters.torchrl.fields import Fields, as_values
+from reverb.adapters.torchrl.library import tensordict, torch, torchrl_data
+from reverb.adapters.torchrl.sequences import SequenceWriter
+from reverb.adapters.torchrl.table_access import TableAccess, check_alpha
+from reverb.adapters.torchrl.table_parts import (
+    PrioritizedTableSampler,
+    TableSampler,
+    TableStorage,
+    TableWriter,
+)
+from reverb.errors import InvalidArgumentError
+
+__all__ = ["ReverbReplayBuffer"]
+
+_DEFAULT_BETA = 0.4
+_REDUCTIONS = ("max", "min", "mean", "median", "sum")
+# What others' buffers are made of, and this one is not.
+_PARTS = ("storage", "sampler", "writer", "collate_fn")
+
+
+class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
+    """A `TensorDictReplayBuffer` for TorchRL's collectors and trainers, over a table.
+
+        buffer = ReverbReplayBuffer("localhost:8000", table="replay", batch_size=256, prefetch=2)
+
+    A pickle of it is the address of the table, so that collectors in other processes and on other
+    machines write into the same table, and learners read from it, by priority too. An index is the
+    key of an item, int64 with its bits: it is never used again for another one.
+
+    Samples are drawn on the server. An empty table raises `RuntimeError`, as in TorchRL; a closed
+    rate limiter lets `sample` wait. Batches that `prefetch` fetches ahead count as sampled.
+    """
+
+    def __init__(
+        self,
+        server: str | reverb.Client | None = None,
+        *,
+        table: str = "replay",
+        batch_size: int | None = None,
+        max_size: int | None = None,
+        alpha: float | None = None,
+        beta: float | None = None,
+        eps: float = 1e-8,
+        priority_key: Any = "td_error",
+        reduction: Literal["max", "min", "mean", "median", "sum"] = "max",
+        sequence_length: int | None = None,
+        consume_after_n_samples: int | None = None,
+        prefetch: int | None = None,
+        transform: Any = None,
+        transform_factory: Callable[[], Any] | None = None,
+        pin_memory: bool = False,
+        device: Any = "cpu",
+        shared: bool = False,
+        timeout_ms: int | None = None,
+        **parts: None,
+    ) -> None:
+        """Makes a buffer; asks the server for its table.
+
+        Args:
+          server: Address of a server with the table, or a client; `None`: a server in this process,
+            which other processes find by a pickle of the buffer while it lives.
+          table: Name of the table; see `tables`.
+          batch_size: Of samples; may be given to `sample` instead.
+          max_size: Maximum number of items; `None`: 1,000,000. Only without `server`.
+          alpha: Exponent of the priorities. With `server` it must be the one of the table; `None`
+            takes what the table has. Without `server`, `None` samples uniformly.
+          beta: Exponent of the importance weights, `priority_weight` in samples; `None`: 0.4. May
+            be changed as `buffer.sampler.beta`.
+          eps: Is added to every priority.
+          priority_key: Where priorities are in data and samples.
+          reduction: How several priorities of an item become one.
+          sequence_length: Items are this many consecutive steps of an episode; see `extend`.
+          consume_after_n_samples: An item is removed after it was sampled this often. With `server`
+            it must be what the table has.
+          prefetch: Number of batches that threads fetch ahead.
+          transform: As in `TensorDictReplayBuffer`; applied in this process.
+          transform_factory: As in `TensorDictReplayBuffer`; called at once.
+          pin_memory: Whether samples are pinned.
+          device: Where samples are.
+          shared: Of no effect: a table may always be shared.
+          timeout_ms: How long `sample` waits for the rate limiter, in milliseconds; `None`: no
+            limit.
+          **parts: `storage`, `sampler`, `writer` and `collate_fn` must be `None`.
+
+        Raises:
+          InvalidArgumentError: If a number is out of its range, or if the table differs from what
+            was asked for.
+          UnavailableError: If no server answers.
+          ValueError: If `prefetch` is given without `batch_size` or with
+            `consume_after_n_samples`.
+        """
+        self._check_parts(parts)
+        self._check_numbers(server, max_size, sequence_length, consume_after_n_samples)
+        if reduction not in _REDUCTIONS:
+            raise InvalidArgumentError(f"reduction must be one of {_REDUCTIONS}, got {reduction!r}")
+        if consume_after_n_samples is not None and prefetch:
+            raise ValueError("Prefetching is not supported when consume_after_n_samples is set.")
+        if prefetch and batch_size is None:
+            raise ValueError("prefetch needs batch_size in the constructor")
+        self._settings: dict[str, Any] = {
+            "table": table,
+            "eps": eps,
+            "priority_key": priority_key,
+            "reduction": reduction,
+            "sequence_length": sequence_length,
+            "consume_after_n_samples": consume_after_n_samples,
+            "prefetch": prefetch,
+            "pin_memory": pin_memory,
+            "device": device,
+            "shared": shared,
+            "timeout_ms": timeout_ms,
+        }
+        own = {
+            "max_size": 1_000_000 if max_size is None else max_size,
+            "alpha": alpha,
+            "consume_after_n_samples": consume_after_n_samples,
+        }
+        self._access = TableAccess(server, table, own)
+        try:
+            check_alpha(self._access, alpha)
+            self._check_consumption(consume_after_n_samples)
+        except BaseException:
+            self._access.close()
+            raise
+        self._device = torch.device(device)
+        self._timeout_ms = timeout_ms
+        self._sequence_length = sequence_length
+        self._eps = eps
+        self._reduction = reduction
+        exponent = self._access.alpha
+        new_item = 1.0 if exponent is None else reverb.MAX_PRIORITY
+        self._new_priority = new_item
+        self._sequences: SequenceWriter | None = None
+        if sequence_length is not None:
+            self._sequences = SequenceWriter(self._access, sequence_length, new_item)
+        sampler: Any = TableSampler()
+        if exponent is not None:
+            beta = _DEFAULT_BETA if beta is None else beta
+            sampler = PrioritizedTableSampler(
+                self, self._access.max_size, exponent, beta, eps, reduction
+            )
+        elif beta is not None:
+            self._access.close()
+            raise InvalidArgumentError(
+                f"beta={beta} is for tables that sample by priority; table {table} does not. Give "
+                "alpha, or leave beta out"
+            )
+        super().__init__(
+            priority_key=priority_key,
+            storage=TableStorage(self, self._access.max_size, self._device),
+            sampler=sampler,
+            writer=TableWriter(self),
+            collate_fn=_same,
+            pin_memory=pin_memory,
+            prefetch=prefetch,
+            transform=transform,
+            transform_factory=transform_factory,
+            batch_size=batch_size,
+            delayed_init=False,
+        )
+        self.shared = shared
+        self._consume_after_n_samples = consume_after_n_samples
+
+    @property
+    def server(self) -> str:
+        """Address of the server."""
+        return self._access.address
+
+    @property
+    def table(self) -> str:
+        """Name of the table."""
+        return self._access.table
+
+    # ---- Writing ---------------------------------------------------------------------------------
+
+    def add(self, data: Any) -> int:
+        """Adds one item, and waits until the server has it.
+
+        Args:
+          data: TensorDict of one item, `[]`, or `[T]` for a trajectory. With `sequence_length`, one
+            step. It gets the key "index".
+
+        Returns:
+          The index; -1 if it is not known, as in `extend`.
+
+        Raises:
+          InvalidArgumentError: If the fields are not those of the table.
+        """
+        if len(self._transform):
+            data = self._transform.inv(data)
+        if data is None:
+            return torch.zeros((0, 1), dtype=torch.long)
+        if self._sequences is not None:
+            self._sequences.write(data)
+            return -1
+        return int(self._insert(data.unsqueeze(0), data, True)[0])
+
+    def extend(self, tensordicts: Any, *, update_priority: bool | None = None) -> Any:
+        """Adds items, and waits until the server has all of them.
+
+        Without `sequence_length`, each row of `[B, ...]` is an item. With it, data is `[T]` or
+        `[N, T]`, steps of one or of `N` environments, and every `sequence_length` consecutive steps
+        of an episode are an item; steps are stored once. An episode ends where `("next", "done")`,
+        `("next", "terminated")` or `("next", "truncated")` is set, or `("collector", "traj_ids")`
+        changes; else it goes on with the next call.
+
+        Args:
+          tensordicts: TensorDict. Each leaf must be a tensor; "index" is not stored.
+          update_priority: Whether values at `priority_key` are the priorities of the new items;
+            `None`: yes. Other new items have the largest priority so far.
+
+        Returns:
+          The indices of the items, int64 `[B]`, which are in the data as "index" too. -1 where they
+          are not known: with `sequence_length`, and in a group of servers.
+
+        Raises:
+          InvalidArgumentError: If the fields are not those of the table.
+          ValueError: If it is no TensorDict.
+        """
+        if not isinstance(tensordicts, tensordict.TensorDictBase):
+            raise ValueError(
+                f"{type(self).__name__} takes TensorDicts, got {type(tensordicts).__name__}"
+            )
+        data = self._transform.inv(tensordicts) if len(self._transform) else tensordicts
+        if data is None:
+            return torch.zeros((0, 1), dtype=torch.long)
+        if self._sequences is not None:
+            self._sequences.write(data)
+            return torch.full((data.numel(),), -1, dtype=torch.long)
+        return self._insert(data, data, update_priority is not False)
+
+    def _insert(self, rows: Any, data: Any, takes_priority: bool) -> Any:
+        """Inserts rows `[B, ...]`, and tells the user's data where they are."""
+        if not len(rows):
+            return torch.zeros(0, dtype=torch.long)
+        fields, tensors = Fields.of(rows)
+        self._access.check_fields(fields)
+        priorities = self._new_priority
+        if takes_priority and self._access.alpha is not None:
+            found = rows.get(self.priority_key, None)
+            if found is not None:
+                priorities = self._reduced(found, len(rows))
+        keys = self._access.client.insert_batch(
+            [as_values(tensor) for tensor in tensors], {self.table: priorities}
+        )
+        if not keys:
+            return torch.full((len(rows),), -1, dtype=torch.long)
+        index = torch.from_numpy(keys[self.table].view(np.int64))
+        if not data.is_locked:
+            self._set_index_in_td(data, index if data is rows else index[0])
+        return index
+
+    def _reduced(self, priority: Any, num_items: int) -> np.ndarray[Any, Any]:
+        """One priority for each item, float64 `[num_items]`."""
+        values = priority.detach().to("cpu", torch.float64)
+        if values.numel() != num_items:
+            values = getattr(values.reshape(num_items, -1), self._reduction)(dim=1)
+            values = values if isinstance(values, torch.Tensor) else values[0]
+        return values.reshape(num_items).numpy() + self._eps
+
+    # ---- Sampling --------------------------------------------------------------------------------
+
+    def _sample(self, batch_size: int) -> tuple[Any, dict[str, Any]]:
+        """A batch and its info; runs in threads of `prefetch`."""
+        length = self._sequence_length or 1
+        if batch_size % length:
+            raise InvalidArgumentError(
+                f"batch_size must be a multiple of sequence_length={length}, got {batch_size}"
+            )
+        batch = self._access.sample(batch_size // length, self._timeout_ms)
+        data = self._as_tensordict(batch)
+        info = {"index": torch.from_numpy(batch.info.key.view(np.int64))}
+        if self._access.alpha is not None:
+            info["priority_weight"] = self._weights(batch)
+        if self._sequence_length is not None:
+            info = {name: it.repeat_interleave(length) for name, it in info.items()}
+        if self._device.type != "cpu":
+            info = {name: it.to(self._device) for name, it in info.items()}
+        if len(self._transform):
+            data = self._transform(data)
+        if self._pin_memory:
+            data = data.pin_memory()
+        return data, info
+
+    def _as_tensordict(self, batch: Any) -> Any:
+        """The data of a batch: `[B, ...]`, or `[B * T]` of sequences."""
+        fields, columns = self._access.fields(), batch.data
+        if len(columns) != len(fields.paths):
+            raise InvalidArgumentError(
+                f"table {self.table} has {len(columns)} columns, where its fields are "
+                f"{['.'.join(path) for path in fields.paths]}: another program writes into it"
+            )
+        if self._sequence_length is None:
+            num_items = len(batch.info.key)
+            # Items of one step have a time of one.
+            columns = [
+                it.reshape(num_items, *it.shape[2:]) if it.ndim > 1 and it.shape[1] == 1 else it
+                for it in columns
+            ]
+            inner = columns[0].shape[1 : 1 + fields.batch_dims]
+            return fields.to_tensordict(columns, (num_items, *inner), self._device)
+        columns = [it.reshape(-1, *it.shape[2:]) for it in columns]
+        num_steps = len(columns[0])
+        data = fields.to_tensordict(columns, (num_steps,), self._device)
+        # The last step of a sequence is none that the next one follows.
+        for path in (("next", "truncated"), ("next", "done")):
+            flag = data.get(path, None)
+            if flag is not None:
+                flag[self._sequence_length - 1 :: self._sequence_length] = True
+        return data
+
+    def _weights(self, batch: Any) -> Any:
+        probability = torch.from_numpy(batch.info.probability)
+        smallest = batch.min_probability or float(probability.min())
+        return (probability / smallest).pow_(-self._sampler.beta).float()
+
+    def scan(self) -> Iterator[Any]:
+        """Reads all items, the oldest one first, as TensorDicts `[...]`; does not sample.
+
+        With `sequence_length` they are `[T]`.
+        """
+        length = self._sequence_length
+        for sample in self._access.client.scan(self.table):
+            fields = self._access.fields()
+            columns = [np.asarray(it) for it in sample.data]
+            if length is None:
+                columns = [it if it.ndim and it.shape[0] == 1 else it[None] for it in columns]
+                inner = columns[0].shape[1 : 1 + fields.batch_dims]
+                yield fields.to_tensordict(columns, (1, *inner), self._device)[0]
+            else:
+                yield fields.to_tensordict(columns, (length,), self._device)
+
+    # ---- Priorities ------------------------------------------------------------------------------
+
+    def update_priority(self, index: Any, priority: Any) -> None:
+        """Updates priorities; indices of items that are gone are ignored.
+
+        Args:
+          index: int64 `[B]`, or one: "index" of a sample.
+          priority: `[B]`, or `[B, ...]` to be reduced; or one for all. `eps` is added.
+
+        Raises:
+          InvalidArgumentError: If there is not one priority for each index, if one is negative or
+            no number, or with `sequence_length` if the sequences are not complete.
+        """
+        if self._access.alpha is None:
+            # Which warns.
+            self._sampler.update_priority(index, priority)
+            return
+        keys = torch.as_tensor(index).reshape(-1).cpu().numpy()
+        values = torch.as_tensor(priority)
+        if values.numel() == 1:
+            values = values.reshape(1).expand(len(keys))
+        if len(keys) == 0:
+            return
+        length = self._sequence_length
+        if length is not None:
+            rows = keys.reshape(-1, length) if len(keys) % length == 0 else None
+            if rows is None or (rows != rows[:, :1]).any():
+                raise InvalidArgumentError(
+                    f"index must have all {length} steps of each sequence side by side, as samples "
+                    f"have; got {len(keys)} steps"
+                )
+            keys = rows[:, 0]
+        if values.numel() % len(keys):
+            raise InvalidArgumentError(
+                f"priority must have a value for each of {len(keys)} indices, got shape "
+                f"{list(values.shape)}"
+            )
+        self._access.client.update_priorities(self.table, keys, self._reduced(values, len(keys)))
+
+    def update_tensordict_priority(self, data: Any) -> None:
+        """Updates priorities by a sample with values at `priority_key`.
+
+        Without such values, the items get the priority 1. Does nothing if the table does not sample
+        by priority.
+
+        Raises:
+          InvalidArgumentError: As `update_priority`.
+        """
+        if self._access.alpha is None:
+            return
+        index = data.get("index")
+        if self._sequence_length is None and data.ndim:
+            # One for each item, and not one for each step of it.
+            index = index.reshape(len(data), -1)[:, 0]
+        self.update_priority(index, data.get(self.priority_key, torch.ones(())))
+
+    def set_alpha(self, alpha: float) -> None:
+        """Changes the exponent of the table, for all who sample from it."""
+        self._access.set_alpha(alpha)
+
+    # ---- Sizes -----------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Number of items in the table; asks the server."""
+        return self._access.info().current_size
+
+    @property
+    def write_count(self) -> int:
+        """Number of items that all processes have inserted; asks the server."""
+        return int(self._access.info().rate_limiter_info.insert_stats.completed)
+
+    def stats(self) -> dict[str, int | float | bool]:
+        """Returns sizes and counters, as `ReplayBuffer.stats`; asks the server once."""
+        info = self._access.info()
+        return {
+            "size": info.current_size,
+            "write_count": int(info.rate_limiter_info.insert_stats.completed),
+            "prefetch_queue_size": len(self._prefetch_queue),
+            "initialized": True,
+            "capacity": info.max_size,
+            "utilization": info.current_size / info.max_size,
+        }
+
+    def empty(self, empty_write_count: bool = True) -> None:
+        """Removes all items, of all processes; what was fetched ahead is dropped.
+
+        Args:
+          empty_write_count: Whether the counters of the table begin again. If not, items are
+            removed one by one, which takes longer.
+        """
+        with self._futures_lock:
+            self._clear_prefetch_queue_locked()
+        self._access.remove_all(keep_counters=not empty_write_count)
+
+    def share(self, shared: bool = True) -> "ReverbReplayBuffer":
+        """Returns the buffer: its table may always be shared."""
+        self.shared = shared
+        self._write_lock = contextlib.nullcontext()
+        if shared and getattr(self, "_initialized", False):
+            self._share_replay_buffer_transform()
+        return self
+
+    # ---- Files -----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state.
+
+        Without `server` it has all items, as a checkpoint. With it, the items stay on the server,
+        which makes its checkpoints itself.
+        """
+        state = {"_transforms": self._transform.state_dict(), **self._metadata()}
+        if self._access.is_own:
+            packed = np.frombuffer(self._access.packed(), np.uint8)
+            state["_checkpoint"] = torch.from_numpy(packed.copy())
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over the state of `state_dict`; what was fetched ahead is dropped.
+
+        Raises:
+          InvalidArgumentError: If it has items and this buffer's are on a server.
+        """
+        checkpoint = state_dict.get("_checkpoint")
+        with self._futures_lock:
+            self._clear_prefetch_queue_locked()
+            if checkpoint is not None:
+                self._load_items(checkpoint.numpy().tobytes())
+            self._transform.load_state_dict(state_dict["_transforms"])
+            self._load_metadata(state_dict)
+
+    def dumps(self, path: Any) -> None:
+        """Saves the state in a directory, which is made if it is not there."""
+        path = pathlib.Path(path).absolute()
+        path.mkdir(exist_ok=True)
+        if self._access.is_own:
+            path.joinpath("checkpoint.tar").write_bytes(self._access.packed())
+        if transforms := self._transform.state_dict():
+            torch.save(transforms, path / "transform.t")
+        path.joinpath("buffer_metadata.json").write_text(json.dumps(self._metadata()))
+
+    def loads(self, path: Any) -> None:
+        """Loads what `dumps` saved.
+
+        Raises:
+          InvalidArgumentError: As `load_state_dict`.
+        """
+        path = pathlib.Path(path).absolute()
+        with self._futures_lock:
+            self._clear_prefetch_queue_locked()
+            if path.joinpath("checkpoint.tar").exists():
+                self._load_items(path.joinpath("checkpoint.tar").read_bytes())
+            if path.joinpath("transform.t").exists():
+                self._transform.load_state_dict(torch.load(path / "transform.t"))
+            self._load_metadata(json.loads(path.joinpath("buffer_metadata.json").read_text()))
+
+    def _metadata(self) -> dict[str, Any]:
+        return {
+            "batch_size": self._batch_size,
+            "beta": self._sampler.beta if self._access.alpha is not None else None,
+        }
+
+    def _load_metadata(self, metadata: dict[str, Any]) -> None:
+        self._batch_size = metadata["batch_size"]
+        if self._access.alpha is not None and metadata["beta"] is not None:
+            self._sampler.beta = metadata["beta"]
+
+    def _load_items(self, checkpoint: bytes) -> None:
+        if not self._access.is_own:
+            raise InvalidArgumentError(
+                f"the state has the items of a buffer's own server, and the items of this one are "
+                f"on server {self.server}, which loads its checkpoints itself"
+            )
+        self._access.unpack(checkpoint)
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Waits for what is fetched ahead, then closes the buffer."""
+        try:
+            super().shutdown(timeout)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the writer, and the server if it is this process's own. The buffer is gone then."""
+        if self._sequences is not None:
+            self._sequences.close()
+        self._access.close()
+
+    # ---- Other processes -------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The address of the table, and how it is used."""
+        return {
+            **self._settings,
+            "server": self._access.for_others(),
+            "alpha": self._access.alpha,
+            "beta": self._sampler.beta if self._access.alpha is not None else None,
+            "batch_size": self._batch_size,
+            "transform": self._transform,
+            "_fields": self._access.known_fields(),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        arguments = dict(state)
+        fields = arguments.pop("_fields")
+        # Of a pickle within this process, too: whose server it is, is the other's business.
+        self.__init__(arguments.pop("server"), **arguments)  # pyright: ignore
+        self._access.remember(fields)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
+    # ---- What TorchRL would do with a storage ----------------------------------------------------
+
+    def _initialize_prioritized_sampler(self) -> None:
+        """Nothing: the items of a table have their priorities."""
+
+    def set_rng(self, generator: Any) -> None:
+        """Of no effect: the server draws; a table may have a seed."""
+        self._rng = generator
+
+    # ---- Checks ----------------------------------------------------------------------------------
+
+    def _check_parts(self, parts: dict[str, Any]) -> None:
+        for name, value in parts.items():
+            if name not in _PARTS:
+                raise TypeError(f"{type(self).__name__} has no argument {name}")
+            if value is not None:
+                raise InvalidArgumentError(
+                    f"{name} must be None: a Reverb table takes its place; got "
+                    f"{type(value).__name__}"
+                )
+
+    def _check_numbers(
+        self, server: Any, max_size: Any, sequence_length: Any, consume_after_n_samples: Any
+    ) -> None:
+        for name, value in (
+            ("max_size", max_size),
+            ("sequence_length", sequence_length),
+            ("consume_after_n_samples", consume_after_n_samples),
+        ):
+            if value is not None and value < 1:
+                raise InvalidArgumentError(f"{name} must be at least 1, got {value}")
+        if server is not None and max_size is not None:
+            address = server if isinstance(server, str) else server.server_address
+            raise InvalidArgumentError(
+                f"max_size={max_size} is a setting of the table, which server {address} has; leave "
+                "it out"
+            )
+
+    def _check_consumption(self, consume_after_n_samples: int | None) -> None:
+        of_table = self._access.max_times_sampled
+        if (consume_after_n_samples or 0) != of_table:
+            raise InvalidArgumentError(
+                f"consume_after_n_samples={consume_after_n_samples} must be what table "
+                f"{self._access.table} of server {self._access.address} has, which is "
+                f"{of_table or None}"
+            )
+
+
+def _same(data: Any) -> Any:
+    return data

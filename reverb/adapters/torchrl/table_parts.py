@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What TorchRL expects a buffer to have: a storage, a sampler and a writer.
+
+They only tell what the table is like. An index and its data come together, so neither of them has
+a call of its own.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from reverb.adapters.torchrl.library import samplers, storages, torch, writers
+from reverb.errors import UnimplementedError
+
+__all__ = ["PrioritizedTableSampler", "TableSampler", "TableStorage", "TableWriter"]
+
+
+def _refuse(*arguments: Any, **options: Any) -> NoReturn:
+    del arguments, options
+    raise UnimplementedError(
+        "items of a Reverb table are fetched with their batch; call buffer.sample()"
+    )
+
+
+class TableStorage(storages.Storage):
+    """The table as a storage: its sizes, and an iterator over its items.
+
+    Attributes:
+      device: Where the samples of the buffer are.
+      initialized: Always true: workers need no example of the data.
+    """
+
+    initialized = True
+
+    def __init__(self, buffer: Any, max_size: int, device: Any) -> None:
+        super().__init__(max_size, compilable=True)
+        self._buffer = buffer
+        self.device = device
+
+    def __len__(self) -> int:
+        return len(self._buffer)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Reads all items, the oldest one first, as TensorDicts; does not sample."""
+        return self._buffer.scan()
+
+    def __repr__(self) -> str:
+        return f"TableStorage({self._buffer.table!r} at {self._buffer.server!r})"
+
+    set = get = state_dict = load_state_dict = dumps = loads = _empty = contains = _refuse
+
+
+class _TableSampler:
+    """The parts that are the same for each kind of sampler."""
+
+    sample = state_dict = load_state_dict = dumps = loads = _empty = _refuse
+
+    def mark_update(self, index: Any, *, storage: Any = None) -> None:
+        """Does nothing: a table takes new items with their priorities."""
+
+    add = extend = mark_update
+
+
+class TableSampler(_TableSampler, samplers.Sampler):
+    """Stands for a table that does not sample by priority."""
+
+
+class PrioritizedTableSampler(_TableSampler, samplers.PrioritizedSampler):
+    """Stands for a table that samples by priority, for those who ask what kind the sampler is."""
+
+    def __init__(
+        self, buffer: Any, max_capacity: int, alpha: float, beta: float, eps: float, reduction: str
+    ) -> None:
+        # Without the trees of the library's own class.
+        self._buffer = buffer
+        self._max_capacity = max_capacity
+        self._alpha = alpha
+        self._beta = beta
+        self._eps = eps
+        self.reduction = reduction
+        self.dtype = torch.float
+
+    @property
+    def alpha(self) -> float:
+        """The exponent of the table's sampler; setting it changes the table, for everybody."""
+        return self._alpha
+
+    @alpha.setter
+    def alpha(self, value: float) -> None:
+        self._buffer.set_alpha(value)
+        self._alpha = value
+
+    @property
+    def device(self) -> Any:
+        """Where the weights are computed."""
+        return torch.device("cpu")
+
+    @property
+    def default_priority(self) -> float:
+        """Not a number that this process has: new items get `reverb.MAX_PRIORITY`."""
+        return _refuse()
+
+    def update_priority(self, index: Any, priority: Any, *, storage: Any = None) -> None:
+        """As `ReverbReplayBuffer.update_priority`."""
+        del storage
+        self._buffer.update_priority(index, priority)
+
+
+class TableWriter(writers.Writer):
+    """The table as a writer: how much was written."""
+
+    def __init__(self, buffer: Any) -> None:
+        super().__init__(compilable=True)
+        self._buffer = buffer
+
+    @property
+    def _write_count(self) -> int:
+        return self._buffer.write_count
+
+    add = extend = state_dict = load_state_dict = dumps = loads = _empty = _refuse
