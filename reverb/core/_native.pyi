@@ -462,7 +462,7 @@ class Call:
     def result(self) -> Any:
         """The result or the exception; asked once, when `future` is done."""
     def is_answered(self) -> bool:
-        """Whether there is an answer that nobody has taken."""
+        """Whether there is an answer that nobody has taken; looks for it."""
 
 class Insertion:
     """An insert that has begun; used once."""

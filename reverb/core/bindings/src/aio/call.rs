@@ -49,6 +49,18 @@ impl State {
         Poll::Ready(())
     }
 
+    /// Polls the call without a task, once, for what has arrived already.
+    fn look(&self) {
+        let mut stage = self.stage.lock();
+        if let Stage::Running(running) = &mut *stage {
+            let _entered = runtime().enter();
+            let polled = running.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            if let Poll::Ready(answer) = polled {
+                *stage = Stage::Answered(answer);
+            }
+        }
+    }
+
     fn end(&self) -> Stage {
         std::mem::replace(&mut *self.stage.lock(), Stage::Over)
     }
@@ -177,11 +189,12 @@ impl Call {
         Ok(())
     }
 
-    /// Ends the call. Waits until no thread works on it any more, which takes as long as it takes
-    /// to decode what has arrived.
+    /// Ends the call, after a last look: what had arrived is not lost. Waits until no thread works
+    /// on it any more, which takes as long as it takes to decode what has arrived.
     fn end(&self, py: Python<'_>) {
         let waiting = exit::Waiting::begin();
         let stage = py.detach(|| {
+            self.parts.state.look();
             let stage = self.parts.state.end();
             self.parts.task.abort();
             waiting.park_if_finalizing();
@@ -202,10 +215,18 @@ impl Call {
         }
     }
 
-    /// Whether the call has an answer that nobody has taken.
-    fn is_answered(&self) -> bool {
-        self.parts.origin().is_here()
-            && matches!(*self.parts.state.stage.lock(), Stage::Answered(_))
+    /// Whether the call has an answer that nobody has taken. Looks for it itself, so it is known at
+    /// once.
+    fn is_answered(&self, py: Python<'_>) -> bool {
+        if !self.parts.origin().is_here() {
+            return false;
+        }
+        let waiting = exit::Waiting::begin();
+        py.detach(|| {
+            self.parts.state.look();
+            waiting.park_if_finalizing();
+        });
+        matches!(*self.parts.state.stage.lock(), Stage::Answered(_))
     }
 }
 
