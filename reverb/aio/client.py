@@ -63,13 +63,14 @@ class Client:
     Pickles as `reverb.Client` does.
 
     Example:
-      >>> async def main():
-      ...     async with reverb.aio.Client(f"localhost:{server.port}") as client:
-      ...         await client.insert([np.zeros(2), 1.0], priorities={"queue": 1.0})
-      ...         batch = await client.sample_batch("queue", 1)
+      >>> import asyncio
+      >>> async def main(address):
+      ...     async with reverb.aio.Client(address) as client:
+      ...         await client.insert([np.zeros(4), 1.0], priorities={"table": 1.0})
+      ...         batch = await client.sample_batch("table", 1)
       ...         return batch.data[0].shape
-      >>> asyncio.run(main())
-      (1, 1, 2)
+      >>> asyncio.run(main(client.server_address))
+      (1, 1, 4)
     """
 
     def __init__(

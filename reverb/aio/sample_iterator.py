@@ -19,8 +19,12 @@ class SampleIterator:
     its way counts as sampled. Not to be awaited by two tasks at the same time.
 
     Example:
-      >>> async def first_items(client):
-      ...     return [steps[0].data async for steps in client.sample("table", num_samples=2)]
+      >>> import asyncio
+      >>> async def main(address):
+      ...     async with reverb.aio.Client(address) as client:
+      ...         return [len(steps) async for steps in client.sample("table", num_samples=2)]
+      >>> asyncio.run(main(client.server_address))
+      [1, 1]
     """
 
     def __init__(

@@ -21,19 +21,17 @@ class TrajectoryWriter:
     abandons its unconfirmed items.
 
     Example:
-      >>> async def write(client):
-      ...     async with client.trajectory_writer(num_keep_alive_refs=3) as writer:
-      ...         for step in range(5):
-      ...             writer.append({"observation": np.zeros(4), "action": step})
-      ...             if step >= 2:
-      ...                 await writer.create_item(
-      ...                     table="table",
-      ...                     priority=1.0,
-      ...                     trajectory={
-      ...                         "observation": writer.history["observation"][-3:],
-      ...                         "action": writer.history["action"][-1],
-      ...                     },
-      ...                 )
+      >>> import asyncio
+      >>> async def main(address):
+      ...     async with reverb.aio.Client(address) as client:
+      ...         async with client.trajectory_writer(num_keep_alive_refs=3) as writer:
+      ...             for step in range(5):
+      ...                 writer.append({"observation": np.zeros(4), "action": step})
+      ...             trajectory = {"observation": writer.history["observation"][-3:]}
+      ...             await writer.create_item("table", 1.0, trajectory)
+      ...         return (await client.server_info())["table"].current_size
+      >>> asyncio.run(main(client.server_address))
+      2
     """
 
     def __init__(self, event_loops: EventLoops, internal_writer: native.TrajectoryWriter) -> None:

@@ -3,7 +3,8 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::Mutex;
 use pyo3::intern;
@@ -124,12 +125,38 @@ struct Parts {
     kept: Kept,
 }
 
-/// Polls a future once, without the GIL, in the thread of the event loop.
-pub(super) fn poll_once(py: Python<'_>, running: &mut Running) -> Poll<Answer> {
+/// How often a call is polled at once. One whose parts wake each other, as an insert into a table
+/// of this process does, is ready after the second time.
+const MAX_POLLS: u32 = 4;
+
+/// Whether a call has been woken.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Polls a future without the GIL, in the thread of the event loop, as long as it wakes itself.
+pub(super) fn poll_now(py: Python<'_>, running: &mut Running) -> Poll<Answer> {
     let waiting = exit::Waiting::begin();
     py.detach(|| {
         let _entered = runtime().enter();
-        let polled = running.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut polled = running.as_mut().poll(&mut Context::from_waker(&waker));
+        for _ in 1..MAX_POLLS {
+            if polled.is_ready() || !woken.0.swap(false, Ordering::AcqRel) {
+                break;
+            }
+            polled = running.as_mut().poll(&mut Context::from_waker(&waker));
+        }
         waiting.park_if_finalizing();
         polled
     })

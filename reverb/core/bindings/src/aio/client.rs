@@ -18,7 +18,7 @@ use reverb_client::{BatchRequest, RaggedForm};
 use reverb_data::{Error, Result};
 use reverb_wire::generated::reverb::{HoldRateLimiterRequest, SetPausedRequest, StatusRequest};
 
-use super::call::{Answer, Call, Kept, Taken, answer, poll_once};
+use super::call::{Answer, Call, Kept, Taken, answer, poll_now};
 use super::completions::Completions;
 use super::insertion::Insertion;
 use crate::array::{all_values, parse_leaves};
@@ -88,7 +88,7 @@ impl AsyncClient {
         }
         let began = Instant::now();
         let mut running = Box::pin(future) as _;
-        if let Poll::Ready(answer) = poll_once(py, &mut running) {
+        if let Poll::Ready(answer) = poll_now(py, &mut running) {
             let result = answer(py);
             let mut ready = self.ready.lock();
             ready.calls += 1;
