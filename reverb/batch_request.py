@@ -13,9 +13,16 @@ from reverb.column_choice import ColumnChoice, check_pad
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
 from reverb.ragged import packed_columns
-from reverb.replay_sample import ReplayBatch, ReplaySample, SampleInfo, keep_samples
+from reverb.replay_sample import ReplayBatch, ReplaySample, SampleInfo, keep_samples, replaced
 
-__all__ = ["BatchRequest", "keep_flat_samples", "with_nested_data"]
+__all__ = [
+    "BatchRequest",
+    "is_plain",
+    "keep_flat_samples",
+    "plain_arguments",
+    "plain_batch",
+    "with_nested_data",
+]
 
 
 class BatchRequest:
@@ -26,7 +33,6 @@ class BatchRequest:
 
     Attributes:
       needs_choice: Whether the columns of the table must be known.
-      is_plain: Whether a flat batch is what was asked, but for its nesting.
       nested: Nests a flat list of the chosen columns; `None` if all of them were chosen.
     """
 
@@ -54,14 +60,6 @@ class BatchRequest:
         self._outputs: Any = None
         self._out = out
         self.nested: Callable[[list[Any]], Any] | None = None
-        # The most common case by far.
-        self.is_plain = (
-            out is columns is pad_to_multiple_of is None and ragged == "error" and pad == 0
-        )
-        if self.is_plain:
-            self.needs_choice = False
-            self._multiple_of = 1
-            return
         self._pad = pad
         self._multiple_of = _check_ragged(ragged, pad, pad_to_multiple_of, out)
         data = out.data if isinstance(out, ReplaySample) else out
@@ -94,27 +92,24 @@ class BatchRequest:
 
     def flat_batch(self, answer: tuple[Any, Any, Any]) -> ReplayBatch:
         """Returns a batch with a flat list of columns; with outputs it is that of their arrays."""
-        info, (arrays, lengths), (count, min_probability, epoch) = answer
+        batch = plain_batch(answer)
+        arrays, lengths = answer[1]
         if self._outputs is not None:
             arrays = self._outputs.arrays()
+            count = answer[2][0]
+            info = batch.info
             if count < self._batch_size:
                 arrays = [array[:count] for array in arrays]
-                info = [field[:count] for field in info]
+                info = SampleInfo(*(field[:count] for field in info))
+            batch = replaced(batch, info=info, data=arrays)
         if self._ragged == "packed":
-            arrays = packed_columns(arrays, lengths)
-        batch = ReplayBatch(SampleInfo(*info), arrays)
-        if min_probability > 0:
-            batch.min_probability = min_probability
-        if epoch:
-            batch.epoch = epoch
+            batch = replaced(batch, data=packed_columns(arrays, lengths))
         if self._ragged == "pad":
             batch.lengths = lengths
         return batch
 
     def finished(self, batch: ReplayBatch) -> ReplayBatch:
         """Fills the padding of a flat batch; with outputs, its data gets their nest."""
-        if self.is_plain:
-            return batch
         data = batch.data
         if self._ragged == "pad" and self._pad != 0 and self._choice is not None:
             _fill_padding(data, batch.lengths, self._choice.pad_values(self._pad, len(data)))
@@ -125,6 +120,30 @@ class BatchRequest:
         if count < self._batch_size:
             nest = tree.map_structure(functools.partial(_first_rows, count), nest)
         return _with_data(batch, nest, batch.lengths)
+
+
+def is_plain(out: Any, ragged: str, pad: Any, pad_to_multiple_of: Any, columns: Any) -> bool:
+    """Returns whether these are the defaults, the most common case by far."""
+    return out is columns is pad_to_multiple_of is None and ragged == "error" and pad == 0
+
+
+def plain_arguments(
+    table: str, batch_size: int, timeout_ms: int | None, partial: bool, distinct: bool
+) -> tuple[Any, ...]:
+    """Returns the arguments of the native `sample_batch` for a plain batch."""
+    batch_size = check_at_least_one("batch_size", batch_size)
+    return (table, batch_size, timeout_ms, bool(partial), bool(distinct), "error", 1, [], None)
+
+
+def plain_batch(answer: tuple[Any, Any, Any]) -> ReplayBatch:
+    """Returns a batch with a flat list of columns."""
+    info, (arrays, _), (_, min_probability, epoch) = answer
+    batch = ReplayBatch(SampleInfo(*info), arrays)
+    if min_probability > 0:
+        batch.min_probability = min_probability
+    if epoch:
+        batch.epoch = epoch
+    return batch
 
 
 def with_nested_data(batch: ReplayBatch, nested: Callable[[list[Any]], Any]) -> ReplayBatch:

@@ -12,7 +12,14 @@ import numpy as np
 import tree
 
 from reverb.arguments import as_keys, as_rows, check_at_least_one
-from reverb.batch_request import BatchRequest, keep_flat_samples, with_nested_data
+from reverb.batch_request import (
+    BatchRequest,
+    is_plain,
+    keep_flat_samples,
+    plain_arguments,
+    plain_batch,
+    with_nested_data,
+)
 from reverb.batch_sampler import BatchSampler
 from reverb.byte_sizes import parse_byte_size
 from reverb.column_choice import ColumnChoice
@@ -511,6 +518,20 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, or older, and cannot do what
             `distinct` asks.
         """
+        if is_plain(out, ragged, pad, pad_to_multiple_of, columns):
+            arguments = plain_arguments(table, batch_size, timeout_ms, partial, distinct)
+            try:
+                batch = plain_batch(self._client.sample_batch(*arguments))
+            except BaseException as error:
+                keep_flat_samples(error)
+                raise
+            if not unpack_as_table_signature:
+                return batch
+            try:
+                return with_nested_data(batch, functools.partial(self._nested, table))
+            except BaseException as error:
+                keep_samples(error, rows_of_batch(batch))
+                raise
         request = BatchRequest(
             table,
             batch_size,
@@ -530,8 +551,6 @@ class Client:
         except BaseException as error:
             keep_flat_samples(error)
             raise
-        if request.is_plain and not unpack_as_table_signature:
-            return batch
         try:
             finished = request.finished(batch)
             if out is not None or not unpack_as_table_signature:

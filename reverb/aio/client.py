@@ -14,7 +14,14 @@ from reverb.aio.event_loops import EventLoops
 from reverb.aio.sample_iterator import SampleIterator
 from reverb.aio.trajectory_writer import OpeningWriter, TrajectoryWriter
 from reverb.arguments import check_at_least_one
-from reverb.batch_request import BatchRequest, keep_flat_samples, with_nested_data
+from reverb.batch_request import (
+    BatchRequest,
+    is_plain,
+    keep_flat_samples,
+    plain_arguments,
+    plain_batch,
+    with_nested_data,
+)
 from reverb.byte_sizes import parse_byte_size
 from reverb.core import native, protos
 from reverb.errors import ReverbError, SignatureMismatchError
@@ -317,34 +324,39 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, or older, and cannot do what
             `distinct` asks.
         """
-        request = BatchRequest(
-            table,
-            batch_size,
-            out=out,
-            partial=partial,
-            ragged=ragged,
-            pad=pad,
-            pad_to_multiple_of=pad_to_multiple_of,
-            columns=columns,
-            distinct=distinct,
-            timeout_ms=timeout_ms,
-        )
-        if request.needs_choice:
-            await self._know_signature(table)
-            request.choose(self._blocking._known_choice(table, columns))
+        request = None
+        if is_plain(out, ragged, pad, pad_to_multiple_of, columns):
+            arguments = plain_arguments(table, batch_size, timeout_ms, partial, distinct)
+        else:
+            request = BatchRequest(
+                table,
+                batch_size,
+                out=out,
+                partial=partial,
+                ragged=ragged,
+                pad=pad,
+                pad_to_multiple_of=pad_to_multiple_of,
+                columns=columns,
+                distinct=distinct,
+                timeout_ms=timeout_ms,
+            )
+            if request.needs_choice:
+                await self._know_signature(table)
+                request.choose(self._blocking._known_choice(table, columns))
+            arguments = request.arguments()
         try:
-            answer = await self._call(_Core.sample_batch, *request.arguments())
-            batch = request.flat_batch(answer)
+            answer = await self._call(_Core.sample_batch, *arguments)
+            batch = plain_batch(answer) if request is None else request.flat_batch(answer)
         except BaseException as error:
             keep_flat_samples(error)
             raise
-        if request.is_plain and not unpack_as_table_signature:
+        if request is None and not unpack_as_table_signature:
             return batch
         try:
-            finished = request.finished(batch)
+            finished = batch if request is None else request.finished(batch)
             if out is not None or not unpack_as_table_signature:
                 return finished
-            if request.nested is not None:
+            if request is not None and request.nested is not None:
                 return with_nested_data(finished, request.nested)
             await self._know_signature(table)
             try:

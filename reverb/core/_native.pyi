@@ -372,7 +372,6 @@ class Outputs:
     def arrays(self) -> list[NDArray[Any]]:
         """The arrays of the columns."""
 
-@final
 class AsyncClient:
     """The calls of a client for one event loop, in its thread.
 
@@ -451,6 +450,7 @@ class AsyncClient:
     def throttle(self, writer: TrajectoryWriter) -> Call | None:
         """Waits while a writer is faster than its connection."""
 
+@final
 class Call:
     """A call that had to wait."""
 
@@ -462,9 +462,11 @@ class Call:
     def is_answered(self) -> bool:
         """Whether there is an answer that nobody has taken; looks for it."""
 
+@final
 class Insertion:
     """An insert that has begun; used once."""
 
+@final
 class RateLimiterHold:
     """Keeps a rate limiter off until it is released or deleted."""
 

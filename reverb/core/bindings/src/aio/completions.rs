@@ -57,32 +57,3 @@ impl Completions {
         self.sockets.lock().take();
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_loop_is_woken_once_for_many_calls() {
-        let completions = Completions::new().unwrap();
-        (0..1000).for_each(|number| completions.push(number));
-        let mut byte = [0; 2];
-        let mut sockets = completions.sockets.lock();
-        let (reader, _) = sockets.as_mut().unwrap();
-        assert_eq!(reader.read(&mut byte).unwrap(), 1);
-        drop(sockets);
-        assert_eq!(completions.take(), (0..1000).collect::<Vec<_>>());
-        completions.push(7);
-        assert_eq!(completions.take(), [7]);
-        assert!(completions.take().is_empty());
-    }
-
-    #[test]
-    fn a_call_that_ends_after_the_loop_harms_nobody() {
-        let completions = Completions::new().unwrap();
-        assert!(completions.fileno() >= 0);
-        completions.close();
-        completions.push(1);
-        assert_eq!(completions.fileno(), -1);
-    }
-}
