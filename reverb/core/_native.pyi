@@ -372,6 +372,7 @@ class Outputs:
     def arrays(self) -> list[NDArray[Any]]:
         """The arrays of the columns."""
 
+@final
 class AsyncClient:
     """The calls of a client for one event loop, in its thread.
 
