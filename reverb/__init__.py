@@ -37,6 +37,7 @@ from reverb.tls import ClientTls, ServerTls
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryColumn, TrajectoryWriter
 
 if _TYPE_CHECKING:
+    from reverb import aio as aio
     from reverb.pattern_dataset import PatternDataset as PatternDataset
     from reverb.pattern_dataset import pattern_dataset_with_info as pattern_dataset_with_info
     from reverb.tf_client import TFClient as TFClient
@@ -94,8 +95,12 @@ _TENSORFLOW_NAMES = {
 _TENSORFLOW_MODULES = frozenset({*_TENSORFLOW_NAMES.values(), "tf_ops"})
 
 
+# Modules that are imported on first use: `aio` imports asyncio.
+_LAZY_MODULES = _TENSORFLOW_MODULES | {"aio"}
+
+
 def __getattr__(name: str) -> _Any:
-    if name in _TENSORFLOW_MODULES:
+    if name in _LAZY_MODULES:
         return _importlib.import_module(f"reverb.{name}")
     if name in _TENSORFLOW_NAMES:
         module = _importlib.import_module(f"reverb.{_TENSORFLOW_NAMES[name]}")

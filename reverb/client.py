@@ -12,9 +12,17 @@ import numpy as np
 import tree
 
 from reverb.arguments import as_keys, as_rows, check_at_least_one
+from reverb.batch_request import (
+    BatchRequest,
+    is_plain,
+    keep_flat_samples,
+    plain_arguments,
+    plain_batch,
+    with_nested_data,
+)
 from reverb.batch_sampler import BatchSampler
 from reverb.byte_sizes import parse_byte_size
-from reverb.column_choice import ColumnChoice, check_pad
+from reverb.column_choice import ColumnChoice
 from reverb.core import native, protos
 from reverb.credentials import ClientCredentials
 from reverb.errors import (
@@ -23,7 +31,6 @@ from reverb.errors import (
     SignatureMismatchError,
     TableNotFoundError,
 )
-from reverb.ragged import packed_columns
 from reverb.rate_limiters import RateLimiter
 from reverb.replay_sample import (
     ReplayBatch,
@@ -195,11 +202,7 @@ class Client:
           UnimplementedError: If the server does not know `MAX_PRIORITY` or removal priorities that
             are asked for, as one of dm-reverb. Nothing was inserted.
         """
-        if not priorities:
-            raise InvalidArgumentError("priorities must name at least one table, got none")
-        _check_removal_tables(priorities, removal_priorities)
-        removal = None if removal_priorities is None else dict(removal_priorities)
-        self._client.insert(tree.flatten(data), dict(priorities), removal)
+        self._client.insert(*step_of(data, priorities, removal_priorities))
 
     def insert_batch(
         self,
@@ -228,38 +231,8 @@ class Client:
           InvalidArgumentError: If leaves or priorities differ in `B`; otherwise as `insert`.
           UnimplementedError: As `insert`.
         """
-        if not priorities:
-            raise InvalidArgumentError("priorities must name at least one table, got none")
-        leaves = [
-            native.as_array(leaf, f"column {at}") for at, leaf in enumerate(tree.flatten(data))
-        ]
-        if not leaves:
-            raise InvalidArgumentError("data must have at least one leaf, got none")
-        sizes = {len(leaf) if leaf.ndim else None for leaf in leaves}
-        batch_size = sizes.pop()
-        if sizes or batch_size is None:
-            raise InvalidArgumentError(
-                "leaves of a batch must all have shape [B, ...], got "
-                f"{[list(leaf.shape) for leaf in leaves]}"
-            )
-        _check_removal_tables(priorities, removal_priorities)
-        removal = None
-        if removal_priorities is not None:
-            removal = {
-                table: as_rows("removal_priorities", value, np.float64, batch_size)
-                for table, value in removal_priorities.items()
-            }
-        keys = self._client.insert_batch(
-            leaves,
-            {
-                table: as_rows("priorities", value, np.float64, batch_size)
-                for table, value in priorities.items()
-            },
-            removal,
-        )
-        if len(keys) != batch_size * len(priorities):
-            return {}
-        return dict(zip(priorities, keys.reshape(batch_size, -1).T, strict=True))
+        keys = self._client.insert_batch(*steps_of(data, priorities, removal_priorities))
+        return keys_of(priorities, keys)
 
     def writer(
         self,
@@ -560,57 +533,45 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, or older, and cannot do what
             `distinct` asks.
         """
-        batch_size = check_at_least_one("batch_size", batch_size)
-        if out is columns is pad_to_multiple_of is None and ragged == "error" and pad == 0:
-            # The most common case by far.
-            batch = self._sample_batch(
-                table, batch_size, timeout_ms, partial, distinct, "error", 1, [], None
-            )
+        if is_plain(out, ragged, pad, pad_to_multiple_of, columns):
+            arguments = plain_arguments(table, batch_size, timeout_ms, partial, distinct)
+            try:
+                batch = plain_batch(self._client.sample_batch(*arguments))
+            except BaseException as error:
+                keep_flat_samples(error)
+                raise
             if not unpack_as_table_signature:
                 return batch
             try:
-                return _with_data(batch, self._nested(table, batch.data), None)
+                return with_nested_data(batch, functools.partial(self._nested, table))
             except BaseException as error:
                 keep_samples(error, rows_of_batch(batch))
                 raise
-        multiple_of = _check_ragged(ragged, pad, pad_to_multiple_of, out)
-        choice = None
-        data = out.data if isinstance(out, ReplaySample) else out
-        if columns is not None or ragged == "pad" or isinstance(data, Mapping):
-            choice = self._choice(table, columns)
-        outputs = None
-        if out is not None:
-            outputs = _outputs("out", out, batch_size, choice)
-        if ragged == "pad" and pad != 0 and choice is not None:
-            choice.check_pads(pad)
-        batch = self._sample_batch(
+        request = BatchRequest(
             table,
             batch_size,
-            timeout_ms,
-            partial,
-            distinct,
-            ragged,
-            multiple_of,
-            [] if choice is None else choice.indices,
-            outputs,
+            out=out,
+            partial=partial,
+            ragged=ragged,
+            pad=pad,
+            pad_to_multiple_of=pad_to_multiple_of,
+            columns=columns,
+            distinct=distinct,
+            timeout_ms=timeout_ms,
         )
-        data = batch.data
+        if request.needs_choice:
+            request.choose(self._choice(table, columns))
         try:
-            if ragged == "pad" and pad != 0 and choice is not None:
-                _fill_padding(data, batch.lengths, choice.pad_values(pad, len(data)))
-            if out is not None:
-                nest = out.data if isinstance(out, ReplaySample) else out
-                count = len(batch.info.key)
-                if count < batch_size:
-                    nest = tree.map_structure(functools.partial(_first_rows, count), nest)
-                return _with_data(batch, nest, batch.lengths)
-            if not unpack_as_table_signature:
-                return batch
-            if choice is not None and choice.indices:
-                nested = choice.nested
-            else:
-                nested = functools.partial(self._nested, table)
-            return _with_data(batch, nested(data), batch.lengths and nested(batch.lengths))
+            batch = request.flat_batch(self._client.sample_batch(*request.arguments()))
+        except BaseException as error:
+            keep_flat_samples(error)
+            raise
+        try:
+            finished = request.finished(batch)
+            if out is not None or not unpack_as_table_signature:
+                return finished
+            nested = request.nested or functools.partial(self._nested, table)
+            return with_nested_data(finished, nested)
         except BaseException as error:
             keep_samples(error, rows_of_batch(batch, batch.lengths))
             raise
@@ -662,51 +623,6 @@ class Client:
             timeout_ms=timeout_ms,
         )
 
-    def _sample_batch(
-        self,
-        table: str,
-        batch_size: int,
-        timeout_ms: int | None,
-        partial: bool,
-        distinct: bool,
-        ragged: str,
-        multiple_of: int,
-        columns: list[int],
-        outputs: Any,
-    ) -> ReplayBatch:
-        """Samples a batch with a flat list of columns; with outputs it is that of their arrays."""
-        try:
-            info, (arrays, lengths), (count, min_probability, epoch) = self._client.sample_batch(
-                table,
-                batch_size,
-                timeout_ms,
-                bool(partial),
-                bool(distinct),
-                ragged,
-                multiple_of,
-                columns,
-                outputs,
-            )
-        except BaseException as error:
-            flat = error.__dict__.pop("samples", ())
-            keep_samples(error, [ReplaySample(SampleInfo(*info), data) for info, data in flat])
-            raise
-        if outputs is not None:
-            arrays = outputs.arrays()
-            if count < batch_size:
-                arrays = [array[:count] for array in arrays]
-                info = [field[:count] for field in info]
-        if ragged == "packed":
-            arrays = packed_columns(arrays, lengths)
-        batch = ReplayBatch(SampleInfo(*info), arrays)
-        if min_probability > 0:
-            batch.min_probability = min_probability
-        if epoch:
-            batch.epoch = epoch
-        if ragged == "pad":
-            batch.lengths = lengths
-        return batch
-
     def _is_local(self) -> bool:
         """Whether the server is in this process now."""
         return self._client.is_local()
@@ -715,6 +631,10 @@ class Client:
         """Returns the columns of a table with these names; all if there are no names."""
         if table not in self._signature_cache:
             self._unflatten(table, refresh=True)
+        return self._known_choice(table, columns)
+
+    def _known_choice(self, table: str, columns: Any) -> ColumnChoice:
+        """As `_choice`, of a table whose signature is in the cache."""
         signature = self._signature_cache.get(table)
         name = columns if isinstance(columns, str | int | tuple) else None
         if isinstance(columns, list):
@@ -819,13 +739,7 @@ class Client:
           TypeError: If `keys` are not integers.
           UnavailableError: If no server answers.
         """
-        keys = as_keys("keys", _without_tensor("keys", keys))
-        if priorities is None:
-            raise TypeError("priorities must be numbers, got None")
-        priorities = _without_tensor("priorities", priorities)
-        self._client.update_priorities(
-            table, keys, as_rows("priorities", priorities, np.float64, len(keys))
-        )
+        self._client.update_priorities(*updates_of(table, keys, priorities))
 
     def reset(self, table: str) -> None:
         """Removes all items of a table and sets its counters to zero.
@@ -858,12 +772,15 @@ class Client:
           UnavailableError: If no server answers.
         """
         timeout_s = None if timeout is None else operator.index(timeout)
-        tables = [
-            TableInfo.from_serialized_proto(proto)
-            for proto in self._client.server_info(
+        return self._remember_tables(
+            self._client.server_info(
                 float(timeout_s) if timeout_s is not None and timeout_s > 0 else None
             )
-        ]
+        )
+
+    def _remember_tables(self, protos: list[bytes]) -> dict[str, TableInfo]:
+        """Returns the tables of an answer, and keeps their signatures."""
+        tables = [TableInfo.from_serialized_proto(proto) for proto in protos]
         self._signature_cache = {table.name: table.signature for table in tables}
         return {table.name: table for table in tables}
 
@@ -925,13 +842,7 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        tables = self.status().tables
-        if table not in tables:
-            known = ", ".join(sorted(tables))
-            raise TableNotFoundError(
-                f"Priority table {table} was not found. The tables of this server are: {known}."
-            )
-        return tables[table].diagnosis
+        return diagnosis_of(table, self.status())
 
     def configure_table(
         self,
@@ -1154,6 +1065,10 @@ class Client:
         """Returns a function that nests a flat list like a table's signature, or `None`."""
         if refresh or table not in self._signature_cache:
             self.server_info()
+        return self._known_unflatten(table)
+
+    def _known_unflatten(self, table: str) -> Callable[[list[Any]], Any] | None:
+        """As `_unflatten`, with the signatures in the cache."""
         if table not in self._signature_cache:
             raise TableNotFoundError(
                 f"Server at {self._server_address} does not contain any table named {table}. "
@@ -1213,56 +1128,69 @@ def _without_tensor(name: str, value: Any) -> Any:
     return native.as_array(value, name)
 
 
-def _check_ragged(ragged: str, pad: Any, pad_to_multiple_of: int | None, out: Any) -> int:
-    """Checks how items of different lengths become a batch; returns what lengths are rounded to."""
-    if ragged not in ("error", "pad", "packed"):
-        raise InvalidArgumentError(f"ragged must be 'error', 'pad' or 'packed', got {ragged!r}")
-    if ragged == "packed" and out is not None:
+def step_of(
+    data: Any, priorities: Mapping[str, float], removal_priorities: Mapping[str, float] | None
+) -> tuple[list[Any], dict[str, float], dict[str, float] | None]:
+    """Returns the arguments of the native `insert`."""
+    if not priorities:
+        raise InvalidArgumentError("priorities must name at least one table, got none")
+    _check_removal_tables(priorities, removal_priorities)
+    removal = None if removal_priorities is None else dict(removal_priorities)
+    return tree.flatten(data), dict(priorities), removal
+
+
+def steps_of(
+    data: Any, priorities: Mapping[str, Any], removal_priorities: Mapping[str, Any] | None
+) -> tuple[list[Any], dict[str, Any], dict[str, Any] | None]:
+    """Returns the arguments of the native `insert_batch`."""
+    if not priorities:
+        raise InvalidArgumentError("priorities must name at least one table, got none")
+    leaves = [native.as_array(leaf, f"column {at}") for at, leaf in enumerate(tree.flatten(data))]
+    if not leaves:
+        raise InvalidArgumentError("data must have at least one leaf, got none")
+    sizes = {len(leaf) if leaf.ndim else None for leaf in leaves}
+    batch_size = sizes.pop()
+    if sizes or batch_size is None:
         raise InvalidArgumentError(
-            "out cannot hold a packed batch, whose size is not known before; use ragged='pad' or "
-            "leave out away"
+            "leaves of a batch must all have shape [B, ...], got "
+            f"{[list(leaf.shape) for leaf in leaves]}"
         )
-    if ragged != "pad" and not (isinstance(pad, int) and pad == 0):
-        raise InvalidArgumentError(f"pad is for ragged='pad', got {pad!r} and ragged={ragged!r}")
-    if pad_to_multiple_of is None:
-        return 1
-    if ragged != "pad":
-        raise InvalidArgumentError(
-            f"pad_to_multiple_of is for ragged='pad', got {pad_to_multiple_of} and "
-            f"ragged={ragged!r}"
+    _check_removal_tables(priorities, removal_priorities)
+
+    def rows(argument: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            table: as_rows(argument, value, np.float64, batch_size)
+            for table, value in values.items()
+        }
+
+    removal = None
+    if removal_priorities is not None:
+        removal = rows("removal_priorities", removal_priorities)
+    return leaves, rows("priorities", priorities), removal
+
+
+def keys_of(priorities: Mapping[str, Any], keys: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the keys of each table, of those that the native `insert_batch` has returned."""
+    if not len(keys):
+        return {}
+    return dict(zip(priorities, keys.reshape(-1, len(priorities)).T, strict=True))
+
+
+def updates_of(table: str, keys: Any, priorities: Any) -> tuple[str, np.ndarray, np.ndarray]:
+    """Returns the arguments of the native `update_priorities`."""
+    keys = as_keys("keys", _without_tensor("keys", keys))
+    if priorities is None:
+        raise TypeError("priorities must be numbers, got None")
+    priorities = _without_tensor("priorities", priorities)
+    return table, keys, as_rows("priorities", priorities, np.float64, len(keys))
+
+
+def diagnosis_of(table: str, status: ServerStatus) -> Diagnosis:
+    """Returns what a server says of a table."""
+    tables = status.tables
+    if table not in tables:
+        known = ", ".join(sorted(tables))
+        raise TableNotFoundError(
+            f"Priority table {table} was not found. The tables of this server are: {known}."
         )
-    return check_at_least_one("pad_to_multiple_of", pad_to_multiple_of)
-
-
-def _outputs(name: str, out: Any, batch_size: int, choice: ColumnChoice | None) -> Any:
-    """Returns the arrays of a nest, or of a `ReplaySample`, as the core takes them."""
-    info = None
-    if isinstance(out, ReplaySample):
-        info, out = out.info, out.data
-    if choice is not None and isinstance(out, Mapping):
-        choice.check_structure(name, out)
-    return native.Outputs(name, out, None if info is None else list(info), batch_size)
-
-
-def _first_rows(count: int, array: Any) -> Any:
-    """Returns a view of the first rows of an array that a batch was written to."""
-    return None if array is None else np.asarray(array)[:count]
-
-
-def _fill_padding(columns: list[Any], lengths: list[Any], values: list[Any]) -> None:
-    """Writes values behind the steps of shorter items."""
-    for at, (column, of_column, value) in enumerate(zip(columns, lengths, values, strict=True)):
-        if of_column is None or (isinstance(value, int | float) and value == 0):
-            continue
-        if column.dtype.kind != "O":
-            check_pad(str(at), value, column.dtype)
-        column[np.arange(column.shape[1]) >= of_column[:, None]] = value
-
-
-def _with_data(batch: ReplayBatch, data: Any, lengths: Any) -> ReplayBatch:
-    """Returns a batch with its columns in another form."""
-    other = ReplayBatch(batch.info, data)
-    other.__dict__.update(batch.__dict__)
-    if lengths is not None:
-        other.lengths = lengths
-    return other
+    return tables[table].diagnosis

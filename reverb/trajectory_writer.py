@@ -122,7 +122,7 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
 
         The writer stays open. Does nothing if the block closed it.
         """
-        if not self._writer.closed and (exc_type is None or not _skips_flush(exc_type)):
+        if not self._writer.closed and (exc_type is None or not skips_flush(exc_type)):
             self.flush()
 
     def __del__(self) -> None:
@@ -290,5 +290,5 @@ def _flat_columns(trajectory: Any) -> list[native.TrajectoryColumn]:
     return columns
 
 
-def _skips_flush(exc_type: type[BaseException]) -> bool:
+def skips_flush(exc_type: type[BaseException]) -> bool:
     return issubclass(exc_type, errors.ReverbError) and not issubclass(exc_type, _NEW_ERRORS)

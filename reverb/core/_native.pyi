@@ -383,6 +383,102 @@ class Outputs:
         """The arrays of the columns."""
 
 @final
+class AsyncClient:
+    """The calls of a client for one event loop, in its thread.
+
+    A call returns its result if it is ready at once, else a `Call`. Arguments and results are those
+    of `Client`.
+    """
+
+    def __new__(cls, client: Client, event_loop: Any) -> AsyncClient: ...
+    def fileno(self) -> int:
+        """What the event loop watches; -1 after `close`."""
+    def wake(self) -> None:
+        """Wakes the coroutines whose calls have ended; for the event loop."""
+    def should_yield(self) -> bool:
+        """Whether so much was ready at once that the event loop should get its turn."""
+    def num_waiting(self) -> int: ...
+    def cancel(self, call: Call) -> list[Any]:
+        """Ends a call; returns what it has sampled: info and columns of each item."""
+    def close(self) -> None:
+        """Ends all calls and cancels whoever awaits them; closes the descriptors."""
+    def server_info(self, timeout_s: float | None) -> Call | list[bytes]: ...
+    def mutate_priorities(
+        self, table: str, updates: Mapping[int, float] | None, deletes: Sequence[int] | None
+    ) -> Call | None: ...
+    def update_priorities(
+        self, table: str, keys: NDArray[np.uint64], priorities: NDArray[np.float64]
+    ) -> Call | None: ...
+    def reset(self, table: str) -> Call | None: ...
+    def checkpoint(self) -> Call | str: ...
+    def checkpoint_status(self) -> Call | bytes: ...
+    def status(self, with_streams: bool) -> Call | bytes: ...
+    def configure_tables(self, request: bytes) -> Call | bytes: ...
+    def set_paused(self, table: str, inserts: bool, samples: bool, paused: bool) -> Call | None: ...
+    def hold_rate_limiter(self, table: str, count: bool) -> Call | RateLimiterHold: ...
+    def release_rate_limiter(self, hold: RateLimiterHold) -> Call | None: ...
+    def drain(self, timeout_s: float) -> Call | int: ...
+    def directory(self) -> Call | bytes: ...
+    def shard_info(self) -> Call | list[Any]: ...
+    def start_insert(self) -> Call | Insertion: ...
+    def insert(
+        self,
+        insertion: Insertion,
+        leaves: Sequence[Any],
+        priorities: dict[str, float],
+        removal_priorities: dict[str, float] | None,
+    ) -> Call | None: ...
+    def insert_batch(
+        self,
+        insertion: Insertion,
+        leaves: Sequence[Any],
+        priorities: Mapping[str, NDArray[np.float64]],
+        removal_priorities: dict[str, NDArray[np.float64]] | None,
+    ) -> Call | NDArray[np.uint64]: ...
+    def sample_batch(
+        self,
+        table: str,
+        batch_size: int,
+        timeout_ms: int | None,
+        partial: bool,
+        distinct: bool,
+        ragged: str,
+        multiple_of: int,
+        columns: Sequence[int],
+        out: Outputs | None,
+    ) -> Any: ...
+    def next_sample(self, sampler: Sampler) -> Any:
+        """The next item, `None` after the last."""
+    def trajectory_writer(
+        self, num_keep_alive_refs: int, validate_items: bool
+    ) -> Call | TrajectoryWriter:
+        """A writer whose calls never block; see `throttle`."""
+    def flush(
+        self, writer: TrajectoryWriter, block_until_num_items: int, timeout_ms: int | None
+    ) -> Call | None: ...
+    def end_episode(
+        self, writer: TrajectoryWriter, clear_buffers: bool, timeout_ms: int | None
+    ) -> Call | None: ...
+    def throttle(self, writer: TrajectoryWriter) -> Call | None:
+        """Waits while a writer is faster than its connection."""
+
+@final
+class Call:
+    """A call that had to wait."""
+
+    @property
+    def future(self) -> Any:
+        """A future of the event loop that is done when there is an answer."""
+    def result(self) -> Any:
+        """The result or the exception; asked once, when `future` is done."""
+    def is_answered(self) -> bool:
+        """Whether there is an answer that nobody has taken; looks for it."""
+
+@final
+class Insertion:
+    """An insert that has begun; used once."""
+
+@final
 class RateLimiterHold:
     """Keeps a rate limiter off until it is released or deleted."""
 
@@ -479,6 +575,9 @@ class TrajectoryWriter:
 
     def limit_pending(self, max_pending_bytes: int) -> None:
         """Makes calls that create items wait while so many bytes are unconfirmed."""
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether an event loop should let the writer wait; see `AsyncClient.throttle`."""
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""

@@ -113,6 +113,7 @@ LAYERS = [
         "checkpointers",
     },
     {
+        "batch_request",
         "batch_sampler",
         "table_change",
         "writer",
@@ -123,7 +124,7 @@ LAYERS = [
     },
     {"structured_writer"},
     {"client"},
-    {"prefetching", "priority_updates", "table_source", "mixture"},
+    {"aio", "prefetching", "priority_updates", "table_source", "mixture"},
     {"batch_iterator"},
     {"tf_ops"},
     {"tf_client", "trajectory_dataset", "timestep_dataset", "pattern_dataset"},

@@ -33,6 +33,7 @@ def test_snippets_run(run_snippets):
     assert run_snippets("") == [
         "README.md",
         "docs/concepts.md",
+        "docs/howto/asyncio.md",
         "docs/howto/changing.md",
         "docs/howto/checkpoints.md",
         "docs/howto/connections.md",

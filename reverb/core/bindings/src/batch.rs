@@ -376,11 +376,11 @@ impl Outputs {
     ///
     /// # Errors
     ///
-    /// `FailedPrecondition` if another thread samples into them.
-    pub(crate) fn lend(&self) -> PyResult<Lent<'_>> {
+    /// `FailedPrecondition` if another call samples into them.
+    pub(crate) fn lend(&self) -> reverb_data::Result<Lent<'_>> {
         if self.is_lent.swap(true, Ordering::Acquire) {
-            let text = "another thread is sampling a batch into the same arrays";
-            return Err(Error::failed_precondition(text)).or_raise();
+            let text = "another call is sampling a batch into the same arrays";
+            return Err(Error::failed_precondition(text));
         }
         Ok(Lent(self))
     }

@@ -18,8 +18,11 @@ use reverb_data::{Error, ItemPriority, Result, Sampled};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment, Security};
 use reverb_shards::group::Group;
-use reverb_wire::generated::reverb::{HoldRateLimiterRequest, SetPausedRequest, StatusRequest};
+use reverb_wire::generated::reverb::{
+    DirectoryResponse, HoldRateLimiterRequest, SetPausedRequest, StatusRequest,
+};
 use reverb_wire::shard::Shard;
+use reverb_wire::transport::BoxFuture;
 
 use crate::array::{all_values, parse_leaves};
 use crate::batch::{
@@ -58,7 +61,7 @@ struct Parts {
 }
 
 impl Client {
-    fn core(&self) -> Arc<Core> {
+    pub(crate) fn core(&self) -> Arc<Core> {
         self.parts().core
     }
 
@@ -77,7 +80,7 @@ impl Client {
     }
 
     /// The group to which the address leads.
-    fn group(&self, what: &str) -> Result<Arc<Group>> {
+    pub(crate) fn group(&self, what: &str) -> Result<Arc<Group>> {
         match self.parts().reach {
             Reach::Group(transport, _) => Ok(Arc::clone(transport.group())),
             Reach::Servers(_) => Err(Error::invalid_argument(format!(
@@ -97,6 +100,20 @@ impl Client {
                 self.address
             ))),
         }
+    }
+
+    /// Asks for the map: the server's, or that of all shards of a group.
+    pub(crate) fn directory_call(&self) -> Result<BoxFuture<'static, Result<DirectoryResponse>>> {
+        Ok(match self.parts().reach {
+            Reach::Group(transport, _) => {
+                let group = Arc::clone(transport.group());
+                Box::pin(async move { group.directory().await })
+            }
+            Reach::Servers(_) => {
+                let shard = self.shard("its map")?;
+                Box::pin(async move { shard.directory().await })
+            }
+        })
     }
 
     fn new_sequence_writer(
@@ -161,13 +178,7 @@ impl Client {
         updates: Option<&Bound<'_, PyAny>>,
         deletes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let updates = updates.map_or_else(|| Ok(Vec::new()), parse_updates)?;
-        let deletes = match deletes {
-            None => Vec::new(),
-            Some(deletes) => {
-                deletes.try_iter()?.map(|key| parse_key(&key?)).collect::<PyResult<Vec<u64>>>()?
-            }
-        };
+        let (updates, deletes) = parse_mutation(updates, deletes)?;
         let core = self.core();
         wait(py, core.mutate_priorities(table, &updates, &deletes))
     }
@@ -180,16 +191,7 @@ impl Client {
         keys: PyReadonlyArray1<'_, u64>,
         priorities: PyReadonlyArray1<'_, f64>,
     ) -> PyResult<()> {
-        let (keys, priorities) = (keys.as_array(), priorities.as_array());
-        if keys.len() != priorities.len() {
-            return Err(Error::invalid_argument(format!(
-                "keys and priorities must be of the same length, got {} and {}",
-                keys.len(),
-                priorities.len()
-            )))
-            .or_raise();
-        }
-        let updates: Vec<_> = keys.iter().copied().zip(priorities.iter().copied()).collect();
+        let updates = parse_row_updates(&keys, &priorities)?;
         let core = self.core();
         wait(py, core.mutate_priorities(table, &updates, &[]))
     }
@@ -268,16 +270,7 @@ impl Client {
 
     /// A serialized `DirectoryResponse`: of the server, or of all shards of a group.
     fn directory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let answer = match self.parts().reach {
-            Reach::Group(transport, _) => {
-                let group = Arc::clone(transport.group());
-                wait(py, async move { group.directory().await })?
-            }
-            Reach::Servers(_) => {
-                let shard = self.shard("its map").or_raise()?;
-                wait(py, async move { shard.directory().await })?
-            }
-        };
+        let answer = wait(py, self.directory_call().or_raise()?)?;
         Ok(PyBytes::new(py, &answer.encode_to_vec()))
     }
 
@@ -290,30 +283,10 @@ impl Client {
 
     /// A row for each shard: index, address, server id, number of slots, state, error, seconds
     /// since it was heard, and a serialized `WatchResponse` of its tables.
-    #[allow(clippy::type_complexity)]
-    fn shard_info<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<
-        Vec<(i32, String, Option<u64>, usize, String, String, Option<f64>, Bound<'py, PyBytes>)>,
-    > {
+    fn shard_info<'py>(&self, py: Python<'py>) -> PyResult<Vec<ShardRow<'py>>> {
         let group = self.group("shard_info").or_raise()?;
         let rows = wait(py, async move { group.shard_info().await })?;
-        let rows = rows.into_iter().map(|row| {
-            let tables = PyBytes::new(py, &row.tables.encode_to_vec());
-            let seen = row.last_seen.map(|it| it.as_secs_f64());
-            (
-                row.index,
-                row.address,
-                row.server_id,
-                row.num_slots,
-                row.state.to_owned(),
-                row.error,
-                seen,
-                tables,
-            )
-        });
-        Ok(rows.collect())
+        Ok(rows.into_iter().map(|row| shard_row(py, row)).collect())
     }
 
     /// Keys that this client wanted to update or delete, and that no shard had.
@@ -347,17 +320,7 @@ impl Client {
         priorities: &Bound<'_, PyDict>,
         removal_priorities: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
-        let removal_of = |table: &Bound<'_, PyAny>| match removal_priorities {
-            Some(priorities) => priorities.get_item(table)?.map(|it| it.extract()).transpose(),
-            None => Ok(None),
-        };
-        let priorities: Vec<(String, ItemPriority)> = priorities
-            .iter()
-            .map(|(table, priority)| {
-                let removal = removal_of(&table)?;
-                Ok((table.extract()?, ItemPriority { value: priority.extract()?, removal }))
-            })
-            .collect::<PyResult<_>>()?;
+        let priorities = item_priorities(priorities, removal_priorities)?;
         let mut insertion = wait(py, self.core().start_insert())?;
         let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
         insertion.add(&all_values(&mut parsed)?, &priorities).or_raise()?;
@@ -373,17 +336,7 @@ impl Client {
         priorities: &Bound<'py, PyDict>,
         removal_priorities: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyArray1<u64>>> {
-        let numbers = |array: &Bound<'_, PyAny>| -> PyResult<Vec<f64>> {
-            let array: PyReadonlyArray1<'_, f64> = array.extract()?;
-            Ok(array.as_array().to_vec())
-        };
-        let mut tables: Vec<(String, RowPriorities)> = Vec::new();
-        for (table, priorities) in priorities {
-            let removal = removal_priorities.map(|all| all.get_item(&table)).transpose()?.flatten();
-            let removal = removal.map(|array| numbers(&array)).transpose()?;
-            let priorities = RowPriorities { values: numbers(&priorities)?, removal };
-            tables.push((table.extract()?, priorities));
-        }
+        let tables = row_priorities(priorities, removal_priorities)?;
         let mut insertion = wait(py, self.core().start_insert())?;
         let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
         insertion.add_batch(&all_values(&mut parsed)?, &tables).or_raise()?;
@@ -522,7 +475,7 @@ impl Client {
             columns: &columns,
         };
         let out = out.as_ref().map(Py::get);
-        let lent = out.map(Outputs::lend).transpose()?;
+        let lent = out.map(Outputs::lend).transpose().or_raise()?;
         let given = lent.as_ref().map(Lent::columns);
         let mut taken = Vec::new();
         let batch = wait(py, core.sample_batch(&request, given, &mut taken));
@@ -570,7 +523,7 @@ fn new_parts(
 
 /// Attaches the samples taken before a failure to its exception, flat: they exist nowhere else any
 /// more.
-fn with_samples(py: Python<'_>, error: PyErr, taken: &[Sampled]) -> PyErr {
+pub(crate) fn with_samples(py: Python<'_>, error: PyErr, taken: &[Sampled]) -> PyErr {
     // Samples that cannot be decoded are left out.
     let samples = taken.iter().filter_map(|sampled| flat_sample(py, sampled).ok());
     let list = PyList::new(py, samples.collect::<Vec<_>>());
@@ -578,6 +531,84 @@ fn with_samples(py: Python<'_>, error: PyErr, taken: &[Sampled]) -> PyErr {
         Ok(()) => error,
         Err(another) => another,
     }
+}
+
+/// A shard as a tuple.
+pub(crate) type ShardRow<'py> =
+    (i32, String, Option<u64>, usize, String, String, Option<f64>, Bound<'py, PyBytes>);
+
+pub(crate) fn shard_row(py: Python<'_>, row: reverb_shards::info::ShardRow) -> ShardRow<'_> {
+    let tables = PyBytes::new(py, &row.tables.encode_to_vec());
+    let seen = row.last_seen.map(|it| it.as_secs_f64());
+    let state = row.state.to_owned();
+    (row.index, row.address, row.server_id, row.num_slots, state, row.error, seen, tables)
+}
+
+/// The tables of an insert, and an item's priorities in each.
+pub(crate) fn item_priorities(
+    priorities: &Bound<'_, PyDict>,
+    removal_priorities: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Vec<(String, ItemPriority)>> {
+    let removal_of = |table: &Bound<'_, PyAny>| match removal_priorities {
+        Some(priorities) => priorities.get_item(table)?.map(|it| it.extract()).transpose(),
+        None => Ok(None),
+    };
+    let parse = |(table, priority): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
+        let removal = removal_of(&table)?;
+        Ok((table.extract()?, ItemPriority { value: priority.extract()?, removal }))
+    };
+    priorities.iter().map(parse).collect()
+}
+
+/// The tables of an insert, and the priorities of all rows in each.
+pub(crate) fn row_priorities(
+    priorities: &Bound<'_, PyDict>,
+    removal_priorities: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Vec<(String, RowPriorities)>> {
+    let numbers = |array: &Bound<'_, PyAny>| -> PyResult<Vec<f64>> {
+        let array: PyReadonlyArray1<'_, f64> = array.extract()?;
+        Ok(array.as_array().to_vec())
+    };
+    let parse = |(table, priorities): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
+        let removal = removal_priorities.map(|all| all.get_item(&table)).transpose()?.flatten();
+        let removal = removal.map(|array| numbers(&array)).transpose()?;
+        Ok((table.extract()?, RowPriorities { values: numbers(&priorities)?, removal }))
+    };
+    priorities.iter().map(parse).collect()
+}
+
+/// Updates and deletes of a call of `mutate_priorities`.
+pub(crate) type Mutation = (Vec<(u64, f64)>, Vec<u64>);
+
+pub(crate) fn parse_mutation(
+    updates: Option<&Bound<'_, PyAny>>,
+    deletes: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Mutation> {
+    let updates = updates.map_or_else(|| Ok(Vec::new()), parse_updates)?;
+    let deletes = match deletes {
+        None => Vec::new(),
+        Some(deletes) => {
+            deletes.try_iter()?.map(|key| parse_key(&key?)).collect::<PyResult<_>>()?
+        }
+    };
+    Ok((updates, deletes))
+}
+
+/// Updates from arrays.
+pub(crate) fn parse_row_updates(
+    keys: &PyReadonlyArray1<'_, u64>,
+    priorities: &PyReadonlyArray1<'_, f64>,
+) -> PyResult<Vec<(u64, f64)>> {
+    let (keys, priorities) = (keys.as_array(), priorities.as_array());
+    if keys.len() != priorities.len() {
+        return Err(Error::invalid_argument(format!(
+            "keys and priorities must be of the same length, got {} and {}",
+            keys.len(),
+            priorities.len()
+        )))
+        .or_raise();
+    }
+    Ok(keys.iter().copied().zip(priorities.iter().copied()).collect())
 }
 
 fn parse_key(key: &Bound<'_, PyAny>) -> PyResult<u64> {

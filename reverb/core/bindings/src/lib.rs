@@ -16,6 +16,7 @@
 
 use pyo3::prelude::*;
 
+mod aio;
 mod array;
 mod batch;
 mod batched_writer;
@@ -66,6 +67,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<checkpoint::StoredCheckpoint>()?;
     module.add_class::<batch::Outputs>()?;
     module.add_class::<client::Client>()?;
+    module.add_class::<aio::client::AsyncClient>()?;
+    module.add_class::<aio::call::Call>()?;
+    module.add_class::<aio::insertion::Insertion>()?;
     module.add_class::<limiter_hold::RateLimiterHold>()?;
     module.add_class::<coordinator::Coordinator>()?;
     module.add_class::<sampler::Sampler>()?;

@@ -16,16 +16,21 @@ impl RateLimiterHold {
     pub(crate) fn new(hold: Box<dyn Core>) -> Self {
         Self(Mutex::new(Some(Local::new(hold))))
     }
+
+    /// The hold, if it is one of this process and was not released.
+    pub(crate) fn take(&self) -> Option<Box<dyn Core>> {
+        let hold = self.0.lock().take()?;
+        hold.origin().is_here().then(|| hold.into_inner())
+    }
 }
 
 #[pymethods]
 impl RateLimiterHold {
     /// Turns the limiter on again. Does nothing the second time, and in a forked child.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        let hold = self.0.lock().take();
-        match hold {
-            Some(mut hold) if hold.origin().is_here() => wait(py, hold.release()),
-            _ => Ok(()),
+        match self.take() {
+            Some(mut hold) => wait(py, hold.release()),
+            None => Ok(()),
         }
     }
 }

@@ -108,6 +108,11 @@ impl<T> Local<T> {
     pub(crate) fn origin(&self) -> Origin {
         self.origin
     }
+
+    /// The value. To be asked only in the process that made it.
+    pub(crate) fn into_inner(mut self) -> T {
+        self.value.take().expect("taken by drop only")
+    }
 }
 
 impl<T> Deref for Local<T> {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `Client.sample` and `Client.scan` as Python sees them: iterators of decoded items.
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -39,6 +41,13 @@ impl Cursor {
         }
     }
 
+    /// A scan holds up nobody, so it goes on.
+    fn withdraw(&mut self) {
+        if let Self::Sample(cursor) = self {
+            cursor.withdraw();
+        }
+    }
+
     async fn next(&mut self) -> reverb_data::Result<Option<Sampled>> {
         match self {
             Self::Sample(cursor) => cursor.next().await,
@@ -48,11 +57,46 @@ impl Cursor {
     }
 }
 
+/// The cursor of a sampler, taken for one call. Goes back when it is dropped; if that is in the
+/// middle of the call, nothing waits for items any more.
+pub(crate) struct Lease {
+    cursor: Option<Cursor>,
+    place: Arc<Local<Mutex<Option<Cursor>>>>,
+    is_waiting: bool,
+}
+
+impl Lease {
+    /// An item that has arrived already.
+    pub(crate) fn take_ready(&mut self) -> Option<Sampled> {
+        self.cursor.as_mut()?.take_ready()
+    }
+
+    /// The next item, or `None` after the last.
+    pub(crate) async fn next(&mut self) -> reverb_data::Result<Option<Sampled>> {
+        let Some(cursor) = &mut self.cursor else { return Ok(None) };
+        self.is_waiting = true;
+        let next = cursor.next().await;
+        self.is_waiting = false;
+        next
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(mut cursor) = self.cursor.take() {
+            if self.is_waiting {
+                cursor.withdraw();
+            }
+            *self.place.lock() = Some(cursor);
+        }
+    }
+}
+
 /// Yields samples, or lists of timesteps.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Sampler {
     /// `None` while another thread waits in `__next__`.
-    cursor: Local<Mutex<Option<Cursor>>>,
+    cursor: Arc<Local<Mutex<Option<Cursor>>>>,
     name: &'static str,
     emit_timesteps: bool,
     /// Whether each sample is paired with its time of insertion, in seconds since 1970.
@@ -72,7 +116,7 @@ impl Sampler {
     ) -> Self {
         Self {
             name: cursor.name(),
-            cursor: Local::new(Mutex::new(Some(cursor))),
+            cursor: Arc::new(Local::new(Mutex::new(Some(cursor)))),
             emit_timesteps,
             with_inserted_at: false,
             info_type,
@@ -86,13 +130,31 @@ impl Sampler {
         self
     }
 
-    fn fetch(&self, py: Python<'_>) -> PyResult<Option<Sampled>> {
+    fn take_cursor(&self) -> PyResult<Cursor> {
+        self.cursor.origin().check(self.name).or_raise()?;
         let taken = self.cursor.lock().take();
-        let Some(mut cursor) = taken else {
-            return Err(PyRuntimeError::new_err(
-                "another thread is waiting for a sample of this generator",
-            ));
-        };
+        taken.ok_or_else(|| {
+            PyRuntimeError::new_err("another thread is waiting for a sample of this generator")
+        })
+    }
+
+    /// The cursor, for a call that outlives this one.
+    pub(crate) fn lease(&self) -> PyResult<Lease> {
+        let cursor = Some(self.take_cursor()?);
+        Ok(Lease { cursor, place: Arc::clone(&self.cursor), is_waiting: false })
+    }
+
+    /// An item as Python gets it.
+    pub(crate) fn converted<'py>(
+        &self,
+        py: Python<'py>,
+        sampled: &Sampled,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.convert(py, sampled).map_err(|error| self.keep_sample(py, error, sampled))
+    }
+
+    fn fetch(&self, py: Python<'_>) -> PyResult<Option<Sampled>> {
+        let mut cursor = self.take_cursor()?;
         let result = if let Some(sampled) = cursor.take_ready() {
             Ok(Some(sampled))
         } else {
@@ -241,13 +303,6 @@ impl Sampler {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.cursor.origin().check(self.name).or_raise()?;
-        match self.fetch(py)? {
-            Some(sampled) => {
-                let sample = self.convert(py, &sampled);
-                sample.map(Some).map_err(|error| self.keep_sample(py, error, &sampled))
-            }
-            None => Ok(None),
-        }
+        self.fetch(py)?.map(|sampled| self.converted(py, &sampled)).transpose()
     }
 }

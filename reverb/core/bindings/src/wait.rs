@@ -50,9 +50,13 @@ where
     }
 }
 
-/// Blocks a writer that is faster than its connection.
+/// Blocks a writer that is faster than its connection, unless its caller awaits that.
 pub(crate) fn throttle(py: Python<'_>, queue: &ItemQueue) -> PyResult<()> {
-    if queue.is_over_limit() { wait(py, queue.throttle()) } else { Ok(()) }
+    if queue.is_over_limit() && !queue.is_throttled_by_caller() {
+        wait(py, queue.throttle())
+    } else {
+        Ok(())
+    }
 }
 
 /// A timeout in milliseconds, as Python passes it: `None` and negative values mean no limit.

@@ -123,6 +123,14 @@ impl SampleCursor {
         Ok(std::mem::take(&mut self.ready).into())
     }
 
+    /// Withdraws the request that waits, if there is one; `next` makes it again. Items that are on
+    /// their way are lost.
+    pub fn withdraw(&mut self) {
+        if self.outstanding > 0 {
+            self.request_again();
+        }
+    }
+
     /// Returns the stream for the next reader, if nothing is outstanding.
     pub fn finish(mut self) {
         self.release();
@@ -183,11 +191,7 @@ impl SampleCursor {
                     self.ready = samples.into();
                 }
                 Err(error) => {
-                    // Outstanding items are requested again.
-                    self.unrequested += self.outstanding as u64;
-                    self.options = self.options.before(self.outstanding);
-                    self.outstanding = 0;
-                    self.stream = None;
+                    self.request_again();
                     if std::mem::take(&mut self.may_be_stale) && error.is_transient() {
                         continue;
                     }
@@ -196,6 +200,14 @@ impl SampleCursor {
             }
         }
         Ok(())
+    }
+
+    /// Outstanding items are requested again, on another stream.
+    fn request_again(&mut self) {
+        self.unrequested += self.outstanding as u64;
+        self.options = self.options.before(self.outstanding);
+        self.outstanding = 0;
+        self.stream = None;
     }
 
     async fn fetch_once(&mut self) -> Result<Vec<Sampled>> {

@@ -2,6 +2,7 @@
 //! Shared by all writers: checks items and queues them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -34,6 +35,8 @@ pub struct ItemQueue {
     session: Arc<Session>,
     /// Names of the tables used so far, shared by all items.
     tables: Mutex<Vec<Arc<str>>>,
+    /// Whether the caller awaits `throttle` where other callers are blocked by it.
+    is_throttled_by_caller: AtomicBool,
 }
 
 impl ItemQueue {
@@ -44,6 +47,7 @@ impl ItemQueue {
             signatures,
             session: Arc::clone(session),
             tables: Mutex::default(),
+            is_throttled_by_caller: AtomicBool::new(false),
         }
     }
 
@@ -67,6 +71,16 @@ impl ItemQueue {
     /// the moment.
     pub fn limit_pending(&self, max_pending_bytes: usize) {
         self.send_queue.limit_pending(max_pending_bytes);
+    }
+
+    /// Says that the caller awaits `throttle` itself, because it must not be blocked.
+    pub fn leave_throttling_to_caller(&self) {
+        self.is_throttled_by_caller.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the caller awaits `throttle` itself.
+    pub fn is_throttled_by_caller(&self) -> bool {
+        self.is_throttled_by_caller.load(Ordering::Relaxed)
     }
 
     /// Waits while many bytes are unconfirmed and confirmations arrive. Returns after a while if

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client for asyncio programs: `reverb.aio.Client`, whose calls are awaited.
+
+A call that waits is a future on the core's threads. It costs no thread, however many wait.
+"""
+
+from reverb.aio.client import Client
+from reverb.aio.sample_iterator import SampleIterator
+from reverb.aio.trajectory_writer import TrajectoryWriter
+
+__all__ = ["Client", "SampleIterator", "TrajectoryWriter"]

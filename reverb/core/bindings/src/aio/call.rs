@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A call that an event loop awaits.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use parking_lot::Mutex;
+use pyo3::intern;
+use pyo3::prelude::*;
+use reverb_data::{Error, Result, Sampled};
+use tokio::task::AbortHandle;
+
+use super::completions::Completions;
+use crate::error::OrRaise;
+use crate::exit;
+use crate::process::{Local, runtime};
+use crate::sampler::flat_sample;
+
+/// Makes the Python object, or the exception, that a call ends with.
+pub(super) type Answer = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+
+type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// A call in the runtime.
+struct State {
+    number: u64,
+    stage: Mutex<Stage>,
+    completions: Arc<Completions>,
+}
+
+enum Stage {
+    Running(Running),
+    /// The event loop has not taken the answer yet.
+    Answered(Answer),
+    /// The answer was taken, or the call was cancelled.
+    Over,
+}
+
+impl State {
+    /// Polls the call. `Ready` when there is nothing more to do.
+    fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut stage = self.stage.lock();
+        let Stage::Running(running) = &mut *stage else { return Poll::Ready(()) };
+        let Poll::Ready(answer) = running.as_mut().poll(context) else { return Poll::Pending };
+        *stage = Stage::Answered(answer);
+        drop(stage);
+        self.completions.push(self.number);
+        Poll::Ready(())
+    }
+
+    /// Polls the call without a task, once, for what has arrived already.
+    fn look(&self) {
+        let mut stage = self.stage.lock();
+        if let Stage::Running(running) = &mut *stage {
+            let _entered = runtime().enter();
+            let polled = running.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            if let Poll::Ready(answer) = polled {
+                *stage = Stage::Answered(answer);
+            }
+        }
+    }
+
+    fn end(&self) -> Stage {
+        std::mem::replace(&mut *self.stage.lock(), Stage::Over)
+    }
+}
+
+/// The end of a task. If the task has panicked, its call still gets an answer.
+struct Task(Arc<State>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        let mut stage = self.0.stage.lock();
+        if matches!(*stage, Stage::Running(_)) {
+            let error = Error::internal("The task of a call ended without an answer.");
+            *stage = Stage::Answered(Box::new(|_| Err(error).or_raise()));
+            drop(stage);
+            self.0.completions.push(self.0.number);
+        }
+    }
+}
+
+/// Samples that a call has got so far. When it is dropped, they are kept for whoever cancelled it.
+pub(super) struct Taken {
+    pub(super) samples: Vec<Sampled>,
+    kept: Kept,
+}
+
+/// Samples of a call that was cancelled.
+pub(super) type Kept = Arc<Mutex<Vec<Sampled>>>;
+
+impl Taken {
+    pub(super) fn new(kept: &Kept) -> Self {
+        Self { samples: Vec::new(), kept: Arc::clone(kept) }
+    }
+
+    /// The samples, which the call returns.
+    pub(super) fn take(mut self) -> Vec<Sampled> {
+        std::mem::take(&mut self.samples)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if !self.samples.is_empty() {
+            self.kept.lock().append(&mut self.samples);
+        }
+    }
+}
+
+/// A call that had to wait.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct Call {
+    parts: Local<Parts>,
+    /// Of the event loop; gets the result `None` when the call has an answer.
+    #[pyo3(get)]
+    future: Py<PyAny>,
+}
+
+struct Parts {
+    state: Arc<State>,
+    task: AbortHandle,
+    kept: Kept,
+}
+
+/// How often a call is polled at once. One whose parts wake each other, as an insert into a table
+/// of this process does, is ready after the second time.
+const MAX_POLLS: u32 = 4;
+
+/// Whether a call has been woken.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Polls a future without the GIL, in the thread of the event loop, as long as it wakes itself.
+pub(super) fn poll_now(py: Python<'_>, running: &mut Running) -> Poll<Answer> {
+    let waiting = exit::Waiting::begin();
+    py.detach(|| {
+        let _entered = runtime().enter();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut polled = running.as_mut().poll(&mut Context::from_waker(&waker));
+        for _ in 1..MAX_POLLS {
+            if polled.is_ready() || !woken.0.swap(false, Ordering::AcqRel) {
+                break;
+            }
+            polled = running.as_mut().poll(&mut Context::from_waker(&waker));
+        }
+        waiting.park_if_finalizing();
+        polled
+    })
+}
+
+impl Call {
+    /// Lets the runtime go on with a future that was not ready.
+    pub(super) fn spawn(
+        running: Running,
+        number: u64,
+        future: Py<PyAny>,
+        completions: &Arc<Completions>,
+        kept: Kept,
+    ) -> Self {
+        let stage = Mutex::new(Stage::Running(running));
+        let state = Arc::new(State { number, stage, completions: Arc::clone(completions) });
+        let task = Task(Arc::clone(&state));
+        let task = runtime().spawn(async move {
+            std::future::poll_fn(|context| task.0.poll(context)).await;
+        });
+        let parts = Parts { state, task: task.abort_handle(), kept };
+        Self { parts: Local::new(parts), future }
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.parts.state.number
+    }
+
+    /// Ends the call, and returns what it has sampled so far, flat.
+    pub(super) fn cancel<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        if !self.parts.origin().is_here() {
+            return Ok(Vec::new());
+        }
+        self.end(py);
+        let samples = std::mem::take(&mut *self.parts.kept.lock());
+        // Samples that cannot be decoded are left out.
+        let flat = samples.iter().filter_map(|sampled| flat_sample(py, sampled).ok());
+        flat.map(|sample| Ok(sample.into_pyobject(py)?.into_any())).collect()
+    }
+
+    /// Ends the call, and cancels whoever awaits it if the event loop still runs.
+    pub(super) fn abandon(&self, py: Python<'_>, loop_is_closed: bool) -> PyResult<()> {
+        self.end(py);
+        if !loop_is_closed {
+            self.future.bind(py).call_method0(intern!(py, "cancel"))?;
+        }
+        Ok(())
+    }
+
+    /// Tells whoever awaits the call that there is an answer.
+    pub(super) fn wake(&self, py: Python<'_>) -> PyResult<()> {
+        let future = self.future.bind(py);
+        // It may have been cancelled.
+        if !future.call_method0(intern!(py, "done"))?.is_truthy()? {
+            future.call_method1(intern!(py, "set_result"), (py.None(),))?;
+        }
+        Ok(())
+    }
+
+    /// Ends the call, after a last look: what had arrived is not lost. Waits until no thread works
+    /// on it any more, which takes as long as it takes to decode what has arrived.
+    fn end(&self, py: Python<'_>) {
+        let waiting = exit::Waiting::begin();
+        let stage = py.detach(|| {
+            self.parts.state.look();
+            let stage = self.parts.state.end();
+            self.parts.task.abort();
+            waiting.park_if_finalizing();
+            stage
+        });
+        drop(stage);
+    }
+}
+
+#[pymethods]
+impl Call {
+    /// The result of the call, or its exception. To be asked once, when `future` is done.
+    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.parts.origin().check("call").or_raise()?;
+        match self.parts.state.end() {
+            Stage::Answered(answer) => answer(py),
+            _ => Err(Error::internal("The call has no answer.")).or_raise(),
+        }
+    }
+
+    /// Whether the call has an answer that nobody has taken. Looks for it itself, so it is known at
+    /// once.
+    fn is_answered(&self, py: Python<'_>) -> bool {
+        if !self.parts.origin().is_here() {
+            return false;
+        }
+        let waiting = exit::Waiting::begin();
+        py.detach(|| {
+            self.parts.state.look();
+            waiting.park_if_finalizing();
+        });
+        matches!(*self.parts.state.stage.lock(), Stage::Answered(_))
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        drop(self.state.end());
+        self.task.abort();
+    }
+}
+
+/// A result whose error is raised by the event loop's thread.
+pub(super) fn answer<T: Send + 'static>(
+    result: Result<T>,
+    convert: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+) -> Answer {
+    Box::new(move |py| convert(py, result.or_raise()?))
+}

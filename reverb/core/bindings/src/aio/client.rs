@@ -1,0 +1,482 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The calls of a client, for one event loop.
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use numpy::{PyArray1, PyReadonlyArray1};
+use parking_lot::Mutex;
+use prost::Message;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use reverb_client::{BatchRequest, RaggedForm};
+use reverb_data::{Error, Result};
+use reverb_wire::generated::reverb::{HoldRateLimiterRequest, SetPausedRequest, StatusRequest};
+
+use super::call::{Answer, Call, Kept, Taken, answer, poll_now};
+use super::completions::Completions;
+use super::insertion::Insertion;
+use crate::array::{all_values, parse_leaves};
+use crate::batch::{Lent, Outputs, columns_to_arrays, new_infos, ragged_form, table_state};
+use crate::client::{
+    Client, decoded, item_priorities, parse_mutation, parse_row_updates, row_priorities, seconds,
+    shard_row, with_samples,
+};
+use crate::error::OrRaise;
+use crate::limiter_hold::RateLimiterHold;
+use crate::process::{Local, Origin};
+use crate::sampler::Sampler;
+use crate::trajectory_writer::TrajectoryWriter;
+use crate::wait::timeout_ms as timeout;
+
+/// A loop gets its turn after calls that were ready at once have taken this long together...
+const MAX_READY_TIME: Duration = Duration::from_millis(1);
+/// ... or after so many of them.
+const MAX_READY_CALLS: u32 = 32;
+
+/// Makes the calls of a client for one event loop, in the loop's thread.
+///
+/// Every call returns its result if it is ready at once, and otherwise a [`Call`] to be awaited.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct AsyncClient {
+    client: Py<Client>,
+    event_loop: Py<PyAny>,
+    origin: Origin,
+    completions: Local<Arc<Completions>>,
+    next_number: AtomicU64,
+    /// Calls that wait, by number; `None` after `close`.
+    waiting: Mutex<Option<HashMap<u64, Py<Call>>>>,
+    ready: Mutex<Ready>,
+}
+
+/// What was ready at once since the event loop had its turn.
+#[derive(Default)]
+struct Ready {
+    calls: u32,
+    time: Duration,
+}
+
+impl AsyncClient {
+    fn check(&self) -> PyResult<()> {
+        self.origin.check("reverb.aio.Client with this event loop").or_raise()
+    }
+
+    /// Starts a call whose result is converted by the thread of the event loop.
+    fn start<T, F, C>(&self, py: Python<'_>, future: F, convert: C) -> PyResult<Py<PyAny>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+        C: FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+    {
+        let answered = async move { answer(future.await, convert) };
+        self.start_sampling(py, answered, Kept::default())
+    }
+
+    /// Starts a call that puts what it loses when it is cancelled into `kept`.
+    fn start_sampling<F>(&self, py: Python<'_>, future: F, kept: Kept) -> PyResult<Py<PyAny>>
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        self.check()?;
+        if self.waiting.lock().is_none() {
+            return Err(Error::failed_precondition("This reverb.aio.Client is closed.")).or_raise();
+        }
+        let began = Instant::now();
+        let mut running = Box::pin(future) as _;
+        if let Poll::Ready(answer) = poll_now(py, &mut running) {
+            let result = answer(py);
+            let mut ready = self.ready.lock();
+            ready.calls += 1;
+            ready.time += began.elapsed();
+            return result;
+        }
+        *self.ready.lock() = Ready::default();
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        let future = self.event_loop.bind(py).call_method0(intern!(py, "create_future"))?;
+        // No thread of the runtime has the GIL, so the call is in the table before it is taken out.
+        let call = Call::spawn(running, number, future.unbind(), &self.completions, kept);
+        let call = Py::new(py, call)?;
+        if let Some(waiting) = &mut *self.waiting.lock() {
+            waiting.insert(number, call.clone_ref(py));
+        }
+        Ok(call.into_any())
+    }
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "a conversion of a call")]
+fn none(py: Python<'_>, (): ()) -> PyResult<Py<PyAny>> {
+    Ok(py.None())
+}
+
+fn bytes(py: Python<'_>, message: &impl Message) -> Py<PyAny> {
+    PyBytes::new(py, &message.encode_to_vec()).into_any().unbind()
+}
+
+#[pymethods]
+impl AsyncClient {
+    #[new]
+    fn new(client: Py<Client>, event_loop: Py<PyAny>) -> PyResult<Self> {
+        Ok(Self {
+            client,
+            event_loop,
+            origin: Origin::here(),
+            completions: Local::new(Arc::new(Completions::new()?)),
+            next_number: AtomicU64::new(0),
+            waiting: Mutex::new(Some(HashMap::new())),
+            ready: Mutex::default(),
+        })
+    }
+
+    /// What the event loop watches; -1 after `close`.
+    fn fileno(&self) -> RawFd {
+        self.completions.fileno()
+    }
+
+    /// Wakes the coroutines whose calls have ended. Called by the event loop.
+    fn wake(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.origin.is_here() {
+            return Ok(());
+        }
+        *self.ready.lock() = Ready::default();
+        for number in self.completions.take() {
+            let call = self.waiting.lock().as_mut().and_then(|waiting| waiting.remove(&number));
+            if let Some(call) = call {
+                call.get().wake(py)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether so much was ready at once that the event loop should get its turn.
+    fn should_yield(&self) -> bool {
+        let mut ready = self.ready.lock();
+        let is_enough = ready.calls >= MAX_READY_CALLS || ready.time >= MAX_READY_TIME;
+        if is_enough {
+            *ready = Ready::default();
+        }
+        is_enough
+    }
+
+    /// Number of calls that wait.
+    fn num_waiting(&self) -> usize {
+        self.waiting.lock().as_ref().map_or(0, HashMap::len)
+    }
+
+    /// Ends a call that nobody awaits any more; returns what it has sampled, flat.
+    fn cancel<'py>(
+        &self,
+        py: Python<'py>,
+        call: &Bound<'py, Call>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let number = call.get().number();
+        let forgotten = self.waiting.lock().as_mut().and_then(|waiting| waiting.remove(&number));
+        drop(forgotten);
+        call.get().cancel(py)
+    }
+
+    /// Ends all calls, cancels whoever awaits them, and closes the file descriptors.
+    fn close(&self, py: Python<'_>) {
+        let Some(waiting) = self.waiting.lock().take() else { return };
+        if !self.origin.is_here() {
+            return;
+        }
+        self.completions.close();
+        let is_closed = self.event_loop.bind(py).call_method0(intern!(py, "is_closed"));
+        let is_closed = is_closed.and_then(|it| it.is_truthy()).unwrap_or(true);
+        for call in waiting.into_values() {
+            if let Err(error) = call.get().abandon(py, is_closed) {
+                error.write_unraisable(py, None);
+            }
+        }
+    }
+
+    fn server_info(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<Py<PyAny>> {
+        let core = self.client.get().core();
+        let limit = timeout_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
+        self.start(py, async move { core.server_info(limit).await }, |py, info| {
+            let tables: Vec<_> = info.tables.iter().map(|table| bytes(py, table)).collect();
+            Ok(tables.into_pyobject(py)?.unbind())
+        })
+    }
+
+    #[pyo3(signature = (table, updates, deletes))]
+    fn mutate_priorities(
+        &self,
+        py: Python<'_>,
+        table: String,
+        updates: Option<&Bound<'_, PyAny>>,
+        deletes: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let (updates, deletes) = parse_mutation(updates, deletes)?;
+        let core = self.client.get().core();
+        let call = async move { core.mutate_priorities(&table, &updates, &deletes).await };
+        self.start(py, call, none)
+    }
+
+    fn update_priorities(
+        &self,
+        py: Python<'_>,
+        table: String,
+        keys: PyReadonlyArray1<'_, u64>,
+        priorities: PyReadonlyArray1<'_, f64>,
+    ) -> PyResult<Py<PyAny>> {
+        let updates = parse_row_updates(&keys, &priorities)?;
+        let core = self.client.get().core();
+        let call = async move { core.mutate_priorities(&table, &updates, &[]).await };
+        self.start(py, call, none)
+    }
+
+    fn reset(&self, py: Python<'_>, table: String) -> PyResult<Py<PyAny>> {
+        let core = self.client.get().core();
+        self.start(py, async move { core.reset(&table).await }, none)
+    }
+
+    fn checkpoint(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let core = self.client.get().core();
+        self.start(py, async move { core.checkpoint().await }, |py, path| {
+            Ok(path.into_pyobject(py)?.into_any().unbind())
+        })
+    }
+
+    fn checkpoint_status(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let core = self.client.get().core();
+        let call = async move { core.checkpoint_status().await };
+        self.start(py, call, |py, status| Ok(bytes(py, &status)))
+    }
+
+    fn status(&self, py: Python<'_>, with_streams: bool) -> PyResult<Py<PyAny>> {
+        let core = self.client.get().core();
+        let call = async move { core.status(StatusRequest { with_streams }).await };
+        self.start(py, call, |py, status| Ok(bytes(py, &status)))
+    }
+
+    /// Takes and returns serialized messages.
+    fn configure_tables(&self, py: Python<'_>, request: &[u8]) -> PyResult<Py<PyAny>> {
+        let request = decoded(request)?;
+        let core = self.client.get().core();
+        let call = async move { core.configure_tables(&request).await };
+        self.start(py, call, |py, answer| Ok(bytes(py, &answer)))
+    }
+
+    fn set_paused(
+        &self,
+        py: Python<'_>,
+        table: String,
+        inserts: bool,
+        samples: bool,
+        paused: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let core = self.client.get().core();
+        let request = SetPausedRequest { table, inserts, samples, paused };
+        self.start(py, async move { core.set_paused(&request).await }, none)
+    }
+
+    fn hold_rate_limiter(&self, py: Python<'_>, table: String, count: bool) -> PyResult<Py<PyAny>> {
+        let core = self.client.get().core();
+        let request = HoldRateLimiterRequest { table, count };
+        self.start(py, async move { core.hold_rate_limiter(&request).await }, |py, hold| {
+            Ok(Py::new(py, RateLimiterHold::new(hold))?.into_any())
+        })
+    }
+
+    fn release_rate_limiter(
+        &self,
+        py: Python<'_>,
+        hold: &Bound<'_, RateLimiterHold>,
+    ) -> PyResult<Py<PyAny>> {
+        let Some(mut hold) = hold.get().take() else { return Ok(py.None()) };
+        self.start(py, async move { hold.release().await }, none)
+    }
+
+    fn drain(&self, py: Python<'_>, timeout_s: f64) -> PyResult<Py<PyAny>> {
+        let core = self.client.get().core();
+        let limit = seconds("timeout_s", timeout_s)?;
+        self.start(py, async move { core.drain(limit).await }, |py, open| {
+            Ok(open.into_pyobject(py)?.into_any().unbind())
+        })
+    }
+
+    /// A serialized `DirectoryResponse`.
+    fn directory(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let call = self.client.get().directory_call().or_raise()?;
+        self.start(py, call, |py, answer| Ok(bytes(py, &answer)))
+    }
+
+    fn shard_info(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let group = self.client.get().group("shard_info").or_raise()?;
+        self.start(py, async move { group.shard_info().await }, |py, rows| {
+            let rows: Vec<_> = rows.into_iter().map(|row| shard_row(py, row)).collect();
+            Ok(rows.into_pyobject(py)?.unbind())
+        })
+    }
+
+    fn start_insert(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let core = self.client.get().core();
+        self.start(py, async move { core.start_insert().await }, |py, insertion| {
+            Ok(Py::new(py, Insertion::new(insertion))?.into_any())
+        })
+    }
+
+    #[pyo3(signature = (insertion, leaves, priorities, removal_priorities))]
+    fn insert(
+        &self,
+        py: Python<'_>,
+        insertion: &Bound<'_, Insertion>,
+        leaves: Vec<Bound<'_, PyAny>>,
+        priorities: &Bound<'_, PyDict>,
+        removal_priorities: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Py<PyAny>> {
+        let priorities = item_priorities(priorities, removal_priorities)?;
+        let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
+        let mut insertion = insertion.get().take().or_raise()?;
+        insertion.add(&all_values(&mut parsed)?, &priorities).or_raise()?;
+        self.start(py, insertion.finish(), none)
+    }
+
+    #[pyo3(signature = (insertion, leaves, priorities, removal_priorities))]
+    fn insert_batch(
+        &self,
+        py: Python<'_>,
+        insertion: &Bound<'_, Insertion>,
+        leaves: Vec<Bound<'_, PyAny>>,
+        priorities: &Bound<'_, PyDict>,
+        removal_priorities: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Py<PyAny>> {
+        let tables = row_priorities(priorities, removal_priorities)?;
+        let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
+        let mut insertion = insertion.get().take().or_raise()?;
+        insertion.add_batch(&all_values(&mut parsed)?, &tables).or_raise()?;
+        let keys = insertion.keys();
+        self.start(py, insertion.finish(), |py, ()| {
+            Ok(PyArray1::from_vec(py, keys).into_any().unbind())
+        })
+    }
+
+    #[pyo3(signature = (
+        table, batch_size, timeout_ms, partial, distinct, ragged, multiple_of, columns, out
+    ))]
+    #[allow(clippy::too_many_arguments)]
+    fn sample_batch(
+        &self,
+        py: Python<'_>,
+        table: String,
+        batch_size: usize,
+        timeout_ms: Option<i64>,
+        partial: bool,
+        distinct: bool,
+        ragged: &str,
+        multiple_of: usize,
+        columns: Vec<u32>,
+        out: Option<Py<Outputs>>,
+    ) -> PyResult<Py<PyAny>> {
+        let core = self.client.get().core();
+        let ragged = ragged_form(ragged, multiple_of)?;
+        let are_packed = ragged == RaggedForm::Packed;
+        let kept = Kept::default();
+        let mut taken = Taken::new(&kept);
+        let sampling = async move {
+            let sampled = async {
+                let timeout = timeout(timeout_ms);
+                let (table, columns) = (&*table, &*columns);
+                let request =
+                    BatchRequest { table, batch_size, timeout, partial, distinct, ragged, columns };
+                let lent = out.as_ref().map(|out| out.get().lend()).transpose()?;
+                let given = lent.as_ref().map(Lent::columns);
+                core.sample_batch(&request, given, &mut taken.samples).await
+            };
+            let batch = sampled.await;
+            // The arrays of the program go to the event loop's thread with the rest.
+            Box::new(move |py: Python<'_>| {
+                let taken = taken.take();
+                let batch = batch.or_raise().map_err(|error| with_samples(py, error, &taken))?;
+                let infos = match out.as_ref().and_then(|out| out.get().put_infos(py, &taken)) {
+                    Some(infos) => infos,
+                    None => new_infos(py, &taken)?,
+                };
+                let columns = columns_to_arrays(py, batch, are_packed)?;
+                let (min_probability, epoch) = table_state(&taken);
+                let batch = (infos, columns, (taken.len(), min_probability, epoch));
+                Ok(batch.into_pyobject(py)?.into_any().unbind())
+            }) as Answer
+        };
+        self.start_sampling(py, sampling, kept)
+    }
+
+    /// The next item of `Client.sampler` or `Client.scanner`, `None` after the last.
+    fn next_sample(&self, py: Python<'_>, sampler: Bound<'_, Sampler>) -> PyResult<Py<PyAny>> {
+        let mut lease = sampler.get().lease()?;
+        if let Some(sampled) = lease.take_ready() {
+            self.ready.lock().calls += 1;
+            drop(lease);
+            return Ok(sampler.get().converted(py, &sampled)?.unbind());
+        }
+        let sampler = sampler.unbind();
+        let next = async move {
+            let next = lease.next().await;
+            Ok((next?, sampler))
+        };
+        self.start(py, next, |py, (sampled, sampler)| match sampled {
+            Some(sampled) => Ok(sampler.get().converted(py, &sampled)?.unbind()),
+            None => Ok(py.None()),
+        })
+    }
+
+    /// A writer whose calls never block; see `throttle`.
+    fn trajectory_writer(
+        &self,
+        py: Python<'_>,
+        num_keep_alive_refs: usize,
+        validate_items: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let core = self.client.get().core();
+        let made = async move {
+            let signatures = if validate_items { Some(core.signatures().await?) } else { None };
+            Ok(reverb_client::TrajectoryWriter::new(&core, num_keep_alive_refs, signatures))
+        };
+        self.start(py, made, |py, writer| {
+            writer.queue().leave_throttling_to_caller();
+            Ok(Py::new(py, TrajectoryWriter::new(writer))?.into_any())
+        })
+    }
+
+    #[pyo3(signature = (writer, block_until_num_items, timeout_ms))]
+    fn flush(
+        &self,
+        py: Python<'_>,
+        writer: &Bound<'_, TrajectoryWriter>,
+        block_until_num_items: usize,
+        timeout_ms: Option<i64>,
+    ) -> PyResult<Py<PyAny>> {
+        let core = writer.get().core()?;
+        let limit = timeout(timeout_ms);
+        self.start(py, async move { core.queue().flush(block_until_num_items, limit).await }, none)
+    }
+
+    #[pyo3(signature = (writer, clear_buffers, timeout_ms))]
+    fn end_episode(
+        &self,
+        py: Python<'_>,
+        writer: &Bound<'_, TrajectoryWriter>,
+        clear_buffers: bool,
+        timeout_ms: Option<i64>,
+    ) -> PyResult<Py<PyAny>> {
+        let core = writer.get().core()?;
+        let limit = timeout(timeout_ms);
+        self.start(py, async move { core.end_episode(clear_buffers, limit).await }, none)
+    }
+
+    /// Waits while a writer is faster than its connection.
+    fn throttle(
+        &self,
+        py: Python<'_>,
+        writer: &Bound<'_, TrajectoryWriter>,
+    ) -> PyResult<Py<PyAny>> {
+        let core = writer.get().core()?;
+        self.start(py, async move { core.queue().throttle().await }, none)
+    }
+}

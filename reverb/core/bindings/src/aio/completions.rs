@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Completions: the numbers of calls that have ended, on their way to an event loop.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+use parking_lot::Mutex;
+
+/// The runtime pushes, the event loop takes. The loop reads from one end of a pair of sockets.
+#[derive(Debug)]
+pub(super) struct Completions {
+    ended: Mutex<Vec<u64>>,
+    /// `None` when the event loop is done with it. Reading and writing never block.
+    sockets: Mutex<Option<(UnixStream, UnixStream)>>,
+}
+
+impl Completions {
+    /// Opens the sockets.
+    pub(super) fn new() -> io::Result<Self> {
+        let (reader, writer) = UnixStream::pair()?;
+        reader.set_nonblocking(true)?;
+        writer.set_nonblocking(true)?;
+        Ok(Self { ended: Mutex::default(), sockets: Mutex::new(Some((reader, writer))) })
+    }
+
+    /// The end that becomes readable when a call has ended; -1 if it is closed.
+    pub(super) fn fileno(&self) -> RawFd {
+        self.sockets.lock().as_ref().map_or(-1, |(reader, _)| reader.as_raw_fd())
+    }
+
+    /// Records that a call has ended, and wakes the event loop unless it has been woken.
+    pub(super) fn push(&self, number: u64) {
+        let was_empty = {
+            let mut ended = self.ended.lock();
+            ended.push(number);
+            ended.len() == 1
+        };
+        if was_empty && let Some((_, writer)) = &mut *self.sockets.lock() {
+            // If the socket is full, the loop has not read yet and will.
+            let _ = writer.write(&[1]);
+        }
+    }
+
+    /// The calls that have ended since the last time.
+    pub(super) fn take(&self) -> Vec<u64> {
+        // Read first: a call that ends after the list was taken wakes the loop again.
+        if let Some((reader, _)) = &mut *self.sockets.lock() {
+            let mut bytes = [0; 64];
+            while matches!(reader.read(&mut bytes), Ok(count) if count == bytes.len()) {}
+        }
+        std::mem::take(&mut self.ended.lock())
+    }
+
+    /// Closes the sockets.
+    pub(super) fn close(&self) {
+        self.sockets.lock().take();
+    }
+}
