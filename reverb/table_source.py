@@ -99,12 +99,10 @@ class TableSource:
         assert self._batch_size is not None
         if not self._client._is_local():
             return None
+        options: dict[str, Any] = self._options | {"partial": False}
         try:
             batch = self._client.sample_batch(
-                self._table,
-                self._batch_size,
-                timeout_ms=0,
-                **(self._options | {"partial": False}),
+                self._table, self._batch_size, timeout_ms=0, **options
             )
         except errors.DeadlineExceededError:
             return None

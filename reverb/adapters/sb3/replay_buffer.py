@@ -244,8 +244,9 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
                     )
                     archive.extractall(self._directory, **safe)
             sampler: Any = reverb.selectors.Uniform()
-            has_priorities = self._priority_exponent is not None
-            if has_priorities:
+            has_priorities = False
+            if self._priority_exponent is not None:
+                has_priorities = True
                 sampler = reverb.selectors.Prioritized(self._priority_exponent)
             made = reverb.Table(
                 self._table,
