@@ -24,6 +24,7 @@ MODULES = [
     "reverb.errors",
     "reverb.logging",
     "reverb.testing",
+    "reverb.aio",
     "reverb.adapters.tf_agents.replay_buffer_utils",
     "reverb.adapters.tf_agents.reverb_replay_buffer",
     "reverb.adapters.tf_agents.reverb_utils",
