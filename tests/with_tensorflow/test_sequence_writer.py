@@ -96,6 +96,21 @@ def test_one_flag_and_one_priority_stand_for_all_rows(client, run):
     assert [priority for _, _, priority in items(client)] == [2.0, 2.0]
 
 
+@pytest.mark.parametrize("kind", ["number", "tensor"])
+def test_max_priority_is_that_of_the_table(serve, run, kind):
+    client = serve(testing.table(sampler=reverb.selectors.Prioritized(1.0)))
+    client.insert([np.float32(1)], {"table": 7.0})
+    largest = reverb.MAX_PRIORITY
+    if kind == "tensor":
+        largest = tf.constant([1.0, largest], tf.float64)
+    with client.sequence_writer("table", 1, 2) as writer:
+        tf_writer = reverb.TFSequenceWriter(writer)
+        run(lambda: tf_writer.append(tf.constant([2.0, 3.0]), tf.constant(False), largest))
+        writer.flush()
+    expected = [7.0, 7.0, 7.0] if kind == "number" else [7.0, 1.0, 7.0]
+    assert [item.info.priority for item in client.scan("table")] == expected
+
+
 def test_steps_of_a_function_are_appended_in_its_order(client):
     with client.sequence_writer("table", 1) as writer:
         tf_writer = reverb.TFSequenceWriter(writer)

@@ -47,6 +47,15 @@ def test_names_of_the_original(client):
     assert tf_client._server_address == client.server_address
 
 
+def test_max_priority_is_that_of_the_table(serve, run):
+    client = serve(testing.table(sampler=reverb.selectors.Prioritized(1.0)))
+    client.insert([np.int64(1)], {"table": 7.0})
+    tf_client = reverb.TFClient(client.server_address)
+    largest = doubles(reverb.MAX_PRIORITY)
+    run(lambda: tf_client.insert([tf.constant(2, tf.int64)], tf.constant(["table"]), largest))
+    assert [item.info.priority for item in client.scan("table")] == [7.0, 7.0]
+
+
 def test_a_sample_is_the_first_step_of_an_item(client, tf_client, run):
     with client.trajectory_writer(3) as writer:
         for step in range(3):
