@@ -50,7 +50,9 @@ def test_a_thousand_calls_that_wait_cost_no_thread(server, path, watcher):
             before = threads(), open_files()
             tasks += [asyncio.create_task(client.sample_batch("queue", 1)) for _ in range(999)]
             await until(lambda: num_waiting(watcher) == 1000)
-            assert (threads(), open_files()) == before
+            # Those of earlier tests may end meanwhile.
+            assert threads() <= before[0]
+            assert open_files() <= before[1]
             await client.insert_batch([np.arange(1000)], {"queue": 1.0})
             batches = await asyncio.gather(*tasks)
             assert sorted(int(it.data[0][0, 0]) for it in batches) == list(range(1000))
@@ -68,7 +70,7 @@ def test_a_thousand_inserts_may_wait(start, path):
             before = threads()
             tasks = [asyncio.create_task(client.insert([i], {"full": 1.0})) for i in range(1000)]
             await asyncio.sleep(0.05)
-            assert threads() == before
+            assert threads() <= before
             got = [int(it[0].data[0]) async for it in client.sample("full", 1001)]
             await asyncio.gather(*tasks)
             assert sorted(got) == list(range(-1, 1000))

@@ -272,6 +272,8 @@ def outcome(answer):
         return answer.data[0].tolist(), answer.info.priority.tolist()
     if isinstance(answer, list):
         return [[step.data[0].tolist() for step in item] for item in answer]
+    if isinstance(answer, dict):
+        return {table: len(keys) for table, keys in answer.items()}
     return answer
 
 
