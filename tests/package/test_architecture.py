@@ -106,6 +106,7 @@ LAYERS = [
         "reverb_types",
         "server_status",
         "shard_info",
+        "packed_checkpoint",
         "stored_checkpoint",
         "pybind",
         "libpybind",

@@ -2,9 +2,7 @@
 """A replay buffer of Stable-Baselines3 whose data is in a table."""
 
 import contextlib
-import io
 import shutil
-import tarfile
 import tempfile
 import weakref
 from typing import Any
@@ -15,6 +13,7 @@ import reverb
 from reverb.adapters.sb3.leaf import Frames, Leaf, Rows
 from reverb.adapters.sb3.library import buffers, spaces, type_aliases
 from reverb.errors import InvalidArgumentError
+from reverb.packed_checkpoint import pack_checkpoint, unpack_checkpoint
 
 __all__ = ["ReverbReplayBuffer"]
 
@@ -237,17 +236,12 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             self._directory = tempfile.mkdtemp(prefix="reverb-sb3-")
             self._remove = weakref.finalize(self, shutil.rmtree, self._directory, True)
             if checkpoint is not None:
-                with tarfile.open(fileobj=io.BytesIO(checkpoint)) as archive:
-                    # Python has filters from 3.10.12 and 3.11.4 on.
-                    safe: dict[str, Any] = (
-                        {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-                    )
-                    archive.extractall(self._directory, **safe)
+                unpack_checkpoint(checkpoint, self._directory)
+            exponent = self._priority_exponent
+            has_priorities = exponent is not None
             sampler: Any = reverb.selectors.Uniform()
-            has_priorities = False
-            if self._priority_exponent is not None:
-                has_priorities = True
-                sampler = reverb.selectors.Prioritized(self._priority_exponent)
+            if exponent is not None:
+                sampler = reverb.selectors.Prioritized(exponent)
             made = reverb.Table(
                 self._table,
                 sampler=sampler,
@@ -377,11 +371,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         self._writer.flush()
         kept = {name: it for name, it in self.__dict__.items() if name not in _NOT_PICKLED}
         if self._directory is not None:
-            path = self._client.checkpoint()
-            packed = io.BytesIO()
-            with tarfile.open(fileobj=packed, mode="w") as archive:
-                archive.add(path, arcname=path.rpartition("/")[2])
-            kept["_checkpoint"] = packed.getvalue()
+            kept["_checkpoint"] = pack_checkpoint(self._client.checkpoint())
         return kept
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of a buffer: on a server that is there, or on one of the buffer's own."""
 
-import io
 import math
 import os
 import pathlib
 import shutil
-import tarfile
 import tempfile
 import weakref
 from typing import Any
@@ -16,6 +14,7 @@ import numpy as np
 import reverb
 from reverb.adapters.torchrl.fields import Fields
 from reverb.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
+from reverb.packed_checkpoint import pack_checkpoint, unpack_checkpoint
 
 __all__ = ["TableAccess", "tables"]
 
@@ -281,11 +280,9 @@ class TableAccess:
     def packed(self) -> bytes:
         """Makes a checkpoint and returns its files."""
         path = self.client.checkpoint()
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w") as archive:
-            archive.add(path, arcname=pathlib.Path(path).name)
+        packed = pack_checkpoint(path)
         shutil.rmtree(path, ignore_errors=True)
-        return packed.getvalue()
+        return packed
 
     def unpack(self, checkpoint: bytes) -> None:
         """Starts the own server again at the same address, with the items of a checkpoint."""
@@ -293,10 +290,7 @@ class TableAccess:
         assert self._directory is not None
         for path in pathlib.Path(self._directory).iterdir():
             shutil.rmtree(path, ignore_errors=True)
-        with tarfile.open(fileobj=io.BytesIO(checkpoint)) as archive:
-            # Python has filters from 3.10.12 and 3.11.4 on.
-            safe: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-            archive.extractall(self._directory, **safe)
+        unpack_checkpoint(checkpoint, self._directory)
         port = self._server.port
         self._server.stop()
         self._serve(port)

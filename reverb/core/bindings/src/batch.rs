@@ -33,7 +33,7 @@ pub(crate) fn ragged_form(name: &str, multiple_of: usize) -> PyResult<RaggedForm
 }
 
 /// The fields of `SampleInfo`: `[B]` each.
-pub(crate) type Infos<'py> = [Bound<'py, PyAny>; NUM_INFOS];
+type Infos<'py> = [Bound<'py, PyAny>; NUM_INFOS];
 
 const NUM_INFOS: usize = 5;
 
@@ -68,7 +68,7 @@ fn put_numbers<const SIZE: usize>(
 }
 
 /// New arrays with the info of a batch.
-pub(crate) fn new_infos<'py>(py: Python<'py>, samples: &[Sampled]) -> PyResult<Infos<'py>> {
+fn new_infos<'py>(py: Python<'py>, samples: &[Sampled]) -> PyResult<Infos<'py>> {
     let array = |field: usize| {
         let dtype = INFO_DTYPES[field].1;
         number_array(py, dtype, samples.len(), |out| put_info(field, samples, out))
@@ -77,14 +77,14 @@ pub(crate) fn new_infos<'py>(py: Python<'py>, samples: &[Sampled]) -> PyResult<I
 }
 
 /// The smallest probability of the table, and its epoch, as the server told them; 0 if it did not.
-pub(crate) fn table_state(samples: &[Sampled]) -> (f64, i64) {
+fn table_state(samples: &[Sampled]) -> (f64, i64) {
     let least = samples.iter().map(|it| it.min_probability).fold(f64::INFINITY, f64::min);
     let least = if least.is_finite() { least } else { 0.0 };
     (least, samples.last().map_or(0, |it| it.epoch))
 }
 
 /// Columns as arrays, and the lengths or offsets of their items: `None` for columns without any.
-pub(crate) type Columns<'py> = (Vec<Bound<'py, PyAny>>, Vec<Option<Bound<'py, PyAny>>>);
+type Columns<'py> = (Vec<Bound<'py, PyAny>>, Vec<Option<Bound<'py, PyAny>>>);
 
 fn numbers<'py>(py: Python<'py>, values: &[i32]) -> PyResult<Bound<'py, PyAny>> {
     number_array(py, DType::Int32, values.len(), |out| {
@@ -116,7 +116,7 @@ fn offsets<'py>(py: Python<'py>, lengths: &[i32]) -> PyResult<Bound<'py, PyAny>>
 
 /// Hands columns to NumPy, each with the lengths of its items, or with their offsets if they are
 /// packed. Columns with the same lengths get the same array.
-pub(crate) fn columns_to_arrays(
+fn columns_to_arrays(
     py: Python<'_>,
     columns: Vec<BatchColumn>,
     are_packed: bool,
@@ -149,6 +149,26 @@ pub(crate) fn columns_to_arrays(
         all_lengths.push(Some(array));
     }
     Ok((arrays, all_lengths))
+}
+
+/// What `sample_batch` returns: info, columns, and the number of items with the table's state.
+pub(crate) type BatchAnswer<'py> = (Infos<'py>, Columns<'py>, (usize, f64, i64));
+
+/// Makes the arrays of a batch, but for those that the program has given.
+pub(crate) fn batch_answer<'py>(
+    py: Python<'py>,
+    out: Option<&Outputs>,
+    samples: &[Sampled],
+    columns: Vec<BatchColumn>,
+    are_packed: bool,
+) -> PyResult<BatchAnswer<'py>> {
+    let infos = match out.and_then(|out| out.put_infos(py, samples)) {
+        Some(infos) => infos,
+        None => new_infos(py, samples)?,
+    };
+    let columns = columns_to_arrays(py, columns, are_packed)?;
+    let (min_probability, epoch) = table_state(samples);
+    Ok((infos, columns, (samples.len(), min_probability, epoch)))
 }
 
 /// Arrays of a program that batches are written to: one for each column, and maybe the info.
@@ -386,11 +406,7 @@ impl Outputs {
     }
 
     /// Writes the info of a batch, if there are arrays for it, and returns them.
-    pub(crate) fn put_infos<'py>(
-        &self,
-        py: Python<'py>,
-        samples: &[Sampled],
-    ) -> Option<Infos<'py>> {
+    fn put_infos<'py>(&self, py: Python<'py>, samples: &[Sampled]) -> Option<Infos<'py>> {
         let infos = self.infos.as_ref()?;
         for (field, output) in infos.iter().enumerate() {
             // SAFETY: the array lives, and the GIL keeps Python away from it.

@@ -25,9 +25,7 @@ use reverb_wire::shard::Shard;
 use reverb_wire::transport::BoxFuture;
 
 use crate::array::{all_values, parse_leaves};
-use crate::batch::{
-    Columns, Infos, Lent, Outputs, columns_to_arrays, new_infos, ragged_form, table_state,
-};
+use crate::batch::{BatchAnswer, Lent, Outputs, batch_answer, ragged_form};
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::connector::{Options, Reach, target_of};
 use crate::error::OrRaise;
@@ -463,7 +461,7 @@ impl Client {
         multiple_of: usize,
         columns: Vec<u32>,
         out: Option<Py<Outputs>>,
-    ) -> PyResult<(Infos<'py>, Columns<'py>, (usize, f64, i64))> {
+    ) -> PyResult<BatchAnswer<'py>> {
         let core = self.core();
         let request = BatchRequest {
             table,
@@ -480,14 +478,7 @@ impl Client {
         let mut taken = Vec::new();
         let batch = wait(py, core.sample_batch(&request, given, &mut taken));
         let batch = batch.map_err(|error| with_samples(py, error, &taken))?;
-        let infos = match out.and_then(|out| out.put_infos(py, &taken)) {
-            Some(infos) => infos,
-            None => new_infos(py, &taken)?,
-        };
-        let are_packed = request.ragged == RaggedForm::Packed;
-        let columns = columns_to_arrays(py, batch, are_packed)?;
-        let (min_probability, epoch) = table_state(&taken);
-        Ok((infos, columns, (taken.len(), min_probability, epoch)))
+        batch_answer(py, out, &taken, batch, request.ragged == RaggedForm::Packed)
     }
 }
 

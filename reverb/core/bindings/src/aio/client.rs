@@ -22,7 +22,7 @@ use super::call::{Answer, Call, Kept, Taken, answer, poll_now};
 use super::completions::Completions;
 use super::insertion::Insertion;
 use crate::array::{all_values, parse_leaves};
-use crate::batch::{Lent, Outputs, columns_to_arrays, new_infos, ragged_form, table_state};
+use crate::batch::{Lent, Outputs, batch_answer, ragged_form};
 use crate::client::{
     Client, decoded, item_priorities, parse_mutation, parse_row_updates, row_priorities, seconds,
     shard_row, with_samples,
@@ -394,14 +394,9 @@ impl AsyncClient {
             Box::new(move |py: Python<'_>| {
                 let taken = taken.take();
                 let batch = batch.or_raise().map_err(|error| with_samples(py, error, &taken))?;
-                let infos = match out.as_ref().and_then(|out| out.get().put_infos(py, &taken)) {
-                    Some(infos) => infos,
-                    None => new_infos(py, &taken)?,
-                };
-                let columns = columns_to_arrays(py, batch, are_packed)?;
-                let (min_probability, epoch) = table_state(&taken);
-                let batch = (infos, columns, (taken.len(), min_probability, epoch));
-                Ok(batch.into_pyobject(py)?.into_any().unbind())
+                let out = out.as_ref().map(Py::get);
+                let answer = batch_answer(py, out, &taken, batch, are_packed)?;
+                Ok(answer.into_pyobject(py)?.into_any().unbind())
             }) as Answer
         };
         self.start_sampling(py, sampling, kept)
