@@ -71,12 +71,6 @@ class Pipe:
         self.is_awaited = False
         self.returned_at = 0.0
 
-    def want(self, is_wanted: bool) -> None:
-        """Says whether the thread is to fetch ahead, with `changed` held."""
-        self.is_wanted = is_wanted
-        if is_wanted:
-            self.changed.notify_all()
-
     def may_fetch(self) -> bool:
         """Whether the thread is to fetch now, with `changed` held."""
         if self.is_fetching:
@@ -185,8 +179,9 @@ class PrefetchIterator:
                 pipe.returned_at = time.monotonic()
                 self._age_s = pipe.returned_at - fetched_at
                 pipe.num_free += 1
-                pipe.want(not is_busy)
-                if pipe.num_free == 1:  # The thread waits for that alone.
+                pipe.is_wanted = not is_busy
+                # Where nothing was free, the thread waits for that alone.
+                if pipe.is_wanted or pipe.num_free == 1:
                     pipe.changed.notify_all()
                 self._num_retrieved += 1
                 return element
@@ -253,7 +248,7 @@ class PrefetchIterator:
             self._wait_s += pipe.returned_at - start
             with pipe.changed:
                 pipe.is_fetching = False
-                pipe.want(False)
+                pipe.is_wanted = False
 
     def _wait(self) -> None:
         """Waits for an element or the end, with `changed` held."""
