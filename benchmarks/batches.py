@@ -3,11 +3,15 @@
 
 Prints the median of several rounds, in turn, of the time of the calling thread: batches as always,
 into given memory, from a `batch_sampler`, packed beside items of equal lengths with the same bytes,
-and updates of priorities. With `--growth` it counts what 10,000 batches into given memory leave.
+and updates of priorities. With `--growth` it counts what 10,000 batches into given memory leave,
+and the most that Python and NumPy take meanwhile, which no block can exceed. The blocks of the
+native module are counted by `cargo test -p reverb-client --test large_allocations`.
 """
 
 import argparse
 import ctypes
+import os
+import pathlib
 import statistics
 import time
 import tracemalloc
@@ -67,19 +71,32 @@ def allocated_by_libc():
     return info.uordblks + info.hblkhd
 
 
+def resident():
+    """Bytes of memory of this process, those of the native module included."""
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE")
+
+
 def growth(client, name, batch_size, calls=10_000):
-    """Bytes that so many batches into given memory leave, by Python's count and by libc's."""
+    """Bytes that so many batches into given memory leave, and the most that Python takes meanwhile.
+
+    Returns:
+      The bytes that stay by Python's count, by libc's and by the system's, and Python's peak.
+    """
     out = client.sample_batch(name, batch_size)
-    for _ in range(100):
-        client.sample_batch(name, batch_size, out=out)
     tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0], allocated_by_libc()
+    for _ in range(2_000):
+        client.sample_batch(name, batch_size, out=out)
+    # These calls take memory themselves, which is not counted.
+    in_libc, in_all = allocated_by_libc(), resident()
+    before = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()
     for _ in range(calls):
         client.sample_batch(name, batch_size, out=out)
     current, peak = tracemalloc.get_traced_memory()
+    grown = allocated_by_libc() - in_libc, resident() - in_all
     tracemalloc.stop()
-    return current - before[0], peak - before[0], allocated_by_libc() - before[1]
+    return current - before, *grown, peak - before
 
 
 def main():
@@ -120,9 +137,12 @@ def main():
             f"packed / equal lengths       {found['equal 64'] / found['ragged 64, packed']:8.2f} x"
         )
     if options.growth:
-        print(
-            "growth of 10,000 batches (Python, peak of Python, libc):", growth(client, "small", 256)
-        )
+        for batch_size in (64, 256, 1024):
+            of_python, of_libc, of_process, peak = growth(client, "small", batch_size)
+            print(
+                f"10,000 batches of {batch_size:4}, out: Python {of_python:+} B, "
+                f"libc {of_libc:+} B, resident {of_process:+} B; peak of Python {peak:+} B"
+            )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from reverb.mixture import by_batch, by_item, positive_weights
 from reverb.prefetching import Pipe, PrefetchIterator, Source
 from reverb.priority_updates import PriorityUpdates
 from reverb.replay_sample import ReplaySample
-from reverb.table_source import TableSource, mixed
+from reverb.table_source import TableSource
 
 __all__ = ["BatchIterator", "Conversion", "batches", "check_arguments", "transformed"]
 
@@ -196,7 +196,7 @@ def batches(
     ]
     if len(sources) > 1 and mix == "item":
         parts = [source.rows for source in sources]
-        source = by_item(parts, mixed, list(weights.values()), batch_size, seed)
+        source = by_item(parts, sources[0].mixed, list(weights.values()), batch_size, seed)
     else:
         source = by_batch(sources, list(weights.values()), seed)
     if transform is not None:

@@ -92,8 +92,8 @@ class BatchRequest:
 
     def flat_batch(self, answer: tuple[Any, Any, Any]) -> ReplayBatch:
         """Returns a batch with a flat list of columns; with outputs it is that of their arrays."""
-        batch = plain_batch(answer)
-        arrays, lengths = answer[1]
+        batch = plain_batch(answer, self._ragged)
+        lengths = answer[1][1]
         if self._outputs is not None:
             arrays = self._outputs.arrays()
             count = answer[2][0]
@@ -102,8 +102,6 @@ class BatchRequest:
                 arrays = [array[:count] for array in arrays]
                 info = SampleInfo(*(field[:count] for field in info))
             batch = replaced(batch, info=info, data=arrays)
-        if self._ragged == "packed":
-            batch = replaced(batch, data=packed_columns(arrays, lengths))
         if self._ragged == "pad":
             batch.lengths = lengths
         return batch
@@ -123,21 +121,29 @@ class BatchRequest:
 
 
 def is_plain(out: Any, ragged: str, pad: Any, pad_to_multiple_of: Any, columns: Any) -> bool:
-    """Returns whether these are the defaults, the most common case by far."""
-    return out is columns is pad_to_multiple_of is None and ragged == "error" and pad == 0
+    """Returns whether these are the defaults, packed or not: the most common cases by far."""
+    is_default = out is columns is pad_to_multiple_of is None and pad == 0
+    return is_default and (ragged == "error" or ragged == "packed")
 
 
 def plain_arguments(
-    table: str, batch_size: int, timeout_ms: int | None, partial: bool, distinct: bool
+    table: str,
+    batch_size: int,
+    timeout_ms: int | None,
+    partial: bool,
+    distinct: bool,
+    ragged: str,
 ) -> tuple[Any, ...]:
     """Returns the arguments of the native `sample_batch` for a plain batch."""
     batch_size = check_at_least_one("batch_size", batch_size)
-    return (table, batch_size, timeout_ms, bool(partial), bool(distinct), "error", 1, [], None)
+    return (table, batch_size, timeout_ms, bool(partial), bool(distinct), ragged, 1, [], None)
 
 
-def plain_batch(answer: tuple[Any, Any, Any]) -> ReplayBatch:
-    """Returns a batch with a flat list of columns."""
-    info, (arrays, _), (_, min_probability, epoch) = answer
+def plain_batch(answer: tuple[Any, Any, Any], ragged: str = "error") -> ReplayBatch:
+    """Returns a batch with a flat list of columns, packed if that was asked."""
+    info, (arrays, lengths), (_, min_probability, epoch) = answer
+    if ragged == "packed":
+        arrays = packed_columns(arrays, lengths)
     batch = ReplayBatch(SampleInfo(*info), arrays)
     if min_probability > 0:
         batch.min_probability = min_probability

@@ -534,9 +534,9 @@ class Client:
             `distinct` asks.
         """
         if is_plain(out, ragged, pad, pad_to_multiple_of, columns):
-            arguments = plain_arguments(table, batch_size, timeout_ms, partial, distinct)
+            arguments = plain_arguments(table, batch_size, timeout_ms, partial, distinct, ragged)
             try:
-                batch = plain_batch(self._client.sample_batch(*arguments))
+                batch = plain_batch(self._client.sample_batch(*arguments), ragged)
             except BaseException as error:
                 keep_flat_samples(error)
                 raise

@@ -22,6 +22,8 @@ _REPORT_AFTER_S = 60.0
 _BUSY_S = 100e-6
 # The thread goes on when such a program has taken this long.
 _IDLE_S = 1e-3
+# While it has not, the thread looks ever less often, as to look takes the GIL from the program.
+_MAX_PAUSE_S = 20e-3
 
 # How long `close` waits for the thread, which checks for a stop several times per second.
 _JOIN_TIMEOUT_S = 5.0
@@ -246,9 +248,9 @@ class PrefetchIterator:
         finally:
             pipe.returned_at = time.monotonic()
             self._wait_s += pipe.returned_at - start
-            with pipe.changed:
-                pipe.is_fetching = False
-                pipe.is_wanted = False
+            # Without the lock: the thread looks at them by itself, and nobody is to be woken.
+            pipe.is_wanted = False
+            pipe.is_fetching = False
 
     def _wait(self) -> None:
         """Waits for an element or the end, with `changed` held."""
@@ -292,6 +294,7 @@ def _fetch(source: Source, pipe: Pipe) -> None:
 
 def _reserve(pipe: Pipe) -> int:
     """Waits for free space; returns the number of elements that fit, or 0 after a stop."""
+    pause = _IDLE_S
     with pipe.changed:
         pipe.is_fetching = False
         while not (pipe.is_stopped or pipe.has_ended):
@@ -303,5 +306,6 @@ def _reserve(pipe: Pipe) -> int:
                 count, pipe.num_free = pipe.num_free, 0
                 return count
             # A program in a hurry does not wake it: that would cost as much as what it saves.
-            pipe.changed.wait(_IDLE_S)
+            pipe.changed.wait(pause)
+            pause = min(2 * pause, _MAX_PAUSE_S)
         return 0

@@ -132,11 +132,13 @@ class Ragged:
 
 
 def packed_columns(arrays: list[Any], offsets: list[Any]) -> list[Any]:
-    """Returns columns as `Ragged`; those without offsets stay as they are.
+    """Returns the list of columns, in which those that have offsets are `Ragged` now.
 
     Args:
-      arrays: The values of each column.
+      arrays: The values of each column; changed in place.
       offsets: Of each column: int32 `[B + 1]`, or `None`.
     """
-    pairs = zip(arrays, offsets, strict=True)
-    return [array if of is None else Ragged.of_parts(array, of) for array, of in pairs]
+    for at, of in enumerate(offsets):
+        if of is not None:
+            arrays[at] = Ragged.of_parts(arrays[at], of)
+    return arrays

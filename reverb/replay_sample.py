@@ -97,7 +97,10 @@ class ReplayBatch(ReplaySample):
 
 def replaced(batch: ReplaySample, **fields: Any) -> ReplayBatch:
     """Returns a batch with other fields, and with the other attributes that it has."""
-    other = ReplayBatch(*batch._replace(**fields))
+    # Not `_replace`, which takes several times as long.
+    other = ReplayBatch(fields.pop("info", batch.info), fields.pop("data", batch.data))
+    if fields:
+        raise TypeError(f"a batch has the fields info and data, got {', '.join(fields)}")
     other.__dict__.update(getattr(batch, "__dict__", {}))
     return other
 

@@ -23,7 +23,7 @@ from reverb.replay_sample import (
     rows_of_batch,
 )
 
-__all__ = ["TableSource", "joined", "mixed"]
+__all__ = ["TableSource", "joined"]
 
 # How long a request waits for a rate limiter before the thread checks whether it must stop.
 _POLL_MS = 200
@@ -78,6 +78,7 @@ class TableSource:
         if self._has_choice:
             self._options["unpack_as_table_signature"] = True
             self._out = None
+        self._options_at_once = self._options | {"partial": False, "timeout_ms": 0}
         self._structure: Any = None
         self._num_columns = 0
         self._is_flat = False
@@ -99,10 +100,9 @@ class TableSource:
         assert self._batch_size is not None
         if not self._client._is_local():
             return None
-        options: dict[str, Any] = self._options | {"partial": False}
         try:
             batch = self._client.sample_batch(
-                self._table, self._batch_size, timeout_ms=0, **options
+                self._table, self._batch_size, **self._options_at_once
             )
         except errors.DeadlineExceededError:
             return None
@@ -141,9 +141,24 @@ class TableSource:
             last_progress = time.monotonic()
         batch = parts[0]
         if len(parts) > 1:
-            to_multiple_of = self._options.get("pad_to_multiple_of") or 1
-            batch = joined(parts, out, pads=self._pads(batch.data), to_multiple_of=to_multiple_of)
+            batch = self._joined(parts, out)
         return self._as_table(batch)
+
+    def mixed(self, parts: list[ReplaySample]) -> ReplayBatch:
+        """Joins batches of several tables into one; each row has the numbers of its table.
+
+        Args:
+          parts: Nested like the tables' signatures; those of this table, or of others with the same
+            columns.
+
+        Raises:
+          InvalidArgumentError: As `joined`.
+        """
+        batch = replaced(parts[0]) if len(parts) == 1 else self._joined(parts)
+        if batch.min_probability is not None:
+            of_tables = [np.full(len(part.info.key), part.min_probability) for part in parts]  # pyright: ignore
+            batch.min_probability = np.concatenate(of_tables)  # pyright: ignore
+        return batch
 
     def _batch_of_items(self, batch_size: int, pipe: Pipe) -> Any:
         """Returns one batch of processed items; `None` after the timeout."""
@@ -198,10 +213,19 @@ class TableSource:
     def _as_table(self, batch: Any) -> ReplayBatch:
         """Nests the columns of a batch, and their lengths, like the signature of the table."""
         nested = self._with_types if self._has_choice else self._nested
+        data = nested(batch.data)
+        if data is batch.data:
+            return batch  # Flat, and so are the lengths.
         lengths = getattr(batch, "lengths", None)
-        batch = replaced(batch, data=nested(batch.data))
+        batch = replaced(batch, data=data)
         batch.lengths = None if lengths is None else nested(lengths)
         return batch
+
+    def _joined(self, parts: list[ReplaySample], out: list[Any] | None = None) -> ReplayBatch:
+        """Joins batches, padded as they are."""
+        to_multiple_of = self._options.get("pad_to_multiple_of") or 1
+        pads = self._pads(parts[0].data)
+        return joined(parts, out, pads=pads, to_multiple_of=to_multiple_of)
 
     def _pads(self, data: Any) -> list[Any]:
         """What pads each column of a batch of items of different lengths."""
@@ -344,18 +368,5 @@ def _joined_column(parts: Sequence[Any], lengths: Any, pad: Any, to_multiple_of:
     ]
     offsets = np.cumsum([0, *(len(item) for item in items)])
     if parts[0].dtype.kind in "OSU" and pad == 0:
-        pad = parts[0].dtype.type()
+        pad = b"" if parts[0].dtype.kind == "O" else parts[0].dtype.type()
     return Ragged(np.concatenate(items), offsets).padded(pad, to_multiple_of=to_multiple_of)
-
-
-def mixed(parts: list[ReplaySample]) -> ReplayBatch:
-    """Joins batches of several tables into one; each row has the numbers of its table.
-
-    Raises:
-      InvalidArgumentError: As `joined`.
-    """
-    batch = joined(parts)
-    if batch.min_probability is not None:
-        of_tables = [np.full(len(part.info.key), part.min_probability) for part in parts]  # pyright: ignore
-        batch.min_probability = np.concatenate(of_tables)  # pyright: ignore
-    return batch

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trajectory writers, whose items are slices of the columns of their history."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -237,15 +238,17 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
                     "all leaves of a trajectory must be slices of the history of this writer, got "
                     f"{type(column).__name__}"
                 )
-        return self._writer.create_items_flat(
-            table,
-            as_rows("priorities", priorities, np.float64, self._batch_size),
-            None
-            if removal_priorities is None
-            else as_rows("removal_priorities", removal_priorities, np.float64, self._batch_size),
-            columns,
-            self._mask(where),
-        )
+        removal = None
+        if removal_priorities is not None:
+            removal = as_rows(
+                "removal_priorities", removal_priorities, np.float64, self._batch_size
+            )
+        rows = as_rows("priorities", priorities, np.float64, self._batch_size)
+        return self._create_all_items(table, [(columns, rows, removal, self._mask(where))])
+
+    def _create_all_items(self, table: str, items: Sequence[Any]) -> int:
+        """As several `create_items`, all or none, in one call. The arguments are not checked."""
+        return self._writer.create_all_items(table, items)
 
     def end_episode(self, where: Any | None = None, *, clear_buffers: bool = True) -> None:
         """Starts a new episode in each selected environment.

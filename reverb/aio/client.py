@@ -343,7 +343,7 @@ class Client:
         """
         request = None
         if is_plain(out, ragged, pad, pad_to_multiple_of, columns):
-            arguments = plain_arguments(table, batch_size, timeout_ms, partial, distinct)
+            arguments = plain_arguments(table, batch_size, timeout_ms, partial, distinct, ragged)
         else:
             request = BatchRequest(
                 table,
@@ -363,7 +363,7 @@ class Client:
             arguments = request.arguments()
         try:
             answer = await self._call(_Core.sample_batch, *arguments)
-            batch = plain_batch(answer) if request is None else request.flat_batch(answer)
+            batch = plain_batch(answer, ragged) if request is None else request.flat_batch(answer)
         except BaseException as error:
             keep_flat_samples(error)
             raise

@@ -72,5 +72,6 @@ def move_items(source: Any, target: Any, table: str, slots: Sequence[int]) -> tu
     Raises:
       UnavailableError: If a shard does not answer.
       ResourceExhaustedError: If the table of the target has no room.
+      UnimplementedError: If items have removal priorities, which an older target would forget.
     """
     return source._client.transfer(table, list(slots), target._client)

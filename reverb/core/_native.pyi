@@ -675,17 +675,22 @@ class BatchedTrajectoryWriter:
     def register_columns(self, paths: Sequence[_Path]) -> list[int]: ...
     def column_history(self, column: int) -> BatchedColumnHistory: ...
     def remember_structure(self, data: Any, columns: Sequence[int]) -> None: ...
-    def create_items_flat(
+    def create_all_items(
         self,
         table: str,
-        priorities: NDArray[np.float64],
-        removal_priorities: NDArray[np.float64] | None,
-        columns: Sequence[BatchedTrajectoryColumn],
-        where: NDArray[np.bool_] | None,
+        items: Sequence[
+            tuple[
+                Sequence[BatchedTrajectoryColumn],
+                NDArray[np.float64],
+                NDArray[np.float64] | None,
+                NDArray[np.bool_] | None,
+            ]
+        ],
     ) -> int:
-        """Queues one item for each environment in `where`; None: for all with enough steps.
+        """Queues items, all or none: for each element one item in each environment of its mask.
 
-        Priorities are `[B]`. Returns the number of items.
+        An element has the columns, the priorities `[B]`, the removal priorities `[B]`, and the
+        mask; without a mask, all environments with enough steps. Returns the number of items.
         """
     def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
     def end_episode(self, where: NDArray[np.bool_] | None, clear_buffers: bool) -> None:

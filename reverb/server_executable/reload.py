@@ -10,7 +10,7 @@ from reverb.errors import ReverbError
 from reverb.server import Server
 from reverb.server_executable.group import changes_of_group, shard_of
 from reverb.server_executable.options import OPTIONS
-from reverb.server_executable.server_from_proto import rate_limiter_from_proto
+from reverb.server_executable.server_from_proto import rate_limiter_from_proto, selector_from_proto
 from reverb.server_executable.settings import Given, Settings, read_settings
 from reverb.table_change import TableChange
 
@@ -142,17 +142,21 @@ def _differences_of_group(before: Settings, after: Settings) -> Iterator[str]:
 
 
 def _fixed_fields(old: Any, new: Any) -> Iterator[str]:
-    if _without_exponent(old.sampler) != _without_exponent(new.sampler):
+    if _kind(old.sampler) != _kind(new.sampler):
         yield "sampler"
     for field in _FIXED_FIELDS:
         if getattr(old, field) != getattr(new, field):
             yield field
 
 
-def _without_exponent(selector: Any) -> Any:
+def _kind(selector: Any) -> Any:
+    """The selector without the parameters that a running table can change."""
     rest = copy.deepcopy(selector)
     if rest.HasField("prioritized"):
         rest.prioritized.ClearField("priority_exponent")
+        rest.ClearField("extension")  # How it draws.
+    if rest.extension.HasField("recent"):
+        rest.extension.recent.ClearField("expected_age")
     return rest
 
 
@@ -190,11 +194,27 @@ def _changes_of(info: Any, max_bytes: int | None, new: Any) -> Iterator[_Change]
             if new_limiter[field] != old_limiter[field]
         )
         yield _Change("rate_limiter", rate_limiter_from_proto(new.rate_limiter), text)
-    if new.sampler.HasField("prioritized"):
-        exponent = info.sampler_options.prioritized.priority_exponent
-        new_exponent = new.sampler.prioritized.priority_exponent
-        if new_exponent != exponent:
-            yield _changed("priority_exponent", exponent, new_exponent)
+    yield from _changes_of_sampler(info.sampler_options, new.sampler)
+
+
+def _changes_of_sampler(old: Any, new: Any) -> Iterator[_Change]:
+    if new.HasField("prioritized"):
+        exponents = [it.prioritized.priority_exponent for it in (old, new)]
+        draws = [it.extension.draw for it in (old, new)]
+        of_exponent = _changed("priority_exponent", *exponents)
+        if draws[0] != draws[1]:
+            texts = [new.extension.Draw.Name(draw).lower() for draw in draws]
+            text = f"draw {texts[0]} -> {texts[1]}"
+            if exponents[0] != exponents[1]:
+                text = f"{of_exponent.text}, {text}"
+            yield _Change("sampler", selector_from_proto(new), text)
+        elif exponents[0] != exponents[1]:
+            yield of_exponent
+    elif new.extension.HasField("recent"):
+        ages = [it.extension.recent.expected_age for it in (old, new)]
+        if ages[0] != ages[1]:
+            text = _changed("expected_age", *ages).text
+            yield _Change("sampler", selector_from_proto(new), text)
 
 
 def _changed(argument: str, old: Any, new: Any) -> _Change:

@@ -49,6 +49,18 @@ def test_a_new_item_gets_the_largest_priority_of_all_shards():
         assert client.server_info()["t"].max_priority == 8.0
 
 
+def test_a_client_that_only_writes_knows_the_largest_priority_of_all_shards():
+    with group_of(lambda: reverb.selectors.Prioritized(1.0)) as (servers, client):
+        shards = [server.localhost_client() for server in servers]
+        shards[0].insert(0, {"t": 8.0})
+        shards[1].insert(0, {"t": 2.0})
+        for _ in range(4):
+            client.insert_batch([np.zeros(2)], {"t": reverb.MAX_PRIORITY})
+        assert min(len(list(shard.scan("t"))) for shard in shards) > 1
+        found = [sample.info.priority for shard in shards for sample in shard.scan("t")]
+        assert sorted(found) == [2.0] + [8.0] * 9
+
+
 def test_the_smallest_probability_is_that_of_the_group():
     with group_of(lambda: reverb.selectors.Prioritized(1.0)) as (servers, client):
         for server, priorities in zip(servers, ([1.0, 3.0], [2.0, 4.0]), strict=True):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Before servers that do not know what is new, such as dm-reverb's: an error, not half of it."""
 
+import asyncio
 import contextlib
 import re
 
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 
 import reverb
+from reverb import testing
+from reverb.cluster.shard_calls import move_items
 from reverb.errors import UnimplementedError
 from support.wire.scripted_server import ScriptedServer
 
@@ -133,6 +136,39 @@ def test_writers(server, client, write, priority, removal, what, instead):
     # One of patterns is closed by its deletion.
     with contextlib.suppress(UnimplementedError):
         getattr(writer, "close", lambda: None)()
+
+
+def test_items_that_move_to_such_a_shard_with_a_removal_priority(server, client):
+    """It would forget the priorities, and remove other items than the shard they came from."""
+    with testing.server([testing.table("t")]) as source:
+        source.insert(STEP, {"t": 1.0}, removal_priorities={"t": 2.0})
+        with refused(server, "removal priorities"):
+            move_items(source, client, "t", ())
+        assert source.server_info()["t"].current_size == 1
+
+
+def test_calls_of_asyncio_programs(server):
+    """`reverb.aio` asks as the blocking client does."""
+
+    async def program():
+        async with reverb.aio.Client(server.address) as client:
+            with refused(server, "MAX_PRIORITY", ", or give a number as the priority"):
+                await client.insert(STEP, {"t": reverb.MAX_PRIORITY})
+            with refused(server, "removal priorities"):
+                await client.insert(STEP, {"t": 1.0}, removal_priorities={"t": 2.0})
+            with refused(server, "removal priorities"):
+                await client.insert_batch(np.arange(2), {"t": 1.0}, removal_priorities={"t": 2.0})
+            with refused(server, "batches without repetition (distinct)"):
+                await client.sample_batch("t", 2, distinct=True)
+            writer = await client.trajectory_writer(num_keep_alive_refs=1)
+            writer.append(STEP)
+            await writer.create_item("t", 1.0, writer.history[-1:], removal_priority=3.0)
+            with refused(server, "removal priorities"):
+                await writer.flush()
+            writer.close()
+
+    asyncio.run(program())
+    assert not any(request.items for request in server.received)
 
 
 def test_a_batch_without_repetition(server, client):

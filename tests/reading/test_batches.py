@@ -379,6 +379,11 @@ class TestOwnMemory:
         batches = client.batch_sampler("table", 2, num_buffers=1)
         assert [next(batches).data[0].tolist() for _ in range(3)] == [[[b"text"]] * 2] * 3
 
+    def test_a_sampler_has_no_memory_for_packed_batches(self, serve):
+        client = serve(table())
+        with pytest.raises(TypeError, match="ragged"):
+            client.batch_sampler("table", 2, ragged="packed")  # pyright: ignore[reportCallIssue]
+
     def test_a_sampler_needs_a_buffer(self, serve):
         client = serve(table())
         with pytest.raises(InvalidArgumentError, match="num_buffers must be at least 1, got 0"):

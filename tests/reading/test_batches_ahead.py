@@ -258,6 +258,30 @@ def test_items_of_different_lengths_that_come_in_parts(serve, until, ragged):
         assert row.tolist() == [*range(length), *[-1] * (8 - length)]
 
 
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_packed_batches_keep_their_values_while_more_are_taken(serve, prefetch):
+    client = serve(table(sampler=reverb.selectors.Uniform()))
+    # Batches of some 20 kB, whose memory is used again, and of another size each time.
+    lengths = np.random.default_rng(0).integers(1, 40, 60).tolist()
+    with client.trajectory_writer(max(lengths)) as writer:
+        for number, length in enumerate(lengths):
+            for step in range(length):
+                writer.append({"x": np.full(16, 100 * number + step, np.float32), "y": number})
+            columns = {"x": writer.history["x"][-length:], "y": writer.history["y"][-1]}
+            writer.create_item("t", 1.0, columns)
+            writer.end_episode()
+    for options in ({}, {"columns": [0, 1]}):
+        with reverb.batches(client, "t", 16, prefetch=prefetch, ragged="packed", **options) as it:
+            batches = [next(it) for _ in range(40)]
+        assert len({len(batch.data[0].values) for batch in batches}) > 10
+        for batch in batches:
+            x, numbers = batch.data
+            assert x.offsets.dtype == np.int32
+            assert x.lengths.tolist() == [lengths[number] for number in numbers]
+            steps = [100 * number + step for number in numbers for step in range(lengths[number])]
+            assert np.array_equal(x.values, np.float32(steps)[:, None].repeat(16, 1))
+
+
 def test_chosen_columns_are_nested_like_the_signature(serve):
     signature = {"x": np.zeros([1], np.float32), "y": np.zeros([1], np.int64)}
     client = serve(table(signature=signature))

@@ -4,6 +4,7 @@
 import pytest
 
 import reverb
+from reverb import item_selectors
 from reverb.errors import InvalidArgumentError
 from reverb.server_executable import reload, server_from_proto
 from reverb.server_executable.settings import ConfigSource, Given, read_settings
@@ -116,6 +117,39 @@ def test_a_field_that_can_change_does(changes, running, old, new, change, told):
     lines = running(A + B).reload(A + B.replace(old, new))
     assert lines == [f"reloaded FILE: table b: {told}"]
     assert changes.tried == changes.made == [{"b": change}]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told", "selector"),
+    [
+        (
+            "prioritized { priority_exponent: 0.5 }",
+            "prioritized { priority_exponent: 0.5 } extension { draw: STRATIFIED }",
+            "draw independent -> stratified",
+            "PrioritizedSelector(priority_exponent=0.5, draw='stratified')",
+        ),
+        (
+            "prioritized { priority_exponent: 0.5 } extension { draw: SYSTEMATIC }",
+            "prioritized { priority_exponent: 0.75 }",
+            "priority_exponent 0.5 -> 0.75, draw systematic -> independent",
+            "PrioritizedSelector(priority_exponent=0.75)",
+        ),
+        (
+            "uniform: true extension { recent { expected_age: 100 } }",
+            "uniform: true extension { recent { expected_age: 50 } }",
+            "expected_age 100 -> 50",
+            "RecentSelector(expected_age=50)",
+        ),
+    ],
+)
+def test_a_sampler_of_the_same_kind_gets_its_parameters(path, start, old, new, told, selector):
+    text = A.replace("prioritized { priority_exponent: 0.5 }", old)
+    server = Reloading(path, start, text, {})
+    changed = text.replace(old, new)
+    assert server.reload(changed) == [f"reloaded FILE: table a: {told}"]
+    options = server.server.server_info()["a"].sampler_options
+    assert repr(item_selectors.from_options(options)) == selector
+    assert server.reload() == ["reloaded FILE: nothing is different"]
 
 
 def test_a_rate_limiter_changes_as_a_whole_and_tells_its_fields(changes, running):

@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 import reverb
 from reverb.adapters.sb3 import ReverbReplayBuffer
-from reverb.errors import InvalidArgumentError
+from reverb.errors import InvalidArgumentError, UnimplementedError
 
 FRAMES = spaces.Box(0, 255, (4, 6, 5), np.uint8)
 LAST_FRAMES = spaces.Box(0, 255, (8, 7, 3), np.uint8)
@@ -342,6 +342,88 @@ def test_reset():
 def test_wrong_arguments(options, text):
     with pytest.raises(InvalidArgumentError, match=text):
         made(SPACES["vector"], **options)
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_an_empty_buffer_does_not_wait_for_ever(n_steps):
+    buffer = made(SPACES["vector"], n_steps=n_steps)
+    with pytest.raises(InvalidArgumentError, match="no transition yet, after 0 steps"):
+        buffer.sample(4)
+    nowhere = np.zeros((1, 3), np.float32)
+    for _ in range(n_steps):
+        step = (nowhere, nowhere, np.zeros((1, 2), np.float32), np.zeros(1), np.array([False]))
+        with pytest.raises(InvalidArgumentError, match="larger learning_starts"):
+            buffer.sample(4)
+        buffer.add(*step, [{}])
+    assert buffer.sample(4).rewards.shape == (4, 1)
+    again = pickle.loads(pickle.dumps(buffer))
+    assert again.sample(4).rewards.shape == (4, 1)
+    again.close()
+    buffer.reset()
+    with pytest.raises(InvalidArgumentError, match="no transition yet"):
+        buffer.sample(4)
+    buffer.close()
+
+
+def test_what_is_not_there_says_what_is():
+    buffer = made(SPACES["vector"])
+    for name in ("observations", "next_observations", "actions", "rewards", "timeouts"):
+        with pytest.raises(AttributeError, match=rf"no array {name}: .* sample\(\) returns some"):
+            getattr(buffer, name)
+    for call in (lambda: buffer.dones[0], lambda: buffer.dones.shape):
+        with pytest.raises(AttributeError, match="no array dones"):
+            call()
+    with pytest.raises(AttributeError, match=r"has no attribute observation$"):
+        _ = buffer.observation
+    with pytest.raises(UnimplementedError, match=r"no positions; the server draws them"):
+        buffer._get_samples(np.array([0]))
+    buffer.close()
+
+
+def test_setting_the_last_done_ends_the_episodes():
+    buffer = made(SPACES["vector"], num_envs=2, n_steps=3)
+    envs = Environments(SPACES["vector"], 2, seed=3)
+    observation, following, *others = envs.step()
+    no_end = [*others[:2], np.zeros(2, np.bool_), [{}, {}]]
+    buffer.add(observation, following, *no_end)
+    assert items_of(buffer) == []
+    buffer.dones[0] = True
+    buffer.flush()
+    # Not terminal, and the next step is of another episode though it looks as if it went on.
+    assert [item[-2] for item in items_of(buffer)] == [False, False]
+    buffer.add(following, observation, *no_end)
+    assert len(items_of(buffer)) == 2
+    buffer.close()
+
+
+def test_a_seed_makes_training_reproducible():
+    torch.set_num_threads(1)
+    ends = []
+    for _ in range(2):
+        options = {"replay_buffer_class": ReverbReplayBuffer, "buffer_size": 500, "seed": 7}
+        model = SAC("MlpPolicy", "Pendulum-v1", learning_starts=50, train_freq=4, **options)
+        model.learn(200)
+        ends.append(torch.cat([it.flatten() for it in model.policy.parameters()]))
+        model.replay_buffer.close()
+    assert torch.equal(*ends)
+
+
+def test_learning_twice_with_little_memory():
+    torch.set_num_threads(1)
+    options = {"replay_buffer_class": ReverbReplayBuffer, "buffer_size": 500, "seed": 7}
+    model = DQN(
+        "MlpPolicy",
+        "CartPole-v1",
+        learning_starts=20,
+        optimize_memory_usage=True,
+        replay_buffer_kwargs={"handle_timeout_termination": False},
+        **options,
+    )
+    model.learn(60)
+    with pytest.warns(UserWarning, match="last trajectory in the replay buffer will be truncated"):
+        model.learn(60)
+    assert model.replay_buffer.size() == 120
+    model.replay_buffer.close()
 
 
 def test_algorithms_work_unchanged(tmp_path):

@@ -106,3 +106,24 @@ def test_a_loader_makes_nested_tensors(client):
         batch = next(loader)
     assert batch.data[0].shape[0] == 4
     assert set(batch.lengths[0].tolist()) <= {1, 3}
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_a_loader_of_nested_tensors_keeps_them_while_more_are_taken(client, prefetch):
+    lengths = np.random.default_rng(0).integers(1, 40, 60).tolist()
+    with client.trajectory_writer(max(lengths)) as writer:
+        for number, length in enumerate(lengths):
+            for step in range(length):
+                writer.append([np.full(16, 100 * number + step, np.float32), number])
+            history = writer.history
+            writer.create_item("t", 1.0, [history[0][-length:], history[1][-1]])
+            writer.end_episode()
+    with Loader(client, "t", 16, prefetch=prefetch, ragged="packed") as loader:
+        batches = [next(loader).data for _ in range(40)]
+    assert len({len(column.values()) for column, _ in batches}) > 10
+    for column, numbers in batches:
+        items = column.unbind()
+        assert [len(item) for item in items] == [lengths[number] for number in numbers]
+        for item, number in zip(items, numbers.tolist(), strict=True):
+            steps = 100.0 * number + torch.arange(len(item))
+            assert torch.equal(item, steps[:, None].expand(-1, 16))

@@ -9,7 +9,6 @@ import warnings
 
 import pytest
 import torch
-from tensordict import TensorDict
 
 import reverb
 from reverb.adapters.torchrl import ReverbReplayBuffer, tables
@@ -18,23 +17,12 @@ with warnings.catch_warnings():
     # TorchRL's collectors use what TorchRL itself has deprecated.
     warnings.simplefilter("ignore")
     from torchrl.collectors import Collector, MultiSyncCollector
-    from torchrl.envs import EnvCreator, GymEnv, TransformedEnv
-    from torchrl.envs.transforms import StepCounter
+    from torchrl.envs import EnvCreator
+
+    from support.torchrl_workers import learn_for_ever, make_env, numbered, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 torch.set_num_threads(1)
-
-
-def steps(first, count):
-    return TensorDict({"number": torch.arange(first, first + count)}, [count])
-
-
-def write(buffer, first):
-    index = buffer.extend(steps(first, 50))
-    buffer.update_priority(index[:1], 7.0)
-    buffer.add(steps(first + 50, 1)[0])
-    # Sees what the others have written.
-    os._exit(0 if buffer.sample(8).batch_size == torch.Size([8]) else 1)
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
@@ -47,7 +35,7 @@ def test_a_buffer_goes_into_other_processes(method, has_own_server):
     else:
         server = reverb.Server(tables("replay", alpha=1.0))
         buffer = ReverbReplayBuffer(f"localhost:{server.port}")
-    buffer.extend(steps(0, 50))
+    buffer.extend(numbered(0, 50))
     writers = [context.Process(target=write, args=(buffer, 100 * i)) for i in (1, 2)]
     for writer in writers:
         writer.start()
@@ -64,33 +52,20 @@ def test_a_buffer_goes_into_other_processes(method, has_own_server):
         server.stop()
 
 
-def learn_for_ever(buffer, pipe):
-    for turn in range(10**9):
-        sample = buffer.sample(16)
-        sample["td_error"] = torch.rand(16)
-        buffer.update_tensordict_priority(sample)
-        if turn == 20:
-            pipe.send("learns")
-
-
 def test_a_learner_that_is_killed_leaves_the_table_as_it_is():
     context = multiprocessing.get_context("spawn")
     buffer = ReverbReplayBuffer(alpha=0.6)
-    buffer.extend(steps(0, 100))
+    buffer.extend(numbered(0, 100))
     here, there = context.Pipe()
     learner = context.Process(target=learn_for_ever, args=(buffer, there))
     learner.start()
     assert here.poll(60)
     os.kill(learner.pid, signal.SIGKILL)
     learner.join(10)
-    buffer.extend(steps(100, 100))
+    buffer.extend(numbered(100, 100))
     assert len(buffer) == 200
     assert set(buffer.sample(64)["number"].tolist()) <= {*range(200)}
     buffer.close()
-
-
-def make_env():
-    return TransformedEnv(GymEnv("CartPole-v1"), StepCounter())
 
 
 @pytest.mark.parametrize("sequence_length", [None, 4])

@@ -184,17 +184,18 @@ class EnvRecorder(gymnasium.Wrapper):
 
     def _step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        ended = np.array([self._ended])
+        had_ended = np.array([self._ended])
+        self._ended = bool(terminated or truncated)
         self._history.step(
             map_nest(_as_row, observation),
             map_nest(_as_row, action),
             np.array([reward], np.float64),
             np.array([terminated], np.bool_),
             np.array([truncated], np.bool_),
+            np.array([self._ended]),
             {key: _as_row(info[key]) for key in self._keep_infos if key in info},
-            begins=autoreset.rows_that_begin(self._mode, ended),
+            begins=autoreset.rows_that_begin(self._mode, had_ended),
         )
-        self._ended = bool(terminated or truncated)
         return observation, reward, terminated, truncated, info
 
 

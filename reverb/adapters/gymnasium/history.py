@@ -149,6 +149,7 @@ class History:
         rewards: Any,
         terminated: np.ndarray,
         truncated: np.ndarray,
+        ended: np.ndarray,
         infos: Mapping[str, Any],
         begins: np.ndarray | None = None,
         final_infos: np.ndarray | None = None,
@@ -161,6 +162,7 @@ class History:
           rewards: The rewards, `[B]`.
           terminated: Booleans `[B]`.
           truncated: Booleans `[B]`.
+          ended: Which of them are terminated or truncated.
           infos: The infos.
           begins: Which environments began an episode instead of making a step; `None`: none.
           final_infos: Which environments have their infos in `final_info`; `None`: none.
@@ -185,8 +187,7 @@ class History:
         if begins is not None:
             self._steps[begins] = 0
         self._maker.after_step(row, self._steps)
-        ended = terminated | truncated
-        if np.count_nonzero(ended):
+        if np.count_nonzero(ended):  # Faster than `any()`.
             self._end(ended, interrupted=False)
 
     def lose_step(self) -> None:

@@ -54,19 +54,16 @@ class ItemColumns:
         # They are indices and do not change: each is made once.
         self._made: dict[tuple[Any, ...], list[Any]] = {}
 
-    def transition(self, num_steps: int, num_rows_after: int = 0) -> list[Any]:
-        """Columns of a transition.
+    def transition(self, num_steps: int) -> list[Any]:
+        """Columns of the transition of the newest steps."""
+        return self._transition(num_steps, 0, -1)
 
-        Args:
-          num_steps: How far back its first step is from the newest row, itself included.
-          num_rows_after: Number of rows after that of its last step; they have rewards alone.
+    def short_transition(self, num_steps: int, n_step: int) -> list[Any]:
+        """Columns of a transition that the end of the episode cuts short.
+
+        After the episode come `n_step - 1` rows with sums alone: of `n_step - 1`, ... 2, 1 steps.
         """
-        key = ("transition", num_steps, num_rows_after)
-        if key not in self._made:
-            last = -1 - num_rows_after
-            frames = self._frames(-1 - num_steps), self._frames(last)
-            self._made[key] = self._columns(*frames, -num_steps, last, -1)
-        return self._made[key]
+        return self._transition(num_steps, n_step - 1, -num_steps)
 
     def sequence(self, num_steps: int) -> list[Any]:
         """Columns of the newest steps."""
@@ -84,6 +81,15 @@ class ItemColumns:
         if key not in self._made:
             rows = slice(1, None)
             self._made[key] = self._columns(slice(None, -1), rows, rows, rows, rows)
+        return self._made[key]
+
+    def _transition(self, num_steps: int, num_rows_after: int, sums: int) -> list[Any]:
+        """`num_rows_after` are those after the last step, and `sums` is the row with the sums."""
+        key = ("transition", num_steps, num_rows_after, sums)
+        if key not in self._made:
+            last = -1 - num_rows_after
+            frames = self._frames(last - num_steps), self._frames(last)
+            self._made[key] = self._columns(*frames, last - num_steps + 1, last, sums)
         return self._made[key]
 
     def _frames(self, last: int) -> Index:

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which items each step completes."""
 
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import cache
+from itertools import accumulate
+from typing import Protocol
 
 import numpy as np
 
 from reverb import errors
 from reverb.adapters.gymnasium.item_columns import ItemColumns
 from reverb.adapters.gymnasium.items import Episodes, Items, Sequences, Transitions
-from reverb.adapters.gymnasium.step_writer import StepWriter
+from reverb.adapters.gymnasium.step_writer import NewItems, Step, StepWriter
 
 __all__ = ["ItemMaker", "make_item_maker", "num_rows"]
-
-Step = dict[str, Any]
 
 
 class ItemMaker(Protocol):
@@ -91,44 +92,45 @@ class TransitionMaker:
         self._n = items.n_step
         self._writer = writer
         self._columns = columns
-        self._powers = items.discount ** np.arange(self._n + 1, dtype=np.float64)
-        # The rewards of the newest steps, oldest first, `[n, B]`.
-        self._rewards: np.ndarray | None = None
+        self._discount = items.discount
+        self._powers = [items.discount**num_steps for num_steps in range(self._n + 1)]
+        # The rewards of the newest steps, newest first, `[B]` each.
+        self._rewards: deque[np.ndarray] = deque(maxlen=self._n)
+        # The sums of the newest 1, 2, ... `n` of them.
+        self._sums: list[np.ndarray] = []
         self.num_dropped_episodes = 0
 
     def sums(self, rewards: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if self._n > 1:
-            if self._rewards is None:
-                self._rewards = np.zeros((self._n, len(rewards)))
-            self._rewards[:-1] = self._rewards[1:]
-            self._rewards[-1] = rewards
-        else:
-            self._rewards = rewards[np.newaxis]
-        return self._sums(self._n, terminated)
+        if self._n == 1:
+            return rewards.astype(np.float32), factor(self._discount, terminated)
+        while len(self._rewards) < self._n:
+            self._rewards.append(np.zeros(len(rewards)))
+        self._rewards.appendleft(np.array(rewards, np.float64))  # The program may change its own.
+        self._sums = list(accumulate(self._rewards, lambda sum_, it: it + self._discount * sum_))
+        return self._sum_of(self._n, terminated)
 
     def check_next_step(self, steps: np.ndarray) -> None:
         pass
 
     def after_step(self, step: Step, steps: np.ndarray) -> None:
-        self._writer.create_items(self._columns().transition(self._n), step, steps >= self._n)
+        columns = self._columns().transition(self._n)
+        self._writer.create_items([NewItems(columns, steps >= self._n, step)])
 
     def at_end(self, step: Step, steps: np.ndarray, where: np.ndarray, interrupted: bool) -> None:
         # The windows that the end cuts short. Their sums are in rows of their own, which have
         # nothing else: all other columns refer to the rows that are there.
+        items = []
         for num_steps in range(self._n - 1, 0, -1):
-            reward, discount = self._sums(num_steps, step["terminated"])
+            reward, discount = self._sum_of(num_steps, step["terminated"])
             sums = {"reward": reward, "discount": discount}
             self._writer.append(sums, where)
-            columns = self._columns().transition(self._n, self._n - num_steps)
-            self._writer.create_items(columns, step | sums, where & (steps >= num_steps))
+            columns = self._columns().short_transition(num_steps, self._n)
+            items.append(NewItems(columns, where & (steps >= num_steps), step | sums))
+        self._writer.create_items(items)
 
-    def _sums(self, num_steps: int, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _sum_of(self, num_steps: int, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The sum of the newest rewards, and the factor of the value after them."""
-        assert self._rewards is not None
-        if self._n == 1:
-            reward = self._rewards[0].astype(np.float32)
-        else:
-            reward = (self._powers[:num_steps] @ self._rewards[-num_steps:]).astype(np.float32)
+        reward = self._sums[num_steps - 1].astype(np.float32)
         return reward, factor(self._powers[num_steps], terminated)
 
 
@@ -153,24 +155,27 @@ class SequenceMaker:
         pass
 
     def after_step(self, step: Step, steps: np.ndarray) -> None:
-        self._create(step, (steps >= self._num_steps) & (self._steps_after(steps) == 0))
+        self._create(step, (steps >= self._num_steps) & self._ends_window(steps))
 
     def at_end(self, step: Step, steps: np.ndarray, where: np.ndarray, interrupted: bool) -> None:
-        self._create(step, where & (steps >= self._num_steps) & (self._steps_after(steps) != 0))
+        self._create(step, where & (steps >= self._num_steps) & ~self._ends_window(steps))
         short = where & (steps > 0) & (steps < self._num_steps)
         if not self._keeps_short:
             self.num_dropped_episodes += int(np.count_nonzero(short))
             return
-        for num_steps in np.unique(steps[short]).tolist():
-            columns = self._columns().sequence(num_steps)
-            self._writer.create_items(columns, step, short & (steps == num_steps))
+        items = [
+            NewItems(self._columns().sequence(num_steps), short & (steps == num_steps), step)
+            for num_steps in np.unique(steps[short]).tolist()
+        ]
+        self._writer.create_items(items)
 
-    def _steps_after(self, steps: np.ndarray) -> np.ndarray:
-        """Number of steps since the last window that began at a multiple of the stride."""
-        return (steps - self._num_steps) % self._stride
+    def _ends_window(self, steps: np.ndarray) -> np.ndarray:
+        """Whether a window that began at a multiple of the stride would end there."""
+        return steps % self._stride == self._num_steps % self._stride
 
     def _create(self, step: Step, where: np.ndarray) -> None:
-        self._writer.create_items(self._columns().sequence(self._num_steps), step, where)
+        columns = self._columns().sequence(self._num_steps)
+        self._writer.create_items([NewItems(columns, where, step)])
 
 
 class EpisodeMaker:
@@ -204,9 +209,14 @@ class EpisodeMaker:
         ended = where & (steps > 0)
         whole = ended & (steps <= self._max_length) & (not interrupted)
         self.num_dropped_episodes += int(np.count_nonzero(ended & ~whole))
-        self._writer.create_items(self._columns().episode(), step, whole)
+        self._writer.create_items([NewItems(self._columns().episode(), whole, step)])
 
 
 def factor(power: float, terminated: np.ndarray) -> np.ndarray:
     """Returns `power * (1 - terminated)`, float32: 0 after a termination alone."""
-    return np.multiply(~terminated, power, dtype=np.float32)
+    return _power_or_zero(power).take(terminated)
+
+
+@cache
+def _power_or_zero(power: float) -> np.ndarray:
+    return np.array([power, 0], np.float32)

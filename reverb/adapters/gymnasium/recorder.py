@@ -215,7 +215,7 @@ class Recorder(gymnasium.vector.VectorWrapper):
         terminated = np.asarray(terminations, np.bool_)
         truncated = np.asarray(truncations, np.bool_)
         ended = terminated | truncated
-        resets = self._mode == autoreset.SAME_STEP and bool(ended.any())
+        resets = self._mode == autoreset.SAME_STEP and np.count_nonzero(ended) > 0
         led_to = observation
         if resets:
             led_to = autoreset.with_final_observations(observation, infos, ended)
@@ -225,6 +225,7 @@ class Recorder(gymnasium.vector.VectorWrapper):
             rewards,
             terminated,
             truncated,
+            ended,
             infos,
             begins=autoreset.rows_that_begin(self._mode, self._ended),
             final_infos=ended if resets else None,

@@ -3,7 +3,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,9 +11,12 @@ import reverb
 from reverb import errors
 from reverb.adapters.gymnasium.nests import map_nest
 
-__all__ = ["Priority", "StepWriter"]
+__all__ = ["NewItems", "Priority", "Step", "StepWriter"]
 
 _LOGGER = logging.getLogger(__name__)
+
+# The columns of a row, each a nest of arrays `[B, ...]`.
+Step = dict[str, Any]
 
 # A number, the text "max", or a function that computes numbers `[B]` from the step that completes
 # the items.
@@ -21,6 +24,18 @@ Priority = float | str | Callable[[dict[str, Any]], Any]
 
 # After so long a wait it is said what is waited for.
 PATIENCE_MS = 10_000
+
+
+class NewItems(NamedTuple):
+    """One item for each selected environment.
+
+    `columns` are those of an item, flat; `where` are booleans `[B]`; functions compute priorities
+    from `step`.
+    """
+
+    columns: list[Any]
+    where: np.ndarray
+    step: Step
 
 
 class StepWriter:
@@ -85,23 +100,23 @@ class StepWriter:
         """Appends a row to the history of each selected environment."""
         self._writer.append(row, where=where)
 
-    def create_items(self, columns: Sequence[Any], step: dict[str, Any], where: np.ndarray) -> None:
-        """Makes an item of each selected environment in every table.
+    def create_items(self, items: Sequence[NewItems]) -> None:
+        """Makes items in every table.
 
         Blocks while too many items are unconfirmed.
-
-        Args:
-          columns: The columns of an item, flat.
-          step: What functions compute priorities from.
-          where: Booleans `[B]`.
         """
-        if not np.count_nonzero(where):  # Faster than `where.any()`.
+        # Faster than `any()`.
+        items = [new for new in items if np.count_nonzero(new.where)]
+        if not items:
             return
         for table, priority in self._priorities.items():
-            value = priority
-            if callable(priority):
-                value = _numbers(priority(_columns_of(step)), self._num_envs)
-            self._unconfirmed_items += self._writer.create_items(table, value, columns, where=where)
+            self._unconfirmed_items += self._writer._create_all_items(
+                table,
+                [
+                    (new.columns, _numbers(priority, new.step, self._num_envs), None, new.where)
+                    for new in items
+                ],
+            )
         if self._unconfirmed_items > self._max_unconfirmed_items:
             self._wait(self._max_unconfirmed_items // 2)
 
@@ -173,8 +188,11 @@ def _columns_of(step: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _numbers(value: Any, num_envs: int) -> np.ndarray:
-    array = np.asarray(value)
+def _numbers(priority: np.ndarray | Callable[[Step], Any], step: Step, num_envs: int) -> np.ndarray:
+    """The priorities of the items that a step completes, `[B]`."""
+    if not callable(priority):
+        return priority
+    array = np.asarray(priority(_columns_of(step)))
     if array.dtype.kind not in "biuf" or array.shape not in ((), (num_envs,)):
         raise errors.InvalidArgumentError(
             f"priority must return a number, or numbers of shape [{num_envs}], got dtype "

@@ -5,14 +5,15 @@ import contextlib
 import shutil
 import tempfile
 import weakref
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 import reverb
+from reverb.adapters.sb3.arrays import Ends, no_attribute
 from reverb.adapters.sb3.leaf import Frames, Leaf, Rows
 from reverb.adapters.sb3.library import buffers, spaces, type_aliases
-from reverb.errors import InvalidArgumentError
+from reverb.errors import InvalidArgumentError, UnimplementedError
 from reverb.packed_checkpoint import pack_checkpoint, unpack_checkpoint
 
 __all__ = ["ReverbReplayBuffer"]
@@ -38,6 +39,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
     With `server` the transitions are in a table of another process, and several programs may write
     into it. Dict observations, `VecNormalize` and n-step returns work as with the buffers of
     Stable-Baselines3.
+
+    Without `server`, the seed of an algorithm (which is that of NumPy) makes samples reproducible.
 
     Not thread-safe. `HerReplayBuffer` is a class of its own, which this one does not replace.
     """
@@ -148,6 +151,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             self._finish_episodes(done, is_last)
         self._is_start = done
         self._writer.flush(block_until_num_items=_MAX_UNCONFIRMED)
+        self._is_flushed = False
         self.pos += 1
         if self.pos == self.buffer_size:
             self.full = True
@@ -156,9 +160,16 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Samples transitions; see `ReplayBuffer.sample`.
 
-        `info` has keys and probabilities of the batch afterwards. Blocks until there is a
-        transition.
+        `info` has keys and probabilities of the batch afterwards. All transitions that this buffer
+        has added may be sampled. With `server`, blocks until there is a transition.
+
+        Raises:
+          InvalidArgumentError: If there is no transition yet. Only without `server`.
         """
+        self._check_not_empty()
+        if not self._is_flushed:
+            self._writer.flush()
+            self._is_flushed = True
         batch = self._client.sample_batch(self._table, batch_size, partial=False)
         self.info, self._min_probability = batch.info, batch.min_probability
         num_leaves = len(self._leaves)
@@ -216,6 +227,15 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
     def flush(self) -> None:
         """Waits until all transitions are in the table."""
         self._writer.flush()
+        self._is_flushed = True
+
+    @property
+    def dones(self) -> Ends:
+        """For Stable-Baselines3, which sets it to end the newest episodes; cannot be read."""
+        return Ends(self._end_episodes)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(no_attribute(type(self).__name__, name))
 
     def close(self) -> None:
         """Ends the writer and the server, if it is this buffer's own."""
@@ -248,6 +268,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
                 remover=reverb.selectors.Fifo(),
                 max_size=self.buffer_size * self.n_envs,
                 rate_limiter=reverb.rate_limiters.MinSize(1),
+                # The generator that algorithms seed.
+                seed=int(np.random.randint(2**31)),
             )
             checkpointer = reverb.checkpointers.DefaultCheckpointer(self._directory)
             self._server = reverb.Server([made], checkpointer=checkpointer)
@@ -263,6 +285,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         # A table of dm-reverb whose sampler takes no priorities does as well.
         self._priority = reverb.MAX_PRIORITY if has_priorities else 1.0
         self._begin_writing()
+        if checkpoint is not None:
+            self._has_items = self._client.server_info()[self._table].current_size > 0
 
     def _begin_writing(self) -> None:
         space = self.observation_space
@@ -287,6 +311,31 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         self._rewards = np.zeros((self.n_steps, self.n_envs), np.float32)
         self.info: Any = None
         self._min_probability: float | None = None
+        self._has_items, self._is_flushed = False, True
+
+    def _check_not_empty(self) -> None:
+        """Nobody else could end the wait for a transition in a table of this process.
+
+        Raises:
+          InvalidArgumentError: If there is none.
+        """
+        if self._server is not None and not self._has_items:
+            raise InvalidArgumentError(
+                f"the buffer has no transition yet, after {self._num_steps} steps, where one is of "
+                f"n_steps={self.n_steps} or of an episode that ended; add steps before sample(), "
+                "as with larger learning_starts"
+            )
+
+    def _get_samples(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Not by positions, which items of a table do not have.
+
+        Raises:
+          UnimplementedError: Always.
+        """
+        del arguments, options
+        raise UnimplementedError(
+            "transitions of a Reverb table have no positions; the server draws them in sample()"
+        )
 
     def _leaves_of(self, observation: Any) -> list[np.ndarray[Any, Any]]:
         """Arrays `[num_envs, ...]` of all leaves, in the order of the cells."""
@@ -306,6 +355,11 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         while (left := where & (self._age > 0)).any():
             self._create(left, is_last)
         self._rows.end_episode(where)
+
+    def _end_episodes(self) -> None:
+        """What comes next begins other episodes."""
+        self._finish_episodes(~self._is_start, np.zeros(self.n_envs, np.float32))
+        self._is_start = np.ones(self.n_envs, np.bool_)
 
     def _create(self, where: np.ndarray[Any, Any], is_last: np.ndarray[Any, Any]) -> None:
         """Makes an item of the oldest step that is none yet, of each of these environments."""
@@ -345,6 +399,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
                 *(history[name][-1] for name in numbers),
             ]
             self._writer.create_items(self._table, self._priority, trajectory, where=mask)
+        self._has_items = True
         self._age[envs] -= 1
 
     def _as_tensors(self, columns: Any, env: Any) -> Any:

@@ -106,9 +106,11 @@ class Loader:
         """
         if self._is_closed:
             raise StopIteration
-        batch, event = next(self._started())
-        if event is not None:
-            self._wait_for(batch, event)
+        iterator = self._iterator or self._started()
+        if self._ring is None:
+            return next(iterator)
+        batch, event = next(iterator)
+        self._wait_for(batch, event)
         return batch
 
     def update_priorities(self, keys: Any, priorities: Any) -> None:
@@ -154,7 +156,7 @@ class Loader:
         if self._iterator is None:
             if self._is_closed:
                 raise InvalidArgumentError("the loader is closed")
-            convert = self._converted
+            convert = self._copied if self._ring is not None else self._converted
             if self._transform is None:
                 convert = batch_iterator.Conversion(convert)
             self._iterator = batch_iterator.batches(
@@ -162,22 +164,28 @@ class Loader:
             )
         return self._iterator
 
-    def _converted(self, sample: ReplaySample) -> tuple[Any, Any]:
-        """Called in the background thread; returns a batch and the event of its copy."""
-        event = None
-        if self._ring is not None:
-            data, event = self._ring.move(sample.data)
-            sample = replaced(as_sample(replaced(sample, data=())), data=data)
-        else:
-            sample = as_sample(sample)
-            if self._device.type != "cpu":
-                sample = replaced(sample, data=moved(sample.data, self._device))
-        batch = sample if self._output == "nest" else as_tensordict(sample, self._batch_dims)
+    def _converted(self, sample: ReplaySample) -> Any:
+        """Makes a batch of tensors; mostly called in the background thread."""
+        sample = as_sample(sample)
+        if self._device.type != "cpu":
+            sample = replaced(sample, data=moved(sample.data, self._device))
+        batch = self._as_output(sample)
+        return batch if self._transform is None else self._transform(batch)
+
+    def _copied(self, sample: ReplaySample) -> tuple[Any, Any]:
+        """Starts a batch's copy to a CUDA device; returns the batch and the event of the copy."""
+        assert self._ring is not None
+        data, event = self._ring.move(sample.data)
+        batch = self._as_output(replaced(as_sample(replaced(sample, data=())), data=data))
         if self._transform is None:
             return batch, event
-        if event is not None:
-            event.synchronize()
+        event.synchronize()
         return self._transform(batch), event
+
+    def _as_output(self, sample: ReplaySample) -> Any:
+        if self._output == "nest":
+            return sample
+        return as_tensordict(sample, self._batch_dims)
 
     def _wait_for(self, batch: Any, event: Any) -> None:
         """Lets the current stream wait for the copy, and the memory for the current stream."""

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arrays of a batch as tensors, without a copy."""
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -35,18 +34,13 @@ def as_tensor(array: Any) -> Any:
     """
     if isinstance(array, Ragged):
         return array.torch_nested()
-    dtype, bits = _kind(array.dtype)
-    if dtype is None:
-        return array
-    return (
-        torch.from_numpy(array) if bits is None else torch.from_numpy(array.view(bits)).view(dtype)
-    )
-
-
-@functools.cache
-def _kind(dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """The torch dtype, and the NumPy dtype that has its bits if NumPy itself has no such dtype."""
-    return dtype_of(dtype), _BITS.get(dtype.name)
+    try:
+        return torch.from_numpy(array)
+    except TypeError:
+        dtype = dtype_of(array.dtype)
+        if dtype is None:
+            return array
+        return torch.from_numpy(array.view(_BITS[array.dtype.name])).view(dtype)
 
 
 def moved(data: Any, device: Any) -> Any:
@@ -71,7 +65,8 @@ def on_cpu(values: Any) -> Any:
 def as_sample(sample: ReplaySample) -> ReplaySample:
     """Makes tensors of all arrays; keys become int64 with the same bits."""
     info = sample.info
-    info = SampleInfo(as_tensor(info.key.view(np.int64)), *map(as_tensor, info[1:]))
+    from_numpy = torch.from_numpy
+    info = SampleInfo(from_numpy(info.key.view(np.int64)), *map(from_numpy, info[1:]))
     data = sample.data
     # Most tables have no signature, or one of dicts, whose values are leaves.
     if type(data) is list and not any(isinstance(it, list | tuple | dict) for it in data):

@@ -2,7 +2,6 @@
 """A replay buffer of TorchRL whose data is in a table."""
 
 import contextlib
-import json
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -10,24 +9,27 @@ from typing import Any, Literal
 import numpy as np
 
 import reverb
+from reverb.adapters.torchrl.arguments import check_numbers, check_parts, check_table
+from reverb.adapters.torchrl.buffer_state import BufferState
 from reverb.adapters.torchrl.fields import Fields, as_values
+from reverb.adapters.torchrl.item_reader import ItemReader
 from reverb.adapters.torchrl.library import tensordict, torch, torchrl_data
+from reverb.adapters.torchrl.priorities import Priorities
 from reverb.adapters.torchrl.sequences import SequenceWriter
-from reverb.adapters.torchrl.table_access import TableAccess, check_alpha
+from reverb.adapters.torchrl.table_access import TableAccess
 from reverb.adapters.torchrl.table_parts import (
     PrioritizedTableSampler,
     TableSampler,
     TableStorage,
     TableWriter,
+    refuse_part,
+    refuse_write,
 )
 from reverb.errors import InvalidArgumentError
 
 __all__ = ["ReverbReplayBuffer"]
 
 _DEFAULT_BETA = 0.4
-_REDUCTIONS = ("max", "min", "mean", "median", "sum")
-# What others' buffers are made of, and this one is not.
-_PARTS = ("storage", "sampler", "writer", "collate_fn")
 
 
 class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
@@ -41,6 +43,9 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
 
     Samples are drawn on the server. An empty table raises `RuntimeError`, as in TorchRL; a closed
     rate limiter lets `sample` wait. Batches that `prefetch` fetches ahead count as sampled.
+
+    Items do not change and have no positions: `buffer[a:b]` and `buffer["name"]` read items, the
+    oldest one first; calls that read or write by index raise `UnimplementedError`.
     """
 
     def __init__(
@@ -64,7 +69,8 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         device: Any = "cpu",
         shared: bool = False,
         timeout_ms: int | None = None,
-        **parts: None,
+        generator: Any = None,
+        **parts: Any,
     ) -> None:
         """Makes a buffer; asks the server for its table.
 
@@ -92,7 +98,11 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
           shared: Of no effect: a table may always be shared.
           timeout_ms: How long `sample` waits for the rate limiter, in milliseconds; `None`: no
             limit.
-          **parts: `storage`, `sampler`, `writer` and `collate_fn` must be `None`.
+          generator: A `torch.Generator` that draws the seed of the table; `None`: PyTorch's own,
+            so that `torch.manual_seed` makes samples reproducible. Only without `server`, whose
+            table has a seed itself.
+          **parts: Other arguments of `TensorDictReplayBuffer`, such as `storage` and `sampler`;
+            must have their default.
 
         Raises:
           InvalidArgumentError: If a number is out of its range, or if the table differs from what
@@ -101,14 +111,7 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
           ValueError: If `prefetch` is given without `batch_size` or with
             `consume_after_n_samples`.
         """
-        self._check_parts(parts)
-        self._check_numbers(server, max_size, sequence_length, consume_after_n_samples)
-        if reduction not in _REDUCTIONS:
-            raise InvalidArgumentError(f"reduction must be one of {_REDUCTIONS}, got {reduction!r}")
-        if consume_after_n_samples is not None and prefetch:
-            raise ValueError("Prefetching is not supported when consume_after_n_samples is set.")
-        if prefetch and batch_size is None:
-            raise ValueError("prefetch needs batch_size in the constructor")
+        check_parts(type(self).__name__, parts)
         self._settings: dict[str, Any] = {
             "table": table,
             "eps": eps,
@@ -122,23 +125,30 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
             "shared": shared,
             "timeout_ms": timeout_ms,
         }
+        check_numbers(self._settings, server, max_size, batch_size)
+        if server is not None and generator is not None:
+            raise InvalidArgumentError(
+                "generator must be None with a server: its table draws, and has a seed of its own"
+            )
         own = {
             "max_size": 1_000_000 if max_size is None else max_size,
             "alpha": alpha,
             "consume_after_n_samples": consume_after_n_samples,
         }
+        if server is None:
+            own["seed"] = int(torch.randint(2**31, (), generator=generator))
         self._access = TableAccess(server, table, own)
         try:
-            check_alpha(self._access, alpha)
-            self._check_consumption(consume_after_n_samples)
+            check_table(self._access, alpha, beta, consume_after_n_samples)
         except BaseException:
             self._access.close()
             raise
         self._device = torch.device(device)
         self._timeout_ms = timeout_ms
         self._sequence_length = sequence_length
-        self._eps = eps
-        self._reduction = reduction
+        self._reader = ItemReader(self._access, sequence_length, self._device)
+        self._priorities = Priorities(reduction, eps, sequence_length)
+        self._state = BufferState(self, self._access)
         exponent = self._access.alpha
         new_item = 1.0 if exponent is None else reverb.MAX_PRIORITY
         self._new_priority = new_item
@@ -150,12 +160,6 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
             beta = _DEFAULT_BETA if beta is None else beta
             sampler = PrioritizedTableSampler(
                 self, self._access.max_size, exponent, beta, eps, reduction
-            )
-        elif beta is not None:
-            self._access.close()
-            raise InvalidArgumentError(
-                f"beta={beta} is for tables that sample by priority; table {table} does not. Give "
-                "alpha, or leave beta out"
             )
         super().__init__(
             priority_key=priority_key,
@@ -251,24 +255,14 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         if takes_priority and self._access.alpha is not None:
             found = rows.get(self.priority_key, None)
             if found is not None:
-                priorities = self._reduced(found, len(rows))
-        keys = self._access.client.insert_batch(
-            [as_values(tensor) for tensor in tensors], {self.table: priorities}
-        )
-        if not keys:
+                priorities = self._priorities.of_items(found, len(rows))
+        keys = self._access.insert([as_values(tensor) for tensor in tensors], priorities)
+        if keys is None:
             return torch.full((len(rows),), -1, dtype=torch.long)
-        index = torch.from_numpy(keys[self.table].view(np.int64))
+        index = torch.from_numpy(keys.view(np.int64))
         if not data.is_locked:
             self._set_index_in_td(data, index if data is rows else index[0])
         return index
-
-    def _reduced(self, priority: Any, num_items: int) -> np.ndarray[Any, Any]:
-        """One priority for each item, float64 `[num_items]`."""
-        values = priority.detach().to("cpu", torch.float64)
-        if values.numel() != num_items:
-            values = getattr(values.reshape(num_items, -1), self._reduction)(dim=1)
-            values = values if isinstance(values, torch.Tensor) else values[0]
-        return values.reshape(num_items).numpy() + self._eps
 
     # ---- Sampling --------------------------------------------------------------------------------
 
@@ -280,10 +274,10 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
                 f"batch_size must be a multiple of sequence_length={length}, got {batch_size}"
             )
         batch = self._access.sample(batch_size // length, self._timeout_ms)
-        data = self._as_tensordict(batch)
+        data = self._reader.of_batch(batch)
         info = {"index": torch.from_numpy(batch.info.key.view(np.int64))}
         if self._access.alpha is not None:
-            info["priority_weight"] = self._weights(batch)
+            info["priority_weight"] = self._reader.weights(batch, self._sampler.beta)
         if self._sequence_length is not None:
             info = {name: it.repeat_interleave(length) for name, it in info.items()}
         if self._device.type != "cpu":
@@ -294,53 +288,38 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
             data = data.pin_memory()
         return data, info
 
-    def _as_tensordict(self, batch: Any) -> Any:
-        """The data of a batch: `[B, ...]`, or `[B * T]` of sequences."""
-        fields, columns = self._access.fields(), batch.data
-        if len(columns) != len(fields.paths):
-            raise InvalidArgumentError(
-                f"table {self.table} has {len(columns)} columns, where its fields are "
-                f"{['.'.join(path) for path in fields.paths]}: another program writes into it"
-            )
-        if self._sequence_length is None:
-            num_items = len(batch.info.key)
-            # Items of one step have a time of one.
-            columns = [
-                it.reshape(num_items, *it.shape[2:]) if it.ndim > 1 and it.shape[1] == 1 else it
-                for it in columns
-            ]
-            inner = columns[0].shape[1 : 1 + fields.batch_dims]
-            return fields.to_tensordict(columns, (num_items, *inner), self._device)
-        columns = [it.reshape(-1, *it.shape[2:]) for it in columns]
-        num_steps = len(columns[0])
-        data = fields.to_tensordict(columns, (num_steps,), self._device)
-        # The last step of a sequence is none that the next one follows.
-        for path in (("next", "truncated"), ("next", "done")):
-            flag = data.get(path, None)
-            if flag is not None:
-                flag[self._sequence_length - 1 :: self._sequence_length] = True
-        return data
+    def __iter__(self) -> Iterator[Any]:
+        """Samples batches for ever; with `consume_after_n_samples`, until the table is empty.
 
-    def _weights(self, batch: Any) -> Any:
-        probability = torch.from_numpy(batch.info.probability)
-        smallest = batch.min_probability or float(probability.min())
-        return (probability / smallest).pow_(-self._sampler.beta).float()
+        Raises:
+          RuntimeError: If the constructor got no `batch_size`.
+        """
+        batches = super().__iter__()
+        while self._consume_after_n_samples is None or len(self):
+            yield next(batches)
+
+    # ---- Reading ---------------------------------------------------------------------------------
 
     def scan(self) -> Iterator[Any]:
         """Reads all items, the oldest one first, as TensorDicts `[...]`; does not sample.
 
         With `sequence_length` they are `[T]`.
         """
-        length = self._sequence_length
-        for sample in self._access.client.scan(self.table):
-            fields = self._access.fields()
-            columns = [np.asarray(it) for it in sample.data]
-            if length is None:
-                columns = [it if it.ndim and it.shape[0] == 1 else it[None] for it in columns]
-                inner = columns[0].shape[1 : 1 + fields.batch_dims]
-                yield fields.to_tensordict(columns, (1, *inner), self._device)[0]
-            else:
-                yield fields.to_tensordict(columns, (length,), self._device)
+        return self._reader.scan()
+
+    def read(self, places: slice = slice(None)) -> Any:
+        """Reads items as one TensorDict `[N, ...]`, the oldest one first; does not sample.
+
+        `buffer[places]` does the same, and applies transforms. Reads the whole table. With
+        `sequence_length` they are `[N, T]`.
+
+        Raises:
+          FailedPreconditionError: If the table is empty.
+        """
+        return self._reader.read(places)
+
+    __setitem__ = set_ = set_at_ = update_ = write_all = refuse_write
+    set_storage = set_sampler = set_writer = refuse_part
 
     # ---- Priorities ------------------------------------------------------------------------------
 
@@ -359,27 +338,9 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
             # Which warns.
             self._sampler.update_priority(index, priority)
             return
-        keys = torch.as_tensor(index).reshape(-1).cpu().numpy()
-        values = torch.as_tensor(priority)
-        if values.numel() == 1:
-            values = values.reshape(1).expand(len(keys))
-        if len(keys) == 0:
-            return
-        length = self._sequence_length
-        if length is not None:
-            rows = keys.reshape(-1, length) if len(keys) % length == 0 else None
-            if rows is None or (rows != rows[:, :1]).any():
-                raise InvalidArgumentError(
-                    f"index must have all {length} steps of each sequence side by side, as samples "
-                    f"have; got {len(keys)} steps"
-                )
-            keys = rows[:, 0]
-        if values.numel() % len(keys):
-            raise InvalidArgumentError(
-                f"priority must have a value for each of {len(keys)} indices, got shape "
-                f"{list(values.shape)}"
-            )
-        self._access.client.update_priorities(self.table, keys, self._reduced(values, len(keys)))
+        keys, priorities = self._priorities.updates(index, priority)
+        if len(keys):
+            self._access.update_priorities(keys, priorities)
 
     def update_tensordict_priority(self, data: Any) -> None:
         """Updates priorities by a sample with values at `priority_key`.
@@ -452,11 +413,7 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         Without `server` it has all items, as a checkpoint. With it, the items stay on the server,
         which makes its checkpoints itself.
         """
-        state = {"_transforms": self._transform.state_dict(), **self._metadata()}
-        if self._access.is_own:
-            packed = np.frombuffer(self._access.packed(), np.uint8)
-            state["_checkpoint"] = torch.from_numpy(packed.copy())
-        return state
+        return self._state.as_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over the state of `state_dict`; what was fetched ahead is dropped.
@@ -464,23 +421,13 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         Raises:
           InvalidArgumentError: If it has items and this buffer's are on a server.
         """
-        checkpoint = state_dict.get("_checkpoint")
         with self._futures_lock:
             self._clear_prefetch_queue_locked()
-            if checkpoint is not None:
-                self._load_items(checkpoint.numpy().tobytes())
-            self._transform.load_state_dict(state_dict["_transforms"])
-            self._load_metadata(state_dict)
+            self._state.take(state_dict)
 
     def dumps(self, path: Any) -> None:
         """Saves the state in a directory, which is made if it is not there."""
-        path = pathlib.Path(path).absolute()
-        path.mkdir(exist_ok=True)
-        if self._access.is_own:
-            path.joinpath("checkpoint.tar").write_bytes(self._access.packed())
-        if transforms := self._transform.state_dict():
-            torch.save(transforms, path / "transform.t")
-        path.joinpath("buffer_metadata.json").write_text(json.dumps(self._metadata()))
+        self._state.write(pathlib.Path(path).absolute())
 
     def loads(self, path: Any) -> None:
         """Loads what `dumps` saved.
@@ -488,33 +435,9 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         Raises:
           InvalidArgumentError: As `load_state_dict`.
         """
-        path = pathlib.Path(path).absolute()
         with self._futures_lock:
             self._clear_prefetch_queue_locked()
-            if path.joinpath("checkpoint.tar").exists():
-                self._load_items(path.joinpath("checkpoint.tar").read_bytes())
-            if path.joinpath("transform.t").exists():
-                self._transform.load_state_dict(torch.load(path / "transform.t"))
-            self._load_metadata(json.loads(path.joinpath("buffer_metadata.json").read_text()))
-
-    def _metadata(self) -> dict[str, Any]:
-        return {
-            "batch_size": self._batch_size,
-            "beta": self._sampler.beta if self._access.alpha is not None else None,
-        }
-
-    def _load_metadata(self, metadata: dict[str, Any]) -> None:
-        self._batch_size = metadata["batch_size"]
-        if self._access.alpha is not None and metadata["beta"] is not None:
-            self._sampler.beta = metadata["beta"]
-
-    def _load_items(self, checkpoint: bytes) -> None:
-        if not self._access.is_own:
-            raise InvalidArgumentError(
-                f"the state has the items of a buffer's own server, and the items of this one are "
-                f"on server {self.server}, which loads its checkpoints itself"
-            )
-        self._access.unpack(checkpoint)
+            self._state.read(pathlib.Path(path).absolute())
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Waits for what is fetched ahead, then closes the buffer."""
@@ -532,11 +455,10 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
     # ---- Other processes -------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        """The address of the table, and how it is used."""
+        """The address of the table, which knows its `alpha`, and how it is used."""
         return {
             **self._settings,
             "server": self._access.for_others(),
-            "alpha": self._access.alpha,
             "beta": self._sampler.beta if self._access.alpha is not None else None,
             "batch_size": self._batch_size,
             "transform": self._transform,
@@ -560,46 +482,8 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         """Nothing: the items of a table have their priorities."""
 
     def set_rng(self, generator: Any) -> None:
-        """Of no effect: the server draws; a table may have a seed."""
+        """Of no effect: the server draws; see `generator` of the constructor."""
         self._rng = generator
-
-    # ---- Checks ----------------------------------------------------------------------------------
-
-    def _check_parts(self, parts: dict[str, Any]) -> None:
-        for name, value in parts.items():
-            if name not in _PARTS:
-                raise TypeError(f"{type(self).__name__} has no argument {name}")
-            if value is not None:
-                raise InvalidArgumentError(
-                    f"{name} must be None: a Reverb table takes its place; got "
-                    f"{type(value).__name__}"
-                )
-
-    def _check_numbers(
-        self, server: Any, max_size: Any, sequence_length: Any, consume_after_n_samples: Any
-    ) -> None:
-        for name, value in (
-            ("max_size", max_size),
-            ("sequence_length", sequence_length),
-            ("consume_after_n_samples", consume_after_n_samples),
-        ):
-            if value is not None and value < 1:
-                raise InvalidArgumentError(f"{name} must be at least 1, got {value}")
-        if server is not None and max_size is not None:
-            address = server if isinstance(server, str) else server.server_address
-            raise InvalidArgumentError(
-                f"max_size={max_size} is a setting of the table, which server {address} has; leave "
-                "it out"
-            )
-
-    def _check_consumption(self, consume_after_n_samples: int | None) -> None:
-        of_table = self._access.max_times_sampled
-        if (consume_after_n_samples or 0) != of_table:
-            raise InvalidArgumentError(
-                f"consume_after_n_samples={consume_after_n_samples} must be what table "
-                f"{self._access.table} of server {self._access.address} has, which is "
-                f"{of_table or None}"
-            )
 
 
 def _same(data: Any) -> Any:

@@ -43,9 +43,14 @@ class SequenceWriter:
         num_steps = data.shape[-1]
         # [T, N]
         data = data.reshape(-1, num_steps).transpose(0, 1)
-        num_lanes = data.shape[1]
         fields, tensors = Fields.of(data)
         self._access.check_fields(fields.of_steps())
+        with self._access.telling_table():
+            self._write(data, tensors)
+
+    def _write(self, data: Any, tensors: list[Any]) -> None:
+        """Writes steps `[T, N]`."""
+        num_steps, num_lanes = data.shape
         writer = self._writer_of(num_lanes)
         ends, ids = _ends(data), data.get(_TRAJECTORY, None)
         if ids is not None:

@@ -1,22 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of a buffer: on a server that is there, or on one of the buffer's own."""
 
+import contextlib
 import math
 import os
 import pathlib
 import shutil
 import tempfile
+import time
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 import reverb
 from reverb.adapters.torchrl.fields import Fields
-from reverb.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
+from reverb.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnavailableError,
+)
 from reverb.packed_checkpoint import pack_checkpoint, unpack_checkpoint
 
 __all__ = ["TableAccess", "tables"]
+
+# How long one that removes what it samples waits before it looks again what is left.
+_CONSUMER_WAIT_MS = 50
 
 
 def tables(
@@ -27,6 +38,7 @@ def tables(
     rate_limiter: reverb.rate_limiters.RateLimiter | None = None,
     consume_after_n_samples: int | None = None,
     max_bytes: int | str | None = None,
+    seed: int | None = None,
 ) -> list[reverb.Table]:
     """Makes the tables that a `ReverbReplayBuffer` works with, for a server of their own.
 
@@ -42,6 +54,7 @@ def tables(
       rate_limiter: Of the table with the data; `None`: `MinSize(1)`.
       consume_after_n_samples: An item is removed after it was sampled this often; `None`: never.
       max_bytes: As in `reverb.Table`.
+      seed: Makes the samples of the table reproducible.
 
     Raises:
       InvalidArgumentError: If a number is out of its range.
@@ -62,6 +75,7 @@ def tables(
         max_times_sampled=consume_after_n_samples or 0,
         max_bytes=max_bytes,
         max_priority="ever",
+        seed=seed,
     )
     fields = reverb.Table(
         _fields_table(name),
@@ -142,6 +156,23 @@ class TableAccess:
         """Where other processes find the table."""
         return self._client.server_address
 
+    @contextlib.contextmanager
+    def telling_table(self) -> Iterator[None]:
+        """Makes an error for want of a server name the table, too.
+
+        Raises:
+          UnavailableError: If the body does.
+        """
+        try:
+            yield
+        except UnavailableError as error:
+            text = f"Table {self.table} is out of reach. "
+            if str(error).startswith(text):
+                raise
+            told = UnavailableError(text + str(error))
+            told.samples = error.samples
+            raise told from error
+
     def for_others(self) -> Any:
         """What a pickle has: the address, or the client of the user."""
         return self.address if self.is_own else self._client
@@ -152,7 +183,8 @@ class TableAccess:
         Raises:
           InvalidArgumentError: If there is no such table.
         """
-        infos = self.client.server_info()
+        with self.telling_table():
+            infos = self.client.server_info()
         if self.table not in infos:
             raise InvalidArgumentError(
                 f"server {self.address} has no table {self.table}; it has {sorted(infos)}"
@@ -179,10 +211,10 @@ class TableAccess:
         """
         known = self._fields or self._stored_fields()
         if known is None:
-            infos = self.client.server_info()
-            if _fields_table(self.table) in infos:
-                text = np.array(fields.to_json().encode())
-                self.client.insert([text], {_fields_table(self.table): 1.0})
+            with self.telling_table():
+                if _fields_table(self.table) in self.client.server_info():
+                    text = np.array(fields.to_json().encode())
+                    self.client.insert([text], {_fields_table(self.table): 1.0})
             known = fields
         if known.batch_dims != fields.batch_dims:
             # Of a signature, which does not tell it.
@@ -212,13 +244,13 @@ class TableAccess:
         self._fields = fields
 
     def _stored_fields(self) -> Fields | None:
-        infos = self.client.server_info()
-        info = infos.get(_fields_table(self.table))
-        if info is not None:
-            for sample in self.client.scan(_fields_table(self.table)):
-                text = np.asarray(sample.data[0]).reshape(-1)[0]
-                return Fields.of_json(text.decode() if isinstance(text, bytes) else str(text))
-            return None
+        with self.telling_table():
+            infos = self.client.server_info()
+            if _fields_table(self.table) in infos:
+                for sample in self.client.scan(_fields_table(self.table)):
+                    text = np.asarray(sample.data[0]).reshape(-1)[0]
+                    return Fields.of_json(text.decode() if isinstance(text, bytes) else str(text))
+                return None
         signature = infos[self.table].signature
         return None if signature is None else Fields.of_signature(signature)
 
@@ -232,16 +264,42 @@ class TableAccess:
           DeadlineExceededError: After `timeout_ms`.
         """
         client = self.client
-        if self.max_times_sampled:
-            return self._sample_what_is_left(batch_size)
-        try:
-            return client.sample_batch(self.table, batch_size, partial=False, timeout_ms=0)
-        except DeadlineExceededError:
-            self._check_not_empty()
-        return client.sample_batch(self.table, batch_size, partial=False, timeout_ms=timeout_ms)
+        with self.telling_table():
+            if self.max_times_sampled:
+                return self._sample_what_is_left(batch_size, timeout_ms)
+            try:
+                return client.sample_batch(self.table, batch_size, partial=False, timeout_ms=0)
+            except DeadlineExceededError:
+                pass
+        self._check_not_empty()
+        with self.telling_table():
+            return client.sample_batch(self.table, batch_size, partial=False, timeout_ms=timeout_ms)
 
-    def _sample_what_is_left(self, batch_size: int) -> Any:
+    def insert(self, columns: list[Any], priorities: Any) -> Any:
+        """Inserts items `[B, ...]`, and waits for the server.
+
+        Returns:
+          Their keys, uint64 `[B]`; `None` in a group of servers.
+        """
+        with self.telling_table():
+            keys = self.client.insert_batch(columns, {self.table: priorities})
+        return keys[self.table] if keys else None
+
+    def update_priorities(self, keys: Any, priorities: Any) -> None:
+        """Updates priorities `[B]`; see `reverb.Client.update_priorities`."""
+        with self.telling_table():
+            self.client.update_priorities(self.table, keys, priorities)
+
+    def scan(self) -> Iterator[list[np.ndarray[Any, Any]]]:
+        """Reads the columns of all items, the oldest one first."""
+        with self.telling_table():
+            for sample in self.client.scan(self.table):
+                yield [np.asarray(it) for it in sample.data]
+
+    def _sample_what_is_left(self, batch_size: int, timeout_ms: int | None) -> Any:
         """Samples items that leave, so the last batch may be smaller."""
+        deadline = math.inf if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+        wait_ms = 0
         while True:
             left = self._check_not_empty()
             try:
@@ -249,13 +307,18 @@ class TableAccess:
                 return self.client.sample_batch(
                     self.table,
                     min(batch_size, left),
-                    timeout_ms=0,
+                    timeout_ms=wait_ms,
                     distinct=self.max_times_sampled > 1,
                 )
-            except (DeadlineExceededError, InvalidArgumentError):
+            except InvalidArgumentError:
                 # Somebody else has taken some of them meanwhile.
                 if self.info().current_size >= left:
                     raise
+            except DeadlineExceededError as error:
+                # As above; or the limiter is closed, or of a group a shard was asked that had none.
+                if error.samples or time.monotonic() > deadline:
+                    raise
+                wait_ms = _CONSUMER_WAIT_MS
 
     def _check_not_empty(self) -> int:
         size = self.info().current_size
@@ -269,11 +332,12 @@ class TableAccess:
 
     def remove_all(self, *, keep_counters: bool) -> None:
         """Removes all items."""
-        if not keep_counters:
-            self.client.reset(self.table)
-            return
-        keys = [sample.info.key for sample in self.client.scan(self.table)]
-        self.client.mutate_priorities(self.table, deletes=keys)
+        with self.telling_table():
+            if not keep_counters:
+                self.client.reset(self.table)
+                return
+            keys = [sample.info.key for sample in self.client.scan(self.table)]
+            self.client.mutate_priorities(self.table, deletes=keys)
 
     # ---- Files -----------------------------------------------------------------------------------
 
@@ -309,23 +373,3 @@ class TableAccess:
         made = tables(self.table, **self._settings)
         self._server = reverb.Server(made, port=port, checkpointer=checkpointer)
         self._client = self._server.localhost_client()
-
-
-def check_alpha(access: TableAccess, alpha: float | None) -> None:
-    """Compares an exponent with that of the table.
-
-    Raises:
-      InvalidArgumentError: If they differ; names both.
-    """
-    if alpha is None:
-        return
-    if access.alpha is None:
-        raise InvalidArgumentError(
-            f"alpha={alpha}, but table {access.table} of server {access.address} has the sampler "
-            f"{access.sampler_name}, which knows no priorities; leave alpha out"
-        )
-    if not math.isclose(alpha, access.alpha, rel_tol=1e-6):
-        raise InvalidArgumentError(
-            f"alpha={alpha} must be the exponent of table {access.table} of server "
-            f"{access.address}, which is {access.alpha}"
-        )

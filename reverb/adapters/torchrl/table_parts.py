@@ -2,7 +2,7 @@
 """What TorchRL expects a buffer to have: a storage, a sampler and a writer.
 
 They only tell what the table is like. An index and its data come together, so neither of them has
-a call of its own.
+a call of its own, but for reading slices of the items.
 """
 
 from collections.abc import Iterator
@@ -11,14 +11,47 @@ from typing import Any, NoReturn
 from reverb.adapters.torchrl.library import samplers, storages, torch, writers
 from reverb.errors import UnimplementedError
 
-__all__ = ["PrioritizedTableSampler", "TableSampler", "TableStorage", "TableWriter"]
+__all__ = [
+    "PrioritizedTableSampler",
+    "TableSampler",
+    "TableStorage",
+    "TableWriter",
+    "refuse_part",
+    "refuse_write",
+]
 
 
-def _refuse(*arguments: Any, **options: Any) -> NoReturn:
-    del arguments, options
-    raise UnimplementedError(
-        "items of a Reverb table are fetched with their batch; call buffer.sample()"
-    )
+def _refusal(text: str) -> Any:
+    """Makes a method that says what to do instead."""
+
+    def refuse(*arguments: Any, **options: Any) -> NoReturn:
+        del arguments, options
+        raise UnimplementedError(text)
+
+    return refuse
+
+
+refuse_read = _refusal(
+    "items of a Reverb table have no positions and are not looked up by their index: "
+    "buffer.sample() fetches items together with their index, and buffer[a:b] reads items, the "
+    "oldest one first"
+)
+refuse_write = _refusal(
+    "items of a Reverb table do not change and have no positions; add new ones with buffer.extend()"
+)
+refuse_part = _refusal(
+    "a Reverb table is the storage, the sampler and the writer of a buffer; make another buffer"
+)
+_refuse_draw = _refusal(
+    "the server of a Reverb table draws, and sends items with their index; call buffer.sample()"
+)
+_refuse_state = _refusal(
+    "a Reverb table is saved as a whole; call buffer.state_dict() or buffer.dumps()"
+)
+_refuse_default = _refusal(
+    "the server knows the priority of new items, which is the largest one so far"
+)
+_refuse_empty = _refusal("a Reverb table is emptied as a whole; call buffer.empty()")
 
 
 class TableStorage(storages.Storage):
@@ -46,13 +79,27 @@ class TableStorage(storages.Storage):
     def __repr__(self) -> str:
         return f"TableStorage({self._buffer.table!r} at {self._buffer.server!r})"
 
-    set = get = state_dict = load_state_dict = dumps = loads = _empty = contains = _refuse
+    def get(self, index: Any) -> Any:
+        """Reads a slice of the items, the oldest one first; see `ReverbReplayBuffer`.
+
+        Raises:
+          UnimplementedError: If it is no slice.
+        """
+        return self._buffer.read(index) if isinstance(index, slice) else refuse_read()
+
+    __getitem__ = get
+    contains = __contains__ = refuse_read
+    set = __setitem__ = refuse_write
+    state_dict = load_state_dict = dumps = loads = _refuse_state
+    _empty = _refuse_empty
 
 
 class _TableSampler:
     """The parts that are the same for each kind of sampler."""
 
-    sample = state_dict = load_state_dict = dumps = loads = _empty = _refuse
+    sample = _refuse_draw
+    state_dict = load_state_dict = dumps = loads = _refuse_state
+    _empty = _refuse_empty
 
     def mark_update(self, index: Any, *, storage: Any = None) -> None:
         """Does nothing: a table takes new items with their priorities."""
@@ -97,7 +144,7 @@ class PrioritizedTableSampler(_TableSampler, samplers.PrioritizedSampler):
     @property
     def default_priority(self) -> float:
         """Not a number that this process has: new items get `reverb.MAX_PRIORITY`."""
-        return _refuse()
+        return _refuse_default()
 
     def update_priority(self, index: Any, priority: Any, *, storage: Any = None) -> None:
         """As `ReverbReplayBuffer.update_priority`."""
@@ -116,4 +163,6 @@ class TableWriter(writers.Writer):
     def _write_count(self) -> int:
         return self._buffer.write_count
 
-    add = extend = state_dict = load_state_dict = dumps = loads = _empty = _refuse
+    add = extend = refuse_write
+    state_dict = load_state_dict = dumps = loads = _refuse_state
+    _empty = _refuse_empty

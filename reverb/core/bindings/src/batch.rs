@@ -97,21 +97,19 @@ fn numbers<'py>(py: Python<'py>, values: &[i32]) -> PyResult<Bound<'py, PyAny>> 
 
 /// Where each item begins, and where the last one ends.
 fn offsets<'py>(py: Python<'py>, lengths: &[i32]) -> PyResult<Bound<'py, PyAny>> {
-    let mut offsets = Vec::with_capacity(lengths.len() + 1);
-    let mut end = 0_i32;
-    offsets.push(end);
-    for &length in lengths {
-        end = end
-            .checked_add(length)
-            .ok_or_else(|| {
-                Error::resource_exhausted(
-                    "a packed batch may have 2^31 - 1 steps; sample fewer items",
-                )
-            })
-            .or_raise()?;
-        offsets.push(end);
+    let total = lengths.iter().try_fold(0_i32, |end, &length| end.checked_add(length));
+    if total.is_none() {
+        let text = "a packed batch may have 2^31 - 1 steps; sample fewer items";
+        return Err(Error::resource_exhausted(text)).or_raise();
     }
-    numbers(py, &offsets)
+    number_array(py, DType::Int32, lengths.len() + 1, |out| {
+        let (places, _) = out.as_chunks_mut::<4>();
+        let (mut end, mut lengths) = (0_i32, lengths.iter());
+        for place in places {
+            *place = end.to_le_bytes();
+            end += lengths.next().unwrap_or(&0);
+        }
+    })
 }
 
 /// Hands columns to NumPy, each with the lengths of its items, or with their offsets if they are

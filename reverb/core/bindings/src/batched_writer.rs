@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PySlice, PyTuple};
-use reverb_client::{BatchedColumn, BatchedValue, BatchedWriter as Core, StepIndex};
+use reverb_client::{BatchedColumn, BatchedValue, BatchedWriter as Core, NewItems, StepIndex};
 use reverb_data::Error;
 use smallvec::SmallVec;
 
@@ -181,6 +181,14 @@ fn bad_index(index: &Bound<'_, PyAny>) -> PyErr {
     ))
 }
 
+/// Columns, priorities, removal priorities, and a mask.
+type BatchedItems<'py> = (
+    Vec<Bound<'py, BatchedTrajectoryColumn>>,
+    PyReadonlyArray1<'py, f64>,
+    Option<PyReadonlyArray1<'py, f64>>,
+    Option<PyReadonlyArray1<'py, bool>>,
+);
+
 /// `B` histories stepped by one call.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct BatchedTrajectoryWriter {
@@ -337,30 +345,28 @@ impl BatchedTrajectoryWriter {
         Ok(())
     }
 
-    #[pyo3(signature = (table, priorities, removal_priorities, columns, r#where))]
-    fn create_items_flat(
+    #[pyo3(signature = (table, items))]
+    fn create_all_items(
         &self,
         py: Python<'_>,
         table: &str,
-        priorities: PyReadonlyArray1<'_, f64>,
-        removal_priorities: Option<PyReadonlyArray1<'_, f64>>,
-        columns: Vec<Bound<'_, BatchedTrajectoryColumn>>,
-        r#where: Option<PyReadonlyArray1<'_, bool>>,
+        items: Vec<BatchedItems<'_>>,
     ) -> PyResult<usize> {
         self.check()?;
-        let mask = self.check_mask(r#where)?;
-        let priorities = self.per_environment("priorities", &priorities)?;
-        let removal = removal_priorities
-            .map(|priorities| self.per_environment("removal_priorities", &priorities))
-            .transpose()?;
-        let columns: Vec<BatchedColumn> =
-            columns.iter().map(|column| column.get().core.clone()).collect();
-        let created = py
-            .detach(|| {
-                let (removal, mask) = (removal.as_deref(), mask.as_deref());
-                self.core.create_items(table, &priorities, removal, &columns, mask)
+        let items: PyResult<Vec<NewItems>> = items
+            .into_iter()
+            .map(|(columns, priorities, removal_priorities, r#where)| {
+                let removal = |it| self.per_environment("removal_priorities", &it);
+                Ok(NewItems {
+                    columns: columns.iter().map(|column| column.get().core.clone()).collect(),
+                    priorities: self.per_environment("priorities", &priorities)?,
+                    removal_priorities: removal_priorities.map(removal).transpose()?,
+                    selected: self.check_mask(r#where)?,
+                })
             })
-            .or_raise()?;
+            .collect();
+        let items = items?;
+        let created = py.detach(|| self.core.create_items(table, &items)).or_raise()?;
         throttle(py, self.core.queue())?;
         Ok(created)
     }

@@ -14,7 +14,7 @@ use reverb_client::{
     BatchRequest, BatchedWriter, Client as Core, LegacyOptions, LegacyWriter, RaggedForm,
     RowPriorities, SampleCursor, ScanCursor, SequenceOptions, Window,
 };
-use reverb_data::{Error, ItemPriority, Result, Sampled};
+use reverb_data::{Error, ItemPriority, Result, Sampled, keep_samples};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment, Security};
 use reverb_shards::group::Group;
@@ -478,7 +478,9 @@ impl Client {
         let mut taken = Vec::new();
         let batch = wait(py, core.sample_batch(&request, given, &mut taken));
         let batch = batch.map_err(|error| with_samples(py, error, &taken))?;
-        batch_answer(py, out, &taken, batch, request.ragged == RaggedForm::Packed)
+        let answer = batch_answer(py, out, &taken, batch, request.ragged == RaggedForm::Packed);
+        keep_samples(taken);
+        answer
     }
 }
 

@@ -324,7 +324,9 @@ impl ColumnHistory {
         let cells: Vec<Option<Cell>> = {
             let lane = self.writer.lane().lock();
             let steps = first(&lane)..lane.history_len();
-            steps.map(|step| lane.cell(self.column, step).cloned()).collect()
+            steps
+                .map(|step| lane.cell(self.column, step).map(reverb_client::Cell::to_ref))
+                .collect()
         };
         let refs: PyResult<Vec<Option<Bound<'py, CellRef>>>> = cells
             .into_iter()
@@ -345,7 +347,9 @@ impl ColumnHistory {
                 ))
             });
         }
-        lane.cell(self.column, at as u64).cloned().ok_or_else(|| holds_none(&self.label))
+        lane.cell(self.column, at as u64)
+            .map(reverb_client::Cell::to_ref)
+            .ok_or_else(|| holds_none(&self.label))
     }
 
     fn slice(
@@ -373,7 +377,9 @@ impl ColumnHistory {
         let (mut at, stop, step) = (first, indices.stop as i64, indices.step as i64);
         while (step > 0 && at < stop) || (step < 0 && at > stop) {
             let cell = lane.cell(self.column, at as u64);
-            cells.push(cell.cloned().ok_or_else(|| holds_none(&self.label))?);
+            cells.push(
+                cell.map(reverb_client::Cell::to_ref).ok_or_else(|| holds_none(&self.label))?,
+            );
             at += step;
         }
         Ok(cells)

@@ -4,7 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_data::{Error, ErrorKind, Result, SampleOptions, Sampled, Stacking, TrajectoryBuilder};
+use reverb_data::{
+    Error, ErrorKind, Result, SampleOptions, Sampled, Stacking, TrajectoryBuilder, keep_samples,
+    spare_samples,
+};
 use reverb_wire::Capability;
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
@@ -224,11 +227,7 @@ impl Client {
                 Ok(more) if more.is_empty() => break,
                 Ok(more) => {
                     let first = taken.len();
-                    if taken.is_empty() {
-                        *taken = more;
-                    } else {
-                        taken.extend(more);
-                    }
+                    add_samples(taken, more, batch_size);
                     if selects {
                         select(&mut taken[first..], columns)?;
                     }
@@ -269,6 +268,19 @@ pub struct BatchRequest<'a> {
     pub ragged: RaggedForm,
     /// Its columns, in increasing order; empty: all.
     pub columns: &'a [u32],
+}
+
+/// Adds a part of a batch, in memory that this thread uses again.
+fn add_samples(taken: &mut Vec<Sampled>, mut more: Vec<Sampled>, batch_size: usize) {
+    if taken.is_empty() && more.len() >= batch_size {
+        *taken = more;
+        return;
+    }
+    if taken.capacity() == 0 {
+        *taken = spare_samples();
+    }
+    taken.append(&mut more);
+    keep_samples(more);
 }
 
 /// Takes the other columns away.

@@ -124,14 +124,22 @@ fn put_tensor_header(out: &mut Vec<u8>, dtype: DType, shape: &[usize], content_l
 
 fn put_dtype_and_shape(out: &mut Vec<u8>, dtype: DType, shape: &[usize]) {
     put_varint_field(out, 1, dtype.number() as u64);
-    let dim_len = |dim: usize| if dim == 0 { 0 } else { 1 + varint_len(dim as u64) };
     put_tag(out, 2, 2);
     put_varint(out, shape.iter().map(|&dim| 2 + dim_len(dim) as u64).sum());
-    for &dim in shape {
+    put_dims(out, shape);
+}
+
+/// Appends dimensions as fields of a tensor's shape.
+pub(crate) fn put_dims(out: &mut Vec<u8>, dims: &[usize]) {
+    for &dim in dims {
         put_tag(out, 2, 2);
         put_varint(out, dim_len(dim) as u64);
         put_varint_field(out, 1, dim as u64);
     }
+}
+
+fn dim_len(dim: usize) -> usize {
+    if dim == 0 { 0 } else { 1 + varint_len(dim as u64) }
 }
 
 fn compress_if_it_pays<'s>(scratch: &'s mut Scratch, bytes: &[u8]) -> Option<&'s [u8]> {

@@ -2,6 +2,8 @@
 //! The columns of items of one chunk: which slices of it they are. Nearly all items of a program
 //! have the same, so each is kept once, and for ever.
 
+use smallvec::SmallVec;
+
 use crate::interned::Interned;
 
 /// Longer columns are not kept: what a peer sends must not stay in memory for ever.
@@ -16,7 +18,7 @@ pub(crate) struct Columns {
     pub(crate) place: u16,
     /// Number of columns.
     pub(crate) len: u32,
-    pub(crate) encoded: Box<[u8]>,
+    pub(crate) encoded: SmallVec<[u8; 24]>,
 }
 
 impl Columns {
@@ -26,7 +28,7 @@ impl Columns {
             return None;
         }
         let is_it = |it: &Self| it.len == num_columns && *it.encoded == *encoded;
-        let make = |place| Self { place, len: num_columns, encoded: encoded.to_vec().into() };
+        let make = |place| Self { place, len: num_columns, encoded: encoded.into() };
         KNOWN.intern(encoded, is_it, make)
     }
 

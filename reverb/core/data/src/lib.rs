@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The values that all crates share: errors, tensors, chunks, trajectories, and what a table is.
 //!
-//! This crate does no I/O, waits for nothing and takes no locks. It contains only values, and three
+//! This crate does no I/O, waits for nothing and takes no locks. It contains only values, three
 //! lists of the process: who counts the bytes of chunks (`account`), known columns (`columns`), and
-//! known layouts of chunks (`known_layout`).
+//! known layouts of chunks (`known_layout`), and memory that threads use again (`spare_lists`).
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,9 @@ mod payload_layout;
 pub mod proto_bytes;
 pub mod sample_options;
 pub mod signature;
+mod spare_lists;
 pub mod stacking;
+mod step_kind;
 mod table_change;
 mod table_config;
 mod table_info;
@@ -54,7 +56,9 @@ pub use known_kinds::KnownKinds;
 pub use max_priority::{ItemPriority, MAX_PRIORITY, MaxPriority, is_max_priority, is_priority};
 pub use sample_options::SampleOptions;
 pub use signature::{Signature, TensorSpec};
+pub use spare_lists::{SpareLists, keep_samples, spare_samples};
 pub use stacking::{Layout, Stacking};
+pub use step_kind::StepKind;
 pub use table_change::TableChange;
 pub use table_config::{
     Draw, MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig, TableSignature, WhenFull,

@@ -35,9 +35,10 @@ pub(crate) fn put_header(out: &mut Vec<u8>, len: usize) {
 }
 
 /// The raw bytes of a block, if it is a single literal.
+#[inline]
 pub(crate) fn body(block: &[u8]) -> Option<&[u8]> {
     let mut reader = Reader::new(block);
-    let len = usize::try_from(reader.varint().ok()?).ok()?;
+    let len = reader.length().ok()?;
     if len == 0 {
         return reader.is_empty().then_some(&[]);
     }
@@ -49,9 +50,7 @@ pub(crate) fn body(block: &[u8]) -> Option<&[u8]> {
         small @ 0..60 => usize::from(small) + 1,
         large => {
             let extra = reader.take(usize::from(large) - 59).ok()?;
-            let mut le = [0u8; 8];
-            le[..extra.len()].copy_from_slice(extra);
-            usize::try_from(u64::from_le_bytes(le)).ok()? + 1
+            extra.iter().rev().fold(0, |len, &byte| len << 8 | usize::from(byte)) + 1
         }
     };
     let body = reader.take(literal_len).ok()?;

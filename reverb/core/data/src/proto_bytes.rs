@@ -233,6 +233,16 @@ impl<'a> Reader<'a> {
         self.long_varint()
     }
 
+    /// Reads the length of something, which most likely takes one byte or two.
+    #[inline]
+    pub fn length(&mut self) -> Result<usize> {
+        if let [low @ 0x80..=0xff, high @ 0..=0x7f, rest @ ..] = self.rest {
+            self.rest = rest;
+            return Ok(usize::from(low & 0x7f) | usize::from(*high) << 7);
+        }
+        usize::try_from(self.varint()?).map_err(|_| truncated())
+    }
+
     fn long_varint(&mut self) -> Result<u64> {
         if let Some(word) = self.rest.first_chunk() {
             let word = u64::from_le_bytes(*word);

@@ -173,9 +173,51 @@ impl Column<'_> {
     }
 }
 
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a few instructions, called for every column of an item")]
 fn read_slice(reader: &mut Reader<'_>) -> Slice {
+    if let [chunk, tensor, offset, length, rest @ ..] = reader.rest()
+        && (chunk | tensor | offset | length) & 0x80 == 0
+    {
+        *reader = Reader::new(rest);
+        let [chunk, tensor, offset, length] =
+            [chunk, tensor, offset, length].map(|&it| usize::from(it));
+        return Slice { chunk, tensor, offset, length };
+    }
     let mut next = || reader.varint().expect("the builder wrote this") as usize;
     Slice { chunk: next(), tensor: next(), offset: next(), length: next() }
+}
+
+/// Reads the slices of a trajectory one after another: of each of its columns, `column` and then
+/// `slice` as often as that says.
+#[derive(Debug)]
+pub struct SliceReader<'a> {
+    /// Number of columns, those that were read included.
+    pub num_columns: usize,
+    reader: Reader<'a>,
+}
+
+impl SliceReader<'_> {
+    /// Whether the next column is squeezed, and how many slices it has.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    #[inline]
+    pub fn column(&mut self) -> (bool, usize) {
+        let head = self.reader.varint().expect("the builder wrote this");
+        (head & 1 == 1, (head >> 1) as usize)
+    }
+
+    /// The next slice of the column.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    #[inline]
+    pub fn slice(&mut self) -> Slice {
+        read_slice(&mut self.reader)
+    }
 }
 
 impl Trajectory {
@@ -235,6 +277,19 @@ impl Trajectory {
             }
             column
         })
+    }
+
+    /// Its columns and slices, each read once.
+    #[inline]
+    pub fn slices(&self) -> SliceReader<'_> {
+        let (num_columns, columns) = match &self.0 {
+            TrajectoryContent::OfOneChunk(_, columns) => {
+                let columns = columns.columns();
+                (columns.len, &*columns.encoded)
+            }
+            TrajectoryContent::Stored(stored) => (stored.header().num_columns, &stored.0.slice),
+        };
+        SliceReader { num_columns: num_columns as usize, reader: Reader::new(columns) }
     }
 
     /// Its columns as they are stored. Trajectories with equal ones have the same columns, of the

@@ -25,12 +25,14 @@ const MAX_KEPT_BYTES: usize = 1 << 30;
 /// Memory that is not reused for this long is freed.
 const MAX_IDLE: Duration = Duration::from_secs(2);
 
-static KEPT: Mutex<Kept> = Mutex::new(Kept { blocks: BTreeMap::new(), bytes: 0 });
+static KEPT: Mutex<Kept> = Mutex::new(Kept { blocks: BTreeMap::new(), bytes: 0, latest: 0 });
 
 /// Free blocks by capacity; the most recently used one is at the end.
 struct Kept {
     blocks: BTreeMap<usize, Vec<(Memory, Instant)>>,
     bytes: usize,
+    /// Capacity of the block that came back last. It is in the cache of the processor, perhaps.
+    latest: usize,
 }
 
 /// A block of memory, initialised, aligned to 64 bytes.
@@ -182,7 +184,15 @@ fn capacity_for(length: usize) -> usize {
 
 impl Kept {
     fn take(&mut self, capacity: usize) -> Option<Memory> {
-        let (&found, blocks) = self.blocks.range_mut(capacity..=capacity * 2).next()?;
+        // Batches of items of different lengths are never of the same size. A block that is a
+        // little larger than necessary and was just in use is better than one that fits.
+        let fits = capacity..=capacity + capacity / 4;
+        let least = if fits.contains(&self.latest) && self.blocks.contains_key(&self.latest) {
+            self.latest
+        } else {
+            capacity
+        };
+        let (&found, blocks) = self.blocks.range_mut(least..=capacity * 2).next()?;
         let (memory, _) = blocks.pop()?;
         if blocks.is_empty() {
             self.blocks.remove(&found);
@@ -193,6 +203,7 @@ impl Kept {
 
     fn put(&mut self, memory: Memory) {
         self.bytes += memory.capacity;
+        self.latest = memory.capacity;
         self.blocks.entry(memory.capacity).or_default().push((memory, Instant::now()));
         self.purge();
     }
@@ -238,6 +249,20 @@ mod tests {
             assert_eq!(memory.bytes_mut(length).len(), length);
             assert!(memory.capacity <= length + length / 8 + ALIGNMENT);
         }
+    }
+
+    #[test]
+    fn a_block_that_is_a_little_too_large_is_taken_if_it_came_back_last() {
+        let mut kept = Kept { blocks: BTreeMap::new(), bytes: 0, latest: 0 };
+        let capacities = [100_000, 110_000, 180_000].map(capacity_for);
+        for capacity in [capacities[0], capacities[2], capacities[1]] {
+            kept.put(Memory::take(capacity));
+        }
+        let mut take = |capacity| kept.take(capacity).map(|memory| memory.capacity);
+        assert_eq!(take(capacities[0]), Some(capacities[1]));
+        assert_eq!(take(capacities[0]), Some(capacities[0]), "it has been taken");
+        assert_eq!(take(capacities[0]), Some(capacities[2]), "less than twice the size");
+        assert_eq!((take(1000), kept.bytes), (None, 0));
     }
 
     #[test]

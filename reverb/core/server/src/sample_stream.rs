@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reverb_auth::Right;
-use reverb_data::{Error, Result, Sampled};
+use reverb_data::{Error, Result, Sampled, keep_samples};
 use reverb_rpc::Message;
 use reverb_rpc::frames::MessageReader;
 use reverb_rpc::server::{Responder, decode};
@@ -90,7 +90,7 @@ async fn serve_request(
         for sample in &samples {
             encoder.push(name, sample, |message| messages.push(message));
         }
-        drop(samples);
+        keep_samples(samples);
         messages.extend(encoder.finish());
         send(service, stream, messages.drain(..), responder).await?;
         if remaining > 0 {

@@ -454,8 +454,9 @@ impl GroupSampleStream {
         all.reduce(f64::min).unwrap_or(0.0)
     }
 
-    /// Takes an answer. Returns its items, with the probabilities of the group.
-    fn take(&mut self, (i, stream, received): Received) -> Result<Vec<Sampled>> {
+    /// Takes an answer. Returns its items, with the probabilities of the group. After an error the
+    /// answers of the other shards come first: their items have been sampled, and may have left.
+    fn take(&mut self, (i, stream, received): Received) -> Vec<Sampled> {
         let lane = &mut self.lanes[i];
         lane.is_receiving = false;
         match received {
@@ -489,7 +490,7 @@ impl GroupSampleStream {
                         self.group.remember(sampled.key, index);
                     }
                 }
-                Ok(samples)
+                samples
             }
             Err(error) if error.kind() == ErrorKind::RateLimiterTimeout => {
                 // The stream goes on; the request that timed out is over.
@@ -509,22 +510,29 @@ impl GroupSampleStream {
                     // What the shard does not give now, others may have.
                     self.unasked.push_back(part.into_request());
                 }
-                Ok(Vec::new())
+                Vec::new()
             }
             Err(error) if error.is_transient() => {
                 drop(stream);
                 self.lost(i, &error);
-                Ok(Vec::new())
+                Vec::new()
             }
             Err(error) => {
                 lane.parts.clear();
-                Err(error.context(&lane.member.name()))
+                self.failure = Some(error.context(&lane.member.name()));
+                Vec::new()
             }
         }
     }
 
     async fn next_items(&mut self) -> Result<Vec<Sampled>> {
         loop {
+            let is_refused = |error: &Error| error.kind() != ErrorKind::RateLimiterTimeout;
+            if self.failure.as_ref().is_some_and(is_refused) {
+                // Nothing more is asked for.
+                self.unasked.clear();
+                self.plan = None;
+            }
             match self.ask() {
                 Ok(Next::Listen) => {}
                 Ok(Next::Hear) => {
@@ -557,13 +565,10 @@ impl GroupSampleStream {
                 continue;
             }
             let Some(received) = self.receiving.next().await else { continue };
-            let mut items = self.take(received)?;
+            let mut items = self.take(received);
             // What has come from others meanwhile.
             while let Some(Some(received)) = self.receiving.next().now_or_never() {
-                match self.take(received) {
-                    Ok(more) => items.extend(more),
-                    Err(error) => self.failure = Some(error),
-                }
+                items.extend(self.take(received));
             }
             if !items.is_empty() {
                 return Ok(items);

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use reverb_data::{Result, Sampled, StoredItem, slot_of};
+use reverb_wire::capability::Capability;
 use reverb_wire::generated::reverb::TransferResponse;
 use reverb_wire::shard::Shard;
 
@@ -14,6 +15,7 @@ use reverb_wire::shard::Shard;
 /// # Errors
 ///
 /// `TableNotFound`, and whatever ends one of the two streams; then `target` has some of the items.
+/// `Unimplemented` if items have removal priorities that `target` would forget.
 pub async fn transfer(
     source: &dyn Shard,
     target: &dyn Shard,
@@ -24,6 +26,7 @@ pub async fn transfer(
     let mut scan = source.open_scan(table).await?;
     let mut sink = target.open_transfer().await?;
     let table: Arc<str> = Arc::from(table);
+    let mut keeps_removal_priorities = false;
     loop {
         let items = scan.receive().await?;
         if items.is_empty() {
@@ -42,6 +45,12 @@ pub async fn transfer(
                 trajectory: it.trajectory,
             })
             .collect();
+        let has_removal_priority = items.iter().any(|it| it.removal_priority.is_some());
+        if has_removal_priority && !keeps_removal_priorities {
+            let known = target.server_info().await?.capabilities;
+            known.require(Capability::RemovalPriority, target.address())?;
+            keeps_removal_priorities = true;
+        }
         if !items.is_empty() {
             sink.send(&table, items).await?;
         }

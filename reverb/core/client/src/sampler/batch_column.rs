@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A column of a batch, and the memory that it is written to.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use reverb_data::trajectory::Column;
-use reverb_data::{DType, Error, Result, Shape, Tensor, Trajectory};
+use reverb_data::{DType, Error, Result, Shape, SpareLists, Tensor, Trajectory};
 use reverb_memory::Memory;
 
 use crate::sampler::column_plan::ColumnPlan;
@@ -20,7 +21,45 @@ pub struct BatchColumn {
     pub data: ColumnData,
     /// The number of steps of each item, if items of different lengths were asked for and the
     /// column has steps. Columns with the same numbers share them.
-    pub lengths: Option<Arc<[i32]>>,
+    pub lengths: Option<Arc<Lengths>>,
+}
+
+thread_local! {
+    static SPARE_LENGTHS: SpareLists<i32> = const { SpareLists::new() };
+}
+
+/// The number of steps of each item. Their memory is used again.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Lengths(Vec<i32>);
+
+impl Lengths {
+    /// None, with room for so many.
+    pub(crate) fn with_capacity(count: usize) -> Self {
+        let mut list = SPARE_LENGTHS.try_with(SpareLists::take).unwrap_or_default();
+        list.reserve(count);
+        Self(list)
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, length: i32) {
+        self.0.push(length);
+    }
+}
+
+impl Deref for Lengths {
+    type Target = [i32];
+
+    fn deref(&self) -> &[i32] {
+        &self.0
+    }
+}
+
+impl Drop for Lengths {
+    fn drop(&mut self) {
+        let list = std::mem::take(&mut self.0);
+        // A thread that ends keeps nothing.
+        let _ = SPARE_LENGTHS.try_with(|spare| spare.keep(list));
+    }
 }
 
 /// Where the elements of a column are.

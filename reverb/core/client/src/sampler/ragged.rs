@@ -6,10 +6,10 @@ use std::sync::Arc;
 use reverb_data::stacking::different_columns;
 use reverb_data::tensor::shape_text;
 use reverb_data::trajectory::Column;
-use reverb_data::{Chunk, ChunkLayout, DType, Error, Result, Sampled, Shape, Tensor, Trajectory};
+use reverb_data::{Error, Result, Sampled, Shape, SpareLists, StepKind, Trajectory};
 use smallvec::SmallVec;
 
-use crate::sampler::batch_column::{BatchColumn, GivenColumn, Target, check_num_given};
+use crate::sampler::batch_column::{BatchColumn, GivenColumn, Lengths, Target, check_num_given};
 use crate::sampler::fetch_ahead::fetched_ahead;
 
 /// What becomes of items of different lengths.
@@ -31,6 +31,9 @@ const MAX_UNCHECKED_BYTES: usize = 64 << 20;
 
 /// The columns of a batch.
 ///
+/// The values of all items are found before they are copied, because the size of the batch is the
+/// sum of their lengths.
+///
 /// # Errors
 ///
 /// `InvalidArgument` that names the column and both shapes where items differ in more than their
@@ -44,9 +47,13 @@ pub(crate) fn assemble(
     let Some(first) = samples.first() else { return Ok(Vec::new()) };
     let mut columns = Vec::with_capacity(first.trajectory.num_columns());
     for column in first.trajectory.columns() {
-        columns.push(RaggedColumn::like(&first.trajectory, &column)?);
+        columns.push(RaggedColumn::like(&first.trajectory, &column, samples.len())?);
     }
-    measure(samples, &mut columns)?;
+    let mut pieces = spare_pieces();
+    pieces.reserve(samples.len() * columns.len());
+    for sampled in fetched_ahead(samples) {
+        measure(&sampled.trajectory, &mut columns, &mut pieces)?;
+    }
     if let Some(given) = &given {
         check_num_given(given, columns.len())?;
     }
@@ -54,53 +61,90 @@ pub(crate) fn assemble(
     for (i, column) in columns.iter_mut().enumerate() {
         column.make_room(i, samples, batch_size, form, given.next())?;
     }
-    let mut layouts = Layouts::default();
-    for sampled in fetched_ahead(samples) {
-        let trajectory = &sampled.trajectory;
-        layouts.find(trajectory.chunks());
-        for (i, (ragged, column)) in columns.iter_mut().zip(trajectory.columns()).enumerate() {
-            ragged.put(i, trajectory, &column, &mut layouts)?;
+    let mut found = pieces.iter();
+    for (row, sampled) in samples.iter().enumerate() {
+        for (i, column) in columns.iter_mut().enumerate() {
+            column.put(i, row, &sampled.trajectory, &mut found)?;
         }
     }
+    keep_pieces(pieces);
     Ok(finish(columns))
 }
 
-/// Finds the lengths of all items.
-fn measure(samples: &[Sampled], columns: &mut [RaggedColumn<'_>]) -> Result<()> {
-    for column in columns.iter_mut() {
-        column.lengths.reserve(samples.len());
+/// The values of all columns of all items, in order. What has to be parsed or decoded is one empty
+/// piece for the column of an item.
+type Pieces<'s> = Vec<&'s [u8]>;
+
+const NOT_FOUND: &[u8] = &[];
+
+thread_local! {
+    static SPARE_PIECES: SpareLists<&'static [u8]> = const { SpareLists::new() };
+}
+
+fn spare_pieces<'s>() -> Pieces<'s> {
+    SPARE_PIECES.try_with(SpareLists::take).unwrap_or_default()
+}
+
+fn keep_pieces(mut pieces: Pieces<'_>) {
+    pieces.clear();
+    // An empty list of any slices becomes one of static slices in its place.
+    let pieces = pieces.into_iter().map(|_| NOT_FOUND).collect();
+    // A thread that ends keeps nothing.
+    let _ = SPARE_PIECES.try_with(|spare| spare.keep(pieces));
+}
+
+/// Finds the lengths of an item, and where its values are.
+#[inline]
+fn measure<'s>(
+    trajectory: &'s Trajectory,
+    columns: &mut [RaggedColumn<'_>],
+    pieces: &mut Pieces<'s>,
+) -> Result<()> {
+    let (chunks, mut slices) = (trajectory.chunks(), trajectory.slices());
+    if slices.num_columns != columns.len() {
+        return Err(different_columns(columns.len(), slices.num_columns));
     }
-    for sampled in samples {
-        let trajectory = &sampled.trajectory;
-        if trajectory.num_columns() != columns.len() {
-            return Err(different_columns(columns.len(), trajectory.num_columns()));
+    for ragged in columns {
+        let (squeeze, num_slices) = slices.column();
+        let (begin, mut length) = (pieces.len(), Some(0_usize));
+        let mut is_found = squeeze == ragged.squeeze;
+        for _ in 0..num_slices {
+            let slice = slices.slice();
+            length = length.and_then(|it| it.checked_add(slice.length));
+            is_found = is_found
+                && ragged
+                    .step
+                    .find(&chunks[slice.chunk], slice.tensor, slice.offset, slice.length)
+                    .map(|piece| pieces.push(piece))
+                    .is_some();
         }
-        for (ragged, column) in columns.iter_mut().zip(trajectory.columns()) {
-            let length = column.slices().try_fold(0usize, |sum, it| sum.checked_add(it.length));
-            let length = length
-                .and_then(|it| i32::try_from(it).ok())
-                .ok_or_else(|| Error::data_loss("An item has more steps than can be counted."))?;
-            if column.squeeze && length != 1 {
-                return Err(Error::data_loss("A single step of an item has another length."));
-            }
-            ragged.lengths.push(length);
+        if !is_found || num_slices == 0 {
+            pieces.truncate(begin);
+            pieces.push(NOT_FOUND);
         }
+        let length = length
+            .and_then(|it| i32::try_from(it).ok())
+            .ok_or_else(|| Error::data_loss("An item has more steps than can be counted."))?;
+        if squeeze && length != 1 {
+            return Err(Error::data_loss("A single step of an item has another length."));
+        }
+        ragged.lengths.push(length);
     }
     Ok(())
 }
 
 fn finish(columns: Vec<RaggedColumn<'_>>) -> Vec<BatchColumn> {
-    let mut groups: SmallVec<[Arc<[i32]>; 4]> = SmallVec::new();
+    let mut groups: SmallVec<[Arc<Lengths>; 4]> = SmallVec::new();
     let columns = columns.into_iter().map(|column| {
         let shape = column.shape();
         let lengths = (!column.squeeze).then(|| {
-            if let Some(same) = groups.iter().find(|group| group[..] == column.lengths[..]) {
+            if let Some(same) = groups.iter().find(|group| ***group == column.lengths) {
                 return Arc::clone(same);
             }
-            groups.push(column.lengths.into());
+            groups.push(Arc::new(column.lengths));
             Arc::clone(&groups[groups.len() - 1])
         });
-        BatchColumn { dtype: column.dtype, shape, data: column.target.finish(), lengths }
+        BatchColumn { dtype: column.step.dtype, shape, data: column.target.finish(), lengths }
     });
     columns.collect()
 }
@@ -108,37 +152,29 @@ fn finish(columns: Vec<RaggedColumn<'_>>) -> Vec<BatchColumn> {
 /// A column of items of different lengths.
 #[derive(Debug)]
 struct RaggedColumn<'m> {
-    dtype: DType,
-    /// Shape of one step.
-    step_shape: Shape,
-    step_bytes: usize,
+    step: StepKind,
     squeeze: bool,
     /// Of each item.
-    lengths: Vec<i32>,
+    lengths: Lengths,
     /// Steps that each item takes, if they are padded.
     padded_to: Option<usize>,
     target: Target<'m>,
-    num_rows: usize,
     /// Where the next item begins.
     at: usize,
 }
 
 impl RaggedColumn<'_> {
-    /// The column of a batch of items like this one.
-    fn like(trajectory: &Trajectory, column: &Column<'_>) -> Result<Self> {
+    /// The column of a batch of so many items like this one.
+    fn like(trajectory: &Trajectory, column: &Column<'_>, num_items: usize) -> Result<Self> {
         let (dtype, shape) = trajectory.column_spec(column)?;
-        let step_shape = Shape::from_slice(&shape[1..]);
-        let step_bytes = Tensor::num_bytes(dtype, &step_shape)
+        let step = StepKind::new(dtype, &shape[1..])
             .ok_or_else(|| Error::data_loss("The shape of a step overflows."))?;
         Ok(Self {
-            dtype,
-            step_shape,
-            step_bytes,
+            step,
             squeeze: column.squeeze,
-            lengths: Vec::new(),
+            lengths: Lengths::with_capacity(num_items),
             padded_to: None,
             target: Target::Strings(Vec::new()),
-            num_rows: 0,
             at: 0,
         })
     }
@@ -162,7 +198,7 @@ impl RaggedColumn<'_> {
             (false, Some(length)) => shape.extend([self.lengths.len(), length]),
             (false, None) => shape.push(self.num_steps()),
         }
-        shape.extend_from_slice(&self.step_shape);
+        shape.extend_from_slice(&self.step.shape);
         shape
     }
 }
@@ -189,7 +225,7 @@ impl<'m> RaggedColumn<'m> {
             }
             self.padded_to = Some(length);
         }
-        let num_bytes = self.num_steps().checked_mul(self.step_bytes).ok_or_else(|| {
+        let num_bytes = self.num_steps().checked_mul(self.step.num_bytes).ok_or_else(|| {
             Error::resource_exhausted(format!(
                 "a batch of {} items does not fit into memory",
                 samples.len()
@@ -197,11 +233,11 @@ impl<'m> RaggedColumn<'m> {
         })?;
         self.check_plausible(index, samples, num_bytes)?;
         self.target = match given {
-            None => Target::new(self.dtype, num_bytes),
+            None => Target::new(self.step.dtype, num_bytes),
             Some(given) => {
                 let mut shape = self.shape();
                 shape[0] = batch_size;
-                given.check(self.dtype, &shape)?;
+                given.check(self.step.dtype, &shape)?;
                 Target::Given(given.bytes)
             }
         };
@@ -223,91 +259,94 @@ impl<'m> RaggedColumn<'m> {
         Ok(())
     }
 
-    /// Adds an item.
-    fn put(
+    /// Adds item `row`, whose values are the next pieces.
+    #[inline]
+    fn put<'p>(
         &mut self,
         index: usize,
+        row: usize,
         trajectory: &Trajectory,
-        column: &Column<'_>,
-        layouts: &mut Layouts,
+        pieces: &mut impl Iterator<Item = &'p &'p [u8]>,
     ) -> Result<()> {
-        let length = self.lengths[self.num_rows] as usize;
-        self.num_rows += 1;
+        let length = self.lengths[row] as usize;
+        let piece = pieces.next().copied().unwrap_or_default();
         if let Target::Strings(_) = self.target {
-            return self.put_strings(index, trajectory, column, length);
+            return self.put_strings(index, trajectory, length);
         }
-        let num_bytes = length * self.step_bytes;
-        let end = self.at + self.padded_to.unwrap_or(length) * self.step_bytes;
+        let num_bytes = length * self.step.num_bytes;
+        let end = self.at + self.padded_to.unwrap_or(length) * self.step.num_bytes;
         let out = &mut self.target.bytes_mut(end)[self.at..];
-        let (values, padding) = out.split_at_mut(num_bytes);
-        padding.fill(0);
+        let (mut values, padding) = out.split_at_mut(num_bytes);
+        if !padding.is_empty() {
+            padding.fill(0);
+        }
         self.at = end;
-        let step = Step { dtype: self.dtype, shape: &self.step_shape, bytes: self.step_bytes };
-        if column.squeeze == self.squeeze && layouts.copy(index, trajectory, column, &step, values)
-        {
-            return Ok(());
+        if piece.is_empty() {
+            return copy_parsed(index, trajectory, (self.squeeze, &self.step), values);
         }
-        if column.squeeze == self.squeeze && copy_parsed(trajectory, column, &step, values)? {
-            return Ok(());
+        let mut piece = piece;
+        loop {
+            let (head, tail) = values.split_at_mut(piece.len());
+            head.copy_from_slice(piece);
+            if tail.is_empty() {
+                return Ok(());
+            }
+            values = tail;
+            piece = pieces.next().copied().unwrap_or_default();
         }
-        // Says what is different.
-        check(index, (self.squeeze, &step), trajectory, column)?;
-        Err(Error::data_loss("A column mixes chunks of different dtypes or shapes."))
     }
 
-    fn put_strings(
-        &mut self,
-        index: usize,
-        trajectory: &Trajectory,
-        column: &Column<'_>,
-        length: usize,
-    ) -> Result<()> {
-        let step = Step { dtype: self.dtype, shape: &self.step_shape, bytes: self.step_bytes };
-        check(index, (self.squeeze, &step), trajectory, column)?;
+    fn put_strings(&mut self, index: usize, trajectory: &Trajectory, length: usize) -> Result<()> {
+        let column = column_at(index, trajectory)?;
+        check(index, (self.squeeze, &self.step), trajectory, &column)?;
         let Target::Strings(strings) = &mut self.target else { return Ok(()) };
         for slice in column.slices() {
             let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
             strings.extend(tensor.string_rows(slice.offset, slice.length)?);
         }
         let missing = self.padded_to.map_or(0, |padded_to| padded_to - length);
-        let per_step: usize = self.step_shape.iter().product();
+        let per_step: usize = self.step.shape.iter().product();
         strings.resize(strings.len() + missing * per_step, Vec::new());
         Ok(())
     }
 }
 
-/// One step of a column.
-struct Step<'a> {
-    dtype: DType,
-    shape: &'a Shape,
-    bytes: usize,
+fn column_at(index: usize, trajectory: &Trajectory) -> Result<Column<'_>> {
+    let column = trajectory.columns().nth(index);
+    column.ok_or_else(|| different_columns(index + 1, trajectory.num_columns()))
 }
 
-/// Copies a column; `false` if its steps are of another kind. Parses each chunk once.
+/// Copies a column, and parses its chunks for that.
+#[cold]
 fn copy_parsed(
+    index: usize,
     trajectory: &Trajectory,
-    column: &Column<'_>,
-    step: &Step<'_>,
+    (squeeze, step): (bool, &StepKind),
     mut out: &mut [u8],
-) -> Result<bool> {
+) -> Result<()> {
+    let column = column_at(index, trajectory)?;
+    check(index, (squeeze, step), trajectory, &column)?;
     for slice in column.slices() {
         let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
-        if tensor.dtype != step.dtype || tensor.row_shape() != &step.shape[..] {
-            return Ok(false);
-        }
-        let Some((head, tail)) = out.split_at_mut_checked(slice.length * step.bytes) else {
-            return Ok(false);
-        };
+        let is_like = tensor.dtype == step.dtype && tensor.row_shape() == &step.shape[..];
+        let (head, tail) = out
+            .split_at_mut_checked(slice.length * step.num_bytes)
+            .filter(|_| is_like)
+            .ok_or_else(mixed)?;
         tensor.copy_rows(slice.offset, slice.length, head)?;
         out = tail;
     }
-    Ok(out.is_empty())
+    if out.is_empty() { Ok(()) } else { Err(mixed()) }
+}
+
+fn mixed() -> Error {
+    Error::data_loss("A column mixes chunks of different dtypes or shapes.")
 }
 
 /// Checks that the steps of an item are like those of the others.
 fn check(
     index: usize,
-    (squeeze, step): (bool, &Step<'_>),
+    (squeeze, step): (bool, &StepKind),
     trajectory: &Trajectory,
     column: &Column<'_>,
 ) -> Result<()> {
@@ -321,81 +360,11 @@ fn check(
          column {index} is {} {} in one and a {}step {} {} in another.",
         kind(squeeze),
         step.dtype.name(),
-        shape_text(step.shape),
+        shape_text(&step.shape),
         kind(column.squeeze),
         dtype.name(),
         shape_text(&shape[1..]),
     )))
-}
-
-/// The layouts of chunks that were seen, for copies without parsing.
-#[derive(Debug, Default)]
-struct Layouts {
-    known: SmallVec<[KnownChunks; 4]>,
-    /// That of each chunk of the item, if it is known.
-    of_chunks: SmallVec<[Option<usize>; 8]>,
-    attempts: usize,
-}
-
-/// Chunks of one layout.
-#[derive(Debug)]
-struct KnownChunks {
-    layout: ChunkLayout,
-    /// Columns, and the tensors in which they are stored, whose steps are those of the batch.
-    checked: SmallVec<[(usize, usize); 8]>,
-}
-
-/// How many layouts a batch remembers, and tries to. Chunks of many lengths have many: then parsing
-/// a chunk takes less time than comparing it with all of them.
-const MAX_LAYOUTS: usize = 4;
-
-impl Layouts {
-    /// Looks up the chunks of an item.
-    fn find(&mut self, chunks: &[Chunk]) {
-        self.of_chunks.clear();
-        for chunk in chunks {
-            let mut at = self.known.iter().position(|known| known.layout.matches(chunk));
-            if at.is_none() && self.attempts < MAX_LAYOUTS {
-                self.attempts += 1;
-                if let Some(layout) = ChunkLayout::new(chunk) {
-                    self.known.push(KnownChunks { layout, checked: SmallVec::new() });
-                    at = Some(self.known.len() - 1);
-                }
-            }
-            self.of_chunks.push(at);
-        }
-    }
-
-    /// Copies a column of the item that was looked up; `false` if that cannot be done without
-    /// parsing its chunks.
-    #[inline]
-    fn copy(
-        &mut self,
-        index: usize,
-        trajectory: &Trajectory,
-        column: &Column<'_>,
-        step: &Step<'_>,
-        mut out: &mut [u8],
-    ) -> bool {
-        for slice in column.slices() {
-            let Some(at) = self.of_chunks[slice.chunk] else { return false };
-            let (known, chunk) = (&mut self.known[at], &trajectory.chunks()[slice.chunk]);
-            if !known.checked.contains(&(index, slice.tensor)) {
-                let Ok(tensor) = chunk.tensor(slice.tensor) else { return false };
-                if tensor.dtype != step.dtype || tensor.row_shape() != &step.shape[..] {
-                    return false;
-                }
-                known.checked.push((index, slice.tensor));
-            }
-            let Some(place) = known.layout.rows(slice.tensor, slice.offset, slice.length) else {
-                return false;
-            };
-            let Some((head, tail)) = out.split_at_mut_checked(place.len()) else { return false };
-            head.copy_from_slice(&chunk.stored()[place]);
-            out = tail;
-        }
-        out.is_empty()
-    }
 }
 
 #[cfg(test)]

@@ -248,7 +248,7 @@ impl PatternEngine {
             let Some(steps) = node.steps(history_len) else { return Ok(false) };
             for step in steps {
                 let Some(cell) = self.lane.cell(node.column, step) else { return Ok(false) };
-                self.cells.push(cell.clone());
+                self.cells.push(cell.to_ref());
             }
             ends.push(self.cells.len());
         }

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use reverb_data::{Error, ItemPriority, Result};
+use smallvec::SmallVec;
 
-use super::cell::{CellRef, CellValue};
+use super::cell::{Cell, CellRef, CellValue};
+use super::item::PendingItem;
 use super::item_queue::ItemQueue;
 use super::lane::{ColumnOptions, Lane};
 use crate::client::Client;
@@ -50,6 +52,19 @@ pub struct BatchedValue<'a> {
     pub column: usize,
     /// The values; the first dimension is the environment.
     pub value: CellValue<'a>,
+}
+
+/// One item for each of some environments.
+#[derive(Debug)]
+pub struct NewItems {
+    /// The columns of an item.
+    pub columns: Vec<BatchedColumn>,
+    /// The priority of each environment's item.
+    pub priorities: Vec<f64>,
+    /// What each item is removed by.
+    pub removal_priorities: Option<Vec<f64>>,
+    /// The environments; `None`: those whose episode has the requested steps.
+    pub selected: Option<Vec<bool>>,
 }
 
 /// Writes steps of `B` environments.
@@ -103,7 +118,7 @@ impl BatchedWriter {
         let select = |lane: &Lane| {
             let mut cells = Vec::new();
             let is_complete = collect(lane, column, &mut cells);
-            is_complete.then(|| cells.into_iter().cloned().collect())
+            is_complete.then(|| cells.into_iter().map(Cell::to_ref).collect())
         };
         self.lanes.lock().iter().map(select).collect()
     }
@@ -155,6 +170,9 @@ impl BatchedWriter {
                 )));
             }
         }
+        // In the order in which the histories got their columns, whatever the order of the program.
+        let mut values: SmallVec<[&BatchedValue<'_>; 8]> = values.iter().collect();
+        values.sort_by_key(|value| value.column);
         let mut row: Vec<(usize, CellValue<'_>)> = Vec::with_capacity(values.len());
         for i in (0..batch_size).filter(|&i| is_selected(i)) {
             row.clear();
@@ -167,42 +185,49 @@ impl BatchedWriter {
 
     /// Creates one item per selected environment. Never waits.
     ///
-    /// Without `selected`, environments whose episode is too short for the requested steps get
-    /// none. Returns the number of items.
+    /// Returns the number of items.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if a selected environment lacks a step, or as `ItemQueue::create_item`.
+    /// `InvalidArgument` if a selected environment lacks a step, or as `ItemQueue::create_item`;
+    /// no item was created then.
     ///
     /// # Panics
     ///
     /// If there are fewer priorities than environments.
-    pub fn create_items(
-        &self,
-        table: &str,
-        priorities: &[f64],
-        removal_priorities: Option<&[f64]>,
-        columns: &[BatchedColumn],
-        selected: Option<&[bool]>,
-    ) -> Result<usize> {
+    pub fn create_items(&self, table: &str, new: &[NewItems]) -> Result<usize> {
         let lanes = self.lanes.lock();
-        let mut cells: Vec<&CellRef> = Vec::new();
-        // Where the cells of each column end.
-        let mut ends: Vec<usize> = Vec::with_capacity(columns.len());
         let mut items = Vec::with_capacity(lanes.len());
+        for new in new {
+            self.make_items(&lanes, table, new, &mut items)?;
+        }
+        // All or none: otherwise the caller could not tell which items were created before an
+        // error.
+        let created = items.len();
+        self.queue.send_queue().push_all(items)?;
+        Ok(created)
+    }
+
+    fn make_items(
+        &self,
+        lanes: &[Lane],
+        table: &str,
+        new: &NewItems,
+        items: &mut Vec<PendingItem>,
+    ) -> Result<()> {
+        let NewItems { columns, priorities, removal_priorities, selected } = new;
+        let is_selected = |(i, _): &(usize, &Lane)| selected.as_ref().is_none_or(|it| it[*i]);
+        let selected_lanes = lanes.iter().enumerate().filter(is_selected);
+        let all: SmallVec<[usize; 8]> = (0..columns.len()).collect();
+        let distinct = distinct_columns(columns, selected_lanes.clone().map(|(_, lane)| lane));
+        let mut cells = Cells::default();
         let mut maker = self.queue.items_of(table);
-        for (i, lane) in lanes.iter().enumerate() {
-            if selected.is_some_and(|selected| !selected[i]) {
-                continue;
-            }
-            cells.clear();
-            ends.clear();
-            let mut complete = true;
-            for column in columns {
-                complete &= collect(lane, column, &mut cells);
-                ends.push(cells.len());
-            }
-            if !complete {
+        for (i, lane) in selected_lanes {
+            let priority = ItemPriority {
+                value: priorities[i],
+                removal: removal_priorities.as_ref().map(|priorities| priorities[i]),
+            };
+            if !cells.collect(lane, columns, &distinct) {
                 if selected.is_some() {
                     return Err(Error::invalid_argument(format!(
                         "Environment {i} was selected by `where`, but its history of {} steps lacks a step that the \
@@ -212,20 +237,15 @@ impl BatchedWriter {
                 }
                 continue;
             }
-            let begins = std::iter::once(&0).chain(&ends);
-            let refs = columns.iter().zip(begins.zip(&ends)).map(|(column, (&begin, &end))| {
-                let squeeze = matches!(column.index, StepIndex::At(_));
-                (cells[begin..end].iter().copied(), squeeze)
-            });
-            let removal = removal_priorities.map(|priorities| priorities[i]);
-            items.push(maker.make(ItemPriority { value: priorities[i], removal }, refs)?);
+            if let Some(item) = maker.make_alike(priority, &cells.of(columns, &distinct))? {
+                items.push(item);
+                continue;
+            }
+            cells.collect(lane, columns, &all);
+            let all = cells.of(columns, &all).map(|(_, cells, squeeze)| (cells, squeeze));
+            items.push(maker.make(priority, all)?);
         }
-        drop(maker);
-        // All or none: otherwise the caller could not tell which items were created before an
-        // error.
-        let created = items.len();
-        self.queue.send_queue().push_all(items)?;
-        Ok(created)
+        Ok(())
     }
 
     /// Ends the episode of the selected environments. With `clear_buffers` it also empties their
@@ -261,8 +281,65 @@ fn label(lanes: &[Lane], column: usize) -> &str {
     lanes.first().map_or("", |lane| lane.label(column))
 }
 
+/// Columns whose cells tell where those of all columns are.
+///
+/// Small columns mostly have values in the same steps. Then columns with the same index have their
+/// cells in the same rows, and one of them is enough.
+fn distinct_columns<'a>(
+    columns: &[BatchedColumn],
+    mut lanes: impl Iterator<Item = &'a Lane> + Clone,
+) -> SmallVec<[usize; 8]> {
+    let first = lanes.clone().next();
+    let Some(first) = first.filter(|first| lanes.all(|lane| lane.has_rows_like(first))) else {
+        return (0..columns.len()).collect();
+    };
+    let is_like = |column: &BatchedColumn, other: &BatchedColumn| {
+        let has_same_index =
+            (&column.index, column.pads_with_first) == (&other.index, other.pads_with_first);
+        has_same_index && first.is_small(column.column) && first.is_small(other.column)
+    };
+    let is_first = |i: &usize| !columns[..*i].iter().any(|other| is_like(&columns[*i], other));
+    (0..columns.len()).filter(is_first).collect()
+}
+
+/// The cells of some columns of an item.
+#[derive(Default)]
+struct Cells<'a> {
+    cells: Vec<Cell<'a>>,
+    /// Where the cells of each column end.
+    ends: SmallVec<[usize; 8]>,
+}
+
+impl<'a> Cells<'a> {
+    /// Takes the cells of the chosen columns instead of those before; `false` if one of them does
+    /// not exist.
+    fn collect(&mut self, lane: &'a Lane, columns: &[BatchedColumn], chosen: &[usize]) -> bool {
+        self.cells.clear();
+        self.ends.clear();
+        chosen.iter().all(|&i| {
+            let is_complete = collect(lane, &columns[i], &mut self.cells);
+            self.ends.push(self.cells.len());
+            is_complete
+        })
+    }
+
+    /// The chosen columns: index, cells, and whether it is squeezed.
+    fn of(
+        &self,
+        columns: &[BatchedColumn],
+        chosen: &[usize],
+    ) -> impl Iterator<Item = (usize, impl ExactSizeIterator<Item = Cell<'a>> + Clone, bool)> + Clone
+    {
+        let begins = std::iter::once(&0).chain(&self.ends);
+        chosen.iter().zip(begins.zip(&self.ends)).map(|(&i, (&begin, &end))| {
+            let squeeze = matches!(columns[i].index, StepIndex::At(_));
+            (i, self.cells[begin..end].iter().copied(), squeeze)
+        })
+    }
+}
+
 /// Adds the cells that an index selects; `false` if one of them does not exist.
-fn collect<'a>(lane: &'a Lane, column: &BatchedColumn, cells: &mut Vec<&'a CellRef>) -> bool {
+fn collect<'a>(lane: &'a Lane, column: &BatchedColumn, cells: &mut Vec<Cell<'a>>) -> bool {
     let len = lane.history_len() as i64;
     let absolute = |at: i64| if at < 0 { at + len } else { at };
     let mut push = |step: i64| {

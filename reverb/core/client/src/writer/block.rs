@@ -123,6 +123,11 @@ impl BlockColumns {
         self
     }
 
+    /// Whether both share their encoders, and so have the same columns at the same positions.
+    pub(super) fn are_encoded_like(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.encoders, &other.encoders)
+    }
+
     /// Whether these cells are of these columns.
     pub(super) fn are_of(&self, cells: &[CellValue<'_>]) -> bool {
         cells.len() == self.columns.len()
@@ -213,6 +218,8 @@ pub(super) struct Closed {
 pub struct Block {
     columns: Arc<BlockColumns>,
     marks: SmallVec<[Marks; FEW_COLUMNS]>,
+    /// Cells below this index have left the history, in every column.
+    rows_expired_below: AtomicU32,
     episode_id: u64,
     /// Whether items must wait until the owner freezes the block (fixed chunk lengths).
     gated: bool,
@@ -230,7 +237,8 @@ impl Block {
         };
         let state = Mutex::new(State::Open(Buffers::new(columns)));
         let (columns, closed) = (Arc::clone(columns), OnceLock::new());
-        Arc::new(Self { columns, marks, episode_id, gated, state, closed })
+        let rows_expired_below = AtomicU32::new(0);
+        Arc::new(Self { columns, marks, rows_expired_below, episode_id, gated, state, closed })
     }
 
     /// Its columns.
@@ -461,9 +469,16 @@ impl Block {
         Ok(chunk.tensor(tensor)?.rows(index, 1)?.data)
     }
 
-    /// Cells of a column below this index have left the history.
-    pub(super) fn expired_below(&self, position: usize) -> u32 {
-        self.marks[position].expired_below.load(Ordering::Acquire)
+    /// Whether a cell has left the history.
+    pub(super) fn is_expired(&self, position: usize, index: u32) -> bool {
+        index < self.rows_expired_below.load(Ordering::Acquire)
+            || index < self.marks[position].expired_below.load(Ordering::Acquire)
+    }
+
+    /// Marks all cells below this index as expired, in every column. The block has them in rows.
+    /// Only the owner of the block's history does this.
+    pub(super) fn expire_rows_below(&self, index: u32) {
+        self.rows_expired_below.store(index, Ordering::Release);
     }
 
     /// Marks all cells of a column below this index as expired. Only the owner of the block's

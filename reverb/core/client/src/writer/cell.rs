@@ -124,14 +124,19 @@ pub struct CellRef {
 }
 
 impl CellRef {
+    /// The cell.
+    pub fn as_cell(&self) -> Cell<'_> {
+        Cell { block: &self.block, position: self.position, index: self.index }
+    }
+
     /// Type and shape of the cell.
     pub fn spec(&self) -> &Arc<CellSpec> {
-        &self.block.columns()[usize::from(self.position)].spec
+        self.as_cell().spec()
     }
 
     /// Whether the cell has left its writer's history; new items must not use it then.
     pub fn is_expired(&self) -> bool {
-        self.index < self.block.expired_below(usize::from(self.position))
+        self.as_cell().is_expired()
     }
 
     /// Marks this cell and all before it in its block as expired, as only its history may.
@@ -149,5 +154,33 @@ impl CellRef {
         let spec = self.spec();
         let data = self.block.cell(usize::from(self.position), self.index as usize)?;
         Ok(Tensor { dtype: spec.dtype, shape: spec.shape.clone(), data })
+    }
+}
+
+/// A cell of a block that somebody keeps in memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Cell<'a> {
+    /// The block it is in.
+    pub block: &'a Arc<Block>,
+    /// Its column in the block.
+    pub position: u16,
+    /// Its index in that column.
+    pub index: u32,
+}
+
+impl<'a> Cell<'a> {
+    /// Type and shape of the cell.
+    pub fn spec(self) -> &'a Arc<CellSpec> {
+        &self.block.columns()[usize::from(self.position)].spec
+    }
+
+    /// Whether the cell has left its writer's history; new items must not use it then.
+    pub fn is_expired(self) -> bool {
+        self.block.is_expired(usize::from(self.position), self.index)
+    }
+
+    /// A reference that keeps the cell's block in memory.
+    pub fn to_ref(self) -> CellRef {
+        CellRef { block: Arc::clone(self.block), position: self.position, index: self.index }
     }
 }

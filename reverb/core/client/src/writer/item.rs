@@ -6,7 +6,7 @@ use std::sync::Arc;
 use reverb_data::{Error, ItemPriority, NewItem, Result};
 
 use super::block::Block;
-use super::cell::CellRef;
+use super::cell::{Cell, CellRef};
 use super::item_kind::{ItemCells, ItemKind, KnownItemKinds};
 use super::lane::Lane;
 use super::resolver::Resolver;
@@ -27,6 +27,13 @@ pub(super) fn no_steps() -> Error {
     )
 }
 
+fn check_priority(priority: &ItemPriority) -> Result<()> {
+    if priority.is_valid() {
+        return Ok(());
+    }
+    Err(Error::invalid_argument("priority must not be NaN"))
+}
+
 /// An item in a writer's queue. Keeps its blocks in memory.
 #[derive(Debug)]
 pub(crate) struct PendingItem {
@@ -36,8 +43,8 @@ pub(crate) struct PendingItem {
 }
 
 impl PendingItem {
-    /// Checks the columns, each with whether it is squeezed, and records their cells. A kind that
-    /// is not known passes `check`, and is known then.
+    /// Checks the columns, each with whether it is squeezed, and records their cells. `check` has
+    /// the last word.
     ///
     /// # Errors
     ///
@@ -45,28 +52,38 @@ impl PendingItem {
     /// different dtype or shape in one column, or a squeezed column that does not have exactly one
     /// cell. Those of `check`.
     pub(super) fn new<'a, C>(
-        priority: impl Into<ItemPriority>,
+        table: Arc<str>,
+        priority: ItemPriority,
         columns: impl Iterator<Item = (C, bool)> + Clone,
-        known: &mut KnownItemKinds,
         check: impl FnOnce(&ItemKind) -> Result<()>,
     ) -> Result<Self>
     where
-        C: ExactSizeIterator<Item = &'a CellRef> + Clone,
+        C: ExactSizeIterator<Item = Cell<'a>> + Clone,
     {
         if columns.clone().all(|(cells, _)| cells.len() == 0) {
             return Err(no_steps());
         }
-        let priority = priority.into();
-        if !priority.is_valid() {
-            return Err(Error::invalid_argument("priority must not be NaN"));
-        }
-        if let Some((kind, cells)) = known.find(&columns) {
-            return Ok(Self { priority, kind, cells });
-        }
-        let (kind, cells) = ItemKind::of(Arc::clone(known.table()), columns)?;
+        check_priority(&priority)?;
+        let (kind, cells) = ItemKind::of(table, columns)?;
         check(&kind)?;
-        known.learn(&kind);
         Ok(Self { priority, kind, cells })
+    }
+
+    /// An item of a known kind; `None` if there is none. See `KnownItemKinds::find`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a NaN priority.
+    pub(super) fn of_known_kind<'a, C>(
+        known: &KnownItemKinds,
+        priority: ItemPriority,
+        columns: &(impl Iterator<Item = (usize, C, bool)> + Clone),
+    ) -> Result<Option<Self>>
+    where
+        C: ExactSizeIterator<Item = Cell<'a>>,
+    {
+        check_priority(&priority)?;
+        Ok(known.find(columns).map(|(kind, cells)| Self { priority, kind, cells }))
     }
 
     /// An item over the whole history of a lane, which must have at least one step in every column.
@@ -94,15 +111,25 @@ impl PendingItem {
         for slice in self.kind.columns(&self.cells).flat_map(|(slices, _)| slices) {
             let new = slice.block.mark_queued(slice.position, slice.start + slice.length);
             if new > 0 {
-                sum += new as usize * slice.spec.num_bytes();
+                sum += new as usize * slice.cell_bytes;
             }
         }
         sum
     }
 
+    /// Makes its kind known.
+    pub(super) fn teach(&self, known: &mut KnownItemKinds) {
+        known.learn(&self.kind, &self.cells);
+    }
+
     /// Name of its table.
     pub(crate) fn table(&self) -> &Arc<str> {
         self.kind.table()
+    }
+
+    /// Whether it is known to refer to the same columns as another item.
+    pub(crate) fn refers_to_columns_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.kind, &other.kind)
     }
 
     /// Marks the item's columns as referenced. Columns that no item refers to are not sent.

@@ -8,10 +8,12 @@ use reverb_data::{DType, Error, Result, Shape, Signature};
 use smallvec::SmallVec;
 
 use super::block::Block;
-use super::cell::{CellRef, CellSpec};
+use super::cell::{Cell, CellSpec};
 
 /// An item is compared with so many kinds.
 const MAX_KINDS: usize = 8;
+/// Among more blocks of an item none is searched.
+const MAX_SEARCHED_BLOCKS: usize = 256;
 
 /// What items that are created together have in common: all but their keys, priorities and cells.
 #[derive(Debug)]
@@ -23,8 +25,9 @@ pub(super) struct ItemKind {
 /// Where the cells of an item are, in terms of its kind.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ItemCells {
-    /// A block may appear more than once. Most items are of one block or two: counting references
-    /// to it once for all columns is faster, because two threads do it.
+    /// A block may appear more than once. The items from which kinds are learned have each of their
+    /// blocks once. Most items are of one block or two: counting references to it once for all
+    /// columns is faster, because two threads do it.
     pub(super) blocks: SmallVec<[Arc<Block>; 2]>,
     /// The first cell's index in the first block.
     pub(super) first: u32,
@@ -35,6 +38,7 @@ pub(super) struct ItemCells {
 struct ItemColumn {
     runs: SmallVec<[Run; 1]>,
     spec: Arc<CellSpec>,
+    cell_bytes: usize,
     num_steps: usize,
     squeeze: bool,
 }
@@ -71,8 +75,8 @@ pub(super) struct Slice<'a> {
     /// The first cell.
     pub(super) start: u32,
     pub(super) length: u32,
-    /// Type and shape of the cells.
-    pub(super) spec: &'a CellSpec,
+    /// Bytes of a cell.
+    pub(super) cell_bytes: usize,
 }
 
 impl ItemKind {
@@ -87,7 +91,7 @@ impl ItemKind {
         columns: impl Iterator<Item = (C, bool)>,
     ) -> Result<(Arc<Self>, ItemCells)>
     where
-        C: ExactSizeIterator<Item = &'a CellRef> + Clone,
+        C: ExactSizeIterator<Item = Cell<'a>> + Clone,
     {
         let mut own = ItemCells::default();
         let columns: Result<_> = columns
@@ -107,15 +111,14 @@ impl ItemKind {
         &self.table
     }
 
-    /// The cells of an item over these columns, if it is of this kind and no cell has expired.
-    fn find<'a, C>(&self, columns: impl Iterator<Item = (C, bool)>) -> Option<ItemCells>
+    /// The cells of an item, if it is of this kind and no cell has expired.
+    fn find<'a, C>(&self, columns: impl Iterator<Item = (usize, C, bool)>) -> Option<ItemCells>
     where
-        C: ExactSizeIterator<Item = &'a CellRef>,
+        C: ExactSizeIterator<Item = Cell<'a>>,
     {
         let mut found = ItemCells::default();
-        let mut own = self.columns.iter();
-        for (mut cells, squeeze) in columns {
-            let column = own.next()?;
+        for (index, mut cells, squeeze) in columns {
+            let column = &self.columns[index];
             if column.squeeze != squeeze || column.num_steps != cells.len() {
                 return None;
             }
@@ -126,11 +129,11 @@ impl ItemKind {
                         found.first = cell.index;
                     }
                     if i == 0 && run.block as usize == found.blocks.len() {
-                        found.blocks.push(Arc::clone(&cell.block));
+                        found.blocks.push(Arc::clone(cell.block));
                     }
                     let is_next = cell.position == run.position
                         && cell.index == run.start(found.first).wrapping_add(i)
-                        && Arc::ptr_eq(run.block(&found), &cell.block);
+                        && Arc::ptr_eq(run.block(&found), cell.block);
                     let is_first_of_other_spec = i == 0 && !is_same(&column.spec, cell.spec());
                     if !is_next || is_first_of_other_spec || cell.is_expired() {
                         return None;
@@ -138,7 +141,7 @@ impl ItemKind {
                 }
             }
         }
-        own.next().is_none().then_some(found)
+        Some(found)
     }
 
     /// The columns of an item of this kind, each with whether it is squeezed.
@@ -152,7 +155,7 @@ impl ItemKind {
                 position: usize::from(run.position),
                 start: run.start(cells.first),
                 length: run.length,
-                spec: &column.spec,
+                cell_bytes: column.cell_bytes,
             });
             (slices, column.squeeze)
         })
@@ -205,22 +208,25 @@ impl KnownItemKinds {
         &self.table
     }
 
-    /// The kind of an item over these columns, if it is known and no cell has expired, and the
-    /// item's cells.
+    /// The kind of an item, if it is known and no cell has expired, and the item's cells.
+    ///
+    /// Takes columns with their index among those of the item, and whether they are squeezed. They
+    /// may be some of them: then the others have their cells in the same rows as one of these, as
+    /// in all items of the known kinds.
     pub(super) fn find<'a, C>(
         &self,
-        columns: &(impl Iterator<Item = (C, bool)> + Clone),
+        columns: &(impl Iterator<Item = (usize, C, bool)> + Clone),
     ) -> Option<(Arc<ItemKind>, ItemCells)>
     where
-        C: ExactSizeIterator<Item = &'a CellRef> + Clone,
+        C: ExactSizeIterator<Item = Cell<'a>>,
     {
         let find = |kind: &Arc<ItemKind>| Some((Arc::clone(kind), kind.find(columns.clone())?));
         self.kinds.iter().find_map(find)
     }
 
-    /// Keeps a kind for the next items.
-    pub(super) fn learn(&mut self, kind: &Arc<ItemKind>) {
-        if self.kinds.len() < MAX_KINDS {
+    /// Keeps the kind of these cells for the next items, which must have as many columns.
+    pub(super) fn learn(&mut self, kind: &Arc<ItemKind>, cells: &ItemCells) {
+        if self.kinds.len() < MAX_KINDS && cells.blocks.len() <= MAX_SEARCHED_BLOCKS {
             self.kinds.push(Arc::clone(kind));
         }
     }
@@ -229,7 +235,7 @@ impl KnownItemKinds {
 impl ItemColumn {
     fn new<'a>(
         index: usize,
-        cells: impl ExactSizeIterator<Item = &'a CellRef> + Clone,
+        cells: impl ExactSizeIterator<Item = Cell<'a>> + Clone,
         squeeze: bool,
         item: &mut ItemCells,
     ) -> Result<Self> {
@@ -260,7 +266,7 @@ impl ItemColumn {
             check_same_spec(index, first, cell)?;
             match runs.last_mut() {
                 Some(run)
-                    if Arc::ptr_eq(run.block(item), &cell.block)
+                    if Arc::ptr_eq(run.block(item), cell.block)
                         && run.position == cell.position
                         && run.start(item.first) + run.length == cell.index =>
                 {
@@ -268,7 +274,7 @@ impl ItemColumn {
                 }
                 previous => {
                     let previous = previous.map(|run| run.block);
-                    let block = place_of(&cell.block, item, previous);
+                    let block = place_of(cell.block, item, previous);
                     let base = if block == 0 { item.first } else { 0 };
                     runs.push(Run {
                         block,
@@ -279,7 +285,8 @@ impl ItemColumn {
                 }
             }
         }
-        Ok(Self { runs, spec: Arc::clone(first.spec()), num_steps, squeeze })
+        let (spec, cell_bytes) = (Arc::clone(first.spec()), first.spec().num_bytes());
+        Ok(Self { runs, spec, cell_bytes, num_steps, squeeze })
     }
 
     /// Dtype and shape of the column.
@@ -293,7 +300,7 @@ impl ItemColumn {
 }
 
 /// The position of a block among the blocks of an item; `previous` is that of the column's run
-/// before. Columns mostly refer to the same blocks in the same order, so these are not searched.
+/// before. Columns mostly refer to the same blocks in the same order.
 fn place_of(block: &Arc<Block>, item: &mut ItemCells, previous: Option<u32>) -> u32 {
     let blocks = &mut item.blocks;
     let likely = match previous {
@@ -302,7 +309,9 @@ fn place_of(block: &Arc<Block>, item: &mut ItemCells, previous: Option<u32>) -> 
     };
     let is_it =
         |&place: &u32| blocks.get(place as usize).is_some_and(|known| Arc::ptr_eq(known, block));
-    likely.into_iter().find(is_it).unwrap_or_else(|| {
+    let mut searched =
+        if blocks.len() < MAX_SEARCHED_BLOCKS { 0..blocks.len() as u32 } else { 0..0 };
+    likely.into_iter().find(is_it).or_else(|| searched.find(is_it)).unwrap_or_else(|| {
         blocks.push(Arc::clone(block));
         blocks.len() as u32 - 1
     })
@@ -312,7 +321,7 @@ fn is_same(one: &Arc<CellSpec>, other: &Arc<CellSpec>) -> bool {
     Arc::ptr_eq(one, other) || one == other
 }
 
-fn check_same_spec(index: usize, first: &CellRef, cell: &CellRef) -> Result<()> {
+fn check_same_spec(index: usize, first: Cell<'_>, cell: Cell<'_>) -> Result<()> {
     let (expected, got) = (first.spec(), cell.spec());
     if is_same(expected, got) {
         return Ok(());

@@ -11,7 +11,7 @@ use reverb_wire::generated::deepmind::reverb::priority_table_checkpoint::WhenFul
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCallStats, TableInfo};
 use reverb_wire::generated::reverb::{Diagnosis, StatusRequest, StatusResponse, TableStatus};
 
-use super::cell::CellRef;
+use super::cell::{Cell, CellRef};
 use super::item::{ColumnRefs, PendingItem};
 use super::item_kind::{ItemKind, KnownItemKinds};
 use super::send_queue::SendQueue;
@@ -121,14 +121,15 @@ impl ItemQueue {
     }
 
     /// Queues an item. Never waits.
-    pub fn create_item(
+    pub fn create_item<'a>(
         &self,
         table: &str,
         priority: impl Into<ItemPriority>,
-        columns: &[ColumnRefs<'_>],
+        columns: &[ColumnRefs<'a>],
     ) -> Result<()> {
-        let columns = columns.iter().map(|column| (column.cells.iter(), column.squeeze));
-        let item = self.items_of(table).make(priority, columns)?;
+        let cells =
+            |column: &ColumnRefs<'a>| (column.cells.iter().map(CellRef::as_cell), column.squeeze);
+        let item = self.items_of(table).make(priority, columns.iter().map(cells))?;
         self.send_queue.push(item)
     }
 
@@ -236,7 +237,7 @@ impl ItemMaker<'_> {
         columns: impl Iterator<Item = (C, bool)> + Clone,
     ) -> Result<PendingItem>
     where
-        C: ExactSizeIterator<Item = &'c CellRef> + Clone,
+        C: ExactSizeIterator<Item = Cell<'c>> + Clone,
     {
         let Self { queue, kinds, usable } = self;
         let check = |kind: &ItemKind| {
@@ -248,7 +249,27 @@ impl ItemMaker<'_> {
                 Some(None) => Ok(()),
             }
         };
-        PendingItem::new(priority, columns, kinds, check)
+        let table = Arc::clone(kinds.table());
+        let item = PendingItem::new(table, priority.into(), columns, check)?;
+        item.teach(kinds);
+        Ok(item)
+    }
+
+    /// An item of the kind of one that was made before; `None` if it is of another kind. See
+    /// `KnownItemKinds::find`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a NaN priority.
+    pub(crate) fn make_alike<'c, C>(
+        &self,
+        priority: impl Into<ItemPriority>,
+        columns: &(impl Iterator<Item = (usize, C, bool)> + Clone),
+    ) -> Result<Option<PendingItem>>
+    where
+        C: ExactSizeIterator<Item = Cell<'c>>,
+    {
+        PendingItem::of_known_kind(&self.kinds, priority.into(), columns)
     }
 }
 

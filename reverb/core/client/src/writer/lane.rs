@@ -2,16 +2,18 @@
 //! The history of one environment: its columns, the steps that items may still refer to, and the
 //! open blocks.
 
+mod group;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use reverb_data::{DType, Error, KeyGenerator, Result};
-use smallvec::SmallVec;
 
+use self::group::Group;
 use super::block::{Appended, Block, BlockColumns};
-use super::cell::{CellRef, CellSpec, CellValue};
+use super::cell::{Cell, CellRef, CellSpec, CellValue};
 
 /// Columns with cells up to this size share one block: the overhead of separate chunks would exceed
 /// the data.
@@ -38,7 +40,8 @@ struct Column {
     referenced: Arc<AtomicBool>,
     /// What its own blocks have in common.
     own: Option<Arc<BlockColumns>>,
-    /// The last values, each with its step of the history.
+    /// The last values, each with its step of the history. Empty while the group has rows that
+    /// this column is in.
     history: VecDeque<(u64, CellRef)>,
     next_block: NextBlock,
 }
@@ -50,16 +53,6 @@ enum NextBlock {
     Group(usize),
     /// A block of its own.
     Own(Option<Arc<Block>>),
-}
-
-/// Small columns that share their chunks.
-#[derive(Debug, Default)]
-struct Group {
-    members: Vec<usize>,
-    /// What its blocks have in common; made for the first block of these members.
-    columns: Option<Arc<BlockColumns>>,
-    block: Option<Arc<Block>>,
-    bytes_per_step: usize,
 }
 
 /// The history of one environment.
@@ -146,24 +139,48 @@ impl Lane {
 
     /// The value of a column at a step of the history; `None` if it has none there or it has
     /// expired.
-    pub fn cell(&self, column: usize, step: u64) -> Option<&CellRef> {
-        let history = &self.columns[column].history;
-        let &(front, _) = history.front()?;
-        // Usually every step has a value; then the position is the distance.
-        let guess = usize::try_from(step.checked_sub(front)?).ok()?;
-        match history.get(guess) {
-            Some((at, cell)) if *at == step => Some(cell),
-            _ => {
-                let found = history.binary_search_by_key(&step, |(at, _)| *at).ok()?;
-                history.get(found).map(|(_, cell)| cell)
-            }
+    pub fn cell(&self, column: usize, step: u64) -> Option<Cell<'_>> {
+        match self.position_in_rows(column) {
+            Some(position) => Some(at_step(&self.group.rows, step)?.cell(position)),
+            None => Some(at_step(&self.columns[column].history, step)?.as_cell()),
         }
     }
 
     /// The values of a column that items can still refer to, oldest first, with their steps of the
     /// history.
-    pub fn cells(&self, column: usize) -> impl ExactSizeIterator<Item = (u64, &CellRef)> + Clone {
-        self.columns[column].history.iter().map(|(step, cell)| (*step, cell))
+    pub fn cells(&self, column: usize) -> impl ExactSizeIterator<Item = (u64, Cell<'_>)> + Clone {
+        let (rows, own) = (&self.group.rows, &self.columns[column].history);
+        let position = self.position_in_rows(column);
+        let len = if position.is_some() { rows.len() } else { own.len() };
+        (0..len).map(move |i| match position {
+            Some(position) => (rows[i].0, rows[i].1.cell(position)),
+            None => (own[i].0, own[i].1.as_cell()),
+        })
+    }
+
+    /// A column's position in the rows of the group; `None` if its values are in its own history.
+    fn position_in_rows(&self, column: usize) -> Option<usize> {
+        match self.columns[column].next_block {
+            NextBlock::Group(position) if !self.group.rows.is_empty() => Some(position),
+            _ => None,
+        }
+    }
+
+    /// Whether a column is one of the small ones, which mostly have values in the same steps.
+    pub(super) fn is_small(&self, column: usize) -> bool {
+        self.columns[column].is_small()
+    }
+
+    /// Whether both histories have their small columns in rows, with the same columns at the same
+    /// positions.
+    pub(super) fn has_rows_like(&self, other: &Self) -> bool {
+        let (one, two) = (&self.group, &other.group);
+        !one.rows.is_empty()
+            && !two.rows.is_empty()
+            && match (&one.columns, &two.columns) {
+                (Some(one), Some(two)) => one.are_encoded_like(two),
+                _ => false,
+            }
     }
 
     /// How many values of a column are kept.
@@ -207,9 +224,8 @@ impl Lane {
         }
         for (column, value) in &*cells {
             if self.columns[*column].spec.is_none() {
-                let shared = other.and_then(|other| other.columns[*column].spec.clone());
-                let shared = shared.filter(|spec| value.has(spec));
-                self.set_spec(*column, shared.unwrap_or_else(|| Arc::new(value.spec())));
+                let like = other.map(|other| &other.columns[*column]);
+                self.set_spec(*column, value, like);
             }
         }
         let completed = self.store(other, cells);
@@ -232,18 +248,24 @@ impl Lane {
         self.history_steps += 1;
     }
 
-    fn set_spec(&mut self, column: usize, spec: Arc<CellSpec>) {
-        let grouped = self.columns[column].options.max_chunk_length.is_none()
+    /// Sets the spec of a column; what it has in common with `like` is shared.
+    fn set_spec(&mut self, column: usize, value: &CellValue<'_>, like: Option<&Column>) {
+        let Self { columns, group, .. } = self;
+        let it = &mut columns[column];
+        let shared = like.and_then(|like| Some((like.spec.as_ref()?, &like.referenced)));
+        let spec = match shared.filter(|(spec, _)| value.has(spec)) {
+            Some((spec, referenced)) => {
+                it.referenced = Arc::clone(referenced);
+                Arc::clone(spec)
+            }
+            None => Arc::new(value.spec()),
+        };
+        let is_small = it.options.max_chunk_length.is_none()
             && spec.dtype != DType::String
             && spec.num_bytes() <= MAX_GROUPED_CELL_BYTES;
-        let bytes = spec.num_bytes();
-        self.columns[column].spec = Some(spec);
-        if grouped {
-            self.group.end_block();
-            self.group.columns = None;
-            self.columns[column].next_block = NextBlock::Group(self.group.members.len());
-            self.group.members.push(column);
-            self.group.bytes_per_step += bytes;
+        it.spec = Some(spec);
+        if is_small {
+            group.add(column, columns);
         }
     }
 
@@ -319,41 +341,10 @@ impl Lane {
     ) {
         let Self { columns, group, .. } = self;
         let limit = auto_length(self.defaults.num_keep_alive_refs, group.bytes_per_step);
-        let is_row = cells.iter().map(|(column, _)| column).eq(&group.members);
+        let like = other.and_then(|other| other.group.columns.as_deref());
         loop {
-            let Group { members, columns: shared, block, .. } = &mut *group;
-            let block = &*block.get_or_insert_with(|| {
-                let shared = shared.get_or_insert_with(|| {
-                    let member = |&member: &usize| {
-                        let column = &columns[member];
-                        let spec = column.spec.as_ref().expect("members have a spec");
-                        (Arc::clone(spec), Arc::clone(&column.referenced))
-                    };
-                    let like = other.and_then(|other| other.group.columns.as_deref());
-                    let new = BlockColumns::new(members.iter().map(member), false);
-                    Arc::new(new.encoded_like(like))
-                });
-                Block::new(shared, self.episode_id, false)
-            });
-            let place = |columns: &mut [Column], position: usize, index| {
-                let cell = CellRef { block: Arc::clone(block), position: position as u16, index };
-                columns[members[position]].remember(at, cell);
-            };
-            let mut appended = Appended::Nothing;
-            if is_row {
-                let values = cells.iter().map(|(_, value)| value);
-                let index;
-                (appended, index) = block.append_row(step, values, limit);
-                if appended != Appended::Nothing {
-                    (0..members.len()).for_each(|position| place(columns, position, index));
-                }
-            }
-            if appended == Appended::Nothing {
-                let mut cells = members_of(cells, columns);
-                let place = |position, index| place(columns, position, index);
-                appended = block.append(step, &mut cells, limit, place);
-            }
-            match appended {
+            group.open_block(columns, self.episode_id, like);
+            match group.append(columns, cells, step, at, limit) {
                 Appended::AndOpen => return,
                 Appended::AndFroze => {
                     group.block = None;
@@ -392,16 +383,8 @@ impl Lane {
     }
 
     fn leave_group(&mut self, column: usize) {
-        let NextBlock::Group(position) = self.columns[column].next_block else { return };
-        self.group.end_block();
-        self.group.columns = None;
-        self.group.members.remove(position);
-        self.columns[column].next_block = NextBlock::Own(None);
-        self.group.bytes_per_step = 0;
-        for (position, &member) in self.group.members.iter().enumerate() {
-            self.columns[member].next_block = NextBlock::Group(position);
-            self.group.bytes_per_step +=
-                self.columns[member].spec.as_ref().map_or(0, |spec| spec.num_bytes());
+        if let NextBlock::Group(position) = self.columns[column].next_block {
+            self.group.remove(position, &mut self.columns);
         }
     }
 
@@ -424,6 +407,7 @@ impl Lane {
             self.close_step();
         }
         if clear_buffers {
+            self.group.clear();
             for column in &mut self.columns {
                 column.clear();
             }
@@ -434,28 +418,26 @@ impl Lane {
     }
 }
 
-impl Group {
-    fn end_block(&mut self) {
-        if let Some(block) = self.block.take() {
-            block.freeze();
+/// The entry of a step; `None` if there is none.
+fn at_step<T>(entries: &VecDeque<(u64, T)>, step: u64) -> Option<&T> {
+    let &(front, _) = entries.front()?;
+    // Usually every step has an entry; then the position is the distance.
+    let guess = usize::try_from(step.checked_sub(front)?).ok()?;
+    match entries.get(guess) {
+        Some((at, entry)) if *at == step => Some(entry),
+        _ => {
+            let found = entries.binary_search_by_key(&step, |(at, _)| *at).ok()?;
+            entries.get(found).map(|(_, entry)| entry)
         }
     }
 }
 
-/// The cells of the group's columns, by their position in its blocks.
-fn members_of<'a, 'b>(
-    cells: &'a mut [(usize, CellValue<'b>)],
-    columns: &[Column],
-) -> SmallVec<[(usize, &'a mut CellValue<'b>); 8]> {
-    let member = |(column, value): &'a mut (usize, CellValue<'b>)| match columns[*column].next_block
-    {
-        NextBlock::Group(position) => Some((position, value)),
-        NextBlock::Own(_) => None,
-    };
-    cells.iter_mut().filter_map(member).collect()
-}
-
 impl Column {
+    /// Whether its cells share a block with those of other columns.
+    fn is_small(&self) -> bool {
+        matches!(self.next_block, NextBlock::Group(_))
+    }
+
     fn remember(&mut self, step: u64, cell: CellRef) {
         self.history.push_back((step, cell));
         self.trim();
@@ -482,94 +464,4 @@ fn auto_length(num_keep_alive_refs: usize, bytes_per_step: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn int(bytes: &[u8]) -> CellValue<'_> {
-        CellValue::Bytes { dtype: DType::Int32, shape: &[], bytes }
-    }
-
-    fn lane(columns: usize, keep: usize) -> Lane {
-        let mut lane = Lane::new(keep);
-        (0..columns).for_each(|i| {
-            lane.add_column(i, None);
-        });
-        lane
-    }
-
-    fn value(cell: &CellRef) -> i32 {
-        let reverb_data::TensorData::Bytes(bytes) = cell.read().unwrap().data else { panic!() };
-        i32::from_le_bytes(bytes.try_into().unwrap())
-    }
-
-    #[test]
-    fn cells_are_found_by_step_and_expire() {
-        let mut lane = lane(2, 2);
-        for i in 0..5i32 {
-            let bytes = i.to_le_bytes();
-            let mut cells = vec![(0, int(&bytes))];
-            if i % 2 == 0 {
-                cells.push((1, int(&bytes)));
-            }
-            lane.append(&mut cells, false).unwrap();
-        }
-        assert_eq!(lane.history_len(), 5);
-        assert_eq!(value(lane.cell(0, 4).unwrap()), 4);
-        assert!(lane.cell(0, 2).is_none(), "only the last 2 values are kept");
-        assert_eq!(value(lane.cell(1, 2).unwrap()), 2);
-        assert!(lane.cell(1, 3).is_none(), "absent in that step");
-        let kept = lane.cell(0, 4).unwrap().clone();
-        lane.end_episode(true);
-        assert!(kept.is_expired());
-        assert_eq!((lane.history_len(), lane.episode_steps()), (0, 0));
-    }
-
-    #[test]
-    fn a_failed_append_changes_nothing() {
-        let mut lane = lane(2, 4);
-        let one = 1i32.to_le_bytes();
-        lane.append(&mut [(0, int(&one)), (1, int(&one))], false).unwrap();
-        let wrong = CellValue::Bytes { dtype: DType::Float32, shape: &[], bytes: &one };
-        let error = lane.append(&mut [(0, int(&one)), (1, wrong)], false).unwrap_err();
-        assert_eq!(
-            error.message(),
-            "Tensor of wrong dtype provided for column 1. Got float but expected int32."
-        );
-        assert_eq!((lane.history_len(), lane.cells(0).len()), (1, 1));
-        lane.append(&mut [(0, int(&one)), (1, int(&one))], false).unwrap();
-        assert_eq!(lane.history_len(), 2);
-    }
-
-    #[test]
-    fn partial_steps_share_one_step() {
-        let mut lane = lane(2, 4);
-        let one = 1i32.to_le_bytes();
-        lane.append(&mut [(0, int(&one))], true).unwrap();
-        assert_eq!((lane.history_len(), lane.episode_steps()), (1, 0));
-        assert!(lane.append(&mut [(0, int(&one))], true).is_err());
-        lane.append(&mut [(1, int(&one))], false).unwrap();
-        assert_eq!((lane.history_len(), lane.episode_steps()), (1, 1));
-        assert!(lane.cell(0, 0).is_some() && lane.cell(1, 0).is_some());
-    }
-
-    #[test]
-    fn small_columns_of_the_same_steps_share_a_chunk() {
-        let mut lane = lane(3, 8);
-        for i in 0..3i32 {
-            let bytes = i.to_le_bytes();
-            lane.append(&mut [(0, int(&bytes)), (1, int(&bytes)), (2, int(&bytes))], false)
-                .unwrap();
-        }
-        let mut keys = KeyGenerator::new();
-        let mut next = || keys.next_key();
-        let cells: Vec<CellRef> = (0..3).map(|c| lane.cell(c, 2).unwrap().clone()).collect();
-        cells[0].mark_referenced();
-        cells[2].mark_referenced();
-        let (a, at_a) = cells[0].block.closed(&mut next).chunk_and_tensor(0);
-        let (b, at_b) = cells[1].block.closed(&mut next).chunk_and_tensor(1);
-        let (c, at_c) = cells[2].block.closed(&mut next).chunk_and_tensor(2);
-        assert!(a.is_same(c) && !a.is_same(b), "a column that no item refers to is not sent");
-        assert_eq!((at_a, at_b, at_c), (0, 0, 1));
-        assert_eq!(value(&cells[1]), 2);
-    }
-}
+mod tests;

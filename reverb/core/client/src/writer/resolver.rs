@@ -85,17 +85,15 @@ impl Resolver {
             return self.build(kind, cells, next_key);
         }
         let mut positions: SmallVec<[&TensorPositions; 2]> = SmallVec::new();
-        let mut only_chunk = |block: &'_ Arc<Block>| {
-            let (chunk, _) = block.closed(next_key).only_chunk()?;
-            Some(chunk.clone())
-        };
-        let chunks: Option<Box<[Chunk]>> = cells.blocks.iter().map(&mut only_chunk).collect();
-        let Some(chunks) = chunks else { return self.build(kind, cells, next_key) };
+        let mut chunks = Vec::with_capacity(cells.blocks.len());
         for block in &cells.blocks {
-            if let Some((_, at)) = block.closed(next_key).only_chunk() {
-                positions.push(at);
-            }
+            let Some((chunk, at)) = block.closed(next_key).only_chunk() else {
+                return self.build(kind, cells, next_key);
+            };
+            chunks.push(chunk.clone());
+            positions.push(at);
         }
+        let chunks = chunks.into_boxed_slice();
         let is_like = |it: &&ResolvedMany| {
             Arc::ptr_eq(&it.kind, kind)
                 && it.first == cells.first

@@ -137,11 +137,14 @@ impl SendQueue {
         &self,
         items: impl IntoIterator<Item = PendingItem> + AsRef<[PendingItem]>,
     ) -> Result<()> {
-        let new_bytes = |item: &PendingItem| {
-            item.mark_referenced();
-            item.new_bytes()
-        };
-        let bytes: SmallVec<[usize; 64]> = items.as_ref().iter().map(new_bytes).collect();
+        let items_before = std::iter::once(None).chain(items.as_ref().iter().map(Some));
+        for (item, before) in items.as_ref().iter().zip(items_before) {
+            if !before.is_some_and(|before| item.refers_to_columns_of(before)) {
+                item.mark_referenced();
+            }
+        }
+        let bytes: SmallVec<[usize; 64]> =
+            items.as_ref().iter().map(PendingItem::new_bytes).collect();
         let mut state = self.state.lock();
         state.check()?;
         let before = state.queue.len();

@@ -19,6 +19,7 @@ use rand::rngs::SmallRng;
 use reverb_data::{
     Chunk, Counters, Error, MaxPriority, MemoryConfig, NewItem, Result, SampleOptions, Sampled,
     ServerAccount, StoredItem, TableAccount, TableConfig, Trajectory, WhenFull, is_max_priority,
+    keep_samples, spare_samples,
 };
 use smallvec::SmallVec;
 
@@ -172,7 +173,7 @@ impl Batch {
         Self {
             wanted,
             chunk_bytes: 0,
-            items: Vec::new(),
+            items: spare_samples(),
             options,
             refusal: None,
             has_waited: false,
@@ -205,11 +206,17 @@ impl Batch {
     }
 
     /// The sampled items, or the refusal if there are none.
-    pub(super) fn into_answer(self) -> Result<Vec<Sampled>> {
-        match self.refusal {
+    pub(super) fn into_answer(mut self) -> Result<Vec<Sampled>> {
+        match self.refusal.take() {
             Some(error) if self.items.is_empty() => Err(error),
-            _ => Ok(self.items),
+            _ => Ok(std::mem::take(&mut self.items)),
         }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        keep_samples(std::mem::take(&mut self.items));
     }
 }
 

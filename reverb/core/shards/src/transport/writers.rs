@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use reverb_data::{Error, Result, is_max_priority};
 use reverb_wire::transport::{
@@ -14,6 +15,8 @@ use crate::member::Member;
 
 /// A shard gets at least this many rows of a batch: smaller batches go to one shard each, in turn.
 const MIN_ROWS: usize = 1024;
+/// How long the first item with the largest priority waits for the shards to tell what that is.
+const HEARING: Duration = Duration::from_secs(1);
 
 /// A stream to the next shard.
 pub(super) async fn open_any(group: &Arc<Group>) -> Result<InsertStream> {
@@ -22,7 +25,7 @@ pub(super) async fn open_any(group: &Arc<Group>) -> Result<InsertStream> {
     // A shard that does not answer is down after its first try.
     for _ in 0..view.members.len() {
         let Some(member) = group.writers(&view, 1)?.pop() else { break };
-        match open(&view, &member).await {
+        match open(group, &view, &member).await {
             Ok(stream) => return Ok(stream),
             Err(error) if error.is_transient() => failure = Some(error),
             Err(error) => return Err(error.context(&member.name())),
@@ -37,7 +40,7 @@ pub(super) async fn open_again(group: &Arc<Group>, lost: LostStream<'_>) -> Resu
     let is_patient = lost.since.elapsed() < group.address.failover_after;
     let same = view.member(lost.shard.index).filter(|it| !it.is_draining && it.route.is_some());
     match same {
-        Some(member) if is_patient || view.only().is_some() => open(&view, member).await,
+        Some(member) if is_patient || view.only().is_some() => open(group, &view, member).await,
         _ => open_any(group).await,
     }
 }
@@ -61,7 +64,7 @@ pub(super) async fn routes(group: &Arc<Group>, num_items: usize) -> Result<Vec<S
 pub(super) async fn open_at(group: &Arc<Group>, route: &ShardRoute) -> Result<InsertStream> {
     let view = group.view().await?;
     if let Some(member) = view.member(route.index).filter(|it| !it.is_down()) {
-        match open(&view, member).await {
+        match open(group, &view, member).await {
             Err(error) if error.is_transient() && view.only().is_none() => {}
             result => return result,
         }
@@ -69,7 +72,7 @@ pub(super) async fn open_at(group: &Arc<Group>, route: &ShardRoute) -> Result<In
     open_any(group).await
 }
 
-async fn open(view: &View, member: &Arc<Member>) -> Result<InsertStream> {
+async fn open(group: &Arc<Group>, view: &View, member: &Arc<Member>) -> Result<InsertStream> {
     let mut stream = match within(async { member.shard()?.open_insert().await }).await {
         Ok(stream) => stream,
         Err(error) => {
@@ -81,17 +84,25 @@ async fn open(view: &View, member: &Arc<Member>) -> Result<InsertStream> {
     };
     stream.shard.clone_from(&member.route);
     member.num_writers.fetch_add(1, Ordering::Relaxed);
-    let members = view.members.clone();
-    stream.sink = Box::new(CountedSink { sink: stream.sink, member: Arc::clone(member), members });
+    stream.sink = Box::new(CountedSink {
+        sink: stream.sink,
+        group: Arc::clone(group),
+        member: Arc::clone(member),
+        members: view.members.clone(),
+        needed: None,
+    });
     Ok(stream)
 }
 
 /// Counts the writers of a shard, and gives items the largest priority of the group.
 struct CountedSink {
     sink: Box<dyn InsertSink>,
+    group: Arc<Group>,
     member: Arc<Member>,
     /// All shards.
     members: Vec<Arc<Member>>,
+    /// The table that the shards were asked about last.
+    needed: Option<String>,
 }
 
 impl CountedSink {
@@ -101,18 +112,43 @@ impl CountedSink {
         let known = self.members.iter().filter_map(|it| it.facts(table).max_priority());
         known.reduce(f64::max)
     }
+
+    /// Waits until all shards have told about this table: a client that only writes would never
+    /// hear of it.
+    async fn hear(&mut self, table: &str) {
+        if self.members.len() < 2 || self.needed.as_deref() == Some(table) {
+            return;
+        }
+        self.needed = Some(table.to_owned());
+        let mut news = self.group.news();
+        self.group.need(table);
+        let heard = async {
+            while self.members.iter().any(|it| !it.is_down() && !it.facts(table).is_heard()) {
+                if news.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(HEARING, heard).await;
+    }
 }
 
 impl InsertSink for CountedSink {
     fn send(&mut self, mut batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
-        for item in &mut batch.items {
-            if is_max_priority(item.priority)
-                && let Some(priority) = self.max_priority(&item.table)
-            {
-                item.priority = priority;
-            }
+        if !batch.items.iter().any(|item| is_max_priority(item.priority)) {
+            return self.sink.send(batch);
         }
-        self.sink.send(batch)
+        Box::pin(async move {
+            for item in &mut batch.items {
+                if is_max_priority(item.priority) {
+                    self.hear(&item.table).await;
+                    if let Some(priority) = self.max_priority(&item.table) {
+                        item.priority = priority;
+                    }
+                }
+            }
+            self.sink.send(batch).await
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A sample stream over the network.
 
-use reverb_data::{Error, ErrorKind, Result, Sampled};
+use reverb_data::{Error, ErrorKind, Result, Sampled, spare_samples};
 
 use crate::codec::sample::{SampleDecoder, request as encode_request};
 use crate::transport::{BoxFuture, SampleRequest, SampleStream, stream_ended};
@@ -27,7 +27,8 @@ impl GrpcSampleStream {
         if self.outstanding == 0 {
             return Err(Error::failed_precondition("No samples were requested on this stream."));
         }
-        let mut samples = Vec::with_capacity(self.outstanding.min(MAX_CAPACITY));
+        let mut samples = spare_samples();
+        samples.reserve(self.outstanding.min(MAX_CAPACITY));
         while samples.is_empty() {
             let Some(message) = self.call.reply.next().await? else {
                 return Err(stream_ended(self.call.reply.peer()));

@@ -2,6 +2,7 @@
 //! Tests of batches of items of different lengths.
 
 use proptest::prelude::*;
+use reverb_data::Chunk;
 
 use super::*;
 use crate::sampler::batch::tests::{WIDTHS, chunk, content, decoded, sampled};

@@ -37,7 +37,7 @@ async fn write_chunks(
             if lane.append(&mut [(column, value)], false).unwrap() {
                 writer.queue().blocks_completed();
             }
-            lane.cell(column, step).unwrap().clone()
+            lane.cell(column, step).unwrap().to_ref()
         };
         let refs = ColumnRefs { cells: &[cell], squeeze: true };
         writer.queue().create_item("table", 1.0, &[refs]).unwrap();
@@ -117,7 +117,7 @@ fn append_items(writer: &TrajectoryWriter, column: usize, count: usize) {
             if lane.append(&mut [(column, value)], false).unwrap() {
                 writer.queue().blocks_completed();
             }
-            lane.cell(column, step).unwrap().clone()
+            lane.cell(column, step).unwrap().to_ref()
         };
         writer
             .queue()

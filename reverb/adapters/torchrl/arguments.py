@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of a buffer's arguments, before its table is known and afterwards."""
+
+import math
+from typing import Any
+
+from reverb.adapters.torchrl.table_access import TableAccess
+from reverb.errors import InvalidArgumentError
+
+__all__ = ["check_numbers", "check_parts", "check_table"]
+
+_REDUCTIONS = ("max", "min", "mean", "median", "sum")
+# What others' buffers are made of, with the values that do no harm and what to say of others.
+_TABLE = "a Reverb table takes its place"
+_PARTS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "storage": ((None,), f"{_TABLE}, and max_size is its size"),
+    "sampler": ((None,), f"{_TABLE}; alpha samples by priority, sequence_length consecutive steps"),
+    "writer": ((None,), _TABLE),
+    "collate_fn": ((None,), f"{_TABLE}; give a transform"),
+    "sample_unit": ((None,), "sequence_length samples consecutive steps"),
+    "dim_extend": ((None, 0), "each row of the data is an item; transpose the data"),
+    "checkpointer": ((None,), "dumps and state_dict save a checkpoint of the table"),
+    "service_backend": ((None, "direct"), "a pickle of the buffer is for other processes"),
+    "service_backend_options": ((None,), "a pickle of the buffer is for other processes"),
+    "transport": ((None, "auto", "direct"), "the address of the server decides"),
+    "transport_options": ((None,), "the address of the server decides"),
+}
+# They are about memory in this process.
+_OF_NO_EFFECT = ("compilable", "delayed_init")
+
+
+def check_parts(owner: str, parts: dict[str, Any]) -> None:
+    """Checks arguments of TorchRL's buffers that this one has no use for.
+
+    Raises:
+      InvalidArgumentError: If one asks for something; says what to do instead.
+      TypeError: If there is no such argument.
+    """
+    for name, value in parts.items():
+        if name in _OF_NO_EFFECT:
+            continue
+        if name not in _PARTS:
+            raise TypeError(f"{owner} has no argument {name}")
+        allowed, reason = _PARTS[name]
+        if not any(value is it or (it is not None and value == it) for it in allowed):
+            shown = value if isinstance(value, str | int) else type(value).__name__
+            raise InvalidArgumentError(f"{name} must be {allowed[0]}: {reason}; got {shown}")
+
+
+def check_numbers(settings: dict[str, Any], server: Any, max_size: Any, batch_size: Any) -> None:
+    """Checks what can be checked without the table.
+
+    Raises:
+      InvalidArgumentError: If a number is out of its range.
+      ValueError: If `prefetch` does not go with the others.
+    """
+    for name, value in (
+        ("max_size", max_size),
+        ("sequence_length", settings["sequence_length"]),
+        ("consume_after_n_samples", settings["consume_after_n_samples"]),
+    ):
+        if value is not None and value < 1:
+            raise InvalidArgumentError(f"{name} must be at least 1, got {value}")
+    if server is not None and max_size is not None:
+        address = server if isinstance(server, str) else server.server_address
+        raise InvalidArgumentError(
+            f"max_size={max_size} is a setting of the table, which server {address} has; leave it "
+            "out"
+        )
+    if settings["reduction"] not in _REDUCTIONS:
+        raise InvalidArgumentError(
+            f"reduction must be one of {_REDUCTIONS}, got {settings['reduction']!r}"
+        )
+    if settings["consume_after_n_samples"] is not None and settings["prefetch"]:
+        raise ValueError("Prefetching is not supported when consume_after_n_samples is set.")
+    if settings["prefetch"] and batch_size is None:
+        raise ValueError("prefetch needs batch_size in the constructor")
+
+
+def check_table(
+    access: TableAccess,
+    alpha: float | None,
+    beta: float | None,
+    consume_after_n_samples: int | None,
+) -> None:
+    """Compares what was asked for with the table.
+
+    Raises:
+      InvalidArgumentError: If they differ; names both.
+    """
+    place = f"table {access.table} of server {access.address}"
+    if alpha is not None and access.alpha is None:
+        raise InvalidArgumentError(
+            f"alpha={alpha}, but {place} has the sampler {access.sampler_name}, which knows no "
+            "priorities; leave alpha out"
+        )
+    if alpha is not None and not math.isclose(alpha, access.alpha or 0.0, rel_tol=1e-6):
+        raise InvalidArgumentError(
+            f"alpha={alpha} must be the exponent of {place}, which is {access.alpha}"
+        )
+    if beta is not None and access.alpha is None:
+        raise InvalidArgumentError(
+            f"beta={beta} is for tables that sample by priority; {place} does not. Give alpha, or "
+            "leave beta out"
+        )
+    if (consume_after_n_samples or 0) != access.max_times_sampled:
+        raise InvalidArgumentError(
+            f"consume_after_n_samples={consume_after_n_samples} must be what {place} has, which is "
+            f"{access.max_times_sampled or None}"
+        )

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use super::*;
+
+fn int(bytes: &[u8]) -> CellValue<'_> {
+    CellValue::Bytes { dtype: DType::Int32, shape: &[], bytes }
+}
+
+fn lane(columns: usize, keep: usize) -> Lane {
+    let mut lane = Lane::new(keep);
+    (0..columns).for_each(|i| {
+        lane.add_column(i, None);
+    });
+    lane
+}
+
+fn value(cell: Cell<'_>) -> i32 {
+    let reverb_data::TensorData::Bytes(bytes) = cell.to_ref().read().unwrap().data else {
+        panic!()
+    };
+    i32::from_le_bytes(bytes.try_into().unwrap())
+}
+
+#[test]
+fn cells_are_found_by_step_and_expire() {
+    let mut lane = lane(2, 2);
+    for i in 0..5i32 {
+        let bytes = i.to_le_bytes();
+        let mut cells = vec![(0, int(&bytes))];
+        if i % 2 == 0 {
+            cells.push((1, int(&bytes)));
+        }
+        lane.append(&mut cells, false).unwrap();
+    }
+    assert_eq!(lane.history_len(), 5);
+    assert_eq!(value(lane.cell(0, 4).unwrap()), 4);
+    assert!(lane.cell(0, 2).is_none(), "only the last 2 values are kept");
+    assert_eq!(value(lane.cell(1, 2).unwrap()), 2);
+    assert!(lane.cell(1, 3).is_none(), "absent in that step");
+    let kept = lane.cell(0, 4).unwrap().to_ref();
+    lane.end_episode(true);
+    assert!(kept.is_expired());
+    assert_eq!((lane.history_len(), lane.episode_steps()), (0, 0));
+}
+
+#[test]
+fn a_failed_append_changes_nothing() {
+    let mut lane = lane(2, 4);
+    let one = 1i32.to_le_bytes();
+    lane.append(&mut [(0, int(&one)), (1, int(&one))], false).unwrap();
+    let wrong = CellValue::Bytes { dtype: DType::Float32, shape: &[], bytes: &one };
+    let error = lane.append(&mut [(0, int(&one)), (1, wrong)], false).unwrap_err();
+    assert_eq!(
+        error.message(),
+        "Tensor of wrong dtype provided for column 1. Got float but expected int32."
+    );
+    assert_eq!((lane.history_len(), lane.cells(0).len()), (1, 1));
+    lane.append(&mut [(0, int(&one)), (1, int(&one))], false).unwrap();
+    assert_eq!(lane.history_len(), 2);
+}
+
+#[test]
+fn partial_steps_share_one_step() {
+    let mut lane = lane(2, 4);
+    let one = 1i32.to_le_bytes();
+    lane.append(&mut [(0, int(&one))], true).unwrap();
+    assert_eq!((lane.history_len(), lane.episode_steps()), (1, 0));
+    assert!(lane.append(&mut [(0, int(&one))], true).is_err());
+    lane.append(&mut [(1, int(&one))], false).unwrap();
+    assert_eq!((lane.history_len(), lane.episode_steps()), (1, 1));
+    assert!(lane.cell(0, 0).is_some() && lane.cell(1, 0).is_some());
+}
+
+#[test]
+fn small_columns_of_the_same_steps_share_a_chunk() {
+    let mut lane = lane(3, 8);
+    for i in 0..3i32 {
+        let bytes = i.to_le_bytes();
+        lane.append(&mut [(0, int(&bytes)), (1, int(&bytes)), (2, int(&bytes))], false).unwrap();
+    }
+    let mut keys = KeyGenerator::new();
+    let mut next = || keys.next_key();
+    let cells: Vec<CellRef> = (0..3).map(|c| lane.cell(c, 2).unwrap().to_ref()).collect();
+    cells[0].mark_referenced();
+    cells[2].mark_referenced();
+    let (a, at_a) = cells[0].block.closed(&mut next).chunk_and_tensor(0);
+    let (b, at_b) = cells[1].block.closed(&mut next).chunk_and_tensor(1);
+    let (c, at_c) = cells[2].block.closed(&mut next).chunk_and_tensor(2);
+    assert!(a.is_same(c) && !a.is_same(b), "a column that no item refers to is not sent");
+    assert_eq!((at_a, at_b, at_c), (0, 0, 1));
+    assert_eq!(value(cells[1].as_cell()), 2);
+}
+
+#[test]
+fn steps_without_a_column_may_follow_rows() {
+    let mut lane = lane(2, 3);
+    let append = |lane: &mut Lane, i: i32, columns: &[usize]| {
+        let bytes = i.to_le_bytes();
+        let mut cells: Vec<_> = columns.iter().map(|&column| (column, int(&bytes))).collect();
+        lane.append(&mut cells, false).unwrap();
+    };
+    let kept = |lane: &Lane, column| -> Vec<(u64, i32)> {
+        lane.cells(column).map(|(step, cell)| (step, value(cell))).collect()
+    };
+    for round in 0..2 {
+        (0..4).for_each(|i| append(&mut lane, i, &[0, 1]));
+        assert_eq!(lane.group.rows.len(), 3, "an entry for both columns, in round {round}");
+        assert_eq!(kept(&lane, 0), [(1, 1), (2, 2), (3, 3)]);
+        let refs: Vec<CellRef> = lane.cells(1).map(|(_, cell)| cell.to_ref()).collect();
+        append(&mut lane, 4, &[1]);
+        assert!(lane.group.rows.is_empty());
+        append(&mut lane, 5, &[0, 1]);
+        assert_eq!(kept(&lane, 0), [(2, 2), (3, 3), (5, 5)], "three values, not three steps");
+        assert_eq!(kept(&lane, 1), [(3, 3), (4, 4), (5, 5)]);
+        assert!(lane.cell(0, 4).is_none());
+        let expired: Vec<bool> = refs.iter().map(CellRef::is_expired).collect();
+        assert_eq!(expired, [true, true, false]);
+        lane.end_episode(true);
+        assert!(refs.iter().all(CellRef::is_expired));
+    }
+}
+
+#[test]
+fn a_column_may_join_or_leave_the_rows() {
+    let mut lane = lane(3, 4);
+    let bytes = 7i32.to_le_bytes();
+    let append = |lane: &mut Lane, columns: &[usize]| {
+        let mut cells: Vec<_> = columns.iter().map(|&column| (column, int(&bytes))).collect();
+        lane.append(&mut cells, false).unwrap();
+    };
+    append(&mut lane, &[0, 1]);
+    append(&mut lane, &[0, 1, 2]);
+    assert_eq!((lane.cells(0).len(), lane.cells(2).len()), (2, 1));
+    assert!(lane.cell(2, 0).is_none());
+    lane.end_episode(true);
+    append(&mut lane, &[0, 1, 2]);
+    lane.end_episode(false);
+    let options = ColumnOptions { num_keep_alive_refs: 1, max_chunk_length: Some(1) };
+    lane.configure(1, options).unwrap();
+    append(&mut lane, &[0, 1, 2]);
+    assert_eq!((lane.cells(0).len(), lane.cells(1).len(), lane.cells(2).len()), (2, 1, 2));
+    assert_eq!((0..3).map(|column| value(lane.cell(column, 1).unwrap())).sum::<i32>(), 21);
+}
