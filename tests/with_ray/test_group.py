@@ -120,6 +120,23 @@ def test_a_shard_that_dies_with_the_directory_is_known_to_have_started_again(sta
     assert group.status().shards[1].num_starts == 3
 
 
+def test_a_directory_that_still_learns_its_shards_does_not_tell_of_an_empty_group(
+    start_group, until
+):
+    group = start_group()
+    pid = group.status().shards[1].pid
+    os.kill(pid, signal.SIGSTOP)  # So that it is asked in vain for seconds.
+    try:
+        ray.kill(ray.get_actor("reverb:test", namespace="reverb"), no_restart=False)
+        status = group.status()
+        assert sorted(status.shards) == [0, 1, 2]
+        assert not status.is_complete
+        assert group.add_shards(1) == [3]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: group.status().is_complete)
+
+
 def test_the_whole_group_restarts_from_its_latest_checkpoint(start_group, root):
     group = start_group(checkpoint_directory=root, keep_latest=2)
     fill(group, [1, 2, 3])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datasets and `TFClient` at servers with TLS and tokens: the environment has what they need."""
 
+import itertools
 import time
 
 import numpy as np
@@ -25,6 +26,9 @@ TOKENS = {
     "wrong": "does not know this token",
     "expired": "was over at",
 }
+# TensorFlow's clients are kept by address in the process, and the system gives a port again: each
+# server has another address of this machine, so that no test meets what a client remembers.
+HOSTS = (f"127.0.{number}.1" for number in itertools.count(1))
 # Far less than a client waits for a server that does not answer.
 AT_ONCE_S = 20.0
 
@@ -63,7 +67,7 @@ def address(start, certificates, tokens, tmp_path, monkeypatch):
             path = tmp_path / "token"
             path.write_text(given[token])
             monkeypatch.setenv("REVERB_TOKEN_FILE", str(path))
-        return f"{scheme}127.1:{server.port}"
+        return f"{scheme}{next(HOSTS)}:{server.port}"
 
     return address
 

@@ -25,6 +25,7 @@ from reverb.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     ReverbError,
+    UnavailableError,
 )
 
 __all__ = ["DirectoryActor"]
@@ -32,6 +33,8 @@ __all__ = ["DirectoryActor"]
 _DESCRIBE_TIMEOUT_S = 5.0
 # A shard of `serve_here` that is not heard of for so long has ended with its process.
 _LOST_AFTER_S = 60.0
+# How long programs wait for a directory that Ray has started again and that asks its shards.
+_RECOVERY_S = 30.0
 _POLL_S = 0.05
 # How long a shard that has left waits for its streams: their clients go to the others.
 _STREAMS_END_S = 5.0
@@ -64,7 +67,8 @@ class DirectoryActor:
         self._members: dict[int, _Member] = {}
         self._processes = ShardProcesses(settings)
         self._saver = GroupSaver(settings)
-        self._is_ready = False
+        # Whether it knows its shards.
+        self._ready = threading.Event()
         self._coordinator: cluster.Coordinator | None = None
         self._stopped = threading.Event()
         # In its first life it starts the shards; in later ones they are there.
@@ -93,7 +97,7 @@ class DirectoryActor:
                 self._directory.epoch = max(self._directory.epoch, checkpoint.epoch) + 1
             for index, where in zip(indices, places, strict=True):
                 self._processes.start(index, settings.num_shards, where, start_points.get(index))
-            self._is_ready = True
+            self._ready.set()
         self._wait_for(indices, timeout_s)
         self._push(wait=True)
         self._coordinate()
@@ -144,7 +148,7 @@ class DirectoryActor:
             for index, facts in found.items():
                 if facts["state"] == "serving" and index in self._directory.indices:
                     self._take(facts)
-            self._is_ready = True
+            self._ready.set()
         self._saver.find_latest()
         self._push()
         self._coordinate()
@@ -156,7 +160,7 @@ class DirectoryActor:
         """Notes that a shard serves, or why it does not; returns what it has to do."""
         index = facts["index"]
         with self._lock:
-            if not self._is_ready:
+            if not self._ready.is_set():
                 return {"action": "wait"}
             if facts["state"] == "failed":
                 member = self._members.setdefault(index, _Member(facts, time.monotonic(), 0))
@@ -193,7 +197,7 @@ class DirectoryActor:
     def beat(self, index: int, server_id: int, epoch: int) -> dict[str, Any]:
         """Notes that a shard lives; returns what it has to do, and the map if it has an old one."""
         with self._lock:
-            if not self._is_ready:
+            if not self._ready.is_set():
                 return {"action": "go_on"}
             member = self._members.get(index)
             if member is None or index not in self._directory.indices:
@@ -322,16 +326,26 @@ class DirectoryActor:
 
     def address(self) -> str:
         """Returns what clients connect to."""
+        self._wait_until_ready()
         with self._lock:
             addresses = [self._directory.shard(it).address for it in self._directory.indices]
         return self._settings.scheme + ",".join(it for it in addresses if it)
 
+    def _wait_until_ready(self) -> None:
+        """Without its shards it would tell of an empty group, and give a number twice."""
+        if not self._ready.wait(_RECOVERY_S):
+            raise UnavailableError(
+                f"the directory of group '{self._settings.name}' has not heard from its shards "
+                f"within {_RECOVERY_S:g} s; Ray has started it again, and it asks them for the map"
+            )
+
     def is_ready(self) -> bool:
         """Whether the directory knows its shards."""
-        return self._is_ready
+        return self._ready.is_set()
 
     def status(self) -> GroupStatus:
         """Asks all shards, and returns what they say."""
+        self._wait_until_ready()
         with self._lock:
             indices = self._directory.indices
             handles = self._processes.among(indices)
@@ -395,6 +409,7 @@ class DirectoryActor:
         Raises:
           FailedPreconditionError: If it cannot be saved; names the shard.
         """
+        self._wait_until_ready()
         with self._lock:
             proto = self._directory.to_proto()
             handles = self._processes.among(self._directory.indices)
@@ -408,6 +423,7 @@ class DirectoryActor:
 
     def add_shards(self, count: int, timeout_s: float) -> list[int]:
         """Starts more shards; returns their numbers when they serve."""
+        self._wait_until_ready()
         with self._changes:
             with self._lock:
                 taken = [it.facts["node_id"] for it in self._members.values()]
@@ -437,6 +453,7 @@ class DirectoryActor:
 
     def drain(self, index: int, wait_s: float) -> int:
         """Moves the items of a shard to the others and ends it; returns how many were moved."""
+        self._wait_until_ready()
         with self._changes:
             handle = self._processes.get(index)
             if index in self._directory.indices and handle is None:
@@ -466,11 +483,13 @@ class DirectoryActor:
 
     def begin_drain(self, index: int) -> dict[int, tuple[str, list[int]]]:
         """A shard in a process of the program is about to leave; returns its heirs."""
+        self._wait_until_ready()
         with self._changes:
             return self._begin_drain(index)
 
     def cancel_drain(self, index: int) -> None:
         """It stays after all."""
+        self._wait_until_ready()
         with self._changes:
             self._cancel_drain(index)
 
@@ -515,11 +534,13 @@ class DirectoryActor:
 
     def reserve(self) -> tuple[int, int, GroupSettings]:
         """Returns a number for a shard in a process of the program, and how many there will be."""
+        self._wait_until_ready()
         with self._lock:
             return self._directory.reserve(), len(self._directory.indices) + 1, self._settings
 
     def admit(self, facts: dict[str, Any]) -> bytes:
         """Takes a shard in a process of the program into the map; returns the map."""
+        self._wait_until_ready()
         with self._changes:
             with self._lock:
                 self._admit(facts)
@@ -530,6 +551,7 @@ class DirectoryActor:
 
     def leave(self, index: int) -> None:
         """Takes a shard in a process of the program out of the map again."""
+        self._wait_until_ready()
         with self._changes:
             self._remove(index)
 

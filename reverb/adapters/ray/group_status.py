@@ -71,6 +71,6 @@ class GroupStatus:
     @property
     def is_complete(self) -> bool:
         """Whether all shards serve, and all have the present map."""
-        return all(
+        return bool(self.shards) and all(
             shard.state == "serving" and shard.epoch == self.epoch for shard in self.shards.values()
         )

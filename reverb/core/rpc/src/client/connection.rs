@@ -30,9 +30,12 @@ const BACKOFF: Duration = Duration::from_secs(1);
 /// The same for a server that did not answer at all: trying it costs `pool::CONNECT_TIMEOUT`.
 const BACKOFF_AFTER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a server is not tried again after TLS has failed, unless the files of this client
-/// change. Each attempt costs both ends a handshake.
-const PAUSE_AFTER_TLS_FAILURE: Duration = Duration::from_secs(60);
+/// How long a server is not tried again after TLS has failed once, unless the files of this client
+/// change. Each attempt costs both ends a handshake, so each further failure doubles the pause.
+const PAUSE_AFTER_TLS_FAILURE: Duration = Duration::from_secs(1);
+
+/// The longest pause.
+const MAX_PAUSE_AFTER_TLS_FAILURE: Duration = Duration::from_secs(60);
 
 /// How connections are opened and kept.
 #[derive(Debug, Clone, Default)]
@@ -96,6 +99,7 @@ struct State {
 /// How TLS has failed, and with which files of this client.
 struct TlsFailure {
     until: Instant,
+    pause: Duration,
     snapshot: Option<Snapshot>,
     failure: Failure,
 }
@@ -176,8 +180,15 @@ impl Server {
         // To look at a Unix socket again costs its server nothing.
         let is_dear = matches!(self.place, Place::Host(_));
         let lasting = failure.filter(|failure| failure.is_lasting && is_dear).cloned();
+        let pause = match &state.tls_failure {
+            Some(known) if known.snapshot == snapshot => {
+                (2 * known.pause).min(MAX_PAUSE_AFTER_TLS_FAILURE)
+            }
+            _ => PAUSE_AFTER_TLS_FAILURE,
+        };
         state.tls_failure = lasting.map(|failure| TlsFailure {
-            until: Instant::now() + PAUSE_AFTER_TLS_FAILURE,
+            until: Instant::now() + pause,
+            pause,
             snapshot,
             failure,
         });
