@@ -11,6 +11,7 @@ import reverb
 from reverb import testing
 from reverb.core import protos
 from reverb.errors import ReverbError
+from support.waiting import DEADLINE_S
 from support.wire.raw_http2 import Http2
 
 # How soon a state has to be named once its condition holds.
@@ -23,7 +24,7 @@ def limiter(samples_per_insert=1.0, min_size=1, min_diff=-1e9, max_diff=1e9):
 
 @contextlib.contextmanager
 def looping(work):
-    """Repeats a call in a thread, until it fails because the server has stopped."""
+    """Repeats a call in a thread; at the end waits until it fails, as the server has stopped."""
     stop = threading.Event()
 
     def run():
@@ -37,6 +38,8 @@ def looping(work):
         yield
     finally:
         stop.set()
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive(), "the call goes on without its server"
 
 
 class Stage:
@@ -53,7 +56,8 @@ class Stage:
             host="127.0.0.1",
             http_port=0,
         )
-        self.client = reverb.Client(f"127.0.0.1:{self.server.port}")
+        # The server is in this process, so it is there until it stops.
+        self.client = reverb.Client(f"127.0.0.1:{self.server.port}", connect_timeout_s=0.2)
         self.stack = contextlib.ExitStack()
 
     def __enter__(self):

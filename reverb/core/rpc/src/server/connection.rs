@@ -17,7 +17,7 @@ use super::accepted::{Accepted, PeerAddress};
 use super::authority::PlainAuthority;
 use super::call::{self, Handler};
 use super::first_bytes::{self, Spoken};
-use super::handshakes::Handshakes;
+use super::handshakes::{Handshake, Handshakes};
 use super::listener::PortOptions;
 use super::peer::{Link, Peer};
 use super::refused_connections::RefusedConnections;
@@ -63,10 +63,15 @@ struct Open {
 }
 
 /// Serves a connection until it ends.
-pub(super) async fn serve<H: Handler>(socket: Accepted, peer: PeerAddress, shared: Arc<Shared<H>>) {
+pub(super) async fn serve<H: Handler>(
+    socket: Accepted,
+    peer: PeerAddress,
+    handshake: Handshake,
+    shared: Arc<Shared<H>>,
+) {
     let _counted = shared.options.traffic.open();
     let opened = {
-        let handshake = shared.handshakes.begin();
+        let handshake = handshake;
         let opening = tokio::time::timeout(HANDSHAKE_TIMEOUT, open(socket, peer, &shared));
         shared.stop.or(handshake.or_displaced(opening)).await
     };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// Maximum number of unfinished handshakes. A good client needs milliseconds for its own, so those
 /// that are displaced are of peers that send nothing.
@@ -17,7 +17,8 @@ const PART_OF_FILES: usize = 4;
 /// The unfinished handshakes of a port.
 #[derive(Debug)]
 pub(super) struct Handshakes {
-    limit: usize,
+    /// Room for those that are open, the displaced ones included until they have closed.
+    room: Arc<Semaphore>,
     unfinished: Mutex<Unfinished>,
 }
 
@@ -34,37 +35,35 @@ pub(super) struct Handshake {
     number: u64,
     displaced: Arc<Notify>,
     all: Arc<Handshakes>,
+    _room: OwnedSemaphorePermit,
 }
 
 impl Handshakes {
     /// Those of a process that may open `max_files`.
     pub(super) fn new(max_files: usize) -> Arc<Self> {
         let limit = (max_files / PART_OF_FILES).clamp(1, MAX_UNFINISHED);
-        Arc::new(Self { limit, unfinished: Mutex::default() })
+        Arc::new(Self { room: Arc::new(Semaphore::new(limit)), unfinished: Mutex::default() })
     }
 
-    /// Begins one more. If there are too many, the oldest ends.
-    pub(super) fn begin(self: &Arc<Self>) -> Handshake {
+    /// Begins one more. If there are too many, the oldest ends first: on a busy machine this waits
+    /// until it has closed its file. Cancel safe, for one caller at a time.
+    pub(super) async fn begin(self: &Arc<Self>) -> Handshake {
+        if self.room.available_permits() == 0 {
+            self.end_oldest();
+        }
+        let room = Arc::clone(&self.room).acquire_owned().await;
+        let room = room.expect("nobody closes the semaphore");
         let displaced = Arc::new(Notify::new());
         let mut unfinished = self.unfinished.lock();
-        if unfinished.open.len() >= self.limit {
-            unfinished.end_oldest();
-        }
         let number = unfinished.next;
         unfinished.next += 1;
         unfinished.open.insert(number, Arc::clone(&displaced));
-        Handshake { number, displaced, all: Arc::clone(self) }
+        Handshake { number, displaced, all: Arc::clone(self), _room: room }
     }
 
     /// Ends the oldest, as when file descriptors run out.
     pub(super) fn end_oldest(&self) {
-        self.unfinished.lock().end_oldest();
-    }
-}
-
-impl Unfinished {
-    fn end_oldest(&mut self) {
-        if let Some((_, oldest)) = self.open.pop_first() {
+        if let Some((_, oldest)) = self.unfinished.lock().open.pop_first() {
             oldest.notify_one();
         }
     }
@@ -94,19 +93,27 @@ mod tests {
     #[tokio::test]
     async fn the_oldest_makes_room() {
         let all = Handshakes::new(10_000);
-        let mut open: Vec<_> = (0..MAX_UNFINISHED).map(|_| all.begin()).collect();
+        let mut open = Vec::new();
+        for _ in 0..MAX_UNFINISHED {
+            open.push(all.begin().await);
+        }
         drop(open.remove(1));
-        open.push(all.begin());
+        open.push(all.begin().await);
         let first = &open[0];
         assert_eq!(first.or_displaced(std::future::ready(1)).await, Some(1));
-        let _newest = all.begin();
+        let mut newest = std::pin::pin!(all.begin());
+        let brief = std::time::Duration::from_millis(10);
+        let waited = tokio::time::timeout(brief, newest.as_mut()).await;
+        assert!(waited.is_err(), "the oldest has not closed its file yet");
         assert_eq!(first.or_displaced(std::future::pending::<()>()).await, None);
-        let second = open[1].or_displaced(std::future::pending::<()>());
-        let waited = tokio::time::timeout(std::time::Duration::from_millis(10), second).await;
+        drop(open.remove(0));
+        let _newest = newest.await;
+        let second = open[0].or_displaced(std::future::pending::<()>());
+        let waited = tokio::time::timeout(brief, second).await;
         assert!(waited.is_err(), "only the oldest ends");
         assert_eq!(all.unfinished.lock().open.len(), MAX_UNFINISHED);
         drop(open);
         assert_eq!(all.unfinished.lock().open.len(), 1);
-        assert_eq!(Handshakes::new(1024).limit, 256);
+        assert_eq!(Handshakes::new(1024).room.available_permits(), 256);
     }
 }

@@ -221,7 +221,8 @@ pub async fn serve<H: Handler>(
             Ok((socket, peer)) => {
                 // Costs nothing unless debug lines are shown.
                 let span = tracing::debug_span!("connection", %peer);
-                let connection = connection::serve(socket, peer, Arc::clone(&shared));
+                let Ok(handshake) = shared.stop.or(shared.handshakes.begin()).await else { break };
+                let connection = connection::serve(socket, peer, handshake, Arc::clone(&shared));
                 connections.spawn(connection.instrument(span));
             }
             Err(error) => {
