@@ -109,7 +109,7 @@ def test_a_full_server_is_named():
     """The server holds writers back before the table sees their items."""
     table = testing.table("replay", max_bytes="1GiB", when_full="wait")
     with reverb.Server([table], max_bytes="16MiB") as server:
-        client = server.localhost_client()
+        client = reverb.Client(f"127.0.0.1:{server.port}", connect_timeout_s=0.2)
         noise = np.random.default_rng(0).integers(0, 256, 400_000, dtype=np.uint8)
         with looping(lambda: client.insert(noise, {"replay": 1.0})):
             wait_until(lambda: client.diagnose("replay").state == "full")
