@@ -140,7 +140,7 @@ def run(source: str, *args: Any, timeout_s: float = DEADLINE_S, **environment: s
     """Runs a program to its end and returns the lines it printed. It must end well and silently."""
     with Program(source, *args, **environment) as program:
         code = program.ended(timeout_s)
-        assert (code, program.errors) == (0, "")
+        assert (code, program.errors) == (0, ""), f"exit code {code}\n{program.errors}"
         lines = []
         while (line := program._lines.get()) is not None:
             lines.append(line)
