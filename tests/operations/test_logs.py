@@ -166,13 +166,16 @@ def test_a_handler_that_hangs_or_raises_does_not_keep_the_process(obstacle):
     source = f"""
         class Bad(logging.Filter):
             def filter(self, record):
-                print("called", flush=True)
+                say("called")
                 {obstacle}
+        def say(line):  # `print` writes the line and its end apart: two threads may mix them
+            sys.stdout.write(f"{{line}}\\n")
+            sys.stdout.flush()
         logging.getLogger("reverb").addFilter(Bad())
         reverb.logging.to_python()
         warn()
         forecast()
-        print(client.server_info()["second"].current_size)
+        say(client.server_info()["second"].current_size)
     """
     with Program(prepared(source), REVERB_LOG="info") as program:
         lines = {program.line(), program.line()}

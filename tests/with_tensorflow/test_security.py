@@ -27,8 +27,9 @@ TOKENS = {
     "expired": "was over at",
 }
 # TensorFlow's clients are kept by address in the process, and the system gives a port again: each
-# server has another address of this machine, so that no test meets what a client remembers.
-HOSTS = (f"127.0.{number}.1" for number in itertools.count(1))
+# server has another address of this machine, so that no test meets what a client remembers. The
+# short form (127.9 is 127.0.0.9) is not taken for a server of this process, which needs no TLS.
+HOSTS = (f"127.{number}" for number in itertools.count(1))
 # Far less than a client waits for a server that does not answer.
 AT_ONCE_S = 20.0
 
