@@ -14,6 +14,7 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 import reverb
+from reverb import testing
 from reverb.adapters.sb3 import ReverbReplayBuffer
 from reverb.errors import InvalidArgumentError, UnimplementedError
 
@@ -139,7 +140,7 @@ def items_of(buffer):
                 return leaves(rows[0].reshape(()))
             return leaves(np.ascontiguousarray(rows[0]))
 
-        action, reward, done, discount = rest
+        action, reward, done, discount, *_ = rest
         value = float((reward * buffer.gamma ** np.arange(len(reward))).sum())
         item = (nest(obs), action.tobytes(), round(value, 4), nest(next_obs), float(done))
         found.append((*item, round(float(discount), 4)))
@@ -365,19 +366,103 @@ def test_an_empty_buffer_does_not_wait_for_ever(n_steps):
     buffer.close()
 
 
+def library_buffer(space, num_envs, size):
+    kind = DictReplayBuffer if isinstance(space, spaces.Dict) else ReplayBuffer
+    return kind(size, space, ACTIONS, "cpu", num_envs)
+
+
+def assert_same_arrays(buffer, theirs):
+    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+        ours, other = getattr(buffer, name), getattr(theirs, name)
+        if not isinstance(other, dict):
+            ours, other = {"": ours}, {"": other}
+        assert ours.keys() == other.keys()
+        for leaf, array in other.items():
+            assert (ours[leaf].shape, ours[leaf].dtype) == (array.shape, array.dtype), name
+            np.testing.assert_array_equal(ours[leaf], array, err_msg=f"{name} {leaf}")
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("name", SPACES)
+def test_arrays_are_those_of_the_library(name, num_envs):
+    envs = Environments(SPACES[name], num_envs, seed=4)
+    buffer = made(SPACES[name], num_envs, 20 * num_envs)
+    theirs = library_buffer(SPACES[name], num_envs, 20 * num_envs)
+    assert_same_arrays(buffer, theirs)
+    for added in range(1, 50):
+        step = envs.step()
+        buffer.add(*step)
+        theirs.add(*step)
+        if added in (1, 19, 20, 21, 49):
+            assert_same_arrays(buffer, theirs)
+    assert_same_arrays(pickle.loads(pickle.dumps(buffer)), theirs)
+    # By position, as subclasses of theirs do.
+    rows = np.arange(20)
+    np.random.seed(0)
+    ours = buffer._get_samples(rows)
+    np.random.seed(0)
+    other = theirs._get_samples(rows)
+    for field in ("actions", "dones", "rewards"):
+        assert torch.equal(getattr(ours, field), getattr(other, field))
+    with pytest.raises(ValueError, match="read-only"):
+        buffer.rewards[0] = 1
+    # Rows are added as they are read.
+    again = made(SPACES[name], num_envs, 20 * num_envs)
+    infos = [[{"TimeLimit.truncated": it} for it in row] for row in theirs.timeouts]
+    again.extend(
+        *(
+            [{leaf: it[row] for leaf, it in array.items()} for row in rows]
+            if name == "dict"
+            else array
+            for array in (theirs.observations, theirs.next_observations)
+        ),
+        theirs.actions,
+        theirs.rewards,
+        theirs.dones,
+        infos,
+    )
+    assert_same_arrays(again, theirs)
+    for made_here in (buffer, again):
+        made_here.close()
+
+
+def test_windows_by_position():
+    buffer = made(SPACES["vector"], n_steps=3, gamma=0.5)
+    observation = np.zeros((1, 3), np.float32)
+    for step in range(8):
+        more = [np.array([2.0**step]), np.array([step == 2])]
+        truncated = [{"TimeLimit.truncated": step == 5}]
+        buffer.add(observation + step, observation + step + 1, np.zeros((1, 2)), *more, truncated)
+    batch = buffer._get_samples(np.arange(6))
+    assert batch.rewards.ravel().tolist() == [3.0, 4.0, 4.0, 24.0, 32.0, 32.0]
+    assert batch.dones.ravel().tolist() == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+    assert batch.discounts.ravel().tolist() == [0.125, 0.25, 0.5, 0.125, 0.25, 0.5]
+    assert batch.next_observations[:, 0].tolist() == [3, 3, 3, 6, 6, 6]
+    # Its window is not complete.
+    with pytest.raises(IndexError, match="no transition in row 6 of environment 0"):
+        buffer._get_samples(np.array([6]))
+    buffer.close()
+
+
 def test_what_is_not_there_says_what_is():
-    buffer = made(SPACES["vector"])
+    buffer = made(SPACES["vector"], n_steps=3)
     for name in ("observations", "next_observations", "actions", "rewards", "timeouts"):
-        with pytest.raises(AttributeError, match=rf"no array {name}: .* sample\(\) returns some"):
+        with pytest.raises(AttributeError, match=rf"no array {name}: .* n_steps=3, not of single"):
             getattr(buffer, name)
     for call in (lambda: buffer.dones[0], lambda: buffer.dones.shape):
-        with pytest.raises(AttributeError, match="no array dones"):
+        with pytest.raises(AttributeError, match=r"no array dones: .* sample\(\) returns some"):
             call()
     with pytest.raises(AttributeError, match=r"has no attribute observation$"):
         _ = buffer.observation
-    with pytest.raises(UnimplementedError, match=r"no positions; the server draws them"):
-        buffer._get_samples(np.array([0]))
     buffer.close()
+    replay = testing.table("replay", max_size=10)
+    with testing.server([replay]) as client:
+        shared = made(SPACES["vector"], server=client.server_address)
+        with pytest.raises(AttributeError, match="no array rewards: other programs may write into"):
+            _ = shared.rewards
+        with pytest.raises(UnimplementedError, match="several programs have no positions"):
+            shared._get_samples(np.array([0]))
+        shared.close()
 
 
 def test_setting_the_last_done_ends_the_episodes():

@@ -1,28 +1,111 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arrays that other buffers have, and a buffer over a table does not."""
+"""The arrays of Stable-Baselines3's buffers, read from a table.
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+Its buffers keep step `t` of an environment in row `t % buffer_size`. Here every item has the number
+of its step and environment, its *place*, and an array is made of the items when a program asks.
+"""
 
-__all__ = ["Ends", "no_attribute"]
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
-_ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+import numpy as np
+
+import reverb
+from reverb.adapters.sb3.leaf import Leaf
+
+__all__ = ["ARRAYS", "DONE", "NUMBERS", "TIMEOUT", "Dones", "StoredTransitions", "no_attribute"]
+
+ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+
+# The columns of an item after those of its observations and next observations.
+NUMBERS = ("action", "reward", "done", "discount", "place", "end")
+_ACTION, _REWARD, _, _, _PLACE, _END = range(-len(NUMBERS), 0)
+
+# Bits of the column `end`: what was said of the last step of a transition.
+DONE = 1
+TIMEOUT = 2
+
+Columns = list[np.ndarray[Any, Any]]
 
 
-def no_attribute(owner: str, name: str) -> str:
-    """Returns what the error says if `owner` is asked for an attribute that it does not have."""
-    if name not in _ARRAYS:
-        return f"{owner} has no attribute {name}"
-    return (
-        f"{owner} has no array {name}: its transitions are items of a Reverb table. sample() "
-        "returns some of them, and reverb.Client.scan reads all items of a table"
-    )
+class StoredTransitions(NamedTuple):
+    """Reads the transitions of a table by their places; each call reads the whole table.
+
+    Attributes:
+      client: Of the server.
+      table: Its name.
+      leaves: Those of an observation, in the order of the columns.
+      shape: `(buffer_size, n_envs)`.
+    """
+
+    client: reverb.Client
+    table: str
+    leaves: list[Leaf]
+    shape: tuple[int, int]
+
+    def observations(self, at: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        """Returns an array of column `at`, which is of a leaf of an observation."""
+        leaf = self.leaves[at % len(self.leaves)]
+        return self._filled(shape, dtype, lambda columns: leaf.restored(columns[at][None])[0])
+
+    def actions(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        """Returns the array of the actions."""
+        return self._filled(shape, dtype, lambda columns: columns[_ACTION])
+
+    def numbers(self, name: str) -> np.ndarray[Any, Any]:
+        """Returns the array `rewards`, `dones` or `timeouts`, float32."""
+        values: dict[str, Callable[[Columns], Any]] = {
+            "rewards": lambda columns: columns[_REWARD][0],
+            "dones": lambda columns: columns[_END] & DONE > 0,
+            "timeouts": lambda columns: columns[_END] & TIMEOUT > 0,
+        }
+        return self._filled((), np.float32, values[name])
+
+    def columns(self, steps: Iterable[int], envs: Iterable[int]) -> Columns:
+        """Returns the columns `[B, ...]` of the transitions in these rows.
+
+        Raises:
+          IndexError: If there is none in one of them.
+        """
+        places = [(step, env) for step, env in zip(steps, envs, strict=True)]
+        wanted = set(places)
+        found = {place: columns for place, columns in self._items() if place in wanted}
+        for step, env in places:
+            if (step, env) not in found:
+                raise IndexError(f"there is no transition in row {step} of environment {env}")
+        rows = [found[place] for place in places]
+        return [np.stack(column) for column in zip(*rows, strict=True)]
+
+    def _filled(
+        self, shape: tuple[int, ...], dtype: Any, value: Callable[[Columns], Any]
+    ) -> np.ndarray[Any, Any]:
+        """Makes an array `[buffer_size, n_envs, ...]` of a value of each transition; else zeros."""
+        array = np.zeros((*self.shape, *shape), dtype)
+        for place, columns in self._items():
+            array[place] = value(columns)
+        # It is a copy: what a program wrote into it would be lost.
+        array.flags.writeable = False
+        return array
+
+    def _items(self) -> Iterator[tuple[tuple[int, int], Columns]]:
+        """Yields row, environment and columns of each transition, the oldest one first."""
+        buffer_size, num_envs = self.shape
+        for item in self.client.scan(self.table):
+            step, env = divmod(int(item.data[_PLACE]), num_envs)
+            yield (step % buffer_size, env), item.data
 
 
-class Ends:
-    """Stands for the array `dones`, which Stable-Baselines3 sets to end the newest episodes."""
+class Dones:
+    """The array `dones`, which Stable-Baselines3 also sets, to end the newest episodes."""
 
-    def __init__(self, end_episodes: Callable[[], None]) -> None:
+    def __init__(self, read: Callable[[], Any], end_episodes: Callable[[], None]) -> None:
+        """Makes one.
+
+        Args:
+          read: Returns the array.
+          end_episodes: Ends the episodes of all environments.
+        """
+        self._read = read
         self._end_episodes = end_episodes
 
     def __setitem__(self, places: Any, value: Any) -> None:
@@ -31,13 +114,28 @@ class Ends:
         if value:
             self._end_episodes()
 
-    def __getitem__(self, places: Any) -> NoReturn:
-        """Not to be read.
+    def __getitem__(self, places: Any) -> Any:
+        """Reads some of the array."""
+        return self._read()[places]
 
-        Raises:
-          AttributeError: Always.
-        """
-        raise AttributeError(no_attribute("ReverbReplayBuffer", "dones"))
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self._read())
 
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(no_attribute("ReverbReplayBuffer", "dones"))
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """The array, float32 `[buffer_size, n_envs]`."""
+        del copy  # It is one.
+        return np.asarray(self._read(), dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._read(), name)
+
+
+def no_attribute(owner: str, name: str, reason: str = "") -> str:
+    """Returns what the error says if `owner` is asked for an attribute that it does not have."""
+    if name not in ARRAYS:
+        return f"{owner} has no attribute {name}"
+    return (
+        f"{owner} has no array {name}: {reason}. sample() returns some of its transitions, and "
+        "reverb.Client.scan reads all items of a table"
+    )

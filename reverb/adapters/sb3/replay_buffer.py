@@ -5,12 +5,12 @@ import contextlib
 import shutil
 import tempfile
 import weakref
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 import reverb
-from reverb.adapters.sb3.arrays import Ends, no_attribute
+from reverb.adapters.sb3 import arrays
 from reverb.adapters.sb3.leaf import Frames, Leaf, Rows
 from reverb.adapters.sb3.library import buffers, spaces, type_aliases
 from reverb.errors import InvalidArgumentError, UnimplementedError
@@ -107,6 +107,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         self._table = table
         self._priority_exponent = priority_exponent
         self._is_dict = isinstance(observation_space, spaces.Dict)
+        # Number of calls of `add`. It tells the places of transitions, see `arrays`.
+        self._num_added = 0
         self._open()
 
     # ---- What Stable-Baselines3 calls ------------------------------------------------------------
@@ -125,7 +127,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         interrupted = begins & ~self._is_start
         if interrupted.any():
             # What was written last is not what came before this: another episode has begun.
-            self._finish_episodes(interrupted, np.zeros(self.n_envs, np.float32))
+            self._finish_episodes(interrupted, np.zeros(self.n_envs, np.int64))
         if begins.any():
             for leaf, observation in zip(self._leaves, observations, strict=True):
                 leaf.begin(self._rows, observation, begins)
@@ -133,10 +135,11 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         at = self._num_steps % self.n_steps
         self._num_steps += 1
         self._starts[at] = [leaf.places.copy() for leaf in self._leaves]
+        self._num_added += 1
         self._rewards[at] = np.asarray(reward, np.float32)
-        is_last = done.astype(np.float32)
-        if self.handle_timeout_termination:
-            is_last *= [not info.get("TimeLimit.truncated", False) for info in infos]
+        timeout = np.array([info.get("TimeLimit.truncated", False) for info in infos], np.bool_)
+        ends = arrays.DONE * done + arrays.TIMEOUT * timeout
+        done |= timeout
         action = np.asarray(action).reshape(self.n_envs, -1)
         row = {"action": action.astype(self._action_dtype, copy=False)}
         for leaf, observation in zip(self._leaves, next_observations, strict=True):
@@ -146,9 +149,9 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             leaf.is_written(self._rows)
         self._actions[at] = self._rows.count.copy()
         self._age += 1
-        self._create((self._age == self.n_steps) & ~done, is_last)
+        self._create((self._age == self.n_steps) & ~done, ends)
         if done.any():
-            self._finish_episodes(done, is_last)
+            self._finish_episodes(done, ends)
         self._is_start = done
         self._writer.flush(block_until_num_items=_MAX_UNCONFIRMED)
         self._is_flushed = False
@@ -172,16 +175,20 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             self._is_flushed = True
         batch = self._client.sample_batch(self._table, batch_size, partial=False)
         self.info, self._min_probability = batch.info, batch.min_probability
-        num_leaves = len(self._leaves)
-        columns = batch.data
-        if len(columns) != 2 * num_leaves + 4:
+        num_columns = 2 * len(self._leaves) + len(arrays.NUMBERS)
+        if len(batch.data) != num_columns:
             raise InvalidArgumentError(
-                f"table {self._table} has {len(columns)} columns, where this buffer needs "
-                f"{2 * num_leaves + 4}: another program writes into it"
+                f"table {self._table} has {len(batch.data)} columns, where this buffer needs "
+                f"{num_columns}: another program writes into it"
             )
+        return self._as_samples(batch.data, env)
+
+    def _as_samples(self, columns: Any, env: Any) -> Any:
+        """Makes the tensors of a batch of columns `[B, ...]`."""
+        num_leaves = len(self._leaves)
         observations = self._as_tensors(columns[:num_leaves], env)
         next_observations = self._as_tensors(columns[num_leaves : 2 * num_leaves], env)
-        action, rewards, dones, discounts = columns[2 * num_leaves :]
+        action, rewards, dones, discounts, *_ = columns[2 * num_leaves :]
         rewards = self._returns(rewards, env)
         make = type_aliases.DictReplayBufferSamples
         if not self._is_dict:
@@ -220,6 +227,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
     def reset(self) -> None:
         """Removes all transitions."""
         super().reset()
+        self._num_added = 0
         self._writer.close()
         self._client.reset(self._table)
         self._begin_writing()
@@ -230,12 +238,23 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         self._is_flushed = True
 
     @property
-    def dones(self) -> Ends:
-        """For Stable-Baselines3, which sets it to end the newest episodes; cannot be read."""
-        return Ends(self._end_episodes)
+    def dones(self) -> arrays.Dones:
+        """As `observations` and the other arrays; Stable-Baselines3 also sets it."""
+        return arrays.Dones(lambda: self._array("dones"), self._end_episodes)
 
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(no_attribute(type(self).__name__, name))
+    def __getattr__(self, name: str) -> Any:
+        """Reads one of the arrays of other buffers from the table.
+
+        `observations`, `next_observations`, `actions`, `rewards`, `dones` and `timeouts` have the
+        shapes `[buffer_size, n_envs, ...]`. Each time the whole table is read, and what is returned
+        is a read-only copy.
+
+        Raises:
+          AttributeError: With `server` or `n_steps` above 1, and for all other names.
+        """
+        if name in arrays.ARRAYS and "_client" in self.__dict__:
+            return self._array(name)
+        raise AttributeError(arrays.no_attribute(type(self).__name__, name))
 
     def close(self) -> None:
         """Ends the writer and the server, if it is this buffer's own."""
@@ -326,16 +345,52 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
                 "as with larger learning_starts"
             )
 
-    def _get_samples(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Not by positions, which items of a table do not have.
+    def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
+        """As in `ReplayBuffer`: the transitions of these rows, each of some environment.
+
+        Reads the whole table, where `sample` lets the server draw.
 
         Raises:
-          UnimplementedError: Always.
+          IndexError: If there is no transition in a row, or not yet.
+          UnimplementedError: With `server`, whose table has transitions of other programs too.
         """
-        del arguments, options
-        raise UnimplementedError(
-            "transitions of a Reverb table have no positions; the server draws them in sample()"
-        )
+        if self._server is None:
+            raise UnimplementedError(
+                "transitions of a table of several programs have no positions; the server draws "
+                "them in sample()"
+            )
+        envs = np.random.randint(self.n_envs, size=len(batch_inds))
+        columns = self._stored().columns(np.asarray(batch_inds).tolist(), envs.tolist())
+        return self._as_samples(columns, env)
+
+    def _stored(self) -> arrays.StoredTransitions:
+        self.flush()
+        shape = (self.buffer_size, self.n_envs)
+        return arrays.StoredTransitions(self._client, self._table, self._leaves, shape)
+
+    def _array(self, name: str) -> Any:
+        """Returns an array, or a dict of them if observations are."""
+        owner = type(self).__name__
+        if self._server is None:
+            reason = f"other programs may write into table {self._table} of {self._address}, too"
+            raise AttributeError(arrays.no_attribute(owner, name, reason))
+        if self.n_steps > 1:
+            reason = f"its transitions are of n_steps={self.n_steps}, not of single steps"
+            raise AttributeError(arrays.no_attribute(owner, name, reason))
+        stored = self._stored()
+        if name == "actions":
+            return stored.actions((self.action_dim,), self._action_dtype)
+        if name not in ("observations", "next_observations"):
+            return stored.numbers(name)
+        first = len(self._leaves) if name == "next_observations" else 0
+        space: Any = self.observation_space
+        if not self._is_dict:
+            return stored.observations(first, self.obs_shape, space.dtype)
+        names = sorted(space.spaces)
+        return {
+            leaf: stored.observations(first + at, self.obs_shape[leaf], space[leaf].dtype)
+            for at, leaf in enumerate(names)
+        }
 
     def _leaves_of(self, observation: Any) -> list[np.ndarray[Any, Any]]:
         """Arrays `[num_envs, ...]` of all leaves, in the order of the cells."""
@@ -350,19 +405,24 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             return found
         return [it.reshape(self.n_envs, *shape) for it, shape in zip(found, shapes, strict=True)]
 
-    def _finish_episodes(self, where: np.ndarray[Any, Any], is_last: np.ndarray[Any, Any]) -> None:
+    def _finish_episodes(self, where: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> None:
         """Makes items of all steps that are left, and ends the episodes."""
         while (left := where & (self._age > 0)).any():
-            self._create(left, is_last)
+            self._create(left, ends)
         self._rows.end_episode(where)
 
     def _end_episodes(self) -> None:
         """What comes next begins other episodes."""
-        self._finish_episodes(~self._is_start, np.zeros(self.n_envs, np.float32))
+        self._finish_episodes(~self._is_start, np.zeros(self.n_envs, np.int64))
         self._is_start = np.ones(self.n_envs, np.bool_)
 
-    def _create(self, where: np.ndarray[Any, Any], is_last: np.ndarray[Any, Any]) -> None:
-        """Makes an item of the oldest step that is none yet, of each of these environments."""
+    def _create(self, where: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> None:
+        """Makes an item of the oldest step that is none yet, of each of these environments.
+
+        Args:
+          where: Booleans `[n_envs]`.
+          ends: What was said of their newest steps, bits of `arrays`.
+        """
         if not where.any():
             return
         envs = np.flatnonzero(where)
@@ -372,7 +432,16 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         rewards[envs] = self._rewards[steps % self.n_steps, envs[:, None]] * is_step
         discounts = np.zeros(self.n_envs, np.float32)
         discounts[envs] = self.gamma ** self._age[envs]
-        numbers = {"reward": rewards, "done": is_last, "discount": discounts}
+        is_last = ends & arrays.DONE > 0
+        if self.handle_timeout_termination:
+            is_last &= ends & arrays.TIMEOUT == 0
+        numbers = {
+            "reward": rewards,
+            "done": is_last.astype(np.float32),
+            "discount": discounts,
+            "place": (self._num_added - self._age) * self.n_envs + np.arange(self.n_envs),
+            "end": ends.astype(np.uint8),
+        }
         self._rows.append(numbers, where)
         # Where the cells are, counted from the newest row: the same for most environments.
         first = steps[:, 0] % self.n_steps

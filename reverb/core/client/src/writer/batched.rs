@@ -13,6 +13,7 @@ use super::cell::{Cell, CellRef, CellValue};
 use super::item::PendingItem;
 use super::item_queue::ItemQueue;
 use super::lane::{ColumnOptions, Lane};
+use super::send_queue::Gathering;
 use crate::client::Client;
 use crate::session::Signatures;
 
@@ -84,7 +85,9 @@ impl BatchedWriter {
         signatures: Option<Arc<Signatures>>,
     ) -> Self {
         let lanes = (0..batch_size).map(|_| Lane::new(num_keep_alive_refs)).collect();
-        Self { lanes: Mutex::new(lanes), queue: ItemQueue::new(client.session(), signatures) }
+        let gathering = Gathering::of_steps(batch_size);
+        let queue = ItemQueue::gathering(gathering, client.session(), signatures);
+        Self { lanes: Mutex::new(lanes), queue }
     }
 
     /// The items in flight.

@@ -14,7 +14,7 @@ use reverb_wire::generated::reverb::{Diagnosis, StatusRequest, StatusResponse, T
 use super::cell::{Cell, CellRef};
 use super::item::{ColumnRefs, PendingItem};
 use super::item_kind::{ItemKind, KnownItemKinds};
-use super::send_queue::SendQueue;
+use super::send_queue::{Gathering, SendQueue};
 use super::signatures::unknown_table;
 use crate::session::{Session, Signatures};
 
@@ -42,8 +42,17 @@ pub struct ItemQueue {
 impl ItemQueue {
     /// A queue; with `signatures`, every item is checked against its table's signature.
     pub(crate) fn new(session: &Arc<Session>, signatures: Option<Arc<Signatures>>) -> Self {
+        Self::gathering(Gathering::IN_FLIGHT, session, signatures)
+    }
+
+    /// As `new`, with another number of items that are sent together.
+    pub(crate) fn gathering(
+        gathering: Gathering,
+        session: &Arc<Session>,
+        signatures: Option<Arc<Signatures>>,
+    ) -> Self {
         Self {
-            send_queue: SendQueue::start(Arc::clone(session)),
+            send_queue: SendQueue::start(Arc::clone(session), gathering),
             signatures,
             session: Arc::clone(session),
             tables: Mutex::default(),

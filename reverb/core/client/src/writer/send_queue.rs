@@ -18,14 +18,10 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, watch};
 
 use self::in_flight::{InFlight, Sent};
+use super::MESSAGE_ITEMS;
 use super::item::PendingItem;
 use crate::session::Session;
 
-/// While items are in flight, up to this many more are gathered before they are sent.
-const GATHER_ITEMS: usize = 64;
-/// Maximum time to gather items. It is short, because a free table's item must not wait for a
-/// blocked table.
-const GATHER_TIME: Duration = Duration::from_millis(1);
 /// A writer that is faster than its connection is slowed down when this many bytes are unconfirmed.
 /// More memory, filled and drained only once, costs more than sending it.
 const MAX_WAITING_BYTES: usize = 32 * 1024 * 1024;
@@ -38,10 +34,37 @@ const PATIENCE_PER_MIB: Duration = Duration::from_millis(5);
 /// Number of unconfirmed items at which a warning is logged; it doubles with each warning.
 const WARN_PENDING_ITEMS: usize = 100_000;
 
+/// How many items a writer gathers before it sends them. A caller that waits for confirmations ends
+/// the gathering.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gathering {
+    /// With so many items it ends.
+    items: usize,
+    /// It ends after this time. It is short, because a free table's item must not wait for a
+    /// blocked table.
+    time: Duration,
+    /// Whether items are gathered also while none is in flight.
+    always: bool,
+}
+
+impl Gathering {
+    /// The first item is sent at once, and others gather while it is in flight.
+    pub(crate) const IN_FLIGHT: Self =
+        Self { items: 64, time: Duration::from_millis(1), always: false };
+
+    /// For environments that are stepped together: the items of four steps of all of them. To wake
+    /// the task for each step, and to cut blocks there, would take twice the caller's time.
+    pub(crate) fn of_steps(batch_size: usize) -> Self {
+        let items = batch_size.saturating_mul(4).clamp(Self::IN_FLIGHT.items, MESSAGE_ITEMS);
+        Self { items, time: Duration::from_millis(2), always: true }
+    }
+}
+
 /// The queue of one writer, and the task that sends its items.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     state: Mutex<State>,
+    gathering: Gathering,
     /// Wakes the task.
     work: Notify,
     /// Ends the task, even while it waits.
@@ -107,7 +130,7 @@ enum Task {
 
 impl SendQueue {
     /// Starts the task. It ends when the queue is closed.
-    pub(crate) fn start(session: Arc<Session>) -> Arc<Self> {
+    pub(crate) fn start(session: Arc<Session>, gathering: Gathering) -> Arc<Self> {
         let queue = Arc::new(Self {
             state: Mutex::new(State {
                 warn_at: WARN_PENDING_ITEMS,
@@ -115,6 +138,7 @@ impl SendQueue {
                 address: session.address().to_owned(),
                 ..State::default()
             }),
+            gathering,
             work: Notify::new(),
             closing: Notify::new(),
             progress: watch::Sender::new(()),
@@ -157,7 +181,10 @@ impl SendQueue {
         let wake = match state.task {
             Task::Busy => false,
             Task::Idle => state.queue.len() > before,
-            Task::Gathering => before < GATHER_ITEMS && state.queue.len() >= GATHER_ITEMS,
+            Task::Gathering => {
+                let enough = self.gathering.items;
+                before < enough && state.queue.len() >= enough
+            }
         };
         drop(state);
         if wake {
@@ -258,7 +285,9 @@ impl SendQueue {
         let count = state.queue.len().saturating_sub(except);
         state.queue.iter().take(count).for_each(|(item, _)| item.freeze());
         drop(state);
-        self.work.notify_one();
+        if count > 0 {
+            self.work.notify_one();
+        }
     }
 
     /// Waits until at most `max_pending` items are unconfirmed.
@@ -276,16 +305,21 @@ impl SendQueue {
     }
 
     async fn wait_until(&self, done: impl Fn(&State) -> bool + Send) -> Result<()> {
+        let is_done = || {
+            let state = self.state.lock();
+            state.check()?;
+            Ok(done(&state))
+        };
+        // Who need not wait does not end the gathering of items.
+        if is_done()? {
+            return Ok(());
+        }
         let mut progress = self.progress.subscribe();
         let _flushing = Flushing::begin(self);
         loop {
             progress.borrow_and_update();
-            {
-                let state = self.state.lock();
-                state.check()?;
-                if done(&state) {
-                    return Ok(());
-                }
+            if is_done()? {
+                return Ok(());
             }
             if progress.changed().await.is_err() {
                 return Err(Error::internal("the writer's progress channel closed"));
@@ -439,14 +473,16 @@ impl SendQueue {
         }
     }
 
-    /// Gathers items while others are in flight and no caller waits for confirmations.
+    /// Gathers items while no caller waits for confirmations.
     async fn gather(&self) {
-        let deadline = tokio::time::Instant::now() + GATHER_TIME;
+        let Gathering { items, time, always } = self.gathering;
+        let deadline = tokio::time::Instant::now() + time;
         loop {
             {
                 let mut state = self.state.lock();
-                let enough = state.queue.len() >= GATHER_ITEMS || !state.resend.is_empty();
-                if state.in_flight.is_empty() || state.flushing > 0 || enough || state.closed {
+                let enough = state.queue.len() >= items || !state.resend.is_empty();
+                let is_first = state.in_flight.is_empty() && !always;
+                if is_first || state.flushing > 0 || enough || state.closed {
                     state.task = Task::Busy;
                     return;
                 }
