@@ -366,6 +366,24 @@ def test_an_empty_buffer_does_not_wait_for_ever(n_steps):
     buffer.close()
 
 
+@pytest.mark.parametrize("name", SPACES)
+def test_rows_that_were_never_written_are_zeros(name):
+    # A program may say that a buffer is full.
+    buffer = made(SPACES[name])
+    buffer.full = True
+    theirs = library_buffer(SPACES[name], 1, 5)
+    theirs.full = True
+    ours, other = buffer.sample(4), theirs.sample(4)
+    for one, two in zip(ours, other, strict=True):
+        pairs = (
+            zip(one.values(), two.values(), strict=True)
+            if name == "dict" and isinstance(one, dict)
+            else [(one, two)]
+        )
+        assert all(a is b is None or torch.equal(a, b) for a, b in pairs)
+    buffer.close()
+
+
 def library_buffer(space, num_envs, size):
     kind = DictReplayBuffer if isinstance(space, spaces.Dict) else ReplayBuffer
     return kind(size, space, ACTIONS, "cpu", num_envs)

@@ -82,6 +82,10 @@ class Leaf:
         """Observations `[B, ...]` of the column of a batch."""
         return column
 
+    def stored(self, observations: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The column of a batch of observations `[B, ...]`."""
+        return observations
+
     def _frames(self, observation: Any) -> Any:
         return [observation]
 
@@ -122,6 +126,10 @@ class Frames(Leaf):
     def restored(self, column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """As in `Leaf`, from frames `[B, k, ...]`."""
         return np.moveaxis(column, 1, 1 + self._axis)
+
+    def stored(self, observations: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """As in `Leaf`: frames `[B, k, ...]`."""
+        return np.moveaxis(observations, 1 + self._axis, 1)
 
     def _frames(self, observation: Any) -> Any:
         return np.moveaxis(observation, 1 + self._axis, 0)

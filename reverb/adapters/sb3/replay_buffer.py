@@ -137,7 +137,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         self._starts[at] = [leaf.places.copy() for leaf in self._leaves]
         self._num_added += 1
         self._rewards[at] = np.asarray(reward, np.float32)
-        timeout = np.array([info.get("TimeLimit.truncated", False) for info in infos], np.bool_)
+        timeout = np.array([bool(info.get("TimeLimit.truncated")) for info in infos])
         ends = arrays.DONE * done + arrays.TIMEOUT * timeout
         done |= timeout
         action = np.asarray(action).reshape(self.n_envs, -1)
@@ -169,7 +169,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         Raises:
           InvalidArgumentError: If there is no transition yet. Only without `server`.
         """
-        self._check_not_empty()
+        if self._server is not None and not self._has_items:
+            return self._unwritten(batch_size, env)
         if not self._is_flushed:
             self._writer.flush()
             self._is_flushed = True
@@ -332,18 +333,31 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         self._min_probability: float | None = None
         self._has_items, self._is_flushed = False, True
 
-    def _check_not_empty(self) -> None:
-        """Nobody else could end the wait for a transition in a table of this process.
+    def _unwritten(self, batch_size: int, env: Any) -> Any:
+        """Samples of a table of this process that has no transition, so that none can come.
 
         Raises:
-          InvalidArgumentError: If there is none.
+          InvalidArgumentError: Unless the program has set `full`: then all rows are zeros.
         """
-        if self._server is not None and not self._has_items:
+        if not self.full:
             raise InvalidArgumentError(
                 f"the buffer has no transition yet, after {self._num_steps} steps, where one is of "
                 f"n_steps={self.n_steps} or of an episode that ended; add steps before sample(), "
                 "as with larger learning_starts"
             )
+        space: Any = self.observation_space
+        of_leaves = [space[name] for name in sorted(space.spaces)] if self._is_dict else [space]
+        shapes = [self.obs_shape[it] for it in sorted(space.spaces)] if self._is_dict else []
+        observations = [
+            leaf.stored(np.zeros((batch_size, *shape), it.dtype))
+            for leaf, it, shape in zip(
+                self._leaves, of_leaves, shapes or [self.obs_shape], strict=True
+            )
+        ]
+        action = np.zeros((batch_size, self.action_dim), self._action_dtype)
+        rewards = np.zeros((batch_size, self.n_steps), np.float32)
+        none = np.zeros(batch_size, np.float32)
+        return self._as_samples([*observations, *observations, action, rewards, none, none], env)
 
     def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
         """As in `ReplayBuffer`: the transitions of these rows, each of some environment.
