@@ -177,11 +177,18 @@ impl BatchedWriter {
         let mut values: SmallVec<[&BatchedValue<'_>; 8]> = values.iter().collect();
         values.sort_by_key(|value| value.column);
         let mut row: Vec<(usize, CellValue<'_>)> = Vec::with_capacity(values.len());
+        // The latest history to which the values were appended as a row.
+        let mut checked = None;
         for i in (0..batch_size).filter(|&i| is_selected(i)) {
             row.clear();
             row.extend(values.iter().map(|value| (value.column, value.value.row(i, batch_size))));
             let (before, lane) = lanes.split_at_mut(i);
-            lane[0].append_like(before.first(), &mut row, partial_step)?;
+            let known = checked.map(|at: usize| &before[at]);
+            if !partial_step && lane[0].append_row(known, &row) {
+                checked = Some(i);
+            } else {
+                lane[0].append_like(before.first(), &mut row, partial_step)?;
+            }
         }
         Ok(())
     }

@@ -128,10 +128,18 @@ impl BlockColumns {
         Arc::ptr_eq(&self.encoders, &other.encoders)
     }
 
+    /// Whether the cells of full steps are kept row by row.
+    pub(super) fn are_kept_in_rows(&self) -> bool {
+        self.by_row
+    }
+
     /// Whether these cells are of these columns.
-    pub(super) fn are_of(&self, cells: &[CellValue<'_>]) -> bool {
+    pub(super) fn are_of<'v>(
+        &self,
+        mut cells: impl ExactSizeIterator<Item = &'v CellValue<'v>>,
+    ) -> bool {
         cells.len() == self.columns.len()
-            && cells.iter().zip(&self.columns).all(|(cell, column)| cell.has(&column.spec))
+            && self.columns.iter().all(|it| cells.next().is_some_and(|cell| cell.has(&it.spec)))
     }
 
     /// The columns by their position.

@@ -243,6 +243,47 @@ impl Lane {
         Ok(completed)
     }
 
+    /// Appends a step as `append` does, if it has a value of every column and all of them are kept
+    /// in rows: the shortest way, for steps of many environments. Returns whether it did; if not,
+    /// nothing was done. `other` is a history for which the same values were checked already.
+    pub(super) fn append_row(
+        &mut self,
+        other: Option<&Self>,
+        cells: &[(usize, CellValue<'_>)],
+    ) -> bool {
+        let Self { columns, group, .. } = self;
+        let columns_in_order = cells.iter().map(|(column, _)| column);
+        if self.open.is_some()
+            || columns.len() != cells.len()
+            || !group.keeps_rows()
+            || !columns_in_order.eq(&group.members)
+        {
+            return false;
+        }
+        let checked = other.and_then(|other| other.group.columns.as_deref());
+        if !group.are_of(cells.iter().map(|(_, value)| value), checked) {
+            return false;
+        }
+        let limit = auto_length(self.defaults.num_keep_alive_refs, group.bytes_per_step);
+        let (step, at) = (self.episode_steps as i32, self.history_steps);
+        loop {
+            group.open_block(columns, self.episode_id, None);
+            let values = cells.iter().map(|(_, value)| value);
+            let appended = group.append_row(columns, values, step, at, limit);
+            if appended == Appended::AndOpen {
+                break;
+            }
+            group.end_block();
+            // The send task may have frozen the block meanwhile; then a new one is started.
+            if appended == Appended::AndFroze {
+                break;
+            }
+        }
+        self.close_step();
+        self.episode_steps += 1;
+        true
+    }
+
     fn close_step(&mut self) {
         self.open = None;
         self.history_steps += 1;

@@ -135,7 +135,7 @@ impl LegacyWriter {
         let full = loop {
             let State { block, columns, .. } = &mut *state;
             let block = block.get_or_insert_with(|| {
-                if !columns.as_ref().is_some_and(|it| it.are_of(cells)) {
+                if !columns.as_ref().is_some_and(|it| it.are_of(cells.iter())) {
                     let specs = cells.iter().map(|cell| (Arc::new(cell.spec()), Arc::default()));
                     let new = BlockColumns::new(specs, options.delta_encoded);
                     *columns = Some(Arc::new(new));

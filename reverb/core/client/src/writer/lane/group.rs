@@ -113,6 +113,43 @@ impl Group {
         }
     }
 
+    /// Whether all values are in rows so far, and their blocks are known.
+    pub(super) fn keeps_rows(&self) -> bool {
+        self.columns.as_ref().is_some_and(|columns| columns.are_kept_in_rows())
+            && self.has_rows_alone
+            && self.num_keep_alive_refs.is_some()
+    }
+
+    /// Whether these values, one for each member, are of the members' specs. They are if they are of
+    /// those of `checked`, which may be the same.
+    pub(super) fn are_of<'v>(
+        &self,
+        values: impl ExactSizeIterator<Item = &'v CellValue<'v>>,
+        checked: Option<&BlockColumns>,
+    ) -> bool {
+        let Some(columns) = &self.columns else { return false };
+        checked.is_some_and(|checked| columns.are_encoded_like(checked)) || columns.are_of(values)
+    }
+
+    /// Appends a value of each member to the open block, if it is still open. For the arguments see
+    /// `append`.
+    pub(super) fn append_row<'v>(
+        &mut self,
+        columns: &mut [Column],
+        values: impl Iterator<Item = &'v CellValue<'v>>,
+        step: i32,
+        at: u64,
+        limit: usize,
+    ) -> Appended {
+        let Some(block) = &self.block else { return Appended::Nothing };
+        let (appended, index) = block.append_row(step, values, limit);
+        if appended != Appended::Nothing {
+            let block = Arc::clone(block);
+            self.remember_row(columns, at, Row { block, index });
+        }
+        appended
+    }
+
     /// Appends the members among these cells, of one step, to the open block, if it is still open.
     ///
     /// `at` is the step of the history, `step` that of the episode. If a column has `limit` cells

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn int(bytes: &[u8]) -> CellValue<'_> {
@@ -140,4 +142,88 @@ fn a_column_may_join_or_leave_the_rows() {
     append(&mut lane, &[0, 1, 2]);
     assert_eq!((lane.cells(0).len(), lane.cells(1).len(), lane.cells(2).len()), (2, 1, 2));
     assert_eq!((0..3).map(|column| value(lane.cell(column, 1).unwrap())).sum::<i32>(), 21);
+}
+
+/// What happens in a step: which columns have values and whether it stays open, then what comes
+/// after it.
+fn steps() -> impl Strategy<Value = Vec<(u8, u8)>> {
+    prop::collection::vec((0..20u8, 0..20u8), 0..60)
+}
+
+proptest! {
+    #[test]
+    fn rows_are_what_steps_of_all_columns_are(
+        keep in 1..5usize,
+        columns in 1..4usize,
+        steps in steps(),
+    ) {
+        let (mut by_rows, mut by_steps) = (lane(columns, keep), lane(columns, keep));
+        let mut known = lane(columns, keep);
+        let zero = 0i32.to_le_bytes();
+        let mut row: Vec<_> = (0..columns).map(|column| (column, int(&zero))).collect();
+        known.append(&mut row, false).unwrap();
+        for (i, (kind, after)) in steps.into_iter().enumerate() {
+            let bytes = (i as i32).to_le_bytes();
+            let (count, is_partial) = match kind {
+                0 => (1, false),
+                1 => (1, true),
+                _ => (columns, false),
+            };
+            let mut cells: Vec<_> = (0..count).map(|column| (column, int(&bytes))).collect();
+            let by_row = !is_partial && by_rows.append_row(Some(&known), &cells);
+            let one = by_row
+                || by_rows.append_like(Some(&known), &mut cells, is_partial).is_ok();
+            let two = by_steps.append_like(Some(&known), &mut cells, is_partial).is_ok();
+            prop_assert_eq!(one, two);
+            match after {
+                0 | 1 => {
+                    by_rows.end_episode(after == 0);
+                    by_steps.end_episode(after == 0);
+                }
+                // As the send task does; it may see either of them.
+                2 => by_rows.end_blocks(),
+                3 => {
+                    for lane in [&mut by_rows, &mut by_steps] {
+                        lane.end_blocks();
+                        let num_keep_alive_refs = 2;
+                        let options = ColumnOptions { num_keep_alive_refs, max_chunk_length: None };
+                        lane.configure(0, options).unwrap();
+                    }
+                }
+                _ => {}
+            }
+            for column in 0..columns {
+                let values = |lane: &Lane| -> Vec<(u64, i32)> {
+                    lane.cells(column).map(|(step, cell)| (step, value(cell))).collect()
+                };
+                prop_assert_eq!(values(&by_rows), values(&by_steps));
+            }
+            prop_assert_eq!(by_rows.history_len(), by_steps.history_len());
+            prop_assert_eq!(by_rows.episode_steps(), by_steps.episode_steps());
+        }
+    }
+}
+
+#[test]
+fn a_row_is_taken_after_the_first_step() {
+    let mut lane = lane(2, 4);
+    let one = 1i32.to_le_bytes();
+    let mut row = [(0, int(&one)), (1, int(&one))];
+    assert!(!lane.append_row(None, &row));
+    lane.append(&mut row, false).unwrap();
+    assert!(lane.append_row(None, &row));
+    lane.end_episode(true);
+    assert!(lane.append_row(None, &row));
+    assert_eq!((lane.history_len(), lane.episode_steps()), (1, 1));
+}
+
+#[test]
+fn a_row_of_another_spec_is_left_to_be_refused() {
+    let mut lane = lane(1, 4);
+    let one = 1i32.to_le_bytes();
+    lane.append(&mut [(0, int(&one))], false).unwrap();
+    let wrong = CellValue::Bytes { dtype: DType::Float32, shape: &[], bytes: &one };
+    assert!(!lane.append_row(None, &[(0, wrong)]));
+    assert!(lane.append_row(None, &[(0, int(&one))]));
+    assert_eq!(lane.history_len(), 2);
 }

@@ -6,6 +6,7 @@ use reverb_data::DType;
 use tokio::time::Instant;
 
 use super::*;
+use crate::writer::batched::{BatchedColumn, BatchedValue, BatchedWriter, NewItems, StepIndex};
 use crate::writer::cell::CellValue;
 use crate::writer::item::ColumnRefs;
 use crate::writer::lane::ColumnOptions;
@@ -106,6 +107,49 @@ async fn what_is_confirmed_when_a_stream_fails_is_not_sent_again() {
         writer.queue().flush(0, None).await.unwrap();
         assert_eq!(server.stored.lock().len(), 10);
     }
+}
+
+/// Appends a step of each environment, and makes an item of it.
+fn step(writer: &BatchedWriter, column: usize) {
+    let batch_size = writer.batch_size();
+    let (shape, bytes) = ([batch_size], vec![0; batch_size]);
+    let value = CellValue::Bytes { dtype: DType::UInt8, shape: &shape, bytes: &bytes };
+    writer.append(&[BatchedValue { column, value }], false, None).unwrap();
+    let items = NewItems {
+        columns: vec![BatchedColumn { column, index: StepIndex::At(-1), pads_with_first: false }],
+        priorities: vec![1.0; batch_size],
+        removal_priorities: None,
+        selected: None,
+    };
+    assert_eq!(writer.create_items("table", &[items]).unwrap(), batch_size);
+}
+
+#[tokio::test(start_paused = true)]
+async fn items_of_four_steps_are_sent_together() {
+    let server = FakeServer::new(true);
+    let writer = BatchedWriter::new(&server.client(), 20, 1, None);
+    let column = writer.add_column("data");
+    let num_stored = || server.stored.lock().len();
+    // Not at once, and not for long.
+    (0..3).for_each(|_| step(&writer, column));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(num_stored(), 0);
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    assert_eq!(num_stored(), 60);
+    // The fourth step ends it.
+    let start = Instant::now();
+    (0..4).for_each(|_| step(&writer, column));
+    server.wait_for(140).await;
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    // So does a caller that waits, but not one that need not wait.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    step(&writer, column);
+    writer.flush(20, None).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(num_stored(), 140);
+    let start = Instant::now();
+    writer.flush(19, None).await.unwrap();
+    assert_eq!((num_stored(), start.elapsed()), (160, Duration::ZERO));
 }
 
 fn append_items(writer: &TrajectoryWriter, column: usize, count: usize) {
