@@ -9,7 +9,7 @@ from reverb.arguments import check_at_least_one, check_not_negative
 from reverb.client import Client
 from reverb.errors import InvalidArgumentError
 from reverb.mixture import by_batch, by_item, positive_weights
-from reverb.prefetching import Pipe, PrefetchIterator, Source
+from reverb.prefetching import Ahead, Pipe, PrefetchIterator, Source
 from reverb.priority_updates import PriorityUpdates
 from reverb.replay_sample import ReplaySample
 from reverb.table_source import TableSource
@@ -54,10 +54,10 @@ class BatchIterator(PrefetchIterator):
         *,
         timeout_s: float | None,
         updates: PriorityUpdates,
-        at_once: Callable[[], Any] | None = None,
+        ahead: Ahead | None = None,
     ) -> None:
         self._updates = updates
-        super().__init__(source, size, timeout_s=timeout_s, at_once=at_once)
+        super().__init__(source, size, timeout_s=timeout_s, ahead=ahead)
 
     def __next__(self) -> Any:
         """Returns the next batch; blocks until there is one.
@@ -126,10 +126,9 @@ def batches(
     Batches that are fetched ahead count as sampled: with `SampleToInsertRatio` the learner sees the
     newest data that much later, and a table with `max_times_sampled` is emptied that much earlier.
     At most `prefetch` batches are in flight or queued at any moment; `BatchIterator.stats` tells
-    how many there are, and how old the last one was. A program that asks for one batch after
-    another, with less than 0.1 ms in between, gets those of a server in the same process without
-    the background thread: there is nothing to overlap, and to hand a small batch over takes longer
-    than to fetch it.
+    how many there are, and how old the last one was. The core samples them, without a thread of
+    Python, unless there are several tables, a `transform`, `out`, `partial` or
+    `rate_limiter_timeout_ms`.
 
     Example:
       >>> with reverb.batches(client, "table", 2) as iterator:
@@ -202,10 +201,10 @@ def batches(
     if transform is not None:
         source = transformed(source, transform)
     updates = PriorityUpdates(client, list(weights))
-    at_once = None
+    ahead = None
     if len(sources) == 1 and out is None and batch_size <= _MAX_AT_ONCE:
-        at_once = _converted_at_once(sources[0].at_once, transform)
-    return BatchIterator(source, prefetch, timeout_s=timeout_s, updates=updates, at_once=at_once)
+        ahead = _ahead(sources[0], prefetch, transform)
+    return BatchIterator(source, prefetch, timeout_s=timeout_s, updates=updates, ahead=ahead)
 
 
 def check_arguments(
@@ -231,21 +230,11 @@ def check_arguments(
     return batch_size, prefetch, positive_weights(table)
 
 
-def _converted_at_once(
-    at_once: Callable[[], Any], transform: Callable[[Any], Any] | None
-) -> Callable[[], Any] | None:
-    """The same with a conversion; `None` if the background thread has to call the function."""
+def _ahead(source: TableSource, size: int, transform: Callable[[Any], Any] | None) -> Ahead | None:
+    """Has batches ahead; `None` if the background thread has to fetch or convert them."""
     if transform is None:
-        return at_once
-    if not isinstance(transform, Conversion):
-        return None
-    convert = transform.function
-
-    def converted() -> Any:
-        batch = at_once()
-        return None if batch is None else convert(batch)
-
-    return converted
+        return source.ahead(size)
+    return source.ahead(size, transform.function) if isinstance(transform, Conversion) else None
 
 
 def transformed(source: Source, function: Callable[[Any], Any]) -> Source:

@@ -623,6 +623,13 @@ class Client:
             timeout_ms=timeout_ms,
         )
 
+    def _batches_ahead(self, request: BatchRequest, num_ahead: int) -> native.BatchesAhead:
+        """Has whole batches ahead, as a request asks for them; `next` returns those of the core."""
+        table, batch_size, _, _, distinct, ragged, multiple_of, columns, _ = request.arguments()
+        return native.BatchesAhead(
+            self._client, table, batch_size, num_ahead, distinct, ragged, multiple_of, columns
+        )
+
     def _is_local(self) -> bool:
         """Whether the server is in this process now."""
         return self._client.is_local()

@@ -8,22 +8,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from reverb import errors
 
-__all__ = ["Pipe", "PrefetchIterator", "PrefetchStats", "Source", "Stopped"]
+__all__ = ["Ahead", "Pipe", "PrefetchIterator", "PrefetchStats", "Source", "Stopped"]
 
 # How long `next` waits before it logs what it waits for.
 _REPORT_AFTER_S = 60.0
-
-# `next` itself fetches an element that needs no waiting, if the program took less than this since
-# the last one: there is nothing to do meanwhile, and to hand an element over takes as long.
-_BUSY_S = 100e-6
-# The thread goes on when such a program has taken this long.
-_IDLE_S = 1e-3
-# While it has not, the thread looks ever less often, as to look takes the GIL from the program.
-_MAX_PAUSE_S = 20e-3
 
 # How long `close` waits for the thread, which checks for a stop several times per second.
 _JOIN_TIMEOUT_S = 5.0
@@ -65,20 +57,6 @@ class Pipe:
         self.error: BaseException | None = None
         self.is_stopped = False
         self.waits_for = "the first answer of the server"
-        # Whether the thread or `next` uses the source.
-        self.is_fetching = False
-        # Whether the thread is to fetch as much as fits; if not, it does when the program is idle.
-        self.is_wanted = True
-        # Whether `next` waits.
-        self.is_awaited = False
-        self.returned_at = 0.0
-
-    def may_fetch(self) -> bool:
-        """Whether the thread is to fetch now, with `changed` held."""
-        if self.is_fetching:
-            return False
-        is_idle = time.monotonic() - self.returned_at >= _IDLE_S
-        return self.is_wanted or is_idle or (self.is_awaited and not self.elements)
 
     def stop(self) -> None:
         """Makes the thread end."""
@@ -106,6 +84,33 @@ class Pipe:
 Source = Callable[[int, Pipe], Iterator[Any]]
 
 
+class Ahead(Protocol):
+    """Has elements ahead without a thread of Python."""
+
+    def start(self) -> None:
+        """Begins to fetch."""
+        ...
+
+    def next(self, timeout_s: float | None) -> tuple[Any, float, float] | None:
+        """Returns an element, its age, and for how long it was waited, in seconds.
+
+        Returns `None` after the timeout, and after `close`.
+        """
+        ...
+
+    def waits_for(self) -> str:
+        """What `next` waits for."""
+        ...
+
+    def num_ready(self) -> int:
+        """Number of elements that `next` would return at once."""
+        ...
+
+    def close(self) -> None:
+        """Stops fetching, and drops what is ready."""
+        ...
+
+
 class PrefetchIterator:
     """An iterator over the elements of a source, with prefetching.
 
@@ -120,7 +125,7 @@ class PrefetchIterator:
         size: int,
         *,
         timeout_s: float | None = None,
-        at_once: Callable[[], Any] | None = None,
+        ahead: Ahead | None = None,
     ) -> None:
         """Starts to prefetch.
 
@@ -128,24 +133,28 @@ class PrefetchIterator:
           source: Source of the elements.
           size: Number of elements to prefetch, at least 1.
           timeout_s: How long `next` waits for an element, in seconds; `None`: no limit.
-          at_once: Returns an element of the source if that needs no waiting, and else `None`. Then
-            `next` calls it where a program asks for one element after another.
+          ahead: Has elements ahead, in the place of the source and of the thread.
         """
         if size < 1:
             raise errors.InvalidArgumentError(f"size must be at least 1, got {size}")
         self._pipe = Pipe(size)
         self._timeout_s = timeout_s
-        self._at_once = at_once
+        self._patience_s = _REPORT_AFTER_S if timeout_s is None else min(timeout_s, _REPORT_AFTER_S)
+        self._ahead = ahead
         self._num_retrieved = 0
         self._wait_s = 0.0
         self._age_s = 0.0
-        self._thread = threading.Thread(
-            target=_fetch, args=(source, self._pipe), name="reverb-prefetch", daemon=True
-        )
+        self._thread: threading.Thread | None = None
         self._stop = weakref.finalize(self, self._pipe.stop)
         # Daemon threads end at the exit of the program anyway, and a thread that waits in `next`
         # must not be woken to raise an error then.
         self._stop.atexit = False
+        if ahead is not None:
+            ahead.start()
+            return
+        self._thread = threading.Thread(
+            target=_fetch, args=(source, self._pipe), name="reverb-prefetch", daemon=True
+        )
         self._thread.start()
 
     def __iter__(self) -> "PrefetchIterator":
@@ -160,31 +169,21 @@ class PrefetchIterator:
             again.
           ReverbError: If fetching failed.
         """
+        if self._ahead is not None:
+            return self._next_ahead(self._ahead)
         pipe = self._pipe
-        if self._at_once is not None:
-            element = self._fetch_at_once(self._at_once)
-            if element is not None:
-                return element
         with pipe.changed:
-            start = time.monotonic()
-            is_busy = self._at_once is not None and start - pipe.returned_at < _BUSY_S
             if not pipe.elements:
-                pipe.is_awaited = True
-                pipe.changed.notify_all()
+                start = time.monotonic()
                 try:
                     self._wait()
                 finally:
-                    pipe.is_awaited = False
                     self._wait_s += time.monotonic() - start
             if pipe.elements:
                 fetched_at, element = pipe.elements.popleft()
-                pipe.returned_at = time.monotonic()
-                self._age_s = pipe.returned_at - fetched_at
+                self._age_s = time.monotonic() - fetched_at
                 pipe.num_free += 1
-                pipe.is_wanted = not is_busy
-                # Where nothing was free, the thread waits for that alone.
-                if pipe.is_wanted or pipe.num_free == 1:
-                    pipe.changed.notify_all()
+                pipe.changed.notify_all()
                 self._num_retrieved += 1
                 return element
             if pipe.error is not None:
@@ -197,7 +196,8 @@ class PrefetchIterator:
 
     def ready(self) -> bool:
         """Whether `next` would return or raise at once. Acme's agents learn while it is true."""
-        return bool(self._pipe.elements) or self._has_ended()
+        is_ahead = self._ahead is not None and self._ahead.num_ready() > 0
+        return bool(self._pipe.elements) or is_ahead or self._has_ended()
 
     def retrieved_elements(self) -> int:
         """Number of elements that `next` has returned."""
@@ -205,16 +205,18 @@ class PrefetchIterator:
 
     def stats(self) -> PrefetchStats:
         """Returns how far it is ahead; does not block."""
-        return PrefetchStats(
-            len(self._pipe.elements), self._num_retrieved, self._wait_s, self._age_s
-        )
+        num_ready = 0 if self._ahead is None else self._ahead.num_ready()
+        num_queued = len(self._pipe.elements) + num_ready
+        return PrefetchStats(num_queued, self._num_retrieved, self._wait_s, self._age_s)
 
     def close(self) -> None:
         """Stops prefetching. Elements in the buffer are lost; they count as sampled."""
         self._stop()
+        if self._ahead is not None:
+            self._ahead.close()
         with self._pipe.changed:
             self._pipe.elements.clear()
-        if self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_TIMEOUT_S)
 
     def __enter__(self) -> "PrefetchIterator":
@@ -227,47 +229,62 @@ class PrefetchIterator:
     def _has_ended(self) -> bool:
         return self._pipe.has_ended or self._pipe.is_stopped
 
-    def _fetch_at_once(self, at_once: Callable[[], Any]) -> Any:
-        """Returns an element in the place of the thread; `None` if that is the thread's task."""
-        pipe, start = self._pipe, time.monotonic()
-        with pipe.changed:
-            is_busy = start - pipe.returned_at < _BUSY_S
-            if pipe.elements or pipe.is_fetching or self._has_ended() or not is_busy:
-                return None
-            pipe.is_fetching = True
-        element = None
-        try:
-            element = at_once()
-            if element is not None:
+    def _next_ahead(self, ahead: Ahead) -> Any:
+        """As `next`, of what is ahead without the thread."""
+        patience = None
+        start = time.monotonic()
+        while not self._has_ended():
+            try:
+                found = ahead.next(self._patience_s if patience is None else patience.rest_s())
+            except Exception as error:
+                self._pipe.error, self._pipe.has_ended = error, True
+                break
+            if found is not None:
+                element, self._age_s, waited_s = found
+                self._wait_s += waited_s
                 self._num_retrieved += 1
-                self._age_s = 0.0
-            return element
-        except Exception as error:
-            pipe.error, pipe.has_ended = error, True
-            raise
-        finally:
-            pipe.returned_at = time.monotonic()
-            self._wait_s += pipe.returned_at - start
-            # Without the lock: the thread looks at them by itself, and nobody is to be woken.
-            pipe.is_wanted = False
-            pipe.is_fetching = False
+                return element
+            if not self._has_ended():
+                patience = patience or _Patience(self._timeout_s, start)
+                patience.check(ahead.waits_for())
+        if self._pipe.error is not None:
+            raise self._pipe.error
+        raise StopIteration
 
     def _wait(self) -> None:
         """Waits for an element or the end, with `changed` held."""
-        pipe, start, reported = self._pipe, time.monotonic(), False
+        pipe, patience = self._pipe, _Patience(self._timeout_s, time.monotonic())
         while not pipe.elements and not self._has_ended():
-            waited = time.monotonic() - start
-            if self._timeout_s is not None and waited >= self._timeout_s:
-                raise errors.DeadlineExceededError(
-                    f"no element after {self._timeout_s} s, waiting for {pipe.waits_for}"
-                )
-            if waited >= _REPORT_AFTER_S and not reported:
-                _logger.warning("next(iterator) waits for %s", pipe.waits_for)
-                reported = True
-            remaining = [] if reported else [_REPORT_AFTER_S - waited]
-            if self._timeout_s is not None:
-                remaining.append(self._timeout_s - waited)
-            pipe.changed.wait(min(remaining, default=None))
+            patience.check(pipe.waits_for)
+            pipe.changed.wait(patience.rest_s())
+
+
+class _Patience:
+    """How long `next` waits before it raises, or logs what it waits for."""
+
+    def __init__(self, timeout_s: float | None, start: float) -> None:
+        self._timeout_s = timeout_s
+        self._start = start
+        self._has_told = False
+
+    def check(self, waits_for: str) -> None:
+        """Raises or logs, if it is time."""
+        waited = time.monotonic() - self._start
+        if self._timeout_s is not None and waited >= self._timeout_s:
+            raise errors.DeadlineExceededError(
+                f"no element after {self._timeout_s} s, waiting for {waits_for}"
+            )
+        if waited >= _REPORT_AFTER_S and not self._has_told:
+            _logger.warning("next(iterator) waits for %s", waits_for)
+            self._has_told = True
+
+    def rest_s(self) -> float | None:
+        """Seconds until there is something to check; `None`: never."""
+        waited = time.monotonic() - self._start
+        limits = [] if self._has_told else [_REPORT_AFTER_S]
+        if self._timeout_s is not None:
+            limits.append(self._timeout_s)
+        return max(0.0, min(limits) - waited) if limits else None
 
 
 def _fetch(source: Source, pipe: Pipe) -> None:
@@ -294,18 +311,8 @@ def _fetch(source: Source, pipe: Pipe) -> None:
 
 def _reserve(pipe: Pipe) -> int:
     """Waits for free space; returns the number of elements that fit, or 0 after a stop."""
-    pause = _IDLE_S
     with pipe.changed:
-        pipe.is_fetching = False
-        while not (pipe.is_stopped or pipe.has_ended):
-            if not pipe.num_free:
-                pipe.changed.wait()
-                continue
-            if pipe.may_fetch():
-                pipe.is_fetching = True
-                count, pipe.num_free = pipe.num_free, 0
-                return count
-            # A program in a hurry does not wake it: that would cost as much as what it saves.
-            pipe.changed.wait(pause)
-            pause = min(2 * pause, _MAX_PAUSE_S)
-        return 0
+        while not pipe.num_free and not pipe.is_stopped:
+            pipe.changed.wait()
+        count, pipe.num_free = pipe.num_free, 0
+        return 0 if pipe.is_stopped else count

@@ -11,7 +11,9 @@ import numpy as np
 import tree
 
 from reverb import errors
+from reverb.batch_request import BatchRequest, keep_flat_samples, with_nested_data
 from reverb.client import Client
+from reverb.core import native
 from reverb.prefetching import Pipe
 from reverb.ragged import Ragged
 from reverb.replay_sample import (
@@ -27,6 +29,15 @@ __all__ = ["TableSource", "joined"]
 
 # How long a request waits for a rate limiter before the thread checks whether it must stop.
 _POLL_MS = 200
+
+# Options of `Client.sample_batch` that a batch may lack.
+_DEFAULTS: dict[str, Any] = {
+    "ragged": "error",
+    "pad": 0,
+    "pad_to_multiple_of": None,
+    "columns": None,
+    "distinct": False,
+}
 
 
 class TableSource:
@@ -78,7 +89,6 @@ class TableSource:
         if self._has_choice:
             self._options["unpack_as_table_signature"] = True
             self._out = None
-        self._options_at_once = self._options | {"partial": False, "timeout_ms": 0}
         self._structure: Any = None
         self._num_columns = 0
         self._is_flat = False
@@ -95,20 +105,29 @@ class TableSource:
                 return
             yield batch
 
-    def at_once(self) -> ReplaySample | None:
-        """Returns a batch if the server is in this process and allows it now, else `None`."""
-        assert self._batch_size is not None
-        if not self._client._is_local():
+    def ahead(
+        self, size: int, convert: Callable[[ReplayBatch], Any] | None = None
+    ) -> "CoreBatches | None":
+        """Returns what has batches ahead without a thread of Python, or `None`.
+
+        Args:
+          size: Number of batches.
+          convert: Makes the elements of batches, in the thread that asks for them.
+        """
+        is_endless = self._timeout_s is None and self._partial == "raise"
+        if self._out is not None or self._batch_size is None or not is_endless:
             return None
+        options = _DEFAULTS | self._options
         try:
-            batch = self._client.sample_batch(
-                self._table, self._batch_size, **self._options_at_once
+            request = BatchRequest(
+                self._table, self._batch_size, **options, out=None, partial=True, timeout_ms=None
             )
-        except errors.DeadlineExceededError:
-            return None
-        except errors.ReverbError as error:
-            raise self._explained(error, []) from error
-        return self._as_table(batch)
+            if request.needs_choice:
+                request.choose(self._client._choice(self._table, options["columns"]))
+            ahead = self._client._batches_ahead(request, size)
+        except (errors.ReverbError, TypeError):
+            return None  # The thread gets the same error, and `next` raises it.
+        return CoreBatches(self, request, ahead, convert)
 
     def rows(self, count: int, pipe: Pipe) -> ReplaySample | None:
         """Returns a batch of `count` rows, stacked by the client; `None` after the timeout."""
@@ -204,6 +223,17 @@ class TableSource:
         pipe.check(f"{self._purpose()}: {error}")
         return self._timeout_s is not None and time.monotonic() - last_progress >= self._timeout_s
 
+    def _of_answer(self, request: BatchRequest, answer: Any) -> ReplayBatch:
+        """Makes a batch of what the core has sampled for a request."""
+        batch = request.flat_batch(answer)
+        try:
+            batch = request.finished(batch)
+            if request.nested is not None:
+                batch = with_nested_data(batch, request.nested)
+            return self._as_table(batch)
+        except errors.ReverbError as error:
+            raise self._explained(error, [batch]) from error
+
     def _explained(self, error: Any, parts: list[ReplaySample]) -> errors.ReverbError:
         """The same error with table and address, and with the rows that were sampled."""
         explained = type(error)(f"{self._purpose()}: {error}")
@@ -273,6 +303,42 @@ class TableSource:
         if isinstance(nest, list | tuple):
             return type(nest)(map(self._with_types, nest))
         return nest
+
+
+class CoreBatches:
+    """Batches of a table that the core samples ahead; see `prefetching.Ahead`."""
+
+    def __init__(
+        self,
+        source: TableSource,
+        request: BatchRequest,
+        ahead: native.BatchesAhead,
+        convert: Callable[[ReplayBatch], Any] | None,
+    ) -> None:
+        self._source = source
+        self._request = request
+        self._ahead = ahead
+        self._convert = convert
+        self.start, self.num_ready, self.close = ahead.start, ahead.num_ready, ahead.close
+
+    def next(self, timeout_s: float | None) -> tuple[Any, float, float] | None:
+        """Returns a batch, its age, and for how long it was waited."""
+        try:
+            found = self._ahead.next(timeout_s)
+        except errors.ReverbError as error:
+            keep_flat_samples(error)
+            raise self._source._explained(error, []) from error
+        if found is None:
+            return None
+        answer, age_s, waited_s = found
+        batch = self._source._of_answer(self._request, answer)
+        return batch if self._convert is None else self._convert(batch), age_s, waited_s
+
+    def waits_for(self) -> str:
+        """What `next` waits for."""
+        reason = self._ahead.waits_for()
+        purpose = self._source._purpose()
+        return purpose if reason is None else f"{purpose}: {reason}"
 
 
 def _is_flat(structure: Any) -> bool:

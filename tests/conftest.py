@@ -4,6 +4,7 @@
 import contextlib
 import pathlib
 import re
+import signal
 
 import pytest
 
@@ -11,6 +12,14 @@ import reverb
 from reverb import testing
 from support.hosts import HOSTS
 from support.waiting import DEADLINE_S, Background, wait_until
+
+# Programs of tests inherit what a shell ignores for its jobs in the background.
+for ignored, handler in {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGHUP: signal.SIG_DFL,
+}.items():
+    if signal.getsignal(ignored) == signal.SIG_IGN:
+        signal.signal(ignored, handler)
 
 
 @pytest.fixture(scope="module", params=HOSTS)

@@ -369,6 +369,27 @@ class Client:
         """
 
 @final
+class BatchesAhead:
+    """Whole batches of one table, sampled by the core before they are asked for."""
+
+    def __new__(
+        cls,
+        client: Client,
+        table: str,
+        batch_size: int,
+        num_ahead: int,
+        distinct: bool,
+        ragged: str,
+        multiple_of: int,
+        columns: Sequence[int],
+    ) -> BatchesAhead: ...
+    def start(self) -> None: ...
+    def next(self, timeout_s: float | None) -> tuple[Any, float, float] | None:
+        """The answer of `Client.sample_batch`, its age, and for how long it was waited."""
+    def waits_for(self) -> str | None: ...
+    def num_ready(self) -> int: ...
+    def close(self) -> None: ...
+
 class Outputs:
     """Arrays that batches are written to: a nest of dicts, lists and tuples, and maybe the info.
 

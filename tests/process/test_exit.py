@@ -47,6 +47,7 @@ calls = {
     "insert": lambda: alive.insert([1], {"full": 1.0}),
     "sample": lambda: next(alive.sample("empty")),
     "sample_batch": lambda: alive.sample_batch("empty", 3),
+    "batches": lambda: next(reverb.batches(alive, "empty", 3)),
     "server_info": lambda: dead.server_info(),
     "insert without a server": lambda: dead.insert([1], {"full": 1.0}),
     "flush": lambda: trajectory_writer().flush(),

@@ -76,6 +76,7 @@ def test_a_forked_child_uses_clients_and_refuses_the_rest(host):
         samples = client.sample("full", 10, emit_timesteps=False)
         next(samples)
         table = testing.table("other")
+        batches = reverb.batches(client, "table", 1)
 
         def refused(call, what):
             try:
@@ -102,6 +103,8 @@ def test_a_forked_child_uses_clients_and_refuses_the_rest(host):
             refused(lambda: old.append([2]), "Writer")
             refused(lambda: next(samples), "sample generator")
             refused(lambda: next(scan), "scan")
+            refused(lambda: next(batches), "iterator over batches")
+            batches.close()
             refused(lambda: server.wait(), "Server")
             refused(lambda: table.info, "Table")
             refused(lambda: table.can_insert(1), "Table")

@@ -67,6 +67,10 @@ def test_as_many_batches_as_asked_for_are_ahead(serve, until):
         assert client.server_info()["t"].rate_limiter_info.sample_stats.completed == 30
         next(iterator)
         until(lambda: iterator.stats().queued == 3)
+        # The core has them ahead; a thread of Python only calls what the program gives.
+        assert num_threads("reverb-prefetch") == before
+    with reverb.batches(client, "t", 10, prefetch=3, transform=list) as iterator:
+        until(lambda: iterator.stats().queued == 3)
         assert num_threads("reverb-prefetch") == before + 1
     assert num_threads("reverb-prefetch") == before
 

@@ -11,7 +11,7 @@ use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use reverb_client::{BatchColumn, ColumnData, GivenColumn, RaggedForm};
+use reverb_client::{BatchColumn, ColumnData, GivenColumn, RaggedForm, SampledNumbers};
 use reverb_data::{DType, Error, Sampled, Shape, Tensor, TensorData};
 use reverb_memory::Memory;
 
@@ -45,30 +45,49 @@ const INFO_DTYPES: [(&str, DType); NUM_INFOS] = [
     ("times_sampled", DType::Int32),
 ];
 
+/// The numbers of an item that was sampled, with its columns or without.
+pub(crate) trait Numbers: Sync {
+    fn numbers(&self) -> SampledNumbers;
+}
+
+impl Numbers for Sampled {
+    #[inline]
+    fn numbers(&self) -> SampledNumbers {
+        self.into()
+    }
+}
+
+impl Numbers for SampledNumbers {
+    #[inline]
+    fn numbers(&self) -> SampledNumbers {
+        *self
+    }
+}
+
 /// Writes a field of all samples.
-fn put_info(field: usize, samples: &[Sampled], out: &mut [u8]) {
+fn put_info(field: usize, samples: &[impl Numbers], out: &mut [u8]) {
     match field {
-        0 => put_numbers(samples, out, |sampled| sampled.key.to_le_bytes()),
-        1 => put_numbers(samples, out, |sampled| sampled.probability.to_le_bytes()),
-        2 => put_numbers(samples, out, |sampled| sampled.table_size.to_le_bytes()),
-        3 => put_numbers(samples, out, |sampled| sampled.priority.to_le_bytes()),
-        _ => put_numbers(samples, out, |sampled| sampled.times_sampled.to_le_bytes()),
+        0 => put_numbers(samples, out, |it| it.key.to_le_bytes()),
+        1 => put_numbers(samples, out, |it| it.probability.to_le_bytes()),
+        2 => put_numbers(samples, out, |it| it.table_size.to_le_bytes()),
+        3 => put_numbers(samples, out, |it| it.priority.to_le_bytes()),
+        _ => put_numbers(samples, out, |it| it.times_sampled.to_le_bytes()),
     }
 }
 
 fn put_numbers<const SIZE: usize>(
-    samples: &[Sampled],
+    samples: &[impl Numbers],
     out: &mut [u8],
-    number: impl Fn(&Sampled) -> [u8; SIZE],
+    number: impl Fn(SampledNumbers) -> [u8; SIZE],
 ) {
     let (places, _) = out.as_chunks_mut::<SIZE>();
     for (sampled, place) in samples.iter().zip(places) {
-        *place = number(sampled);
+        *place = number(sampled.numbers());
     }
 }
 
 /// New arrays with the info of a batch.
-fn new_infos<'py>(py: Python<'py>, samples: &[Sampled]) -> PyResult<Infos<'py>> {
+fn new_infos<'py>(py: Python<'py>, samples: &[impl Numbers]) -> PyResult<Infos<'py>> {
     let array = |field: usize| {
         let dtype = INFO_DTYPES[field].1;
         number_array(py, dtype, samples.len(), |out| put_info(field, samples, out))
@@ -77,10 +96,11 @@ fn new_infos<'py>(py: Python<'py>, samples: &[Sampled]) -> PyResult<Infos<'py>> 
 }
 
 /// The smallest probability of the table, and its epoch, as the server told them; 0 if it did not.
-fn table_state(samples: &[Sampled]) -> (f64, i64) {
-    let least = samples.iter().map(|it| it.min_probability).fold(f64::INFINITY, f64::min);
+fn table_state(samples: &[impl Numbers]) -> (f64, i64) {
+    let least = samples.iter().map(|it| it.numbers().min_probability);
+    let least = least.fold(f64::INFINITY, f64::min);
     let least = if least.is_finite() { least } else { 0.0 };
-    (least, samples.last().map_or(0, |it| it.epoch))
+    (least, samples.last().map_or(0, |it| it.numbers().epoch))
 }
 
 /// Columns as arrays, and the lengths or offsets of their items: `None` for columns without any.
@@ -156,7 +176,7 @@ pub(crate) type BatchAnswer<'py> = (Infos<'py>, Columns<'py>, (usize, f64, i64))
 pub(crate) fn batch_answer<'py>(
     py: Python<'py>,
     out: Option<&Outputs>,
-    samples: &[Sampled],
+    samples: &[impl Numbers],
     columns: Vec<BatchColumn>,
     are_packed: bool,
 ) -> PyResult<BatchAnswer<'py>> {
@@ -404,7 +424,7 @@ impl Outputs {
     }
 
     /// Writes the info of a batch, if there are arrays for it, and returns them.
-    fn put_infos<'py>(&self, py: Python<'py>, samples: &[Sampled]) -> Option<Infos<'py>> {
+    fn put_infos<'py>(&self, py: Python<'py>, samples: &[impl Numbers]) -> Option<Infos<'py>> {
         let infos = self.infos.as_ref()?;
         for (field, output) in infos.iter().enumerate() {
             // SAFETY: the array lives, and the GIL keeps Python away from it.

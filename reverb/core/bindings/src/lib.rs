@@ -20,6 +20,7 @@ mod aio;
 mod array;
 mod batch;
 mod batched_writer;
+mod batches_ahead;
 mod checkpoint;
 mod client;
 mod column;
@@ -65,6 +66,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<checkpoint::StoredCheckpoint>()?;
     module.add_class::<batch::Outputs>()?;
     module.add_class::<client::Client>()?;
+    module.add_class::<batches_ahead::BatchesAhead>()?;
     module.add_class::<aio::client::AsyncClient>()?;
     module.add_class::<aio::call::Call>()?;
     module.add_class::<aio::insertion::Insertion>()?;

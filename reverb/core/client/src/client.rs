@@ -207,6 +207,18 @@ impl Client {
         given: Option<Vec<GivenColumn<'_>>>,
         taken: &mut Vec<Sampled>,
     ) -> Result<Vec<BatchColumn>> {
+        self.sample_batch_until(request, given, taken, |_| true).await
+    }
+
+    /// As `sample_batch`, but a wait ends only when `ends`, which is told why it takes longer than
+    /// the timeout, says so. What was sampled by then stays in the batch.
+    pub(crate) async fn sample_batch_until(
+        &self,
+        request: &BatchRequest<'_>,
+        given: Option<Vec<GivenColumn<'_>>>,
+        taken: &mut Vec<Sampled>,
+        ends: impl Fn(&Error) -> bool + Send + Sync,
+    ) -> Result<Vec<BatchColumn>> {
         let BatchRequest { table, batch_size, timeout, partial, distinct, ragged, columns } =
             *request;
         let mut selects = false;
@@ -232,12 +244,14 @@ impl Client {
                         select(&mut taken[first..], columns)?;
                     }
                 }
-                Err(error)
-                    if partial
-                        && !taken.is_empty()
-                        && error.kind() == ErrorKind::RateLimiterTimeout =>
-                {
-                    break;
+                Err(error) if error.kind() == ErrorKind::RateLimiterTimeout => {
+                    if !ends(&error) {
+                        continue;
+                    }
+                    if partial && !taken.is_empty() {
+                        break;
+                    }
+                    return Err(error);
                 }
                 Err(error) => return Err(error),
             }

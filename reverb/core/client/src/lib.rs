@@ -14,6 +14,7 @@ mod structured;
 mod writer;
 
 pub use client::{BatchRequest, Client};
+pub use sampler::ahead::{AheadOptions, BatchesAhead, NextBatch, ReadyBatch, SampledNumbers};
 pub use sampler::batch_column::{BatchColumn, ColumnData, GivenColumn, Lengths};
 pub use sampler::column_plan::ColumnPlan;
 pub use sampler::copy_plan::CopyPlans;

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Batches that are sampled ahead, as Python sees them.
+
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use reverb_client::{AheadOptions, BatchesAhead as Core, NextBatch, RaggedForm, ReadyBatch};
+use reverb_data::Result;
+
+use crate::batch::{BatchAnswer, batch_answer, ragged_form};
+use crate::client::{Client, with_samples};
+use crate::error::{OrRaise, to_python};
+use crate::process::Local;
+use crate::wait::wait;
+
+/// How long a thread keeps its processor for a batch that is on its way. To sleep and be woken takes
+/// as long.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// How long `close` waits for a request to be withdrawn.
+const MAX_CLOSING: Duration = Duration::from_secs(5);
+
+/// Whole batches of one table, which a task of the core samples while the program does other things.
+#[pyclass(frozen, module = "reverb.core._native")]
+pub(crate) struct BatchesAhead {
+    core: Local<Core>,
+    are_packed: bool,
+}
+
+#[pymethods]
+impl BatchesAhead {
+    #[new]
+    #[pyo3(signature = (client, table, batch_size, num_ahead, distinct, ragged, multiple_of, columns))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        client: &Client,
+        table: String,
+        batch_size: usize,
+        num_ahead: usize,
+        distinct: bool,
+        ragged: &str,
+        multiple_of: usize,
+        columns: Vec<u32>,
+    ) -> PyResult<Self> {
+        let ragged = ragged_form(ragged, multiple_of)?;
+        let options = AheadOptions { table, batch_size, num_ahead, distinct, ragged, columns };
+        let core = Local::new(Core::new(client.core(), options));
+        Ok(Self { core, are_packed: ragged == RaggedForm::Packed })
+    }
+
+    /// Starts to sample.
+    fn start(&self) -> PyResult<()> {
+        self.core.origin().check("iterator over batches").or_raise()?;
+        self.core.start();
+        Ok(())
+    }
+
+    /// The next batch, its age in seconds, and for how many it was waited; `None` after the timeout,
+    /// and when it is closed.
+    #[pyo3(signature = (timeout_s))]
+    fn next<'py>(
+        &self,
+        py: Python<'py>,
+        timeout_s: Option<f64>,
+    ) -> PyResult<Option<(BatchAnswer<'py>, f64, f64)>> {
+        self.core.origin().check("iterator over batches").or_raise()?;
+        let mut next = self.core.next();
+        let mut waited = 0.0;
+        if matches!(next, NextBatch::OnItsWay) {
+            let start = Instant::now();
+            py.detach(|| self.core.spin(SPIN));
+            next = self.core.next();
+            let limit = timeout_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
+            while matches!(next, NextBatch::OnItsWay) {
+                let rest = limit.map(|limit| limit.saturating_sub(start.elapsed()));
+                if rest.is_some_and(|rest| rest.is_zero()) {
+                    return Ok(None);
+                }
+                wait(py, self.arrival(rest))?;
+                next = self.core.next();
+            }
+            waited = start.elapsed().as_secs_f64();
+        }
+        match next {
+            NextBatch::Ready(ReadyBatch { numbers, columns, since }) => {
+                let answer = batch_answer(py, None, &numbers, columns, self.are_packed)?;
+                Ok(Some((answer, since.elapsed().as_secs_f64(), waited)))
+            }
+            NextBatch::Failed(error, samples) => Err(with_samples(py, to_python(&error), &samples)),
+            NextBatch::OnItsWay | NextBatch::Ended => Ok(None),
+        }
+    }
+
+    /// Why the next batch takes long, if that is known.
+    fn waits_for(&self) -> Option<String> {
+        self.core.waits_for().map(|error| error.message().to_owned())
+    }
+
+    /// Number of batches that are ready.
+    fn num_ready(&self) -> usize {
+        if self.core.origin().is_here() { self.core.num_ready() } else { 0 }
+    }
+
+    /// Drops them, and samples no more: waits until nobody takes items of the table, for 5 s at most.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.core.origin().is_here() {
+            return Ok(());
+        }
+        self.core.close();
+        wait(py, self.arrival(Some(MAX_CLOSING)))
+    }
+}
+
+impl BatchesAhead {
+    /// Waits for something to take, for so long at most.
+    async fn arrival(&self, limit: Option<Duration>) -> Result<()> {
+        match limit {
+            None => self.core.arrival().await,
+            Some(limit) => drop(tokio::time::timeout(limit, self.core.arrival()).await),
+        }
+        Ok(())
+    }
+}

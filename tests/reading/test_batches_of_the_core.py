@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reverb.batches` of one table: the core has them ahead, without a thread of Python."""
+
+import collections
+import gc
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import reverb
+from reverb import testing
+from reverb.errors import DeadlineExceededError, InvalidArgumentError, TableNotFoundError
+
+
+def num_sampled(client, table="t"):
+    return client.server_info()[table].rate_limiter_info.sample_stats.completed
+
+
+def num_waiting(client, table):
+    return client.status().tables[table].sampling.waiting
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    pauses=st.lists(st.sampled_from([0, 0, 0, 0.0002, 0.0015]), max_size=60),
+    size=st.integers(1, 4),
+    batch_size=st.integers(1, 5),
+    written=st.integers(1, 7),
+)
+def test_a_queue_comes_in_order_and_no_faster_than_asked(serve, pauses, size, batch_size, written):
+    """Whatever the pauses of its reader and the parts in which it is written."""
+    client = serve(reverb.Table.queue("t", 10_000))
+    total = batch_size * len(pauses) + batch_size * size
+    with reverb.batches(client, "t", batch_size, prefetch=size, timeout_s=30) as iterator:
+        inserted = 0
+        for number, pause in enumerate(pauses):
+            while inserted < min(total, batch_size * (number + 1)):
+                client.insert_batch([np.arange(inserted, inserted + written)], {"t": 1.0})
+                inserted += written
+            first = number * batch_size
+            batch = next(iterator)
+            assert batch.data[0].ravel().tolist() == list(range(first, first + batch_size))
+            time.sleep(pause)
+            stats = iterator.stats()
+            assert (stats.num_returned, stats.queued <= size) == (number + 1, True)
+            assert num_sampled(client) <= (number + 1 + size) * batch_size
+
+
+def test_an_error_is_raised_by_each_next(serve):
+    client = serve(testing.table("t", max_times_sampled=1))
+    client.insert_batch([np.zeros((4, 2))], {"t": 1.0})
+    client.insert_batch([np.zeros((4, 3))], {"t": 1.0})
+    with reverb.batches(client, "t", 8) as iterator:
+        for _ in range(2):
+            with pytest.raises(InvalidArgumentError, match=r"table t at .* the same shapes"):
+                next(iterator)
+
+
+def test_what_was_sampled_comes_with_the_error(start, connect):
+    # The rest of a batch is waited for when the server goes away.
+    server = start(reverb.Table.queue("q", 10))
+    client = connect(server, connect_timeout_s=0.3)
+    with reverb.batches(client, "q", 4) as iterator:
+        client.insert_batch([np.arange(3)], {"q": 1.0})
+        deadline = time.monotonic() + 30
+        while client.server_info()["q"].current_size:
+            assert time.monotonic() < deadline
+        server.stop()
+        with pytest.raises(reverb.errors.ReverbError, match="a sample of table q at ") as raised:
+            next(iterator)
+    assert [sample.data[0].item() for sample in raised.value.samples] == [0, 1, 2]
+
+
+def test_closing_it_in_another_thread_ends_next(serve, background, until):
+    client = serve(testing.table("t"))
+    iterator = reverb.batches(client, "t", 4)
+    waiting = background(lambda: list(iterator))
+    until(lambda: num_waiting(client, "t") == 1)
+    iterator.close()
+    assert waiting.result() == []
+    until(lambda: num_waiting(client, "t") == 0)
+
+
+def test_who_is_dropped_waits_no_more(serve, until):
+    client = serve(testing.table("t"))
+    iterator = reverb.batches(client, "t", 4)
+    until(lambda: num_waiting(client, "t") == 1)
+    del iterator
+    gc.collect()
+    until(lambda: num_waiting(client, "t") == 0)
+
+
+@pytest.mark.parametrize("ragged", ["error", "pad", "packed"])
+def test_a_batch_is_what_sample_batch_returns(serve, ragged):
+    signature = {"x": np.zeros([1], np.float32), "y": {"z": np.zeros([1], np.int64)}}
+    table = testing.table("t", sampler=reverb.selectors.Fifo(), signature=signature)
+    client = serve(table)
+    rows = {"x": np.arange(8, dtype=np.float32), "y": {"z": np.arange(8)}}
+    client.insert_batch(rows, {"t": 1.0})
+    options = {"ragged": ragged, "distinct": True}
+    if ragged == "pad":
+        options |= {"columns": ["y"], "pad": 7, "pad_to_multiple_of": 4}
+    with reverb.batches(client, "t", 8, **options) as iterator:
+        batch = next(iterator)
+    expected = client.sample_batch("t", 8, unpack_as_table_signature=True, **options)
+
+    def same(one, two):
+        if isinstance(one, dict):
+            assert one.keys() == two.keys()
+            for key, value in one.items():
+                same(value, two[key])
+        elif isinstance(one, reverb.Ragged):
+            same(one.values, two.values)
+            same(one.offsets, two.offsets)
+        elif one is not None:
+            np.testing.assert_array_equal(one, two)
+            assert one.dtype == two.dtype
+
+    same(batch.data, expected.data)
+    same(batch.lengths, expected.lengths)
+    assert batch.min_probability == expected.min_probability
+    for one, two in zip(batch.info[:4], expected.info[:4], strict=True):
+        np.testing.assert_array_equal(one, two)
+        assert one.dtype == two.dtype
+
+
+@pytest.mark.parametrize("pause_s", [0, 0.0005])
+def test_a_queue_comes_whole_and_in_order(serve, background, pause_s):
+    client = serve(reverb.Table.queue("q", 50))
+
+    def write():
+        with client.trajectory_writer(1) as writer:
+            for i in range(1000):
+                writer.append([np.int64(i)])
+                writer.create_item("q", 1.0, [writer.history[0][-1]])
+
+    writing = background(write)
+    with reverb.batches(client, "q", 4, prefetch=3, timeout_s=30) as iterator:
+        got = []
+        for _ in range(250):
+            got += next(iterator).data[0].tolist()
+            time.sleep(pause_s)
+    assert got == list(range(1000))
+    writing.result()
+
+
+def test_it_waits_where_the_table_is_empty_and_tells_what_for(serve):
+    client = serve(reverb.Table.queue("q", 50))
+    client.insert_batch([np.arange(30)], {"q": 1.0})
+    with reverb.batches(client, "q", 4, timeout_s=0.5) as iterator:
+        got = [value for _ in range(7) for value in next(iterator).data[0].ravel().tolist()]
+        assert got == list(range(28))
+        with pytest.raises(DeadlineExceededError, match="a sample of table q at "):
+            next(iterator)
+        client.insert_batch([np.arange(30, 32)], {"q": 1.0})
+        assert next(iterator).data[0].ravel().tolist() == [28, 29, 30, 31]
+
+
+def test_the_table_counts_what_was_returned_and_what_is_ahead(serve, until):
+    client = serve(testing.table("t"))
+    client.insert_batch([np.arange(64)], {"t": 1.0})
+    with reverb.batches(client, "t", 16, prefetch=2) as iterator:
+        for _ in range(500):
+            next(iterator)
+        until(lambda: iterator.stats().queued == 2)
+        stats = client.server_info()["t"].rate_limiter_info.sample_stats
+        assert stats.completed == 502 * 16
+
+
+def test_a_server_that_goes_away_is_an_error_that_names_it(start, connect):
+    server = start(testing.table("t"))
+    client = connect(server, connect_timeout_s=0.5)
+    client.insert_batch([np.arange(64)], {"t": 1.0})
+    with reverb.batches(client, "t", 16) as iterator:
+        for _ in range(50):
+            next(iterator)
+        server.stop()
+        with pytest.raises(reverb.errors.ReverbError, match="a sample of table t at "):
+            collections.deque(iterator)
+
+
+def test_a_table_that_is_not_there(serve):
+    client = serve(testing.table("t"))
+    with (
+        reverb.batches(client, "other", 16) as iterator,
+        pytest.raises(TableNotFoundError, match="other"),
+    ):
+        next(iterator)
+
+
+def test_a_transform_stays_in_its_thread(serve):
+    client = serve(testing.table("t"))
+    client.insert_batch([np.arange(64)], {"t": 1.0})
+    threads = []
+
+    def note(batch):
+        threads.append(threading.current_thread())
+        return batch
+
+    with reverb.batches(client, "t", 16, transform=note) as iterator:
+        for _ in range(200):
+            next(iterator)
+    assert {thread.name for thread in threads} == {"reverb-prefetch"}
