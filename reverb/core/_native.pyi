@@ -390,6 +390,7 @@ class BatchesAhead:
     def num_ready(self) -> int: ...
     def close(self) -> None: ...
 
+@final
 class Outputs:
     """Arrays that batches are written to: a nest of dicts, lists and tuples, and maybe the info.
 

@@ -13,14 +13,15 @@ use crate::error::{OrRaise, to_python};
 use crate::process::Local;
 use crate::wait::wait;
 
-/// How long a thread keeps its processor for a batch that is on its way. To sleep and be woken takes
-/// as long.
+/// How long a thread keeps its processor for a batch that is on its way. To sleep and be woken
+/// takes as long.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// How long `close` waits for a request to be withdrawn.
 const MAX_CLOSING: Duration = Duration::from_secs(5);
 
-/// Whole batches of one table, which a task of the core samples while the program does other things.
+/// Whole batches of one table, which a task of the core samples while the program does other
+/// things.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct BatchesAhead {
     core: Local<Core>,
@@ -55,8 +56,8 @@ impl BatchesAhead {
         Ok(())
     }
 
-    /// The next batch, its age in seconds, and for how many it was waited; `None` after the timeout,
-    /// and when it is closed.
+    /// The next batch, its age in seconds, and for how many it was waited; `None` after the
+    /// timeout, and when it is closed.
     #[pyo3(signature = (timeout_s))]
     fn next<'py>(
         &self,
@@ -101,7 +102,8 @@ impl BatchesAhead {
         if self.core.origin().is_here() { self.core.num_ready() } else { 0 }
     }
 
-    /// Drops them, and samples no more: waits until nobody takes items of the table, for 5 s at most.
+    /// Drops them, and samples no more: waits until nobody takes items of the table, for 5 s at
+    /// most.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if !self.core.origin().is_here() {
             return Ok(());

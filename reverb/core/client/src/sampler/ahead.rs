@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Batches of one table that are sampled before they are asked for.
 //!
-//! A task samples and stacks whole batches until so many are ready. A reader takes what is ready, or
-//! waits for the batch that is on its way.
+//! A task samples and stacks whole batches until so many are ready. A reader takes what is ready,
+//! or waits for the batch that is on its way.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -120,8 +120,8 @@ impl Group {
             && self.num_keep_alive_refs.is_some()
     }
 
-    /// Whether these values, one for each member, are of the members' specs. They are if they are of
-    /// those of `checked`, which may be the same.
+    /// Whether these values, one for each member, are of the members' specs. They are if they are
+    /// of those of `checked`, which may be the same.
     pub(super) fn are_of<'v>(
         &self,
         values: impl ExactSizeIterator<Item = &'v CellValue<'v>>,
