@@ -128,7 +128,7 @@ def batches(
     At most `prefetch` batches are in flight or queued at any moment; `BatchIterator.stats` tells
     how many there are, and how old the last one was. The core samples them, without a thread of
     Python, unless there are several tables, a `transform`, `out`, `partial` or
-    `rate_limiter_timeout_ms`.
+    `rate_limiter_timeout_ms`; or `columns` or `pad` with a server in another process.
 
     Example:
       >>> with reverb.batches(client, "table", 2) as iterator:

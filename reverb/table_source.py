@@ -123,6 +123,8 @@ class TableSource:
                 self._table, self._batch_size, **options, out=None, partial=True, timeout_ms=None
             )
             if request.needs_choice:
+                if not self._client._is_local():
+                    return None  # To ask for the table's columns may take time; nobody waits yet.
                 request.choose(self._client._choice(self._table, options["columns"]))
             ahead = self._client._batches_ahead(request, size)
         except (errors.ReverbError, TypeError):
