@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from reverb import errors
 
-__all__ = ["Ahead", "Pipe", "PrefetchIterator", "PrefetchStats", "Source", "Stopped"]
+__all__ = ["Ahead", "Failure", "Pipe", "PrefetchIterator", "PrefetchStats", "Source", "Stopped"]
 
 # How long `next` waits before it logs what it waits for.
 _REPORT_AFTER_S = 60.0
@@ -84,6 +84,10 @@ class Pipe:
 Source = Callable[[int, Pipe], Iterator[Any]]
 
 
+class Failure(Exception):
+    """What `Ahead.next` raises if there will be no more elements; the error is its cause."""
+
+
 class Ahead(Protocol):
     """Has elements ahead without a thread of Python."""
 
@@ -95,11 +99,18 @@ class Ahead(Protocol):
         """Returns an element, its age, and for how long it was waited, in seconds.
 
         Returns `None` after the timeout, and after `close`.
+
+        Raises:
+          Failure: If fetching has failed. Other exceptions, of signal handlers, change nothing.
         """
         ...
 
     def waits_for(self) -> str:
         """What `next` waits for."""
+        ...
+
+    def is_ready(self) -> bool:
+        """Whether `next` would return or raise at once."""
         ...
 
     def num_ready(self) -> int:
@@ -196,8 +207,8 @@ class PrefetchIterator:
 
     def ready(self) -> bool:
         """Whether `next` would return or raise at once. Acme's agents learn while it is true."""
-        is_ahead = self._ahead is not None and self._ahead.num_ready() > 0
-        return bool(self._pipe.elements) or is_ahead or self._has_ended()
+        is_ready = bool(self._pipe.elements) if self._ahead is None else self._ahead.is_ready()
+        return is_ready or self._has_ended()
 
     def retrieved_elements(self) -> int:
         """Number of elements that `next` has returned."""
@@ -232,21 +243,25 @@ class PrefetchIterator:
     def _next_ahead(self, ahead: Ahead) -> Any:
         """As `next`, of what is ahead without the thread."""
         patience = None
-        start = time.monotonic()
+        start = began = time.monotonic()
         while not self._has_ended():
+            waited_s = None
             try:
                 found = ahead.next(self._patience_s if patience is None else patience.rest_s())
-            except Exception as error:
-                self._pipe.error, self._pipe.has_ended = error, True
+                if found is not None:
+                    element, self._age_s, waited_s = found
+                    self._num_retrieved += 1
+                    return element
+            except Failure as failure:
+                self._pipe.error, self._pipe.has_ended = failure.__cause__, True
+                ahead.close()
                 break
-            if found is not None:
-                element, self._age_s, waited_s = found
-                self._wait_s += waited_s
-                self._num_retrieved += 1
-                return element
+            finally:
+                self._wait_s += time.monotonic() - began if waited_s is None else waited_s
             if not self._has_ended():
                 patience = patience or _Patience(self._timeout_s, start)
                 patience.check(ahead.waits_for())
+                began = time.monotonic()
         if self._pipe.error is not None:
             raise self._pipe.error
         raise StopIteration

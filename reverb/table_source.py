@@ -14,7 +14,7 @@ from reverb import errors
 from reverb.batch_request import BatchRequest, keep_flat_samples, with_nested_data
 from reverb.client import Client
 from reverb.core import native
-from reverb.prefetching import Pipe
+from reverb.prefetching import Failure, Pipe
 from reverb.ragged import Ragged
 from reverb.replay_sample import (
     ReplayBatch,
@@ -321,7 +321,8 @@ class CoreBatches:
         self._request = request
         self._ahead = ahead
         self._convert = convert
-        self.start, self.num_ready, self.close = ahead.start, ahead.num_ready, ahead.close
+        self.start, self.close = ahead.start, ahead.close
+        self.is_ready, self.num_ready = ahead.is_ready, ahead.num_ready
 
     def next(self, timeout_s: float | None) -> tuple[Any, float, float] | None:
         """Returns a batch, its age, and for how long it was waited."""
@@ -329,12 +330,18 @@ class CoreBatches:
             found = self._ahead.next(timeout_s)
         except errors.ReverbError as error:
             keep_flat_samples(error)
-            raise self._source._explained(error, []) from error
+            explained = self._source._explained(error, [])
+            explained.__cause__ = error
+            raise Failure from explained
         if found is None:
             return None
         answer, age_s, waited_s = found
-        batch = self._source._of_answer(self._request, answer)
-        return batch if self._convert is None else self._convert(batch), age_s, waited_s
+        try:
+            batch = self._source._of_answer(self._request, answer)
+            element = batch if self._convert is None else self._convert(batch)
+        except Exception as error:
+            raise Failure from error
+        return element, age_s, waited_s
 
     def waits_for(self) -> str:
         """What `next` waits for."""

@@ -3,6 +3,7 @@
 
 import collections
 import gc
+import signal
 import threading
 import time
 
@@ -87,6 +88,53 @@ def test_closing_it_in_another_thread_ends_next(serve, background, until):
     iterator.close()
     assert waiting.result() == []
     until(lambda: num_waiting(client, "t") == 0)
+
+
+def test_a_closed_one_takes_nothing_more(serve, until):
+    client = serve(reverb.Table.queue("q", 100))
+    for number in range(30):
+        # One batch is ready, and another one is waited for.
+        client.insert_batch([np.arange(1)], {"q": 1.0})
+        iterator = reverb.batches(client, "q", 1, prefetch=2)
+        until(lambda iterator=iterator: iterator.stats().queued == 1)
+        iterator.close()
+        client.insert_batch([np.array([number])], {"q": 1.0})
+        assert client.sample_batch("q", 1, timeout_ms=30_000).data[0].item() == number
+
+
+def test_an_error_makes_it_ready(serve, until):
+    client = serve(testing.table("t"))
+    with reverb.batches(client, "other", 4) as iterator:
+        until(iterator.ready)
+        with pytest.raises(TableNotFoundError):
+            next(iterator)
+
+
+def test_an_exception_of_a_signal_handler_is_no_end(serve):
+    client = serve(testing.table("t"))
+
+    def stop(*_):
+        raise ValueError("enough")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        with reverb.batches(client, "t", 1) as iterator:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(ValueError, match="enough"):
+                next(iterator)
+            client.insert_batch([np.arange(1)], {"t": 1.0})
+            assert len(next(iterator).info.key) == 1
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("timeout_s", [-1, 0, 0.15])
+def test_waits_in_vain_count_and_end(serve, timeout_s):
+    client = serve(testing.table("t"))
+    with reverb.batches(client, "t", 1, timeout_s=timeout_s) as iterator:
+        with pytest.raises(DeadlineExceededError, match="waiting for a sample of table t at "):
+            next(iterator)
+        assert iterator.stats().wait_s >= max(0, timeout_s)
 
 
 def test_who_is_dropped_waits_no_more(serve, until):

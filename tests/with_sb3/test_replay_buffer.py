@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The buffer beside a loop over single steps, and beside Stable-Baselines3's own ones."""
 
+import copy
 import pickle
 
 import gymnasium
@@ -459,6 +460,32 @@ def test_windows_by_position():
     # Its window is not complete.
     with pytest.raises(IndexError, match="no transition in row 6 of environment 0"):
         buffer._get_samples(np.array([6]))
+    buffer.close()
+
+
+def test_a_row_that_comes_again_has_no_older_transition():
+    buffer = made(SPACES["vector"], size=10, n_steps=3)
+    nothing = np.zeros((1, 3), np.float32)
+    for step in range(12):
+        more = [np.array([1.0 * step]), np.array([False]), [{}]]
+        buffer.add(nothing + step, nothing + step + 1, np.zeros((1, 2)), *more)
+    assert buffer._get_samples(np.array([9])).observations[0, 0] == 9
+    for row in (0, 1):
+        with pytest.raises(IndexError, match=f"no transition in row {row} "):
+            buffer._get_samples(np.array([row]))
+    buffer.close()
+
+
+def test_dones_are_an_array():
+    buffer = made(SPACES["vector"], size=4)
+    nothing = np.zeros((1, 3), np.float32)
+    for step in range(3):
+        done = [np.zeros(1), np.array([step == 1]), [{}]]
+        buffer.add(nothing + step, nothing + step + 1, np.zeros((1, 2)), *done)
+    assert (buffer.dones == 1).ravel().tolist() == [False, True, False, False]
+    assert (1 - buffer.dones).sum() == 3.0
+    assert np.logical_not(buffer.dones).shape == (4, 1)
+    assert copy.copy(buffer.dones)[1, 0] == 1.0
     buffer.close()
 
 

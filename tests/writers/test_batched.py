@@ -231,3 +231,19 @@ def test_leaving_the_block_flushes_and_closes(client):
     assert client.server_info()["table"].current_size == BATCH
     with pytest.raises(reverb.ReverbError, match="closed"):
         writer.append(step(1))
+
+
+@pytest.mark.parametrize("ends", ["episode", "chunk"])
+def test_items_of_complete_chunks_are_sent_without_a_flush(client, until, ends):
+    client.reset("table")
+    with client.batched_trajectory_writer(2, 8) as writer:
+        length = 8 if ends == "episode" else 4
+        writer.configure(("x",), num_keep_alive_refs=8, max_chunk_length=length)
+        for number in range(4):
+            writer.append({"x": np.full(2, number)})
+            if number < 3:
+                writer.create_items("table", 1.0, {"x": writer.history["x"][-1]})
+        if ends == "episode":
+            assert client.server_info()["table"].current_size == 0
+            writer.end_episode()
+        until(lambda: client.server_info()["table"].current_size == 6)

@@ -36,12 +36,14 @@ class StoredTransitions(NamedTuple):
       table: Its name.
       leaves: Those of an observation, in the order of the columns.
       shape: `(buffer_size, n_envs)`.
+      num_added: Number of steps of each environment so far.
     """
 
     client: reverb.Client
     table: str
     leaves: list[Leaf]
     shape: tuple[int, int]
+    num_added: int
 
     def observations(self, at: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
         """Returns an array of column `at`, which is of a leaf of an observation."""
@@ -92,10 +94,12 @@ class StoredTransitions(NamedTuple):
         buffer_size, num_envs = self.shape
         for item in self.client.scan(self.table):
             step, env = divmod(int(item.data[_PLACE]), num_envs)
-            yield (step % buffer_size, env), item.data
+            # The row of an older one belongs to a newer step, which may be no item yet.
+            if step >= self.num_added - buffer_size:
+                yield (step % buffer_size, env), item.data
 
 
-class Dones:
+class Dones(np.lib.mixins.NDArrayOperatorsMixin):
     """The array `dones`, which Stable-Baselines3 also sets, to end the newest episodes."""
 
     def __init__(self, read: Callable[[], Any], end_episodes: Callable[[], None]) -> None:
@@ -127,7 +131,14 @@ class Dones:
         del copy  # It is one.
         return np.asarray(self._read(), dtype)
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """Operators and functions of NumPy take the array."""
+        arrays = [self._read() if it is self else it for it in inputs]
+        return getattr(ufunc, method)(*arrays, **options)
+
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"Dones has no attribute {name}")
         return getattr(self._read(), name)
 
 

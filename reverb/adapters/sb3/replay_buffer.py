@@ -339,7 +339,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         Raises:
           InvalidArgumentError: Unless the program has set `full`: then all rows are zeros.
         """
-        if not self.full:
+        if not self.full or self._num_added:
             raise InvalidArgumentError(
                 f"the buffer has no transition yet, after {self._num_steps} steps, where one is of "
                 f"n_steps={self.n_steps} or of an episode that ended; add steps before sample(), "
@@ -380,7 +380,9 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
     def _stored(self) -> arrays.StoredTransitions:
         self.flush()
         shape = (self.buffer_size, self.n_envs)
-        return arrays.StoredTransitions(self._client, self._table, self._leaves, shape)
+        return arrays.StoredTransitions(
+            self._client, self._table, self._leaves, shape, self._num_added
+        )
 
     def _array(self, name: str) -> Any:
         """Returns an array, or a dict of them if observations are."""

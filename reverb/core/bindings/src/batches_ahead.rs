@@ -10,6 +10,7 @@ use reverb_data::Result;
 use crate::batch::{BatchAnswer, batch_answer, ragged_form};
 use crate::client::{Client, with_samples};
 use crate::error::{OrRaise, to_python};
+use crate::exit;
 use crate::process::Local;
 use crate::wait::wait;
 
@@ -44,7 +45,9 @@ impl BatchesAhead {
         columns: Vec<u32>,
     ) -> PyResult<Self> {
         let ragged = ragged_form(ragged, multiple_of)?;
-        let options = AheadOptions { table, batch_size, num_ahead, distinct, ragged, columns };
+        let is_local = client.is_local();
+        let options =
+            AheadOptions { table, batch_size, num_ahead, distinct, ragged, columns, is_local };
         let core = Local::new(Core::new(client.core(), options));
         Ok(Self { core, are_packed: ragged == RaggedForm::Packed })
     }
@@ -69,9 +72,14 @@ impl BatchesAhead {
         let mut waited = 0.0;
         if matches!(next, NextBatch::OnItsWay) {
             let start = Instant::now();
-            py.detach(|| self.core.spin(SPIN));
+            let waiting = exit::Waiting::begin();
+            py.detach(|| {
+                self.core.spin(SPIN);
+                waiting.park_if_finalizing();
+            });
             next = self.core.next();
-            let limit = timeout_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
+            // What is no time is none to wait; what is too long is no limit.
+            let limit = timeout_s.and_then(|s| Duration::try_from_secs_f64(s.max(0.0)).ok());
             while matches!(next, NextBatch::OnItsWay) {
                 let rest = limit.map(|limit| limit.saturating_sub(start.elapsed()));
                 if rest.is_some_and(|rest| rest.is_zero()) {
@@ -95,6 +103,11 @@ impl BatchesAhead {
     /// Why the next batch takes long, if that is known.
     fn waits_for(&self) -> Option<String> {
         self.core.waits_for().map(|error| error.message().to_owned())
+    }
+
+    /// Whether `next` would return or raise at once.
+    fn is_ready(&self) -> bool {
+        !self.core.origin().is_here() || self.core.has_arrived()
     }
 
     /// Number of batches that are ready.

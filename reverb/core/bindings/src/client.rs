@@ -152,7 +152,7 @@ impl Client {
     }
 
     /// Whether the server is in this process now.
-    fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         matches!(self.parts().reach, Reach::Servers(servers) if servers.is_local())
     }
 

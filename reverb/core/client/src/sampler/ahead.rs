@@ -36,6 +36,10 @@ pub struct AheadOptions {
     pub ragged: RaggedForm,
     /// Its columns, in increasing order; empty: all.
     pub columns: Vec<u32>,
+    /// Whether the server is in this process. Then `close` withdraws the request that waits. Another
+    /// server could answer it at that moment and its items would be lost, so it runs out, which
+    /// takes 0.2 s.
+    pub is_local: bool,
 }
 
 /// The numbers of a sampled item, without its columns.
@@ -75,9 +79,9 @@ pub enum NextBatch {
     Ready(ReadyBatch),
     /// It is on its way; see [`BatchesAhead::arrival`].
     OnItsWay,
-    /// Sampling has failed for good, after these items of a batch were sampled.
+    /// Sampling has failed for good; the first time with the items of a batch that were sampled.
     Failed(Error, Vec<Sampled>),
-    /// There are no more: it was closed, or the failure was told.
+    /// There are no more: it was closed.
     Ended,
 }
 
@@ -130,14 +134,14 @@ impl BatchesAhead {
     /// The oldest batch, and starts to sample others. Never waits.
     pub fn next(&self) -> NextBatch {
         let mut state = self.shared.state.lock();
-        let next = match (state.ready.pop_front(), state.is_sampling) {
-            (Some(batch), _) => NextBatch::Ready(batch),
-            (None, true) => NextBatch::OnItsWay,
-            (None, false) => match state.failure.take() {
-                Some((error, samples)) => NextBatch::Failed(error, samples),
-                None if state.has_ended => NextBatch::Ended,
-                None => NextBatch::OnItsWay,
-            },
+        let next = if let Some(batch) = state.ready.pop_front() {
+            NextBatch::Ready(batch)
+        } else if let Some((error, samples)) = &mut state.failure {
+            NextBatch::Failed(error.clone(), std::mem::take(samples))
+        } else if state.has_ended && !state.is_sampling {
+            NextBatch::Ended
+        } else {
+            NextBatch::OnItsWay
         };
         self.start_if_room(&mut state);
         next
@@ -173,7 +177,8 @@ impl BatchesAhead {
         }
     }
 
-    fn has_arrived(&self) -> bool {
+    /// Whether `next` does not return `OnItsWay`. To be asked after `start`.
+    pub fn has_arrived(&self) -> bool {
         self.shared.has_arrived.load(Ordering::Acquire)
     }
 
@@ -192,6 +197,8 @@ impl BatchesAhead {
         let mut state = self.shared.state.lock();
         state.has_ended = true;
         let ready = std::mem::take(&mut state.ready);
+        // Whoever waits until nothing is sampled any more waits for the task alone.
+        self.shared.note_arrival(&state);
         drop(state);
         drop(ready);
         self.shared.closing.notify_one();
@@ -250,14 +257,15 @@ impl Shared {
             ragged: *ragged,
             columns,
         };
-        let waits = |error: &Error| {
-            self.state.lock().waits_for = Some(error.clone());
-            false
+        let ends = |error: &Error| {
+            let mut state = self.state.lock();
+            state.waits_for = Some(error.clone());
+            state.has_ended
         };
         let sampled = tokio::select! {
             biased;
-            sampled = client.sample_batch_until(&request, None, samples, waits) => sampled,
-            () = self.closing.notified() => return None,
+            sampled = client.sample_batch_until(&request, None, samples, ends) => sampled,
+            () = self.closing.notified(), if self.options.is_local => return None,
         };
         Some(sampled.map(|columns| {
             let numbers = samples.iter().map(SampledNumbers::from).collect();
@@ -272,6 +280,10 @@ impl Shared {
 async fn sample(shared: Arc<Shared>, client: Arc<Client>) {
     let mut running = Running { shared: Arc::clone(&shared), has_ended: false };
     while !running.has_ended {
+        // A request that was made after `close` could be answered before it is withdrawn.
+        if shared.state.lock().has_ended {
+            return;
+        }
         let mut samples = spare_samples();
         let Some(batch) = shared.batch(&client, &mut samples).await else { return };
         running.has_ended = !shared.put(batch, samples);

@@ -179,6 +179,7 @@ impl BatchedWriter {
         let mut row: Vec<(usize, CellValue<'_>)> = Vec::with_capacity(values.len());
         // The latest history to which the values were appended as a row.
         let mut checked = None;
+        let mut completed = false;
         for i in (0..batch_size).filter(|&i| is_selected(i)) {
             row.clear();
             row.extend(values.iter().map(|value| (value.column, value.value.row(i, batch_size))));
@@ -187,8 +188,11 @@ impl BatchedWriter {
             if !partial_step && lane[0].append_row(known, &row) {
                 checked = Some(i);
             } else {
-                lane[0].append_like(before.first(), &mut row, partial_step)?;
+                completed |= lane[0].append_like(before.first(), &mut row, partial_step)?;
             }
+        }
+        if completed {
+            self.queue.blocks_completed();
         }
         Ok(())
     }
@@ -262,12 +266,16 @@ impl BatchedWriter {
     /// histories. Never waits.
     pub fn end_episode(&self, selected: Option<&[bool]>, clear_buffers: bool) {
         let mut lanes = self.lanes.lock();
+        let mut completed = false;
         for (i, lane) in lanes.iter_mut().enumerate() {
             if selected.is_none_or(|selected| selected[i]) {
-                lane.end_episode(clear_buffers);
+                completed |= lane.end_episode(clear_buffers);
             }
         }
         self.queue.episode_ended();
+        if completed {
+            self.queue.blocks_completed();
+        }
     }
 
     /// Waits until at most `max_pending` items are unconfirmed.

@@ -304,6 +304,11 @@ impl Block {
         matches!(*state, State::Open(_)) && state.freeze_if(true) == Appended::AndFroze
     }
 
+    /// Whether items must wait until the block is frozen.
+    pub fn is_gated(&self) -> bool {
+        self.gated
+    }
+
     /// Whether items that refer to this block may be sent now.
     pub fn is_ready(&self) -> bool {
         !self.gated || !matches!(&*self.state.lock(), State::Open(_))

@@ -429,21 +429,25 @@ impl Lane {
         }
     }
 
-    /// Freezes all unfinished blocks.
-    pub fn end_blocks(&mut self) {
+    /// Freezes all unfinished blocks. Returns whether one was of fixed length, so that waiting items
+    /// may be ready.
+    pub fn end_blocks(&mut self) -> bool {
+        let mut completed = false;
         self.group.end_block();
         for column in &mut self.columns {
             if let NextBlock::Own(current) = &mut column.next_block
                 && let Some(block) = current.take()
             {
-                block.freeze();
+                completed |= block.freeze() && block.is_gated();
             }
         }
+        completed
     }
 
     /// Starts a new episode. With `clear_buffers` the history is emptied and its references expire.
-    pub fn end_episode(&mut self, clear_buffers: bool) {
-        self.end_blocks();
+    /// Returns whether waiting items may be ready.
+    pub fn end_episode(&mut self, clear_buffers: bool) -> bool {
+        let completed = self.end_blocks();
         if self.open.is_some() {
             self.close_step();
         }
@@ -456,6 +460,7 @@ impl Lane {
         }
         self.episode_id = self.keys.next_key();
         self.episode_steps = 0;
+        completed
     }
 }
 

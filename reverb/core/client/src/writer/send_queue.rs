@@ -290,8 +290,10 @@ impl SendQueue {
         let state = self.state.lock();
         let count = state.queue.len().saturating_sub(except);
         state.queue.iter().take(count).for_each(|(item, _)| item.freeze());
+        // Who need not wait does not end the gathering of items.
+        let wake = count > 0 || (state.task == Task::Idle && state.head_is_ready());
         drop(state);
-        if count > 0 {
+        if wake {
             self.work.notify_one();
         }
     }
@@ -316,7 +318,7 @@ impl SendQueue {
             state.check()?;
             Ok(done(&state))
         };
-        // Who need not wait does not end the gathering of items.
+        // As in `freeze_blocks`.
         if is_done()? {
             return Ok(());
         }

@@ -181,7 +181,9 @@ proptest! {
                     by_steps.end_episode(after == 0);
                 }
                 // As the send task does; it may see either of them.
-                2 => by_rows.end_blocks(),
+                2 => {
+                    by_rows.end_blocks();
+                }
                 3 => {
                     for lane in [&mut by_rows, &mut by_steps] {
                         lane.end_blocks();
