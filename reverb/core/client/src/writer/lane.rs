@@ -429,8 +429,8 @@ impl Lane {
         }
     }
 
-    /// Freezes all unfinished blocks. Returns whether one was of fixed length, so that waiting items
-    /// may be ready.
+    /// Freezes all unfinished blocks. Returns whether one was of fixed length, so that waiting
+    /// items may be ready.
     pub fn end_blocks(&mut self) -> bool {
         let mut completed = false;
         self.group.end_block();
