@@ -148,7 +148,7 @@ def test_items_of_a_group_are_consumed_once(made, group):
 
 def test_training_goes_on_when_a_shard_dies(made, group):
     servers, address = group(alpha=0.6)
-    buffer = made(reverb.Client(address, connect_timeout_s=1), batch_size=32)
+    buffer = made(reverb.Client(address, connect_timeout_s=5), batch_size=32)
     spread(buffer, 90)
     sample = buffer.sample()
     servers[0].stop()

@@ -36,9 +36,9 @@ pub struct AheadOptions {
     pub ragged: RaggedForm,
     /// Its columns, in increasing order; empty: all.
     pub columns: Vec<u32>,
-    /// Whether the server is in this process. Then `close` withdraws the request that waits. Another
-    /// server could answer it at that moment and its items would be lost, so it runs out, which
-    /// takes 0.2 s.
+    /// Whether the server is in this process. Then `close` withdraws the request that waits.
+    /// Another server could answer it at that moment and its items would be lost, so it runs out,
+    /// which takes 0.2 s.
     pub is_local: bool,
 }
 
