@@ -108,7 +108,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         self._priority_exponent = priority_exponent
         self._is_dict = isinstance(observation_space, spaces.Dict)
         # Number of calls of `add`. It tells the places of transitions, see `arrays`.
-        self._num_added = 0
+        self._num_steps = 0
         self._open()
 
     # ---- What Stable-Baselines3 calls ------------------------------------------------------------
@@ -135,7 +135,6 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         at = self._num_steps % self.n_steps
         self._num_steps += 1
         self._starts[at] = [leaf.places.copy() for leaf in self._leaves]
-        self._num_added += 1
         self._rewards[at] = np.asarray(reward, np.float32)
         timeout = np.array([bool(info.get("TimeLimit.truncated")) for info in infos])
         ends = arrays.DONE * done + arrays.TIMEOUT * timeout
@@ -228,7 +227,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
     def reset(self) -> None:
         """Removes all transitions."""
         super().reset()
-        self._num_added = 0
+        self._num_steps = 0
         self._writer.close()
         self._client.reset(self._table)
         self._begin_writing()
@@ -324,7 +323,6 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         dtype = np.dtype(self.action_space.dtype)
         self._action_dtype = np.dtype(np.float32) if dtype == np.float64 else dtype
         self._is_start = np.ones(self.n_envs, np.bool_)
-        self._num_steps = 0
         self._age = np.zeros(self.n_envs, np.int64)
         self._starts: list[Any] = [None] * self.n_steps
         self._actions: list[Any] = [None] * self.n_steps
@@ -339,20 +337,15 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         Raises:
           InvalidArgumentError: Unless the program has set `full`: then all rows are zeros.
         """
-        if not self.full or self._num_added:
+        if not self.full or self._num_steps:
             raise InvalidArgumentError(
                 f"the buffer has no transition yet, after {self._num_steps} steps, where one is of "
                 f"n_steps={self.n_steps} or of an episode that ended; add steps before sample(), "
                 "as with larger learning_starts"
             )
-        space: Any = self.observation_space
-        of_leaves = [space[name] for name in sorted(space.spaces)] if self._is_dict else [space]
-        shapes = [self.obs_shape[it] for it in sorted(space.spaces)] if self._is_dict else []
         observations = [
-            leaf.stored(np.zeros((batch_size, *shape), it.dtype))
-            for leaf, it, shape in zip(
-                self._leaves, of_leaves, shapes or [self.obs_shape], strict=True
-            )
+            leaf.stored(np.zeros((batch_size, *shape), dtype))
+            for leaf, (shape, dtype) in zip(self._leaves, self._leaf_arrays(), strict=True)
         ]
         action = np.zeros((batch_size, self.action_dim), self._action_dtype)
         rewards = np.zeros((batch_size, self.n_steps), np.float32)
@@ -381,7 +374,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         self.flush()
         shape = (self.buffer_size, self.n_envs)
         return arrays.StoredTransitions(
-            self._client, self._table, self._leaves, shape, self._num_added
+            self._client, self._table, self._leaves, shape, self._num_steps
         )
 
     def _array(self, name: str) -> Any:
@@ -399,14 +392,20 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         if name not in ("observations", "next_observations"):
             return stored.numbers(name)
         first = len(self._leaves) if name == "next_observations" else 0
+        found = [
+            stored.observations(at, shape, dtype)
+            for at, (shape, dtype) in enumerate(self._leaf_arrays(), first)
+        ]
+        if not self._is_dict:
+            return found[0]
+        return dict(zip(sorted(self.observation_space.spaces), found, strict=True))
+
+    def _leaf_arrays(self) -> list[tuple[tuple[int, ...], Any]]:
+        """Shape and dtype of each leaf of an observation, in the order of the columns."""
         space: Any = self.observation_space
         if not self._is_dict:
-            return stored.observations(first, self.obs_shape, space.dtype)
-        names = sorted(space.spaces)
-        return {
-            leaf: stored.observations(first + at, self.obs_shape[leaf], space[leaf].dtype)
-            for at, leaf in enumerate(names)
-        }
+            return [(self.obs_shape, space.dtype)]
+        return [(self.obs_shape[name], space[name].dtype) for name in sorted(space.spaces)]
 
     def _leaves_of(self, observation: Any) -> list[np.ndarray[Any, Any]]:
         """Arrays `[num_envs, ...]` of all leaves, in the order of the cells."""
@@ -455,7 +454,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             "reward": rewards,
             "done": is_last.astype(np.float32),
             "discount": discounts,
-            "place": (self._num_added - self._age) * self.n_envs + np.arange(self.n_envs),
+            "place": (self._num_steps - self._age) * self.n_envs + np.arange(self.n_envs),
             "end": ends.astype(np.uint8),
         }
         self._rows.append(numbers, where)
