@@ -39,7 +39,8 @@ TF_PACKAGE := $(if $(filter Linux-x86_64,$(shell uname -s -m | tr ' ' -)),tensor
 # maturin installs into the environment that these name, whatever shell `make` was started from.
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
-unexport CONDA_PREFIX PYTHONHOME PYTHONPATH
+# Compiled files of Python are kept: the tests start hundreds of interpreters.
+unexport CONDA_PREFIX PYTHONHOME PYTHONPATH PYTHONDONTWRITEBYTECODE
 # One interpreter for every build of the binding crate, so that none makes the others stale.
 export PYO3_PYTHON := $(CURDIR)/$(PY)
 
@@ -130,13 +131,13 @@ release: setup $(RELEASE_SETUP) ## build a manylinux2014 wheel and the source di
 	$(RELEASE_RUN) -m auditwheel show dist/*.whl
 	$(RELEASE_RUN) -m pytest --noconftest -m 'not slow' tests/package/test_wheel.py
 
-test: build ## run the tests that a change must pass: Rust and Python, a few minutes
-	$(CARGO_TEST) --lib --bins --tests
-	$(PYTEST) -m 'not slow and not conformance'
+test: build ## run the tests that a change must pass: Rust and Python, eight minutes (RERUN=1: see CONTRIBUTING.md)
+	$(PY) tools/rust_tests.py
+	$(PY) tools/python_tests.py
 
 test-all: build ## run every test: also the slow ones, `make conformance` and `make test-tf`
 	$(CARGO_TEST)
-	$(PYTEST) -m 'not conformance'
+	$(PY) tools/python_tests.py -m 'not conformance'
 	$(MAKE) conformance
 	$(MAKE) test-debian
 	$(MAKE) test-tf
@@ -288,7 +289,7 @@ environments: $(TF:%=.venvs/tf-%/.setup-done) $(INTEGRATIONS:%=.venvs/%/.setup-d
 
 # Compiles the Rust tests without running them; .ci/run does that beside the build.
 rust-tests:
-	$(CARGO_TEST) --lib --bins --tests --no-run
+	$(PYTHON) tools/rust_tests.py --no-run
 
 $(SETUP_DONE): pyproject.toml tools/requirements.py
 	[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)

@@ -10,8 +10,14 @@ import pytest
 
 import reverb
 from reverb import testing
+from support import outcomes
 from support.hosts import HOSTS
-from support.waiting import DEADLINE_S, Background, wait_until
+from support.waiting import DEADLINE_S, PATIENCE, Background, wait_until
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+pytest_addoption = outcomes.add_option
+pytest_configure = outcomes.configure
 
 # Programs of tests inherit what a shell ignores for its jobs in the background.
 for ignored, handler in {
@@ -20,6 +26,40 @@ for ignored, handler in {
 }.items():
     if signal.getsignal(ignored) == signal.SIG_IGN:
         signal.signal(ignored, handler)
+
+
+# The longest files begin first where several processes share the tests, so that all end together.
+LONGEST = (
+    "process/test_memory.py",
+    "operations/test_top.py",
+    "operations/test_diagnosis.py",
+    "process/test_exit.py",
+    "operations/test_kubelet.py",
+    "connections/test_faults.py",
+    "operations/test_top_once.py",
+    "reading/test_round_trip.py",
+    "package/test_flaky_tests.py",
+    "checkpoints/test_moment.py",
+    "server_command/test_service_manager.py",
+    "adapters/observers/test_observer_faults.py",
+    "hostile/test_streams.py",
+    "security/test_rotation.py",
+    "reading/test_scan.py",
+    "reading/test_batches_of_the_core.py",
+    "with_gymnasium/test_equality.py",
+)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Orders the files for several processes, and multiplies the time-outs by the patience."""
+    if hasattr(config, "workerinput"):
+        places = {ROOT / "tests" / path: place for place, path in enumerate(LONGEST)}
+        items.sort(key=lambda item: places.get(item.path, len(LONGEST)))
+    if PATIENCE != 1:
+        for item in items:
+            own = item.get_closest_marker("timeout")
+            seconds = own.args[0] if own else float(config.getini("timeout"))
+            item.add_marker(pytest.mark.timeout(seconds * PATIENCE), append=False)
 
 
 @pytest.fixture(scope="module", params=HOSTS)
@@ -99,8 +139,6 @@ def root(tmp_path):
     """A directory for checkpoints; it does not exist yet."""
     return tmp_path / "checkpoints"
 
-
-ROOT = pathlib.Path(__file__).parents[1]
 
 # What follows `python` names the library that a block needs besides NumPy.
 _PYTHON_BLOCK = r"^```python{library}\n(.*?)^```$"

@@ -5,7 +5,8 @@
     python tools/integration_tests.py .venvs/tf-agents-2.21 --only 'reverb_*'
 
 The suites and their expected results are in tests/integrations/expected.toml. Every suite runs in a
-process of its own. Prints a table; fails if a result is below the expectation.
+process of its own. Prints a table; fails if a result is below the expectation. A few tests that
+failed may run again; `flaky_tests.py` says when.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import flaky_tests
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -117,7 +121,11 @@ class Suite:
 
 @dataclass
 class Outcome:
-    """The result of a suite; the counts are None if it did not report them."""
+    """The result of a suite; `passed` is None if it did not report counts.
+
+    `failures` has the names and the outputs of the tests that failed. What does not name them is
+    one test, which has the name of the suite.
+    """
 
     status: int | None
     output: str
@@ -125,6 +133,7 @@ class Outcome:
     passed: int | None = None
     skipped: int = 0
     failed: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
 
 
 def main() -> int:
@@ -136,30 +145,79 @@ def main() -> int:
     parser.add_argument("--tree", action="store_true", help="test the sources, not the wheel")
     parser.add_argument("--logs", type=pathlib.Path, help="keep the output of every suite here")
     arguments = parser.parse_args()
-    rows = []
-    for path in arguments.environments:
-        environment = Environment(path.absolute(), tree=arguments.tree)
-        suites = [
-            suite
-            for suite in suites_of(environment.name)
-            if fnmatch.fnmatch(suite.name, f"*{arguments.only}*")
-            and (environment.name in suite.quick or not arguments.quick)
-        ]
-        print(f"\n==> {environment.name}: {environment.versions()}", flush=True)
-        for number, suite in enumerate(suites, 1):
-            print(f"[{number}/{len(suites)}] {suite.name} ... ", end="", flush=True)
-            outcome = environment.run(suite)
-            row = row_of(environment.name, suite, outcome)
-            print(f"{row['obtained']}, {row['seconds']} s: {row['verdict']}", flush=True)
-            if arguments.logs:
-                keep_log(arguments.logs, environment.name, suite, outcome)
-            if row["verdict"] == "BELOW":
-                print(*outcome.output.splitlines()[-TAIL_LINES:], sep="\n", flush=True)
-            rows.append(row)
-    print_table(rows)
-    if not rows:
-        print("no suite was selected", file=sys.stderr)
-    return 0 if rows and all(row["verdict"] != "BELOW" for row in rows) else 1
+    rows, below = [], []
+    with tempfile.TemporaryDirectory() as caches:
+        for path in arguments.environments:
+            environment = Environment(path.absolute(), pathlib.Path(caches), tree=arguments.tree)
+            suites = [
+                suite
+                for suite in suites_of(environment.name)
+                if fnmatch.fnmatch(suite.name, f"*{arguments.only}*")
+                and (environment.name in suite.quick or not arguments.quick)
+            ]
+            print(f"\n==> {environment.name}: {environment.versions()}", flush=True)
+            for number, suite in enumerate(suites, 1):
+                print(f"[{number}/{len(suites)}] {suite.name} ... ", end="", flush=True)
+                outcome = environment.run(suite)
+                row = row_of(environment.name, suite, outcome)
+                print(f"{row['obtained']}, {row['seconds']} s: {row['verdict']}", flush=True)
+                if arguments.logs:
+                    keep_log(arguments.logs, environment.name, suite, outcome)
+                if row["verdict"] == "BELOW":
+                    print(*outcome.output.splitlines()[-TAIL_LINES:], sep="\n", flush=True)
+                    below.append(Below(environment, suite, outcome))
+                rows.append(row)
+        print_table(rows)
+        if not rows:
+            print("no suite was selected", file=sys.stderr)
+        return 0 if rows and (not below or pass_again(below)) else 1
+
+
+@dataclass
+class Below:
+    """A suite whose result is below the expectation."""
+
+    environment: Environment
+    suite: Suite
+    outcome: Outcome
+
+    @property
+    def only_failed(self) -> bool:
+        """Whether nothing is wrong but that some of its tests failed."""
+        outcome, suite = self.outcome, self.suite
+        reached = (outcome.passed or 0) + outcome.failed
+        expects_all = not (suite.failed or suite.fails_with)
+        return (
+            outcome.status == 1 and expects_all and outcome.failed > 0 and reached >= suite.passed
+        )
+
+    def names(self) -> dict[str, str]:
+        """Returns, by what a test that failed is called in the list of flaky ones, its name."""
+        suite = f"{self.environment.name}, {self.suite.name}"
+        return {f"{suite}: {name}": name for name in self.outcome.failures}
+
+
+def pass_again(below: Sequence[Below]) -> bool:
+    """Runs the tests that failed again, if they are few; returns whether all of them pass."""
+    if not all(each.only_failed for each in below):
+        return False
+    failures = {
+        called: flaky_tests.Result(False, each.outcome.failures[name])
+        for each in below
+        for called, name in each.names().items()
+    }
+
+    def run_again(_: Sequence[str]) -> dict[str, flaky_tests.Result]:
+        results = {}
+        for each in below:
+            again = each.environment.run(each.suite, only_failed=True)
+            ended_well = again.status == 0 and bool(again.passed)
+            for called, name in each.names().items():
+                passed = ended_well and name not in again.failures
+                results[called] = flaky_tests.Result(passed, again.output)
+        return results
+
+    return flaky_tests.stage_passes("integrations", failures, run_again)
 
 
 def suites_of(environment: str) -> list[Suite]:
@@ -174,8 +232,10 @@ def suites_of(environment: str) -> list[Suite]:
 class Environment:
     """A virtual environment with one of the other libraries and this package."""
 
-    def __init__(self, path: pathlib.Path, *, tree: bool) -> None:
+    def __init__(self, path: pathlib.Path, caches: pathlib.Path, *, tree: bool) -> None:
         self.name = path.name
+        # Where pytest keeps which tests failed, for a second run.
+        self._caches = caches
         self._python = path / "bin" / "python"
         # Variables of the caller must not affect this process or the children of tests.
         foreign = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TF_USE_LEGACY_KERAS")
@@ -201,8 +261,13 @@ class Environment:
         """Returns the versions of the relevant libraries as text."""
         return ", ".join(f"{k} {v}" for k, v in self._survey["versions"].items())
 
-    def run(self, suite: Suite) -> Outcome:
-        """Runs a suite in a process and a directory of its own; blocks until it ends."""
+    def run(self, suite: Suite, *, only_failed: bool = False) -> Outcome:
+        """Runs a suite in a process and a directory of its own; blocks until it ends.
+
+        Args:
+          suite: The suite.
+          only_failed: Leaves out what passed in the run before, if the suite is one of pytest.
+        """
         with tempfile.TemporaryDirectory() as directory:
             log = pathlib.Path(directory, "output")
             report = pathlib.Path(directory, "report.xml")
@@ -216,7 +281,7 @@ class Environment:
             started = time.monotonic()
             with log.open("wb") as output:
                 process = subprocess.Popen(
-                    [str(self._python), *self._command(suite, report, str(work))],
+                    [str(self._python), *self._command(suite, report, str(work), only_failed)],
                     cwd=work,
                     env=variables,
                     stdin=subprocess.DEVNULL,
@@ -233,7 +298,9 @@ class Environment:
             count(suite, outcome, report)
         return outcome
 
-    def _command(self, suite: Suite, report: pathlib.Path, directory: str) -> list[str]:
+    def _command(
+        self, suite: Suite, report: pathlib.Path, directory: str, only_failed: bool
+    ) -> list[str]:
         arguments = suite.arguments_in(directory)
         if suite.run == "program":
             return [str(PROGRAMS / suite.name.split()[0]), *arguments]
@@ -241,7 +308,10 @@ class Environment:
             return ["-m", suite.name.split()[0], *arguments]
         if suite.run == "multiprocessing":
             return [str(PROGRAMS / "multiprocessing_main.py"), suite.name]
-        command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        cache = self._caches / self.name / re.sub(r"\W+", "_", suite.name)
+        command = ["-m", "pytest", "-q", "-o", f"cache_dir={cache}", f"--junitxml={report}"]
+        if only_failed:
+            command += ["--last-failed", "--last-failed-no-failures=none", "-rP"]
         if suite.run == "ours":
             marks = ["-m", "not slow and not conformance"]
             configuration = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)]
@@ -290,6 +360,7 @@ def count(suite: Suite, outcome: Outcome, report: pathlib.Path) -> None:
         outcome.failed = int(results["failures"]) + int(results["errors"])
         outcome.skipped = int(results["skipped"])
         outcome.passed = int(results["tests"]) - outcome.skipped - outcome.failed
+        outcome.failures = failures_in(report)
     elif ran := re.findall(r"^Ran (\d+) tests?", outcome.output, re.MULTILINE):
         # unittest prints "Ran 5 tests in 3s", then "FAILED (failures=1, skipped=1)".
         end = re.findall(r"^(?:OK|FAILED)\b.*", outcome.output, re.MULTILINE)
@@ -297,6 +368,17 @@ def count(suite: Suite, outcome: Outcome, report: pathlib.Path) -> None:
         outcome.failed = int(ends.get("failures", 0)) + int(ends.get("errors", 0))
         outcome.skipped = int(ends.get("skipped", 0))
         outcome.passed = int(ran[-1]) - outcome.skipped - outcome.failed
+    if outcome.failed and not outcome.failures:
+        outcome.failures = {suite.name: outcome.output}
+
+
+def failures_in(report: pathlib.Path) -> dict[str, str]:
+    """Returns the output of each test that failed in a report of pytest, by its name."""
+    failures = {}
+    for test in ElementTree.parse(report).iter("testcase"):
+        for end in (*test.findall("failure"), *test.findall("error")):
+            failures[f"{test.get('classname')}::{test.get('name')}"] = end.text or ""
+    return failures
 
 
 def row_of(environment: str, suite: Suite, outcome: Outcome) -> dict[str, str]:

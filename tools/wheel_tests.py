@@ -15,13 +15,13 @@ import argparse
 import json
 import os
 import pathlib
-import platform
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from typing import Any
+
+from pytest_runs import Pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -38,6 +38,25 @@ GENERAL_TESTS = (
     "tests/writers/test_structured.py",
     "tests/writers/test_trajectory.py",
 )
+OPTIONS = ("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-p", "no:cacheprovider")
+# Tells what is installed, without importing TensorFlow.
+SURVEY = """
+import importlib.metadata as metadata, json, platform
+import numpy, reverb
+def tensorflow():
+    for name in ("tensorflow-cpu", "tensorflow"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass
+    return "none"
+print(json.dumps({
+    "reverb": reverb.__file__,
+    "TensorFlow": tensorflow(),
+    "Python": platform.python_version(),
+    "NumPy": numpy.__version__,
+}))
+"""
 COLUMNS = ("environment", "TensorFlow", "Python", "NumPy", "passed", "skipped", "failed", "seconds")
 
 
@@ -50,10 +69,7 @@ def main() -> int:
     which.add_argument(
         "--without-tensorflow", action="store_true", help="all tests, in environments without it"
     )
-    parser.add_argument("--inside", type=pathlib.Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.inside:
-        return run_inside(arguments.inside, arguments.tests)
     tests = arguments.tests or [TENSORFLOW_TESTS, VECTORS, *GENERAL_TESTS]
     if arguments.without_tensorflow:
         tests = ["tests"]
@@ -70,87 +86,30 @@ def run_in(environment: pathlib.Path, tests: list[str]) -> dict[str, Any]:
     """Runs the tests with the interpreter of an environment; returns its row of the table."""
     print(f"\n==> {environment}", flush=True)
     row: dict[str, Any] = {"environment": environment.name}
+    python = environment.absolute() / "bin" / "python"
+    # This process and the children of tests must not have the source tree on their path.
+    variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    variables = {"TF_CPP_MIN_LOG_LEVEL": "2", **variables, "PYTHONSAFEPATH": "1"}
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
-        result = pathlib.Path(directory, "result.json")
-        # This process and the children of tests must not have the source tree on their path.
-        variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
-        python = environment.absolute() / "bin" / "python"
-        status = subprocess.run(
-            [python, __file__, environment, "--inside", result, "--tests", *tests],
-            cwd=directory,
-            env={"TF_CPP_MIN_LOG_LEVEL": "2", **variables, "PYTHONSAFEPATH": "1"},
-            check=False,
-        ).returncode
-        if result.exists():
-            row |= json.loads(result.read_text(encoding="utf-8"))
+        survey = subprocess.run(
+            [python, "-c", SURVEY], cwd=directory, env=variables, stdout=subprocess.PIPE, check=True
+        )
+        row |= json.loads(survey.stdout)
+        if not pathlib.Path(row["reverb"]).is_relative_to(environment.absolute()):
+            raise SystemExit(
+                f"import reverb gives {row['reverb']}, which is not the installed wheel"
+            )
+        pytest = Pytest(environment.name, python, OPTIONS, pathlib.Path(directory), variables)
+        run = pytest.run(tests, "not slow and not conformance")
+    counts = run.counts()
+    row |= {outcome: counts[outcome] for outcome in ("passed", "skipped", "failed")}
     row["seconds"] = round(time.monotonic() - started)
-    if status != 0:
-        row["complaint"] = f"failed with status {status}"
-    elif TENSORFLOW_TESTS in tests and row["passed_with_tensorflow"] == 0:
+    if not run.passed:
+        row["complaint"] = "its tests did not pass"
+    elif TENSORFLOW_TESTS in tests and not run.counts("tensorflow")["passed"]:
         row["complaint"] = "no test of TensorFlow passed"
     return row
-
-
-def run_inside(result: pathlib.Path, tests: list[str]) -> int:
-    """Runs the tests in this process, whose interpreter is that of the environment."""
-    import numpy as np
-    import pytest
-
-    import reverb
-
-    installed = pathlib.Path(reverb.__file__)
-    if not installed.is_relative_to(sys.prefix):
-        raise SystemExit(f"import reverb gives {installed}, which is not the installed wheel")
-    tally = Tally()
-    paths = [str(ROOT / test) for test in tests]
-    options = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-p", "no:cacheprovider"]
-    status = pytest.main([*options, "-m", "not slow and not conformance", *paths], plugins=[tally])
-    versions = {
-        "TensorFlow": tensorflow_version(),
-        "Python": platform.python_version(),
-        "NumPy": np.__version__,
-    }
-    result.write_text(json.dumps(versions | tally.counts()), encoding="utf-8")
-    return int(status)
-
-
-def tensorflow_version() -> str:
-    """Returns the version of the environment's TensorFlow, or "none"."""
-    try:
-        import tensorflow as tf
-    except ModuleNotFoundError:
-        return "none"
-    return tf.__version__
-
-
-class Tally:
-    """A pytest plugin that counts how tests end."""
-
-    def __init__(self) -> None:
-        self._ends: dict[str, str] = {}
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        """Records the worst result of a test, including its setup and teardown."""
-        worst = {"passed": 0, "skipped": 1, "failed": 2}
-        before = self._ends.get(report.nodeid, "passed")
-        self._ends[report.nodeid] = max(before, report.outcome, key=worst.__getitem__)
-
-    def pytest_collectreport(self, report: Any) -> None:
-        """Records files that cannot be imported or that skip themselves."""
-        if report.outcome != "passed":
-            self._ends[report.nodeid] = report.outcome
-
-    def counts(self) -> dict[str, int]:
-        """Returns the number of tests by result."""
-        counter = Counter(self._ends.values())
-        with_tensorflow = sum(
-            end == "passed" and "tensorflow" in nodeid for nodeid, end in self._ends.items()
-        )
-        return {
-            **{end: counter[end] for end in ("passed", "skipped", "failed")},
-            "passed_with_tensorflow": with_tensorflow,
-        }
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:

@@ -70,8 +70,8 @@ def test_the_check_tells_one_moment_from_several(found, is_one):
 @pytest.mark.parametrize(
     ("seed", "size", "saves"),
     [
-        pytest.param(1, FEW, 25, id="small"),
-        pytest.param(2, MANY, 8, id="large"),
+        pytest.param(1, FEW, 12, id="small"),
+        pytest.param(2, MANY, 4, id="large"),
         *(
             pytest.param(seed, size, 60, id=f"{seed} {size}", marks=LONG)
             for seed in range(3, 8)
@@ -203,7 +203,7 @@ def test_samples_are_counted_with_their_items(serve, root, until):
     drivers = [Sampler("a", 64), Sampler("a", 7), Sampler("b", 64), Inserter("b", 0)]
     stop = go_on(drivers)
     try:
-        saves = save_often(client, drivers, until, 8)
+        saves = save_often(client, drivers, until, 5)
     finally:
         stop()
     for path, *_ in saves:
@@ -218,7 +218,7 @@ def test_samples_are_counted_with_their_items(serve, root, until):
 
 def test_a_large_table_whose_oldest_items_go_all_the_time(serve, root, until, values):
     """So large that copying it takes many turns, and full, so that places are used again."""
-    size = 50_000
+    size = 20_000
     tables = [testing.table(name, max_size=size) for name in "ab"]
     client = serve(root, *tables, keep_latest=1000)
     client.insert_batch([np.arange(size)], {"a": 1.0, "b": 1.0})
@@ -246,7 +246,7 @@ def test_a_large_table_whose_oldest_items_go_all_the_time(serve, root, until, va
     driver = Pusher()
     stop = go_on([driver])
     try:
-        saves = save_often(client, [driver], until, 4)
+        saves = save_often(client, [driver], until, 3)
     finally:
         stop()
     client.server.stop()

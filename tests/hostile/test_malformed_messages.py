@@ -193,7 +193,7 @@ def attack(server, seed, rounds):
     assert server.memory() < before + 300e6
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_mutations_of_good_requests(server, seed):
     attack(server, seed, 2000)
 

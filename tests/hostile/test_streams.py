@@ -39,8 +39,8 @@ def test_chunks_without_an_item(server, wire, until):
     # What is held for a stream lives as long as the stream and no longer.
     before = server.memory()
     stream = wire.insert_stream()
-    data = random_chunk(0, 1000)
-    for key in range(30_000):
+    data = random_chunk(0, 4000)
+    for key in range(7_500):
         data.chunk_key = key
         stream.send(insert([data]))
     # They were all read once something that comes after them is answered.

@@ -18,13 +18,51 @@ LEARNERS = "learners"
 
 @pytest.fixture(scope="module")
 def tool():
-    path = ROOT / "tools" / "integration_tests.py"
-    spec = importlib.util.spec_from_file_location("integration_tests", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # Its dataclasses look for it there.
-    spec.loader.exec_module(module)
+    # It imports the first one; its dataclasses look for the second one.
+    names = ("flaky_tests", "integration_tests")
+    for name in names:
+        spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
     yield module
-    del sys.modules[spec.name]
+    for name in names:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def runs_again(tool, monkeypatch, tmp_path):
+    """Whether suites that are below their expectation pass when what failed runs again."""
+    monkeypatch.setenv("RERUN", "1")
+    monkeypatch.setattr(tool.flaky_tests, "_LIST", tmp_path / "target" / "flaky_tests.txt")
+
+    class Environment:
+        name = "acme-2.15"
+
+        def __init__(self, again):
+            self._again = again
+
+        def run(self, suite, *, only_failed):
+            assert only_failed
+            return self._again
+
+    def runs_again(suite, first, again):
+        below = tool.Below(Environment(again), tool.Suite("a suite", **suite), first)
+        return tool.pass_again([below])
+
+    return runs_again
+
+
+@pytest.fixture
+def outcome(tool):
+    """Makes an outcome: `outcome(0, passed=3)`; `failures` names the tests that failed."""
+
+    def outcome(status, passed=None, failures=()):
+        outputs = dict.fromkeys(failures, "an assertion")
+        return tool.Outcome(
+            status, "output", 1.0, passed=passed, failed=len(outputs), failures=outputs
+        )
+
+    return outcome
 
 
 @pytest.fixture
@@ -104,3 +142,41 @@ def test_counts_are_read_from_what_unittest_prints(tool, tmp_path):
     outcome = tool.Outcome(1, output, seconds=1.0)
     tool.count(suite, outcome, tmp_path / "report.xml")
     assert (outcome.passed, outcome.skipped, outcome.failed) == (2, 1, 2)
+
+
+def test_what_failed_once_passes_if_it_passes_alone(runs_again, outcome, capsys, tmp_path):
+    first = outcome(1, passed=2, failures=["a::test_1"])
+    assert runs_again({"passed": 3}, first, outcome(0, passed=1))
+    assert "==> Flaky: integrations\n" in capsys.readouterr().out
+    told = (tmp_path / "target" / "flaky_tests.txt").read_text(encoding="utf-8")
+    assert told == "integrations: acme-2.15, a suite: a::test_1\n"
+
+
+def test_what_fails_twice_is_below(runs_again, outcome):
+    first = outcome(1, passed=2, failures=["a::test_1"])
+    assert not runs_again({"passed": 3}, first, first)
+    assert not runs_again({"passed": 3}, first, outcome(None))
+
+
+@pytest.mark.parametrize("status", [None, -6, 0])
+def test_a_suite_that_did_not_only_fail_does_not_run_again(runs_again, outcome, status):
+    first = outcome(status, passed=2, failures=["a::test_1"])
+    assert not runs_again({"passed": 3}, first, outcome(0, passed=1))
+
+
+def test_a_suite_with_too_few_tests_does_not_run_again(runs_again, outcome):
+    first = outcome(1, passed=1, failures=["a::test_1"])
+    assert not runs_again({"passed": 3}, first, outcome(0, passed=1))
+
+
+def test_the_names_of_tests_that_failed_are_read_from_a_report(tool, tmp_path):
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<testsuites><testsuite tests="2" failures="1" errors="0" skipped="0">'
+        '<testcase classname="a" name="test_1"><failure>why</failure></testcase>'
+        '<testcase classname="a" name="test_2"/></testsuite></testsuites>',
+        encoding="utf-8",
+    )
+    outcome = tool.Outcome(1, "", seconds=1.0)
+    tool.count(tool.Suite("a suite"), outcome, report)
+    assert outcome.failures == {"a::test_1": "why"}

@@ -241,6 +241,7 @@ def test_two_hundred_tables_and_a_thousand_streams():
             writer.create_item("table_000", 1.0, [writer.history[0][-1:]])
         for writer in writers:
             writer.flush()
-        on_screen(address(server), look)
+        # Ten answers a second are more than so many rows can be drawn.
+        on_screen(address(server), look, interval_s=1.0)
         for writer in writers:
             writer.close()

@@ -5,7 +5,7 @@ import pytest
 
 import reverb
 from reverb import libpybind, pybind
-from support.programs import run
+from support.programs import run_fresh as run
 
 
 def test_a_star_import_gives_all_of_them():

@@ -7,7 +7,8 @@ import textwrap
 import pytest
 
 from support.hosts import HOSTS, on_both_hosts
-from support.programs import Program, run
+from support.programs import FreshProgram as Program
+from support.programs import run_fresh as run
 
 # A program that ends must do so within this time.
 EXIT_S = 5.0

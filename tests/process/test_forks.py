@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from support.hosts import on_both_hosts
-from support.programs import Program
+from support.programs import FreshProgram as Program
 
 # A server with a full queue and a client; how to make a child and how to wait for its end.
 PREPARE = """

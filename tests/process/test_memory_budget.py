@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import reverb
-from support.programs import Program, peak_bytes, run
+from support.programs import FreshProgram as Program
+from support.programs import peak_bytes
+from support.programs import run_fresh as run
 
 MIB = 2**20
 

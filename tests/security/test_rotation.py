@@ -44,7 +44,7 @@ LOOK_S = 10.0
 durations = pytest.mark.parametrize(
     "duration_s",
     [
-        pytest.param(6, id="fast"),
+        pytest.param(3, id="fast"),
         pytest.param(60, id="thorough", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
     ],
 )

@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 from support.log_lines import messages
-from support.programs import run
+from support.programs import run_fresh as run
 
 MEMBERS = {
     "reverb.server_executable.server_main": ["main", "app_run_main"],

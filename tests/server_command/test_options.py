@@ -298,7 +298,6 @@ class Started:
         self.calls = []
         self._monkeypatch = monkeypatch
         monkeypatch.setattr(server_main, "Server", note("Server"))
-        # It would change the log of this process.
         monkeypatch.setattr(server_main.server_log, "configure", note("configure"))
         monkeypatch.setattr(server_main, "DefaultCheckpointer", note("DefaultCheckpointer"))
         monkeypatch.setattr(server_main.server_from_proto, "tables_from_proto", lambda it: ())

@@ -36,8 +36,6 @@ def tokens(tmp_path):
 @pytest.fixture
 def ends(monkeypatch, capsys):
     """Runs the command; returns its exit code, standard output and standard error."""
-    # It would change the log of this process.
-    monkeypatch.setattr(server_main.server_log, "configure", lambda log_format: None)
 
     def ends(*arguments):
         command = ["reverb_server", f"--config={CONFIG}", *map(str, arguments)]

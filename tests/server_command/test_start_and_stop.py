@@ -237,8 +237,6 @@ def test_what_a_config_says_in_vain_is_told():
 
 def leaves(monkeypatch, capsys, *arguments):
     """Exit code and standard error of a command line that is refused."""
-    # It would change the log of this process.
-    monkeypatch.setattr(server_main.server_log, "configure", lambda log_format: None)
     monkeypatch.setattr(sys, "argv", ["reverb_server", *map(str, arguments)])
     with pytest.raises(SystemExit) as caught:
         server_main.app_run_main()

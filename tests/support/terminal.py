@@ -52,6 +52,7 @@ def on_screen(
     test: Callable[[Screen], Awaitable[None]],
     size: tuple[int, int] = SMALL,
     table: str | None = None,
+    interval_s: float = 0.1,
 ) -> int | None:
     """Runs the app and a test beside it; returns the exit code of the app.
 
@@ -60,7 +61,7 @@ def on_screen(
     from reverb.command.top.app import TopApp
 
     source = StatusSource(server, table, DEADLINE_S) if isinstance(server, str) else server
-    app = TopApp(source, source.ask(with_streams=True), 0.1)
+    app = TopApp(source, source.ask(with_streams=True), interval_s)
 
     async def run() -> None:
         async with app.run_test(size=size) as pilot:

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waiting for what other threads and processes bring about."""
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+# How many times as long everything may take, the time-outs of pytest included. With 4, and busy
+# loops beside the tests, what fails is a race or an order, not a lack of time.
+PATIENCE = float(os.environ.get("REVERB_TEST_PATIENCE", "1"))
+
 # How long a test waits for what must happen. Never reached unless something is broken.
-DEADLINE_S = 30.0
+DEADLINE_S = 30.0 * PATIENCE
 
 
 def wait_until(condition: Callable[[], Any], deadline_s: float = DEADLINE_S) -> None:

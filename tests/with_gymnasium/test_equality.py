@@ -23,7 +23,7 @@ from support.coded_env import DISCOUNT, CodedEnv
 
 MODES = tuple(AutoresetMode)
 NUM_ENVS = 8
-FEW_STEPS = 4_000
+FEW_STEPS = 2_000
 
 
 class Run:
@@ -76,7 +76,7 @@ def num_across_episodes(items):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n_step", [1, 4])
-@pytest.mark.parametrize("steps", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_transitions_of_many_steps(client, mode, n_step, steps):
     run = Run(client, mode, Transitions(n_step, DISCOUNT), steps)
     items = list(scalar_items.stored(client))

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Scans of a table that changes meanwhile.
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::common::{chunk, config, insert, insert_all, item, item_of, queue};
+use reverb_data::{ErrorKind, TableConfig};
+use reverb_engine::{MAX_SAMPLE_BYTES, Scan, Table};
+
+fn rest(table: &Table, scan: &mut Scan) -> Vec<u64> {
+    let mut keys = Vec::new();
+    loop {
+        let items = table.scan(scan).unwrap();
+        if items.is_empty() {
+            return keys;
+        }
+        keys.extend(items.iter().map(|item| item.key));
+    }
+}
+
+fn scanned(table: &Table) -> Vec<u64> {
+    rest(table, &mut table.begin_scan().unwrap())
+}
+
+#[test]
+fn items_come_oldest_first_whatever_their_slots() {
+    let table = Table::new(config(1000)).unwrap();
+    insert_all(&table, &[1.0; 20]);
+    // Free slots are reused in another order.
+    table.mutate(&[(3, 9.0)], &[0, 5, 7]).unwrap();
+    for key in 20..25 {
+        insert(&table, vec![item(key, 1.0)]);
+    }
+    insert(&table, vec![item(9, 5.0)]);
+    let expected: Vec<u64> = (0..25).filter(|key| ![0, 5, 7].contains(key)).collect();
+    assert_eq!(scanned(&table), expected);
+}
+
+#[test]
+fn items_of_one_call_keep_their_order() {
+    let table = Table::new(config(100)).unwrap();
+    insert(&table, (0..50).map(|key| item(49 - key, 1.0)).collect());
+    assert_eq!(scanned(&table), (0..50).rev().collect::<Vec<_>>());
+}
+
+#[test]
+fn nothing_is_counted_and_no_limiter_is_asked() {
+    let table = Table::new(queue(3)).unwrap();
+    insert(&table, (0..5).map(|key| item(key, 1.0)).collect());
+    let before = table.info();
+    assert_eq!((before.current_size, before.waiting_inserts), (3, 2));
+    let items = table.scan(&mut table.begin_scan().unwrap()).unwrap();
+    assert_eq!(items.iter().map(|item| item.key).collect::<Vec<_>>(), [0, 1, 2]);
+    for item in items {
+        assert_eq!((item.times_sampled, item.table_size, item.probability), (0, 3, 0.0));
+        assert_eq!((item.priority, item.rate_limited), (1.0, false));
+    }
+    let after = table.info();
+    assert_eq!(reverb_data::TableInfo { worker_time: before.worker_time, ..after }, before);
+}
+
+#[test]
+fn changes_before_an_item_is_reached_are_seen() {
+    let table = Table::new(config(10_000)).unwrap();
+    insert_all(&table, &[1.0; 2000]);
+    let mut scan = table.begin_scan().unwrap();
+    let first = table.scan(&mut scan).unwrap();
+    assert!(first.len() < 1000, "the test needs several steps");
+    // 1999 is deleted, and a newer item takes its slot. 1998 only gets another priority.
+    table.mutate(&[(1998, 7.0)], &[0, 1999]).unwrap();
+    insert(&table, vec![item(5000, 1.0), item(5001, 1.0)]);
+    let mut items = first;
+    loop {
+        let more = table.scan(&mut scan).unwrap();
+        if more.is_empty() {
+            break;
+        }
+        items.extend(more);
+    }
+    assert_eq!(
+        items.iter().map(|item| item.key).collect::<Vec<_>>(),
+        (0..1999).collect::<Vec<_>>()
+    );
+    assert_eq!((items[1998].priority, items[1998].table_size), (7.0, 2000));
+    assert_eq!(scanned(&table).last(), Some(&5001));
+}
+
+#[test]
+fn a_reset_ends_a_scan_even_if_the_table_is_filled_again() {
+    let table = Table::new(config(10_000)).unwrap();
+    insert_all(&table, &[1.0; 2000]);
+    let mut scan = table.begin_scan().unwrap();
+    assert!(!table.scan(&mut scan).unwrap().is_empty());
+    table.reset();
+    insert_all(&table, &[1.0; 1500]);
+    assert_eq!(rest(&table, &mut scan), [] as [u64; 0]);
+    assert_eq!(scanned(&table).len(), 1500);
+}
+
+#[test]
+fn large_items_come_a_mebibyte_at_a_time() {
+    let table = Table::new(config(10)).unwrap();
+    for key in 0..5 {
+        insert(&table, vec![item_of(key, 1.0, &[chunk(key, 1, MAX_SAMPLE_BYTES / 2)])]);
+    }
+    let mut scan = table.begin_scan().unwrap();
+    let counts: Vec<usize> = (0..4).map(|_| table.scan(&mut scan).unwrap().len()).collect();
+    assert_eq!(counts, [2, 2, 1, 0]);
+}
+
+#[test]
+fn an_empty_table_and_a_closed_one() {
+    let table = Table::new(config(10)).unwrap();
+    assert_eq!(scanned(&table), [] as [u64; 0]);
+    insert_all(&table, &[1.0]);
+    let mut scan = table.begin_scan().unwrap();
+    table.close();
+    assert_eq!(table.scan(&mut scan).unwrap_err().kind(), ErrorKind::Cancelled);
+    assert_eq!(table.begin_scan().unwrap_err().kind(), ErrorKind::Cancelled);
+}
+
+#[test]
+fn items_that_stay_come_once_and_in_order() {
+    let table = Table::new(TableConfig { max_size: 30_000, ..config(1) }).unwrap();
+    insert_all(&table, &vec![1.0; 20_000]);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let mut key = 100_000;
+            while !is_over.load(Ordering::Relaxed) {
+                insert(&table, (key..key + 100).map(|key| item(key, 1.0)).collect());
+                // Odd keys are deleted, even ones stay.
+                let gone = (key..key + 100).map(|key| (key * 7 % 10_000) * 2 + 1);
+                let newer = key.saturating_sub(200)..key.saturating_sub(100);
+                let deletes: Vec<u64> = gone.chain(newer).collect();
+                table.mutate(&[], &deletes).unwrap();
+                key += 100;
+            }
+        });
+        for _ in 0..20 {
+            let keys = scanned(&table);
+            assert!(keys.is_sorted());
+            let evens = keys.iter().filter(|&&key| key < 20_000 && key % 2 == 0);
+            assert_eq!(evens.count(), 10_000);
+            assert!(keys.windows(2).all(|pair| pair[0] != pair[1]));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}

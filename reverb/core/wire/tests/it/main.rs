@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The protocol, message by message. One test binary, because each one costs a link.
+
+#![allow(missing_docs, clippy::unwrap_used, reason = "tests may")]
+
+mod codec;
+mod hostile;
+mod scripted_server;

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that failed and then passed: which may run again, and what is told of them.
+
+With `RERUN=1` in the environment, which `.ci/run` sets, a few tests that failed run again, alone,
+after their stage has ended. If all pass then, the stage passes. Each such test is printed with both
+outputs, and its name goes into a list.
+
+    python tools/flaky_tests.py
+
+Prints the list, and fails if it is too long.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+# More failures than this in one stage are no bad luck.
+MOST_FAILURES = 5
+# So many names on the list fail a run.
+TOO_MANY = 3
+
+_LIST = pathlib.Path(__file__).parents[1] / "target" / "flaky_tests.txt"
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """How a test ended, and its output: tracebacks and what it printed."""
+
+    passed: bool
+    output: str
+
+
+def stage_passes(
+    stage: str,
+    failures: Mapping[str, Result],
+    rerun: Callable[[Sequence[str]], Mapping[str, Result]],
+) -> bool:
+    """Returns whether a stage passes in which some tests failed.
+
+    Args:
+      stage: What the stage is called.
+      failures: The tests that failed, by name. Tests that crashed are not for this function.
+      rerun: Runs the tests of these names again, alone, and returns their results.
+    """
+    if os.environ.get("RERUN") != "1":
+        return False
+    if len(failures) > MOST_FAILURES:
+        print(f"\n{len(failures)} tests failed; at most {MOST_FAILURES} run again.", flush=True)
+        return False
+    print("\n==> These tests failed and run again:", *failures, sep="\n    ", flush=True)
+    results = rerun(list(failures))
+    again = [name for name in failures if name not in results or not results[name].passed]
+    if again:
+        print("\nThese tests failed twice:", *again, sep="\n    ", flush=True)
+        return False
+    print(f"\n==> Flaky: {stage}")
+    for name, failure in failures.items():
+        print(f"\n{name}\n---- failed ----\n{failure.output}")
+        print(f"---- passed when it ran again ----\n{results[name].output}", flush=True)
+    _LIST.parent.mkdir(exist_ok=True)
+    with _LIST.open("a", encoding="utf-8") as file:
+        file.writelines(f"{stage}: {name}\n" for name in failures)
+    return True
+
+
+def main() -> int:
+    """Prints the list; returns 1 if it is too long."""
+    names = _LIST.read_text(encoding="utf-8").splitlines() if _LIST.exists() else []
+    if names:
+        print("Flaky (failed once, then passed; see above under this heading):")
+        print(*names, sep="\n", flush=True)
+    if len(names) < TOO_MANY:
+        return 0
+    print(f"{len(names)} tests are flaky, {TOO_MANY} are too many.", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

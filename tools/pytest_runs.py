@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs pytest: most tests side by side, those marked `alone` after them, one by one.
+
+A few that failed may run again; `flaky_tests.py` says when.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import flaky_tests
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+# What pytest returns: 0 if all passed, 1 if a test failed, 5 if no test was chosen.
+_TESTS_FAILED, _NO_TESTS = 1, 5
+# Many tests wait for time to pass, so there are more workers than processors.
+WORKERS = 2 * (os.cpu_count() or 1)
+# A worker has whole files, because tests of a file share servers. They come in the order of
+# `tests/conftest.py`. A worker that dies is not replaced.
+_SIDE_BY_SIDE = ("--dist=loadfile", "--no-loadscope-reorder", "--max-worker-restart=0")
+# Each test has a limit of its own. This one is for a run that does not end after its tests.
+_LIMIT_S = 3600
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run of pytest that has ended: whether it passed, and the first outcome of each test."""
+
+    passed: bool
+    outcomes: Mapping[str, Mapping[str, str]]
+
+    def counts(self, word: str = "") -> Counter[str]:
+        """Returns how many tests ended how, of those with a word in their name."""
+        return Counter(test["outcome"] for name, test in self.outcomes.items() if word in name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pytest:
+    """An interpreter with pytest and this package, and how its tests are run.
+
+    Attributes:
+      stage: What the run is called in the list of flaky tests.
+      python: The interpreter.
+      options: Further options of pytest.
+      directory: Where the tests run.
+      environment: Their environment.
+      workers: How many processes share the tests that need not be alone.
+    """
+
+    stage: str
+    python: pathlib.Path
+    options: Sequence[str] = ()
+    directory: pathlib.Path = ROOT
+    environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
+    workers: int = WORKERS
+
+    def run(self, tests: Sequence[str], marks: str) -> Run:
+        """Runs tests; blocks until they have ended.
+
+        Args:
+          tests: Files and folders, relative to the root of the tree.
+          marks: An expression over marks that chooses among them.
+        """
+        paths = [str(ROOT / test) for test in tests]
+        outcomes = {}
+        for expression, options in (
+            (f"({marks}) and not alone", (f"--numprocesses={self.workers}", *_SIDE_BY_SIDE)),
+            (f"({marks}) and alone", ()),
+        ):
+            status, new = self._pytest(["-m", expression, *options, *paths])
+            outcomes |= new
+            failed = any(test["outcome"] == "failed" for test in new.values())
+            # Whatever else ends a run with status 1 is no test that failed.
+            ended = status in (0, _NO_TESTS) or (status == _TESTS_FAILED and failed)
+            if not ended or any(test["outcome"] == "crashed" for test in new.values()):
+                return Run(False, outcomes)
+        failures = {
+            name: flaky_tests.Result(False, test["output"])
+            for name, test in outcomes.items()
+            if test["outcome"] == "failed"
+        }
+        if failures:
+            return Run(flaky_tests.stage_passes(self.stage, failures, self._rerun), outcomes)
+        return Run(any(test["outcome"] == "passed" for test in outcomes.values()), outcomes)
+
+    def _rerun(self, names: Sequence[str]) -> dict[str, flaky_tests.Result]:
+        _, outcomes = self._pytest([str(ROOT / name) for name in names])
+        return {
+            name: flaky_tests.Result(test["outcome"] == "passed", test["output"])
+            for name, test in outcomes.items()
+        }
+
+    def _pytest(self, arguments: Sequence[str]) -> tuple[int | None, dict[str, dict[str, str]]]:
+        """Returns the status, None if it had to be ended, and how each test ended."""
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory, "outcomes.json")
+            process = subprocess.Popen(
+                [self.python, "-m", "pytest", f"--outcomes={path}", *self.options, *arguments],
+                cwd=self.directory,
+                env=self.environment,
+            )
+            try:
+                status = process.wait(_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                print(f"pytest did not end within {_LIMIT_S} s.", flush=True)
+                process.send_signal(signal.SIGABRT)
+                process.wait()
+                status = None
+            outcomes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return status, outcomes

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the Python tests of the tree with this interpreter.
+
+.venv/bin/python tools/python_tests.py
+.venv/bin/python tools/python_tests.py -m 'not conformance' tests/api
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+
+from pytest_runs import WORKERS, Pytest
+
+
+def main() -> int:
+    """Returns 0 if the tests passed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tests", nargs="*", default=["tests"], help="files and folders")
+    parser.add_argument("-m", dest="marks", default="not slow and not conformance")
+    parser.add_argument("-n", dest="workers", type=int, default=WORKERS, help="processes")
+    arguments = parser.parse_args()
+    pytest = Pytest("pytest", pathlib.Path(sys.executable), workers=arguments.workers)
+    return 0 if pytest.run(arguments.tests, arguments.marks).passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
