@@ -110,7 +110,7 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .PHONY: help setup build release test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax lint check fix proto bench \
-	demo demo-numpy demo-acme demo-ray demo-torch demo-sb3 demo-jax demo-quick notebooks notebooks-quick test-integrations docs docs-pages wheel \
+	demo demo-numpy demo-acme demo-ray demo-torch demo-sb3 demo-jax demo-quick notebooks notebooks-quick notebooks-in-tensorflow notebooks-in-tf-agents notebooks-in-acme test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments
 
 help: ## print this list
@@ -236,18 +236,23 @@ demo-jax: $(JAX_ENV)/.wheel-done ## learn CartPole with JAX and Gymnasium
 	$(JAX_ENV)/bin/python examples/jax_dqn.py $(DEMO)
 
 demo-quick: ## all demos with a small budget, for CI
-	$(MAKE) demo demo-numpy demo-acme demo-ray demo-jax DEMO='--budget quick'
+	$(MAKE) --jobs=2 demo demo-numpy demo-acme demo-ray demo-jax DEMO='--budget quick'
 
 # Executed copies are what `make docs` shows; those with small settings are not worth showing.
 RUN_NOTEBOOKS := $(if $(REVERB_NOTEBOOK_QUICK),,--executed notebooks/executed)
-NOTEBOOK_WHEELS := $(NOTEBOOK_ENV)/.wheel-done $(TF_AGENTS_ENV)/.wheel-done $(ACME_ENV)/.wheel-done
-notebooks: $(NOTEBOOK_DONE) $(NOTEBOOK_WHEELS) ## run notebooks/, each in the environment that it names
+notebooks: notebooks-in-tensorflow notebooks-in-tf-agents notebooks-in-acme ## run notebooks/, each in the environment that it names
+
+notebooks-in-tensorflow: $(NOTEBOOK_DONE) $(NOTEBOOK_ENV)/.wheel-done
 	$(NOTEBOOK_ENV)/bin/python tools/run_notebooks.py $(RUN_NOTEBOOKS) --environment tensorflow $(NOTEBOOKS)
+
+notebooks-in-tf-agents: $(TF_AGENTS_ENV)/.wheel-done
 	$(TF_AGENTS_ENV)/bin/python tools/run_notebooks.py $(RUN_NOTEBOOKS) --environment tf-agents $(NOTEBOOKS)
+
+notebooks-in-acme: $(ACME_ENV)/.wheel-done
 	$(ACME_ENV)/bin/python tools/run_notebooks.py $(RUN_NOTEBOOKS) --environment acme $(NOTEBOOKS)
 
 notebooks-quick: ## run notebooks/ with small settings, for CI
-	REVERB_NOTEBOOK_QUICK=1 $(MAKE) notebooks
+	REVERB_NOTEBOOK_QUICK=1 $(MAKE) --jobs=2 notebooks
 
 docs: docs-pages ## build the documentation into site/ (EXECUTED=1: run the notebooks first, for their output)
 	RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' \

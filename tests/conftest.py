@@ -30,6 +30,8 @@ for ignored, handler in {
 
 # The longest files begin first where several processes share the tests, so that all end together.
 LONGEST = (
+    "with_tensorflow/test_faults.py",
+    "with_tensorflow/test_comparison.py",
     "process/test_memory.py",
     "operations/test_top.py",
     "operations/test_diagnosis.py",

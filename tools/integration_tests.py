@@ -12,6 +12,7 @@ failed may run again; `flaky_tests.py` says when.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
 import fnmatch
 import json
@@ -41,6 +42,8 @@ PROGRAMS = INTEGRATIONS / "programs"
 STUBS = INTEGRATIONS / "stubs"
 
 COLUMNS = ("environment", "suite", "expected", "obtained", "seconds", "verdict")
+# How many environments are tested at once.
+SIDE_BY_SIDE = 2
 # How much of the output of a failed suite is shown.
 TAIL_LINES = 40
 # Describes an environment without importing any of the libraries.
@@ -145,32 +148,48 @@ def main() -> int:
     parser.add_argument("--tree", action="store_true", help="test the sources, not the wheel")
     parser.add_argument("--logs", type=pathlib.Path, help="keep the output of every suite here")
     arguments = parser.parse_args()
-    rows, below = [], []
-    with tempfile.TemporaryDirectory() as caches:
-        for path in arguments.environments:
-            environment = Environment(path.absolute(), pathlib.Path(caches), tree=arguments.tree)
-            suites = [
-                suite
-                for suite in suites_of(environment.name)
-                if fnmatch.fnmatch(suite.name, f"*{arguments.only}*")
-                and (environment.name in suite.quick or not arguments.quick)
-            ]
-            print(f"\n==> {environment.name}: {environment.versions()}", flush=True)
-            for number, suite in enumerate(suites, 1):
-                print(f"[{number}/{len(suites)}] {suite.name} ... ", end="", flush=True)
-                outcome = environment.run(suite)
-                row = row_of(environment.name, suite, outcome)
-                print(f"{row['obtained']}, {row['seconds']} s: {row['verdict']}", flush=True)
-                if arguments.logs:
-                    keep_log(arguments.logs, environment.name, suite, outcome)
-                if row["verdict"] == "BELOW":
-                    print(*outcome.output.splitlines()[-TAIL_LINES:], sep="\n", flush=True)
-                    below.append(Below(environment, suite, outcome))
-                rows.append(row)
+    with (
+        tempfile.TemporaryDirectory() as caches,
+        concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE) as threads,
+    ):
+        environments = [
+            Environment(path.absolute(), pathlib.Path(caches), tree=arguments.tree)
+            for path in arguments.environments
+        ]
+        for environment in environments:
+            print(f"==> {environment.name}: {environment.versions()}", flush=True)
+        each = list(threads.map(lambda environment: run_all(environment, arguments), environments))
+        rows = [row for some, _ in each for row in some]
+        below = [suite for _, some in each for suite in some]
         print_table(rows)
         if not rows:
             print("no suite was selected", file=sys.stderr)
         return 0 if rows and (not below or pass_again(below)) else 1
+
+
+def run_all(
+    environment: Environment, arguments: argparse.Namespace
+) -> tuple[list[dict[str, str]], list[Below]]:
+    """Runs the suites of an environment; returns their rows, and those below the expectation."""
+    suites = [
+        suite
+        for suite in suites_of(environment.name)
+        if fnmatch.fnmatch(suite.name, f"*{arguments.only}*")
+        and (environment.name in suite.quick or not arguments.quick)
+    ]
+    rows, below = [], []
+    for number, suite in enumerate(suites, 1):
+        outcome = environment.run(suite)
+        row = row_of(environment.name, suite, outcome)
+        told = f"{row['obtained']}, {row['seconds']} s: {row['verdict']}"
+        print(f"{environment.name} [{number}/{len(suites)}] {suite.name} ... {told}", flush=True)
+        if arguments.logs:
+            keep_log(arguments.logs, environment.name, suite, outcome)
+        if row["verdict"] == "BELOW":
+            print(*outcome.output.splitlines()[-TAIL_LINES:], sep="\n", flush=True)
+            below.append(Below(environment, suite, outcome))
+        rows.append(row)
+    return rows, below
 
 
 @dataclass

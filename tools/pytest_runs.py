@@ -31,6 +31,12 @@ _SIDE_BY_SIDE = ("--dist=loadfile", "--no-loadscope-reorder", "--max-worker-rest
 _LIMIT_S = 3600
 
 
+def files_with_the_mark(mark: str, paths: Sequence[pathlib.Path]) -> list[pathlib.Path]:
+    """Returns the files of tests that name a mark, so that not all are collected for a few."""
+    files = [file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])]
+    return sorted(file for file in files if f"mark.{mark}" in file.read_text(encoding="utf-8"))
+
+
 @dataclasses.dataclass(frozen=True)
 class Run:
     """A run of pytest that has ended: whether it passed, and the first outcome of each test."""
@@ -70,13 +76,16 @@ class Pytest:
           tests: Files and folders, relative to the root of the tree.
           marks: An expression over marks that chooses among them.
         """
-        paths = [str(ROOT / test) for test in tests]
+        paths = [ROOT / test for test in tests]
+        side_by_side = (f"--numprocesses={self.workers}", *_SIDE_BY_SIDE)
         outcomes = {}
-        for expression, options in (
-            (f"({marks}) and not alone", (f"--numprocesses={self.workers}", *_SIDE_BY_SIDE)),
-            (f"({marks}) and alone", ()),
+        for expression, options, files in (
+            (f"({marks}) and not alone", side_by_side, paths),
+            (f"({marks}) and alone", (), files_with_the_mark("alone", paths)),
         ):
-            status, new = self._pytest(["-m", expression, *options, *paths])
+            if not files:
+                continue
+            status, new = self._pytest(["-m", expression, *options, *map(str, files)])
             outcomes |= new
             failed = any(test["outcome"] == "failed" for test in new.values())
             # Whatever else ends a run with status 1 is no test that failed.

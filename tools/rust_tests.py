@@ -10,6 +10,7 @@ A few that failed may run again; `flaky_tests.py` says when. One test: `cargo te
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import dataclasses
 import json
 import os
@@ -30,8 +31,9 @@ _COMPILE = (
 # What a binary of tests returns if a test failed.
 _TESTS_FAILED = 101
 _LIMIT_S = 600
-# Many tests wait for time to pass, so more of them run side by side than there are processors.
-_THREADS = 2 * (os.cpu_count() or 1)
+# Many tests wait for time to pass, so there are more of them than processors: each binary has as
+# many threads as there are.
+_SIDE_BY_SIDE = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +62,14 @@ class Binary:
             return None, (error.stdout or b"").decode(errors="replace")
         return done.returncode, done.stdout
 
+    def run_all(self) -> tuple[int | None, str]:
+        """Runs all its tests, and prints how they ended."""
+        started = time.monotonic()
+        status, output = self.run()
+        seconds = time.monotonic() - started
+        print(f"{self.target}: {summary(output)} ({seconds:.1f} s)", flush=True)
+        return status, output
+
     def run_again(self, name: str) -> flaky_tests.Result:
         """Runs one test, alone."""
         status, output = self.run("--exact", name, "--show-output")
@@ -77,11 +87,9 @@ def main() -> int:
     failures: dict[str, flaky_tests.Result] = {}
     where: dict[str, tuple[Binary, str]] = {}
     ended_well = True
-    for binary in binaries:
-        started = time.monotonic()
-        status, output = binary.run(f"--test-threads={_THREADS}")
-        seconds = time.monotonic() - started
-        print(f"{binary.target}: {summary(output)} ({seconds:.1f} s)", flush=True)
+    with concurrent.futures.ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
+        runs = list(threads.map(Binary.run_all, binaries))
+    for binary, (status, output) in zip(binaries, runs, strict=True):
         if status == 0:
             continue
         print(output, flush=True)

@@ -6,6 +6,15 @@ import pytest
 from support.hosts import IN_PROCESS, REMOTE, on_both_hosts
 from support.programs import run_fresh as run
 
+# For what a table holds: the way to its server changes nothing in it, so `make test` has one.
+on_one_host = pytest.mark.parametrize(
+    "host",
+    [
+        pytest.param(REMOTE, id="remote"),
+        pytest.param(IN_PROCESS, id="in_process", marks=pytest.mark.slow),
+    ],
+)
+
 # What the programs here share.
 PREPARE = """
 import gc
@@ -66,8 +75,7 @@ def measure(source, host=REMOTE):
     return run(PREPARE + source, host, timeout_s=50, MIMALLOC_PURGE_DELAY="0")
 
 
-# The way to the server changes nothing in a table, so `make test` has one of them.
-@pytest.mark.parametrize("host", [REMOTE, pytest.param(IN_PROCESS, marks=pytest.mark.slow)])
+@on_one_host
 @pytest.mark.parametrize(
     ("selector", "refs", "limit"),
     [
@@ -121,7 +129,7 @@ settle(before + 165 * MEGABYTE)
     run(f"WRITER = {writer!r}\n{PREPARE}{source}", host, timeout_s=120, MIMALLOC_PURGE_DELAY="0")
 
 
-@on_both_hosts
+@on_one_host
 @pytest.mark.parametrize(("size", "count"), [(100, 50_000), (5000, 10_000), (1_000_000, 100)])
 def test_memory_of_an_emptied_table_comes_back(host, size, count):
     source = f"""
@@ -320,7 +328,7 @@ assert levels[-1] < levels[1] + 15 * MEGABYTE, levels
     run(PREPARE + source, host, timeout_s=250)
 
 
-@on_both_hosts
+@on_one_host
 @pytest.mark.parametrize(
     "work",
     [

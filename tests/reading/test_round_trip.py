@@ -40,7 +40,7 @@ def property_test(**strategies):
     """Runs the test for many generated arguments, on both paths."""
 
     def decorate(test):
-        @fast_and_thorough(40, 1_500)
+        @fast_and_thorough(20, 1_500)
         @on_both_hosts
         def run(host, max_examples):
             check = given(host=st.just(host), **strategies)(test)

@@ -74,9 +74,12 @@ class ForkServer:
     def __init__(self, environment: dict[str, str]) -> None:
         self._at_start = _at_start(environment)
         self._socket, theirs = socket.socketpair()
+        # Its streams are pipes, as those of its children are: Python remembers what cannot seek.
         self._process = subprocess.Popen(
             [sys.executable, "-c", _MAIN, str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env=environment,
             pass_fds=[theirs.fileno()],
         )
@@ -111,6 +114,8 @@ class ForkServer:
                 if code is None:
                     break
                 self._codes[pid] = code
+            # The number of a child that has ended may be that of a new one.
+            self._codes.pop(pid, None)
         for end in theirs:
             os.close(end)
         return ForkedProcess(self, pid, ours)
@@ -135,7 +140,7 @@ class ForkServer:
     def close(self) -> None:
         """Ends it; its children go on."""
         self._socket.close()
-        self._process.wait()
+        self._process.communicate()
 
     def _has_answer(self, timeout_s: float = 0) -> bool:
         with selectors.DefaultSelector() as selector:

@@ -23,7 +23,7 @@ from support.coded_env import DISCOUNT, CodedEnv
 
 MODES = tuple(AutoresetMode)
 NUM_ENVS = 8
-FEW_STEPS = 2_000
+FEW_STEPS = 1_200
 
 
 class Run:

@@ -14,7 +14,7 @@ from reverb.adapters import ray as reverb_ray
 from reverb.cluster import group_checkpoint
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(120)]
 
 
 def fill(group, counts):

@@ -18,7 +18,7 @@ from reverb.errors import (
 )
 from support.programs import run
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(120)]
 
 
 def test_two_groups_of_one_name(start_group):

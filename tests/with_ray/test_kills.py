@@ -16,6 +16,8 @@ from reverb.adapters import ray as reverb_ray
 
 BATCH = 32
 
+pytestmark = pytest.mark.alone
+
 
 class Learner:
     """A thread that samples and updates priorities; every error but a deadline is kept."""

@@ -3,6 +3,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.mark.timeout(120)
 @pytest.mark.usefixtures("cluster")

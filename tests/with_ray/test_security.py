@@ -9,7 +9,7 @@ import reverb
 from reverb.errors import UnauthenticatedError
 from support.certificates import Certificates, TokensFile
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(120)]
 
 
 @pytest.fixture
