@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pathlib
@@ -73,7 +74,8 @@ class Program:
         for reader in self._readers:
             reader.join()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            pipe.close()
+            with contextlib.suppress(BrokenPipeError):  # What it was told it may not have read.
+                pipe.close()
 
     @property
     def pid(self) -> int:
