@@ -16,12 +16,12 @@ from reverb import testing
 from reverb.errors import DeadlineExceededError, UnavailableError, UnimplementedError
 from support.hosts import HOSTS
 from support.programs import Program
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 from support.wire.raw_http2 import frame
 
 CONNECT_TIMEOUT_S = 0.5
 # How much longer a call may take than its timeout, on a busy machine.
-SLACK_S = 10.0
+SLACK_S = 10.0 * PATIENCE
 
 
 @pytest.fixture

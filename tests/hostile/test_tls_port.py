@@ -12,7 +12,7 @@ import pytest
 import reverb
 from reverb.core import native
 from support.programs import Program, open_files
-from support.waiting import DEADLINE_S
+from support.waiting import DEADLINE_S, PATIENCE
 from support.wire.raw_http2 import PREFACE, frame
 
 SERVER = """
@@ -91,7 +91,8 @@ def test_a_good_client_connects_beside_ten_thousand_half_open_handshakes(server,
                 connection.sendall(hello[: len(hello) * (index % 3) // 2])
         began = time.monotonic()
         server.client().server_info()
-        assert time.monotonic() - began < 1
+        # Theirs would end after 20 s.
+        assert time.monotonic() - began < 10 * PATIENCE
         assert open_files(server.program.pid) <= before + UNFINISHED + 10
     until(lambda: open_files(server.program.pid) <= before + 2)
 

@@ -9,9 +9,10 @@ import pytest
 from support.hosts import HOSTS, on_both_hosts
 from support.programs import FreshProgram as Program
 from support.programs import run_fresh as run
+from support.waiting import PATIENCE
 
 # A program that ends must do so within this time.
-EXIT_S = 5.0
+EXIT_S = 5.0 * PATIENCE
 
 # What the programs here have in common: a queue that is full, and every call that blocks.
 PREPARE = """

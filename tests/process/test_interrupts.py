@@ -10,10 +10,10 @@ import pytest
 
 from support.hosts import IN_PROCESS, REMOTE
 from support.programs import Program
-from support.waiting import DEADLINE_S
+from support.waiting import DEADLINE_S, PATIENCE
 
 # From the signal to the `except` clause; 50 ms and a moment unless the machine is busy.
-LIMIT_S = 5.0
+LIMIT_S = 5.0 * PATIENCE
 
 # A table that takes one item and no more, one that has nothing to sample, an address at which
 # nothing listens and one at which nothing answers. A call comes as `prepare | call`.

@@ -9,6 +9,7 @@ import pytest
 
 import reverb
 from reverb import errors, testing
+from support.waiting import PATIENCE
 
 # What a client says of a server whose certificate has a fault; `None`: it has none.
 CERTIFICATES = {
@@ -26,7 +27,7 @@ TOKENS = {
     "expired": "The time of token late was over at 2020-01-01T00:00:00Z: ask for a new one.",
 }
 # Far less than a client waits for a server that does not answer, on a slow machine, too.
-AT_ONCE_S = 20.0
+AT_ONCE_S = 20.0 * PATIENCE
 
 
 def call(client):

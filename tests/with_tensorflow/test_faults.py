@@ -17,11 +17,12 @@ import reverb
 from reverb import testing
 from support.hosts import HOSTS
 from support.programs import Program
+from support.waiting import PATIENCE
 from support.wire.refusing_server import RefusingServer
 
 # From dropping an iterator, or from a signal, to its effect; next to nothing unless the machine is
 # busy.
-LIMIT_S = 5.0
+LIMIT_S = 5.0 * PATIENCE
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import tensorflow as tf
 import reverb
 from reverb import testing
 from support.certificates import Certificates, TokensFile
+from support.waiting import PATIENCE
 
 # For a server whose certificate has a fault, and for a token; `None`: there is none.
 CERTIFICATES = {
@@ -31,7 +32,7 @@ TOKENS = {
 # short form (127.9 is 127.0.0.9) is not taken for a server of this process, which needs no TLS.
 HOSTS = (f"127.{number}" for number in itertools.count(1))
 # Far less than a client waits for a server that does not answer.
-AT_ONCE_S = 20.0
+AT_ONCE_S = 20.0 * PATIENCE
 
 
 @pytest.fixture(scope="module")
