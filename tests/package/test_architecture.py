@@ -307,6 +307,14 @@ def test_every_test_lies_in_a_room():
     assert {path.name for path in TESTS.glob("*.py")} == {"conftest.py"}
 
 
+def test_the_files_that_begin_first_are_there():
+    conftest = (TESTS / "conftest.py").read_text(encoding="utf-8")
+    longest = re.search(r"^LONGEST = \((.*?)^\)", conftest, re.MULTILINE | re.DOTALL)[1]
+    paths = re.findall(r'"(.+?)"', longest)
+    assert paths
+    assert [path for path in paths if not (TESTS / path).is_file()] == []
+
+
 def test_no_test_edits_the_path():
     edit = re.compile(r"sys\.path(\.(append|insert|extend)|\s*\+=|\[.*\]\s*=|\s*=[^=])")
     assert [path for path in python_files_of_tests() if edit.search(path.read_text())] == []
