@@ -235,7 +235,8 @@ demo-sb3: $(LEARNERS_ENV)/.wheel-done ## learn CartPole with prioritized DQN of 
 demo-jax: $(JAX_ENV)/.wheel-done ## learn CartPole with JAX and Gymnasium
 	$(JAX_ENV)/bin/python examples/jax_dqn.py $(DEMO)
 
-demo-quick: ## all demos with a small budget, for CI
+# What is installed first is not installed by two of them at once.
+demo-quick: build $(TF_AGENTS_ENV)/.wheel-done $(ACME_ENV)/.wheel-done $(RAY_ENV)/.wheel-done $(JAX_ENV)/.wheel-done ## all demos with a small budget, for CI
 	$(MAKE) --jobs=2 demo demo-numpy demo-acme demo-ray demo-jax DEMO='--budget quick'
 
 # Executed copies are what `make docs` shows; those with small settings are not worth showing.
@@ -251,7 +252,7 @@ notebooks-in-tf-agents: $(TF_AGENTS_ENV)/.wheel-done
 notebooks-in-acme: $(ACME_ENV)/.wheel-done
 	$(ACME_ENV)/bin/python tools/run_notebooks.py $(RUN_NOTEBOOKS) --environment acme $(NOTEBOOKS)
 
-notebooks-quick: ## run notebooks/ with small settings, for CI
+notebooks-quick: $(NOTEBOOK_DONE) $(NOTEBOOK_ENV)/.wheel-done $(TF_AGENTS_ENV)/.wheel-done $(ACME_ENV)/.wheel-done ## run notebooks/ with small settings, for CI
 	REVERB_NOTEBOOK_QUICK=1 $(MAKE) --jobs=2 notebooks
 
 docs: docs-pages ## build the documentation into site/ (EXECUTED=1: run the notebooks first, for their output)
