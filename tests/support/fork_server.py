@@ -162,13 +162,22 @@ class ForkServer:
 _server: ForkServer | None = None
 
 
-def start(source: str, arguments: list[str], environment: dict[str, str]) -> ForkedProcess | None:
-    """Starts a program; returns `None` if it needs an interpreter of its own."""
+def start(
+    source: str, arguments: list[str], environment: dict[str, str], usual: dict[str, str]
+) -> ForkedProcess | None:
+    """Starts a program; returns `None` if it needs an interpreter of its own.
+
+    Args:
+      source: The program.
+      arguments: Its arguments.
+      environment: Its environment.
+      usual: That of most programs, which no test has changed. The fork server has it.
+    """
     global _server
     if sys.platform != "linux":
         return None
     if _server is None:
-        _server = ForkServer(environment)
+        _server = ForkServer(usual)
         atexit.register(_server.close)
     if not _server.can_run(environment):
         return None

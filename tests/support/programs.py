@@ -47,7 +47,9 @@ class Program:
     def __init__(self, source: str, *args: Any, **environment: str) -> None:
         source, arguments = _LISTEN + textwrap.dedent(source), list(map(str, args))
         variables = _environment(**environment)
-        forked = fork_server.start(source, arguments, variables) if self._is_forked else None
+        forked = None
+        if self._is_forked:
+            forked = fork_server.start(source, arguments, variables, _USUAL)
         self._process = forked or subprocess.Popen(
             [sys.executable, "-c", source, *arguments],
             stdin=subprocess.PIPE,
@@ -152,6 +154,10 @@ def _environment(**changes: str) -> dict[str, str]:
     environment = os.environ | {"PYTHONUNBUFFERED": "1"} | changes
     paths = [environment.get("PYTHONPATH", ""), str(_TESTS)]
     return environment | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+# Before a test has changed the environment.
+_USUAL = _environment()
 
 
 def run(
