@@ -137,7 +137,7 @@ test: build ## run the tests that a change must pass: Rust and Python, eight min
 
 test-all: build ## run every test: also the slow ones, `make conformance` and `make test-tf`
 	$(CARGO_TEST)
-	$(PY) tools/python_tests.py -m 'not conformance'
+	$(PY) tools/python_tests.py -m 'not conformance' --limit-s 20000
 	$(MAKE) conformance
 	$(MAKE) test-debian
 	$(MAKE) test-tf

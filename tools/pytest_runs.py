@@ -6,6 +6,7 @@ A few that failed may run again; `flaky_tests.py` says when.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -28,13 +29,22 @@ WORKERS = 2 * (os.cpu_count() or 1)
 # `tests/conftest.py`. A worker that dies is not replaced.
 _SIDE_BY_SIDE = ("--dist=loadfile", "--no-loadscope-reorder", "--max-worker-restart=0")
 # Each test has a limit of its own. This one is for a run that does not end after its tests.
-_LIMIT_S = 3600
+LIMIT_S = 3600
 
 
 def files_with_the_mark(mark: str, paths: Sequence[pathlib.Path]) -> list[pathlib.Path]:
     """Returns the files of tests that name a mark, so that not all are collected for a few."""
     files = [file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])]
     return sorted(file for file in files if f"mark.{mark}" in file.read_text(encoding="utf-8"))
+
+
+def descendants(pid: int) -> list[int]:
+    """Returns the children of a process and theirs, which would go on without it (Linux)."""
+    children = []
+    for file in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            children += map(int, file.read_text(encoding="utf-8").split())
+    return [*children, *(each for child in children for each in descendants(child))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +70,7 @@ class Pytest:
       directory: Where the tests run.
       environment: Their environment.
       workers: How many processes share the tests that need not be alone.
+      limit_s: How long each run of pytest may take, in seconds.
     """
 
     stage: str
@@ -68,6 +79,7 @@ class Pytest:
     directory: pathlib.Path = ROOT
     environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
     workers: int = WORKERS
+    limit_s: float = LIMIT_S
 
     def run(self, tests: Sequence[str], marks: str) -> Run:
         """Runs tests; blocks until they have ended.
@@ -102,7 +114,7 @@ class Pytest:
         return Run(any(test["outcome"] == "passed" for test in outcomes.values()), outcomes)
 
     def _rerun(self, names: Sequence[str]) -> dict[str, flaky_tests.Result]:
-        _, outcomes = self._pytest([str(ROOT / name) for name in names])
+        _, outcomes = self._pytest([f"{ROOT}/{name}" for name in names])
         return {
             name: flaky_tests.Result(test["outcome"] == "passed", test["output"])
             for name, test in outcomes.items()
@@ -118,10 +130,12 @@ class Pytest:
                 env=self.environment,
             )
             try:
-                status = process.wait(_LIMIT_S)
+                status = process.wait(self.limit_s)
             except subprocess.TimeoutExpired:
-                print(f"pytest did not end within {_LIMIT_S} s.", flush=True)
-                process.send_signal(signal.SIGABRT)
+                print(f"pytest did not end within {self.limit_s} s.", flush=True)
+                for pid in (process.pid, *descendants(process.pid)):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 process.wait()
                 status = None
             outcomes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

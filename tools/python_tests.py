@@ -11,7 +11,7 @@ import argparse
 import pathlib
 import sys
 
-from pytest_runs import WORKERS, Pytest
+from pytest_runs import LIMIT_S, WORKERS, Pytest
 
 
 def main() -> int:
@@ -20,8 +20,10 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", default=["tests"], help="files and folders")
     parser.add_argument("-m", dest="marks", default="not slow and not conformance")
     parser.add_argument("-n", dest="workers", type=int, default=WORKERS, help="processes")
+    parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="for a run of pytest")
     arguments = parser.parse_args()
-    pytest = Pytest("pytest", pathlib.Path(sys.executable), workers=arguments.workers)
+    python = pathlib.Path(sys.executable)
+    pytest = Pytest("pytest", python, workers=arguments.workers, limit_s=arguments.limit_s)
     return 0 if pytest.run(arguments.tests, arguments.marks).passed else 1
 
 

@@ -106,6 +106,29 @@ def test_what_fails_once_passes_and_is_told_with_both_outputs(tree):
     assert tree.flaky == ["pytest: tests/test_a.py::test_once"]
 
 
+def test_a_name_with_slashes_is_found_again(tree):
+    decorator = '@pytest.mark.parametrize("address", ["grpc://a//b/./c/"])\n'
+    once = ONCE.replace("def test_once():", f"{decorator}def test_once(address):")
+    tree.write("tests/test_a.py", f"import pytest\n{once}")
+    status, output = python_tests(tree)
+    assert status == 0, output
+    assert tree.flaky == ["pytest: tests/test_a.py::test_once[grpc://a//b/./c/]"]
+
+
+def test_a_run_that_does_not_end_fails_the_stage(tree):
+    endless = """
+        import threading
+
+        def test_leaves_a_thread():
+            threading.Thread(target=threading.Event().wait).start()
+    """
+    tree.write("tests/test_a.py", endless)
+    status, output = python_tests(tree, "--limit-s", "6")
+    assert status == 1
+    assert "pytest did not end within 6.0 s." in output
+    assert "run again" not in output
+
+
 def test_nothing_runs_again_unless_it_is_asked_for(tree):
     tree.write("tests/test_a.py", ONCE)
     status, output = python_tests(tree, rerun=False)

@@ -139,6 +139,8 @@ class ForkServer:
 
     def close(self) -> None:
         """Ends it; its children go on."""
+        # Closing is not enough: a fork of the tests may have the socket open.
+        self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._process.communicate()
 
@@ -178,10 +180,16 @@ def start(
         return None
     if _server is None:
         _server = ForkServer(usual)
-        atexit.register(_server.close)
+        atexit.register(_close, _server, os.getpid())
     if not _server.can_run(environment):
         return None
     return _server.start(source, arguments, environment)
+
+
+def _close(server: ForkServer, owner: int) -> None:
+    """At the exit of the tests; that of a fork of theirs is not meant."""
+    if os.getpid() == owner:
+        server.close()
 
 
 def _at_start(environment: dict[str, str]) -> dict[str, str]:
