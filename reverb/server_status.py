@@ -107,14 +107,18 @@ class MemoryStatus:
     keeps some freed memory, and there are Python and connections.
 
     Attributes:
-      total: All chunks that the server has seen and that still exist, all items, and messages that
-        are not complete. The sum of `tables`, `queued`, `streams` and `other`.
+      total: All chunks that the server has seen and that still exist, all items, messages that are
+        not complete, and what is prepared for readers. The sum of the kinds below.
       limit: `max_bytes` of the server; `None` if it has none.
       tables: Referred to by items of tables.
       queued: Of items that wait to be inserted.
       streams: Held by insert streams for later items, and messages that are not complete.
       other: What samplers, writers in the server's process (until the object is deleted) and
         checkpoints still hold.
+      readers: Prepared for readers over the network and not sent: encoded messages, and lists of
+        items. At most an eighth of `limit` (256 MiB without one) and 16 MiB for a connection, but
+        for single items beyond it. It does not count against `limit`: tables give up no items for
+        it. 0 from servers of earlier releases.
     """
 
     total: int
@@ -123,6 +127,7 @@ class MemoryStatus:
     queued: int
     streams: int
     other: int
+    readers: int = 0
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "MemoryStatus":

@@ -50,7 +50,7 @@ def test_a_chunk_that_was_let_go(wire):
     refused(wire, first, insert([], [item(6, "items", (1, 0, 1, 0))]), code=Code.INTERNAL)
 
 
-@pytest.mark.parametrize("name", ["", "unknown", "x" * 100_000, "items\0", "ítems", "../items"])
+@pytest.mark.parametrize("name", ["", "unknown", "x" * 60_000, "items\0", "ítems", "../items"])
 def test_an_unknown_table(wire, name):
     request = insert([numbers(1)], [item(5, name, (1, 0, 1, 0))])
     refused(wire, request, code=Code.NOT_FOUND, text="items, prioritized" if len(name) < 99 else "")

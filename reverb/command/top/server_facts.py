@@ -37,12 +37,13 @@ def memory(status: ServerStatus, pictures: Pictures, width: int) -> list[Line]:
     used = status.memory
     of_limit = ", no limit" if used.limit is None else f" of {text.bytes_(used.limit)} (max_bytes)"
     whole = used.limit or used.total or 1
-    others = used.queued + used.streams + used.other
+    others = used.queued + used.streams + used.other + used.readers
     bar = pictures.bar([used.tables / whole, others / whole], max(min(width // 3, 60), 10))
     total = line(("Memory ", "bold"), *bar.parts, f" {text.bytes_(used.total)}{of_limit}")
     parts = (
         f"tables {text.bytes_(used.tables)}, queued {text.bytes_(used.queued)}, "
-        f"streams {text.bytes_(used.streams)}, other {text.bytes_(used.other)}; "
+        f"streams {text.bytes_(used.streams)}, other {text.bytes_(used.other)}, "
+        f"readers {text.bytes_(used.readers)}; "
         f"the process {text.bytes_(status.process.resident_bytes)}"
     )
     one_line = total + line((f": {parts}", "soft"))

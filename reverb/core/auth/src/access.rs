@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use reverb_data::error::cut;
 use reverb_data::{Error, ErrorKind, Result};
 
 use crate::rights::{Right, Rights};
@@ -71,7 +72,7 @@ impl Access {
         if self.has(right, table) {
             return Ok(());
         }
-        Err(self.denied(call, right, &format!("{} table {table}", right.verb())))
+        Err(self.denied(call, right, &format!("{} table {}", right.verb(), cut(table))))
     }
 
     /// Checks a call that is about a table to be named later.

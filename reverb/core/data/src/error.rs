@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The error type of the whole core: a kind that programs branch on, and a message for people.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -83,7 +84,7 @@ impl Error {
             [] => String::new(),
             _ => format!(" The tables of this server are: {}.", names.join(", ")),
         };
-        let message = format!("Priority table {name} was not found.{names}");
+        let message = format!("Priority table {} was not found.{names}", cut(name));
         Self::new(ErrorKind::TableNotFound, message)
     }
 
@@ -203,6 +204,19 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
+/// The longest name that an error shows, in characters.
+const MAX_SHOWN: usize = 200;
+
+/// A text of a caller, as an error shows it: its beginning, if it is long.
+pub fn cut(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(MAX_SHOWN) {
+        None => Cow::Borrowed(text),
+        Some((end, _)) => {
+            Cow::Owned(format!("{}... ({} bytes)", &text[..end], grouped(text.len())))
+        }
+    }
+}
+
 /// A number with commas between groups of three digits, for error texts.
 pub fn grouped(number: usize) -> String {
     let digits = number.to_string();
@@ -228,6 +242,15 @@ mod tests {
             error.message(),
             "Priority table x was not found. The tables of this server are: a, b."
         );
+    }
+
+    #[test]
+    fn a_long_name_is_cut_between_characters() {
+        assert_eq!(cut("replay"), "replay");
+        assert_eq!(cut(&"x".repeat(200)), "x".repeat(200));
+        let long = "\u{e9}".repeat(5000);
+        assert_eq!(cut(&long), format!("{}... (10,000 bytes)", "\u{e9}".repeat(200)));
+        assert!(Error::table_not_found(&long, &[]).message().len() < 500);
     }
 
     #[test]

@@ -133,6 +133,15 @@ pub fn put_nested_of_width<const WIDTH: usize>(
     out[at..at + width].copy_from_slice(&bytes[..width]);
 }
 
+/// Writes a varint over the byte at `at`, and moves what is behind it if it takes more.
+pub(crate) fn put_varint_before(out: &mut Vec<u8>, at: usize, value: u64) {
+    let (bytes, width) = varint(value);
+    if width > 1 {
+        move_tail(out, at + 1, at + width);
+    }
+    out[at..at + width].copy_from_slice(&bytes[..width]);
+}
+
 /// Moves what begins at `from` to `to`.
 #[cold]
 fn move_tail(out: &mut Vec<u8>, from: usize, to: usize) {

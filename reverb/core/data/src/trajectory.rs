@@ -12,7 +12,7 @@ use crate::chunk::{ARC_BYTES, Chunk};
 use crate::columns::Columns;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::proto_bytes::{Reader, put_varint};
+use crate::proto_bytes::{Reader, put_varint, put_varint_before};
 use crate::tensor::{Shape, Tensor, TensorData};
 use crate::tensor_memo::TensorMemo;
 
@@ -486,9 +486,20 @@ pub struct TrajectoryBuilder {
     ordinals: HashMap<u64, usize>,
     columns: Vec<u8>,
     num_columns: u32,
-    slices: Vec<Slice>,
+    /// The column that is being built.
+    open: OpenColumn,
     /// Those of the last trajectory of one chunk; nearly always the next one has the same.
     latest: Option<OneChunkColumns>,
+}
+
+/// A column that is being built. Its slices are written as they come, for there may be millions; the
+/// last one is not, because it may grow.
+#[derive(Debug, Default)]
+struct OpenColumn {
+    last: Option<Slice>,
+    num_slices: usize,
+    /// Where the column begins, once it has a written slice.
+    begin: usize,
 }
 
 const MAX_LINEAR_SEARCH: usize = 16;
@@ -501,7 +512,7 @@ impl TrajectoryBuilder {
 
     /// Adds `length` steps from `offset` of a chunk's tensor to the column that is being built.
     pub fn slice(&mut self, chunk: &Chunk, tensor: usize, offset: usize, length: usize) {
-        if let Some(last) = self.slices.last_mut()
+        if let Some(last) = &mut self.open.last
             && last.tensor == tensor
             && last.offset + last.length == offset
             && self.chunks[last.chunk].key() == chunk.key()
@@ -510,18 +521,35 @@ impl TrajectoryBuilder {
             return;
         }
         let chunk = self.ordinal(chunk);
-        self.slices.push(Slice { chunk, tensor, offset, length });
+        self.write_slice();
+        self.open.last = Some(Slice { chunk, tensor, offset, length });
     }
 
     /// Ends the column that is being built.
     pub fn end_column(&mut self, squeeze: bool) {
-        put_varint(&mut self.columns, (self.slices.len() as u64) << 1 | u64::from(squeeze));
-        for slice in self.slices.drain(..) {
-            for number in [slice.chunk, slice.tensor, slice.offset, slice.length] {
-                put_varint(&mut self.columns, number as u64);
-            }
+        self.write_slice();
+        let OpenColumn { num_slices, begin, .. } = std::mem::take(&mut self.open);
+        let head = (num_slices as u64) << 1 | u64::from(squeeze);
+        if num_slices == 0 {
+            put_varint(&mut self.columns, head);
+        } else {
+            put_varint_before(&mut self.columns, begin, head);
         }
         self.num_columns += 1;
+    }
+
+    /// Writes the last slice, if there is one.
+    fn write_slice(&mut self) {
+        let Some(slice) = self.open.last.take() else { return };
+        if self.open.num_slices == 0 {
+            self.open.begin = self.columns.len();
+            // The head of the column is known at its end.
+            self.columns.push(0);
+        }
+        self.open.num_slices += 1;
+        for number in [slice.chunk, slice.tensor, slice.offset, slice.length] {
+            put_varint(&mut self.columns, number as u64);
+        }
     }
 
     /// A trajectory of these columns of another one, and of no chunk that they do not need.
@@ -552,7 +580,7 @@ impl TrajectoryBuilder {
         self.chunks.clear();
         self.ordinals.clear();
         self.columns.clear();
-        self.slices.clear();
+        self.open = OpenColumn::default();
         self.num_columns = 0;
     }
 

@@ -60,6 +60,9 @@ pub use window::WindowBefore;
 /// Maximum number of queued inserts before writers have to wait.
 const MAX_QUEUED_INSERTS: i64 = 1000;
 
+/// Number of priorities that are changed, and of items that are deleted, under one lock.
+const MUTATED_AT_ONCE: usize = 16_384;
+
 /// Receives the outcome of inserts. Any thread that uses the table may call it. No lock is held.
 /// The methods must neither block nor take long.
 pub trait Confirm: Send + Sync {
@@ -457,23 +460,37 @@ impl Table {
     }
 
     /// Deletes items, then gives items new priorities. Returns the keys of which there are no
-    /// items; they are ignored otherwise.
+    /// items; they are ignored otherwise. Takes the lock for some ten thousand of them at a time.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` for a priority that a selector of this table does not accept; nothing is
     /// changed then. `Cancelled` if the table is closed.
     pub fn mutate(&self, updates: &[(u64, f64)], deletes: &[u64]) -> Result<Vec<u64>> {
-        self.operate(Activity::Running, |shared, _| {
+        let (first_deletes, more_deletes) = deletes.split_at(deletes.len().min(MUTATED_AT_ONCE));
+        let room = if more_deletes.is_empty() { MUTATED_AT_ONCE - first_deletes.len() } else { 0 };
+        let (first_updates, more_updates) = updates.split_at(updates.len().min(room));
+        let mut missing = self.operate(Activity::Running, |shared, _| {
             for &(key, priority) in updates {
                 check_priority(&shared.config, key, priority)?;
             }
             let state = &mut shared.state;
             let mut missing: Vec<u64> =
-                deletes.iter().copied().filter(|&key| !state.delete(key)).collect();
-            state.update(updates, &mut missing);
+                first_deletes.iter().copied().filter(|&key| !state.delete(key)).collect();
+            state.update(first_updates, &mut missing);
             Ok(missing)
-        })?
+        })??;
+        for deletes in more_deletes.chunks(MUTATED_AT_ONCE) {
+            self.operate(Activity::Running, |shared, _| {
+                missing.extend(deletes.iter().filter(|&&key| !shared.state.delete(key)));
+            })?;
+        }
+        for updates in more_updates.chunks(MUTATED_AT_ONCE) {
+            self.operate(Activity::Running, |shared, _| {
+                shared.state.update(updates, &mut missing)
+            })?;
+        }
+        Ok(missing)
     }
 
     /// Removes all items and sets all counters to zero. Queued requests stay queued and are tried
@@ -500,6 +517,16 @@ impl Table {
         }
         done.deliver(self.name());
         self.room.notify_waiters();
+    }
+
+    /// Number of items.
+    pub fn len(&self) -> usize {
+        self.shared.lock().state.len()
+    }
+
+    /// Whether it has no items.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Whether the rate limiter allows `n` more samples now. Ignores `max_times_sampled`.

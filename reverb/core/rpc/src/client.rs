@@ -9,5 +9,5 @@ mod pool;
 mod token;
 mod unix_socket;
 
-pub use channel::{Call, Channel, Reply, own_name};
+pub use channel::{AnswerRules, Call, Channel, Reply, own_name};
 pub use credentials::{Credentials, Environment, Security};

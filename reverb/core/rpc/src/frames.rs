@@ -11,7 +11,7 @@ mod read;
 mod write;
 
 pub use compression::{ACCEPTED as ACCEPTED_COMPRESSION, Compression};
-pub use read::{Gate, MessageReader};
+pub use read::{Gate, MessageCheck, MessageLimit, MessageReader};
 pub use write::MessageSender;
 
 use reverb_data::{Error, ErrorKind};

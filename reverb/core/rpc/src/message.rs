@@ -5,6 +5,8 @@ use std::io::IoSlice;
 
 use bytes::{Buf, Bytes};
 
+use crate::server::Room;
+
 /// Length of the header before every message: a compression flag and the length of the message.
 pub const FRAME_HEADER_BYTES: usize = 5;
 
@@ -21,6 +23,8 @@ pub struct Message {
     /// Number of consumed bytes of that segment.
     consumed: usize,
     remaining: usize,
+    /// What it takes of the room for readers, until it has left.
+    _room: Option<Room>,
 }
 
 #[derive(Debug)]
@@ -64,7 +68,14 @@ impl Message {
 
     /// No bytes at all, not even a frame header. It ends a stream.
     pub(crate) fn empty() -> Self {
-        Self { segments: Vec::new(), at: 0, consumed: 0, remaining: 0 }
+        Self { segments: Vec::new(), at: 0, consumed: 0, remaining: 0, _room: None }
+    }
+
+    /// With the room that was taken for it, which is given back when it has left.
+    #[must_use]
+    pub fn with_room(self, mut room: Room) -> Self {
+        room.use_for(self.remaining);
+        Self { _room: Some(room), ..self }
     }
 }
 
@@ -150,7 +161,7 @@ impl MessageBuilder {
             head[1..FRAME_HEADER_BYTES].copy_from_slice(&length_field.to_be_bytes());
         }
         let remaining = length + FRAME_HEADER_BYTES;
-        Message { segments: self.segments, at: 0, consumed: 0, remaining }
+        Message { segments: self.segments, at: 0, consumed: 0, remaining, _room: None }
     }
 }
 

@@ -9,6 +9,7 @@ mod first_bytes;
 mod handshakes;
 mod last_words;
 mod listener;
+mod outgoing;
 mod peer;
 mod refused_connections;
 mod responder;
@@ -21,6 +22,7 @@ mod unix_socket;
 
 pub use call::Handler;
 pub use listener::{ConnectionLimits, Listeners, PortOptions, PortTls, bind, serve};
+pub use outgoing::{Kind, Outbox, Outgoing, PASS_BYTES, Room};
 pub use peer::{Link, Peer};
 pub use responder::Responder;
 pub use stop::{Stop, StopSender, stop_signal, stopping};

@@ -27,7 +27,12 @@ pub(crate) struct Authentication {
 
 /// The maker of a call, and what it may do.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Caller(Option<Known>);
+pub(crate) struct Caller {
+    /// Absent if everybody may do everything, or if the call needs no right.
+    known: Option<Known>,
+    /// Whether the server knows callers, and did not ask who this one is.
+    is_unknown: bool,
+}
 
 #[derive(Debug, Clone)]
 struct Known {
@@ -117,14 +122,14 @@ impl Authentication {
         let Some(authenticator) = &self.authenticator else { return Ok(Caller::default()) };
         let needs = Needs::of(path);
         if needs == Needs::Nothing {
-            return Ok(Caller::default());
+            return Ok(Caller { known: None, is_unknown: true });
         }
         let peer = responder.peer();
         match self.identify(authenticator, responder) {
             Ok(access) => {
                 let (authenticator, peer) = (Arc::clone(authenticator), peer.name().to_owned());
                 let call = path.rsplit('/').next().unwrap_or(path).to_owned();
-                let caller = Caller(Some(Known { access, authenticator, peer, call }));
+                let caller = Caller::new(Known { access, authenticator, peer, call });
                 caller.check_needs(needs)?;
                 Ok(caller)
             }
@@ -175,7 +180,7 @@ impl Authentication {
                 count(authenticator, refusal, &peer);
             })?;
         let (authenticator, call) = (Arc::clone(authenticator), path.to_owned());
-        let caller = Caller(Some(Known { access, authenticator, peer, call }));
+        let caller = Caller::new(Known { access, authenticator, peer, call });
         caller.check_needs(Needs::OnTable(Right::Sample))?;
         Ok(caller)
     }
@@ -194,6 +199,15 @@ fn count(authenticator: &Authenticator, refusal: &Refusal, peer: &str) {
 }
 
 impl Caller {
+    fn new(known: Known) -> Self {
+        Self { known: Some(known), is_unknown: false }
+    }
+
+    /// Whether it has shown neither a token nor a certificate where others have to.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.is_unknown
+    }
+
     /// Checks a call about a table. The answer is the same whether there is the table or not.
     ///
     /// # Errors
@@ -213,7 +227,7 @@ impl Caller {
 
     /// Checks a caller whose rights are limited; counts and logs it if it is denied.
     fn known(&self, check: impl FnOnce(&Known) -> Result<()>) -> Result<()> {
-        let Some(known) = &self.0 else { return Ok(()) };
+        let Some(known) = &self.known else { return Ok(()) };
         check(known).inspect_err(|why| {
             known.authenticator.count_failure(Reason::Denied);
             // The name of a table is the caller's choice, and must not make a warning of its own.
@@ -224,17 +238,17 @@ impl Caller {
 
     /// Whether it has a right on a table.
     pub(crate) fn may(&self, right: Right, table: &str) -> bool {
-        self.0.as_ref().is_none_or(|known| known.access.has(right, table))
+        self.known.as_ref().is_none_or(|known| known.access.has(right, table))
     }
 
     /// Whether it has a right on all tables.
     pub(crate) fn may_everywhere(&self, right: Right) -> bool {
-        self.0.as_ref().is_none_or(|known| known.access.has_everywhere(right))
+        self.known.as_ref().is_none_or(|known| known.access.has_everywhere(right))
     }
 
     /// Whether it has any right on a table.
     pub(crate) fn may_see(&self, table: &str) -> bool {
-        self.0.as_ref().is_none_or(|known| known.access.has_any(table))
+        self.known.as_ref().is_none_or(|known| known.access.has_any(table))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use reverb_data::{Error, Result, SelectorConfig, TableChange};
 use reverb_engine::{SetBy, Table, configure};
 use reverb_wire::convert::table_config::{to_rate_limiter, to_selector};
@@ -51,20 +52,24 @@ impl Service {
         {
             tracing::info!(%table, client = %by.client, "{setting} is {after} now, not {before}");
         }
+        let by_table = changes.iter().zip(&configured);
+        let by_table: HashMap<&str, _> =
+            by_table.map(|((table, _), configured)| (table.name(), configured)).collect();
         // In the order of the request.
-        let found = request.changes.iter().filter_map(|change| {
-            let at = changes.iter().position(|(table, _)| table.name() == change.table)?;
-            Some(from_table_info(&configured[at].info))
-        });
+        let found = request
+            .changes
+            .iter()
+            .filter_map(|change| Some(from_table_info(&by_table.get(change.table.as_str())?.info)));
         let tables = found.collect();
         Ok(ConfigureTablesResponse { changed, tables })
     }
 
     /// The tables of the changes, in the order of the server.
     fn changes(&self, messages: &[ChangeMessage]) -> Result<Vec<(Arc<Table>, TableChange)>> {
-        for (at, message) in messages.iter().enumerate() {
+        let mut by_table = HashMap::new();
+        for message in messages {
             self.tables.get(&message.table)?;
-            if messages[..at].iter().any(|other| other.table == message.table) {
+            if by_table.insert(message.table.as_str(), message).is_some() {
                 return Err(Error::invalid_argument(format!(
                     "Table {} is changed twice in one call; give all its settings at once.",
                     message.table
@@ -72,7 +77,7 @@ impl Service {
             }
         }
         let of = |table: &Arc<Table>| {
-            let message = messages.iter().find(|message| message.table == table.name())?;
+            let message = by_table.get(table.name())?;
             Some(to_change(message).map(|change| (Arc::clone(table), change)))
         };
         self.tables.all().iter().filter_map(of).collect()

@@ -4,6 +4,7 @@
 //! A server opens its port when its tables are ready, so it is either serving, or draining and
 //! shutting down.
 
+use reverb_data::error::cut;
 use reverb_data::{Error, Result};
 use reverb_rpc::Message;
 use reverb_rpc::frames::MessageReader;
@@ -64,8 +65,9 @@ fn is_known(service: &str) -> bool {
 fn unknown(service: &str) -> Status {
     let known: Vec<&str> = reflection::services().collect();
     let message = format!(
-        "There is no service {service}. The services of this server are: {}; \
+        "There is no service {}. The services of this server are: {}; \
          an empty name asks for the server as a whole.",
+        cut(service),
         known.join(", ")
     );
     Status { code: Code::NotFound, message }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use parking_lot::Mutex;
-use reverb_data::{Chunk, ServerAccount};
+use reverb_data::{Chunk, Result, ServerAccount};
 use tokio::sync::Notify;
 
 /// What a held chunk takes beside its payload: header, entry in the map, unused room of both.
@@ -53,19 +53,26 @@ impl HeldChunks {
         self.by_key.get(&key).map(|held| &held.chunk)
     }
 
-    /// Releases all chunks except `keys`. Returns how many are held now: fewer than there are keys
-    /// if one is not held, or occurs twice.
-    pub(crate) fn keep(&mut self, keys: &[u64]) -> usize {
+    /// Releases all chunks but those whose keys `for_each` passes on. Returns how many are held now:
+    /// fewer than there are keys if one is not held, or occurs twice.
+    ///
+    /// # Errors
+    ///
+    /// Those of `for_each`.
+    pub(crate) fn keep(
+        &mut self,
+        for_each: impl FnOnce(&mut dyn FnMut(u64)) -> Result<()>,
+    ) -> Result<usize> {
         self.bytes = 0;
-        for key in keys {
-            if let Some(held) = self.by_key.remove(key) {
+        let done = for_each(&mut |key| {
+            if let Some(held) = self.by_key.remove(&key) {
                 self.bytes += held.bytes;
-                self.spare.insert(*key, held);
+                self.spare.insert(key, held);
             }
-        }
+        });
         self.by_key.clear();
         std::mem::swap(&mut self.by_key, &mut self.spare);
-        self.by_key.len()
+        done.map(|()| self.by_key.len())
     }
 
     /// Bytes of all held chunks.

@@ -9,10 +9,11 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use reverb_auth::Right;
 use reverb_data::error::grouped;
+use reverb_data::proto_bytes::MAX_VARINT_BYTES;
 use reverb_data::{ChunkMaker, Error, ErrorKind, ItemValidator, NewItem, Result};
 use reverb_engine::{Confirm, Table};
 use reverb_rpc::frames::MessageReader;
-use reverb_rpc::server::{Responder, stopping};
+use reverb_rpc::server::{Kind, PASS_BYTES, Responder, stopping};
 use reverb_wire::codec::insert::{InsertRequest, encode_confirmation};
 use reverb_wire::codec::item::RawItem;
 use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
@@ -21,8 +22,12 @@ use tokio::sync::Notify;
 use crate::caller::Caller;
 use crate::held_chunks::{HeldChunks, HoldingStream};
 use crate::memory::InsertGate;
+use crate::sample_stream::wait_for_answer_room;
 use crate::service::Service;
 use crate::streams::{OpenStream, WaitsFor};
+
+/// Number of items that are inserted under one lock.
+pub(crate) const ITEMS_AT_ONCE: usize = 1024;
 
 /// One writer's stream.
 ///
@@ -105,8 +110,6 @@ impl<'a> InsertStream<'a> {
         responder: &mut Responder,
     ) -> Result<()> {
         let memory = &self.service.memory;
-        reader
-            .limit_messages(memory.peer_bytes(self.service.limits.message_bytes), "message_bytes");
         reader.pass_through(Arc::new(InsertGate {
             memory: Arc::clone(memory),
             stream: Arc::clone(&self.open),
@@ -143,7 +146,7 @@ impl<'a> InsertStream<'a> {
                 self.unconfirmed = self.unconfirmed.saturating_sub(keys.len());
                 self.stream.count_items(keys.len());
                 self.stream.set_wait((self.unconfirmed > 0).then_some(WaitsFor::Table));
-                self.service.stop.or(responder.send(encode_confirmation(&keys))).await??;
+                self.confirm_keys(&keys, responder).await?;
                 continue;
             }
             self.inbox.check()?;
@@ -171,6 +174,22 @@ impl<'a> InsertStream<'a> {
                 }
             }
         }
+    }
+
+    /// Tells the writer which items were inserted.
+    async fn confirm_keys(&self, keys: &[u64], responder: &mut Responder) -> Result<()> {
+        let outbox = responder.outbox();
+        let mut rest = keys;
+        while !rest.is_empty() {
+            let room = outbox.room_or_pass(Kind::Stream, rest.len() * MAX_VARINT_BYTES);
+            let room = wait_for_answer_room(self.service, responder, room).await?;
+            let count = if room.is_pass() { PASS_BYTES / MAX_VARINT_BYTES } else { rest.len() };
+            let (now, later) = rest.split_at(count.min(rest.len()));
+            let message = encode_confirmation(now).with_room(room);
+            self.service.stop.or(responder.send(message)).await??;
+            rest = later;
+        }
+        Ok(())
     }
 
     async fn next_event(
@@ -219,7 +238,7 @@ impl<'a> InsertStream<'a> {
             return Err(Error::invalid_argument(format!(
                 "ProcessIncomingRequest: Request lacks both chunks and item.  \
                  Request: {} keep_chunk_keys",
-                request.keep_chunk_keys().len()
+                request.num_kept_chunks()
             )));
         }
         let open = Arc::clone(&self.open);
@@ -236,7 +255,7 @@ impl<'a> InsertStream<'a> {
         let mut table = None;
         if request.num_items() > 0 {
             table = self.insert_items(&request, &held)?;
-            keep(&mut held, request.keep_chunk_keys())?;
+            keep(&mut held, &request)?;
         }
         self.check_held_bytes(held.bytes())?;
         drop(held);
@@ -265,14 +284,14 @@ impl<'a> InsertStream<'a> {
         request: &InsertRequest,
         held: &HeldChunks,
     ) -> Result<Option<Arc<Table>>> {
-        let mut run: Vec<NewItem> = Vec::with_capacity(request.num_items().min(1024));
+        let mut run: Vec<NewItem> = Vec::with_capacity(request.num_items().min(ITEMS_AT_ONCE));
         let mut table: Option<&Arc<Table>> = None;
         let mut refused = None;
         for item in request.items() {
             match item.and_then(|item| self.new_item(&item, held)) {
                 Ok((item, its_table)) => {
                     if let Some(table) = table.replace(its_table)
-                        && !Arc::ptr_eq(table, its_table)
+                        && (!Arc::ptr_eq(table, its_table) || run.len() == ITEMS_AT_ONCE)
                     {
                         self.unconfirmed += insert(table, std::mem::take(&mut run), &self.confirm)?;
                     }
@@ -344,16 +363,16 @@ impl Drop for InsertStream<'_> {
     }
 }
 
-/// Releases all held chunks except `keys`, which must be held and distinct.
-pub(crate) fn keep(held: &mut HeldChunks, keys: &[u64]) -> Result<()> {
-    let count = held.keep(keys);
-    if count == keys.len() {
+/// Releases all held chunks except those that a request keeps, which must be held and distinct.
+pub(crate) fn keep(held: &mut HeldChunks, request: &InsertRequest) -> Result<()> {
+    let count = held.keep(|keep| request.for_each_kept_chunk(keep))?;
+    let wanted = request.num_kept_chunks();
+    if count == wanted {
         return Ok(());
     }
     Err(Error::failed_precondition(format!(
         "ReleaseOutOfRangeChunks: Kept less chunks than expected.  \
-         chunks_.size() == {count} != keep_keys.size() == {}",
-        keys.len()
+         chunks_.size() == {count} != keep_keys.size() == {wanted}"
     )))
 }
 

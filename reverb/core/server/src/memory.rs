@@ -17,6 +17,7 @@ use reverb_data::error::grouped;
 use reverb_data::{Chunk, Error, MemoryConfig, Result, ServerAccount, WhenFull, byte_size};
 use reverb_engine::{Evicted, Table};
 use reverb_rpc::frames::{Gate, STREAM_WINDOW_BYTES};
+use reverb_rpc::server::Outgoing;
 
 use crate::held_chunks::{HoldingStream, HoldingStreams};
 use crate::hourly::Hourly;
@@ -55,13 +56,19 @@ const LITTLE_BYTES: u64 = 128 << 20;
 
 const MIN_WINDOW_BYTES: u64 = 256 << 10;
 
+/// What may be prepared for readers: a part of the limit, or so much without one.
+const OUTGOING_PART: u64 = 8;
+const MAX_OUTGOING_BYTES: u64 = 256 << 20;
+
 /// What a server keeps in memory, and the limit of it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) account: ServerAccount,
     pub(crate) max_bytes: Option<u64>,
     pub(crate) streams: HoldingStreams,
     tables: Vec<Arc<Table>>,
+    /// What is prepared for readers. Tables do not pay for it.
+    pub(crate) outgoing: Arc<Outgoing>,
     /// One thread at a time makes room.
     removal: Mutex<Removal>,
 }
@@ -80,6 +87,7 @@ pub(crate) struct Usage {
     pub(crate) queued: u64,
     pub(crate) streams: u64,
     pub(crate) other: u64,
+    pub(crate) readers: u64,
 }
 
 impl Memory {
@@ -103,7 +111,15 @@ impl Memory {
                 byte_size::describe(LITTLE_BYTES),
             );
         }
-        Ok(Self { max_bytes, tables: tables.to_vec(), ..Self::default() })
+        let outgoing = max_bytes.map_or(MAX_OUTGOING_BYTES, |bytes| bytes / OUTGOING_PART);
+        Ok(Self {
+            account: ServerAccount::default(),
+            max_bytes,
+            streams: HoldingStreams::default(),
+            tables: tables.to_vec(),
+            outgoing: Outgoing::new(usize::try_from(outgoing).unwrap_or(usize::MAX)),
+            removal: Mutex::default(),
+        })
     }
 
     /// Bytes that a stream may send before they are read. While streams wait, these are not
@@ -281,7 +297,8 @@ impl Memory {
         let queued = queued.min(total - in_tables);
         let streams = streams.min(total - in_tables - queued);
         let other = total - in_tables - queued - streams;
-        Usage { total, tables: in_tables, queued, streams, other }
+        let readers = self.outgoing.bytes() as u64;
+        Usage { total: total + readers, tables: in_tables, queued, streams, other, readers }
     }
 
     fn note_ended(&self, stream: &HoldingStream, bytes: u64) {

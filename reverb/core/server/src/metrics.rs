@@ -77,6 +77,7 @@ fn memory(text: &mut Text, memory: &MemoryStatus) {
         ("streams", memory.streams),
         ("queued", memory.queued),
         ("other", memory.other),
+        ("readers", memory.readers),
     ] {
         text.series(&[("kind", kind)], bytes as f64);
     }

@@ -10,9 +10,10 @@ use hashbrown::HashMap;
 use prost::Message as _;
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorProto, FileDescriptorSet};
 use reverb_data::Result;
+use reverb_data::error::cut;
 use reverb_rpc::Message;
 use reverb_rpc::frames::MessageReader;
-use reverb_rpc::server::{Responder, decode};
+use reverb_rpc::server::{Kind, PASS_BYTES, Responder, decode};
 use reverb_rpc::status::Code;
 use reverb_wire::DESCRIPTORS;
 use reverb_wire::generated::grpc::reflection::server_reflection_request::MessageRequest;
@@ -22,6 +23,7 @@ use reverb_wire::generated::grpc::reflection::{
     ServerReflectionResponse, ServiceResponse,
 };
 
+use crate::sample_stream::wait_for_answer_room;
 use crate::service::Service;
 
 static DIRECTORY: LazyLock<Directory> = LazyLock::new(Directory::new);
@@ -44,7 +46,16 @@ pub(crate) async fn run(
             message_response: Some(DIRECTORY.answer(request.message_request.as_ref())),
             original_request: Some(request),
         };
-        service.stop.or(responder.send(Message::encode(&response))).await??;
+        let bytes = response.encoded_len();
+        let outbox = responder.outbox();
+        let room = if bytes <= PASS_BYTES {
+            wait_for_answer_room(service, responder, outbox.room_or_pass(Kind::Answer, bytes))
+                .await?
+        } else {
+            wait_for_answer_room(service, responder, outbox.room(Kind::Answer, bytes)).await?
+        };
+        let message = Message::encode(&response).with_room(room);
+        service.stop.or(responder.send(message)).await??;
     }
     Ok(())
 }
@@ -102,13 +113,13 @@ impl Directory {
             }
             Some(MessageRequest::FileByFilename(name)) => match self.by_name.get(name) {
                 Some(&at) => self.with_dependencies(at),
-                None => failure(Code::NotFound, format!("There is no file {name}.")),
+                None => failure(Code::NotFound, format!("There is no file {}.", cut(name))),
             },
             Some(MessageRequest::FileContainingSymbol(symbol)) => {
                 // Some tools put a dot in front of full names, as descriptors do.
                 match self.by_symbol.get(symbol.strip_prefix('.').unwrap_or(symbol)) {
                     Some(&at) => self.with_dependencies(at),
-                    None => failure(Code::NotFound, format!("Nothing is called {symbol}.")),
+                    None => failure(Code::NotFound, format!("Nothing is called {}.", cut(symbol))),
                 }
             }
             Some(

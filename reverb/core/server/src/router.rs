@@ -3,14 +3,16 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use reverb_auth::Right;
 use reverb_data::{Error, Result};
 use reverb_engine::SetBy;
 use reverb_rpc::Message;
-use reverb_rpc::frames::MessageReader;
-use reverb_rpc::server::{Handler, Responder, read_single_encoded, read_single_message};
+use reverb_rpc::frames::{MessageLimit, MessageReader};
+use reverb_rpc::server::{
+    Handler, Kind, PASS_BYTES, Responder, Room, read_single_encoded, read_single_message,
+};
 use reverb_rpc::status::Status;
-use reverb_wire::Capabilities;
 use reverb_wire::codec::mutate::{Mutation, parse_mutation};
 use reverb_wire::generated::reverb::{
     CheckpointStatusRequest, ConfigureTablesRequest, DirectoryRequest, DrainRequest,
@@ -21,13 +23,23 @@ use reverb_wire::generated::{
     CheckpointRequest, CheckpointResponse, InitializeConnectionResponse, MutatePrioritiesResponse,
     ResetRequest, ResetResponse, ServerInfoRequest, ServerInfoResponse, Uint128,
 };
-use reverb_wire::methods;
+use reverb_wire::methods::{self, RequestLimit};
+use reverb_wire::{Capabilities, decoded_size};
 
 use crate::caller::Caller;
 use crate::insert_stream::InsertStream;
+use crate::sample_stream::wait_for_answer_room;
 use crate::service::Service;
 use crate::streams::{OpenStream, StreamKind};
 use crate::{health, limiter_hold, reflection, sample_stream, scan_stream, transfer, watch_stream};
+
+/// Some ten thousand updates. More of them take milliseconds.
+const MAX_SHORT_MUTATION_BYTES: usize = 256 << 10;
+
+/// What a table takes in an answer that describes it, about.
+const TABLE_BYTES: usize = 2 << 10;
+/// The same of a stream.
+const STREAM_BYTES: usize = 256;
 
 impl Handler for Service {
     async fn answer(
@@ -37,8 +49,14 @@ impl Handler for Service {
         responder: &mut Responder,
     ) -> Result<Status> {
         let caller = &self.authentication.admit(path, responder).await?;
+        reader.limit_messages(self.request_limit(path));
+        if let Some(check) = decoded_size::of_requests(path) {
+            reader.check_messages(check);
+        }
+        if caller.is_unknown() {
+            reader.refuse_compressed();
+        }
         if path != methods::INSERT_STREAM {
-            reader.limit_messages(self.limits.call_bytes, "call_bytes");
             reader.pass_through(Arc::clone(&self.call_gate));
         }
         match path {
@@ -92,6 +110,22 @@ impl Handler for Service {
 }
 
 impl Service {
+    /// How large a message of a caller may be.
+    fn request_limit(&self, path: &str) -> MessageLimit {
+        let of_tables = self.tables.all().len() * methods::BYTES_A_TABLE;
+        let of_calls = MessageLimit::of_setting("call_bytes", self.limits.call_bytes);
+        let of_method = |bytes| MessageLimit::of_method(methods::name(path), bytes).or(of_calls);
+        match methods::request_limit(path) {
+            RequestLimit::Bytes(bytes) => of_method(bytes),
+            RequestLimit::BytesAndTables(bytes) => of_method(bytes + of_tables),
+            RequestLimit::CallBytes => of_calls,
+            RequestLimit::MessageBytes => {
+                let bytes = self.memory.peer_bytes(self.limits.message_bytes);
+                MessageLimit::of_setting("message_bytes", bytes)
+            }
+        }
+    }
+
     /// # Errors
     ///
     /// `Unavailable` while the server drains.
@@ -108,10 +142,54 @@ async fn mutate_priorities(
     responder: &mut Responder,
 ) -> Result<()> {
     let message = read_single_encoded(&service.stop, &mut reader).await?;
-    let Mutation { table, updates, deletes } = parse_mutation(&message)?;
-    service.table_for(caller, Right::Update, &table)?;
-    service.mutate(&table, &updates, &deletes)?;
+    mutate(service, caller, message).await?;
     responder.send_now(Message::encode(&MutatePrioritiesResponse {}))
+}
+
+/// Does what a request asks for. Returns the keys of which there are no items.
+async fn mutate(service: &Service, caller: &Caller, message: Bytes) -> Result<Vec<u64>> {
+    if message.len() <= MAX_SHORT_MUTATION_BYTES {
+        let Mutation { table, updates, deletes } = parse_mutation(&message)?;
+        service.table_for(caller, Right::Update, &table)?;
+        return service.mutate(&table, &updates, &deletes);
+    }
+    let Mutation { table, updates, deletes } = blocking(move || parse_mutation(&message)).await?;
+    let table = Arc::clone(service.table_for(caller, Right::Update, &table)?.1);
+    let done = blocking(move || table.mutate(&updates, &deletes)).await;
+    done.map_err(|error| service.stop.explain(error))
+}
+
+/// Room for an answer of `bytes`. A small one does not wait for others.
+async fn room_for_answer(
+    service: &Service,
+    responder: &mut Responder,
+    bytes: usize,
+) -> Result<Room> {
+    let outbox = responder.outbox();
+    if bytes <= PASS_BYTES {
+        let room = outbox.room_or_pass(Kind::Answer, bytes);
+        return wait_for_answer_room(service, responder, room).await;
+    }
+    wait_for_answer_room(service, responder, outbox.room(Kind::Answer, bytes)).await
+}
+
+/// Room for an answer that describes all tables.
+async fn room_for_tables(service: &Service, responder: &mut Responder) -> Result<Room> {
+    let bytes = service.tables.all().len() * TABLE_BYTES;
+    room_for_answer(service, responder, bytes).await
+}
+
+/// Sends the answer of a call.
+fn answer(responder: &mut Responder, room: Room, message: &impl prost::Message) -> Result<()> {
+    responder.send_now(Message::encode(message).with_room(room))
+}
+
+/// Does work that takes long on a thread for it, so that other calls go on.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|_| Err(Error::internal("The call could not be finished.")))
 }
 
 async fn reset(
@@ -133,12 +211,14 @@ async fn server_info(
     responder: &mut Responder,
 ) -> Result<()> {
     let ServerInfoRequest {} = read_single_message(&service.stop, &mut reader).await?;
+    let room = room_for_tables(service, responder).await?;
     let (high, low) = service.tables.state_id();
-    responder.send_now(Message::encode(&ServerInfoResponse {
+    let info = ServerInfoResponse {
         tables_state_id: Some(Uint128 { high, low }),
         table_info: service.info(caller),
         capabilities: Capabilities::of_this_release().into_names(),
-    }))
+    };
+    answer(responder, room, &info)
 }
 
 /// A dm-reverb server returns a pointer to clients in its own process here. An empty response makes
@@ -183,7 +263,10 @@ async fn status(
     responder: &mut Responder,
 ) -> Result<()> {
     let request: StatusRequest = read_single_message(&service.stop, &mut reader).await?;
-    responder.send_now(Message::encode(&service.status(request, caller)))
+    let of_streams = if request.with_streams { service.streams.all().len() } else { 0 };
+    let bytes = service.tables.all().len() * TABLE_BYTES + of_streams * STREAM_BYTES;
+    let room = room_for_answer(service, responder, bytes).await?;
+    answer(responder, room, &service.status(request, caller))
 }
 
 async fn configure_tables(
@@ -197,8 +280,9 @@ async fn configure_tables(
         service.table_for(caller, Right::Admin, &change.table)?;
     }
     responder.announce();
-    let answer = service.configure(&request, &set_by(responder)).await?;
-    responder.send_now(Message::encode(&answer))
+    let room = room_for_tables(service, responder).await?;
+    let configured = service.configure(&request, &set_by(responder)).await?;
+    answer(responder, room, &configured)
 }
 
 async fn set_paused(
@@ -231,7 +315,8 @@ async fn directory(
     responder: &mut Responder,
 ) -> Result<()> {
     let DirectoryRequest {} = read_single_message(&service.stop, &mut reader).await?;
-    responder.send_now(Message::encode(&service.directory(caller)))
+    let room = room_for_tables(service, responder).await?;
+    answer(responder, room, &service.directory(caller))
 }
 
 async fn set_directory(
@@ -253,11 +338,11 @@ async fn update_priorities(
     responder: &mut Responder,
 ) -> Result<()> {
     let message = read_single_encoded(&service.stop, &mut reader).await?;
-    let Mutation { table, updates, deletes } = parse_mutation(&message)?;
-    service.table_for(caller, Right::Update, &table)?;
-    let missing_keys = service.mutate(&table, &updates, &deletes)?;
+    // Each key may be missing, in a list and in the answer. An update takes more than that.
+    let room = room_for_answer(service, responder, message.len()).await?;
+    let missing_keys = mutate(service, caller, message).await?;
     let epoch = service.group.epoch();
-    responder.send_now(Message::encode(&UpdatePrioritiesResponse { missing_keys, epoch }))
+    answer(responder, room, &UpdatePrioritiesResponse { missing_keys, epoch })
 }
 
 async fn set_rate_limiter(

@@ -2,15 +2,17 @@
 //! The sample stream: receives requests and sends exactly the requested number of samples, in
 //! order.
 
+use std::pin::pin;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
+use futures_util::FutureExt;
 use reverb_auth::Right;
 use reverb_data::{Error, Result, Sampled, keep_samples};
-use reverb_rpc::Message;
+use reverb_engine::MAX_SAMPLE_ITEMS;
 use reverb_rpc::frames::MessageReader;
-use reverb_rpc::server::{Responder, decode};
-use reverb_wire::codec::sample::{self, SampleEncoder};
+use reverb_rpc::server::{Kind, PASS_BYTES, Responder, Room, decode, stopping};
+use reverb_wire::codec::sample::{self, MAX_MESSAGE_CHUNK_BYTES, SampleEncoder};
 use reverb_wire::generated::SampleStreamRequest;
 
 use crate::caller::Caller;
@@ -21,6 +23,18 @@ use crate::streams::{Stream, WaitsFor};
 
 /// Number of samples taken from a table per lock at first; it doubles after every full batch.
 const FIRST_BATCH: usize = 128;
+/// The most that it becomes.
+const MAX_BATCH: usize = 4096;
+
+/// What an item takes in a list, without its chunks; with columns that are made for the reader.
+const LISTED_BYTES: usize = size_of::<Sampled>();
+const SELECTED_BYTES: usize = LISTED_BYTES + 256;
+
+/// What an item takes in a message beside its chunks, about.
+const ITEM_BYTES: usize = 192;
+
+/// After so many bytes others have their turn.
+const TURN_BYTES: usize = 256 << 10;
 
 /// Serves the stream, request by request, until the reader closes its half.
 pub(crate) async fn run(
@@ -67,10 +81,21 @@ async fn serve_request(
     let timeout = timeout(request);
     let mut options = sample::options(request)?;
     let mut batch = FIRST_BATCH;
-    let mut messages = Vec::new();
+    let listed_bytes = if selection.is_of_all() { LISTED_BYTES } else { SELECTED_BYTES };
+    let outbox = responder.outbox();
     while remaining > 0 {
         // A batch of the reader is taken under one lock, so that it is checked as a whole.
-        let wanted = options.at_once(batch, remaining);
+        let mut wanted = options.at_once(batch, remaining);
+        let bytes = wanted.min(MAX_SAMPLE_ITEMS).saturating_mul(listed_bytes);
+        let mut list = if options.at_once(1, remaining) > 1 {
+            wait_for_room(service, stream, responder, outbox.room_for_list(bytes)).await?
+        } else {
+            let room = outbox.room_or_pass(Kind::Stream, bytes);
+            wait_for_room(service, stream, responder, room).await?
+        };
+        if list.is_pass() {
+            wanted = 1;
+        }
         // The timeout applies to each batch: samples that were already sent do not shorten the wait
         // for the rest.
         let mut samples = if let Some(samples) = table.try_sample_with(wanted, options) {
@@ -82,17 +107,18 @@ async fn serve_request(
             let samples = stream.waiting(WaitsFor::Table, samples).await;
             samples.map_err(|error| explain_timeout(service, table, timeout, error))?
         };
+        list.use_for(samples.len() * listed_bytes);
         stream.count_items(samples.len());
         remaining = remaining.saturating_sub(samples.len());
         options = options.after(samples.len());
-        batch = if samples.len() == wanted { batch.saturating_mul(2) } else { FIRST_BATCH };
+        let is_full = samples.len() == wanted;
+        batch = if is_full { batch.saturating_mul(2).min(MAX_BATCH) } else { FIRST_BATCH };
         selection.apply(&mut samples)?;
-        for sample in &samples {
-            encoder.push(name, sample, |message| messages.push(message));
-        }
+        // The pass is for the message now.
+        let list = (!list.is_pass()).then_some(list);
+        send_samples(service, stream, responder, encoder, (name, &samples)).await?;
         keep_samples(samples);
-        messages.extend(encoder.finish());
-        send(service, stream, messages.drain(..), responder).await?;
+        drop(list);
         if remaining > 0 {
             service.drain.check()?;
             // Lets the connection send queued data before the next batch is taken.
@@ -102,18 +128,82 @@ async fn serve_request(
     Ok(())
 }
 
-/// Sends messages as fast as the reader takes them.
-pub(crate) async fn send(
+/// Sends samples of a table as fast as the reader takes them. A message is encoded when there is
+/// room for it.
+pub(crate) async fn send_samples(
     service: &Service,
     stream: &Stream,
-    messages: impl Iterator<Item = Message> + Send,
     responder: &mut Responder,
+    encoder: &mut SampleEncoder,
+    (table, samples): (&str, &[Sampled]),
 ) -> Result<()> {
-    for message in messages {
+    let outbox = responder.outbox();
+    let (mut rest, mut sent_bytes) = (samples, 0);
+    while !rest.is_empty() {
+        let room = outbox.room_or_pass(Kind::Stream, message_bytes(rest));
+        let room = wait_for_room(service, stream, responder, room).await?;
+        let max_bytes = if room.is_pass() { PASS_BYTES } else { MAX_MESSAGE_CHUNK_BYTES };
+        while let Some(sample) = rest.first() {
+            let is_complete = encoder.write(table, sample, max_bytes);
+            if is_complete {
+                rest = &rest[1..];
+            }
+            if !is_complete || encoder.is_full() || room.is_pass() {
+                break;
+            }
+        }
+        let message = encoder.take().with_room(room);
+        sent_bytes += message.remaining();
         let sent = service.stop.or(responder.send(message));
         stream.waiting(WaitsFor::Peer, sent).await??;
+        if sent_bytes >= TURN_BYTES && !rest.is_empty() {
+            sent_bytes = 0;
+            tokio::task::yield_now().await;
+        }
     }
     Ok(())
+}
+
+/// What the next message of these samples takes, about.
+fn message_bytes(samples: &[Sampled]) -> usize {
+    let mut bytes = 0;
+    for sample in samples {
+        bytes += sample.trajectory.chunk_bytes() + ITEM_BYTES;
+        if bytes > MAX_MESSAGE_CHUNK_BYTES {
+            break;
+        }
+    }
+    bytes.min(MAX_MESSAGE_CHUNK_BYTES)
+}
+
+/// Waits for the room of what will be made for a reader.
+pub(crate) async fn wait_for_room(
+    service: &Service,
+    stream: &Stream,
+    responder: &mut Responder,
+    room: impl Future<Output = Room>,
+) -> Result<Room> {
+    let mut room = pin!(room);
+    // Nearly always there is room.
+    if let Some(room) = room.as_mut().now_or_never() {
+        return Ok(room);
+    }
+    let room = wait_for_answer_room(service, responder, room);
+    stream.waiting(WaitsFor::Peer, room).await
+}
+
+/// Likewise, for a call that is not listed among the streams.
+pub(crate) async fn wait_for_answer_room(
+    service: &Service,
+    responder: &mut Responder,
+    room: impl Future<Output = Room>,
+) -> Result<Room> {
+    tokio::select! {
+        biased;
+        room = room => Ok(room),
+        () = service.stop.stopped() => Err(stopping()),
+        () = responder.closed() => Err(Error::cancelled("The reader cancelled the call.")),
+    }
 }
 
 async fn wait_for_samples(

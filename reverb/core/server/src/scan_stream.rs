@@ -4,21 +4,25 @@
 use std::sync::Arc;
 
 use reverb_auth::Right;
-use reverb_data::{Error, Result};
+use reverb_data::{Error, Result, Sampled};
 use reverb_engine::{Scan, Table};
 use reverb_rpc::frames::MessageReader;
-use reverb_rpc::server::{Responder, read_single_message};
+use reverb_rpc::server::{Kind, Responder, read_single_message};
 use reverb_wire::codec::sample::SampleEncoder;
 use reverb_wire::generated::reverb::ScanRequest;
 
 use crate::caller::Caller;
-use crate::sample_stream;
+use crate::sample_stream::{send_samples, wait_for_room};
 use crate::service::Service;
 use crate::streams::Stream;
 
 /// Maximum bytes of chunks that a scan holds because its reader keeps them. When their items are
 /// deleted meanwhile, only the scan keeps them in memory.
 const MAX_KEPT_CHUNK_BYTES: usize = 64 << 20;
+
+/// Number of items that are listed at a time: with room for the list, and without it.
+const LISTED_ITEMS: usize = 1 << 18;
+const FEW_LISTED_ITEMS: usize = 1 << 10;
 
 /// Serves the scan to its end.
 pub(crate) async fn run(
@@ -31,30 +35,45 @@ pub(crate) async fn run(
     let request: ScanRequest = read_single_message(&service.stop, &mut reader).await?;
     let (name, table) = service.table_for(caller, Right::Sample, &request.table)?;
     stream.use_table(name);
-    let mut scan = service.stop.or(begin(table)).await??;
-    let kept = usize::try_from(request.kept_chunk_bytes).unwrap_or(0);
-    let mut encoder = SampleEncoder::new().with_kept_chunks(kept.min(MAX_KEPT_CHUNK_BYTES));
-    let mut messages = Vec::new();
+    let outbox = responder.outbox();
+    let kept = usize::try_from(request.kept_chunk_bytes).unwrap_or(0).min(MAX_KEPT_CHUNK_BYTES);
+    let kept_room = outbox.try_room(Kind::Stream, kept).filter(|_| kept > 0);
+    let kept = if kept_room.is_some() { kept } else { 0 };
+    let mut encoder = SampleEncoder::new().with_kept_chunks(kept);
+    let mut scan = table.begin_unlisted_scan()?;
+    let mut _list = None;
     loop {
-        let items = table.scan(&mut scan)?;
-        if items.is_empty() {
+        if scan.needs_list() {
+            // What was listed before is not needed any more.
+            _list = None;
+            let most = LISTED_ITEMS.min(table.len());
+            let room = outbox.room_or_pass(Kind::Stream, most * Scan::LISTING_BYTES);
+            let mut room = wait_for_room(service, stream, responder, room).await?;
+            let most = if room.is_pass() { FEW_LISTED_ITEMS } else { LISTED_ITEMS };
+            scan = service.stop.or(list(table, scan, most)).await??;
+            if !room.is_pass() {
+                room.use_for(most.min(table.len()) * Scan::LISTED_BYTES);
+                _list = Some(room);
+            }
+        }
+        let room = outbox.room_or_pass(Kind::Stream, Scan::MAX_ITEMS * size_of::<Sampled>());
+        let room = wait_for_room(service, stream, responder, room).await?;
+        let most = if room.is_pass() { 1 } else { Scan::MAX_ITEMS };
+        let items = table.scan_some(&mut scan, most)?;
+        if items.is_empty() && !scan.needs_list() {
             return Ok(());
         }
-        for item in &items {
-            encoder.push(name, item, |message| messages.push(message));
-        }
+        let _items = (!room.is_pass()).then_some(room);
         stream.count_items(items.len());
-        drop(items);
-        messages.extend(encoder.finish());
-        sample_stream::send(service, stream, messages.drain(..), responder).await?;
+        send_samples(service, stream, responder, &mut encoder, (name, &items)).await?;
         // Lets the connection send queued data before the next items are taken.
         tokio::task::yield_now().await;
     }
 }
 
-/// Starts a scan on a thread for blocking work: sorting millions of items takes time.
-async fn begin(table: &Arc<Table>) -> Result<Scan> {
+/// Lists the next items on a thread for blocking work: looking at millions of items takes time.
+async fn list(table: &Arc<Table>, mut scan: Scan, most: usize) -> Result<Scan> {
     let table = Arc::clone(table);
-    let begun = tokio::task::spawn_blocking(move || table.begin_scan()).await;
-    begun.unwrap_or_else(|_| Err(Error::internal("A scan could not begin.")))
+    let listed = tokio::task::spawn_blocking(move || table.list(&mut scan, most).map(|()| scan));
+    listed.await.unwrap_or_else(|_| Err(Error::internal("The items could not be listed.")))
 }

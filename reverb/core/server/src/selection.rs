@@ -18,9 +18,10 @@ impl Selection {
     ///
     /// `InvalidArgument` if they do not increase, or if the signature of the table has fewer.
     pub(crate) fn new(table: &Table, columns: &[u32]) -> Result<Self> {
-        if !columns.is_sorted_by(|one, next| one < next) {
+        if let Some(pair) = columns.windows(2).find(|pair| pair[0] >= pair[1]) {
             return Err(Error::invalid_argument(format!(
-                "`columns` must increase, got {columns:?}."
+                "`columns` must increase, got {} before {}.",
+                pair[0], pair[1]
             )));
         }
         if let Some(&last) = columns.last()
@@ -34,6 +35,11 @@ impl Selection {
             )));
         }
         Ok(Self { columns: columns.into(), builder: TrajectoryBuilder::new() })
+    }
+
+    /// Whether it takes no column away.
+    pub(crate) fn is_of_all(&self) -> bool {
+        self.columns.is_empty()
     }
 
     /// Takes the other columns away.

@@ -173,8 +173,10 @@ impl Server {
             async move {
                 let limits = limits.of_connections(window);
                 let traffic = Arc::clone(&service.traffic);
+                let outgoing = Arc::clone(&service.memory.outgoing);
                 let max_files = process_status::max_files();
-                let options = PortOptions { keepalive, limits, traffic, hint, tls, max_files };
+                let options =
+                    PortOptions { keepalive, limits, traffic, outgoing, hint, tls, max_files };
                 rpc::serve(listeners, service, stop, options).await;
                 drop(done);
             }

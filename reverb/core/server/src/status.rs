@@ -142,6 +142,7 @@ fn memory_status(memory: &Memory) -> MemoryStatus {
         queued: number(usage.queued),
         streams: number(usage.streams),
         other: number(usage.other),
+        readers: number(usage.readers),
     }
 }
 

@@ -19,7 +19,7 @@ use reverb_wire::generated::reverb::TransferResponse;
 
 use crate::caller::Caller;
 use crate::held_chunks::{HeldChunks, HoldingStream};
-use crate::insert_stream::keep;
+use crate::insert_stream::{ITEMS_AT_ONCE, keep};
 use crate::memory::InsertGate;
 use crate::service::Service;
 
@@ -58,7 +58,6 @@ pub(crate) async fn run(
     };
     // From here on a drain ends it; one that began before does not know it.
     service.drain.check()?;
-    reader.limit_messages(memory.peer_bytes(service.limits.message_bytes), "message_bytes");
     reader.pass_through(Arc::new(InsertGate {
         memory: Arc::clone(memory),
         stream: Arc::clone(&open),
@@ -94,12 +93,12 @@ impl Transfer<'_> {
                 chunk
             });
         }
-        let mut items: Vec<StoredItem> = Vec::with_capacity(request.num_items().min(1024));
+        let mut items: Vec<StoredItem> = Vec::with_capacity(request.num_items().min(ITEMS_AT_ONCE));
         let mut table: Option<&Arc<Table>> = None;
         for item in request.items() {
             let (item, its_table) = self.stored_item(&item?, &held)?;
             if let Some(table) = table.replace(its_table)
-                && !Arc::ptr_eq(table, its_table)
+                && (!Arc::ptr_eq(table, its_table) || items.len() == ITEMS_AT_ONCE)
             {
                 self.transfer(table, std::mem::take(&mut items))?;
             }
@@ -107,7 +106,7 @@ impl Transfer<'_> {
         }
         if let Some(table) = table {
             self.transfer(table, items)?;
-            keep(&mut held, request.keep_chunk_keys())?;
+            keep(&mut held, &request)?;
         }
         let (held_bytes, limit) =
             (held.bytes(), self.service.memory.peer_bytes(self.service.limits.stream_bytes));

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The call `Watch`: sizes, masses and cursors of tables, as they change.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use reverb_data::{Error, Result};
-use reverb_engine::{TableChanges, TableWatch, Watched};
+use reverb_engine::{Table, TableChanges, TableWatch, Watched};
 use reverb_rpc::Message;
 use reverb_rpc::frames::MessageReader;
-use reverb_rpc::server::{Responder, read_single_message};
+use reverb_rpc::server::{Kind, Responder, read_single_message};
 use reverb_wire::generated::reverb::{WatchRequest, WatchResponse, WatchedTable};
 use tokio::time::{Instant, sleep_until};
 
 use crate::caller::Caller;
+use crate::sample_stream::wait_for_answer_room;
 use crate::service::Service;
 
 /// Changes are told at most this often, unless they are urgent.
@@ -23,6 +25,9 @@ const URGENT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How long it does not look again after it was woken for tables of others.
 const REST: Duration = Duration::from_millis(10);
+
+/// What a table takes in a message, with what the message is made from, about.
+const TABLE_BYTES: usize = 512;
 
 /// A watch of tables.
 pub(crate) struct Watch {
@@ -41,26 +46,31 @@ impl Watch {
     /// server drains.
     pub(crate) fn begin(service: &Service, tables: &[String], caller: &Caller) -> Result<Self> {
         service.drain.check()?;
-        let is_visible = |name: &str| caller.may_see(name);
-        let mut watched = Vec::new();
-        for table in service.tables.all().iter().filter(|table| is_visible(table.name())) {
-            if tables.is_empty() || tables.iter().any(|name| name == table.name()) {
-                watched.push((Arc::from(table.name()), table.watch()));
-            }
-        }
-        for name in tables {
-            if !watched.iter().any(|(known, _)| **known == **name) {
-                let all = service.tables.all().iter().map(|table| table.name());
-                let known: Vec<String> =
-                    all.filter(|name| is_visible(name)).map(str::to_owned).collect();
-                return Err(Error::table_not_found(name, &known));
-            }
+        let all = service.tables.all().iter();
+        let visible = all.filter(|table| caller.may_see(table.name()));
+        // Callers may send very many names, and servers have many tables.
+        let mut missing: HashSet<&str> = tables.iter().map(String::as_str).collect();
+        let is_watched = |table: &&Arc<Table>| tables.is_empty() || missing.remove(table.name());
+        let watched: Vec<_> = visible
+            .clone()
+            .filter(is_watched)
+            .map(|table| (Arc::from(table.name()), table.watch()))
+            .collect();
+        if let Some(name) = tables.iter().find(|name| missing.contains(name.as_str())) {
+            let known: Vec<String> = visible.map(|table| table.name().to_owned()).collect();
+            return Err(Error::table_not_found(name, &known));
         }
         Ok(Self { tables: watched, changes: Arc::clone(&service.changes), last: None })
     }
 
     /// The next changes; at first all tables. Cancel safe.
     pub(crate) async fn next(&mut self, service: &Service) -> WatchResponse {
+        self.changed(service).await;
+        self.tell(service, usize::MAX)
+    }
+
+    /// Waits until there is something to tell. Cancel safe.
+    async fn changed(&self, service: &Service) {
         let changes = Arc::clone(&self.changes);
         let mut rests_until = None;
         loop {
@@ -69,14 +79,14 @@ impl Watch {
             let mut urgent = std::pin::pin!(changes.urgent().notified());
             any.as_mut().enable();
             urgent.as_mut().enable();
-            let Some((told_at, epoch)) = self.last else { return self.tell(service) };
+            let Some((told_at, epoch)) = self.last else { return };
             let (has_changed, is_urgent) = self.look();
             let is_urgent = is_urgent || service.group.epoch() != epoch;
             let now = Instant::now();
             let may_tell_at = told_at + if is_urgent { URGENT_INTERVAL } else { INTERVAL };
             if is_urgent || has_changed {
                 if now >= may_tell_at {
-                    return self.tell(service);
+                    return;
                 }
                 if is_urgent {
                     sleep_until(may_tell_at).await;
@@ -109,10 +119,11 @@ impl Watch {
         })
     }
 
-    fn tell(&mut self, service: &Service) -> WatchResponse {
+    /// What has changed of `most` tables at most. The others are told next.
+    fn tell(&mut self, service: &Service, most: usize) -> WatchResponse {
         let epoch = service.group.epoch();
         self.last = Some((Instant::now(), epoch));
-        let changed = self.tables.iter_mut().filter(|(_, table)| table.has_changed().0);
+        let changed = self.tables.iter_mut().filter(|(_, table)| table.has_changed().0).take(most);
         let tables = changed.filter_map(|(name, table)| Some(to_message(name, table.look()?)));
         WatchResponse { tables: tables.collect(), epoch }
     }
@@ -125,21 +136,26 @@ pub(crate) async fn run(
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
-    let request: WatchRequest = read_single_message(&service.stop, &mut reader).await?;
-    let mut watch = Watch::begin(service, &request.tables, caller)?;
+    let WatchRequest { tables } = read_single_message(&service.stop, &mut reader).await?;
+    let mut watch = Watch::begin(service, &tables, caller)?;
+    drop(tables);
+    let outbox = responder.outbox();
     loop {
-        let changes = tokio::select! {
+        tokio::select! {
             biased;
             error = service.interrupted() => return Err(error),
             () = responder.closed() => {
                 return Err(Error::cancelled("The caller cancelled the stream."));
             }
-            changes = watch.next(service) => changes,
-        };
+            () = watch.changed(service) => {}
+        }
+        let room = outbox.room_or_pass(Kind::Stream, watch.tables.len() * TABLE_BYTES);
+        let room = wait_for_answer_room(service, responder, room).await?;
+        let changes = watch.tell(service, if room.is_pass() { 1 } else { usize::MAX });
         tokio::select! {
             biased;
             error = service.interrupted() => return Err(error),
-            sent = responder.send(Message::encode(&changes)) => sent?,
+            sent = responder.send(Message::encode(&changes).with_room(room)) => sent?,
         }
     }
 }

@@ -84,6 +84,7 @@ fn add_memory(sum: &mut MemoryStatus, part: &MemoryStatus) {
     sum.queued += part.queued;
     sum.streams += part.streams;
     sum.other += part.other;
+    sum.readers += part.readers;
 }
 
 fn add_process(sum: &mut ProcessStatus, part: &ProcessStatus) {

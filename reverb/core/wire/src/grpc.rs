@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use reverb_data::{Error, ErrorKind, Result};
 use reverb_rpc::Keepalive;
-use reverb_rpc::client::{Channel, Security};
+use reverb_rpc::client::{AnswerRules, Channel, Security};
+use reverb_rpc::frames::MessageLimit;
 
 use crate::capability::Capabilities;
 use crate::codec::mutate::encode_mutation;
+use crate::decoded_size;
 use crate::generated::reverb::{
     CheckpointStatusRequest, CheckpointStatusResponse, ConfigureTablesRequest,
     ConfigureTablesResponse, DrainRequest, DrainResponse, HoldRateLimiterRequest, SetPausedRequest,
@@ -36,7 +38,7 @@ pub struct GrpcTransport(Channel);
 impl GrpcTransport {
     /// Checks the address; see `Target::parse` for its forms.
     pub fn new(target: &str) -> Result<Self> {
-        Ok(Self(Channel::new(target)?))
+        Ok(Self(Channel::new(target)?.with_answer_rules(answer_rules)))
     }
 
     /// Sets the time limit for reaching a server that answers.
@@ -62,6 +64,14 @@ impl GrpcTransport {
     /// The error of a call that only servers of this package have.
     fn explain(&self, error: Error, what: &str) -> Error {
         explain(error, self.0.target(), what)
+    }
+}
+
+/// What a client accepts as an answer.
+fn answer_rules(path: &str) -> AnswerRules {
+    AnswerRules {
+        limit: methods::answer_limit(path).map(MessageLimit::of_answers),
+        check: decoded_size::of_answers(path),
     }
 }
 

@@ -7,6 +7,7 @@
 pub mod capability;
 pub mod codec;
 pub mod convert;
+pub mod decoded_size;
 pub mod generated;
 pub mod grpc;
 pub mod methods;

@@ -53,6 +53,83 @@ pub const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflect
 /// The same with the service's older name.
 pub const OLD_REFLECTION: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
+/// How large a message of a caller may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestLimit {
+    /// So many bytes.
+    Bytes(usize),
+    /// So many bytes, and [`BYTES_A_TABLE`] for each table of the server.
+    BytesAndTables(usize),
+    /// What `Limits.call_bytes` says.
+    CallBytes,
+    /// What `Limits.message_bytes` says.
+    MessageBytes,
+}
+
+/// Bytes of a request that names tables, for each table of the server.
+pub const BYTES_A_TABLE: usize = 1 << 10;
+
+/// Requests of a name and some numbers.
+const SMALL: RequestLimit = RequestLimit::BytesAndTables(64 << 10);
+/// Requests that have lists of names.
+const NAMES: RequestLimit = RequestLimit::BytesAndTables(1 << 20);
+
+/// How large a message of a caller may be, by the path of its call. A test compares the list with
+/// the services of the `.proto` files.
+pub const REQUEST_LIMITS: [(&str, RequestLimit); ALL.len()] = [
+    (INSERT_STREAM, RequestLimit::MessageBytes),
+    (SAMPLE_STREAM, SMALL),
+    (MUTATE_PRIORITIES, RequestLimit::CallBytes),
+    (RESET, SMALL),
+    (SERVER_INFO, SMALL),
+    (INITIALIZE_CONNECTION, SMALL),
+    (CHECKPOINT, SMALL),
+    (SCAN, SMALL),
+    (CHECKPOINT_STATUS, SMALL),
+    (STATUS, SMALL),
+    (CONFIGURE_TABLES, NAMES),
+    (SET_PAUSED, SMALL),
+    (HOLD_RATE_LIMITER, SMALL),
+    (DRAIN, SMALL),
+    (DIRECTORY, SMALL),
+    (SET_DIRECTORY, RequestLimit::CallBytes),
+    (WATCH, NAMES),
+    (UPDATE_PRIORITIES, RequestLimit::CallBytes),
+    (SET_RATE_LIMITER, SMALL),
+    (TRANSFER, RequestLimit::MessageBytes),
+    // Everybody may call it, also without a token.
+    (HEALTH_CHECK, RequestLimit::Bytes(4 << 10)),
+    (HEALTH_WATCH, RequestLimit::Bytes(4 << 10)),
+    (REFLECTION, SMALL),
+    (OLD_REFLECTION, SMALL),
+];
+
+/// How large a message of a caller may be; a small one for a path that is not known.
+pub fn request_limit(path: &str) -> RequestLimit {
+    let known = REQUEST_LIMITS.iter().find(|(known, _)| *known == path);
+    known.map_or(SMALL, |(_, limit)| *limit)
+}
+
+/// The largest answer that a client reads, unless the answer has items or lists of keys.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
+
+/// How many bytes of an answer a client reads; `None`: as much as a message may have.
+pub fn answer_limit(path: &str) -> Option<usize> {
+    let has_much = matches!(path, SAMPLE_STREAM | SCAN | UPDATE_PRIORITIES);
+    (!has_much).then_some(MAX_ANSWER_BYTES)
+}
+
+/// The name of a call: `Reset`, `Health/Check`.
+pub fn name(path: &str) -> &'static str {
+    let known = ALL.into_iter().find(|known| *known == path);
+    match known {
+        Some(HEALTH_CHECK) => "Health/Check",
+        Some(HEALTH_WATCH) => "Health/Watch",
+        Some(path) => path.rsplit('/').next().unwrap_or(path),
+        None => "an unknown method",
+    }
+}
+
 /// All paths. A test compares the list with the services of the `.proto` files.
 pub const ALL: [&str; 24] = [
     INSERT_STREAM,
@@ -88,7 +165,7 @@ mod tests {
     use prost::Message;
     use prost_types::FileDescriptorSet;
 
-    use super::ALL;
+    use super::{ALL, REQUEST_LIMITS};
 
     #[test]
     fn every_call_of_the_services_has_a_path() {
@@ -101,5 +178,7 @@ mod tests {
         });
         let declared: BTreeSet<String> = declared.collect();
         assert_eq!(declared, ALL.into_iter().map(str::to_owned).collect());
+        let limited = REQUEST_LIMITS.map(|(path, _)| path.to_owned());
+        assert_eq!(declared, limited.into_iter().collect(), "each has a limit");
     }
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A scan: reads every item of a table once, oldest first, without sampling.
 //!
-//! A scan first lists the slots of all present items, and then visits the slots in order of
-//! insertion. An item stays in its slot until it is removed. Any later item in that slot is newer
+//! A scan first lists the slots of the present items, and then visits the slots in order of
+//! insertion. It may list some of them at a time: then it looks at all slots for each list, and needs
+//! little memory. An item stays in its slot until it is removed. Any later item in that slot is newer
 //! than the scan, so the insertion time is enough to recognise it. Listing takes the lock for some
 //! thousand slots at a time, visiting for some hundred. A scan keeps no item alive.
 
@@ -23,41 +24,82 @@ const VISITED_SLOTS: usize = 512;
 pub struct Scan {
     /// Insertion time of the newest item that the scan includes.
     newest_ns: i64,
-    /// Slots of the items when the scan began, oldest first.
+    /// Slots of the oldest items that are not visited yet, oldest first.
     handles: Vec<Handle>,
     /// Number of handles that were visited.
     visited: usize,
+    /// The last item that was listed.
+    last: Option<Place>,
+    /// Whether there may be items that were not listed yet.
+    is_open: bool,
 }
+
+/// Where an item comes in a scan.
+type Place = (i64, Handle);
 
 impl Table {
     /// Begins a scan over the items that are in the table now.
     ///
-    /// Takes about 20 ns per item, mostly without the lock.
+    /// Takes about 20 ns per item, mostly without the lock, and 4 bytes.
     ///
     /// # Errors
     ///
     /// `Cancelled` if the table is closed.
     pub fn begin_scan(&self) -> Result<Scan> {
-        let (newest_ns, num_slots) =
-            self.read_state(|state| (state.newest_ns(), state.items().num_slots()))?;
-        let mut places: Vec<(i64, Handle)> = Vec::new();
+        let mut scan = self.begin_unlisted_scan()?;
+        self.list(&mut scan, usize::MAX)?;
+        Ok(scan)
+    }
+
+    /// Likewise, but lists nothing yet: see [`Table::list`].
+    ///
+    /// # Errors
+    ///
+    /// `Cancelled` if the table is closed.
+    pub fn begin_unlisted_scan(&self) -> Result<Scan> {
+        let newest_ns = self.read_state(TableState::newest_ns)?;
+        Ok(Scan { newest_ns, handles: Vec::new(), visited: 0, last: None, is_open: true })
+    }
+
+    /// Lists the next items of a scan, `most` at most, when those that were listed are visited.
+    ///
+    /// Looks at all slots of the table, and takes up to [`Scan::LISTING_BYTES`] for each listed item
+    /// meanwhile, [`Scan::LISTED_BYTES`] afterwards.
+    ///
+    /// # Errors
+    ///
+    /// `Cancelled` if the table is closed.
+    pub fn list(&self, scan: &mut Scan, most: usize) -> Result<()> {
+        let num_slots = self.read_state(|state| state.items().num_slots())?;
+        let mut places: Vec<Place> = Vec::new();
         let mut listed = Vec::with_capacity(LISTED_SLOTS.min(num_slots));
+        let mut is_cut = false;
         for start in (0..num_slots).step_by(LISTED_SLOTS) {
             self.read_state(|state| {
                 let items = state.items().in_slots(start..start + LISTED_SLOTS);
-                let old = items.filter(|(_, item)| item.inserted_at_ns() <= newest_ns);
-                listed.extend(old.map(|(handle, item)| (item.inserted_at_ns(), handle)));
+                let all = items.map(|(handle, item)| (item.inserted_at_ns(), handle));
+                listed.extend(all.filter(|place| {
+                    place.0 <= scan.newest_ns && scan.last.is_none_or(|last| *place > last)
+                }));
             })?;
+            if places.len() + listed.len() > most.saturating_mul(2) {
+                is_cut |= keep_first(&mut places, most);
+            }
             places.append(&mut listed);
         }
         // Slots are mostly filled in order, and a stable sort is fast on sorted runs.
-        places.sort_by_key(|&(inserted_at_ns, _)| inserted_at_ns);
-        let handles = places.into_iter().map(|(_, handle)| handle).collect();
-        Ok(Scan { newest_ns, handles, visited: 0 })
+        places.sort();
+        is_cut |= places.len() > most;
+        places.truncate(most);
+        scan.last = places.last().copied().or(scan.last);
+        scan.is_open = is_cut;
+        scan.handles = places.into_iter().map(|(_, handle)| handle).collect();
+        scan.visited = 0;
+        Ok(())
     }
 
     /// Reads the next items of a scan in their present state. Returns at least one item, and none
-    /// at the end. Never waits.
+    /// at the end of those that are listed. Never waits.
     ///
     /// Returns items until their chunks reach [`MAX_SAMPLE_BYTES`], and a few hundred at most. This
     /// does not count as sampling, and `probability` is 0.
@@ -66,10 +108,19 @@ impl Table {
     ///
     /// `Cancelled` if the table is closed.
     pub fn scan(&self, scan: &mut Scan) -> Result<Vec<Sampled>> {
+        self.scan_some(scan, Scan::MAX_ITEMS)
+    }
+
+    /// Likewise, `most` items at most.
+    ///
+    /// # Errors
+    ///
+    /// `Cancelled` if the table is closed.
+    pub fn scan_some(&self, scan: &mut Scan, most: usize) -> Result<Vec<Sampled>> {
         let mut items = Vec::new();
         while items.is_empty() && scan.visited < scan.handles.len() {
-            items.reserve(VISITED_SLOTS.min(scan.handles.len() - scan.visited));
-            self.read_state(|state| scan.visit(state, &mut items))?;
+            items.reserve(most.min(scan.handles.len() - scan.visited));
+            self.read_state(|state| scan.visit(state, most, &mut items))?;
         }
         Ok(items)
     }
@@ -84,8 +135,30 @@ impl Table {
     }
 }
 
+/// Keeps the first `most` places; returns whether there were more.
+fn keep_first(places: &mut Vec<Place>, most: usize) -> bool {
+    let has_more = places.len() > most;
+    if has_more && most > 0 {
+        places.select_nth_unstable(most - 1);
+        places.truncate(most);
+    }
+    has_more
+}
+
 impl Scan {
-    fn visit(&mut self, state: &TableState, items: &mut Vec<Sampled>) {
+    /// What a listed item takes.
+    pub const LISTED_BYTES: usize = size_of::<Handle>();
+    /// What it takes while the list is made.
+    pub const LISTING_BYTES: usize = 3 * size_of::<Place>();
+    /// The most items that are read at a time.
+    pub const MAX_ITEMS: usize = VISITED_SLOTS;
+
+    /// Whether all that was listed is visited, and there may be more items.
+    pub fn needs_list(&self) -> bool {
+        self.is_open && self.visited == self.handles.len()
+    }
+
+    fn visit(&mut self, state: &TableState, most: usize, items: &mut Vec<Sampled>) {
         let mut chunk_bytes = 0;
         for &handle in self.handles[self.visited..].iter().take(VISITED_SLOTS) {
             self.visited += 1;
@@ -96,7 +169,7 @@ impl Scan {
             let item = item.to_stored(state.removal_priority(handle));
             chunk_bytes += item.trajectory.chunk_bytes();
             items.push(item.into_scanned(state.len() as i64));
-            if chunk_bytes >= MAX_SAMPLE_BYTES {
+            if chunk_bytes >= MAX_SAMPLE_BYTES || items.len() >= most {
                 break;
             }
         }

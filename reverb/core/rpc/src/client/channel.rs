@@ -14,7 +14,8 @@ use super::credentials::Security;
 use super::driver::Driver;
 use super::pool::Pool;
 use crate::frames::{
-    ACCEPTED_COMPRESSION, Compression, MessageReader, MessageSender, stream_error,
+    ACCEPTED_COMPRESSION, Compression, MessageCheck, MessageLimit, MessageReader, MessageSender,
+    stream_error,
 };
 use crate::keepalive::{CLIENT_NAME, Keepalive, MAX_CLIENT_NAME_BYTES, OpenCall, PRODUCT};
 use crate::message::Message;
@@ -30,8 +31,18 @@ pub struct Channel {
     target: String,
     pool: Arc<Pool>,
     connect_timeout: Duration,
+    answer_rules: fn(&str) -> AnswerRules,
     /// Paths of calls for which the warning "reaches one server of several" was logged.
     warned_of: Mutex<HashSet<String>>,
+}
+
+/// What a client accepts as an answer. The default is any message.
+#[derive(Debug, Default)]
+pub struct AnswerRules {
+    /// How large it may be.
+    pub limit: Option<MessageLimit>,
+    /// Looks at it before it is decoded.
+    pub check: Option<Box<dyn MessageCheck>>,
 }
 
 /// Default time limit for reaching a server that answers.
@@ -47,6 +58,7 @@ impl Channel {
             target: target.to_owned(),
             pool: Pool::new(Target::parse(target)?, ConnectionOptions::default()),
             connect_timeout: CONNECT_TIMEOUT,
+            answer_rules: |_| AnswerRules::default(),
             warned_of: Mutex::default(),
         })
     }
@@ -72,6 +84,12 @@ impl Channel {
         let options = ConnectionOptions { security, ..self.pool.options().clone() };
         self.pool = Pool::new(self.pool.target().clone(), options);
         self
+    }
+
+    /// Sets what is accepted as an answer, by the path of the call.
+    #[must_use]
+    pub fn with_answer_rules(self, answer_rules: fn(&str) -> AnswerRules) -> Self {
+        Self { answer_rules, ..self }
     }
 
     /// The target as the caller wrote it.
@@ -185,6 +203,7 @@ impl Channel {
                 state: ReplyState::Waiting(response),
                 open: Some(liveness.open_call()),
                 peer,
+                rules: (self.answer_rules)(path),
                 ping_timeout: self.pool.options().keepalive.timeout,
             },
         })
@@ -284,6 +303,8 @@ pub struct Reply {
     /// Present until the stream has ended.
     open: Option<OpenCall>,
     peer: String,
+    /// Those of its messages.
+    rules: AnswerRules,
     ping_timeout: Duration,
 }
 
@@ -363,7 +384,7 @@ impl Reply {
 
     /// Returns a reader of the messages, or the status if the stream has ended already.
     fn begin(
-        &self,
+        &mut self,
         response: std::result::Result<http::Response<h2::RecvStream>, h2::Error>,
     ) -> std::result::Result<MessageReader, Option<Error>> {
         let response = response.map_err(|error| Some(stream_error(&error, &self.peer)))?;
@@ -380,7 +401,16 @@ impl Reply {
             return Err(error.map(|error| error.context(&context)));
         }
         let compression = Compression::from_headers(response.headers()).map_err(Some)?;
-        Ok(MessageReader::new(response.into_body(), compression, self.peer.as_str()))
+        let peer = self.peer.as_str();
+        let mut reader = MessageReader::new(response.into_body(), compression, peer);
+        let AnswerRules { limit, check } = std::mem::take(&mut self.rules);
+        if let Some(limit) = limit {
+            reader.limit_messages(limit);
+        }
+        if let Some(check) = check {
+            reader.check_messages(check);
+        }
+        Ok(reader)
     }
 }
 

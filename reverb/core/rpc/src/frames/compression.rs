@@ -8,8 +8,8 @@ use flate2::read::{GzDecoder, ZlibDecoder};
 use http::HeaderMap;
 use reverb_data::{Error, Result};
 
-/// Largest message after decompression. Without a limit a few bytes could expand to gigabytes.
-const MAX_DECOMPRESSED_BYTES: u64 = 256 << 20;
+/// A message is inflated in pieces of this size.
+const PIECE_BYTES: u64 = 256 << 10;
 
 /// The compressions that we announce to peers.
 pub const ACCEPTED: &str = "identity,deflate,gzip";
@@ -39,27 +39,46 @@ impl Compression {
         }
     }
 
-    pub(crate) fn decompress(self, message: &[u8]) -> Result<Bytes> {
+    /// The message, or the beginning of one that is longer than `limit`: a few bytes can expand to
+    /// gigabytes, and only a little more than the limit is ever in memory.
+    pub(crate) fn decompress(self, message: &[u8], limit: usize) -> Result<Inflated> {
         match self {
             Self::Identity => Err(Error::internal(
                 "A message is marked as compressed, but the stream names no compression.",
             )),
-            Self::Gzip => read_bounded(GzDecoder::new(message)),
-            Self::Deflate => read_bounded(ZlibDecoder::new(message)),
+            Self::Gzip => inflate(GzDecoder::new(message), limit),
+            Self::Deflate => inflate(ZlibDecoder::new(message), limit),
         }
     }
 }
 
-fn read_bounded(reader: impl Read) -> Result<Bytes> {
-    let mut bytes = Vec::new();
-    reader.take(MAX_DECOMPRESSED_BYTES + 1).read_to_end(&mut bytes).map_err(|error| {
-        Error::invalid_argument(format!("A compressed message is damaged: {error}."))
-    })?;
-    if bytes.len() as u64 > MAX_DECOMPRESSED_BYTES {
-        return Err(Error::resource_exhausted(format!(
-            "A compressed message holds more than {MAX_DECOMPRESSED_BYTES} bytes; \
-             send it uncompressed."
-        )));
+/// What became of a compressed message.
+#[derive(Debug)]
+pub(crate) enum Inflated {
+    Whole(Bytes),
+    /// It has at least so many bytes.
+    TooLong(usize),
+}
+
+/// The message is put together once, at the end: a buffer that grows would take twice as much.
+fn inflate(mut reader: impl Read, limit: usize) -> Result<Inflated> {
+    let (mut pieces, mut length) = (Vec::new(), 0);
+    loop {
+        let mut piece = Vec::new();
+        reader.by_ref().take(PIECE_BYTES).read_to_end(&mut piece).map_err(|error| {
+            Error::invalid_argument(format!("A compressed message is damaged: {error}."))
+        })?;
+        length += piece.len();
+        if length > limit {
+            return Ok(Inflated::TooLong(length));
+        }
+        if piece.is_empty() {
+            break;
+        }
+        pieces.push(piece);
     }
-    Ok(Bytes::from(bytes))
+    let mut message = Vec::with_capacity(length);
+    // Each piece is freed as soon as it is copied.
+    pieces.into_iter().for_each(|piece| message.extend_from_slice(&piece));
+    Ok(Inflated::Whole(message.into()))
 }

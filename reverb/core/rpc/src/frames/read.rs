@@ -14,6 +14,7 @@ use reverb_data::error::grouped;
 use reverb_data::{Error, Result};
 use tokio::time::Sleep;
 
+use crate::frames::compression::Inflated;
 use crate::frames::{Compression, stream_error};
 use crate::message::FRAME_HEADER_BYTES;
 
@@ -31,6 +32,15 @@ pub struct MessageReader {
     counted: usize,
     /// When the gate is looked at again.
     retry: Option<Pin<Box<Sleep>>>,
+    check: Option<Box<dyn MessageCheck>>,
+}
+
+/// Looks at messages before they are decoded.
+pub trait MessageCheck: fmt::Debug + Send + Sync {
+    /// # Errors
+    ///
+    /// The error that ends the call.
+    fn check(&self, message: &[u8]) -> Result<()>;
 }
 
 /// Decides whether a stream is read, so that messages which are not complete do not fill the
@@ -53,12 +63,48 @@ const BLOCK_BYTES: usize = 64 * 1024;
 /// How often a closed gate is looked at.
 const GATE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The size of the largest message that is accepted.
+/// The size of the largest message that is accepted, after decompression.
 #[derive(Debug, Clone, Copy)]
-struct MessageLimit {
+pub struct MessageLimit {
     bytes: usize,
-    /// Its name in error texts.
-    name: &'static str,
+    /// What it belongs to, in error texts.
+    whose: Whose,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Whose {
+    /// A setting of the server, by its name in `Limits`.
+    Setting(&'static str),
+    /// A method, by its name. It cannot be changed.
+    Method(&'static str),
+    /// A client, which reads answers.
+    Client,
+}
+
+impl MessageLimit {
+    /// What the length of a message can say.
+    const LARGEST: Self = Self { bytes: u32::MAX as usize, whose: Whose::Client };
+
+    /// A limit that is a setting of the server: `Limits.name`.
+    pub fn of_setting(name: &'static str, bytes: usize) -> Self {
+        Self { bytes, whose: Whose::Setting(name) }
+    }
+
+    /// A limit that belongs to a method of this name.
+    pub fn of_method(name: &'static str, bytes: usize) -> Self {
+        Self { bytes, whose: Whose::Method(name) }
+    }
+
+    /// A limit of what a client reads.
+    pub fn of_answers(bytes: usize) -> Self {
+        Self { bytes, whose: Whose::Client }
+    }
+
+    /// The smaller one of two limits.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        if other.bytes < self.bytes { other } else { self }
+    }
 }
 
 #[derive(Debug)]
@@ -74,6 +120,7 @@ impl MessageReader {
             gate: None,
             counted: 0,
             retry: None,
+            check: None,
         }
     }
 
@@ -82,10 +129,20 @@ impl MessageReader {
         self.gate = Some(gate);
     }
 
-    /// Refuses messages of more than `bytes`, as soon as their length is known. `name` is the name
-    /// of the limit in the error text. Without this call a message may have up to 4 GiB.
-    pub fn limit_messages(&mut self, bytes: usize, name: &'static str) {
-        self.assembler.limit = MessageLimit { bytes, name };
+    /// Refuses longer messages as soon as their length is known, and compressed ones as soon as they
+    /// exceed it while they are inflated. Without this call a message may have up to 4 GiB.
+    pub fn limit_messages(&mut self, limit: MessageLimit) {
+        self.assembler.limit = limit;
+    }
+
+    /// Refuses compressed messages, as of callers who are not known: inflating is work.
+    pub fn refuse_compressed(&mut self) {
+        self.assembler.compression = None;
+    }
+
+    /// Looks at each message before it is returned.
+    pub fn check_messages(&mut self, check: Box<dyn MessageCheck>) {
+        self.check = Some(check);
     }
 
     /// The next message, or `None` when the peer has ended its direction. Cancel safe: no message
@@ -100,7 +157,8 @@ impl MessageReader {
             let taken = self.assembler.take();
             self.count(0);
             if let Some(message) = taken? {
-                return Poll::Ready(Ok(Some(message)));
+                let checked = self.check.as_ref().map_or(Ok(()), |it| it.check(&message));
+                return Poll::Ready(checked.map(|()| Some(message)));
             }
             ready!(self.poll_gate(context))?;
             match ready!(self.frames.0.poll_data(context)) {
@@ -163,7 +221,8 @@ impl Drop for MessageReader {
 /// Cuts messages out of consecutive buffers.
 #[derive(Debug)]
 struct Assembler {
-    compression: Compression,
+    /// Absent if compressed messages are refused.
+    compression: Option<Compression>,
     /// Received bytes that are not part of a message yet.
     rest: Bytes,
     header: [u8; FRAME_HEADER_BYTES],
@@ -182,14 +241,14 @@ struct Assembler {
 impl Assembler {
     fn new(compression: Compression) -> Self {
         Self {
-            compression,
+            compression: Some(compression),
             rest: Bytes::new(),
             header: [0; FRAME_HEADER_BYTES],
             header_filled: 0,
             partial: Vec::new(),
             block: Vec::new(),
             partial_bytes: 0,
-            limit: MessageLimit { bytes: usize::MAX, name: "" },
+            limit: MessageLimit::LARGEST,
         }
     }
 
@@ -218,16 +277,25 @@ impl Assembler {
         }
         let length = u32::from_be_bytes(length) as usize;
         self.limit.check(length)?;
+        if flag == 1 && self.compression.is_none() {
+            return Err(Error::unimplemented(
+                "The message is compressed, which this server takes only from callers with a token \
+                 or a certificate; send it uncompressed.",
+            ));
+        }
         let Some(message) = self.take_body(length) else {
             return Ok(None);
         };
         self.header_filled = 0;
-        if flag == 1 {
-            let message = self.compression.decompress(&message)?;
-            self.limit.check(message.len())?;
-            return Ok(Some(message));
+        match self.compression {
+            Some(compression) if flag == 1 => {
+                match compression.decompress(&message, self.limit.bytes)? {
+                    Inflated::Whole(message) => Ok(Some(message)),
+                    Inflated::TooLong(length) => self.limit.check(length).map(|()| None),
+                }
+            }
+            _ => Ok(Some(message)),
         }
-        Ok(Some(message))
     }
 
     fn take_body(&mut self, length: usize) -> Option<Bytes> {
@@ -290,14 +358,22 @@ impl MessageLimit {
         if length <= self.bytes {
             return Ok(());
         }
-        Err(Error::resource_exhausted(format!(
-            "A message of {} bytes is larger than the limit of {} bytes (Limits.{}). Send less at \
-             once, or raise the limit of the server.",
-            grouped(length),
-            grouped(self.bytes),
-            self.name,
-        ))
-        .over_limit(self.name))
+        let what = format!("A message of {} bytes is larger than", grouped(length));
+        let bytes = grouped(self.bytes);
+        Err(match self.whose {
+            Whose::Setting(name) => Error::resource_exhausted(format!(
+                "{what} the limit of {bytes} bytes (Limits.{name}). Send less at once, or raise the \
+                 limit of the server."
+            ))
+            .over_limit(name),
+            Whose::Method(name) => Error::resource_exhausted(format!(
+                "{what} a message of {name} may be ({bytes} bytes). Send less at once."
+            )),
+            Whose::Client => Error::resource_exhausted(format!(
+                "{what} a client reads ({bytes} bytes); the server is damaged, or not one of this \
+                 kind."
+            )),
+        })
     }
 }
 
@@ -309,7 +385,7 @@ mod tests {
     #[test]
     fn a_message_over_the_limit_is_refused_by_its_header() {
         let mut assembler = Assembler::new(Compression::Identity);
-        assembler.limit = MessageLimit { bytes: 1000, name: "call_bytes" };
+        assembler.limit = MessageLimit::of_setting("call_bytes", 1000);
         assembler.put(Bytes::from(framed(0, &[1; 1000])));
         assert_eq!(assembler.take().unwrap().unwrap().len(), 1000);
         assembler.put(Bytes::from_static(&[0, 0, 0x12, 0xd6, 0x87]));
@@ -327,9 +403,10 @@ mod tests {
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gzip.write_all(&[5; 2000]).unwrap();
         let mut assembler = Assembler::new(Compression::Gzip);
-        assembler.limit = MessageLimit { bytes: 1000, name: "call_bytes" };
+        assembler.limit = MessageLimit::of_setting("call_bytes", 1000);
         assembler.put(Bytes::from(framed(1, &gzip.finish().unwrap())));
-        assert!(assembler.take().unwrap_err().message().starts_with("A message of 2,000 bytes"));
+        let error = assembler.take().unwrap_err();
+        assert!(error.message().starts_with("A message of 2,000 bytes"), "{error}");
     }
 
     fn framed(flag: u8, body: &[u8]) -> Vec<u8> {
@@ -398,11 +475,30 @@ mod tests {
     }
 
     #[test]
-    fn a_decompression_bomb_is_refused() {
+    fn a_decompression_bomb_is_inflated_to_the_limit_and_no_further() {
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         let zeros = vec![0; 1 << 20];
-        (0..257).for_each(|_| gzip.write_all(&zeros).unwrap());
-        let error = Compression::Gzip.decompress(&gzip.finish().unwrap()).unwrap_err();
-        assert_eq!(error.kind(), reverb_data::ErrorKind::ResourceExhausted);
+        (0..8).for_each(|_| gzip.write_all(&zeros).unwrap());
+        let mut assembler = Assembler::new(Compression::Gzip);
+        assembler.limit = MessageLimit::of_method("Health", 300 << 10);
+        assembler.put(Bytes::from(framed(1, &gzip.finish().unwrap())));
+        assert_eq!(
+            assembler.take().unwrap_err().message(),
+            "A message of 524,288 bytes is larger than a message of Health may be (307,200 bytes). \
+             Send less at once."
+        );
+    }
+
+    #[test]
+    fn compressed_messages_can_be_refused() {
+        let mut assembler = Assembler::new(Compression::Gzip);
+        assembler.compression = None;
+        assembler.put(Bytes::from(framed(1, &[1, 2, 3])));
+        let error = assembler.take().unwrap_err();
+        assert_eq!(error.kind(), reverb_data::ErrorKind::Unimplemented);
+        let mut assembler = Assembler::new(Compression::Gzip);
+        assembler.compression = None;
+        assembler.put(Bytes::from(framed(0, b"plain")));
+        assert_eq!(assembler.take().unwrap().unwrap(), &b"plain"[..]);
     }
 }

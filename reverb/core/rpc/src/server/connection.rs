@@ -19,6 +19,7 @@ use super::call::{self, Handler};
 use super::first_bytes::{self, Spoken};
 use super::handshakes::{Handshake, Handshakes};
 use super::listener::PortOptions;
+use super::outgoing::{Outbox, OutgoingOfConnection};
 use super::peer::{Link, Peer};
 use super::refused_connections::RefusedConnections;
 use super::responder::{self, Responder};
@@ -174,7 +175,8 @@ async fn serve_streams<H: Handler>(
     shared: &Arc<Shared<H>>,
 ) -> std::result::Result<(), h2::Error> {
     let Open { mut connection, liveness, peer, lacks_tls, _room } = opened;
-    let PortOptions { keepalive, limits, traffic, tls, .. } = &shared.options;
+    let PortOptions { keepalive, limits, traffic, tls, outgoing, .. } = &shared.options;
+    let outgoing = OutgoingOfConnection::new(outgoing);
     let pings = connection.ping_pong().expect("it is taken only here");
     let mut gone = pin!(keepalive.watch(pings, &liveness));
     let max_age = tls.as_ref().filter(|_| peer.is_encrypted()).and_then(|it| it.max_connection_age);
@@ -222,10 +224,11 @@ async fn serve_streams<H: Handler>(
         };
         let call = liveness.open_call();
         let (shared, peer) = (Arc::clone(shared), Arc::clone(&peer));
-        let unread = limits.unread_timeout;
+        let (unread, outbox) = (limits.unread_timeout, Outbox::new(&outgoing));
         let span = tracing::debug_span!("call", method = request.uri().path());
         let call = async move {
-            let responder = Responder::new(response, call, &peer, request.headers(), unread);
+            let responder =
+                Responder::new(response, call, &peer, request.headers(), unread, outbox);
             let traffic = &shared.options.traffic;
             call::run(&shared.handler, &shared.stop, traffic, request, responder).await;
             drop(open_stream);

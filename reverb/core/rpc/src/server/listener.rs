@@ -22,6 +22,7 @@ use super::accepted::{Accepted, PeerAddress};
 use super::call::Handler;
 use super::connection::{self, Shared};
 use super::handshakes::Handshakes;
+use super::outgoing::Outgoing;
 use super::refused_connections::RefusedConnections;
 use super::stop::Stop;
 use super::stream_limit::StreamLimit;
@@ -66,6 +67,8 @@ pub struct PortOptions {
     pub limits: ConnectionLimits,
     /// Counts what passes.
     pub traffic: Arc<Traffic>,
+    /// What is prepared for readers.
+    pub outgoing: Arc<Outgoing>,
     /// A sentence for a peer that speaks HTTP/1: where else to go.
     pub hint: String,
     /// Absent without TLS.

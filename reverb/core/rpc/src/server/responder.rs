@@ -14,6 +14,7 @@ use h2::server::SendResponse;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use reverb_data::{Error, ErrorKind, Result};
 
+use super::outgoing::Outbox;
 use super::peer::Peer;
 
 /// Sends messages and, once, a status. Headers are sent with the first of them, or by `announce`.
@@ -24,6 +25,7 @@ pub struct Responder {
     client: String,
     authorization: Option<HeaderValue>,
     unread_timeout: Duration,
+    outbox: Outbox,
 }
 
 enum State {
@@ -52,11 +54,12 @@ impl Responder {
         peer: &Arc<Peer>,
         request: &HeaderMap,
         unread_timeout: Duration,
+        outbox: Outbox,
     ) -> Self {
         let (state, peer) = (State::BeforeHeaders(response), Arc::clone(peer));
         let (client, authorization) =
             (client_name(request), request.get(header::AUTHORIZATION).cloned());
-        Self { state, call, peer, client, authorization, unread_timeout }
+        Self { state, call, peer, client, authorization, unread_timeout, outbox }
     }
 
     /// What the client calls itself, cut to 256 bytes; else its user agent; else nothing.
@@ -72,6 +75,11 @@ impl Responder {
     /// The header `authorization` of the call, which holds a secret.
     pub fn authorization(&self) -> Option<&HeaderValue> {
         self.authorization.as_ref()
+    }
+
+    /// What is prepared for the reader of this call.
+    pub fn outbox(&self) -> Outbox {
+        self.outbox.clone()
     }
 
     /// Whether the peer has not answered a ping. It will not receive the result of the call.

@@ -45,7 +45,7 @@ async fn frames_that_lie_are_invalid_arguments() {
     for method in ["InsertStream", "SampleStream", "Reset"] {
         let too_long = status(&handle, method, &[0, 0xff, 0xff, 0xff, 0xff, 1, 2]).await;
         assert_eq!(too_long.code, Code::ResourceExhausted, "{method}: {}", too_long.message);
-        for data in [&[0, 1, 0, 0, 0, 1, 2][..], &[0, 0, 0], &[0, 0, 0, 0, 9, 1]] {
+        for data in [&[0, 0, 0, 4, 0, 1, 2][..], &[0, 0, 0], &[0, 0, 0, 0, 9, 1]] {
             let status = status(&handle, method, data).await;
             assert_eq!(status.code, Code::InvalidArgument, "{method}: {}", status.message);
             assert!(status.message.contains("in the middle of a message"), "{}", status.message);

@@ -540,6 +540,7 @@ async fn servers_of_dm_reverb_are_told_from_shards() {
             unread_timeout: PATIENCE,
         },
         traffic: Arc::new(reverb_rpc::server::Traffic::new(&reverb_wire::methods::ALL)),
+        outgoing: reverb_rpc::server::Outgoing::new(1 << 20),
         hint: String::new(),
         tls: None,
         max_files: 100,

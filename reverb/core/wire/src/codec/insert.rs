@@ -8,6 +8,7 @@ use reverb_data::{Error, Result};
 use crate::codec::chunk::{ChunkMeasure, RawChunk, put_chunk};
 use crate::codec::item::{ItemHead, RawItem, put_item};
 use crate::codec::trajectory_template::TrajectoryTemplates;
+use crate::decoded_size;
 use crate::transport::InsertBatch;
 use reverb_rpc::message::{Message, MessageBuilder};
 
@@ -36,31 +37,39 @@ pub fn encode_request(batch: &InsertBatch, templates: &mut TrajectoryTemplates) 
     builder.finish()
 }
 
+/// What a chunk without content takes when a stream holds it, about.
+const CHUNK_BYTES: usize = 112;
+
 /// A received request. Its chunks and items are read from the message on demand.
 #[derive(Debug, Clone)]
 pub struct InsertRequest {
     message: Bytes,
     num_chunks: usize,
     num_items: usize,
-    keep_chunk_keys: Vec<u64>,
+    num_kept_chunks: usize,
 }
 
 impl InsertRequest {
     /// Checks the top-level fields of a message.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if it is malformed, or if nearly all of its chunks are empty.
     pub fn parse(message: Bytes) -> Result<Self> {
-        let (mut num_chunks, mut num_items) = (0, 0);
-        let mut keep_chunk_keys = Vec::new();
+        let (mut num_chunks, mut num_items, mut num_kept_chunks) = (0, 0, 0);
         let mut reader = Reader::new(&message);
         while let Some((field, value)) = reader.field()? {
             match (field, value) {
                 (1, Field::Bytes(_)) => num_chunks += 1,
                 (2, Field::Bytes(_)) => num_items += 1,
-                (3, Field::Varint(key)) => keep_chunk_keys.push(key),
-                (3, Field::Bytes(packed)) => read_packed(packed, &mut keep_chunk_keys)?,
+                (3, Field::Varint(_)) => num_kept_chunks += 1,
+                (3, Field::Bytes(packed)) => num_kept_chunks += packed_len(packed),
                 _ => {}
             }
         }
-        Ok(Self { message, num_chunks, num_items, keep_chunk_keys })
+        // Twice: a chunk of a single number has some fifty bytes in a message.
+        decoded_size::check(2 * message.len(), num_chunks * CHUNK_BYTES)?;
+        Ok(Self { message, num_chunks, num_items, num_kept_chunks })
     }
 
     /// Number of chunks.
@@ -73,9 +82,27 @@ impl InsertRequest {
         self.num_items
     }
 
-    /// Keys of the chunks that the stream must keep.
-    pub fn keep_chunk_keys(&self) -> &[u64] {
-        &self.keep_chunk_keys
+    /// Number of chunks that the stream must keep.
+    pub fn num_kept_chunks(&self) -> usize {
+        self.num_kept_chunks
+    }
+
+    /// Calls `call` with the key of each chunk that the stream must keep. A list of them would take
+    /// up to eight times as much as the message.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if a list ends in the middle of a key.
+    pub fn for_each_kept_chunk(&self, mut call: impl FnMut(u64)) -> Result<()> {
+        let mut reader = Reader::new(&self.message);
+        while let Some((field, value)) = reader.field()? {
+            match (field, value) {
+                (3, Field::Varint(key)) => call(key),
+                (3, Field::Bytes(packed)) => for_each_packed(packed, &mut call)?,
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// The bytes of the whole message.
@@ -115,8 +142,13 @@ pub fn encode_confirmation(keys: &[u64]) -> Message {
 }
 
 /// Decodes the keys of a confirmation.
+///
+/// # Errors
+///
+/// `InvalidArgument` if it is malformed, or if nearly all of its keys are tiny.
 pub fn decode_confirmation(message: &[u8]) -> Result<Vec<u64>> {
     let mut keys = Vec::new();
+    decoded_size::check(message.len(), packed_len(message) * size_of::<u64>())?;
     let mut reader = Reader::new(message);
     while let Some((field, value)) = reader.field()? {
         match (field, value) {
@@ -128,11 +160,21 @@ pub fn decode_confirmation(message: &[u8]) -> Result<Vec<u64>> {
     Ok(keys)
 }
 
+/// The number of keys in a packed list.
+pub(crate) fn packed_len(packed: &[u8]) -> usize {
+    packed.iter().filter(|&&byte| byte < 0x80).count()
+}
+
+/// Reads a packed list of keys.
 pub(crate) fn read_packed(packed: &[u8], keys: &mut Vec<u64>) -> Result<()> {
-    keys.reserve(packed.len().div_ceil(10));
+    keys.reserve(packed_len(packed));
+    for_each_packed(packed, |key| keys.push(key))
+}
+
+fn for_each_packed(packed: &[u8], mut call: impl FnMut(u64)) -> Result<()> {
     let mut reader = Reader::new(packed);
     while !reader.is_empty() {
-        keys.push(reader.varint().map_err(|_| {
+        call(reader.varint().map_err(|_| {
             Error::invalid_argument("Malformed message: a list of keys ends in the middle of one.")
         })?);
     }

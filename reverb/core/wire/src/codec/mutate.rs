@@ -9,7 +9,8 @@ use reverb_data::proto_bytes::{
 use reverb_data::{Error, Result};
 use reverb_rpc::message::{Message, MessageBuilder};
 
-use crate::codec::insert::read_packed;
+use crate::codec::insert::{packed_len, read_packed};
+use crate::decoded_size;
 
 /// Tag and length, and key and priority with theirs.
 const MAX_UPDATE_BYTES: usize = 2 + 11 + 9;
@@ -47,9 +48,18 @@ pub fn encode_mutation(table: &str, updates: &[(u64, f64)], deletes: &[u64]) -> 
 ///
 /// # Errors
 ///
-/// `InvalidArgument` if it is malformed.
+/// `InvalidArgument` if it is malformed, or if nearly all of its updates are empty.
 pub fn parse_mutation(message: &Bytes) -> Result<Mutation> {
-    let mut mutation = Mutation::default();
+    let (num_updates, num_deletes) = count(message)?;
+    decoded_size::check(
+        message.len(),
+        num_updates * size_of::<(u64, f64)>() + num_deletes * size_of::<u64>(),
+    )?;
+    let mut mutation = Mutation {
+        updates: Vec::with_capacity(num_updates),
+        deletes: Vec::with_capacity(num_deletes),
+        ..Mutation::default()
+    };
     let mut reader = Reader::new(message);
     while let Some((field, value)) = reader.field()? {
         match (field, value) {
@@ -71,6 +81,21 @@ pub fn parse_mutation(message: &Bytes) -> Result<Mutation> {
         }
     }
     Ok(mutation)
+}
+
+/// How many updates and deletions there are.
+fn count(message: &[u8]) -> Result<(usize, usize)> {
+    let (mut updates, mut deletes) = (0, 0);
+    let mut reader = Reader::new(message);
+    while let Some((field, value)) = reader.field()? {
+        match (field, value) {
+            (2, Field::Bytes(_)) => updates += 1,
+            (3, Field::Varint(_)) => deletes += 1,
+            (3, Field::Bytes(packed)) => deletes += packed_len(packed),
+            _ => {}
+        }
+    }
+    Ok((updates, deletes))
 }
 
 fn parse_update(message: &[u8]) -> Result<(u64, f64)> {

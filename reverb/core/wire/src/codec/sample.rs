@@ -83,6 +83,10 @@ pub struct SampleEncoder {
     /// The chunks that the reader of a scan has. For other readers, each sample is sent with all
     /// its chunks.
     kept: Option<KeptChunks>,
+    /// Of the sample that is being written: the number of its chunks that were written.
+    written: Option<usize>,
+    /// Of the sample that is being written, if its reader keeps chunks: those that it does not have.
+    new_chunks: Vec<Chunk>,
 }
 
 /// Initial capacity, so that the buffer of a small sample need not grow.
@@ -110,6 +114,8 @@ impl SampleEncoder {
             scratch: Vec::new(),
             templates: TrajectoryTemplates::default(),
             kept: None,
+            written: None,
+            new_chunks: Vec::new(),
         }
     }
 
@@ -122,23 +128,49 @@ impl SampleEncoder {
 
     /// Adds a sample of `table`. Passes full messages to `emit`.
     pub fn push(&mut self, table: &str, sample: &Sampled, mut emit: impl FnMut(Message)) {
-        if self.chunk_bytes > MAX_MESSAGE_CHUNK_BYTES {
+        if self.is_full() {
             emit(self.take());
         }
-        let chunks = sample.trajectory.chunks();
-        if let [chunk] = chunks
-            && chunk.shared_payload().is_none()
-            && chunk.payload_len() <= MAX_SMALL_PAYLOAD
-            && self.kept.is_none()
-        {
-            return self.put_small_entry(table, sample, chunk);
+        while !self.write(table, sample, MAX_MESSAGE_CHUNK_BYTES) {
+            emit(self.take());
         }
-        self.scratch.clear();
-        put_sample_info(&mut self.scratch, table, sample, &mut self.templates);
-        let Some(kept) = &mut self.kept else { return self.put_entries(chunks, emit) };
-        let new: Vec<Chunk> = chunks.iter().filter(|chunk| kept.add(chunk)).cloned().collect();
-        kept.end_sample();
-        self.put_entries(&new, emit);
+    }
+
+    /// Whether the message should be taken before a sample is added.
+    pub fn is_full(&self) -> bool {
+        self.chunk_bytes > MAX_MESSAGE_CHUNK_BYTES
+    }
+
+    /// Writes a sample of `table`, or more of it, until its chunks in this message have more than
+    /// `max_bytes`. Returns whether the sample is complete; else the message must be taken, and the
+    /// same sample be given again.
+    pub fn write(&mut self, table: &str, sample: &Sampled, max_bytes: usize) -> bool {
+        let chunks = sample.trajectory.chunks();
+        if self.written.is_none() {
+            if let [chunk] = chunks
+                && chunk.shared_payload().is_none()
+                && chunk.payload_len() <= MAX_SMALL_PAYLOAD
+                && self.kept.is_none()
+            {
+                self.put_small_entry(table, sample, chunk);
+                return true;
+            }
+            self.scratch.clear();
+            put_sample_info(&mut self.scratch, table, sample, &mut self.templates);
+            if let Some(kept) = &mut self.kept {
+                self.new_chunks = chunks.iter().filter(|chunk| kept.add(chunk)).cloned().collect();
+                kept.end_sample();
+            }
+        }
+        let new_chunks = std::mem::take(&mut self.new_chunks);
+        let chunks = if self.kept.is_some() { &new_chunks[..] } else { chunks };
+        let written = self.put_entry_of(chunks, self.written.unwrap_or(0), max_bytes);
+        let is_complete = written == chunks.len();
+        self.written = (!is_complete).then_some(written);
+        if !is_complete {
+            self.new_chunks = new_chunks;
+        }
+        is_complete
     }
 
     /// Writes a sample of one small chunk, as most are, at once. The bytes are the same.
@@ -153,26 +185,19 @@ impl SampleEncoder {
         });
     }
 
-    /// Writes a sample with these chunks into one or more messages.
-    fn put_entries(&mut self, chunks: &[Chunk], mut emit: impl FnMut(Message)) {
-        let mut rest = chunks;
-        loop {
-            let mut count = 0;
-            while count < rest.len() {
-                self.chunk_bytes += rest[count].payload_len();
-                count += 1;
-                if self.chunk_bytes > MAX_MESSAGE_CHUNK_BYTES {
-                    break;
-                }
+    /// Writes an entry with the chunks from `begin` on, until the chunks of the message have more than
+    /// `max_bytes`. Returns where it has ended.
+    fn put_entry_of(&mut self, chunks: &[Chunk], begin: usize, max_bytes: usize) -> usize {
+        let mut end = begin;
+        while end < chunks.len() {
+            self.chunk_bytes += chunks[end].payload_len();
+            end += 1;
+            if self.chunk_bytes > max_bytes {
+                break;
             }
-            let (now, later) = rest.split_at(count);
-            self.put_entry(now, later.is_empty());
-            rest = later;
-            if rest.is_empty() {
-                return;
-            }
-            emit(self.take());
         }
+        self.put_entry(&chunks[begin..end], end == chunks.len());
+        end
     }
 
     /// The last message, if it is not empty.
@@ -180,7 +205,8 @@ impl SampleEncoder {
         (self.builder.body_len() > 0).then(|| self.take())
     }
 
-    fn take(&mut self) -> Message {
+    /// The message that was written. The next one begins.
+    pub fn take(&mut self) -> Message {
         self.chunk_bytes = 0;
         self.capacity = self.builder.out().len().clamp(SAMPLE_CAPACITY, MAX_CAPACITY);
         std::mem::replace(&mut self.builder, MessageBuilder::with_capacity(0)).finish()

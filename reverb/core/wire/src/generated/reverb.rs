@@ -543,7 +543,8 @@ pub struct ProcessStatus {
 /// kinds that refers to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MemoryStatus {
-    /// All chunks that the server has seen and that still exist, and all items.
+    /// All chunks that the server has seen and that still exist, all items, and what is prepared for
+    /// readers.
     #[prost(int64, tag = "1")]
     pub total: i64,
     /// max_bytes of the server; 0: none.
@@ -561,6 +562,9 @@ pub struct MemoryStatus {
     /// The rest: what readers, writers of this process and a checkpoint still hold.
     #[prost(int64, tag = "6")]
     pub other: i64,
+    /// Prepared for readers and not sent. Tables do not give up items for it.
+    #[prost(int64, tag = "7")]
+    pub readers: i64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TableStatus {

@@ -56,7 +56,10 @@ fn read(message: &Bytes, held: &mut HashMap<u64, Chunk>) -> InsertBatch {
         }
     });
     let items = items.collect();
-    InsertBatch { chunks, items, keep_chunk_keys: request.keep_chunk_keys().to_vec() }
+    let mut keep_chunk_keys = Vec::new();
+    request.for_each_kept_chunk(|key| keep_chunk_keys.push(key)).unwrap();
+    assert_eq!(keep_chunk_keys.len(), request.num_kept_chunks());
+    InsertBatch { chunks, items, keep_chunk_keys }
 }
 
 /// Our messages have no size statistics, because readers do not need them.

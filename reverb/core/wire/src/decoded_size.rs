@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a message takes in memory when it is decoded, from its bytes alone.
+//!
+//! A message in a list takes two bytes when it is sent and some hundred when it is decoded. So the
+//! elements of lists are counted before anything is decoded, by the descriptors of the messages, and
+//! a message that would take much more than its bytes is refused.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::LazyLock;
+
+use prost::Message as _;
+use prost_types::field_descriptor_proto::{Label, Type};
+use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
+use reverb_data::error::grouped;
+use reverb_data::proto_bytes::{Field, Reader};
+use reverb_data::{Error, Result};
+use reverb_rpc::frames::MessageCheck;
+
+use crate::methods;
+
+/// What a decoded request may take beside the bytes that were sent: some ten thousand elements of
+/// lists, more than any honest one has.
+const FREE_BYTES: usize = 6 << 20;
+/// The same for an answer, which describes all tables of a server.
+const FREE_ANSWER_BYTES: usize = 64 << 20;
+
+/// An allocation of a text is not smaller.
+const TEXT_BYTES: usize = 24 + 16;
+/// An entry of a map, beside its key and value.
+const MAP_ENTRY_BYTES: usize = 64;
+/// Messages are not nested deeper; nor does prost decode those that are.
+const MAX_DEPTH: usize = 100;
+
+static SHAPES: LazyLock<Shapes> = LazyLock::new(Shapes::new);
+
+/// Checks the requests of a method.
+///
+/// `None` for those that are read without being decoded: they count while they are read.
+pub fn of_requests(path: &str) -> Option<Box<dyn MessageCheck>> {
+    let is_read = matches!(
+        path,
+        methods::INSERT_STREAM
+            | methods::TRANSFER
+            | methods::MUTATE_PRIORITIES
+            | methods::UPDATE_PRIORITIES
+    );
+    let kinds = SHAPES.methods.get(path).filter(|_| !is_read)?;
+    Some(Box::new(Check { kind: kinds.0, free_bytes: FREE_BYTES }))
+}
+
+/// Checks the answers of a method; `None` as for requests.
+pub fn of_answers(path: &str) -> Option<Box<dyn MessageCheck>> {
+    let is_read = matches!(path, methods::INSERT_STREAM | methods::SAMPLE_STREAM | methods::SCAN);
+    let kinds = SHAPES.methods.get(path).filter(|_| !is_read)?;
+    Some(Box::new(Check { kind: kinds.1, free_bytes: FREE_ANSWER_BYTES }))
+}
+
+/// Whether values that take `decoded` bytes may be decoded from a message of `length` bytes.
+///
+/// # Errors
+///
+/// `InvalidArgument` if they take much more.
+pub(crate) fn check(length: usize, decoded: usize) -> Result<()> {
+    check_with(length, decoded, FREE_BYTES)
+}
+
+fn check_with(length: usize, decoded: usize, free_bytes: usize) -> Result<()> {
+    if decoded <= length.saturating_add(free_bytes) {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!(
+        "A message of {} bytes has lists that take at least {} bytes when they are decoded; nearly all \
+         of their elements are empty, or the same. Send fewer of them at once.",
+        grouped(length),
+        grouped(decoded)
+    )))
+}
+
+/// The messages of all services.
+#[derive(Debug)]
+struct Shapes {
+    messages: Vec<Shape>,
+    /// The request and the answer of each path.
+    methods: HashMap<String, (usize, usize)>,
+}
+
+/// The fields of a kind of message that matter here, by their numbers.
+type Shape = HashMap<u32, Part>;
+
+/// A field, as far as it matters here.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    /// A list of numbers, each of so many bytes when it is decoded.
+    Numbers { bytes: usize },
+    /// A list of texts or bytes.
+    Texts,
+    /// A message. `bytes` is what it takes beside the message that has it.
+    Message { kind: usize, bytes: usize },
+}
+
+/// The check of one kind of message.
+#[derive(Debug)]
+struct Check {
+    kind: usize,
+    free_bytes: usize,
+}
+
+impl MessageCheck for Check {
+    fn check(&self, message: &[u8]) -> Result<()> {
+        // A short one cannot have much.
+        if message.len() < 4096 {
+            return Ok(());
+        }
+        let most = message.len() + self.free_bytes;
+        let mut decoded = 0;
+        SHAPES.count(self.kind, message, 0, &mut decoded, most);
+        check_with(message.len(), decoded, self.free_bytes)
+    }
+}
+
+impl Shapes {
+    fn new() -> Self {
+        let set = FileDescriptorSet::decode(crate::DESCRIPTORS)
+            .expect("the descriptors were written together with the code that reads them");
+        let declared = Declared::new(&set);
+        let sizes = declared.sizes();
+        let shape = |message: &&DescriptorProto| {
+            let fields = message.field.iter().filter_map(|field| {
+                let part = declared.part(field, &sizes)?;
+                Some((u32::try_from(field.number()).ok()?, part))
+            });
+            fields.collect()
+        };
+        let messages = declared.messages.iter().map(shape).collect();
+        let methods = set.file.iter().flat_map(|file| {
+            let (package, places) = (file.package(), &declared.places);
+            file.service.iter().flat_map(move |service| {
+                service.method.iter().map(move |method| {
+                    let path = format!("/{package}.{}/{}", service.name(), method.name());
+                    (path, (places[method.input_type()], places[method.output_type()]))
+                })
+            })
+        });
+        Self { messages, methods: methods.collect() }
+    }
+
+    /// Adds what the lists of a message take, until that is more than `most`. A malformed message is
+    /// left to its decoder.
+    fn count(&self, kind: usize, message: &[u8], depth: usize, decoded: &mut usize, most: usize) {
+        let fields = &self.messages[kind];
+        let mut reader = Reader::new(message);
+        while *decoded <= most
+            && let Ok(Some((number, value))) = reader.field()
+        {
+            match (fields.get(&number), value) {
+                (Some(&Part::Numbers { bytes }), Field::Bytes(packed)) => {
+                    *decoded += packed.iter().filter(|&&byte| byte < 0x80).count() * bytes;
+                }
+                (Some(&Part::Numbers { bytes }), _) => *decoded += bytes,
+                (Some(Part::Texts), _) => *decoded += TEXT_BYTES,
+                (Some(&Part::Message { kind, bytes }), Field::Bytes(inner)) => {
+                    *decoded += bytes;
+                    if depth < MAX_DEPTH {
+                        self.count(kind, inner, depth + 1, decoded, most);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The messages of all files.
+struct Declared<'a> {
+    messages: Vec<&'a DescriptorProto>,
+    /// By their full names, which begin with a dot.
+    places: HashMap<String, usize>,
+}
+
+impl<'a> Declared<'a> {
+    fn new(set: &'a FileDescriptorSet) -> Self {
+        let mut declared = Self { messages: Vec::new(), places: HashMap::new() };
+        for file in &set.file {
+            let scope = format!(".{}", file.package());
+            file.message_type.iter().for_each(|it| declared.add(&scope, it));
+        }
+        declared
+    }
+
+    fn add(&mut self, scope: &str, message: &'a DescriptorProto) {
+        let name = format!("{scope}.{}", message.name());
+        message.nested_type.iter().for_each(|it| self.add(&name, it));
+        self.places.insert(name, self.messages.len());
+        self.messages.push(message);
+    }
+
+    /// What messages take when they are decoded, without what their fields point to.
+    fn sizes(&self) -> Vec<usize> {
+        (0..self.messages.len()).map(|kind| self.size(kind, &mut Vec::new())).collect()
+    }
+
+    fn size(&self, kind: usize, around: &mut Vec<usize>) -> usize {
+        // One that contains itself is boxed there.
+        if around.contains(&kind) {
+            return 0;
+        }
+        around.push(kind);
+        let fields = self.messages[kind].field.iter().map(|field| match field.r#type() {
+            _ if is_list(field) => 48,
+            Type::String | Type::Bytes => 24,
+            Type::Message | Type::Group => 8 + self.size(self.places[field.type_name()], around),
+            _ if field.proto3_optional() => 16,
+            _ => 8,
+        });
+        let bytes = fields.sum();
+        around.pop();
+        bytes
+    }
+
+    fn part(&self, field: &FieldDescriptorProto, sizes: &[usize]) -> Option<Part> {
+        if is_message(field) {
+            let kind = self.places[field.type_name()];
+            let is_map = self.messages[kind].options.as_ref().is_some_and(|it| it.map_entry());
+            let bytes = match (is_map, is_list(field)) {
+                (true, _) => sizes[kind] + MAP_ENTRY_BYTES,
+                (false, true) => sizes[kind],
+                // It lies in its message, unless that could be part of it.
+                (false, false) if self.contains_itself(kind) => sizes[kind],
+                (false, false) => 0,
+            };
+            return Some(Part::Message { kind, bytes });
+        }
+        if !is_list(field) {
+            return None;
+        }
+        Some(match field.r#type() {
+            Type::String | Type::Bytes => Part::Texts,
+            Type::Bool => Part::Numbers { bytes: 1 },
+            Type::Int32 | Type::Uint32 | Type::Sint32 | Type::Enum => Part::Numbers { bytes: 4 },
+            Type::Int64 | Type::Uint64 | Type::Sint64 => Part::Numbers { bytes: 8 },
+            // Those of a fixed size take in memory what they take in the message.
+            _ => Part::Numbers { bytes: 0 },
+        })
+    }
+
+    fn contains_itself(&self, kind: usize) -> bool {
+        let (mut seen, mut next) = (HashSet::new(), vec![kind]);
+        while let Some(at) = next.pop() {
+            let fields = self.messages[at].field.iter().filter(|field| is_message(field));
+            for inner in fields.map(|field| self.places[field.type_name()]) {
+                if inner == kind {
+                    return true;
+                }
+                if seen.insert(inner) {
+                    next.push(inner);
+                }
+            }
+        }
+        false
+    }
+}
+
+fn is_list(field: &FieldDescriptorProto) -> bool {
+    field.label() == Label::Repeated
+}
+
+fn is_message(field: &FieldDescriptorProto) -> bool {
+    matches!(field.r#type(), Type::Message | Type::Group)
+}
+
+#[cfg(test)]
+mod tests {
+    use reverb_data::proto_bytes::{put_bytes_field, put_packed_field};
+    use reverb_rpc::Message;
+    use reverb_rpc::message::body_bytes;
+
+    use super::*;
+    use crate::generated::reverb::{
+        ConfigureTablesRequest, SetDirectoryRequest, Shard, ShardMap, SlotRange, TableChange,
+        WatchRequest,
+    };
+
+    fn request(path: &str, message: &[u8]) -> Result<()> {
+        of_requests(path).expect("it is decoded").check(message)
+    }
+
+    #[test]
+    fn every_method_has_its_messages() {
+        for path in methods::ALL {
+            assert!(SHAPES.methods.contains_key(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_types_or_more() {
+        let sizes = [
+            ("ConfigureTablesRequest", size_of::<ConfigureTablesRequest>()),
+            ("TableChange", size_of::<TableChange>()),
+            ("ShardMap", size_of::<ShardMap>()),
+            ("Shard", size_of::<Shard>()),
+            ("SlotRange", size_of::<SlotRange>()),
+            ("StatusResponse", size_of::<crate::generated::reverb::StatusResponse>()),
+            ("TableStatus", size_of::<crate::generated::reverb::TableStatus>()),
+        ];
+        let set = FileDescriptorSet::decode(crate::DESCRIPTORS).unwrap();
+        let declared = Declared::new(&set);
+        let all = declared.sizes();
+        for (name, bytes) in sizes {
+            let counted = all[declared.places[&format!(".reverb.{name}")]];
+            assert!(bytes <= counted && counted <= 2 * bytes, "{name}: {bytes}, {counted}");
+        }
+    }
+
+    #[test]
+    fn empty_elements_by_the_million_are_refused_before_they_are_decoded() {
+        let empty = |field: u32, count: usize| {
+            let mut message = Vec::new();
+            (0..count).for_each(|_| put_bytes_field(&mut message, field, &[]));
+            message
+        };
+        let within = |message: &[u8]| {
+            let mut outer = Vec::new();
+            put_bytes_field(&mut outer, 1, message);
+            outer
+        };
+        let million = 1 << 20;
+        for (path, message) in [
+            (methods::CONFIGURE_TABLES, empty(1, million)),
+            (methods::WATCH, empty(1, million)),
+            (methods::SET_DIRECTORY, within(&empty(3, million))),
+            (methods::SET_DIRECTORY, within(&empty(4, million))),
+            (methods::SET_DIRECTORY, within(&empty(5, million))),
+        ] {
+            let error = request(path, &message).unwrap_err();
+            assert!(error.message().contains("Send fewer of them at once"), "{path}: {error}");
+        }
+        let mut numbers = Vec::new();
+        put_packed_field(&mut numbers, 1, &vec![1; 16 << 20]);
+        let answers = of_answers(methods::UPDATE_PRIORITIES).unwrap();
+        assert!(answers.check(&numbers).is_err());
+    }
+
+    #[test]
+    fn large_honest_messages_pass() {
+        let shard = |index| Shard {
+            index,
+            address: format!("replay-{index}.replay.svc.cluster.local:8000"),
+            unix_path: format!("/run/reverb/{index}.socket"),
+            ..Shard::default()
+        };
+        let slots = |owner| SlotRange { first: owner * 4, count: 4, owner, ..SlotRange::default() };
+        let map = ShardMap {
+            epoch: 1,
+            shards: (0..4096).map(shard).collect(),
+            slots: (0..4096).map(slots).collect(),
+            ..ShardMap::default()
+        };
+        let change = |at| TableChange {
+            table: format!("replay/{at}"),
+            max_size: Some(1_000_000),
+            ..TableChange::default()
+        };
+        let names = WatchRequest { tables: (0..10_000).map(|at| format!("table {at}")).collect() };
+        let changes = ConfigureTablesRequest {
+            changes: (0..4000).map(change).collect(),
+            ..ConfigureTablesRequest::default()
+        };
+        let map = SetDirectoryRequest { map: Some(map), index: 0 };
+        for (path, message) in [
+            (methods::SET_DIRECTORY, Message::encode(&map)),
+            (methods::WATCH, Message::encode(&names)),
+            (methods::CONFIGURE_TABLES, Message::encode(&changes)),
+        ] {
+            request(path, &body_bytes(message)).unwrap();
+        }
+    }
+}

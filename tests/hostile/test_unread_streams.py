@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readers that do not read: what is prepared for them is bounded, and others go on."""
+
+import struct
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb.core import protos
+from support.programs import Program, resident_bytes
+from support.waiting import PATIENCE, wait_until
+from support.wire.raw_http2 import Http2
+
+MIB = 2**20
+# What is prepared for a connection, and what each open stream takes beside that, at most.
+CONNECTION = 16 * MIB
+STREAM = 64 * 1024
+
+SERVER = """
+    import reverb
+    from reverb import testing
+    tables = [testing.table("t", max_size=100_000), reverb.Table.queue("queue", 1000)]
+    server = reverb.Server(tables, host="127.0.0.1", max_bytes=256 * 2**20)
+    print(server.port)
+    server.wait()
+"""
+
+SERVICE = "/deepmind.reverb.ReverbService/"
+OWN_SERVICE = "/reverb.ReplayService/"
+MANY = 2**62
+
+
+def sampling(**options):
+    return SERVICE + "SampleStream", protos.SampleStreamRequest(
+        table="t", num_samples=MANY, **options
+    )
+
+
+STACKING = protos.SampleStreamRequest.Stacking(batch_size=2**40)
+CALLS = {
+    "plain": sampling(),
+    "stacked": sampling(stacking=STACKING),
+    "selected": sampling(columns=[0]),
+    "scan": (OWN_SERVICE + "Scan", protos.ScanRequest(table="t", kept_chunk_bytes=64 * MIB)),
+    "watch": (OWN_SERVICE + "Watch", protos.WatchRequest()),
+    "status": (OWN_SERVICE + "Status", protos.StatusRequest(with_streams=True)),
+    "updates": (
+        OWN_SERVICE + "UpdatePriorities",
+        protos.UpdatePrioritiesRequest(table="t", delete_keys=range(2**63, 2**63 + 5000)),
+    ),
+    "reflection": (
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        protos.ServerReflectionRequest(file_containing_symbol="reverb.ReplayService"),
+    ),
+}
+
+
+@pytest.fixture
+def served():
+    with Program(SERVER, MIMALLOC_PURGE_DELAY="0") as program:
+        program.port = int(program.line())
+        program.client = reverb.Client(f"127.0.0.1:{program.port}")
+        items = np.random.default_rng(0).random((20_000, 60))
+        program.client.insert_batch([items], {"t": 1.0})
+        yield program
+        assert "panicked" not in program.errors, program.errors
+
+
+def silent_reader(port, method, request, streams):
+    """A connection with so many open calls, which reads nothing of their answers."""
+    connection = Http2(port)
+    for _ in range(streams):
+        connection.call(method, request.SerializeToString())
+    return connection
+
+
+class GoodClient:
+    """Inserts and samples all the time, and knows how long that took."""
+
+    def __init__(self, client):
+        self._client = client
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.slowest = 0.0
+        self.rounds = 0
+
+    def _run(self):
+        while not self._stop.is_set():
+            begin = time.monotonic()
+            self._client.insert([np.int64(self.rounds)], {"queue": 1.0})
+            assert self._client.sample_batch("queue", 1).data == [self.rounds]
+            self.slowest = max(self.slowest, time.monotonic() - begin)
+            self.rounds += 1
+            time.sleep(0.005)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join()
+
+
+@pytest.mark.parametrize("streams", [1, 100, 1000])
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_prepared_for_a_reader_is_bounded(served, call, streams):
+    before = resident_bytes(served.pid)
+    with GoodClient(served.client) as good:
+        reader = silent_reader(served.port, *CALLS[call], streams)
+        rounds = good.rounds
+        wait_until(lambda: good.rounds > rounds + 100)
+        held = resident_bytes(served.pid) - before
+        readers = served.client.status().memory.readers
+    assert held < CONNECTION + streams * STREAM + 32 * MIB, f"{held / MIB:.0f} MiB"
+    assert readers < CONNECTION + streams * STREAM
+    assert good.slowest < 4 * PATIENCE
+    reader.close()
+    wait_until(lambda: served.client.status().memory.readers == 0)
+
+
+def test_many_connections_share_the_room_of_the_server(served):
+    before = resident_bytes(served.pid)
+    with GoodClient(served.client) as good:
+        readers = [silent_reader(served.port, *CALLS["plain"], 20) for _ in range(50)]
+        rounds = good.rounds
+        wait_until(lambda: good.rounds > rounds + 100)
+        # An eighth of the server's limit, and an item for each stream.
+        assert served.client.status().memory.readers < 32 * MIB + 1000 * STREAM
+        assert resident_bytes(served.pid) - before < 160 * MIB
+        # A batch still comes, an item at a time.
+        assert len(served.client.sample_batch("t", 256).data[0]) == 256
+    assert good.slowest < 4 * PATIENCE
+    for reader in readers:
+        reader.close()
+
+
+def test_a_reader_that_pauses_gets_all_of_its_samples_in_order(served):
+    count = 3000
+    served.client.insert_batch([np.arange(count)], {"queue": 1.0}, timeout_ms=1)
