@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readers that do not read: what is prepared for them is bounded, and others go on."""
 
-import struct
 import threading
 import time
 
+import grpc
 import numpy as np
 import pytest
 
@@ -22,7 +22,11 @@ STREAM = 64 * 1024
 SERVER = """
     import reverb
     from reverb import testing
-    tables = [testing.table("t", max_size=100_000), reverb.Table.queue("queue", 1000)]
+    tables = [
+        testing.table("t", max_size=100_000),
+        reverb.Table.queue("queue", 1000),
+        reverb.Table.queue("order", 10_000),
+    ]
     server = reverb.Server(tables, host="127.0.0.1", max_bytes=256 * 2**20)
     print(server.port)
     server.wait()
@@ -39,6 +43,7 @@ def sampling(**options):
     )
 
 
+REFLECTION = protos.messages_of("grpc/reflection/v1/reflection.proto")
 STACKING = protos.SampleStreamRequest.Stacking(batch_size=2**40)
 CALLS = {
     "plain": sampling(),
@@ -53,9 +58,11 @@ CALLS = {
     ),
     "reflection": (
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-        protos.ServerReflectionRequest(file_containing_symbol="reverb.ReplayService"),
+        REFLECTION["ServerReflectionRequest"](file_containing_symbol="reverb.ReplayService"),
     ),
 }
+# Calls that begin when the request is complete.
+WITH_ONE_MESSAGE = ("Scan", "Watch", "Status", "UpdatePriorities")
 
 
 @pytest.fixture
@@ -72,8 +79,9 @@ def served():
 def silent_reader(port, method, request, streams):
     """A connection with so many open calls, which reads nothing of their answers."""
     connection = Http2(port)
+    message = request.SerializeToString()
     for _ in range(streams):
-        connection.call(method, request.SerializeToString())
+        connection.send(connection.open(method), message, end=method.endswith(WITH_ONE_MESSAGE))
     return connection
 
 
@@ -118,7 +126,7 @@ def test_what_is_prepared_for_a_reader_is_bounded(served, call, streams):
     assert held < CONNECTION + streams * STREAM + 32 * MIB, f"{held / MIB:.0f} MiB"
     assert readers < CONNECTION + streams * STREAM
     assert good.slowest < 4 * PATIENCE
-    reader.close()
+    reader.socket.close()
     wait_until(lambda: served.client.status().memory.readers == 0)
 
 
@@ -135,9 +143,25 @@ def test_many_connections_share_the_room_of_the_server(served):
         assert len(served.client.sample_batch("t", 256).data[0]) == 256
     assert good.slowest < 4 * PATIENCE
     for reader in readers:
-        reader.close()
+        reader.socket.close()
 
 
-def test_a_reader_that_pauses_gets_all_of_its_samples_in_order(served):
+@pytest.mark.parametrize("crowd", [0, 200])
+def test_a_reader_that_pauses_gets_all_of_its_samples_in_order(served, crowd):
     count = 3000
-    served.client.insert_batch([np.arange(count)], {"queue": 1.0}, timeout_ms=1)
+    noise = np.random.default_rng(0).integers(0, 256, (count, 5000), dtype=np.uint8)
+    served.client.insert_batch([noise], {"order": np.arange(count) + 1.0})
+    others = silent_reader(served.port, *CALLS["plain"], crowd)
+    with grpc.insecure_channel(f"127.0.0.1:{served.port}") as channel:
+        request = protos.SampleStreamRequest(table="order", num_samples=count)
+        call = channel.stream_stream(SERVICE + "SampleStream")
+        answers = call(iter([request.SerializeToString()]))
+        read = [next(answers)]
+        wait_until(lambda: served.client.status().memory.readers > 0)
+        # Longer than anything of the server's lasts, but for the end of a reader.
+        time.sleep(1)
+        read += answers
+    entries = [it for part in read for it in protos.SampleStreamResponse.FromString(part).entries]
+    priorities = [entry.info.item.priority for entry in entries if entry.HasField("info")]
+    assert priorities == list(range(1, count + 1))
+    others.socket.close()

@@ -61,12 +61,12 @@ class Http2:
         self.socket.close()
 
     def open(self, method: str, **headers: str) -> int:
-        """Opens a stream for a method of the service and returns its number."""
+        """Opens a stream for a method of the service, or for a path, and returns its number."""
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         fields = {
             ":method": "POST",
             ":scheme": "http",
-            ":path": f"/deepmind.reverb.ReverbService/{method}",
+            ":path": method if method[0] == "/" else f"/deepmind.reverb.ReverbService/{method}",
             ":authority": "localhost",
             "te": "trailers",
             "content-type": "application/grpc",

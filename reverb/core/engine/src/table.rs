@@ -487,7 +487,7 @@ impl Table {
         }
         for updates in more_updates.chunks(MUTATED_AT_ONCE) {
             self.operate(Activity::Running, |shared, _| {
-                shared.state.update(updates, &mut missing)
+                shared.state.update(updates, &mut missing);
             })?;
         }
         Ok(missing)

@@ -14,6 +14,7 @@ use reverb_wire::generated::reverb::{
     TableChange as ChangeMessage,
 };
 
+use crate::blocking::blocking;
 use crate::service::Service;
 
 impl Service {
@@ -30,13 +31,11 @@ impl Service {
     ) -> Result<ConfigureTablesResponse> {
         let changes = self.changes(&request.changes)?;
         // It may evict millions of items.
-        let configured = tokio::task::spawn_blocking({
+        let configured = blocking({
             let (changes, dry_run) = (changes.clone(), request.dry_run);
             move || configure(&changes, dry_run)
         });
-        let configured = configured.await.unwrap_or_else(|_| {
-            Err(Error::internal("The settings of the tables could not be changed."))
-        })?;
+        let configured = configured.await?;
         let changed = changes.iter().zip(&configured).flat_map(|((table, _), configured)| {
             let all = configured.changed().into_iter();
             all.map(|(setting, before, after)| ChangedSetting {

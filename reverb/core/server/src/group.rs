@@ -11,6 +11,7 @@ use reverb_data::{Error, NUM_SLOTS, Result};
 use reverb_engine::{SetBy, SlotSet, Table, TableChanges};
 use reverb_wire::generated::reverb::{DirectoryResponse, SetDirectoryRequest, ShardMap};
 
+use crate::blocking::blocking;
 use crate::caller::Caller;
 use crate::server::ShardOptions;
 use crate::service::Service;
@@ -138,11 +139,11 @@ impl Service {
         let service = Arc::clone(self);
         let told = request.map.as_ref().map(|map| (map.epoch, map.group.clone()));
         // It looks at all items.
-        let done = tokio::task::spawn_blocking(move || {
+        blocking(move || {
             let Service { group, tables, changes, .. } = &*service;
             group.set(request, service.server_id(), tables.all(), changes, false)
-        });
-        done.await.unwrap_or_else(|_| Err(Error::internal("The map could not be taken.")))?;
+        })
+        .await?;
         if let Some((epoch, group)) = told {
             tracing::info!(client = %by.client, epoch, group, "the group of shards has a new map");
         }

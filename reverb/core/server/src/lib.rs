@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blocking;
 mod caller;
 mod checkpoints;
 mod configure;

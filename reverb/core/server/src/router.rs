@@ -26,6 +26,7 @@ use reverb_wire::generated::{
 use reverb_wire::methods::{self, RequestLimit};
 use reverb_wire::{Capabilities, decoded_size};
 
+use crate::blocking::blocking;
 use crate::caller::Caller;
 use crate::insert_stream::InsertStream;
 use crate::sample_stream::wait_for_answer_room;
@@ -182,14 +183,6 @@ async fn room_for_tables(service: &Service, responder: &mut Responder) -> Result
 /// Sends the answer of a call.
 fn answer(responder: &mut Responder, room: Room, message: &impl prost::Message) -> Result<()> {
     responder.send_now(Message::encode(message).with_room(room))
-}
-
-/// Does work that takes long on a thread for it, so that other calls go on.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|_| Err(Error::internal("The call could not be finished.")))
 }
 
 async fn reset(

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use reverb_auth::Right;
-use reverb_data::{Error, Result, Sampled};
+use reverb_data::{Result, Sampled};
 use reverb_engine::{Scan, Table};
 use reverb_rpc::frames::MessageReader;
 use reverb_rpc::server::{Kind, Responder, read_single_message};
 use reverb_wire::codec::sample::SampleEncoder;
 use reverb_wire::generated::reverb::ScanRequest;
 
+use crate::blocking::blocking;
 use crate::caller::Caller;
 use crate::sample_stream::{send_samples, wait_for_room};
 use crate::service::Service;
@@ -74,6 +75,5 @@ pub(crate) async fn run(
 /// Lists the next items on a thread for blocking work: looking at millions of items takes time.
 async fn list(table: &Arc<Table>, mut scan: Scan, most: usize) -> Result<Scan> {
     let table = Arc::clone(table);
-    let listed = tokio::task::spawn_blocking(move || table.list(&mut scan, most).map(|()| scan));
-    listed.await.unwrap_or_else(|_| Err(Error::internal("The items could not be listed.")))
+    blocking(move || table.list(&mut scan, most).map(|()| scan)).await
 }

@@ -18,10 +18,11 @@ impl Selection {
     ///
     /// `InvalidArgument` if they do not increase, or if the signature of the table has fewer.
     pub(crate) fn new(table: &Table, columns: &[u32]) -> Result<Self> {
-        if let Some(pair) = columns.windows(2).find(|pair| pair[0] >= pair[1]) {
+        if let Some((one, next)) =
+            columns.iter().zip(columns.iter().skip(1)).find(|(one, next)| one >= next)
+        {
             return Err(Error::invalid_argument(format!(
-                "`columns` must increase, got {} before {}.",
-                pair[0], pair[1]
+                "`columns` must increase, got {one} before {next}."
             )));
         }
         if let Some(&last) = columns.last()

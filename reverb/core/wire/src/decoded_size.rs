@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use prost::Message as _;
 use prost_types::field_descriptor_proto::{Label, Type};
-use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
+use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet, MessageOptions};
 use reverb_data::error::grouped;
 use reverb_data::proto_bytes::{Field, Reader};
 use reverb_data::{Error, Result};
@@ -220,7 +220,8 @@ impl<'a> Declared<'a> {
     fn part(&self, field: &FieldDescriptorProto, sizes: &[usize]) -> Option<Part> {
         if is_message(field) {
             let kind = self.places[field.type_name()];
-            let is_map = self.messages[kind].options.as_ref().is_some_and(|it| it.map_entry());
+            let is_map =
+                self.messages[kind].options.as_ref().is_some_and(MessageOptions::map_entry);
             let bytes = match (is_map, is_list(field)) {
                 (true, _) => sizes[kind] + MAP_ENTRY_BYTES,
                 (false, true) => sizes[kind],

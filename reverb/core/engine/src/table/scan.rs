@@ -72,11 +72,13 @@ impl Table {
     pub fn list(&self, scan: &mut Scan, most: usize) -> Result<()> {
         let num_slots = self.read_state(|state| state.items().num_slots())?;
         let mut places: Vec<Place> = Vec::new();
-        let mut listed = Vec::with_capacity(LISTED_SLOTS.min(num_slots));
+        // A short list needs little memory on the way, too.
+        let step = most.clamp(VISITED_SLOTS, LISTED_SLOTS);
+        let mut listed = Vec::with_capacity(step.min(num_slots));
         let mut is_cut = false;
-        for start in (0..num_slots).step_by(LISTED_SLOTS) {
+        for start in (0..num_slots).step_by(step) {
             self.read_state(|state| {
-                let items = state.items().in_slots(start..start + LISTED_SLOTS);
+                let items = state.items().in_slots(start..start + step);
                 let all = items.map(|(handle, item)| (item.inserted_at_ns(), handle));
                 listed.extend(all.filter(|place| {
                     place.0 <= scan.newest_ns && scan.last.is_none_or(|last| *place > last)
@@ -88,12 +90,15 @@ impl Table {
             places.append(&mut listed);
         }
         // Slots are mostly filled in order, and a stable sort is fast on sorted runs.
-        places.sort();
+        places.sort_by_key(|&place| place);
         is_cut |= places.len() > most;
         places.truncate(most);
         scan.last = places.last().copied().or(scan.last);
         scan.is_open = is_cut;
-        scan.handles = places.into_iter().map(|(_, handle)| handle).collect();
+        // Not in the memory of the places.
+        let mut handles = Vec::with_capacity(places.len());
+        handles.extend(places.into_iter().map(|(_, handle)| handle));
+        scan.handles = handles;
         scan.visited = 0;
         Ok(())
     }

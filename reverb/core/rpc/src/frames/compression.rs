@@ -78,7 +78,8 @@ fn inflate(mut reader: impl Read, limit: usize) -> Result<Inflated> {
         pieces.push(piece);
     }
     let mut message = Vec::with_capacity(length);
-    // Each piece is freed as soon as it is copied.
-    pieces.into_iter().for_each(|piece| message.extend_from_slice(&piece));
+    for piece in pieces {
+        message.extend_from_slice(&piece);
+    }
     Ok(Inflated::Whole(message.into()))
 }
