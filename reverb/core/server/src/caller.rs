@@ -246,6 +246,11 @@ impl Caller {
         self.known.as_ref().is_none_or(|known| known.access.has_everywhere(right))
     }
 
+    /// The name of its token or certificate in the server's list, if it has rights by that.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.known.as_ref().map(|known| known.access.name())
+    }
+
     /// Whether it has any right on a table.
     pub(crate) fn may_see(&self, table: &str) -> bool {
         self.known.as_ref().is_none_or(|known| known.access.has_any(table))

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use parking_lot::Mutex;
+use reverb_auth::Right;
 use reverb_data::{Error, NUM_SLOTS, Result};
 use reverb_engine::{SetBy, SlotSet, Table, TableChanges};
 use reverb_wire::generated::reverb::{DirectoryResponse, SetDirectoryRequest, ShardMap};
@@ -114,12 +115,16 @@ impl Service {
         Ok(())
     }
 
-    /// The map of the group, with the tables that the caller may see.
+    /// The map of the group, with the tables that the caller may see; without the place of its
+    /// checkpoints for a caller of some tables.
     pub(crate) fn directory(&self, caller: &Caller) -> DirectoryResponse {
         let place = self.group.place();
         let map = place.as_ref().map(|place| {
             let mut map = place.map.clone();
             map.tables.retain(|table| caller.may_see(&table.name));
+            if !caller.may_everywhere(Right::Sample) {
+                map.checkpoint_directory.clear();
+            }
             map
         });
         let index = place.map(|place| place.index);

@@ -200,7 +200,7 @@ impl LocalTransport {
 impl Service {
     /// A stream of a client in this process.
     fn open_local(&self, kind: StreamKind) -> OpenStream {
-        self.streams.open(kind, THIS_PROCESS, "")
+        self.streams.open(kind, THIS_PROCESS, "", &Caller::default())
     }
 }
 

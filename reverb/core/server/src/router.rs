@@ -32,7 +32,9 @@ use crate::insert_stream::InsertStream;
 use crate::sample_stream::wait_for_answer_room;
 use crate::service::Service;
 use crate::streams::{OpenStream, StreamKind};
-use crate::{health, limiter_hold, reflection, sample_stream, scan_stream, transfer, watch_stream};
+use crate::{
+    health, limiter_hold, reflection, sample_stream, scan_stream, status, transfer, watch_stream,
+};
 
 /// Some ten thousand updates. More of them take milliseconds.
 const MAX_SHORT_MUTATION_BYTES: usize = 256 << 10;
@@ -62,12 +64,12 @@ impl Handler for Service {
         }
         match path {
             methods::INSERT_STREAM => {
-                let open = self.open_stream(StreamKind::Insert, responder)?;
+                let open = self.open_stream(StreamKind::Insert, caller, responder)?;
                 let stream = InsertStream::new(self, open, caller)?;
                 stream.run(reader, responder).await?;
             }
             methods::SAMPLE_STREAM => {
-                let open = self.open_stream(StreamKind::Sample, responder)?;
+                let open = self.open_stream(StreamKind::Sample, caller, responder)?;
                 sample_stream::run(self, caller, &open, reader, responder).await?;
             }
             methods::MUTATE_PRIORITIES => {
@@ -80,11 +82,13 @@ impl Handler for Service {
             }
             methods::CHECKPOINT => checkpoint(self, reader, responder).await?,
             methods::SCAN => {
-                let open = self.open_stream(StreamKind::Scan, responder)?;
+                let open = self.open_stream(StreamKind::Scan, caller, responder)?;
                 scan_stream::run(self, caller, &open, reader, responder).await?;
             }
-            methods::CHECKPOINT_STATUS => checkpoint_status(self, reader, responder).await?,
-            methods::STATUS => status(self, caller, reader, responder).await?,
+            methods::CHECKPOINT_STATUS => {
+                checkpoint_status(self, caller, reader, responder).await?
+            }
+            methods::STATUS => server_status(self, caller, reader, responder).await?,
             methods::CONFIGURE_TABLES => configure_tables(self, caller, reader, responder).await?,
             methods::SET_PAUSED => set_paused(self, caller, reader, responder).await?,
             methods::HOLD_RATE_LIMITER => {
@@ -130,9 +134,14 @@ impl Service {
     /// # Errors
     ///
     /// `Unavailable` while the server drains.
-    fn open_stream(&self, kind: StreamKind, responder: &Responder) -> Result<OpenStream> {
+    fn open_stream(
+        &self,
+        kind: StreamKind,
+        caller: &Caller,
+        responder: &Responder,
+    ) -> Result<OpenStream> {
         self.drain.check()?;
-        Ok(self.streams.open(kind, responder.peer().name(), responder.client()))
+        Ok(self.streams.open(kind, responder.peer().name(), responder.client(), caller))
     }
 }
 
@@ -242,14 +251,15 @@ async fn checkpoint(
 
 async fn checkpoint_status(
     service: &Service,
+    caller: &Caller,
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
     let CheckpointStatusRequest {} = read_single_message(&service.stop, &mut reader).await?;
-    responder.send_now(Message::encode(&service.checkpoints.status()))
+    responder.send_now(Message::encode(&status::checkpoint_status(service, caller)))
 }
 
-async fn status(
+async fn server_status(
     service: &Arc<Service>,
     caller: &Caller,
     mut reader: MessageReader,

@@ -18,8 +18,9 @@ use crate::service::Service;
 use crate::streams::Stream;
 
 /// Maximum bytes of chunks that a scan holds because its reader keeps them. When their items are
-/// deleted meanwhile, only the scan keeps them in memory.
-const MAX_KEPT_CHUNK_BYTES: usize = 64 << 20;
+/// deleted meanwhile, only the scan keeps them in memory. Items that share chunks are near to each
+/// other, so more would hardly save anything.
+const MAX_KEPT_CHUNK_BYTES: usize = 4 << 20;
 
 /// Number of items that are listed at a time: with room for the list, and without it.
 const LISTED_ITEMS: usize = 1 << 18;

@@ -14,8 +14,9 @@ use reverb_engine::{SetBy, Table, TableStatus};
 use reverb_rpc::server::Traffic;
 use reverb_wire::convert::table_config::from_max_bytes;
 use reverb_wire::generated::reverb::{
-    AuthFailureCount, CallCount, MemoryStatus, RefusalCount, ReloadFailureCount, SecurityStatus,
-    SetBy as SetByMessage, StatusRequest, StatusResponse, StreamStatus, TrafficStatus,
+    AuthFailureCount, CallCount, CheckpointStatusResponse, MemoryStatus, RefusalCount,
+    ReloadFailureCount, SecurityStatus, SetBy as SetByMessage, StatusRequest, StatusResponse,
+    StreamStatus, TrafficStatus,
 };
 
 use crate::caller::Caller;
@@ -34,6 +35,10 @@ pub(crate) fn status(
     caller: &Caller,
 ) -> StatusResponse {
     let may_know = |table: &str| caller.may(Right::Sample, table);
+    // A caller of some tables sees nothing of what belongs to the whole server: paths on its disk,
+    // who drains it, and streams of others that have no table yet.
+    let sees_all = caller.may_everywhere(Right::Sample);
+    let is_own = |stream: &Stream| stream.caller.as_deref() == caller.name();
     let tables: Vec<_> = service.tables.all().iter().map(|table| table.status()).collect();
     let points: Vec<_> = tables.iter().map(TablePoint::new).collect();
     let rates = service.history.look(&Arc::downgrade(service), &points);
@@ -56,17 +61,41 @@ pub(crate) fn status(
         started_at_ns: nanoseconds(service.started_at),
         now_ns,
         traffic: Some(traffic_status(service)),
-        checkpoints: Some(service.checkpoints.status()),
+        checkpoints: Some(checkpoint_status(service, caller)),
         process: Some(process_status()),
         streams: streams
             .iter()
             .filter(|_| request.with_streams)
-            .filter(|stream| stream.table().is_none_or(|table| may_know(&table)))
+            .filter(|stream| match stream.table() {
+                Some(table) => may_know(&table),
+                None => sees_all || is_own(stream),
+            })
             .map(|stream| stream_status(stream))
             .collect(),
-        draining: service.drain.by().as_ref().map(set_by),
+        draining: service.drain.by().as_ref().map(|by| {
+            let by = set_by(by);
+            if sees_all { by } else { SetByMessage { client: String::new(), ..by } }
+        }),
         security: Some(security_status(&service.rotation)),
         shards: Vec::new(),
+    }
+}
+
+/// The state of the checkpoints, without paths for a caller of some tables.
+pub(crate) fn checkpoint_status(service: &Service, caller: &Caller) -> CheckpointStatusResponse {
+    let status = service.checkpoints.status();
+    if caller.may_everywhere(Right::Sample) {
+        return status;
+    }
+    CheckpointStatusResponse {
+        latest_path: String::new(),
+        restored_from: String::new(),
+        latest_error: if status.latest_error.is_empty() {
+            String::new()
+        } else {
+            "The last checkpoint failed; the log of the server says why.".to_owned()
+        },
+        ..status
     }
 }
 

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
+use crate::caller::Caller;
+
 /// The peer of a stream that is not over the network.
 pub(crate) const THIS_PROCESS: &str = "this process";
 
@@ -68,6 +70,8 @@ pub(crate) struct Stream {
     pub(crate) peer: String,
     /// The name that the client gave itself; empty if it gave none.
     pub(crate) client: String,
+    /// Whose token or certificate opened it, if the server knows callers.
+    pub(crate) caller: Option<String>,
     pub(crate) opened_at: Instant,
     items: AtomicU64,
     state: Mutex<State>,
@@ -81,12 +85,19 @@ struct State {
 
 impl Streams {
     /// A stream of this client, which is open until the guard is dropped.
-    pub(crate) fn open(self: &Arc<Self>, kind: StreamKind, peer: &str, client: &str) -> OpenStream {
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        kind: StreamKind,
+        peer: &str,
+        client: &str,
+        caller: &Caller,
+    ) -> OpenStream {
         let stream = Arc::new(Stream {
             number: self.next_number.fetch_add(1, Ordering::Relaxed),
             kind,
             peer: peer.to_owned(),
             client: client.to_owned(),
+            caller: caller.name().map(str::to_owned),
             opened_at: Instant::now(),
             items: AtomicU64::new(0),
             state: Mutex::default(),
@@ -206,8 +217,8 @@ mod tests {
     #[tokio::test]
     async fn streams_are_there_until_they_are_closed() {
         let streams = Arc::new(Streams::default());
-        let first = streams.open(StreamKind::Insert, "a:1", "actor");
-        let second = streams.open(StreamKind::Sample, "b:2", "");
+        let first = streams.open(StreamKind::Insert, "a:1", "actor", &Caller::default());
+        let second = streams.open(StreamKind::Sample, "b:2", "", &Caller::default());
         assert_eq!(streams.count(StreamKind::Insert), 1);
         first.count_items(3);
         second.use_table(&Arc::from("t"));

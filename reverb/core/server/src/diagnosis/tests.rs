@@ -4,6 +4,7 @@ use reverb_data::{MemoryConfig, SelectorConfig, TableConfig};
 use reverb_engine::Table;
 
 use super::*;
+use crate::caller::Caller;
 use crate::streams::{StreamKind, Streams};
 
 const NOW_NS: i64 = 1_000_000_000_000;
@@ -205,7 +206,8 @@ fn inserts_wait_for_memory() {
 #[tokio::test]
 async fn readers_do_not_take_what_is_ready() {
     let streams = Arc::new(Streams::default());
-    let slow = streams.open(StreamKind::Sample, "client 10.0.0.7:1234", "learner-3");
+    let slow =
+        streams.open(StreamKind::Sample, "client 10.0.0.7:1234", "learner-3", &Caller::default());
     slow.use_table(&Arc::from("t"));
     slow.set_wait(Some(WaitsFor::Peer));
     assert_eq!(SlowReaders::of(&streams.all(), "t"), None, "not for long yet");
