@@ -2,11 +2,21 @@
 """A checkpoint as bytes: for the state of a program that has a server of its own."""
 
 import io
+import os
 import pathlib
 import tarfile
-from typing import Any
+from typing import BinaryIO, cast
+
+from reverb.errors import DataLossError
+from reverb.plain_files import open_file
 
 __all__ = ["pack_checkpoint", "unpack_checkpoint"]
+
+# The marker comes last: what is unpacked in part is no checkpoint.
+_FILES = ("tables.tfrecord", "items.tfrecord", "chunks.tfrecord", "DONE")
+# More than blocks of headers, which `tarfile` reads at once, ever have.
+_HEADER_BYTES = 16 * 1024
+_COPY_BYTES = 1024 * 1024
 
 
 def pack_checkpoint(path: str) -> bytes:
@@ -17,9 +27,81 @@ def pack_checkpoint(path: str) -> bytes:
     return packed.getvalue()
 
 
-def unpack_checkpoint(packed: bytes, directory: str) -> None:
-    """Writes the files of `pack_checkpoint` where a checkpointer of that directory finds them."""
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        # Python has filters from 3.10.12 and 3.11.4 on.
-        safe: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        archive.extractall(directory, **safe)
+def unpack_checkpoint(packed: bytes | str | os.PathLike[str], directory: str) -> None:
+    """Writes the files of `pack_checkpoint` where a checkpointer of that directory finds them.
+
+    Args:
+      packed: What `pack_checkpoint` returned, or a file of it.
+      directory: Where the checkpoint shall lie.
+
+    Raises:
+      DataLossError: If it is not what `pack_checkpoint` makes: one directory with the files of a
+        checkpoint. Nothing that a server would load is left.
+      OSError: If the file cannot be read, or is none.
+    """
+    if isinstance(packed, bytes):
+        _unpack(io.BytesIO(packed), "the packed checkpoint", pathlib.Path(directory))
+    else:
+        with open_file(packed) as file:
+            _unpack(file, f"the packed checkpoint {os.fspath(packed)}", pathlib.Path(directory))
+
+
+def _unpack(file: BinaryIO, name: str, directory: pathlib.Path) -> None:
+    try:
+        # `r:` takes no compressed archives, which could be of any size.
+        with tarfile.open(fileobj=cast(BinaryIO, _SmallReads(file)), mode="r:") as archive:
+            checkpoint, members = _members(archive)
+        path = directory / checkpoint
+        path.mkdir(mode=0o700)
+        for file_name in _FILES:
+            _copy(file, members[file_name], path / file_name)
+    # Headers that refer to each other nest.
+    except (tarfile.TarError, RecursionError) as error:
+        raise DataLossError(f"{name} is damaged: {error}") from None
+
+
+def _members(archive: tarfile.TarFile) -> tuple[str, dict[str, tarfile.TarInfo]]:
+    """Returns the name of a checkpoint's directory, and its files by name."""
+    checkpoint: str | None = None
+    members: dict[str, tarfile.TarInfo] = {}
+    for member in archive:
+        *parents, name = member.name.split("/")
+        if checkpoint is None and member.isdir() and not parents and name not in ("", ".", ".."):
+            checkpoint = name
+            continue
+        if parents != [checkpoint] or name not in _FILES or name in members:
+            raise tarfile.ReadError(f"{member.name!r:.200} is no file of a checkpoint")
+        # A sparse file may be a million times what is there.
+        if not member.isreg() or member.issparse() or member.size < 0:
+            raise tarfile.ReadError(f"{member.name!r:.200} is not a plain file")
+        members[name] = member
+    missing = [name for name in _FILES if name not in members]
+    if checkpoint is None or missing:
+        raise tarfile.ReadError(f"it has no {', '.join(missing)}")
+    return checkpoint, members
+
+
+def _copy(file: BinaryIO, member: tarfile.TarInfo, path: pathlib.Path) -> None:
+    file.seek(member.offset_data)
+    left = member.size
+    with path.open("xb") as copy:
+        while left:
+            block = file.read(min(left, _COPY_BYTES))
+            if not block:
+                raise tarfile.ReadError(f"it ends {left} bytes before the end of {member.name!r}")
+            copy.write(block)
+            left -= len(block)
+
+
+class _SmallReads:
+    """A file of which an archive reads its headers, which may claim any size, or a negative one."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        """Returns the next bytes."""
+        if not 0 <= size <= _HEADER_BYTES:
+            raise tarfile.ReadError(f"it has a header of {size} bytes")
+        return self._file.read(size)

@@ -31,12 +31,14 @@ from typing import Any, Protocol
 from reverb.cluster.group_manifest import (
     DONE,
     MANIFEST,
+    MAX_BYTES,
     GroupCheckpoint,
     Part,
     read,
     to_text,
 )
 from reverb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
+from reverb.plain_files import append_to_file, open_file, read_file
 
 __all__ = [
     "GroupCheckpoint",
@@ -267,7 +269,7 @@ def _add_part(directory: pathlib.Path, index: int, checkpoint: pathlib.Path) -> 
         _link_or_copy(file, path / file.name)
     _sync(path)
     _sync(path.parent)
-    done = (path / DONE).read_bytes()
+    done = read_file(path / DONE, MAX_BYTES)
     return Part(index, path.relative_to(directory).as_posix(), len(done), zlib.crc32(done))
 
 
@@ -277,8 +279,10 @@ def _link_or_copy(source: pathlib.Path, target: pathlib.Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        shutil.copyfile(source, target)
-        _sync(target)
+        with open_file(source) as original, target.open("xb") as copy:
+            shutil.copyfileobj(original, copy)
+            copy.flush()
+            os.fsync(copy.fileno())
 
 
 def _publish(checkpoint: GroupCheckpoint) -> None:
@@ -308,7 +312,11 @@ def _locked(root: pathlib.Path) -> Iterator[None]:
     """Only one process at a time saves to a root. The lock ends with the process."""
     import fcntl  # Not everywhere; servers run on Unix.
 
-    with (root / _LOCK).open("a") as file:
+    try:
+        opened = append_to_file(root / _LOCK)
+    except OSError as error:
+        raise FailedPreconditionError(f"{root} cannot be locked: {error}") from None
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

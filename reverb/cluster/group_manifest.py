@@ -11,11 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reverb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
+from reverb.plain_files import read_file
 
-__all__ = ["DONE", "MANIFEST", "GroupCheckpoint", "Part", "read", "to_text"]
+__all__ = ["DONE", "MANIFEST", "MAX_BYTES", "GroupCheckpoint", "Part", "read", "to_text"]
 
 MANIFEST = "GROUP"
 DONE = "DONE"
+# Both files are read whole; theirs are some thousand bytes.
+MAX_BYTES = 16 * 2**20
+_MAX_VALUES = 2**20
 _FORMAT = "reverb-group 1"
 
 
@@ -92,10 +96,14 @@ def read(path: str | os.PathLike[str]) -> GroupCheckpoint:
     """
     directory = pathlib.Path(path)
     try:
-        text = (directory / MANIFEST).read_bytes()
+        text = read_file(directory / MANIFEST, MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         raise FailedPreconditionError(
             f"{directory} has no file {MANIFEST}: it is no complete checkpoint of a group"
+        ) from None
+    except OSError as error:
+        raise DataLossError(
+            f"group checkpoint {directory}: the file {MANIFEST} cannot be read: {error}"
         ) from None
     return _parse(directory, text)
 
@@ -120,6 +128,9 @@ def _parse(directory: pathlib.Path, text: bytes) -> GroupCheckpoint:
     def damaged(reason: str) -> DataLossError:
         return DataLossError(f"group checkpoint {directory}: the file {MANIFEST} {reason}")
 
+    # A value takes many times the memory of its two characters. Each begins behind one of these.
+    if sum(map(text.count, (b"[", b"{", b","))) > _MAX_VALUES:
+        raise damaged(f"is damaged: it has more than {_MAX_VALUES} values")
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -176,12 +187,14 @@ def _check_part(directory: pathlib.Path, part: Part) -> None:
     path = directory / part.path
     who = f"group checkpoint {directory}: shard {part.index}"
     try:
-        done = (path / DONE).read_bytes()
-    except OSError:
+        done = read_file(path / DONE, MAX_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
         raise DataLossError(
             f"{who}: its checkpoint {path} is missing. To start from an older checkpoint, move "
             "this one to another directory"
         ) from None
+    except OSError as error:
+        raise DataLossError(f"{who}: {path / DONE} cannot be read: {error}") from None
     if len(done) != part.done_bytes or zlib.crc32(done) != part.done_crc32:
         raise DataLossError(
             f"{who}: {path / DONE} is not the file that was saved: {len(done)} bytes with checksum "

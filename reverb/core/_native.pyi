@@ -210,6 +210,15 @@ def self_signed(directory: str, names: list[str], days: int) -> list[str]:
     They are `ca.crt`, `ca.key`, `tls.crt` and `tls.key`. Refuses to replace a file.
     """
 
+def open_file(path: str | os.PathLike[str], append: bool) -> int:
+    """Opens a file to read it or to append to it; returns its descriptor.
+
+    Raises `OSError` for a pipe or a device.
+    """
+
+def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    """The content of a file; `OSError` if it is none, or has more bytes."""
+
 # --- Clients --------------------------------------------------------------------------------------
 
 @final

@@ -3,11 +3,11 @@
 
 import dataclasses
 import ipaddress
-import pathlib
 from typing import Any
 
 from reverb.core import native
 from reverb.errors import ReverbError
+from reverb.plain_files import read_file
 from reverb.server import Server
 from reverb.server_executable.settings import Settings
 from reverb.tls import ServerTls
@@ -20,6 +20,10 @@ __all__ = [
     "security_text",
     "server_options",
 ]
+
+
+# As the server reads it.
+_MAX_TOKENS_BYTES = 16 * 2**20
 
 
 def has_security(settings: Settings) -> bool:
@@ -57,7 +61,8 @@ def security_text(settings: Settings) -> str:
 
 def _num_tokens(path: str) -> int:
     """Counts lines of a file that the server has read."""
-    lines = map(str.strip, pathlib.Path(path).read_text(encoding="utf-8").splitlines())
+    text = read_file(path, _MAX_TOKENS_BYTES).decode()
+    lines = map(str.strip, text.splitlines())
     return sum(bool(line) and not line.startswith("#") for line in lines)
 
 

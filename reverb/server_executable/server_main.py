@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `reverb_server`: a server in a process of its own."""
 
+import dataclasses
 import os
 import pathlib
 import sys
@@ -127,6 +128,7 @@ def _reloader(given: Given, settings: Settings) -> Callable[[Server], str] | Non
     `None` if there are none.
     """
     is_file, is_secured = _can_be_read_again(given), has_security(settings)
+    given = dataclasses.replace(given, source=dataclasses.replace(given.source, is_read_again=True))
 
     def reload(server: Server) -> str:
         nonlocal settings

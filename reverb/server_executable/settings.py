@@ -2,14 +2,19 @@
 """What a server runs with: flags win over the environment, and the environment over the config."""
 
 import dataclasses
+import errno
+import io
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from reverb.plain_files import read_file
 from reverb.server_executable.options import OPTIONS, Option, option_named
 from reverb.server_executable.server_config import ParsedConfig, read_config
 
 __all__ = ["ConfigSource", "Given", "Setting", "Settings", "read_settings"]
+
+_MAX_CONFIG_BYTES = 16 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,11 +25,13 @@ class ConfigSource:
       origin: The flag or the variable that gives it, for example `--config-file`.
       path: The file, or `None`.
       text: The config itself, if there is no file.
+      is_read_again: Whether it has been read before, so that a pipe in its place has nothing.
     """
 
     origin: str
     path: pathlib.Path | None = None
     text: str = ""
+    is_read_again: bool = False
 
     @property
     def name(self) -> str:
@@ -35,10 +42,21 @@ class ConfigSource:
         """Returns the text of the config.
 
         Raises:
-          OSError: If the file cannot be read.
+          OSError: If the file cannot be read, or has more than 16 MiB.
           UnicodeDecodeError: If it is not UTF-8.
         """
-        return self.text if self.path is None else self.path.read_text(encoding="utf-8")
+        if self.path is None:
+            return self.text
+        if self.is_read_again:
+            content = read_file(self.path, _MAX_CONFIG_BYTES)
+        else:
+            # A pipe is fine: `--config-file <(make-config)` in a shell.
+            with self.path.open("rb") as file:
+                content = file.read(_MAX_CONFIG_BYTES + 1)
+        if len(content) > _MAX_CONFIG_BYTES:
+            raise OSError(errno.EFBIG, f"is larger than {_MAX_CONFIG_BYTES} bytes", str(self.path))
+        # As text files are read: other ends of lines become the usual one.
+        return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -99,7 +99,7 @@ LAYERS = [
         "schedules",
     },
     {"core"},
-    {"specs", "_nests", "byte_sizes", "logging"},
+    {"specs", "_nests", "byte_sizes", "logging", "plain_files"},
     {
         "item_selectors",
         "rate_limiters",

@@ -10,8 +10,12 @@ import numpy as np
 from reverb.adapters.torchrl.library import torch
 from reverb.adapters.torchrl.table_access import TableAccess
 from reverb.errors import InvalidArgumentError
+from reverb.plain_files import open_file, read_file
 
 __all__ = ["BufferState"]
+
+# It has two numbers.
+_MAX_METADATA_BYTES = 1024 * 1024
 
 
 class BufferState:
@@ -55,12 +59,17 @@ class BufferState:
 
         Raises:
           InvalidArgumentError: As `take`.
+          DataLossError: If the items are damaged.
+          OSError: If a file cannot be read, or is a pipe or a device.
         """
         if path.joinpath("checkpoint.tar").exists():
-            self._load_items(path.joinpath("checkpoint.tar").read_bytes())
+            self._load_items(path / "checkpoint.tar")
         if path.joinpath("transform.t").exists():
-            self._buffer.transform.load_state_dict(torch.load(path / "transform.t"))
-        self._load_metadata(json.loads(path.joinpath("buffer_metadata.json").read_text()))
+            with open_file(path / "transform.t") as file:
+                self._buffer.transform.load_state_dict(torch.load(file))
+        self._load_metadata(
+            json.loads(read_file(path / "buffer_metadata.json", _MAX_METADATA_BYTES))
+        )
 
     def _metadata(self) -> dict[str, Any]:
         buffer = self._buffer
@@ -72,7 +81,7 @@ class BufferState:
         if self._access.alpha is not None and metadata["beta"] is not None:
             self._buffer.sampler.beta = metadata["beta"]
 
-    def _load_items(self, checkpoint: bytes) -> None:
+    def _load_items(self, checkpoint: bytes | pathlib.Path) -> None:
         if not self._access.is_own:
             raise InvalidArgumentError(
                 "the state has the items of a buffer's own server, and the items of this one are "

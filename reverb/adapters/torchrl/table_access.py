@@ -348,7 +348,7 @@ class TableAccess:
         shutil.rmtree(path, ignore_errors=True)
         return packed
 
-    def unpack(self, checkpoint: bytes) -> None:
+    def unpack(self, checkpoint: bytes | pathlib.Path) -> None:
         """Starts the own server again at the same address, with the items of a checkpoint."""
         assert self._server is not None
         assert self._directory is not None

@@ -30,6 +30,7 @@ mod dlpack;
 mod dtype;
 mod error;
 mod exit;
+mod files;
 mod legacy_writer;
 mod limiter_hold;
 mod logs;
@@ -88,6 +89,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(server::check_server_name, module)?)?;
     module.add_function(wrap_pyfunction!(server::check_unix_path, module)?)?;
     module.add_function(wrap_pyfunction!(server::process_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(files::open_file, module)?)?;
+    module.add_function(wrap_pyfunction!(files::read_file, module)?)?;
     module.add_function(wrap_pyfunction!(security::new_token, module)?)?;
     module.add_function(wrap_pyfunction!(security::token_hash, module)?)?;
     module.add_function(wrap_pyfunction!(security::check_tokens_file, module)?)?;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use flate2::{Decompress, FlushDecompress, Status};
-use reverb_data::Result;
+use reverb_data::{Error, Result};
 
 use crate::failure::{damaged, from_io};
 use crate::progress::Progress;
@@ -23,9 +23,9 @@ const INPUT_BYTES: usize = 256 * 1024;
 /// A block ends with the record that makes it at least this long.
 const BLOCK_BYTES: usize = 512 * 1024;
 
-/// Memory for a record grows by at most this much at a time, because a damaged length may claim any
-/// size.
-const MAX_GROWTH_BYTES: usize = 64 << 20;
+/// Memory for a record is at most twice of what the file has of it, beyond this much, because a
+/// damaged length may claim any size.
+const MIN_GROWTH_BYTES: usize = 64 << 20;
 
 /// Whole records of a file.
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ pub(crate) struct Record<'a> {
 
 impl Record<'_> {
     /// An error about this record.
-    pub(crate) fn damaged(&self, what: &str) -> reverb_data::Error {
+    pub(crate) fn damaged(&self, what: &str) -> Error {
         damaged(&self.block.path, &place(self.number, self.offset), what)
     }
 }
@@ -90,6 +90,7 @@ impl Block {
 pub(crate) struct Blocks {
     path: Arc<Path>,
     input: Input,
+    max_record_bytes: u64,
     /// The beginning of an incomplete record.
     carry: Vec<u8>,
     /// The offset of `carry` in the uncompressed file.
@@ -103,6 +104,7 @@ impl Blocks {
         path: PathBuf,
         file: &Arc<File>,
         encoding: Encoding,
+        max_record_bytes: u64,
         progress: &Arc<Progress>,
     ) -> Self {
         let path: Arc<Path> = path.into();
@@ -118,7 +120,7 @@ impl Blocks {
             inflate,
             is_over: false,
         };
-        Self { path, input, carry: Vec::new(), offset: 0, num_records: 0 }
+        Self { path, input, max_record_bytes, carry: Vec::new(), offset: 0, num_records: 0 }
     }
 
     /// Number of records in the blocks so far.
@@ -130,8 +132,8 @@ impl Blocks {
     ///
     /// # Errors
     ///
-    /// `DataLoss` if the stream or the length of a record is damaged, or if the file ends too
-    /// early.
+    /// `DataLoss` if the stream or the length of a record is damaged, if a record is too long, or if
+    /// the file ends too early; `ResourceExhausted` if there is no memory for a record.
     pub(crate) fn next(&mut self) -> Result<Option<Block>> {
         let mut bytes = std::mem::take(&mut self.carry);
         // End of the complete records, and their number.
@@ -145,6 +147,13 @@ impl Blocks {
                 let Some(length) = parse_header(header) else {
                     return Err(self.damaged(count, end, "the checksum of its length is wrong."));
                 };
+                if length > self.max_record_bytes {
+                    let what = format!(
+                        "it has {length} bytes, and a record of this file at most {}.",
+                        self.max_record_bytes
+                    );
+                    return Err(self.damaged(count, end, &what));
+                }
                 let next = (end as u64).saturating_add(record_bytes(length));
                 if next > bytes.len() as u64 {
                     wanted = usize::try_from(next).unwrap_or(usize::MAX);
@@ -156,7 +165,7 @@ impl Blocks {
             if count > 0 || self.input.is_over {
                 break;
             }
-            wanted = wanted.min(bytes.len() + MAX_GROWTH_BYTES);
+            wanted = wanted.min(bytes.len() + bytes.len().max(MIN_GROWTH_BYTES));
         }
         if count == 0 && bytes.is_empty() {
             return Ok(None);
@@ -177,7 +186,7 @@ impl Blocks {
         Ok(Some(block))
     }
 
-    fn damaged(&self, record: u64, at: usize, what: &str) -> reverb_data::Error {
+    fn damaged(&self, record: u64, at: usize, what: &str) -> Error {
         let at = place(self.num_records + record, self.offset + at as u64);
         damaged(&self.path, &at, what)
     }
@@ -222,7 +231,12 @@ struct Input {
 impl Input {
     /// Appends to `out` until it is `wanted` bytes long, or the file ends.
     fn read(&mut self, out: &mut Vec<u8>, wanted: usize) -> Result<()> {
-        out.reserve_exact(wanted.saturating_sub(out.len()));
+        out.try_reserve_exact(wanted.saturating_sub(out.len())).map_err(|_| {
+            Error::resource_exhausted(format!(
+                "Checkpoint: there is no memory for a record of {wanted} bytes of {}.",
+                self.path.display()
+            ))
+        })?;
         while out.len() < wanted && !self.is_over {
             if self.used == self.filled {
                 self.fill()?;

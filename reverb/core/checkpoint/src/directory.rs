@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, FixedOffset, Local, TimeDelta};
-use reverb_data::Result;
+use reverb_data::{Result, open_directory};
 
 use crate::failure::from_io;
 use crate::held::{Held, HeldCheckpoint};
@@ -181,7 +181,7 @@ impl Drop for PartialDirectory {
 /// Makes renames and new names in a directory durable.
 fn sync_directory(path: &Path) -> io::Result<()> {
     // Only Unix can open a directory like a file.
-    if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
+    if cfg!(unix) { open_directory(path)?.sync_all() } else { Ok(()) }
 }
 
 /// A name for the present time, which sorts after every existing checkpoint.

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use reverb_data::{Error, ErrorKind};
+use reverb_data::{Error, ErrorKind, Unreadable};
 
 /// Converts an error of the system about a path.
 pub(crate) fn from_io(what: &str, path: &Path, error: &io::Error) -> Error {
@@ -24,6 +24,16 @@ pub(crate) fn from_io(what: &str, path: &Path, error: &io::Error) -> Error {
         _ => (ErrorKind::FailedPrecondition, ""),
     };
     Error::new(kind, format!("Checkpoint: cannot {what} {}: {error}.{advice}", path.display()))
+}
+
+/// The error for a file that cannot be read.
+pub(crate) fn unreadable(path: &Path, why: &Unreadable) -> Error {
+    match why {
+        Unreadable::Refused(error) => from_io("read", path, error),
+        Unreadable::NoFile | Unreadable::TooLarge(_) => {
+            damaged(path, "as a whole", &format!("it {why}."))
+        }
+    }
 }
 
 /// The error for a damaged file; `at` is the position.

@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use reverb_data::{Error, Result};
+use reverb_data::{Error, Result, Unreadable, open_file, read_file};
 
 use crate::directory::{TABLES, latest};
 use crate::lock::{FileLock, lock_directory, open_to_lock};
@@ -23,6 +23,9 @@ use crate::progress::Progress;
 
 /// Prefix of the file of a name. The server with that name locks it.
 const NAME_FILE: &str = ".server-";
+
+/// It holds one word.
+const MAX_NAME_FILE_BYTES: u64 = 4096;
 
 /// How long a start waits for a lock of another server. A server that shuts down, or whose start
 /// was interrupted, releases its locks soon.
@@ -54,7 +57,8 @@ impl Held {
     ///
     /// # Errors
     ///
-    /// `FailedPrecondition` if another running server has it. The message names that server.
+    /// `FailedPrecondition` if another running server has it, and names that server, or if the file
+    /// to lock is none.
     pub(crate) fn take_name(
         &mut self,
         root: &Path,
@@ -62,17 +66,24 @@ impl Held {
         progress: &Progress,
     ) -> Result<()> {
         let path = root.join(format!("{NAME_FILE}{}", name.as_str()));
-        self.name = retry(progress, || match lock_name(root, &path) {
-            Ok(lock) => Ok(Ok(Some(lock))),
-            Err(TryLockError::WouldBlock) => Ok(Err(name_is_taken(root, &path, name))),
-            Err(TryLockError::Error(error)) => {
-                tracing::warn!(
-                    "{} cannot be locked, so that a second server of the name {name} would not be \
-                     noticed: {error}",
-                    path.display()
-                );
-                Ok(Ok(None))
-            }
+        self.name = retry(progress, || {
+            let error = match open_name_file(root, &path) {
+                Ok(file) => match lock_name(root, file, &path) {
+                    Ok(lock) => return Ok(Ok(Some(lock))),
+                    Err(TryLockError::WouldBlock) => {
+                        return Ok(Err(name_is_taken(root, &path, name)));
+                    }
+                    Err(TryLockError::Error(error)) => error,
+                },
+                Err(Unreadable::NoFile) => return Err(is_no_file(&path, name)),
+                Err(why) => why.into(),
+            };
+            tracing::warn!(
+                "{} cannot be locked, so that a second server of the name {name} would not be \
+                 noticed: {error}",
+                path.display()
+            );
+            Ok(Ok(None))
         })?;
         Ok(())
     }
@@ -152,11 +163,18 @@ fn retry<T>(
     }
 }
 
-/// Creates the file of a name if needed, locks it and writes its owner into it.
-fn lock_name(root: &Path, path: &Path) -> std::result::Result<FileLock, TryLockError> {
-    fs::create_dir_all(root).map_err(TryLockError::Error)?;
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-    let mut file = file.map_err(TryLockError::Error)?;
+/// Opens the file of a name, and creates it if needed.
+fn open_name_file(root: &Path, path: &Path) -> std::result::Result<File, Unreadable> {
+    fs::create_dir_all(root).map_err(Unreadable::Refused)?;
+    open_file(path, OpenOptions::new().read(true).write(true).create(true))
+}
+
+/// Locks the file of a name and writes its owner into it.
+fn lock_name(
+    root: &Path,
+    mut file: File,
+    path: &Path,
+) -> std::result::Result<FileLock, TryLockError> {
     let _directory = lock_directory(root);
     let lock = FileLock::try_new(&file)?;
     if let Err(error) = write_owner(&mut file) {
@@ -183,12 +201,21 @@ fn in_parentheses(owner: Option<&Owner>) -> String {
 }
 
 fn name_is_taken(root: &Path, file: &Path, name: &ServerName) -> Error {
-    let owner = fs::read_to_string(file).ok().and_then(|text| text.parse().ok());
+    let content = read_file(file, MAX_NAME_FILE_BYTES).ok();
+    let owner = content.and_then(|it| std::str::from_utf8(&it).ok()?.parse().ok());
     Error::failed_precondition(format!(
         "Another server that is running{} has the name {name} in the checkpoint directory {}. Stop \
          it, or give this server another name or another directory.",
         in_parentheses(owner.as_ref()),
         root.display()
+    ))
+}
+
+fn is_no_file(path: &Path, name: &ServerName) -> Error {
+    Error::failed_precondition(format!(
+        "Checkpoint: the server locks {} for its name {name}, and that is not a file. Delete it, or \
+         give this server another directory.",
+        path.display()
     ))
 }
 

@@ -28,6 +28,7 @@ mod save;
 mod settings;
 mod statistics;
 mod stored;
+mod table_record;
 mod zlib;
 
 pub use cursor::ItemCursor;

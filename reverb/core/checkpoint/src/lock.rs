@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use reverb_data::{Unreadable, open_directory, open_file};
 
 /// Number of registries. A mutex that is locked during a fork stays locked in the child, so parent
 /// and child use different registries.
@@ -68,18 +69,20 @@ pub fn leave_locks_to_parent() {
 }
 
 /// Opens a file to lock it. On NFS the file must be open for writing.
-pub(crate) fn open_to_lock(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).write(true).open(path);
-    file.or_else(|error| match error.kind() {
-        io::ErrorKind::NotFound => Err(error),
-        _ => File::open(path),
+pub(crate) fn open_to_lock(path: &Path) -> Result<File, Unreadable> {
+    let file = open_file(path, OpenOptions::new().read(true).write(true));
+    file.or_else(|why| match why {
+        Unreadable::Refused(error) if error.kind() != io::ErrorKind::NotFound => {
+            open_file(path, OpenOptions::new().read(true))
+        }
+        why => Err(why),
     })
 }
 
 /// Whether a file is locked; an error if that cannot be determined.
 pub(crate) fn is_locked(path: &Path) -> io::Result<bool> {
     // A shared lock, because other processes may check at the same time.
-    match File::open(path)?.try_lock_shared() {
+    match open_file(path, OpenOptions::new().read(true))?.try_lock_shared() {
         Ok(()) => Ok(false),
         Err(TryLockError::WouldBlock) => Ok(true),
         Err(TryLockError::Error(error)) => Err(error),
@@ -89,7 +92,7 @@ pub(crate) fn is_locked(path: &Path) -> io::Result<bool> {
 /// Locks a directory for short operations that exclude each other. On file systems without locks it
 /// does nothing, so two servers should not share a directory there.
 pub(crate) fn lock_directory(path: &Path) -> Option<File> {
-    let directory = File::open(path).ok()?;
+    let directory = open_directory(path).ok()?;
     directory.lock().ok().map(|()| directory)
 }
 

@@ -5,15 +5,17 @@
 //! lists the files with their sizes, and ends with a checksum of itself.
 
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
-use reverb_data::{Error, Result};
+use reverb_data::{Error, Result, read_file};
 
 use crate::directory::DONE;
-use crate::failure::{damaged, from_io};
+use crate::failure::{damaged, unreadable};
 use crate::name::ServerName;
 use crate::owner::Owner;
+
+/// Ours has some hundred bytes. It is read whole.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// The first word of every `DONE` of ours.
 const WRITER: &str = "reverb-replay";
@@ -59,7 +61,7 @@ impl Manifest {
     /// The same, but `None` if another program wrote the checkpoint.
     pub(crate) fn read(checkpoint: &Path) -> Result<Option<Self>> {
         let done = checkpoint.join(DONE);
-        let content = fs::read(&done).map_err(|error| from_io("read", &done, &error))?;
+        let content = read_file(&done, MAX_BYTES).map_err(|why| unreadable(&done, &why))?;
         Self::parse(&content).map_err(|error| damaged(&done, "at byte 0", error.message()))
     }
 

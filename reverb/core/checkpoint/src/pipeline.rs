@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Processes a sequence in several threads, and returns the results in order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
@@ -11,42 +11,67 @@ use reverb_data::{Error, Result};
 /// Number of results per thread that may wait for an earlier result.
 const AHEAD: usize = 4;
 
+/// No further input is made while those before have this many bytes together: one may have two GiB.
+const AHEAD_BYTES: usize = 64 << 20;
+
 /// The producer of inputs, and the progress of all threads.
-struct Source<P> {
+struct Source<P, B> {
     produce: P,
+    bytes_of: B,
     /// Number of the next input.
     next: usize,
     /// Number of consumed results.
     consumed: usize,
+    /// Sizes of the inputs whose results were not consumed, and their sum.
+    sizes: VecDeque<usize>,
+    bytes: usize,
     is_over: bool,
 }
 
-struct Shared<P> {
-    source: Mutex<Source<P>>,
+struct Shared<P, B> {
+    source: Mutex<Source<P, B>>,
     advanced: Condvar,
     window: usize,
 }
 
-impl<P> Shared<P> {
+impl<P, B> Shared<P, B> {
     /// The next input with its number; `None` at the end of the inputs or after `end`.
     fn pull<I>(&self) -> Result<Option<(usize, I)>>
     where
         P: FnMut() -> Result<Option<I>>,
+        B: Fn(&I) -> usize,
     {
         let mut source = self.source.lock();
-        while !source.is_over && source.next - source.consumed >= self.window {
+        while !source.is_over
+            && (source.next - source.consumed >= self.window || source.bytes >= AHEAD_BYTES)
+        {
             self.advanced.wait(&mut source);
         }
         if source.is_over {
             return Ok(None);
         }
         let input = (source.produce)();
-        if !matches!(input, Ok(Some(_))) {
+        if let Ok(Some(input)) = &input {
+            let bytes = (source.bytes_of)(input);
+            source.sizes.push_back(bytes);
+            source.bytes += bytes;
+        } else {
             source.is_over = true;
         }
         let number = source.next;
         source.next += 1;
         input.map(|input| input.map(|input| (number, input)))
+    }
+
+    /// All results before `next` were consumed.
+    fn advance(&self, next: usize) {
+        let mut source = self.source.lock();
+        while source.consumed < next {
+            source.consumed += 1;
+            source.bytes -= source.sizes.pop_front().unwrap_or(0);
+        }
+        drop(source);
+        self.advanced.notify_all();
     }
 
     fn end(&self) {
@@ -56,9 +81,9 @@ impl<P> Shared<P> {
 }
 
 /// Ends the work of all threads if one panics. The scope then propagates the panic.
-struct EndOnPanic<'a, P>(&'a Shared<P>);
+struct EndOnPanic<'a, P, B>(&'a Shared<P, B>);
 
-impl<P> Drop for EndOnPanic<'_, P> {
+impl<P, B> Drop for EndOnPanic<'_, P, B> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.end();
@@ -67,7 +92,8 @@ impl<P> Drop for EndOnPanic<'_, P> {
 }
 
 /// Applies `work` to all inputs of `produce` in `threads` threads, and passes the results in order
-/// to `consume` in the calling thread. `prepare` makes the state of each thread.
+/// to `consume` in the calling thread. `bytes_of` says how much an input holds, and `prepare` makes
+/// the state of each thread.
 ///
 /// # Errors
 ///
@@ -77,11 +103,14 @@ pub(crate) fn in_order<I: Send, W, O: Send>(
     threads: usize,
     cancel: &AtomicBool,
     produce: impl FnMut() -> Result<Option<I>> + Send,
+    bytes_of: impl Fn(&I) -> usize + Send,
     prepare: impl Fn() -> W + Sync,
     work: impl Fn(&mut W, I) -> Result<O> + Sync,
     mut consume: impl FnMut(O) -> Result<()>,
 ) -> Result<()> {
-    let source = Source { produce, next: 0, consumed: 0, is_over: false };
+    let sizes = VecDeque::new();
+    let source =
+        Source { produce, bytes_of, next: 0, consumed: 0, sizes, bytes: 0, is_over: false };
     let window = AHEAD * threads;
     let shared = Shared { source: Mutex::new(source), advanced: Condvar::new(), window };
     let (sender, results) = mpsc::sync_channel::<(usize, Result<O>)>(window);
@@ -119,8 +148,7 @@ pub(crate) fn in_order<I: Send, W, O: Send>(
             if outcome.is_err() {
                 shared.end();
             } else {
-                shared.source.lock().consumed = next;
-                shared.advanced.notify_all();
+                shared.advance(next);
             }
         }
         // An error of the source comes after all its inputs.
@@ -167,6 +195,8 @@ pub(crate) fn num_threads() -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
 
     fn run(
@@ -184,6 +214,7 @@ mod tests {
                 Some(i) if Some(i) == end_at => Err(Error::internal("source")),
                 next => Ok(next),
             },
+            |_| 0,
             || 0,
             |done, i| {
                 *done += 1;
@@ -206,6 +237,31 @@ mod tests {
     #[test]
     fn results_come_in_order() {
         assert_eq!(run(None, None, None), ((0..200).collect(), Ok(())));
+    }
+
+    #[test]
+    fn large_inputs_do_not_run_ahead_of_the_results() {
+        let alive = AtomicUsize::new(0);
+        let mut numbers = 0..20;
+        let outcome = in_order(
+            4,
+            &AtomicBool::new(false),
+            || {
+                assert_eq!(alive.fetch_add(1, Ordering::SeqCst), 0);
+                Ok(numbers.next())
+            },
+            |_| AHEAD_BYTES,
+            || (),
+            |(), i| {
+                std::thread::yield_now();
+                Ok(i)
+            },
+            |_| {
+                alive.fetch_sub(1, Ordering::SeqCst);
+                Ok(())
+            },
+        );
+        assert_eq!(outcome, Ok(()));
     }
 
     #[test]

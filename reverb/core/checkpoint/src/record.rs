@@ -7,14 +7,20 @@ pub(crate) const HEADER_BYTES: usize = 12;
 /// Length of the footer after a record's data.
 pub(crate) const FOOTER_BYTES: usize = 4;
 
+/// The most bytes of a table or an item: a million slices have a third of that.
+pub(crate) const MAX_RECORD_BYTES: u64 = 64 << 20;
+
+/// The most bytes of a chunk, those of a message of protobuf.
+pub(crate) const MAX_CHUNK_RECORD_BYTES: u64 = 2 << 30;
+
 /// The checksum of a record: CRC-32C, rotated and shifted, so that a checksum of data that holds
 /// checksums is not zero.
 pub fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// Appends a record; `write` appends its data.
-pub(crate) fn put_record(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+/// Appends a record; `write` appends its data. Returns their length.
+pub(crate) fn put_record(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) -> u64 {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_BYTES]);
     write(out);
@@ -25,6 +31,7 @@ pub(crate) fn put_record(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let length_checksum = masked_crc(&length.to_le_bytes());
     out[start + 8..data].copy_from_slice(&length_checksum.to_le_bytes());
     out.extend_from_slice(&checksum.to_le_bytes());
+    length
 }
 
 /// The length in a header, if its checksum is correct.

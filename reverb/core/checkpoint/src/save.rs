@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use prost::Message;
 use reverb_data::{Error, Result, StoredItem};
 use reverb_engine::{SnapshotCut, Table, TableSnapshot};
 use reverb_wire::codec::chunk::put_chunk_data;
@@ -21,8 +22,9 @@ use crate::manifest::{FileEntry, Manifest};
 use crate::name::ServerName;
 use crate::pipeline::{in_order, lower_priority, num_threads};
 use crate::progress::Progress;
-use crate::record::put_record;
+use crate::record::{MAX_CHUNK_RECORD_BYTES, MAX_RECORD_BYTES, put_record};
 use crate::settings;
+use crate::table_record::read_table;
 use crate::zlib::{Compressor, Piece, STREAM_HEADER, StreamChecksum};
 
 /// Number of items whose records are compressed together, about 400 kB.
@@ -72,7 +74,7 @@ pub struct Saved {
 /// # Errors
 ///
 /// `InvalidArgument` if `group` is not empty; `FailedPrecondition` or `ResourceExhausted` with the
-/// path if the system refuses an operation; `Cancelled` if `progress` was cancelled. After an error
+/// path if the system refuses an operation, or if a record is too long; `Cancelled` if `progress` was cancelled. After an error
 /// nothing of the new checkpoint remains, and older ones are unchanged.
 pub fn save(
     tables: &[Arc<Table>],
@@ -122,8 +124,13 @@ fn write_tables(
 ) -> Result<FileEntry> {
     let mut raw = Vec::new();
     for snapshot in snapshots {
-        let message = settings::to_message(&snapshot.info);
-        put_record(&mut raw, |out| prost::Message::encode_raw(&message, out));
+        let data = settings::to_message(&snapshot.info).encode_to_vec();
+        read_table(&data).map_err(|what| {
+            let name = &snapshot.info.config.name;
+            Error::resource_exhausted(format!("Checkpoint: table {name} cannot be stored: {what}."))
+        })?;
+        let length = put_record(&mut raw, |out| out.extend_from_slice(&data));
+        check_length(TABLES, length, MAX_RECORD_BYTES)?;
     }
     let mut file = RecordFile::begin(partial.path(), TABLES, partial.tables(), progress)?;
     file.write(&Compressor::new().compress(&raw))?;
@@ -146,11 +153,13 @@ fn write_items(
         num_threads(),
         progress.cancelled(),
         || Ok(pieces.next()),
+        |_| 0,
         begin_thread,
         |(compressor, raw), (table, items)| {
             raw.clear();
             for item in items {
-                put_record(raw, |out| put_stored_item(out, table, item, chunks));
+                let length = put_record(raw, |out| put_stored_item(out, table, item, chunks));
+                check_length(ITEMS, length, MAX_RECORD_BYTES)?;
             }
             Ok((compressor.compress(raw), items.len()))
         },
@@ -197,17 +206,30 @@ fn write_chunks(partial: &Partial, chunks: &ChunkSet, progress: &Progress) -> Re
             }
             Ok((start < at).then_some(Range { start, end: at }))
         },
+        |_| 0,
         begin_thread,
         |(compressor, raw), piece| {
             raw.clear();
             for (key, chunk) in &all[piece] {
-                put_record(raw, |out| put_chunk_data(out, *key, chunk));
+                let length = put_record(raw, |out| put_chunk_data(out, *key, chunk));
+                check_length(CHUNKS, length, MAX_CHUNK_RECORD_BYTES)?;
             }
             Ok(compressor.compress(raw))
         },
         |piece| file.write(&piece),
     )?;
     file.finish(all.len() as u64)
+}
+
+/// Refuses what no reader would take.
+fn check_length(name: &str, length: u64, max_bytes: u64) -> Result<()> {
+    if length <= max_bytes {
+        return Ok(());
+    }
+    Err(Error::resource_exhausted(format!(
+        "Checkpoint: a record of {name} would have {length} bytes, and may have {max_bytes}. Delete \
+         the item, or make the chunks of such items shorter."
+    )))
 }
 
 /// A file of records that is being written.

@@ -2,17 +2,17 @@
 //! A complete checkpoint on disk: reads its tables, chunks and items, and verifies all checksums.
 
 use std::cell::RefCell;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
-use prost::Message;
+use hashbrown::{HashMap, HashSet};
 use reverb_data::{
-    Chunk, ChunkMaker, Counters, Error, Result, StoredItem, TableConfig, TensorMemo,
+    Chunk, ChunkMaker, Counters, Error, Result, StoredItem, TableConfig, TensorMemo, Unreadable,
+    open_file,
 };
 use reverb_wire::codec::chunk::RawChunk;
 use reverb_wire::codec::item::RawItem;
@@ -20,16 +20,21 @@ use reverb_wire::generated::PriorityTableCheckpoint;
 
 use crate::blocks::{Block, Blocks, Encoding, Record};
 use crate::directory::{CHUNKS, DONE, ITEMS, TABLES, is_complete, latest};
-use crate::failure::{damaged, from_io};
+use crate::failure::{damaged, unreadable};
 use crate::legacy;
 use crate::manifest::Manifest;
 use crate::name::ServerName;
 use crate::pipeline::{in_order, num_threads};
 use crate::progress::Progress;
+use crate::record::{MAX_CHUNK_RECORD_BYTES, MAX_RECORD_BYTES};
 use crate::settings;
+use crate::table_record::read_table;
 
 /// Number of attempts to open the latest checkpoint while servers replace it by newer ones.
 pub(crate) const ATTEMPTS: usize = 5;
+
+/// More tables are no checkpoint of a server.
+const MAX_TABLES: usize = 65_536;
 
 /// A stored table.
 #[derive(Debug, Clone)]
@@ -112,9 +117,9 @@ impl Stored {
 
     pub(crate) fn read(path: PathBuf) -> Result<Self> {
         let manifest = Manifest::read(&path)?;
-        let (tables, chunks) = (open_file(&path, TABLES)?, open_file(&path, CHUNKS)?);
+        let (tables, chunks) = (open_part(&path, TABLES)?, open_part(&path, CHUNKS)?);
         let (tables, chunks) = (required(&path, TABLES, tables)?, required(&path, CHUNKS, chunks)?);
-        let items = open_file(&path, ITEMS)?;
+        let items = open_part(&path, ITEMS)?;
         let encoding = Encoding::from_file(&path.join(TABLES), &tables)?;
         let mut stored = Self {
             path,
@@ -154,21 +159,25 @@ impl Stored {
 
     fn read_tables(&mut self, file: &Arc<File>) -> Result<()> {
         let progress = Arc::default();
-        let mut blocks = Blocks::new(self.path.join(TABLES), file, self.encoding, &progress);
-        let (mut tables, mut old_items): (Vec<StoredTable>, _) = (Vec::new(), Vec::new());
+        let mut blocks = self.blocks(TABLES, file, &progress);
+        let (mut tables, mut names, mut old_items) = (Vec::new(), HashSet::new(), Vec::new());
         while let Some(block) = blocks.next()? {
             for record in block.records() {
                 let record = record?;
-                let mut message = PriorityTableCheckpoint::decode(record.data)
-                    .map_err(|error| record.damaged(&format!("it is no table: {error}.")))?;
-                if tables.iter().any(|table| table.name() == message.table_name) {
+                let (message, items) = read_table(record.data)
+                    .map_err(|what| record.damaged(&format!("it is no table: {what}.")))?;
+                if tables.len() == MAX_TABLES {
+                    let what = format!("there are more than {MAX_TABLES} tables.");
+                    return Err(record.damaged(&what));
+                }
+                if !names.insert(message.table_name.clone()) {
                     let what = format!("there are two tables {}.", message.table_name);
                     return Err(record.damaged(&what));
                 }
-                #[expect(deprecated, reason = "a layout of early releases")]
-                for item in message.deprecated_items.drain(..) {
-                    old_items.push((tables.len() as u32, item.encode_to_vec().into()));
-                }
+                let position = tables.len() as u32;
+                old_items.extend(
+                    items.into_iter().map(|item| (position, block.bytes().slice_ref(item))),
+                );
                 tables.push(StoredTable { message });
             }
         }
@@ -207,8 +216,7 @@ impl Stored {
         parse: impl Fn(&Record<'_>, &Block) -> Result<T> + Sync,
         mut each: impl FnMut(T) -> Result<()>,
     ) -> Result<()> {
-        let path = self.path.join(CHUNKS);
-        let mut blocks = Blocks::new(path, &self.chunks, self.encoding, progress);
+        let mut blocks = self.blocks(CHUNKS, &self.chunks, progress);
         let parse = |block: &Block| {
             block.records().map(|record| parse(&record?, block)).collect::<Result<Vec<T>>>()
         };
@@ -300,8 +308,13 @@ impl Stored {
 
     /// The records of items, of all tables.
     pub(crate) fn item_blocks(&self, progress: &Arc<Progress>) -> Option<Blocks> {
-        let file = self.items.as_ref()?;
-        Some(Blocks::new(self.path.join(ITEMS), file, self.encoding, progress))
+        Some(self.blocks(ITEMS, self.items.as_ref()?, progress))
+    }
+
+    /// The records of a file.
+    fn blocks(&self, name: &str, file: &Arc<File>, progress: &Arc<Progress>) -> Blocks {
+        let max_bytes = if name == CHUNKS { MAX_CHUNK_RECORD_BYTES } else { MAX_RECORD_BYTES };
+        Blocks::new(self.path.join(name), file, self.encoding, max_bytes, progress)
     }
 
     /// The items of a block with the positions of their tables.
@@ -341,6 +354,7 @@ fn for_each_block<T: Send>(
         num_threads(),
         progress.cancelled(),
         || blocks.next(),
+        |block| block.bytes().len(),
         || (),
         |(), block| parse(&block),
         each,
@@ -398,12 +412,12 @@ pub(crate) fn to_chunk(record: &Record<'_>, block: &Block) -> Result<Chunk> {
     parse().map_err(|error: Error| record.damaged(error.message()))
 }
 
-fn open_file(directory: &Path, name: &str) -> Result<Option<Arc<File>>> {
+fn open_part(directory: &Path, name: &str) -> Result<Option<Arc<File>>> {
     let path = directory.join(name);
-    match File::open(&path) {
+    match open_file(&path, OpenOptions::new().read(true)) {
         Ok(file) => Ok(Some(Arc::new(file))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(from_io("read", &path, &error)),
+        Err(Unreadable::Refused(error)) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(why) => Err(unreadable(&path, &why)),
     }
 }
 

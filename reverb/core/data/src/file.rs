@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Small files that are read as a whole: certificates, keys and tokens.
+//! Files that are read, and nothing in their place that would keep a reader waiting.
 
 use std::fmt;
-use std::io::{self, Read};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 /// Why a file was not read; to be said after its name.
@@ -10,10 +11,21 @@ use std::path::Path;
 pub enum Unreadable {
     /// The system says why.
     Refused(io::Error),
-    /// It is a directory, a pipe or a device.
+    /// It is a directory, a pipe, a socket or a device.
     NoFile,
     /// It has more bytes than this.
     TooLarge(u64),
+}
+
+impl From<Unreadable> for io::Error {
+    fn from(why: Unreadable) -> Self {
+        match why {
+            Unreadable::Refused(error) => error,
+            Unreadable::NoFile | Unreadable::TooLarge(_) => {
+                Self::new(ErrorKind::InvalidInput, why.to_string())
+            }
+        }
+    }
 }
 
 impl fmt::Display for Unreadable {
@@ -26,14 +38,64 @@ impl fmt::Display for Unreadable {
     }
 }
 
-/// Reads a whole file, and nothing that is none: a pipe or a device may keep its reader waiting for
-/// ever.
-pub fn read_file(path: &Path, max_bytes: u64) -> Result<Vec<u8>, Unreadable> {
-    if !std::fs::metadata(path).map_err(Unreadable::Refused)?.is_file() {
+/// Opens a file, and nothing that is none: a pipe or a device may keep its opener or its reader
+/// waiting for ever. A link to a file is one.
+///
+/// # Errors
+///
+/// What the system says, or `NoFile`.
+pub fn open_file(path: &Path, options: &mut OpenOptions) -> Result<File, Unreadable> {
+    // Before it is opened, as that alone makes some devices do something.
+    match std::fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => return Err(Unreadable::NoFile),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(Unreadable::Refused(error));
+        }
+        _ => {}
+    }
+    let file = without_waiting(options).open(path).map_err(Unreadable::Refused)?;
+    // Another one may have taken its place meanwhile.
+    if !file.metadata().map_err(Unreadable::Refused)?.is_file() {
         return Err(Unreadable::NoFile);
     }
+    Ok(file)
+}
+
+/// Opens a directory, to lock it or to make its names durable.
+///
+/// # Errors
+///
+/// What the system says: `NotADirectory` for all else.
+pub fn open_directory(path: &Path) -> io::Result<File> {
+    if !std::fs::metadata(path)?.is_dir() {
+        return Err(ErrorKind::NotADirectory.into());
+    }
+    without_waiting(OpenOptions::new().read(true)).open(path)
+}
+
+/// Makes opening a pipe return at once.
+fn without_waiting(options: &mut OpenOptions) -> &mut OpenOptions {
+    #[cfg(unix)]
+    {
+        use rustix::fs::OFlags;
+        use std::os::unix::fs::OpenOptionsExt;
+        options.custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32);
+    }
+    options
+}
+
+/// Reads a whole file of at most `max_bytes`; see [`open_file`].
+///
+/// # Errors
+///
+/// What [`open_file`] returns, or `TooLarge`.
+pub fn read_file(path: &Path, max_bytes: u64) -> Result<Vec<u8>, Unreadable> {
+    let file = open_file(path, OpenOptions::new().read(true))?;
+    if file.metadata().map_err(Unreadable::Refused)?.len() > max_bytes {
+        return Err(Unreadable::TooLarge(max_bytes));
+    }
     let mut content = Vec::new();
-    let file = std::fs::File::open(path).map_err(Unreadable::Refused)?;
+    // It may grow meanwhile.
     file.take(max_bytes + 1).read_to_end(&mut content).map_err(Unreadable::Refused)?;
     if content.len() as u64 > max_bytes {
         return Err(Unreadable::TooLarge(max_bytes));

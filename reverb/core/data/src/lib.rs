@@ -47,7 +47,7 @@ pub use chunk_layout::ChunkLayout;
 pub use chunk_maker::ChunkMaker;
 pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
-pub use file::{Unreadable, read_file};
+pub use file::{Unreadable, open_directory, open_file, read_file};
 pub use frame::Frame;
 pub use item::{NewItem, Sampled, StoredItem};
 pub use item_validator::ItemValidator;

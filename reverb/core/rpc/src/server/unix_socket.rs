@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use reverb_data::{Error, Result};
+use reverb_data::{Error, Result, open_directory};
 use rustix::process::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
@@ -75,7 +75,7 @@ fn listen(path: &Path) -> std::result::Result<UnixPort, String> {
     let directory = path.parent().ok_or("it has no directory")?;
     let shown = directory.display();
     make_directory(directory).map_err(|error| format!("its directory cannot be made: {error}"))?;
-    let opened = File::open(directory).and_then(|opened| Ok((opened.metadata()?, opened)));
+    let opened = open_directory(directory).and_then(|opened| Ok((opened.metadata()?, opened)));
     let (metadata, opened) =
         opened.map_err(|error| format!("its directory cannot be read: {error}"))?;
     check_directory(&metadata, geteuid().as_raw()).map_err(|what| format!("{shown} {what}"))?;

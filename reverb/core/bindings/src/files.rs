@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Files that Python reads: opened as the core opens its own, so that no pipe holds up a program.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use reverb_data::Unreadable;
+
+/// Numbers of errors, the same on all systems: an invalid argument, and a file that is too large.
+const EINVAL: i32 = 22;
+const EFBIG: i32 = 27;
+
+/// Opens a file to read it, or to append to it and to make it if it is not there. Returns its
+/// descriptor.
+#[pyfunction]
+#[pyo3(signature = (path, append))]
+pub(crate) fn open_file(py: Python<'_>, path: PathBuf, append: bool) -> PyResult<i32> {
+    let mut options = OpenOptions::new();
+    options.read(!append).append(append).create(append);
+    let opened = py.detach(|| reverb_data::open_file(&path, &mut options));
+    opened.map_err(|why| to_os_error(&path, &why)).and_then(into_descriptor)
+}
+
+/// Reads a whole file of at most `max_bytes`.
+#[pyfunction]
+#[pyo3(signature = (path, max_bytes))]
+pub(crate) fn read_file<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    max_bytes: u64,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let content = py.detach(|| reverb_data::read_file(&path, max_bytes));
+    content.map(|it| PyBytes::new(py, &it)).map_err(|why| to_os_error(&path, &why))
+}
+
+/// Python makes `FileNotFoundError` and its like of the number.
+fn to_os_error(path: &Path, why: &Unreadable) -> PyErr {
+    let (number, text) = match why {
+        Unreadable::Refused(error) => {
+            let text = error.to_string();
+            let number = error.raw_os_error();
+            let text = text.split(" (os error").next().unwrap_or(&text).to_owned();
+            (number.unwrap_or(EINVAL), text)
+        }
+        Unreadable::NoFile => (EINVAL, why.to_string()),
+        Unreadable::TooLarge(_) => (EFBIG, why.to_string()),
+    };
+    PyOSError::new_err((number, text, path.to_owned()))
+}
+
+#[cfg(unix)]
+#[expect(clippy::unnecessary_wraps, reason = "other systems have no descriptors")]
+fn into_descriptor(file: File) -> PyResult<i32> {
+    Ok(std::os::fd::IntoRawFd::into_raw_fd(file))
+}
+
+#[cfg(not(unix))]
+fn into_descriptor(_: File) -> PyResult<i32> {
+    Err(PyOSError::new_err("descriptors of files are there on Unix only"))
+}
