@@ -12,6 +12,7 @@ import tempfile
 
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
+from reverb.shown_text import shown
 from reverb.stored_checkpoint import Checkpoint, TableStatistics, read
 
 __all__ = [
@@ -50,6 +51,7 @@ class CheckpointerOptions:
     restore_settings: bool = False
     name: str | None = None
 
+    @shown
     def __repr__(self) -> str:
         """Equal to dm-reverb's text, which programs print, plus the name if there is one."""
         name = "" if self.name is None else f", name={self.name}"
@@ -149,6 +151,7 @@ class DefaultCheckpointer(CheckpointerBase):
             self.name,
         )
 
+    @shown
     def __repr__(self) -> str:
         name = "" if self.name is None else f", name={self.name!r}"
         return f"{type(self).__name__}(path={self.path!r}{name})"

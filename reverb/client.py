@@ -43,6 +43,7 @@ from reverb.reverb_types import TableInfo
 from reverb.sequence_writer import SequenceWriter, make_sequence_writer
 from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
 from reverb.shard_info import ShardInfo, from_row
+from reverb.shown_text import hidden, hidden_token, shown
 from reverb.structured_writer import Config, StructuredWriter
 from reverb.table_change import (
     UNCHANGED,
@@ -150,6 +151,9 @@ class Client:
             a file cannot be used, or if a token or `tls` is given for an address without TLS. The
             token is not shown.
         """
+        # Tracebacks may show what local variables are.
+        token, token_file = hidden_token(token), hidden(token_file)
+        server_address = hidden(server_address)
         # This object hides the text of the token from pickles of subclasses, too.
         self._credentials = ClientCredentials(token, token_file, tls)
         self._server_address = server_address
@@ -1106,6 +1110,7 @@ class Client:
             options["token"] = self._credentials.token
         return functools.partial(type(self), **options) if options else type(self)
 
+    @shown
     def __repr__(self) -> str:
         # An error in the constructor may have left it without.
         address = self.__dict__.get("_server_address", "none yet")

@@ -7,6 +7,7 @@ from typing import Any
 
 from reverb.arguments import as_path
 from reverb.errors import InvalidArgumentError
+from reverb.shown_text import hidden, hidden_token, shown, shows_no_token
 from reverb.tls import ClientTls, ServerTls
 
 __all__ = ["ClientCredentials", "ServerSecurity"]
@@ -39,6 +40,7 @@ class ClientCredentials:
           InvalidArgumentError: If a value cannot be used; a token is not shown.
           TypeError: If a value has the wrong type.
         """
+        token, token_file = hidden_token(token), hidden(token_file)
         if tls is not None and not isinstance(tls, ClientTls):
             raise TypeError(f"tls must be a reverb.ClientTls or None, got {type(tls).__name__}")
         if token is not None and token_file is not None:
@@ -54,6 +56,7 @@ class ClientCredentials:
         self.key = _absolute(given.key)
         self.server_name = given.server_name
 
+    @shown
     def __repr__(self) -> str:
         shown = {name: getattr(self, name) for name in self.__slots__}
         shown = {name: value for name, value in shown.items() if value is not None}
@@ -84,6 +87,7 @@ def _check_token(token: Any) -> None:
         )
 
 
+@shows_no_token
 @dataclasses.dataclass(frozen=True)
 class ServerSecurity:
     """What a server was given.
@@ -121,6 +125,7 @@ class ServerSecurity:
           InvalidArgumentError: If an argument has no effect without another that is missing.
           TypeError: If a value has the wrong type.
         """
+        tokens = hidden(tokens)
         if tls is not None and not isinstance(tls, ServerTls):
             raise TypeError(f"tls must be a reverb.ServerTls or None, got {type(tls).__name__}")
         if insecure_tokens and tokens is None:
@@ -148,4 +153,4 @@ def _absolute(path: str | os.PathLike[str] | None) -> str | None:
 
     Links stay links: files are replaced by changing them.
     """
-    return None if path is None else os.path.abspath(path)  # noqa: PTH100
+    return None if path is None else hidden(os.path.abspath(path))  # noqa: PTH100

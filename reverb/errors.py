@@ -8,6 +8,8 @@ dm-reverb raises in the same place, so that `except` clauses of existing program
 from collections.abc import Sequence
 from typing import Any
 
+from reverb.shown_text import without_tokens
+
 __all__ = [
     "CancelledError",
     "DataLossError",
@@ -51,6 +53,13 @@ class ReverbError(Exception):
     # In a `tf.function`, TensorFlow raises errors again with a longer text. It keeps an error's
     # class only if the class has this initialiser; others become a TensorFlow error.
     __init__ = Exception.__init__
+
+    # Paths and addresses stand in texts, and somebody may have typed a token there.
+    def __str__(self) -> str:
+        return without_tokens(super().__str__())
+
+    def __repr__(self) -> str:
+        return without_tokens(super().__repr__())
 
 
 class DeadlineExceededError(ReverbError, RuntimeError):

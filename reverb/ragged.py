@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from reverb.errors import InvalidArgumentError
+from reverb.shown_text import shown
 
 __all__ = ["Ragged", "packed_columns"]
 
@@ -127,6 +128,7 @@ class Ragged:
     def __iter__(self) -> Iterator[np.ndarray]:
         return (self[index] for index in range(len(self)))
 
+    @shown
     def __repr__(self) -> str:
         return f"Ragged(values={self.values!r}, offsets={self.offsets!r})"
 

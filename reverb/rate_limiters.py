@@ -15,6 +15,7 @@ from typing import Any
 
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError
+from reverb.shown_text import shown
 
 __all__ = ["MinSize", "Queue", "RateLimiter", "SampleToInsertRatio", "Stack"]
 
@@ -70,6 +71,7 @@ class RateLimiter:
             max_diff=self._max_diff,
         )
 
+    @shown
     def __repr__(self) -> str:
         return repr(self.internal_limiter)
 

@@ -22,6 +22,7 @@ from reverb.errors import InvalidArgumentError, UnimplementedError
 from reverb.limits import Limits
 from reverb.reverb_types import SpecNest, TableInfo
 from reverb.server_status import ServerStatus
+from reverb.shown_text import hidden, shown
 from reverb.table_change import ChangedSetting, TableChange, to_request
 from reverb.tls import ServerTls
 
@@ -275,6 +276,7 @@ class Table:
             max_priority=max_priority or self.internal_table.max_priority(),
         )
 
+    @shown
     def __repr__(self) -> str:
         return repr(self.internal_table)
 
@@ -401,6 +403,8 @@ class Server:
             settings of its table, or if another running server uses the checkpoint or the
             checkpointer's name; names directory, checkpoint and process.
         """
+        # Tracebacks may show what local variables are.
+        tokens, unix_path = hidden(tokens), hidden(unix_path)
         tables = list(tables or ())
         for table in tables:
             if not isinstance(table, Table):
@@ -572,5 +576,6 @@ class Server:
                 )
             server.stop()
 
+    @shown
     def __repr__(self) -> str:
         return repr(self._server)

@@ -4,6 +4,7 @@
 import dataclasses
 
 from reverb.core import protos
+from reverb.shown_text import shows_no_token
 
 __all__ = ["ShardInfo", "ShardTable"]
 
@@ -32,6 +33,7 @@ class ShardTable:
     sample_waits: bool
 
 
+@shows_no_token
 @dataclasses.dataclass(frozen=True)
 class ShardInfo:
     """A shard of a group, as `Client.shard_info` returns it.

@@ -14,6 +14,7 @@ import numpy as np
 
 from reverb._nests import dtypes
 from reverb.errors import InvalidArgumentError
+from reverb.shown_text import shown
 
 __all__ = ["BoundedTensorSpec", "Shape", "TensorSpec", "as_spec", "to_tensorflow_if_imported"]
 
@@ -72,6 +73,7 @@ class TensorSpec:
     def __hash__(self) -> int:
         return hash((type(self), self._shape, self._dtype, self._name))
 
+    @shown
     def __repr__(self) -> str:
         arguments = self._arguments() | {"dtype": self._dtype.name}
         text = ", ".join(

@@ -9,6 +9,7 @@ from typing import Any
 from reverb.core import native
 from reverb.replay_sample import ReplaySample, SampleInfo
 from reverb.reverb_types import TableInfo
+from reverb.shown_text import shown
 
 __all__ = ["Checkpoint", "TableStatistics", "read"]
 
@@ -124,6 +125,7 @@ class Checkpoint:
         """
         yield from self._stored.scanner(table, with_inserted_at, SampleInfo, ReplaySample, None)
 
+    @shown
     def __repr__(self) -> str:
         return f"Checkpoint(path={self.path!r}, tables={sorted(self.tables)})"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from reverb.arguments import as_path
 from reverb.errors import InvalidArgumentError
+from reverb.shown_text import hidden, shows_no_token
 
 __all__ = ["ClientTls", "ServerTls"]
 
@@ -16,6 +17,7 @@ MIN_CONNECTION_AGE_S = 1
 MAX_CONNECTION_AGE_S = 31_557_600
 
 
+@shows_no_token
 @dataclasses.dataclass(frozen=True)
 class ServerTls:
     """Certificate and key of a server that speaks TLS, for `Server(tls=...)`.
@@ -67,6 +69,7 @@ class ServerTls:
             )
 
 
+@shows_no_token
 @dataclasses.dataclass(frozen=True)
 class ClientTls:
     """How a client checks a server that speaks TLS, and who it says it is; for `Client(tls=...)`.
@@ -118,4 +121,4 @@ def _make_paths_text(tls: Any, names: tuple[str, ...]) -> None:
     for name in names:
         path = getattr(tls, name)
         if path is not None:
-            object.__setattr__(tls, name, as_path(f"{type(tls).__name__}.{name}", path))
+            object.__setattr__(tls, name, as_path(f"{type(tls).__name__}.{name}", hidden(path)))

@@ -11,6 +11,7 @@ import tree
 from reverb.arguments import check_at_least_one
 from reverb.core import native
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
+from reverb.shown_text import shown
 
 __all__ = ["Writer"]
 
@@ -164,6 +165,7 @@ class Writer:
             _logger.warning("A writer was dropped without close; it is closed now.")
             self.close()
 
+    @shown
     def __repr__(self) -> str:
         return f"{self._writer!r}, closed: {self._closed}"
 

@@ -38,6 +38,7 @@ from reverb.replay_sample import (
 from reverb.reverb_types import TableInfo
 from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
 from reverb.shard_info import ShardInfo, from_row
+from reverb.shown_text import hidden, hidden_token, shown
 from reverb.table_change import UNCHANGED, ChangedSetting, TableChange, Unchanged, to_request
 from reverb.tls import ClientTls
 from reverb.writer import with_pending_limit
@@ -111,6 +112,9 @@ class Client:
         Raises:
           InvalidArgumentError: As `reverb.Client`.
         """
+        # Tracebacks may show what local variables are.
+        token, token_file = hidden_token(token), hidden(token_file)
+        server_address = hidden(server_address)
         self._use(
             blocking.Client(
                 server_address,
@@ -746,6 +750,7 @@ class Client:
         """As `__copy__`: a client shares nothing with its copies."""
         return _of(type(self), copy.deepcopy(self._blocking, memo))
 
+    @shown
     def __repr__(self) -> str:
         # An error in the constructor may have left it without.
         client = self.__dict__.get("_blocking")

@@ -6,6 +6,7 @@ from types import TracebackType
 
 from reverb.core import native
 from reverb.credentials import ClientCredentials
+from reverb.shown_text import hidden, hidden_token
 from reverb.tls import ClientTls
 
 __all__ = ["Coordinator"]
@@ -48,6 +49,8 @@ class Coordinator:
         Raises:
           InvalidArgumentError: If the address is not that of a group, or a file cannot be used.
         """
+        # Tracebacks may show what local variables are.
+        token, token_file, address = hidden_token(token), hidden(token_file), hidden(address)
         self._coordinator = native.Coordinator(address, ClientCredentials(token, token_file, tls))
 
     @property

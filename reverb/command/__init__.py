@@ -7,6 +7,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from reverb import __version__
 from reverb.command import (
@@ -34,6 +35,7 @@ from reverb.command.server_arguments import (
     credentials_of,
 )
 from reverb.errors import ReverbError
+from reverb.shown_text import without_tokens
 
 __all__ = ["main"]
 
@@ -72,13 +74,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILURE
     except (ReverbError, OSError) as error:
-        print(f"reverb: error: {text.plain(' '.join(str(error).split()))}", file=sys.stderr)
+        told = text.plain(without_tokens(" ".join(str(error).split())))
+        print(f"reverb: error: {told}", file=sys.stderr)
         return _FAILURE
     return code or 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors show no token; those of the commands are of the same class."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(without_tokens(message))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="reverb", description=__doc__)
+    parser = _Parser(prog="reverb", description=__doc__)
     parser.add_argument("--version", action="version", version=f"reverb {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_inspect(commands)

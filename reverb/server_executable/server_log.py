@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from reverb.core import native
+from reverb.shown_text import without_tokens
 
 __all__ = ["FORMATS", "Parser", "configure", "print_notice"]
 
@@ -46,7 +47,7 @@ def print_notice(text: str, level: str = "info", **fields: str | int) -> None:
       level: "error", "warn", "info" or "debug".
       **fields: What it is about.
     """
-    line = native.log_line(level, text, list(fields.items()))
+    line = native.log_line(level, without_tokens(text), list(fields.items()))
     if line is None or sys.stderr is None:
         return
     try:
@@ -72,7 +73,7 @@ class Parser(argparse.ArgumentParser):
             native.configure_logs("info", "json")
             print_notice(message, "error")
             self.exit(2)
-        super().error(message)
+        super().error(without_tokens(message))
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:

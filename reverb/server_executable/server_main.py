@@ -24,6 +24,7 @@ from reverb.server_executable.security import (
 from reverb.server_executable.server_life import print_start, run_until_signalled
 from reverb.server_executable.server_log import print_notice
 from reverb.server_executable.settings import Given, Settings, read_settings
+from reverb.shown_text import without_tokens
 
 __all__ = ["app_run_main", "main"]
 
@@ -71,10 +72,10 @@ def _run(command: CommandLine) -> int:
         print_notice(line, "warn")
     names = [it.table_name for it in settings.tables]
     if command.action == Action.CHECK:
-        print(f"{given.source.name} is good: tables {', '.join(names)}")
+        print(f"{without_tokens(given.source.name)} is good: tables {', '.join(names)}")
         return _GOOD
     if command.action == Action.PRINT_CONFIG:
-        print(config_text(settings, given), end="")
+        print(without_tokens(config_text(settings, given)), end="")
         return _GOOD
     return run_until_signalled(
         lambda: _start(settings),

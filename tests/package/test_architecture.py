@@ -88,6 +88,7 @@ FOREIGN_CRATES = {
 LAYERS = [
     {
         "errors",
+        "shown_text",
         "replay_sample",
         "ragged",
         "column_choice",

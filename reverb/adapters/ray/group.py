@@ -30,6 +30,7 @@ from reverb.adapters.ray.placement import (
     nodes_of,
 )
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+from reverb.shown_text import shown
 
 __all__ = ["Group", "connect", "get_group", "start"]
 
@@ -171,6 +172,7 @@ class Group:
                     raise
             time.sleep(_RETRY_S)
 
+    @shown
     def __repr__(self) -> str:
         return f"Group(name={self.name!r})"
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from reverb.adapters.torchrl.library import samplers, storages, torch, writers
 from reverb.errors import UnimplementedError
+from reverb.shown_text import shown
 
 __all__ = [
     "PrioritizedTableSampler",
@@ -76,6 +77,7 @@ class TableStorage(storages.Storage):
         """Reads all items, the oldest one first, as TensorDicts; does not sample."""
         return self._buffer.scan()
 
+    @shown
     def __repr__(self) -> str:
         return f"TableStorage({self._buffer.table!r} at {self._buffer.server!r})"
 

@@ -107,6 +107,12 @@ pub fn purge() {
     unsafe { libmimalloc_sys::mi_collect(true) };
 }
 
+/// What a block of so many bytes takes.
+pub fn block_bytes(bytes: usize) -> usize {
+    // SAFETY: computes a number.
+    unsafe { libmimalloc_sys::mi_good_size(bytes) }
+}
+
 /// Sets up the allocator, unless the environment overrides it (`MIMALLOC_PURGE_DELAY`).
 pub fn set_up() {
     // SAFETY: sets one word of mimalloc's option table, as its documentation allows at any time.

@@ -132,8 +132,8 @@ impl Blocks {
     ///
     /// # Errors
     ///
-    /// `DataLoss` if the stream or the length of a record is damaged, if a record is too long, or if
-    /// the file ends too early; `ResourceExhausted` if there is no memory for a record.
+    /// `DataLoss` if the stream or the length of a record is damaged, if a record is too long, or
+    /// if the file ends too early; `ResourceExhausted` if there is no memory for a record.
     pub(crate) fn next(&mut self) -> Result<Option<Block>> {
         let mut bytes = std::mem::take(&mut self.carry);
         // End of the complete records, and their number.

@@ -74,8 +74,9 @@ pub struct Saved {
 /// # Errors
 ///
 /// `InvalidArgument` if `group` is not empty; `FailedPrecondition` or `ResourceExhausted` with the
-/// path if the system refuses an operation, or if a record is too long; `Cancelled` if `progress` was cancelled. After an error
-/// nothing of the new checkpoint remains, and older ones are unchanged.
+/// path if the system refuses an operation, or if a record is too long; `Cancelled` if `progress`
+/// was cancelled. After an error nothing of the new checkpoint remains, and older ones are
+/// unchanged.
 pub fn save(
     tables: &[Arc<Table>],
     options: &SaveOptions,

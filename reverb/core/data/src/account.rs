@@ -399,11 +399,23 @@ impl Drop for OwnerId {
 /// largest, the end is never touched.
 pub(crate) fn allocated_bytes(bytes: usize) -> usize {
     if bytes <= 64 {
-        return bytes.next_multiple_of(16);
+        return bytes.next_multiple_of(if bytes <= 8 { 8 } else { 16 });
     }
     if bytes > 1 << 20 {
         return bytes.next_multiple_of(4096);
     }
     let step = 1 << ((bytes - 1).ilog2() - 2);
     bytes.next_multiple_of(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_is_what_the_allocator_takes() {
+        for bytes in (1..=300).chain([1000, 1025, 4000, 5000, 70_000, 100_000]) {
+            assert_eq!(allocated_bytes(bytes), reverb_allocator::block_bytes(bytes), "{bytes}");
+        }
+    }
 }

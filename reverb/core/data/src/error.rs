@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+use crate::token_text::without_tokens;
+
 /// The result type of the whole core.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -61,9 +63,11 @@ pub const RATE_LIMITER_TIMEOUT: &str =
     "Rate Limiter: Timeout exceeded before the right to insert was acquired.";
 
 impl Error {
-    /// Makes an error of a kind; the named constructors below are preferred.
+    /// Makes an error of a kind; the named constructors below are preferred. A token in the
+    /// message, which somebody gave as a path or an address, is not shown in full.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into(), limit: None, is_lasting: false }))
+        let message = without_tokens(message.into());
+        Self(Box::new(Inner { kind, message, limit: None, is_lasting: false }))
     }
 
     /// A value that no state could accept.
@@ -153,14 +157,14 @@ impl Error {
     /// Prefixes the message with where the error happened.
     #[must_use]
     pub fn context(self, prefix: &str) -> Self {
-        let message = format!("{prefix}: {}", self.0.message);
+        let message = without_tokens(format!("{prefix}: {}", self.0.message));
         Self(Box::new(Inner { message, ..*self.0 }))
     }
 
     /// Adds a sentence after the message.
     #[must_use]
     pub fn followed_by(self, sentence: &str) -> Self {
-        let message = format!("{} {sentence}", self.0.message);
+        let message = without_tokens(format!("{} {sentence}", self.0.message));
         Self(Box::new(Inner { message, ..*self.0 }))
     }
 

@@ -39,6 +39,7 @@ mod table_config;
 mod table_info;
 pub mod tensor;
 mod tensor_memo;
+mod token_text;
 pub mod trajectory;
 
 pub use account::{ServerAccount, TableAccount};

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tokens in texts: what was typed in a wrong place must not be told in full.
+
+/// What every token begins with.
+const PREFIX: &str = "rvb_";
+
+/// How many characters of a token are shown.
+const SHOWN: usize = 8;
+
+/// Shorter words with the prefix are names.
+const MIN_TOKEN: usize = 20;
+
+/// The text with the first characters of each token in it, in place of the token.
+pub fn without_tokens(text: String) -> String {
+    if !text.contains(PREFIX) {
+        return text;
+    }
+    let is_of_token = |it: char| it.is_ascii_alphanumeric() || it == '-' || it == '_';
+    let (mut shown, mut rest) = (String::with_capacity(text.len()), text.as_str());
+    while let Some(at) = rest.find(PREFIX) {
+        let length = rest[at..].find(|it| !is_of_token(it)).unwrap_or(rest.len() - at);
+        let is_token = length >= MIN_TOKEN;
+        shown.push_str(&rest[..at + if is_token { SHOWN } else { length }]);
+        if is_token {
+            shown.push('…');
+        }
+        rest = &rest[at + length..];
+    }
+    shown.push_str(rest);
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_shown_by_its_beginning_wherever_it_stands() {
+        let token = format!("rvb_{}", "aB3-_x7".repeat(6));
+        let shown = |text: String| without_tokens(text);
+        assert_eq!(shown(token.clone()), "rvb_aB3-…");
+        let text = shown(format!("ca /tmp/{token}.crt of grpcs://{token}:1 and {token}"));
+        assert_eq!(text, "ca /tmp/rvb_aB3-….crt of grpcs://rvb_aB3-…:1 and rvb_aB3-…");
+        assert_eq!(shown(token[..20].to_owned()), "rvb_aB3-…");
+        for same in ["", "no token", "table rvb_of_mine", "rvb_", "é rvb_é", "rvb_aB3-…"] {
+            assert_eq!(shown(same.to_owned()), same);
+        }
+    }
+}
