@@ -13,6 +13,7 @@ from reverb import command
 from reverb.command.server_arguments import credentials_of
 from reverb.core import native
 from reverb.tls import ClientTls
+from support.odd_files import ODD
 
 TOKEN = re.compile(r"rvb_[\w-]{43}\n")
 LINE = re.compile(r"(\S+)  (\S+)  (\S+)  sha256:([0-9a-f]{64})(?:  until=(\S+))?")
@@ -273,3 +274,16 @@ def test_a_certificate_without_a_key_is_refused(reverb, name):
 
 def test_the_end_of_a_token_is_in_the_future():
     assert datetime.date.fromisoformat(LATER) > datetime.date.today()
+
+
+@pytest.mark.parametrize("action", ["new", "check"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory", "socket"])
+def test_a_file_of_tokens_is_one(reverb, path, kind, action):
+    ODD[kind](path, b"")
+    arguments = ("check", path)
+    if action == "new":
+        arguments = ("new", "--name=a", "--rights=sample", "--append", path)
+    code, out, errors = reverb("token", *arguments)
+    assert (code, out) == (1, "")
+    assert str(path) in errors
+    assert "is not a file" in errors

@@ -293,6 +293,26 @@ def test_a_config_that_was_a_pipe_cannot_be_read_again(path):
             process.kill()
 
 
+def test_a_config_in_whose_place_a_pipe_came_is_not_waited_for(path):
+    with Program(TOLD + COMMAND, f"--config-file={path}") as program:
+        program.line()
+        path.unlink()
+        os.mkfifo(path)
+        program.signal(signal.SIGHUP)
+        program.wait_for_error("is not a file")
+        path.unlink()
+        write(path, 30)
+        program.signal(signal.SIGHUP)
+        assert program.line() == change(30)
+
+
+def test_a_config_without_an_end_is_refused():
+    with Program(COMMAND, "--config-file=/dev/zero") as program:
+        assert program.ended() == 2
+        assert "/dev/zero" in program.errors
+        assert "is larger than 16777216 bytes" in program.errors
+
+
 def test_under_nohup_a_hangup_reloads_and_never_stops(path):
     if shutil.which("nohup") is None:
         pytest.skip("needs nohup")
