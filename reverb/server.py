@@ -405,6 +405,7 @@ class Server:
         """
         # Tracebacks may show what local variables are.
         tokens, unix_path = hidden(tokens), hidden(unix_path)
+        host, http_host, max_bytes = hidden(host), hidden(http_host), hidden(max_bytes)
         tables = list(tables or ())
         for table in tables:
             if not isinstance(table, Table):

@@ -40,17 +40,30 @@ class _HiddenToken(_Hidden):
         return "'...'"
 
 
+class _HiddenBytes(bytes):
+    """The same for bytes, which are taken as paths, and for tokens by mistake."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "b'...'"
+
+
 def hidden(value: Any) -> Any:
     """Returns an argument for a path or an address as it is, unless a token was typed there.
 
     Then it is the same text, whose `repr` does not show the token.
     """
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(text, bytes):
+        return _HiddenBytes(text) if b"rvb_" in text else value
     return _Hidden(text) if isinstance(text, str) and without_tokens(text) != text else value
 
 
 def hidden_token(value: Any) -> Any:
     """Returns an argument for a token; the `repr` of a text shows nothing of it."""
+    if isinstance(value, bytes):
+        return _HiddenBytes(value)
     return _HiddenToken(value) if isinstance(value, str) else value
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from reverb.core import native
 from reverb.replay_sample import ReplaySample, SampleInfo
 from reverb.reverb_types import TableInfo
-from reverb.shown_text import shown
+from reverb.shown_text import hidden, shown
 
 __all__ = ["Checkpoint", "TableStatistics", "read"]
 
@@ -86,6 +86,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike[str], server_name: str | None = None) -> None:
+        path = hidden(path)
         self._stored = native.StoredCheckpoint(path, server_name)
         self.server_name = self._stored.server_name()
         self.path = os.fspath(self._stored.path())
@@ -142,6 +143,7 @@ def read(path: str | os.PathLike[str], *, server_name: str | None = None) -> Che
       FailedPreconditionError: If there is no checkpoint.
       DataLossError: If its tables are damaged; names the file and the position.
     """
+    path = hidden(path)
     return Checkpoint(path, server_name)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from reverb.cluster.split_table import check_place, split_table
 from reverb.core import protos
 from reverb.errors import InvalidArgumentError
+from reverb.shown_text import shows_no_token
 
 if TYPE_CHECKING:
     from reverb.server import Table
@@ -39,6 +40,7 @@ class ShardPlace:
     is_coordinated: bool
 
 
+@shows_no_token
 @dataclasses.dataclass(frozen=True)
 class Shard:
     """Makes a server one of several that share the load of the same tables: `Server(shard=...)`.

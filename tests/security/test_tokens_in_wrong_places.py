@@ -9,7 +9,7 @@ import pytest
 
 import reverb
 from reverb import aio, command, testing
-from reverb.cluster import Coordinator
+from reverb.cluster import Coordinator, Shard, group_checkpoint
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, ReverbError
 from support.programs import Program, run
@@ -29,6 +29,7 @@ CLIENTS = {
     "cert": lambda kind: kind("grpcs://localhost:1", tls=reverb.ClientTls(cert=TOKEN)),
     "both": lambda kind: kind("grpcs://localhost:1", token=TOKEN, token_file=TOKEN),
     "without TLS": lambda kind: kind("grpc://localhost:1", token=TOKEN),
+    "bytes": lambda kind: kind("grpcs://localhost:1", token_file=TOKEN.encode()),
     "characters": lambda kind: kind("grpcs://localhost:1", token=f"{TOKEN}\n"),
     "of another form": lambda kind: kind("grpc://localhost:1", token="hush" + SECRET),
 }
@@ -70,6 +71,29 @@ def test_a_server_shows_no_token(certificates, name):
     text = told(caught.value)
     assert SECRET not in text
     assert TOKEN[:8] in text
+
+
+OTHERS = {
+    "checkpoint": lambda: reverb.checkpointers.read(TOKEN),
+    "group": lambda: group_checkpoint.read(TOKEN),
+    "host": lambda: reverb.Server([testing.table()], host=TOKEN),
+    "http_host": lambda: reverb.Server([testing.table()], http_port=0, http_host=TOKEN),
+    "unix_path": lambda: reverb.Server([testing.table()], unix_path=f"/proc/{TOKEN}/a"),
+    "max_bytes": lambda: reverb.Server([testing.table()], max_bytes=TOKEN),
+    "shard": lambda: Shard(index=0, num_shards=1, group="g", address=TOKEN),
+    "call": lambda: reverb.Client(f"{TOKEN}:1", connect_timeout_s=0.1).server_info(),
+    "call of a group": lambda: reverb.Client(
+        f"shards:///{TOKEN}:1,localhost:1", connect_timeout_s=0.1
+    ).server_info(),
+}
+
+
+@pytest.mark.parametrize("place", OTHERS)
+def test_a_message_shows_the_beginning_of_a_token(place):
+    with pytest.raises(ReverbError) as caught:
+        OTHERS[place]()
+    assert SECRET not in str(caught.value) + repr(caught.value)
+    assert TOKEN[:8] in str(caught.value)
 
 
 VARIABLES = ("TOKEN_FILE", "TLS_CA", "TLS_CERT", "TLS_SERVER_NAME", "TLS")
@@ -167,7 +191,7 @@ def test_an_object_whose_constructor_failed_has_a_text():
             for name, kind in inspect.getmembers(found, inspect.isclass):
                 if kind.__module__ != module.name or "__repr__" not in vars(kind):
                     continue
-                values = (BaseException, str, float, tuple)
+                values = (BaseException, str, bytes, float, tuple)
                 if issubclass(kind, values) or hasattr(kind, "__members__"):
                     continue
                 # All fields of a dataclass are there before anything can fail.

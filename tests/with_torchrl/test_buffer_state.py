@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """States of buffers, in memory and as files."""
 
+import os
 import pickle
 
 import numpy as np
@@ -50,6 +51,17 @@ def contents(buffer):
         (it.info.key, it.info.priority, [np.asarray(column).tobytes() for column in it.data])
         for it in buffer._access.client.scan(buffer.table)
     ]
+
+
+@pytest.mark.parametrize("name", ["checkpoint.tar", "buffer_metadata.json"])
+def test_a_file_of_a_state_that_is_a_pipe_is_refused(made, tmp_path, name):
+    buffer = made(batch_size=5)
+    buffer.extend(steps(0, 6))
+    buffer.dumps(tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(OSError, match=f"is not a file.*{name}"):
+        made().loads(tmp_path)
 
 
 def test_the_state_of_a_buffer_with_a_server_has_no_items(made):

@@ -11,7 +11,7 @@ const SHOWN: usize = 8;
 const MIN_TOKEN: usize = 20;
 
 /// The text with the first characters of each token in it, in place of the token.
-pub fn without_tokens(text: String) -> String {
+pub(crate) fn without_tokens(text: String) -> String {
     if !text.contains(PREFIX) {
         return text;
     }
