@@ -447,3 +447,18 @@ def test_a_writer_learns_that_its_token_lost_a_right_when_it_connects_again(secu
         append(writer)
     with contextlib.suppress(errors.ReverbError):
         writer.close()
+
+
+def test_a_token_of_some_tables_sees_nothing_of_the_whole_server(secure, tokens, tmp_path):
+    limited = tokens.add("learner", "sample", tables="replay")
+    monitor = tokens.add("monitor", "sample")
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path / "checkpoints"))
+    tables = [testing.table("replay"), testing.table("secret")]
+    secured = secure(*tables, tokens=tokens.path, checkpointer=checkpointer)
+    path = secured.server.localhost_client().checkpoint()
+    seen = {}
+    for name, token in (("limited", limited), ("monitor", monitor)):
+        client = secured.client(token=token)
+        checkpoints = client.status().checkpoints
+        seen[name] = checkpoints.latest_path, client.checkpoint_status().latest_path
+    assert seen == {"limited": (None, None), "monitor": (path, path)}

@@ -347,6 +347,14 @@ impl Reply {
         }
     }
 
+    /// How much there is of a message that has not arrived completely, in bytes.
+    pub fn partial_bytes(&self) -> usize {
+        match &self.state {
+            ReplyState::Open(reader) => reader.partial_bytes(),
+            _ => 0,
+        }
+    }
+
     /// Cancels the stream. From now on `next` returns `error`.
     pub fn abandon(&mut self, error: Error) {
         self.end(Some(error));

@@ -145,6 +145,11 @@ impl MessageReader {
         self.check = Some(check);
     }
 
+    /// How much there is of a message that has not arrived completely, in bytes.
+    pub fn partial_bytes(&self) -> usize {
+        self.assembler.partial_bytes
+    }
+
     /// The next message, or `None` when the peer has ended its direction. Cancel safe: no message
     /// is lost if the future is dropped.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {

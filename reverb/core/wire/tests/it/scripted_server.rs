@@ -239,6 +239,27 @@ async fn too_many_samples_are_an_error() {
 }
 
 #[tokio::test]
+async fn a_server_that_keeps_silent_does_not_hold_a_request_with_a_timeout() {
+    let server = GrpcTransport::new(&serve(&[Headers]).await).unwrap();
+    let mut stream = soon(server.open_sample()).await.unwrap();
+    let timeout = Some(Duration::from_millis(1500));
+    let options = reverb_data::SampleOptions::default();
+    let request = SampleRequest { table: "t", num_samples: 1, timeout, options, columns: &[] };
+    stream.request(&request).unwrap();
+    assert!(tokio::time::timeout(Duration::from_millis(100), stream.receive()).await.is_err());
+    // From here on the clock jumps to the next moment at which something happens.
+    tokio::time::pause();
+    let error = stream.receive().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    assert!(
+        error
+            .message()
+            .contains("has said nothing for 11 s, and the timeout of the request was 1500"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
 async fn a_scan_ends_normally_or_with_a_reason() {
     let (items, error) = scan(&[Headers, Message(SAMPLE), Message(&[]), Trailers("0", "")]).await;
     assert_eq!((items.len(), error), (1, None));
