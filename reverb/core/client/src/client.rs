@@ -18,6 +18,7 @@ use tokio::runtime::Handle;
 
 use crate::sampler::batch::BatchBuilder;
 use crate::sampler::batch_column::{BatchColumn, GivenColumn};
+use crate::sampler::batch_size::BatchBounds;
 use crate::sampler::cursor::SampleCursor;
 use crate::sampler::ragged::RaggedForm;
 use crate::session::{Connector, Session, Signatures};
@@ -200,7 +201,8 @@ impl Client {
     ///
     /// `InvalidArgument` for items that cannot be stacked and for memory that they do not fit,
     /// `RateLimiterTimeout` if no item was sampled in time, `Unimplemented` if the server cannot do
-    /// what is asked, `TableNotFound`, `Unavailable`, and `DataLoss` for damaged chunks.
+    /// what is asked, `TableNotFound`, `Unavailable`, `DataLoss` for damaged chunks, and
+    /// `ResourceExhausted` for a batch of more than `max_bytes`, or without memory.
     pub async fn sample_batch(
         &self,
         request: &BatchRequest<'_>,
@@ -219,8 +221,8 @@ impl Client {
         taken: &mut Vec<Sampled>,
         ends: impl Fn(&Error) -> bool + Send + Sync,
     ) -> Result<Vec<BatchColumn>> {
-        let BatchRequest { table, batch_size, timeout, partial, distinct, ragged, columns } =
-            *request;
+        let &BatchRequest { table, batch_size, timeout, partial, distinct, ragged, columns, .. } =
+            request;
         let mut selects = false;
         if distinct {
             self.session.require(&[Capability::Distinct]).await?;
@@ -233,7 +235,8 @@ impl Client {
         let mut cursor = SampleCursor::new(self, table, batch_size as u64, timeout)
             .at_once(options)
             .with_columns(columns);
-        let mut builder = BatchBuilder::new(batch_size, ragged, given);
+        let bounds = BatchBounds { batch_size, max_bytes: request.max_bytes };
+        let mut builder = BatchBuilder::new(bounds, ragged, given);
         while taken.len() < batch_size {
             match cursor.next_many().await {
                 Ok(more) if more.is_empty() => break,
@@ -282,6 +285,8 @@ pub struct BatchRequest<'a> {
     pub ragged: RaggedForm,
     /// Its columns, in increasing order; empty: all.
     pub columns: &'a [u32],
+    /// Bytes that its columns may take, unless they are in memory of the caller.
+    pub max_bytes: usize,
 }
 
 /// Adds a part of a batch, in memory that this thread uses again.

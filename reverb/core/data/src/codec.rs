@@ -192,7 +192,23 @@ enum Content<'a> {
     Packed(&'a [u8]),
     /// The elements as they are.
     Raw(&'a [u8]),
-    StringValues(Vec<&'a [u8]>),
+    /// The message of a tensor with so many fields `string_val`, one for each string. They are not
+    /// listed: an empty one takes two bytes of a message, and sixteen in a list.
+    StringValues(&'a [u8], usize),
+}
+
+/// What a string takes in memory, beside its bytes.
+const STRING_BYTES: usize = size_of::<Vec<u8>>();
+
+impl Content<'_> {
+    /// As many strings as there can be.
+    fn max_strings(&self) -> usize {
+        match self {
+            // Every string takes at least the byte of its length.
+            Self::Packed(stored) | Self::Raw(stored) => stored.len(),
+            Self::StringValues(_, count) => *count,
+        }
+    }
 }
 
 /// The tensors of a payload in order, with their headers parsed. `delta` is the flag of its chunk.
@@ -218,8 +234,23 @@ pub(crate) fn tensors_of(
     })
 }
 
+/// The field `string_val` of a tensor.
+const STRING_VALUE: u32 = 8;
+
 fn damaged(what: &str) -> Error {
     Error::data_loss(format!("The tensor in the chunk is damaged: {what}."))
+}
+
+pub(crate) fn no_memory(num_bytes: usize) -> Error {
+    Error::resource_exhausted(format!("There is no memory for {num_bytes} bytes of an item."))
+}
+
+/// So many zeros.
+pub(crate) fn zeros(num_bytes: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(num_bytes).map_err(|_| no_memory(num_bytes))?;
+    bytes.resize(num_bytes, 0);
+    Ok(bytes)
 }
 
 impl<'a> TensorView<'a> {
@@ -228,20 +259,22 @@ impl<'a> TensorView<'a> {
         let mut number = 0;
         let mut shape = Shape::new();
         let mut packed: &[u8] = &[];
-        let mut values = Vec::new();
+        let mut num_values = 0;
         let mut reader = Reader::new(message);
         while let Some((field, value)) = reader.field()? {
             match (field, value) {
                 (1, Field::Varint(value)) => number = value as i32,
                 (2, Field::Bytes(bytes)) => shape = parse_shape(bytes)?,
                 (4, Field::Bytes(bytes)) => packed = bytes,
-                (8, Field::Bytes(bytes)) => values.push(bytes),
+                (STRING_VALUE, Field::Bytes(_)) => num_values += 1,
                 _ => {}
             }
         }
         let dtype = DType::from_number(number)?;
-        let content =
-            if values.is_empty() { Content::Packed(packed) } else { Content::StringValues(values) };
+        let content = match num_values {
+            0 => Content::Packed(packed),
+            _ => Content::StringValues(message, num_values),
+        };
         Ok(Self { dtype, shape, content, delta })
     }
 
@@ -313,7 +346,7 @@ impl<'a> TensorView<'a> {
                 out.copy_from_slice(&elements[wanted]);
                 return Ok(());
             }
-            Content::StringValues(_) => {
+            Content::StringValues(..) => {
                 return Err(damaged("its values are not in tensor_content"));
             }
         };
@@ -335,6 +368,8 @@ impl<'a> TensorView<'a> {
         SCRATCH.with_borrow_mut(|scratch| {
             let decoded = &mut scratch.decoded;
             if decoded.len() < total {
+                let missing = total - decoded.len();
+                decoded.try_reserve_exact(missing).map_err(|_| no_memory(total))?;
                 decoded.resize(total, 0);
             }
             decompress(block, &mut decoded[..total])?;
@@ -349,40 +384,90 @@ impl<'a> TensorView<'a> {
 
     /// Rows `[offset, offset + length)` of a tensor of strings, flat.
     pub fn string_rows(&self, offset: usize, length: usize) -> Result<Vec<Vec<u8>>> {
-        self.check_rows(offset, length)?;
-        let per_row =
-            Tensor::num_elements(self.row_shape()).ok_or_else(|| damaged("its shape overflows"))?;
-        let all = self.strings()?;
-        let expected = per_row.checked_mul(self.num_rows()?);
-        if expected != Some(all.len()) {
-            return Err(damaged("it holds more or fewer strings than its shape says"));
-        }
-        let wanted = &all[offset * per_row..(offset + length) * per_row];
-        Ok(wanted.iter().map(|s| s.to_vec()).collect())
+        let mut rows = Vec::new();
+        self.put_string_rows(offset, length, &mut rows, &mut { usize::MAX })?;
+        Ok(rows)
     }
 
-    fn strings(&self) -> Result<Vec<&'a [u8]>> {
-        let packed = match &self.content {
-            Content::StringValues(values) => return Ok(values.clone()),
-            Content::Packed(packed) => *packed,
+    /// Appends rows `[offset, offset + length)` of a tensor of strings, flat. They may take `room`
+    /// bytes, and what they take is subtracted from it.
+    ///
+    /// # Errors
+    ///
+    /// `ResourceExhausted` if there is not so much room, or no memory; `DataLoss` if the tensor is
+    /// damaged.
+    pub fn put_string_rows(
+        &self,
+        offset: usize,
+        length: usize,
+        out: &mut Vec<Vec<u8>>,
+        room: &mut usize,
+    ) -> Result<()> {
+        self.check_rows(offset, length)?;
+        let overflows = || damaged("its shape overflows");
+        let per_row = Tensor::num_elements(self.row_shape()).ok_or_else(overflows)?;
+        let count = per_row.checked_mul(self.num_rows()?).ok_or_else(overflows)?;
+        if count != self.num_strings(count)? {
+            return Err(damaged("it holds more or fewer strings than its shape says"));
+        }
+        let wanted = offset * per_row..(offset + length) * per_row;
+        out.try_reserve(wanted.len()).map_err(|_| no_memory(wanted.len() * STRING_BYTES))?;
+        self.for_each_string(count, |at, string| {
+            if !wanted.contains(&at) {
+                return Ok(());
+            }
+            let num_bytes = STRING_BYTES + string.len();
+            *room = room.checked_sub(num_bytes).ok_or_else(|| no_memory(num_bytes))?;
+            let mut copy = Vec::new();
+            copy.try_reserve_exact(string.len()).map_err(|_| no_memory(num_bytes))?;
+            copy.extend_from_slice(string);
+            out.push(copy);
+            Ok(())
+        })
+    }
+
+    /// The number of strings, if it shall be `count`.
+    fn num_strings(&self, count: usize) -> Result<usize> {
+        match self.content {
+            Content::StringValues(_, num_values) => Ok(num_values),
+            // Every string takes at least the byte of its length.
+            Content::Packed(packed) if count <= packed.len() => Ok(count),
+            _ => Err(damaged("it holds fewer strings than its shape says")),
+        }
+    }
+
+    /// Calls `each` with the place of each of `count` strings, and with its bytes.
+    fn for_each_string(
+        &self,
+        count: usize,
+        mut each: impl FnMut(usize, &'a [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let packed = match self.content {
+            Content::StringValues(message, _) => {
+                let (mut reader, mut at) = (Reader::new(message), 0);
+                while let Some((field, value)) = reader.field()? {
+                    if let (STRING_VALUE, Field::Bytes(string)) = (field, value) {
+                        each(at, string)?;
+                        at += 1;
+                    }
+                }
+                return Ok(());
+            }
+            Content::Packed(packed) => packed,
             Content::Raw(_) => unreachable!("strings are not raw"),
         };
-        let count =
-            Tensor::num_elements(&self.shape).ok_or_else(|| damaged("its shape overflows"))?;
-        // Every string takes at least the byte of its length.
-        if count > packed.len() {
-            return Err(damaged("it holds fewer strings than its shape says"));
+        // All lengths, then all strings.
+        let ends_early = |_| damaged("its strings end too early");
+        let mut lengths = Reader::new(packed);
+        let mut strings = lengths.clone();
+        for _ in 0..count {
+            strings.varint().map_err(ends_early)?;
         }
-        let mut reader = Reader::new(packed);
-        let lengths: Result<Vec<u64>> = (0..count).map(|_| reader.varint()).collect();
-        let strings: Result<Vec<&[u8]>> = lengths.and_then(|lengths| {
-            lengths.into_iter().map(|length| reader.take(length as usize)).collect()
-        });
-        let strings = strings.map_err(|_| damaged("its strings end too early"))?;
-        if !reader.is_empty() {
-            return Err(damaged("bytes are left behind its strings"));
+        for at in 0..count {
+            let length = lengths.varint().map_err(ends_early)?;
+            each(at, strings.take(length as usize).map_err(ends_early)?)?;
         }
-        Ok(strings)
+        if strings.is_empty() { Ok(()) } else { Err(damaged("bytes are left behind its strings")) }
     }
 
     /// Rows `[offset, offset + length)` as a tensor of their own.
@@ -393,32 +478,49 @@ impl<'a> TensorView<'a> {
         let data = if self.dtype == DType::String {
             TensorData::Strings(self.string_rows(offset, length)?)
         } else {
-            let mut bytes = vec![0; self.plausible_bytes(length)?];
+            let mut bytes = zeros(self.plausible_bytes(length)?)?;
             self.copy_rows(offset, length, &mut bytes)?;
             TensorData::Bytes(bytes)
         };
         Ok(Tensor { dtype: self.dtype, shape, data })
     }
 
-    /// Bytes of `length` rows. Fails if the stored content is too short for that many.
+    /// Bytes of `length` rows; 0 for strings. Fails if the stored content is too short for that
+    /// many. No rows have the size of their steps to show, so they count as one row here.
     pub fn plausible_bytes(&self, length: usize) -> Result<usize> {
-        let bytes = self.row_bytes()?.checked_mul(length);
-        let stored = match &self.content {
-            Content::Packed(stored) | Content::Raw(stored) => stored.len(),
-            Content::StringValues(_) => 0,
+        let least = length.max(1);
+        let (row, most) = match (self.dtype, &self.content) {
+            (DType::String, content) => {
+                let row = Tensor::num_elements(self.row_shape());
+                (row, content.max_strings())
+            }
+            (_, Content::Packed(stored) | Content::Raw(stored)) => {
+                (Some(self.row_bytes()?), stored.len().saturating_mul(MAX_EXPANSION))
+            }
+            (_, Content::StringValues(..)) => (Some(self.row_bytes()?), 0),
         };
-        bytes
-            .filter(|&bytes| bytes <= stored.saturating_mul(MAX_EXPANSION))
-            .ok_or_else(|| damaged("its content is shorter or longer than its shape says"))
+        let is_plausible = row.and_then(|row| row.checked_mul(least)).is_some_and(|it| it <= most);
+        if is_plausible {
+            return Ok(self.row_bytes()? * length);
+        }
+        Err(damaged("its content is shorter or longer than its shape says"))
     }
 
     /// Bytes of the whole tensor in memory as dm-reverb counts them: strings take 24 bytes and
     /// their length.
     pub fn uncompressed_bytes(&self) -> usize {
-        if self.dtype == DType::String {
-            return self.strings().map_or(0, |all| all.iter().map(|s| 24 + s.len()).sum());
+        if self.dtype != DType::String {
+            return Tensor::num_bytes(self.dtype, &self.shape).unwrap_or(0);
         }
-        Tensor::num_bytes(self.dtype, &self.shape).unwrap_or(0)
+        let mut num_bytes = 0;
+        let count = Tensor::num_elements(&self.shape).unwrap_or(usize::MAX);
+        let counted = self.num_strings(count).and_then(|count| {
+            self.for_each_string(count, |_, string| {
+                num_bytes += STRING_BYTES + string.len();
+                Ok(())
+            })
+        });
+        if counted.is_ok() { num_bytes } else { 0 }
     }
 
     fn delta_width(&self) -> Option<usize> {

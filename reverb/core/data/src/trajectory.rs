@@ -9,6 +9,7 @@ use triomphe::ThinArc;
 
 use crate::account::allocated_bytes;
 use crate::chunk::{ARC_BYTES, Chunk};
+use crate::codec::{no_memory, zeros};
 use crate::columns::Columns;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -126,6 +127,17 @@ impl Header {
             Chunks::Many(chunks) => chunks,
         }
     }
+}
+
+/// What a column takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ColumnSize {
+    /// Type of the elements.
+    pub dtype: DType,
+    /// Its shape before squeezing, `[T, ...]`.
+    pub shape: Shape,
+    /// Bytes in memory; 0 for strings.
+    pub num_bytes: usize,
 }
 
 /// A run of consecutive steps of one tensor of one chunk.
@@ -354,6 +366,11 @@ impl Trajectory {
         for column in self.columns() {
             let mut kind: Option<(DType, Shape)> = None;
             for slice in column.slices() {
+                if slice.length == 0 {
+                    return Err(Error::invalid_argument(
+                        "A slice of a chunk must have at least 1 step, its length is 0.",
+                    ));
+                }
                 let tensor = memo.check(&self.chunks()[slice.chunk], slice)?;
                 match &kind {
                     None => kind = Some((tensor.dtype, tensor.row_shape.clone())),
@@ -383,32 +400,57 @@ impl Trajectory {
 
     /// Decodes one column: the concatenation of its slices, squeezed if `squeeze` is set.
     pub fn decode_column(&self, column: &Column<'_>) -> Result<Tensor> {
-        let (dtype, mut shape) = self.column_spec(column)?;
-        let mut bytes = Vec::new();
-        let mut strings = Vec::new();
-        if dtype == DType::String {
+        self.decode_column_within(column, &mut { usize::MAX })
+    }
+
+    /// As `decode_column`. It may take `room` bytes, and what it takes is subtracted from it.
+    ///
+    /// # Errors
+    ///
+    /// `ResourceExhausted` if there is not so much room, or no memory.
+    pub fn decode_column_within(&self, column: &Column<'_>, room: &mut usize) -> Result<Tensor> {
+        let ColumnSize { dtype, mut shape, num_bytes } = self.checked_column(column)?;
+        let data = if dtype == DType::String {
+            let mut strings = Vec::new();
             for slice in column.slices() {
                 let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
-                strings.extend(tensor.string_rows(slice.offset, slice.length)?);
+                tensor.put_string_rows(slice.offset, slice.length, &mut strings, room)?;
             }
+            TensorData::Strings(strings)
         } else {
-            let mut total = 0usize;
-            for slice in column.slices() {
-                let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
-                total += tensor.plausible_bytes(slice.length)?;
-            }
-            bytes.resize(total, 0);
+            *room = room.checked_sub(num_bytes).ok_or_else(|| no_memory(num_bytes))?;
+            let mut bytes = zeros(num_bytes)?;
             self.copy_column(column, &mut bytes)?;
-        }
+            TensorData::Bytes(bytes)
+        };
         if column.squeeze {
             shape.remove(0);
         }
-        let data = if dtype == DType::String {
-            TensorData::Strings(strings)
-        } else {
-            TensorData::Bytes(bytes)
-        };
         Ok(Tensor { dtype, shape, data })
+    }
+
+    /// As `column_spec`, after a look at each slice: all must have the same kind of steps, and their
+    /// chunks must have room for those. To be called before memory is taken for a column: any
+    /// number in it may be false.
+    ///
+    /// # Errors
+    ///
+    /// `DataLoss` or `InvalidArgument` that says what is wrong.
+    pub fn checked_column(&self, column: &Column<'_>) -> Result<ColumnSize> {
+        let (dtype, shape) = self.column_spec(column)?;
+        let mut num_bytes = 0_usize;
+        for slice in column.slices() {
+            let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
+            if tensor.dtype != dtype || tensor.row_shape() != &shape[1..] {
+                return Err(Error::data_loss(
+                    "A column mixes chunks of different dtypes or shapes.",
+                ));
+            }
+            tensor.check_rows(slice.offset, slice.length)?;
+            let added = num_bytes.checked_add(tensor.plausible_bytes(slice.length)?);
+            num_bytes = added.ok_or_else(|| no_memory(usize::MAX))?;
+        }
+        Ok(ColumnSize { dtype, shape, num_bytes })
     }
 
     /// Dtype and shape of a column before squeezing: `[T, ...]`.
@@ -416,7 +458,7 @@ impl Trajectory {
         let mut spec: Option<(DType, Shape)> = None;
         for slice in column.slices() {
             if let Some((_, shape)) = &mut spec {
-                shape[0] += slice.length;
+                shape[0] = shape[0].saturating_add(slice.length);
                 continue;
             }
             let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
@@ -477,8 +519,8 @@ impl fmt::Debug for Trajectory {
     }
 }
 
-/// Collects columns and slices. A slice that continues the previous one is merged with it. No other
-/// slices are merged.
+/// Collects columns and slices. A slice that continues the previous one is merged with it, unless
+/// one of them has no steps: `validate` has to find those. No other slices are merged.
 #[derive(Debug, Default)]
 pub struct TrajectoryBuilder {
     chunks: Vec<Chunk>,
@@ -515,6 +557,8 @@ impl TrajectoryBuilder {
         if let Some(last) = &mut self.open.last
             && last.tensor == tensor
             && last.offset + last.length == offset
+            && last.length > 0
+            && length > 0
             && self.chunks[last.chunk].key() == chunk.key()
         {
             last.length += length;
@@ -743,6 +787,21 @@ mod tests {
         let error = builder.finish().unwrap().validate().unwrap_err();
         assert_eq!(error.message(), "Cannot slice steps [1, 1 + 3) from a chunk of 3 steps.");
         assert!(TrajectoryBuilder::new().finish().is_err());
+    }
+
+    #[test]
+    fn slices_without_steps_are_refused_wherever_they_are() {
+        let a = chunk(1, &[1, 2, 3]);
+        for slices in [vec![(0, 0)], vec![(0, 3), (3, 0)], vec![(1, 0), (1, 2)]] {
+            let mut builder = TrajectoryBuilder::new();
+            for (offset, length) in slices {
+                builder.slice(&a, 0, offset, length);
+            }
+            builder.end_column(false);
+            let error = builder.finish().unwrap().validate().unwrap_err();
+            let text = "A slice of a chunk must have at least 1 step, its length is 0.";
+            assert_eq!(error.message(), text);
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ const MIN_POOLED_BYTES: usize = 4 * 1024;
 const MIN_MAPPED_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of bytes kept for reuse.
 const MAX_KEPT_BYTES: usize = 1 << 30;
+/// No memory is larger: half of what the allocator can be asked for, so that rounding it up fits.
+const MAX_BYTES: usize = usize::MAX >> 2;
 /// Memory that is not reused for this long is freed.
 const MAX_IDLE: Duration = Duration::from_secs(2);
 
@@ -48,20 +50,22 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// At least `length` bytes of any content, at least 1.
-    pub fn take(length: usize) -> Self {
+    /// At least `length` bytes of any content, at least 1; `None` if there are not so many.
+    pub fn take(length: usize) -> Option<Self> {
+        if length > MAX_BYTES {
+            return None;
+        }
         let capacity = capacity_for(length);
         // In the child of a fork the lock may never be released. Others hold it for a moment.
         if capacity >= MIN_POOLED_BYTES
             && let Some(mut kept) = KEPT.try_lock()
             && let Some(memory) = kept.take(capacity)
         {
-            return memory;
+            return Some(memory);
         }
         let start =
             if capacity < MIN_MAPPED_BYTES { allocate(capacity) } else { pages::map(capacity) };
-        let start = start.unwrap_or_else(|| handle_alloc_error(layout(capacity)));
-        Self { start, capacity }
+        Some(Self { start: start?, capacity })
     }
 
     /// The first `length` bytes.
@@ -173,7 +177,7 @@ mod pages {
 
 fn layout(capacity: usize) -> Layout {
     Layout::from_size_align(capacity, ALIGNMENT)
-        .expect("tensors are smaller than half the address space")
+        .expect("memory is smaller than half the address space")
 }
 
 /// Large blocks are rounded up a little, so that they fit batches of about the same size.
@@ -244,7 +248,7 @@ mod tests {
     #[test]
     fn memory_is_aligned_and_long_enough() {
         for length in [0, 1, 63, 64, 65, 1000, 40_000, 1_000_001, 9_000_000] {
-            let mut memory = Memory::take(length);
+            let mut memory = Memory::take(length).unwrap();
             assert_eq!(memory.start.as_ptr().align_offset(ALIGNMENT), 0);
             assert_eq!(memory.bytes_mut(length).len(), length);
             assert!(memory.capacity <= length + length / 8 + ALIGNMENT);
@@ -256,7 +260,7 @@ mod tests {
         let mut kept = Kept { blocks: BTreeMap::new(), bytes: 0, latest: 0 };
         let capacities = [100_000, 110_000, 180_000].map(capacity_for);
         for capacity in [capacities[0], capacities[2], capacities[1]] {
-            kept.put(Memory::take(capacity));
+            kept.put(Memory::take(capacity).unwrap());
         }
         let mut take = |capacity| kept.take(capacity).map(|memory| memory.capacity);
         assert_eq!(take(capacities[0]), Some(capacities[1]));
@@ -268,9 +272,16 @@ mod tests {
     #[test]
     fn large_blocks_are_used_again() {
         let length = 3_333_333;
-        let memory = Memory::take(length);
+        let memory = Memory::take(length).unwrap();
         let start = memory.start;
         memory.recycle();
-        assert_eq!(Memory::take(length - 1000).start, start);
+        assert_eq!(Memory::take(length - 1000).unwrap().start, start);
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_no_end_of_the_process() {
+        for length in [usize::MAX, isize::MAX as usize, MAX_BYTES, 1 << 56] {
+            assert!(Memory::take(length).is_none(), "{length}");
+        }
     }
 }

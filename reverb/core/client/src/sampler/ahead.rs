@@ -36,6 +36,8 @@ pub struct AheadOptions {
     pub ragged: RaggedForm,
     /// Its columns, in increasing order; empty: all.
     pub columns: Vec<u32>,
+    /// Bytes that the columns of a batch may take.
+    pub max_bytes: usize,
     /// Whether the server is in this process. Then `close` withdraws the request that waits.
     /// Another server could answer it at that moment and its items would be lost, so it runs out,
     /// which takes 0.2 s.
@@ -247,7 +249,8 @@ impl Shared {
         client: &Client,
         samples: &mut Vec<Sampled>,
     ) -> Option<Result<ReadyBatch>> {
-        let AheadOptions { table, batch_size, distinct, ragged, columns, .. } = &self.options;
+        let AheadOptions { table, batch_size, distinct, ragged, columns, max_bytes, .. } =
+            &self.options;
         let request = BatchRequest {
             table,
             batch_size: *batch_size,
@@ -256,6 +259,7 @@ impl Shared {
             distinct: *distinct,
             ragged: *ragged,
             columns,
+            max_bytes: *max_bytes,
         };
         let ends = |error: &Error| {
             let mut state = self.state.lock();

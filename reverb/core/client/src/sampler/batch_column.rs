@@ -8,6 +8,7 @@ use reverb_data::trajectory::Column;
 use reverb_data::{DType, Error, Result, Shape, SpareLists, Tensor, Trajectory};
 use reverb_memory::Memory;
 
+use crate::sampler::batch_size::{STRING_BYTES, no_room};
 use crate::sampler::column_plan::ColumnPlan;
 
 /// A column of a batch.
@@ -33,11 +34,9 @@ thread_local! {
 pub struct Lengths(Vec<i32>);
 
 impl Lengths {
-    /// None, with room for so many.
-    pub(crate) fn with_capacity(count: usize) -> Self {
-        let mut list = SPARE_LENGTHS.try_with(SpareLists::take).unwrap_or_default();
-        list.reserve(count);
-        Self(list)
+    /// None. Items of many columns may turn out to be few, so no room is made before they are read.
+    pub(crate) fn new() -> Self {
+        Self(SPARE_LENGTHS.try_with(SpareLists::take).unwrap_or_default())
     }
 
     #[inline]
@@ -138,10 +137,19 @@ pub(crate) enum Target<'m> {
 
 impl Target<'_> {
     /// New memory for so many bytes.
-    pub(crate) fn new(dtype: DType, num_bytes: usize) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// `ResourceExhausted` if there is none.
+    pub(crate) fn new(dtype: DType, num_bytes: usize) -> Result<Self> {
         match dtype {
-            DType::String => Self::Strings(Vec::new()),
-            _ => Self::Memory(Memory::take(num_bytes)),
+            DType::String => {
+                let mut strings = Vec::new();
+                let count = num_bytes / STRING_BYTES;
+                strings.try_reserve_exact(count).map_err(|_| no_room())?;
+                Ok(Self::Strings(strings))
+            }
+            _ => Memory::take(num_bytes).map(Self::Memory).ok_or_else(no_room),
         }
     }
 
@@ -173,39 +181,49 @@ pub(crate) struct ColumnRows<'m> {
 }
 
 impl<'m> ColumnRows<'m> {
-    /// A column without rows, for a batch of at most `batch_size`.
+    /// A column without rows, for a batch of at most `batch_size`, which takes `num_bytes` unless
+    /// there is memory of the caller.
     pub(crate) fn new(
-        trajectory: &Trajectory,
-        column: &Column<'_>,
+        plan: ColumnPlan,
         batch_size: usize,
+        num_bytes: usize,
         given: Option<GivenColumn<'m>>,
     ) -> Result<Self> {
-        let plan = ColumnPlan::new(trajectory, column)?;
         let target = if let Some(given) = given {
             given.check(plan.dtype, &plan.batch_shape(batch_size))?;
             Target::Given(given.bytes)
         } else {
-            let total = plan.item_bytes.checked_mul(batch_size).ok_or_else(|| {
-                Error::resource_exhausted(format!(
-                    "a batch of {batch_size} items does not fit into memory"
-                ))
-            })?;
-            Target::new(plan.dtype, total)
+            Target::new(plan.dtype, num_bytes)?
         };
         Ok(Self { plan, target, num_rows: 0 })
     }
 
-    /// Adds an item.
+    /// Checks an item before there is memory for it.
+    pub(crate) fn check(
+        plan: &ColumnPlan,
+        index: usize,
+        trajectory: &Trajectory,
+        column: &Column<'_>,
+    ) -> Result<()> {
+        if plan.fits(trajectory, column)? {
+            trajectory.checked_column(column).map(drop)
+        } else {
+            Err(plan.mismatch(index, trajectory, column))
+        }
+    }
+
+    /// Adds an item. What strings take is subtracted from `room`.
     pub(crate) fn put(
         &mut self,
         index: usize,
         trajectory: &Trajectory,
         column: &Column<'_>,
+        room: &mut usize,
     ) -> Result<()> {
         let Self { plan, target, num_rows } = self;
         let begin = *num_rows * plan.item_bytes;
         let fits = match target {
-            Target::Strings(strings) => plan.append_strings(trajectory, column, strings)?,
+            Target::Strings(strings) => plan.append_strings(trajectory, column, strings, room)?,
             target => {
                 let end = begin + plan.item_bytes;
                 plan.write(trajectory, column, &mut target.bytes_mut(end)[begin..])?

@@ -2,7 +2,7 @@
 //! What the rows of a column of a batch have in common.
 
 use reverb_data::stacking::different_shapes;
-use reverb_data::trajectory::Column;
+use reverb_data::trajectory::{Column, ColumnSize};
 use reverb_data::{DType, Error, Result, Shape, Trajectory};
 
 /// The common properties of one column's rows in a batch; writes a row to its position.
@@ -20,16 +20,13 @@ pub struct ColumnPlan {
 
 impl ColumnPlan {
     /// The plan for items of the same dtypes and shapes as this one.
+    ///
+    /// # Errors
+    ///
+    /// `DataLoss` or `InvalidArgument` if the chunks of the column are not what they claim to be.
     pub fn new(trajectory: &Trajectory, column: &Column<'_>) -> Result<Self> {
-        let (dtype, item_shape) = trajectory.column_spec(column)?;
-        let mut item_bytes = 0;
-        if dtype != DType::String {
-            for slice in column.slices() {
-                let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
-                item_bytes += tensor.plausible_bytes(slice.length)?;
-            }
-        }
-        Ok(Self { dtype, item_shape, squeeze: column.squeeze, item_bytes })
+        let ColumnSize { dtype, shape, num_bytes } = trajectory.checked_column(column)?;
+        Ok(Self { dtype, item_shape: shape, squeeze: column.squeeze, item_bytes: num_bytes })
     }
 
     /// Shape of the column in a batch: `[B, T, ...]`, or `[B, ...]` if it is squeezed.
@@ -58,20 +55,25 @@ impl ColumnPlan {
         Ok(true)
     }
 
-    /// Appends the strings of one item's column. Returns whether the item has the planned shape; if
-    /// not, nothing is appended.
+    /// Appends the strings of one item's column, which may take `room` bytes. Returns whether the
+    /// item has the planned shape; if not, nothing is appended.
+    ///
+    /// # Errors
+    ///
+    /// `ResourceExhausted` if there is not so much room, or no memory.
     pub fn append_strings(
         &self,
         trajectory: &Trajectory,
         column: &Column<'_>,
         out: &mut Vec<Vec<u8>>,
+        room: &mut usize,
     ) -> Result<bool> {
         if !self.fits(trajectory, column)? {
             return Ok(false);
         }
         for slice in column.slices() {
             let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
-            out.extend(tensor.string_rows(slice.offset, slice.length)?);
+            tensor.put_string_rows(slice.offset, slice.length, out, room)?;
         }
         Ok(true)
     }
@@ -86,7 +88,8 @@ impl ColumnPlan {
         }
     }
 
-    fn fits(&self, trajectory: &Trajectory, column: &Column<'_>) -> Result<bool> {
+    /// Whether an item has the planned shape.
+    pub(crate) fn fits(&self, trajectory: &Trajectory, column: &Column<'_>) -> Result<bool> {
         let (dtype, shape) = trajectory.column_spec(column)?;
         Ok(dtype == self.dtype && shape == self.item_shape && column.squeeze == self.squeeze)
     }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use reverb_data::stacking::different_columns;
 use reverb_data::tensor::shape_text;
-use reverb_data::trajectory::Column;
-use reverb_data::{Error, Result, Sampled, Shape, SpareLists, StepKind, Trajectory};
+use reverb_data::trajectory::{Column, ColumnSize};
+use reverb_data::{DType, Error, Result, Sampled, Shape, SpareLists, StepKind, Tensor, Trajectory};
 use smallvec::SmallVec;
 
+use crate::sampler::batch_size::{self, BatchBounds, STRING_BYTES, TakenBytes, no_room};
 use crate::sampler::batch_column::{BatchColumn, GivenColumn, Lengths, Target, check_num_given};
 use crate::sampler::fetch_ahead::fetched_ahead;
 
@@ -25,50 +26,83 @@ pub enum RaggedForm {
     Packed,
 }
 
-/// Larger batches are checked chunk by chunk before there is memory for them: a damaged item may
-/// claim any length.
-const MAX_UNCHECKED_BYTES: usize = 64 << 20;
-
 /// The columns of a batch.
 ///
 /// The values of all items are found before they are copied, because the size of the batch is the
-/// sum of their lengths.
+/// sum of their lengths. So is whether they are there: any number in an item may be false.
 ///
 /// # Errors
 ///
 /// `InvalidArgument` that names the column and both shapes where items differ in more than their
-/// lengths, or where the memory of the caller does not fit; `DataLoss` for damaged chunks.
+/// lengths, or where the memory of the caller does not fit; `DataLoss` for damaged chunks;
+/// `ResourceExhausted` that names the longest item if the batch would take more than it may, or
+/// than there is.
 pub(crate) fn assemble(
     samples: &[Sampled],
-    batch_size: usize,
+    bounds: BatchBounds,
     form: RaggedForm,
     given: Option<Vec<GivenColumn<'_>>>,
 ) -> Result<Vec<BatchColumn>> {
     let Some(first) = samples.first() else { return Ok(Vec::new()) };
     let mut columns = Vec::with_capacity(first.trajectory.num_columns());
     for column in first.trajectory.columns() {
-        columns.push(RaggedColumn::like(&first.trajectory, &column, samples.len())?);
+        columns.push(RaggedColumn::like(&first.trajectory, &column)?);
     }
+    let filled = fill(&mut columns, samples, bounds, form, given);
+    batch_size::explain(filled, bounds, form, || taken_bytes(&columns, samples))?;
+    Ok(finish(columns))
+}
+
+fn fill<'m>(
+    columns: &mut [RaggedColumn<'m>],
+    samples: &[Sampled],
+    bounds: BatchBounds,
+    form: RaggedForm,
+    given: Option<Vec<GivenColumn<'m>>>,
+) -> Result<()> {
     let mut pieces = spare_pieces();
     pieces.reserve(samples.len() * columns.len());
     for sampled in fetched_ahead(samples) {
-        measure(&sampled.trajectory, &mut columns, &mut pieces)?;
+        measure(&sampled.trajectory, columns, &mut pieces)?;
     }
     if let Some(given) = &given {
         check_num_given(given, columns.len())?;
     }
-    let mut given = given.into_iter().flatten();
-    for (i, column) in columns.iter_mut().enumerate() {
-        column.make_room(i, samples, batch_size, form, given.next())?;
+    let mut room = bounds.max_bytes;
+    let mut all_given = given.into_iter().flatten();
+    let mut targets: SmallVec<[Option<GivenColumn<'m>>; 8]> = SmallVec::new();
+    for column in columns.iter_mut() {
+        let given = all_given.next();
+        let num_bytes = column.set_size(form, given.as_ref());
+        if given.is_none() {
+            room = num_bytes.and_then(|it| room.checked_sub(it)).ok_or_else(no_room)?;
+        }
+        targets.push(given);
+    }
+    for (column, given) in columns.iter_mut().zip(targets) {
+        column.take_memory(bounds.batch_size, given)?;
     }
     let mut found = pieces.iter();
     for (row, sampled) in samples.iter().enumerate() {
         for (i, column) in columns.iter_mut().enumerate() {
-            column.put(i, row, &sampled.trajectory, &mut found)?;
+            column.put(i, row, &sampled.trajectory, &mut found, &mut room)?;
         }
     }
     keep_pieces(pieces);
-    Ok(finish(columns))
+    Ok(())
+}
+
+/// What an error says of a batch without memory.
+fn taken_bytes(columns: &[RaggedColumn<'_>], samples: &[Sampled]) -> TakenBytes {
+    let bytes = |column: &RaggedColumn<'_>| column.num_bytes().unwrap_or(usize::MAX);
+    let largest = columns.iter().max_by_key(|column| bytes(column));
+    let lengths = largest.map_or(&[][..], |column| &column.lengths);
+    let (row, length) = (0..).zip(lengths).max_by_key(|(_, length)| **length).unwrap_or((0, &0));
+    TakenBytes {
+        num_items: samples.len(),
+        longest: (samples[row].key, *length as usize),
+        num_bytes: Some(columns.iter().map(bytes).fold(0, usize::saturating_add)),
+    }
 }
 
 /// The values of all columns of all items, in order. What has to be parsed or decoded is one empty
@@ -93,7 +127,8 @@ fn keep_pieces(mut pieces: Pieces<'_>) {
     let _ = SPARE_PIECES.try_with(|spare| spare.keep(pieces));
 }
 
-/// Finds the lengths of an item, and where its values are.
+/// Finds the lengths of an item, and where its values are. Values that are not in place are checked:
+/// their chunks must have room for them.
 #[inline]
 fn measure<'s>(
     trajectory: &'s Trajectory,
@@ -104,7 +139,7 @@ fn measure<'s>(
     if slices.num_columns != columns.len() {
         return Err(different_columns(columns.len(), slices.num_columns));
     }
-    for ragged in columns {
+    for (index, ragged) in columns.iter_mut().enumerate() {
         let (squeeze, num_slices) = slices.column();
         let (begin, mut length) = (pieces.len(), Some(0_usize));
         let mut is_found = squeeze == ragged.squeeze;
@@ -121,6 +156,7 @@ fn measure<'s>(
         if !is_found || num_slices == 0 {
             pieces.truncate(begin);
             pieces.push(NOT_FOUND);
+            check(index, (ragged.squeeze, &ragged.step), trajectory)?;
         }
         let length = length
             .and_then(|it| i32::try_from(it).ok())
@@ -164,15 +200,15 @@ struct RaggedColumn<'m> {
 }
 
 impl RaggedColumn<'_> {
-    /// The column of a batch of so many items like this one.
-    fn like(trajectory: &Trajectory, column: &Column<'_>, num_items: usize) -> Result<Self> {
-        let (dtype, shape) = trajectory.column_spec(column)?;
+    /// The column of a batch of items like this one.
+    fn like(trajectory: &Trajectory, column: &Column<'_>) -> Result<Self> {
+        let ColumnSize { dtype, shape, .. } = trajectory.checked_column(column)?;
         let step = StepKind::new(dtype, &shape[1..])
             .ok_or_else(|| Error::data_loss("The shape of a step overflows."))?;
         Ok(Self {
             step,
             squeeze: column.squeeze,
-            lengths: Lengths::with_capacity(num_items),
+            lengths: Lengths::new(),
             padded_to: None,
             target: Target::Strings(Vec::new()),
             at: 0,
@@ -191,6 +227,16 @@ impl RaggedColumn<'_> {
         }
     }
 
+    /// Bytes of the whole column, as far as they are known before strings are read; `None` if they
+    /// cannot be counted.
+    fn num_bytes(&self) -> Option<usize> {
+        let of_step = match self.step.dtype {
+            DType::String => Tensor::num_elements(&self.step.shape)?.checked_mul(STRING_BYTES)?,
+            _ => self.step.num_bytes,
+        };
+        self.num_steps().checked_mul(of_step)
+    }
+
     fn shape(&self) -> Shape {
         let mut shape = Shape::new();
         match (self.squeeze, self.padded_to) {
@@ -204,19 +250,12 @@ impl RaggedColumn<'_> {
 }
 
 impl<'m> RaggedColumn<'m> {
-    /// Takes memory for all items, or that of the caller.
-    fn make_room(
-        &mut self,
-        index: usize,
-        samples: &[Sampled],
-        batch_size: usize,
-        form: RaggedForm,
-        given: Option<GivenColumn<'m>>,
-    ) -> Result<()> {
-        let mut length = self.longest();
+    /// Sets how many steps each item takes, and returns what all of them take.
+    fn set_size(&mut self, form: RaggedForm, given: Option<&GivenColumn<'m>>) -> Option<usize> {
         if let (RaggedForm::Padded(multiple), false) = (form, self.squeeze) {
-            length = length.checked_next_multiple_of(multiple.max(1)).unwrap_or(usize::MAX);
-            if let Some(given) = &given
+            let longest = self.longest();
+            let mut length = longest.checked_next_multiple_of(multiple.max(1))?;
+            if let Some(given) = given
                 && let [_, steps, ..] = given.shape[..]
                 && steps > length
             {
@@ -225,15 +264,13 @@ impl<'m> RaggedColumn<'m> {
             }
             self.padded_to = Some(length);
         }
-        let num_bytes = self.num_steps().checked_mul(self.step.num_bytes).ok_or_else(|| {
-            Error::resource_exhausted(format!(
-                "a batch of {} items does not fit into memory",
-                samples.len()
-            ))
-        })?;
-        self.check_plausible(index, samples, num_bytes)?;
+        self.num_bytes()
+    }
+
+    /// Takes memory for all items, or that of the caller.
+    fn take_memory(&mut self, batch_size: usize, given: Option<GivenColumn<'m>>) -> Result<()> {
         self.target = match given {
-            None => Target::new(self.step.dtype, num_bytes),
+            None => Target::new(self.step.dtype, self.num_bytes().ok_or_else(no_room)?)?,
             Some(given) => {
                 let mut shape = self.shape();
                 shape[0] = batch_size;
@@ -244,22 +281,7 @@ impl<'m> RaggedColumn<'m> {
         Ok(())
     }
 
-    fn check_plausible(&self, index: usize, samples: &[Sampled], num_bytes: usize) -> Result<()> {
-        if num_bytes <= MAX_UNCHECKED_BYTES && self.num_steps() <= MAX_UNCHECKED_BYTES {
-            return Ok(());
-        }
-        for Sampled { trajectory, .. } in samples {
-            let Some(column) = trajectory.columns().nth(index) else { continue };
-            for slice in column.slices() {
-                let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
-                tensor.check_rows(slice.offset, slice.length)?;
-                tensor.plausible_bytes(slice.length)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds item `row`, whose values are the next pieces.
+    /// Adds item `row`, whose values are the next pieces. Strings may take `room` bytes.
     #[inline]
     fn put<'p>(
         &mut self,
@@ -267,11 +289,12 @@ impl<'m> RaggedColumn<'m> {
         row: usize,
         trajectory: &Trajectory,
         pieces: &mut impl Iterator<Item = &'p &'p [u8]>,
+        room: &mut usize,
     ) -> Result<()> {
         let length = self.lengths[row] as usize;
         let piece = pieces.next().copied().unwrap_or_default();
         if let Target::Strings(_) = self.target {
-            return self.put_strings(index, trajectory, length);
+            return self.put_strings(index, trajectory, length, room);
         }
         let num_bytes = length * self.step.num_bytes;
         let end = self.at + self.padded_to.unwrap_or(length) * self.step.num_bytes;
@@ -282,7 +305,7 @@ impl<'m> RaggedColumn<'m> {
         }
         self.at = end;
         if piece.is_empty() {
-            return copy_parsed(index, trajectory, (self.squeeze, &self.step), values);
+            return copy_parsed(index, trajectory, &self.step, values);
         }
         let mut piece = piece;
         loop {
@@ -296,17 +319,23 @@ impl<'m> RaggedColumn<'m> {
         }
     }
 
-    fn put_strings(&mut self, index: usize, trajectory: &Trajectory, length: usize) -> Result<()> {
-        let column = column_at(index, trajectory)?;
-        check(index, (self.squeeze, &self.step), trajectory, &column)?;
+    fn put_strings(
+        &mut self,
+        index: usize,
+        trajectory: &Trajectory,
+        length: usize,
+        room: &mut usize,
+    ) -> Result<()> {
         let Target::Strings(strings) = &mut self.target else { return Ok(()) };
-        for slice in column.slices() {
-            let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
-            strings.extend(tensor.string_rows(slice.offset, slice.length)?);
-        }
-        let missing = self.padded_to.map_or(0, |padded_to| padded_to - length);
+        let before = strings.len();
+        // The strings themselves are counted already.
         let per_step: usize = self.step.shape.iter().product();
-        strings.resize(strings.len() + missing * per_step, Vec::new());
+        *room = room.saturating_add(length * per_step * STRING_BYTES);
+        for slice in column_at(index, trajectory)?.slices() {
+            let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
+            tensor.put_string_rows(slice.offset, slice.length, strings, room)?;
+        }
+        strings.resize(before + self.padded_to.unwrap_or(length) * per_step, Vec::new());
         Ok(())
     }
 }
@@ -316,41 +345,32 @@ fn column_at(index: usize, trajectory: &Trajectory) -> Result<Column<'_>> {
     column.ok_or_else(|| different_columns(index + 1, trajectory.num_columns()))
 }
 
-/// Copies a column, and parses its chunks for that.
+/// Copies a column that was checked, and parses its chunks for that.
 #[cold]
 fn copy_parsed(
     index: usize,
     trajectory: &Trajectory,
-    (squeeze, step): (bool, &StepKind),
+    step: &StepKind,
     mut out: &mut [u8],
 ) -> Result<()> {
-    let column = column_at(index, trajectory)?;
-    check(index, (squeeze, step), trajectory, &column)?;
-    for slice in column.slices() {
+    for slice in column_at(index, trajectory)?.slices() {
         let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
-        let is_like = tensor.dtype == step.dtype && tensor.row_shape() == &step.shape[..];
-        let (head, tail) = out
-            .split_at_mut_checked(slice.length * step.num_bytes)
-            .filter(|_| is_like)
-            .ok_or_else(mixed)?;
+        let (head, tail) = out.split_at_mut(slice.length * step.num_bytes);
         tensor.copy_rows(slice.offset, slice.length, head)?;
         out = tail;
     }
-    if out.is_empty() { Ok(()) } else { Err(mixed()) }
+    Ok(())
 }
 
-fn mixed() -> Error {
-    Error::data_loss("A column mixes chunks of different dtypes or shapes.")
-}
-
-/// Checks that the steps of an item are like those of the others.
+/// Checks that the steps of an item are like those of the others, and that its chunks have them.
+#[cold]
 fn check(
     index: usize,
     (squeeze, step): (bool, &StepKind),
     trajectory: &Trajectory,
-    column: &Column<'_>,
 ) -> Result<()> {
-    let (dtype, shape) = trajectory.column_spec(column)?;
+    let column = column_at(index, trajectory)?;
+    let ColumnSize { dtype, shape, .. } = trajectory.checked_column(&column)?;
     if dtype == step.dtype && shape[1..] == step.shape[..] && column.squeeze == squeeze {
         return Ok(());
     }
