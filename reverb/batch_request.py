@@ -9,6 +9,7 @@ import numpy as np
 import tree
 
 from reverb.arguments import check_at_least_one
+from reverb.byte_sizes import parse_byte_size_or_share
 from reverb.column_choice import ColumnChoice, check_pad
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
@@ -49,12 +50,14 @@ class BatchRequest:
         columns: Any,
         distinct: bool,
         timeout_ms: int | None,
+        max_batch_bytes: int | str | None,
     ) -> None:
         self._table = table
         self._batch_size = check_at_least_one("batch_size", batch_size)
         self._partial = bool(partial)
         self._distinct = bool(distinct)
         self._timeout_ms = timeout_ms
+        self._max_batch_bytes = parse_byte_size_or_share("max_batch_bytes", max_batch_bytes)
         self._ragged = ragged
         self._choice: ColumnChoice | None = None
         self._outputs: Any = None
@@ -88,6 +91,7 @@ class BatchRequest:
             self._multiple_of,
             [] if choice is None else choice.indices,
             self._outputs,
+            self._max_batch_bytes,
         )
 
     def flat_batch(self, answer: tuple[Any, Any, Any]) -> ReplayBatch:
@@ -120,9 +124,11 @@ class BatchRequest:
         return _with_data(batch, nest, batch.lengths)
 
 
-def is_plain(out: Any, ragged: str, pad: Any, pad_to_multiple_of: Any, columns: Any) -> bool:
+def is_plain(
+    out: Any, ragged: str, pad: Any, pad_to_multiple_of: Any, columns: Any, max_batch_bytes: Any
+) -> bool:
     """Returns whether these are the defaults, packed or not: the most common cases by far."""
-    is_default = out is columns is pad_to_multiple_of is None and pad == 0
+    is_default = out is columns is pad_to_multiple_of is max_batch_bytes is None and pad == 0
     return is_default and (ragged == "error" or ragged == "packed")
 
 
@@ -136,7 +142,7 @@ def plain_arguments(
 ) -> tuple[Any, ...]:
     """Returns the arguments of the native `sample_batch` for a plain batch."""
     batch_size = check_at_least_one("batch_size", batch_size)
-    return (table, batch_size, timeout_ms, bool(partial), bool(distinct), ragged, 1, [], None)
+    return (table, batch_size, timeout_ms, bool(partial), bool(distinct), ragged, 1, [], None, None)
 
 
 def plain_batch(answer: tuple[Any, Any, Any], ragged: str = "error") -> ReplayBatch:

@@ -475,6 +475,7 @@ class Client:
         distinct: bool = False,
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
+        max_batch_bytes: int | str | None = None,
     ) -> ReplayBatch:
         """Samples `B` items and stacks them into one batch.
 
@@ -520,6 +521,9 @@ class Client:
           unpack_as_table_signature: As in `sample`. With `columns`, others are left out of dicts,
             and are `None` in lists and tuples.
           timeout_ms: As in `sample`.
+          max_batch_bytes: Bytes that the columns of the batch may take in new memory, padding
+            included, a text 24 and its own: a number, a size such as `"2GiB"`, or a share of the
+            memory that the process may use, such as `"25%"`. `None`: 50 %, at most 8 GiB.
 
         Returns:
           A `ReplayBatch`: `info` has arrays `[B]` (key uint64, probability float64, table_size
@@ -532,6 +536,9 @@ class Client:
             if `out` has another dtype or shape than the batch, or if there is no such column.
             `error.samples` is a list with a `ReplaySample` for each item that was sampled, whose
             data is a flat list of columns `[T, ...]`; it may be empty.
+          DataLossError: If an item is damaged.
+          ResourceExhaustedError: If the batch would take more than `max_batch_bytes`, or more
+            memory than there is; the error names the longest item.
           TableNotFoundError: If there is no such table.
           DeadlineExceededError: After `timeout_ms`, if no item was sampled, or if the batch may not
             be partial. Otherwise those that were sampled are returned as a smaller batch.
@@ -540,7 +547,7 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, or older, and cannot do what
             `distinct` asks.
         """
-        if is_plain(out, ragged, pad, pad_to_multiple_of, columns):
+        if is_plain(out, ragged, pad, pad_to_multiple_of, columns, max_batch_bytes):
             arguments = plain_arguments(table, batch_size, timeout_ms, partial, distinct, ragged)
             try:
                 batch = plain_batch(self._client.sample_batch(*arguments), ragged)
@@ -565,6 +572,7 @@ class Client:
             columns=columns,
             distinct=distinct,
             timeout_ms=timeout_ms,
+            max_batch_bytes=max_batch_bytes,
         )
         if request.needs_choice:
             request.choose(self._choice(table, columns))
@@ -594,6 +602,7 @@ class Client:
         distinct: bool = False,
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
+        max_batch_bytes: int | str | None = None,
     ) -> BatchSampler:
         """Makes an endless iterator of batches that owns their memory and uses it in turn.
 
@@ -614,6 +623,7 @@ class Client:
           distinct: As in `sample_batch`.
           unpack_as_table_signature: As in `sample_batch`.
           timeout_ms: As in `sample_batch`, for each batch.
+          max_batch_bytes: As in `sample_batch`, for each batch.
 
         Raises:
           InvalidArgumentError: If a number is below 1.
@@ -628,13 +638,23 @@ class Client:
             distinct=distinct,
             unpack_as_table_signature=unpack_as_table_signature,
             timeout_ms=timeout_ms,
+            max_batch_bytes=max_batch_bytes,
         )
 
     def _batches_ahead(self, request: BatchRequest, num_ahead: int) -> native.BatchesAhead:
         """Has whole batches ahead, as a request asks for them; `next` returns those of the core."""
-        table, batch_size, _, _, distinct, ragged, multiple_of, columns, _ = request.arguments()
+        arguments = request.arguments()
+        table, batch_size, _, _, distinct, ragged, multiple_of, columns, _, max_bytes = arguments
         return native.BatchesAhead(
-            self._client, table, batch_size, num_ahead, distinct, ragged, multiple_of, columns
+            self._client,
+            table,
+            batch_size,
+            num_ahead,
+            distinct,
+            ragged,
+            multiple_of,
+            columns,
+            max_bytes,
         )
 
     def _is_local(self) -> bool:
@@ -913,7 +933,7 @@ class Client:
             sampler=sampler,
         )
         answer = self._client.configure_tables(to_request({table: change}))
-        return TableInfo.from_proto(protos.ConfigureTablesResponse.FromString(answer).tables[0])
+        return TableInfo.of_changed(answer)
 
     def configure_tables(
         self, changes: Mapping[str, TableChange], *, dry_run: bool = False

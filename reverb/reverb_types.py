@@ -5,6 +5,7 @@ import dataclasses
 from typing import Any
 
 from reverb._nests import structured_value
+from reverb.answers import reads_answer
 from reverb.core import native, protos
 
 Fifo = native.FifoSelector
@@ -71,6 +72,13 @@ class TableInfo:
         return cls.from_proto(protos.TableInfo.FromString(proto_string))
 
     @classmethod
+    @reads_answer
+    def of_changed(cls, serialized: bytes) -> "TableInfo":
+        """Returns the only table of an answer to `configure_tables`."""
+        return cls.from_proto(protos.ConfigureTablesResponse.FromString(serialized).tables[0])
+
+    @classmethod
+    @reads_answer
     def from_proto(cls, proto: Any) -> "TableInfo":
         """Reads a `deepmind.reverb.TableInfo` message."""
         signature = None

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from reverb.answers import reads_answer
 from reverb.core import protos
 
 # What a table does or waits for, those that need help first. See `Diagnosis`.
@@ -33,6 +34,10 @@ _Status = TypeVar("_Status")
 
 _NS_PER_S = 1e9
 _MS_PER_S = 1e3
+
+
+# Each bound of a histogram is twice the one before, so that more of them are no numbers.
+_MAX_BOUNDS = 1023
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +96,15 @@ class Histogram:
     @classmethod
     def _from_proto(cls, proto: Any) -> "Histogram":
         missing = proto.num_bounds + 1 - len(proto.counts)
+        if (
+            not 0 <= proto.num_bounds <= _MAX_BOUNDS
+            or missing < 0
+            or min(proto.counts, default=0) < 0
+        ):
+            raise ValueError(
+                f"a histogram has {len(proto.counts)} counts, some below 0 perhaps, and "
+                f"{proto.num_bounds} bounds, of which there can be {_MAX_BOUNDS}"
+            )
         return cls(
             bounds=tuple(proto.first_bound * 2**power for power in range(proto.num_bounds)),
             counts=(*proto.counts, *[0] * missing),
@@ -562,6 +576,7 @@ class CheckpointStatus:
     restored_from: str | None
 
     @classmethod
+    @reads_answer
     def from_serialized_proto(cls, proto_string: bytes) -> "CheckpointStatus":
         """Parses a serialized `reverb.CheckpointStatusResponse` message."""
         return cls._from_proto(protos.CheckpointStatusResponse.FromString(proto_string))
@@ -621,6 +636,7 @@ class ServerStatus:
     shards: "tuple[ShardStatus, ...]" = ()
 
     @classmethod
+    @reads_answer
     def from_serialized_proto(cls, proto_string: bytes) -> "ServerStatus":
         """Parses a serialized `reverb.StatusResponse` message."""
         return cls._from_proto(protos.StatusResponse.FromString(proto_string))

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any, Final
 
+from reverb.answers import reads_answer
 from reverb.arguments import check_not_negative
 from reverb.byte_sizes import parse_byte_size
 from reverb.core import native, protos
@@ -128,6 +129,7 @@ class ChangedSetting:
     after: str
 
     @classmethod
+    @reads_answer
     def all_of(cls, serialized: bytes) -> "list[ChangedSetting]":
         """Reads them from a serialized `reverb.ConfigureTablesResponse`."""
         answer = protos.ConfigureTablesResponse.FromString(serialized)

@@ -3,6 +3,7 @@
 
 import collections
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -12,6 +13,7 @@ import tree
 
 from reverb import errors
 from reverb.batch_request import BatchRequest, keep_flat_samples, with_nested_data
+from reverb.byte_sizes import parse_byte_size_or_share
 from reverb.client import Client
 from reverb.core import native
 from reverb.prefetching import Failure, Pipe
@@ -37,6 +39,7 @@ _DEFAULTS: dict[str, Any] = {
     "pad_to_multiple_of": None,
     "columns": None,
     "distinct": False,
+    "max_batch_bytes": None,
 }
 
 
@@ -257,7 +260,12 @@ class TableSource:
         """Joins batches, padded as they are."""
         to_multiple_of = self._options.get("pad_to_multiple_of") or 1
         pads = self._pads(parts[0].data)
-        return joined(parts, out, pads=pads, to_multiple_of=to_multiple_of)
+        max_bytes = parse_byte_size_or_share(
+            "max_batch_bytes", self._options.get("max_batch_bytes")
+        )
+        return joined(
+            parts, out, pads=pads, to_multiple_of=to_multiple_of, max_batch_bytes=max_bytes
+        )
 
     def _pads(self, data: Any) -> list[Any]:
         """What pads each column of a batch of items of different lengths."""
@@ -374,6 +382,7 @@ def joined(
     *,
     pads: Sequence[Any] = (),
     to_multiple_of: int = 1,
+    max_batch_bytes: int | None = None,
 ) -> ReplayBatch:
     """Joins several batches into one; in `out`, their rows are side by side.
 
@@ -382,8 +391,10 @@ def joined(
       out: The columns that all parts were written into, one part behind the other.
       pads: What stands behind shorter items, for each column; 0 if there is none.
       to_multiple_of: Padded lengths are rounded up to a multiple of this.
+      max_batch_bytes: Bytes that the columns may take; `None`: the default of `sample_batch`.
 
     Raises:
+      ResourceExhaustedError: If they take more; `samples` has all items.
       InvalidArgumentError: If their items have different shapes; `samples` has all of them.
     """
     columns = list(zip(*(tree.flatten(part.data) for part in parts), strict=True))
@@ -412,6 +423,7 @@ def joined(
     batch.min_probability = None if None in known else min(it for it in known if it is not None)
     if out is not None:
         return replaced(batch, data=[column[: len(info.key)] for column in out])
+    _check_size(parts, info.key, columns, lengths, to_multiple_of, max_batch_bytes)
     pads = pads or [0] * len(columns)
     data = [
         _joined_column(column, of, pad, to_multiple_of)
@@ -422,6 +434,43 @@ def joined(
         whole = [None if of is None else np.concatenate(of) for of in lengths]
         batch.lengths = tree.unflatten_as(parts[0].data, whole)
     return batch
+
+
+def _check_size(
+    parts: list[ReplaySample],
+    keys: Any,
+    columns: list[Any],
+    lengths: list[Any],
+    to_multiple_of: int,
+    max_batch_bytes: int | None,
+) -> None:
+    """Checks what the joined columns take before there is memory for them."""
+    limit = native.max_batch_bytes(max_batch_bytes)
+    num_bytes, largest, longest = 0, -1, (keys[0], 1)
+    for column, of in zip(columns, lengths, strict=True):
+        if of is None:
+            taken = sum(
+                part.values.nbytes if isinstance(part, Ragged) else part.nbytes for part in column
+            )
+        else:
+            whole = np.concatenate(of)
+            steps = -(-int(whole.max(initial=0)) // to_multiple_of) * to_multiple_of
+            of_step = math.prod(column[0].shape[2:]) * column[0].dtype.itemsize
+            taken = len(whole) * steps * of_step
+            if taken > largest:
+                largest, longest = taken, (keys[whole.argmax()], whole.max())
+        num_bytes += taken
+    if num_bytes > limit:
+        advice = "Sample fewer items"
+        if any(of is not None for of in lengths):
+            advice = 'Sample with ragged="packed", which pads nothing, fewer items'
+        error = errors.ResourceExhaustedError(
+            f"A batch of {len(keys)} items takes {num_bytes} bytes, more than max_batch_bytes, "
+            f"{limit}: the longest item, {longest[0]}, has {longest[1]} steps. {advice}, or with a "
+            "larger max_batch_bytes."
+        )
+        keep_samples(error, _rows(parts))
+        raise error
 
 
 def _item_shape(column: Any, is_padded: bool) -> tuple[int, ...]:

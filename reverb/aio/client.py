@@ -304,6 +304,7 @@ class Client:
         distinct: bool = False,
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
+        max_batch_bytes: int | str | None = None,
     ) -> ReplayBatch:
         """Samples `B` items and stacks them into one batch.
 
@@ -329,6 +330,9 @@ class Client:
           distinct: Whether no item may be in the batch twice.
           unpack_as_table_signature: As in `sample`.
           timeout_ms: As in `sample`.
+          max_batch_bytes: Bytes that the columns of the batch may take in new memory, padding
+            included, a text 24 and its own: a number, a size such as `"2GiB"`, or a share of the
+            memory that the process may use, such as `"25%"`. `None`: 50 %, at most 8 GiB.
 
         Returns:
           A `ReplayBatch`: `info` has arrays `[B]`, `data` has columns `[B, T, ...]`, or `[B, ...]`
@@ -337,6 +341,9 @@ class Client:
         Raises:
           InvalidArgumentError: If `batch_size` is below 1, if the items' dtypes or shapes differ,
             if `out` has another dtype or shape than the batch, or if there is no such column.
+          DataLossError: If an item is damaged.
+          ResourceExhaustedError: If the batch would take more than `max_batch_bytes`, or more
+            memory than there is; the error names the longest item.
           TableNotFoundError: If there is no such table.
           DeadlineExceededError: After `timeout_ms`, if no item was sampled, or if the batch may not
             be partial.
@@ -346,7 +353,7 @@ class Client:
             `distinct` asks.
         """
         request = None
-        if is_plain(out, ragged, pad, pad_to_multiple_of, columns):
+        if is_plain(out, ragged, pad, pad_to_multiple_of, columns, max_batch_bytes):
             arguments = plain_arguments(table, batch_size, timeout_ms, partial, distinct, ragged)
         else:
             request = BatchRequest(
@@ -360,6 +367,7 @@ class Client:
                 columns=columns,
                 distinct=distinct,
                 timeout_ms=timeout_ms,
+                max_batch_bytes=max_batch_bytes,
             )
             if request.needs_choice:
                 await self._know_signature(table)
@@ -583,7 +591,7 @@ class Client:
             sampler=sampler,
         )
         answer = await self._call(_Core.configure_tables, to_request({table: change}))
-        return TableInfo.from_proto(protos.ConfigureTablesResponse.FromString(answer).tables[0])
+        return TableInfo.of_changed(answer)
 
     async def configure_tables(
         self, changes: Mapping[str, TableChange], *, dry_run: bool = False

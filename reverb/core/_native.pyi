@@ -173,6 +173,9 @@ def as_array(value: Any, name: str) -> NDArray[Any]:
 def masked_crc32c(data: bytes) -> int:
     """The checksum of a record in TensorFlow's format."""
 
+def max_batch_bytes(given: int | None) -> int:
+    """What a batch may take: as given, or by default."""
+
 def process_memory() -> int | None:
     """Bytes that this process may use; `None` if the system does not tell."""
 
@@ -360,6 +363,7 @@ class Client:
         multiple_of: int,
         columns: Sequence[int],
         out: Outputs | None,
+        max_batch_bytes: int | None,
     ) -> tuple[
         list[NDArray[Any]],
         tuple[list[NDArray[Any]], list[NDArray[np.int32] | None]],
@@ -391,6 +395,7 @@ class BatchesAhead:
         ragged: str,
         multiple_of: int,
         columns: Sequence[int],
+        max_batch_bytes: int | None,
     ) -> BatchesAhead: ...
     def start(self) -> None: ...
     def next(self, timeout_s: float | None) -> tuple[Any, float, float] | None:
@@ -478,6 +483,7 @@ class AsyncClient:
         multiple_of: int,
         columns: Sequence[int],
         out: Outputs | None,
+        max_batch_bytes: int | None,
     ) -> Any: ...
     def next_sample(self, sampler: Sampler) -> Any:
         """The next item, `None` after the last."""

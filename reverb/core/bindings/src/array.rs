@@ -6,18 +6,20 @@
 
 use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PY_ARRAY_API, npy_intp};
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
 use reverb_client::CellValue;
-use reverb_data::{DType, Shape, Tensor, TensorData, Trajectory};
+use reverb_data::tensor::shape_text;
+use reverb_data::trajectory::ColumnSize;
+use reverb_data::{DType, Error, Shape, Tensor, TensorData, Trajectory};
 use reverb_memory::Memory;
 
 use crate::batch::BatchMemory;
 use crate::dlpack;
 use crate::dtype;
-use crate::error::{OrRaise, in_column};
+use crate::error::{OrRaise, in_column, to_python};
 
 /// Arrays of at least this size are filled and handed to NumPy without the GIL or a copy.
 const LARGE_BYTES: usize = 32 * 1024;
@@ -200,6 +202,21 @@ fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>, dtype: DType) -> &'a [u8] 
     unsafe { std::slice::from_raw_parts((*array.as_array_ptr()).fields.data.cast::<u8>(), len) }
 }
 
+/// The error for an array that NumPy does not make: it has more dimensions than NumPy knows, or is
+/// too large. Shapes come from other programs.
+#[cold]
+pub(crate) fn no_array(py: Python<'_>, error: PyErr, shape: &[usize]) -> PyErr {
+    let shape = shape_text(shape);
+    let what = format!("NumPy cannot make an array of shape {shape}: {}", error.value(py));
+    if error.is_instance_of::<PyMemoryError>(py) {
+        to_python(&Error::resource_exhausted(what))
+    } else if error.is_instance_of::<PyValueError>(py) {
+        to_python(&Error::invalid_argument(what))
+    } else {
+        error
+    }
+}
+
 /// A new uninitialised array, which `fill` writes completely.
 ///
 /// A large one is filled without the GIL: no other thread has a reference to it yet.
@@ -228,7 +245,7 @@ fn new_array<'py>(
             0,
             std::ptr::null_mut(),
         );
-        Bound::from_owned_ptr_or_err(py, array)?
+        Bound::from_owned_ptr_or_err(py, array).map_err(|error| no_array(py, error, shape))?
     };
     if num_bytes > 0 {
         let untyped = array.cast::<PyUntypedArray>()?;
@@ -267,8 +284,7 @@ fn bytes_to_array<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let Some(num) = dtype::to_type_num(dtype) else {
         let raw = bytes_to_array(py, DType::UInt8, &[bytes.len()], bytes)?;
-        let viewed = raw.call_method1("view", (dtype::to_numpy(py, dtype)?,))?;
-        return viewed.call_method1("reshape", (PyTuple::new(py, shape)?,));
+        return viewed(py, &raw, dtype, shape);
     };
     if bytes.len() < LARGE_BYTES {
         let len = bytes.len();
@@ -284,6 +300,26 @@ fn bytes_to_array<'py>(
     unsafe { array_over(py, num, shape, start, base.into_any()) }
 }
 
+/// Bytes as an array of a dtype that is not NumPy's own.
+fn viewed<'py>(
+    py: Python<'py>,
+    raw: &Bound<'py, PyAny>,
+    dtype: DType,
+    shape: &[usize],
+) -> PyResult<Bound<'py, PyAny>> {
+    let viewed = raw.call_method1("view", (dtype::to_numpy(py, dtype)?,))?;
+    reshaped(py, &viewed, shape)
+}
+
+fn reshaped<'py>(
+    py: Python<'py>,
+    array: &Bound<'py, PyAny>,
+    shape: &[usize],
+) -> PyResult<Bound<'py, PyAny>> {
+    let reshaped = array.call_method1("reshape", (PyTuple::new(py, shape)?,));
+    reshaped.map_err(|error| no_array(py, error, shape))
+}
+
 /// Our memory under a NumPy array.
 #[pyclass(frozen)]
 struct OwnedBytes(Vec<u8>);
@@ -295,21 +331,27 @@ fn strings_to_array<'py>(
     strings: &[Vec<u8>],
 ) -> PyResult<Bound<'py, PyAny>> {
     let numpy = py.import("numpy")?;
-    let array = numpy.call_method1("empty", (strings.len(), "O"))?;
+    let array = numpy.call_method1("empty", (strings.len(), "O"));
+    let array = array.map_err(|error| no_array(py, error, shape))?;
     for (i, string) in strings.iter().enumerate() {
-        array.set_item(i, PyBytes::new(py, string))?;
+        let copy = PyBytes::new_with(py, string.len(), |out| {
+            out.copy_from_slice(string);
+            Ok(())
+        });
+        array.set_item(i, copy.map_err(|error| no_array(py, error, shape))?)?;
     }
-    array.call_method1("reshape", (PyTuple::new(py, shape)?,))
+    reshaped(py, &array, shape)
 }
 
-/// Decodes a column of an item straight into a new array, `[T, ...]` or, if squeezed, `[...]`.
+/// Decodes a column of an item straight into a new array, `[T, ...]` or, if squeezed, `[...]`. It
+/// may take `room` bytes, and what it takes is subtracted from it.
 pub(crate) fn column_to_array<'py>(
     py: Python<'py>,
     trajectory: &Trajectory,
     column: &reverb_data::trajectory::Column<'_>,
+    room: &mut usize,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let (dtype, shape) = trajectory.column_spec(column).or_raise()?;
-    column_part(py, trajectory, column, dtype, &shape[usize::from(column.squeeze)..])
+    column_part(py, trajectory, column, usize::from(column.squeeze), room)
 }
 
 /// Decodes a column of one step without its leading dimension.
@@ -317,34 +359,39 @@ pub(crate) fn single_step_to_array<'py>(
     py: Python<'py>,
     trajectory: &Trajectory,
     column: &reverb_data::trajectory::Column<'_>,
-    dtype: DType,
-    shape: &[usize],
+    room: &mut usize,
 ) -> PyResult<Bound<'py, PyAny>> {
-    column_part(py, trajectory, column, dtype, &shape[1..])
+    column_part(py, trajectory, column, usize::from(column.squeeze) + 1, room)
 }
 
+/// A column without its first dimensions, which are 1.
 fn column_part<'py>(
     py: Python<'py>,
     trajectory: &Trajectory,
     column: &reverb_data::trajectory::Column<'_>,
-    dtype: DType,
-    shape: &[usize],
+    left_out: usize,
+    room: &mut usize,
 ) -> PyResult<Bound<'py, PyAny>> {
-    match (dtype::to_type_num(dtype), Tensor::num_bytes(dtype, shape)) {
-        (Some(num), Some(num_bytes)) if dtype != DType::String => {
-            // The chunk's metadata is checked before memory is allocated for it.
-            for slice in column.slices() {
-                let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor).or_raise()?;
-                tensor.plausible_bytes(slice.length).or_raise()?;
-            }
+    // What the chunks say of themselves is checked before memory is taken for it.
+    let ColumnSize { dtype, shape, num_bytes } = trajectory.checked_column(column).or_raise()?;
+    let shape = &shape[left_out..];
+    match dtype::to_type_num(dtype) {
+        Some(num) if dtype != DType::String => {
+            *room = room.checked_sub(num_bytes).ok_or_else(too_large).or_raise()?;
             new_array(py, num, shape, num_bytes, |out| trajectory.copy_column(column, out))
         }
         _ => {
-            let mut tensor = trajectory.decode_column(column).or_raise()?;
+            let mut tensor = trajectory.decode_column_within(column, room).or_raise()?;
             tensor.shape = Shape::from_slice(shape);
             tensor_to_array(py, tensor)
         }
     }
+}
+
+fn too_large() -> Error {
+    Error::resource_exhausted(
+        "An item takes more than half of the memory that this process may use, or more than 8 GiB.",
+    )
 }
 
 /// Arrays of batches of at least this size have aligned memory that is used again.
@@ -359,7 +406,10 @@ pub(crate) fn number_array<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let num_bytes = count * dtype.size();
     let Some(num) = dtype::to_type_num(dtype).filter(|_| num_bytes < MIN_ALIGNED_BYTES) else {
-        let mut memory = Memory::take(num_bytes);
+        let memory = Memory::take(num_bytes).ok_or_else(|| {
+            Error::resource_exhausted(format!("There is no memory for {count} numbers."))
+        });
+        let mut memory = memory.or_raise()?;
         fill(memory.bytes_mut(num_bytes));
         return batch_memory_to_array(py, dtype, &[count], memory);
     };
@@ -379,8 +429,7 @@ pub(crate) fn batch_memory_to_array<'py>(
     let num_bytes = Tensor::num_bytes(dtype, shape).unwrap_or_default();
     let Some(num) = dtype::to_type_num(dtype) else {
         let raw = batch_memory_to_array(py, DType::UInt8, &[num_bytes], memory)?;
-        let viewed = raw.call_method1("view", (dtype::to_numpy(py, dtype)?,))?;
-        return viewed.call_method1("reshape", (PyTuple::new(py, shape)?,));
+        return viewed(py, &raw, dtype, shape);
     };
     if num_bytes < MIN_ALIGNED_BYTES {
         return new_array(py, num, shape, num_bytes, |out| {
@@ -425,7 +474,8 @@ unsafe fn array_over<'py>(
             npyffi::NPY_ARRAY_WRITEABLE,
             std::ptr::null_mut(),
         );
-        let array: Bound<'py, PyAny> = Bound::from_owned_ptr_or_err(py, array)?;
+        let array: Bound<'py, PyAny> =
+            Bound::from_owned_ptr_or_err(py, array).map_err(|error| no_array(py, error, shape))?;
         if PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), base.into_ptr()) != 0 {
             return Err(PyErr::fetch(py));
         }

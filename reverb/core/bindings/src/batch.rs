@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use numpy::npyffi;
@@ -30,6 +31,29 @@ pub(crate) fn ragged_form(name: &str, multiple_of: usize) -> PyResult<RaggedForm
         )))
         .or_raise(),
     }
+}
+
+/// Bytes that a batch may take, or an item that is decoded by itself, if the program does not say:
+/// half of what the process may use, and not more than this.
+const MAX_BATCH_BYTES: u64 = 8 << 30;
+
+/// What a batch may take: as the program says, or by default.
+pub(crate) fn max_batch_bytes(given: Option<u64>) -> usize {
+    static DEFAULT: OnceLock<u64> = OnceLock::new();
+    let bytes = given.unwrap_or_else(|| {
+        *DEFAULT.get_or_init(|| {
+            reverb_server::process_memory()
+                .map_or(MAX_BATCH_BYTES, |it| MAX_BATCH_BYTES.min(it / 2))
+        })
+    });
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// What a batch may take, for batches that Python joins.
+#[pyfunction]
+#[pyo3(name = "max_batch_bytes")]
+pub(crate) fn max_batch_bytes_of(given: Option<u64>) -> usize {
+    max_batch_bytes(given)
 }
 
 /// The fields of `SampleInfo`: `[B]` each.

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use reverb_client::{AheadOptions, BatchesAhead as Core, NextBatch, RaggedForm, ReadyBatch};
 use reverb_data::Result;
 
-use crate::batch::{BatchAnswer, batch_answer, ragged_form};
+use crate::batch::{self, BatchAnswer, batch_answer, ragged_form};
 use crate::client::{Client, with_samples};
 use crate::error::{OrRaise, to_python};
 use crate::exit;
@@ -32,7 +32,10 @@ pub(crate) struct BatchesAhead {
 #[pymethods]
 impl BatchesAhead {
     #[new]
-    #[pyo3(signature = (client, table, batch_size, num_ahead, distinct, ragged, multiple_of, columns))]
+    #[pyo3(signature = (
+        client, table, batch_size, num_ahead, distinct, ragged, multiple_of, columns,
+        max_batch_bytes
+    ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         client: &Client,
@@ -43,11 +46,21 @@ impl BatchesAhead {
         ragged: &str,
         multiple_of: usize,
         columns: Vec<u32>,
+        max_batch_bytes: Option<u64>,
     ) -> PyResult<Self> {
         let ragged = ragged_form(ragged, multiple_of)?;
         let is_local = client.is_local();
-        let options =
-            AheadOptions { table, batch_size, num_ahead, distinct, ragged, columns, is_local };
+        let max_bytes = batch::max_batch_bytes(max_batch_bytes);
+        let options = AheadOptions {
+            table,
+            batch_size,
+            num_ahead,
+            distinct,
+            ragged,
+            columns,
+            max_bytes,
+            is_local,
+        };
         let core = Local::new(Core::new(client.core(), options));
         Ok(Self { core, are_packed: ragged == RaggedForm::Packed })
     }

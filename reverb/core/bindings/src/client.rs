@@ -25,7 +25,7 @@ use reverb_wire::shard::Shard;
 use reverb_wire::transport::BoxFuture;
 
 use crate::array::{all_values, parse_leaves};
-use crate::batch::{BatchAnswer, Lent, Outputs, batch_answer, ragged_form};
+use crate::batch::{self, BatchAnswer, Lent, Outputs, batch_answer, ragged_form};
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::connector::{Options, Reach, target_of};
 use crate::error::OrRaise;
@@ -446,7 +446,8 @@ impl Client {
     }
 
     #[pyo3(signature = (
-        table, batch_size, timeout_ms, partial, distinct, ragged, multiple_of, columns, out
+        table, batch_size, timeout_ms, partial, distinct, ragged, multiple_of, columns, out,
+        max_batch_bytes
     ))]
     #[allow(clippy::too_many_arguments)]
     fn sample_batch<'py>(
@@ -461,6 +462,7 @@ impl Client {
         multiple_of: usize,
         columns: Vec<u32>,
         out: Option<Py<Outputs>>,
+        max_batch_bytes: Option<u64>,
     ) -> PyResult<BatchAnswer<'py>> {
         let core = self.core();
         let request = BatchRequest {
@@ -471,6 +473,7 @@ impl Client {
             distinct,
             ragged: ragged_form(ragged, multiple_of)?,
             columns: &columns,
+            max_bytes: batch::max_batch_bytes(max_batch_bytes),
         };
         let out = out.as_ref().map(Py::get);
         let lent = out.map(Outputs::lend).transpose().or_raise()?;
@@ -517,8 +520,9 @@ fn new_parts(
 /// Attaches the samples taken before a failure to its exception, flat: they exist nowhere else any
 /// more.
 pub(crate) fn with_samples(py: Python<'_>, error: PyErr, taken: &[Sampled]) -> PyErr {
-    // Samples that cannot be decoded are left out.
-    let samples = taken.iter().filter_map(|sampled| flat_sample(py, sampled).ok());
+    // Samples that cannot be decoded are left out, and those that would take too much memory.
+    let mut room = batch::max_batch_bytes(None);
+    let samples = taken.iter().filter_map(|sampled| flat_sample(py, sampled, &mut room).ok());
     let list = PyList::new(py, samples.collect::<Vec<_>>());
     match list.and_then(|list| error.value(py).setattr("samples", list)) {
         Ok(()) => error,

@@ -12,6 +12,7 @@ use reverb_data::{DType, Error, Sampled, Shape, Trajectory};
 use smallvec::SmallVec;
 
 use crate::array::{column_to_array, single_step_to_array};
+use crate::batch::max_batch_bytes;
 use crate::checkpoint::StoredCursor;
 use crate::error::OrRaise;
 use crate::process::Local;
@@ -166,8 +167,9 @@ impl Sampler {
 
     fn convert<'py>(&self, py: Python<'py>, sampled: &Sampled) -> PyResult<Bound<'py, PyAny>> {
         let info = self.info_type.bind(py).call1(info(sampled))?;
+        let mut room = max_batch_bytes(None);
         if !self.emit_timesteps {
-            let sample = self.sample(py, &info, columns(py, &sampled.trajectory)?)?;
+            let sample = self.sample(py, &info, columns(py, &sampled.trajectory, &mut room)?)?;
             if self.with_inserted_at {
                 let inserted_at = sampled.inserted_at_ns as f64 / 1e9;
                 return Ok((inserted_at, sample).into_pyobject(py)?.into_any());
@@ -178,22 +180,18 @@ impl Sampler {
         let columns: PyResult<Vec<_>> = sampled
             .trajectory
             .columns()
-            .zip(&num_steps.specs)
-            .map(|(column, (dtype, shape))| {
-                if num_steps.count == 1 {
-                    single_step_to_array(py, &sampled.trajectory, &column, *dtype, shape)
-                } else {
-                    column_to_array(py, &sampled.trajectory, &column)
-                }
+            .map(|column| {
+                let to_array = if num_steps == 1 { single_step_to_array } else { column_to_array };
+                to_array(py, &sampled.trajectory, &column, &mut room)
             })
             .collect();
         let columns = columns?;
         let list = PyList::empty(py);
-        if num_steps.count == 1 {
+        if num_steps == 1 {
             list.append(self.sample(py, &info, columns)?)?;
             return Ok(list.into_any());
         }
-        for step in 0..num_steps.count {
+        for step in 0..num_steps {
             // The ellipsis keeps arrays for rows of rank 0; the number alone would return NumPy
             // scalars.
             let rows: PyResult<Vec<_>> =
@@ -206,7 +204,8 @@ impl Sampler {
     /// Attaches an item to the exception that says why it cannot be returned in the requested form.
     fn keep_sample(&self, py: Python<'_>, error: PyErr, sampled: &Sampled) -> PyErr {
         let flat = || {
-            let columns = PyList::new(py, columns(py, &sampled.trajectory)?)?;
+            let columns =
+                PyList::new(py, columns(py, &sampled.trajectory, &mut max_batch_bytes(None))?)?;
             let info = self.info_type.bind(py).call1(info(sampled))?;
             self.sample_type.bind(py).call1((info, columns))
         };
@@ -235,8 +234,13 @@ impl Sampler {
 type FlatSample<'py> = ((u64, f64, i64, f64, i32), Vec<Bound<'py, PyAny>>);
 
 /// An item as a flat tuple.
-pub(crate) fn flat_sample<'py>(py: Python<'py>, sampled: &Sampled) -> PyResult<FlatSample<'py>> {
-    Ok((info(sampled), columns(py, &sampled.trajectory)?))
+/// It may take `room` bytes.
+pub(crate) fn flat_sample<'py>(
+    py: Python<'py>,
+    sampled: &Sampled,
+    room: &mut usize,
+) -> PyResult<FlatSample<'py>> {
+    Ok((info(sampled), columns(py, &sampled.trajectory, room)?))
 }
 
 fn info(sampled: &Sampled) -> (u64, f64, i64, f64, i32) {
@@ -244,13 +248,13 @@ fn info(sampled: &Sampled) -> (u64, f64, i64, f64, i32) {
     (key, probability, table_size, priority, times_sampled)
 }
 
-fn columns<'py>(py: Python<'py>, trajectory: &Trajectory) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    trajectory.columns().map(|column| column_to_array(py, trajectory, &column)).collect()
-}
-
-struct Timesteps {
-    count: usize,
-    specs: SmallVec<[(DType, Shape); 8]>,
+fn columns<'py>(
+    py: Python<'py>,
+    trajectory: &Trajectory,
+    room: &mut usize,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let columns = trajectory.columns();
+    columns.map(|column| column_to_array(py, trajectory, &column, room)).collect()
 }
 
 /// Limit for steps without data. They cost a writer nothing, but as timesteps each costs a reader a
@@ -258,7 +262,7 @@ struct Timesteps {
 const MAX_EMPTY_STEPS: usize = 1 << 20;
 
 /// The number of timesteps of an item, if all its columns have the same number.
-fn timesteps(trajectory: &Trajectory) -> reverb_data::Result<Timesteps> {
+fn timesteps(trajectory: &Trajectory) -> reverb_data::Result<usize> {
     let mut specs: SmallVec<[(DType, Shape); 8]> = SmallVec::new();
     for (i, column) in trajectory.columns().enumerate() {
         let (dtype, mut shape) = trajectory.column_spec(&column)?;
@@ -289,7 +293,7 @@ fn timesteps(trajectory: &Trajectory) -> reverb_data::Result<Timesteps> {
              with emit_timesteps=False."
         )));
     }
-    Ok(Timesteps { count, specs })
+    Ok(count)
 }
 
 #[pymethods]

@@ -169,7 +169,7 @@ fn about(stored: &Stored) -> String {
 fn check_count(stored: &Stored, table: &StoredTable, restored: &Restored) -> Result<()> {
     let counters = table.counters();
     let counted = counters.inserts - counters.deletes;
-    let there = (restored.len() as u64 + restored.num_removed()) as i64;
+    let there = (restored.len() as u64 + restored.num_removed() + stored.num_left_out()) as i64;
     if stored.is_counted() || there >= counted {
         return Ok(());
     }

@@ -6,6 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use hashbrown::hash_map::Entry;
@@ -85,6 +86,8 @@ pub struct Stored {
     manifest: Option<Manifest>,
     /// Items inside the records of tables, a layout of early releases.
     items_in_tables: Vec<(u32, Bytes)>,
+    /// Number of items that were left out, as often as they were read.
+    num_left_out: AtomicU64,
 }
 
 impl Stored {
@@ -129,6 +132,7 @@ impl Stored {
             encoding,
             manifest,
             items_in_tables: Vec::new(),
+            num_left_out: AtomicU64::new(0),
         };
         if stored.manifest.is_some() && stored.items.is_none() {
             return Err(missing(&stored.path.join(ITEMS)));
@@ -194,6 +198,11 @@ impl Stored {
     /// Whether the manifest has the number of records, so that it was checked.
     pub(crate) fn is_counted(&self) -> bool {
         self.manifest.is_some()
+    }
+
+    /// Number of items that were left out while all of them were read once.
+    pub(crate) fn num_left_out(&self) -> u64 {
+        self.num_left_out.load(Ordering::Relaxed)
     }
 
     /// Compares the number of records with the one in the manifest.
@@ -292,13 +301,14 @@ impl Stored {
         let items = self.messages_in_tables().map(|(table, message)| {
             let name = self.tables[table].name();
             let item = RawItem::parse(message);
-            let item = item.and_then(|raw| to_item(&raw, message, chunks, name, &mut memo));
+            let item =
+                item.and_then(|raw| self.item_with_steps(&raw, message, chunks, name, &mut memo));
             let item = item.map_err(|error| {
                 damaged(&self.path.join(TABLES), &format!("in table {name}"), error.message())
             });
-            item.map(|item| (table, item))
+            item.map(|item| item.map(|item| (table, item)))
         });
-        items.collect()
+        items.filter_map(Result::transpose).collect()
     }
 
     /// The same items as encoded messages.
@@ -328,11 +338,42 @@ impl Stored {
             let record = record?;
             let item = RawItem::parse(record.data).and_then(|raw| {
                 let table = self.position_of(raw.table)?;
-                Ok((table, to_item(&raw, record.data, chunks, raw.table, &mut memo)?))
+                let item = self.item_with_steps(&raw, record.data, chunks, raw.table, &mut memo)?;
+                Ok(item.map(|item| (table, item)))
             });
             item.map_err(|error| record.damaged(error.message()))
         });
-        parsed.collect()
+        parsed.filter_map(Result::transpose).collect()
+    }
+
+    /// Reads an item; `None`, and a warning in the log, if it has a slice without steps. Releases
+    /// before this check could save such items; no server takes them any more.
+    fn item_with_steps(
+        &self,
+        raw: &RawItem<'_>,
+        message: &[u8],
+        chunks: &ChunkMap,
+        table: &str,
+        memo: &mut TensorMemo,
+    ) -> Result<Option<StoredItem>> {
+        let error = match to_item(raw, message, chunks, table, memo) {
+            Ok(item) => return Ok(Some(item)),
+            Err(error) => error,
+        };
+        let mut shortest = i32::MAX;
+        raw.for_each_slice(|_, _, length| shortest = shortest.min(length))?;
+        if shortest >= 1 {
+            return Err(error);
+        }
+        self.num_left_out.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(
+            table,
+            "checkpoint {}: item {} is left out, because a slice of it has length {shortest}; \
+             slices have at least 1 step",
+            self.path.display(),
+            raw.key
+        );
+        Ok(None)
     }
 
     /// The position in `tables` of the table with this name.

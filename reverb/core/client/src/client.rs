@@ -221,8 +221,9 @@ impl Client {
         taken: &mut Vec<Sampled>,
         ends: impl Fn(&Error) -> bool + Send + Sync,
     ) -> Result<Vec<BatchColumn>> {
-        let &BatchRequest { table, batch_size, timeout, partial, distinct, ragged, columns, .. } =
-            request;
+        let &BatchRequest {
+            table, batch_size, timeout, partial, distinct, ragged, columns, ..
+        } = request;
         let mut selects = false;
         if distinct {
             self.session.require(&[Capability::Distinct]).await?;

@@ -161,6 +161,7 @@ fn blocks_of_batches(batch_size: usize, ragged: RaggedForm) -> u64 {
         distinct: false,
         ragged,
         columns: &[],
+        max_bytes: usize::MAX,
     };
     let mut memory = WIDTHS.map(|width| vec![0; batch_size * length * width * 8]);
     let mut sample = |count: usize| {

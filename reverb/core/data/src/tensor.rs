@@ -40,8 +40,17 @@ impl Tensor {
     }
 }
 
+/// Of a shape with more dimensions these are printed: it may come from another program.
+const MAX_PRINTED_DIMS: usize = 32;
+
 /// Prints a shape the way TensorFlow does: `[3,?]`.
 pub fn shape_text<T: std::fmt::Display>(dims: impl IntoIterator<Item = T>) -> String {
-    let parts: Vec<String> = dims.into_iter().map(|dim| dim.to_string()).collect();
+    let mut dims = dims.into_iter();
+    let mut parts: Vec<String> =
+        dims.by_ref().take(MAX_PRINTED_DIMS).map(|dim| dim.to_string()).collect();
+    let num_others = dims.count();
+    if num_others > 0 {
+        parts.push(format!("and {num_others} more"));
+    }
     format!("[{}]", parts.join(","))
 }

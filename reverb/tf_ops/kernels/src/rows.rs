@@ -338,7 +338,9 @@ impl ColumnData {
         column: &Column<'_>,
     ) -> Result<bool> {
         match self {
-            Self::Strings(strings) => plan.append_strings(trajectory, column, strings),
+            Self::Strings(strings) => {
+                plan.append_strings(trajectory, column, strings, &mut { usize::MAX })
+            }
             Self::Bytes(output) => {
                 let range = row * plan.item_bytes..(row + 1) * plan.item_bytes;
                 plan.write(trajectory, column, &mut output.bytes_mut()[range])

@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 
 use reverb_client::CellValue;
 use reverb_data::tensor::shape_text;
-use reverb_data::{DType, Shape, Tensor, TensorData};
+use reverb_data::{DType, Error, Shape, Tensor, TensorData};
 use reverb_memory::Memory;
 
 use crate::api::{Opaque, api};
@@ -176,14 +176,17 @@ struct Contents {
 }
 
 impl Contents {
-    fn new(length: usize, holds_strings: bool) -> Self {
-        let mut contents =
-            Self { memory: Some(Memory::take(length)), length, holds_strings, on_release: None };
+    /// `ResourceExhausted` if there is no memory.
+    fn new(length: usize, holds_strings: bool) -> Result<Self, Error> {
+        let memory = Memory::take(length).ok_or_else(|| {
+            Error::resource_exhausted(format!("There is no memory for a tensor of {length} bytes."))
+        })?;
+        let mut contents = Self { memory: Some(memory), length, holds_strings, on_release: None };
         if holds_strings {
             // The old content is not a string.
             contents.bytes_mut().fill(0);
         }
-        contents
+        Ok(contents)
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
@@ -225,7 +228,7 @@ impl Output {
                 shape_text(&shape)
             ))
         })?;
-        Ok(Self { dtype, shape, contents: Contents::new(length, false) })
+        Ok(Self { dtype, shape, contents: Contents::new(length, false)? })
     }
 
     /// A tensor of strings.
@@ -237,7 +240,7 @@ impl Output {
                 shape_text(&shape)
             )));
         }
-        let mut contents = Contents::new(values.len() * strings::SIZE, true);
+        let mut contents = Contents::new(values.len() * strings::SIZE, true)?;
         for (place, value) in contents.places_mut().iter_mut().zip(values) {
             strings::write(place, value.as_ref());
         }

@@ -13,6 +13,7 @@ use reverb_data::{Error, Result, Sampled};
 use tokio::task::AbortHandle;
 
 use super::completions::Completions;
+use crate::batch::max_batch_bytes;
 use crate::error::OrRaise;
 use crate::exit;
 use crate::process::{Local, runtime};
@@ -193,7 +194,8 @@ impl Call {
         self.end(py);
         let samples = std::mem::take(&mut *self.parts.kept.lock());
         // Samples that cannot be decoded are left out.
-        let flat = samples.iter().filter_map(|sampled| flat_sample(py, sampled).ok());
+        let mut room = max_batch_bytes(None);
+        let flat = samples.iter().filter_map(|sampled| flat_sample(py, sampled, &mut room).ok());
         flat.map(|sample| Ok(sample.into_pyobject(py)?.into_any())).collect()
     }
 

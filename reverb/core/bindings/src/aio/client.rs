@@ -22,7 +22,7 @@ use super::call::{Answer, Call, Kept, Taken, answer, poll_now};
 use super::completions::Completions;
 use super::insertion::Insertion;
 use crate::array::{all_values, parse_leaves};
-use crate::batch::{Lent, Outputs, batch_answer, ragged_form};
+use crate::batch::{self, Lent, Outputs, batch_answer, ragged_form};
 use crate::client::{
     Client, decoded, item_priorities, parse_mutation, parse_row_updates, row_priorities, seconds,
     shard_row, with_samples,
@@ -358,7 +358,8 @@ impl AsyncClient {
     }
 
     #[pyo3(signature = (
-        table, batch_size, timeout_ms, partial, distinct, ragged, multiple_of, columns, out
+        table, batch_size, timeout_ms, partial, distinct, ragged, multiple_of, columns, out,
+        max_batch_bytes
     ))]
     #[allow(clippy::too_many_arguments)]
     fn sample_batch(
@@ -373,18 +374,28 @@ impl AsyncClient {
         multiple_of: usize,
         columns: Vec<u32>,
         out: Option<Py<Outputs>>,
+        max_batch_bytes: Option<u64>,
     ) -> PyResult<Py<PyAny>> {
         let core = self.client.get().core();
         let ragged = ragged_form(ragged, multiple_of)?;
         let are_packed = ragged == RaggedForm::Packed;
+        let max_bytes = batch::max_batch_bytes(max_batch_bytes);
         let kept = Kept::default();
         let mut taken = Taken::new(&kept);
         let sampling = async move {
             let sampled = async {
                 let timeout = timeout(timeout_ms);
                 let (table, columns) = (&*table, &*columns);
-                let request =
-                    BatchRequest { table, batch_size, timeout, partial, distinct, ragged, columns };
+                let request = BatchRequest {
+                    table,
+                    batch_size,
+                    timeout,
+                    partial,
+                    distinct,
+                    ragged,
+                    columns,
+                    max_bytes,
+                };
                 let lent = out.as_ref().map(|out| out.get().lend()).transpose()?;
                 let given = lent.as_ref().map(Lent::columns);
                 core.sample_batch(&request, given, &mut taken.samples).await

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How large a batch may be, and the error for one that is larger.
 
-use reverb_data::{Error, ErrorKind, Result, Sampled};
+use reverb_data::{Error, ErrorKind, Result};
 
 use crate::sampler::ragged::RaggedForm;
 

@@ -9,8 +9,8 @@ use reverb_data::trajectory::{Column, ColumnSize};
 use reverb_data::{DType, Error, Result, Sampled, Shape, SpareLists, StepKind, Tensor, Trajectory};
 use smallvec::SmallVec;
 
-use crate::sampler::batch_size::{self, BatchBounds, STRING_BYTES, TakenBytes, no_room};
 use crate::sampler::batch_column::{BatchColumn, GivenColumn, Lengths, Target, check_num_given};
+use crate::sampler::batch_size::{self, BatchBounds, STRING_BYTES, TakenBytes, no_room};
 use crate::sampler::fetch_ahead::fetched_ahead;
 
 /// What becomes of items of different lengths.
@@ -364,11 +364,7 @@ fn copy_parsed(
 
 /// Checks that the steps of an item are like those of the others, and that its chunks have them.
 #[cold]
-fn check(
-    index: usize,
-    (squeeze, step): (bool, &StepKind),
-    trajectory: &Trajectory,
-) -> Result<()> {
+fn check(index: usize, (squeeze, step): (bool, &StepKind), trajectory: &Trajectory) -> Result<()> {
     let column = column_at(index, trajectory)?;
     let ColumnSize { dtype, shape, .. } = trajectory.checked_column(&column)?;
     if dtype == step.dtype && shape[1..] == step.shape[..] && column.squeeze == squeeze {

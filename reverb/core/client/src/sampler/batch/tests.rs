@@ -62,8 +62,13 @@ pub(in crate::sampler) fn decoded(samples: &[Sampled], index: usize) -> Vec<Vec<
     samples.iter().map(of).collect()
 }
 
+/// A batch of so many items, of any size.
+pub(in crate::sampler) fn bounds(batch_size: usize) -> BatchBounds {
+    BatchBounds { batch_size, max_bytes: usize::MAX }
+}
+
 fn builder<'m>(batch_size: usize) -> BatchBuilder<'m> {
-    BatchBuilder::new(batch_size, RaggedForm::Refuse, None)
+    BatchBuilder::new(bounds(batch_size), RaggedForm::Refuse, None)
 }
 
 proptest! {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use reverb_data::Chunk;
 
 use super::*;
-use crate::sampler::batch::tests::{WIDTHS, chunk, content, decoded, sampled};
+use crate::sampler::batch::tests::{WIDTHS, bounds, chunk, content, decoded, sampled};
 
 fn history(compressible: &[bool]) -> Vec<Chunk> {
     compressible.iter().zip(0..).map(|(&it, key)| chunk(key, it)).collect()
@@ -29,7 +29,7 @@ proptest! {
         let (sum, longest) =
             (lengths.iter().sum::<i32>() as usize, *lengths.iter().max().unwrap() as usize);
 
-        let packed = assemble(&samples, samples.len(), RaggedForm::Packed, None).unwrap();
+        let packed = assemble(&samples, bounds(samples.len()), RaggedForm::Packed, None).unwrap();
         prop_assert!(Arc::ptr_eq(
             packed[0].lengths.as_ref().unwrap(), packed[1].lengths.as_ref().unwrap()
         ));
@@ -41,7 +41,7 @@ proptest! {
 
         let length = longest.next_multiple_of(multiple);
         let padded =
-            assemble(&samples, samples.len(), RaggedForm::Padded(multiple), None).unwrap();
+            assemble(&samples, bounds(samples.len()), RaggedForm::Padded(multiple), None).unwrap();
         for (i, column) in padded.into_iter().enumerate() {
             prop_assert_eq!(&column.shape[..], &[samples.len(), length, WIDTHS[i]]);
             let rows = decoded(&samples, i).into_iter().map(|mut row| {
@@ -68,12 +68,12 @@ fn memory_of_the_caller_may_have_room_for_longer_items() {
         columns.collect()
     };
     let columns = given(&mut memory, 4);
-    let batch = assemble(&samples, 3, RaggedForm::Padded(1), Some(columns)).unwrap();
+    let batch = assemble(&samples, bounds(3), RaggedForm::Padded(1), Some(columns)).unwrap();
     assert_eq!(batch[0].shape[..], [2, 4, WIDTHS[0]]);
 
     let mut memory = WIDTHS.map(|width| vec![7_u8; 3 * width]);
     let columns = given(&mut memory, 1);
-    let error = assemble(&samples, 3, RaggedForm::Padded(1), Some(columns)).unwrap_err();
+    let error = assemble(&samples, bounds(3), RaggedForm::Padded(1), Some(columns)).unwrap_err();
     let text = "out[0] must be uint8 [3, 2, 300], C-contiguous and writable; got uint8 [3, 1, 300]";
     assert_eq!(error.message(), text);
 }
