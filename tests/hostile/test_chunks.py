@@ -5,11 +5,19 @@ A server stores chunks without looking into their contents, so it is the reader 
 an error for that item, and none of the memory that the chunk claims.
 """
 
+import contextlib
+
+import grpc
 import numpy as np
 import pytest
 
 from reverb.core import protos
-from reverb.errors import DataLossError, InvalidArgumentError, ResourceExhaustedError
+from reverb.errors import (
+    DataLossError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    ReverbError,
+)
 from support.programs import resident_bytes
 from support.wire import messages
 from support.wire.messages import insert, item, numbers, snappy, varint
@@ -138,8 +146,32 @@ def test_shapes_that_lie(server, wire, shape):
 def test_shapes_of_very_many_dimensions(server, wire):
     offer(wire, chunk(tensor([3] + [1] * 100_000, BLOCK)))
     for read in readings(server.client):
-        with pytest.raises(ValueError, match="number of dimensions"):
+        with pytest.raises(InvalidArgumentError, match="number of dimensions") as raised:
             read()
+        assert len(str(raised.value)) < 400
+
+
+@pytest.mark.parametrize("shape", [[3, 0, 2**62], [2**62, 0], [3, 2**40, 0, 2**40]], ids=str)
+def test_shapes_without_elements_that_numpy_has_not(server, wire, shape):
+    assert offer(wire, chunk(tensor(shape, b"\0")), (1, 0, 3, 0))
+    for read in [*readings(server.client), lambda: list(server.client.scan("items"))]:
+        with contextlib.suppress(ReverbError):
+            read()
+
+
+@pytest.mark.parametrize("length", [0, -1])
+def test_slices_without_steps_are_refused(server, wire, length):
+    stream = wire.insert_stream()
+    stream.send(insert([chunk(tensor([3], BLOCK))], [item(5, "items", (1, 0, length, 0))]))
+    code, text = stream.status()
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert "length" in text
+    assert str(length) in text
+    assert server.client.server_info()["items"].current_size == 0
+
+
+def test_slices_without_steps_behind_others_are_refused(server, wire):
+    assert not offer(wire, chunk(tensor([3], BLOCK)), (1, 0, 3, 0), (1, 3, 0, 0))
 
 
 def test_very_many_steps_of_nothing(server, wire):

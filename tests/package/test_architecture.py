@@ -92,6 +92,7 @@ LAYERS = [
         "replay_sample",
         "ragged",
         "column_choice",
+        "answers",
         "arguments",
         "limits",
         "tls",

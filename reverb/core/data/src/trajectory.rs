@@ -429,9 +429,9 @@ impl Trajectory {
         Ok(Tensor { dtype, shape, data })
     }
 
-    /// As `column_spec`, after a look at each slice: all must have the same kind of steps, and their
-    /// chunks must have room for those. To be called before memory is taken for a column: any
-    /// number in it may be false.
+    /// As `column_spec`, after a look at each slice: all must have the same kind of steps, and
+    /// their chunks must have room for those. To be called before memory is taken for a column:
+    /// any number in it may be false.
     ///
     /// # Errors
     ///

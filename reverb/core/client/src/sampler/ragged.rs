@@ -127,8 +127,8 @@ fn keep_pieces(mut pieces: Pieces<'_>) {
     let _ = SPARE_PIECES.try_with(|spare| spare.keep(pieces));
 }
 
-/// Finds the lengths of an item, and where its values are. Values that are not in place are checked:
-/// their chunks must have room for them.
+/// Finds the lengths of an item, and where its values are. Values that are not in place are
+/// checked: their chunks must have room for them.
 #[inline]
 fn measure<'s>(
     trajectory: &'s Trajectory,

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a batch may take, and what comes instead of one that would take more."""
+
+import asyncio
+import functools
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import aio, testing
+from reverb.errors import DataLossError, InvalidArgumentError, ResourceExhaustedError
+from support.wire import messages
+from support.wire.scripted_server import ScriptedServer
+
+LENGTHS = [3, 500, 2]
+
+
+@pytest.fixture
+def client(serve):
+    client = serve(testing.table("t", sampler=reverb.selectors.Fifo(), max_size=100))
+    with client.trajectory_writer(max(LENGTHS)) as writer:
+        for length in LENGTHS:
+            for step in range(length):
+                writer.append({"x": np.full(2, step % 256, np.uint8)})
+            writer.create_item("t", 1.0, {"x": writer.history["x"][-length:]})
+        writer.flush()
+    return client
+
+
+def next_of(iterator):
+    with iterator:
+        return next(iter(iterator))
+
+
+def of_aio(client, batch_size=3, **options):
+    async def sample():
+        async with aio.Client(client.server_address) as twin:
+            return await twin.sample_batch("t", batch_size, **options)
+
+    return asyncio.run(sample())
+
+
+WAYS = {
+    "Client": lambda client, **options: client.sample_batch("t", 3, **options),
+    "aio.Client": of_aio,
+    "batches": lambda client, **options: next_of(reverb.batches(client, "t", 3, **options)),
+    "batches, transformed": lambda client, **options: next_of(
+        reverb.batches(client, "t", 3, transform=lambda it: it, **options)
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_batch_above_its_limit_names_the_longest_item(client, way):
+    sample = functools.partial(WAYS[way], client, distinct=True)
+    longest = int(client.sample_batch("t", 3, ragged="packed", distinct=True).info.key[1])
+    sample(ragged="pad", max_batch_bytes=3000)
+    with pytest.raises(ResourceExhaustedError) as raised:
+        sample(ragged="pad", max_batch_bytes=2999)
+    text = str(raised.value)
+    assert "takes 3000 bytes, more than max_batch_bytes, 2999" in text
+    assert f"the longest item, {longest}, has 500 steps" in text
+    assert 'ragged="packed"' in text
+    assert sample(ragged="packed", max_batch_bytes="1010B").info.key.shape == (3,)
+    with pytest.raises(ResourceExhaustedError, match="takes 1010 bytes"):
+        sample(ragged="packed", max_batch_bytes=1009)
+
+
+def test_items_that_were_sampled_come_with_the_error(client):
+    with pytest.raises(ResourceExhaustedError) as raised:
+        client.sample_batch("t", 3, ragged="pad", distinct=True, max_batch_bytes=10)
+    assert [len(sample.data[0]) for sample in raised.value.samples] == LENGTHS
+
+
+def test_memory_of_the_program_is_not_counted(client):
+    out = {"x": np.zeros((3, 500, 2), np.uint8)}
+    client.sample_batch("t", 3, ragged="pad", distinct=True, out=out, max_batch_bytes=1)
+
+
+def test_batches_of_a_sampler_have_the_limit(serve):
+    client = serve(testing.table("t", max_size=100))
+    client.insert([np.zeros(10, np.uint8)], {"t": 1.0})
+    batches = client.batch_sampler("t", 4, max_batch_bytes=39)
+    with batches, pytest.raises(ResourceExhaustedError, match="takes 40 bytes"):
+        next(batches)
+    with client.batch_sampler("t", 4, max_batch_bytes=40) as batches:
+        next(batches)
+
+
+@pytest.mark.parametrize("value", [0, -1, "no size", "101%"])
+def test_limits_that_are_none(client, value):
+    with pytest.raises(InvalidArgumentError, match="max_batch_bytes must be"):
+        client.sample_batch("t", 1, max_batch_bytes=value)
+
+
+@pytest.fixture
+def lying():
+    """A server whose first item has a slice without steps, of steps of a terabyte."""
+    server = ScriptedServer("t")
+
+    def answer(requests, context):
+        for _ in requests:
+            for key, size, steps in ((1, 2**40, 0), (2, 4, 1)):
+                made = reverb.core.protos.ChunkData(chunk_key=key)
+                made.data.tensors.add(dtype=4, tensor_content=messages.snappy(bytes(4)))
+                for dim in (1, size):
+                    made.data.tensors[0].tensor_shape.dim.add(size=dim)
+                entry = reverb.core.protos.SampleStreamResponse.SampleEntry(
+                    data=[made], end_of_sequence=True
+                )
+                entry.info.item.key = key
+                entry.info.item.table = "t"
+                columns = entry.info.item.flat_trajectory.columns.add()
+                columns.chunk_slices.add(chunk_key=key, length=steps)
+                yield reverb.core.protos.SampleStreamResponse(entries=[entry])
+
+    server.on_sample = answer
+    yield reverb.Client(server.address)
+    server.stop()
+
+
+@pytest.mark.parametrize("ragged", ["pad", "packed"])
+@pytest.mark.parametrize("way", ["Client", "aio.Client"])
+def test_a_slice_without_steps_hides_no_large_step(lying, way, ragged):
+    sample = {
+        "Client": lambda: lying.sample_batch("t", 2, ragged=ragged, timeout_ms=20_000),
+        "aio.Client": lambda: of_aio(lying, 2, ragged=ragged, timeout_ms=20_000),
+    }[way]
+    with pytest.raises(DataLossError, match="shorter or longer than its shape says"):
+        sample()
