@@ -2,7 +2,8 @@
 //! Readers: `cursor` fetches items on demand, `parallel` prefetches them with several workers,
 //! `scan` reads a whole table once, and `batch` stacks items into arrays (`batch_column`), most of
 //! them by a `copy_plan`, with chunks that `fetch_ahead` has brought into the cache; `ragged` does
-//! that with items of different lengths; `batch_size` says what is too large. `ahead` has batches ready before they are asked for.
+//! that with items of different lengths. `batch_size` says which batch is too large. `ahead` has
+//! batches ready before they are asked for.
 
 pub(crate) mod ahead;
 pub(crate) mod batch;
