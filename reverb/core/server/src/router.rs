@@ -86,7 +86,7 @@ impl Handler for Service {
                 scan_stream::run(self, caller, &open, reader, responder).await?;
             }
             methods::CHECKPOINT_STATUS => {
-                checkpoint_status(self, caller, reader, responder).await?
+                checkpoint_status(self, caller, reader, responder).await?;
             }
             methods::STATUS => server_status(self, caller, reader, responder).await?,
             methods::CONFIGURE_TABLES => configure_tables(self, caller, reader, responder).await?,
