@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use reverb_data::error::cut;
 use reverb_data::{Error, ErrorKind, Result};
 
+use crate::line::Key;
 use crate::rights::{Right, Rights};
 
 /// How many tables a message names.
@@ -35,11 +36,17 @@ pub struct Access {
     name: String,
     rights: Rights,
     tables: TableSet,
+    /// By what the caller is known.
+    key: Key,
 }
 
 impl Access {
-    pub(crate) fn new(name: String, rights: Rights, tables: TableSet) -> Self {
-        Self { name, rights, tables }
+    pub(crate) fn new(name: String, rights: Rights, tables: TableSet, key: Key) -> Self {
+        Self { name, rights, tables, key }
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
     }
 
     /// The caller, as messages name it: `token learner`, `certificate learner`.
@@ -141,7 +148,8 @@ mod tests {
             ["*"] => TableSet::All,
             _ => TableSet::Of(tables.iter().map(ToString::to_string).collect()),
         };
-        Access::new("token learner".to_owned(), rights.iter().copied().collect(), tables)
+        let key = Key::of_certificate("learner");
+        Access::new("token learner".to_owned(), rights.iter().copied().collect(), tables, key)
     }
 
     #[test]

@@ -99,6 +99,13 @@ impl AccessList {
             _ => Ok(Arc::clone(&known.access)),
         }
     }
+
+    /// Whether the caller to whom this access was given would get the same now.
+    pub fn still_gives(&self, access: &Access, now: SystemTime) -> bool {
+        self.0.get(access.key()).is_some_and(|known| {
+            *known.access == *access && !known.until.as_ref().is_some_and(|it| it.is_past(now))
+        })
+    }
 }
 
 fn told(problems: &[(usize, String)]) -> Error {

@@ -55,7 +55,7 @@ impl Authenticator {
     }
 
     /// Reads the file again; returns whether it has changed. Calls that begin from now on are
-    /// checked by the new content; streams that are open go on.
+    /// checked by the new content; [`Authenticator::still_gives`] tells of those that are open.
     ///
     /// # Errors
     ///
@@ -84,6 +84,13 @@ impl Authenticator {
     ) -> std::result::Result<Arc<Access>, Refusal> {
         let list = Arc::clone(&self.current.read().list);
         list.authenticate(token, certificate_names, SystemTime::now())
+    }
+
+    /// Whether the caller to whom this access was given would get the same now: its line was neither
+    /// deleted nor changed, and its time is not over.
+    pub fn still_gives(&self, access: &Access) -> bool {
+        let list = Arc::clone(&self.current.read().list);
+        list.still_gives(access, SystemTime::now())
     }
 
     /// Counts a caller that was refused.

@@ -123,7 +123,7 @@ impl Line {
             Key::Token(_) => "token",
             Key::Certificate(_) => "certificate",
         };
-        let access = Access::new(format!("{kind} {name}"), rights, tables);
+        let access = Access::new(format!("{kind} {name}"), rights, tables, key.clone());
         Ok(Self { access, key, until })
     }
 }

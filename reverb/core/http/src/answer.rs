@@ -2,17 +2,28 @@
 //! Requests and answers.
 
 use std::net::SocketAddr;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::StatusCode;
+use reverb_tls::ClientCertificate;
 
 /// Who asks, as far as the connection tells.
 #[derive(Debug, Clone)]
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
-    /// The names in the certificate that it has shown, and that was verified; `None` without one.
-    pub certificate_names: Option<Vec<String>>,
+    /// The certificate that it has shown, and that was verified; `None` without one.
+    pub certificate: Option<ClientCertificate>,
+}
+
+impl Peer {
+    /// The names in its certificate, as long as that has not expired; `None` without one.
+    pub fn certificate_names(&self) -> Option<&[String]> {
+        let certificate = self.certificate.as_ref()?;
+        let has_expired = certificate.expires_at.is_some_and(|end| end < SystemTime::now());
+        (!has_expired).then_some(&certificate.names)
+    }
 }
 
 /// A request for a page: GET or HEAD.
@@ -73,6 +84,11 @@ impl Answer {
 pub trait Site: Send + Sync + 'static {
     /// The paths of all pages. A request for another one is told them.
     fn paths(&self) -> &'static [&'static str];
+
+    /// How many connections may be open.
+    fn max_connections(&self) -> usize {
+        64
+    }
 
     /// Answers a request for one of [`Site::paths`]. Called on a thread of the runtime, so it must
     /// neither block nor take long.

@@ -5,37 +5,47 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
-
-/// Maximum number of connections. A scraper, a probe and some pages need ten.
-const MAX_CONNECTIONS: usize = 64;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 /// The open connections, those without a request for the longest time first.
-#[derive(Debug, Default)]
-pub(crate) struct Connections(Mutex<VecDeque<Arc<Connection>>>);
+#[derive(Debug)]
+pub(crate) struct Connections {
+    /// Room for more, the ended ones counted until they have closed.
+    room: Arc<Semaphore>,
+    open: Mutex<VecDeque<Arc<Connection>>>,
+}
 
 /// An open connection.
-#[derive(Debug, Default)]
-pub(crate) struct Connection(Notify);
+#[derive(Debug)]
+pub(crate) struct Connection {
+    ended: Notify,
+    _room: OwnedSemaphorePermit,
+}
 
 impl Connections {
+    /// At most so many.
+    pub(crate) fn new(max_connections: usize) -> Self {
+        Self { room: Arc::new(Semaphore::new(max_connections.max(1))), open: Mutex::default() }
+    }
+
     /// Adds a connection. If there are too many, the one that has sent nothing for the longest time
-    /// ends.
-    pub(crate) fn open(&self) -> Arc<Connection> {
-        let mut open = self.0.lock();
-        if open.len() >= MAX_CONNECTIONS
-            && let Some(idle) = open.pop_front()
+    /// ends first.
+    pub(crate) async fn open(&self) -> Arc<Connection> {
+        if self.room.available_permits() == 0
+            && let Some(idle) = self.open.lock().pop_front()
         {
-            idle.0.notify_one();
+            idle.ended.notify_one();
         }
-        let connection = Arc::new(Connection::default());
-        open.push_back(Arc::clone(&connection));
+        let room = Arc::clone(&self.room).acquire_owned().await;
+        let room = room.expect("nobody closes the semaphore");
+        let connection = Arc::new(Connection { ended: Notify::new(), _room: room });
+        self.open.lock().push_back(Arc::clone(&connection));
         connection
     }
 
     /// Records that a connection has sent a request.
     pub(crate) fn touch(&self, connection: &Arc<Connection>) {
-        let mut open = self.0.lock();
+        let mut open = self.open.lock();
         if let Some(at) = open.iter().position(|it| Arc::ptr_eq(it, connection)) {
             open.remove(at);
             open.push_back(Arc::clone(connection));
@@ -44,14 +54,14 @@ impl Connections {
 
     /// Removes a connection that has ended.
     pub(crate) fn close(&self, connection: &Arc<Connection>) {
-        self.0.lock().retain(|open| !Arc::ptr_eq(open, connection));
+        self.open.lock().retain(|open| !Arc::ptr_eq(open, connection));
     }
 }
 
 impl Connection {
     /// Resolves when the connection has to make room.
     pub(crate) async fn ended(&self) {
-        self.0.notified().await;
+        self.ended.notified().await;
     }
 }
 
@@ -59,20 +69,24 @@ impl Connection {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_one_that_did_nothing_for_longest_makes_room() {
-        let connections = Connections::default();
-        let first = connections.open();
-        let second = connections.open();
-        (2..MAX_CONNECTIONS).for_each(|_| drop(connections.open()));
+    #[tokio::test]
+    async fn the_one_that_did_nothing_for_longest_makes_room() {
+        let connections = Connections::new(3);
+        let [first, second, third] =
+            [connections.open().await, connections.open().await, connections.open().await];
         connections.touch(&first);
-        connections.open();
-        let open = connections.0.lock().clone();
-        assert_eq!(open.len(), MAX_CONNECTIONS);
-        assert!(open.iter().any(|it| Arc::ptr_eq(it, &first)));
-        assert!(!open.iter().any(|it| Arc::ptr_eq(it, &second)));
+        let mut newest = std::pin::pin!(connections.open());
+        let waited = tokio::time::timeout(std::time::Duration::from_millis(10), newest.as_mut());
+        assert!(waited.await.is_err(), "the oldest has not closed yet");
+        second.ended().await;
         connections.touch(&second);
+        connections.close(&second);
+        drop(second);
+        newest.await;
+        let open = connections.open.lock().clone();
+        assert_eq!(open.len(), 3);
+        assert!([&third, &first].iter().zip(&open).all(|(a, b)| Arc::ptr_eq(a, b)));
         connections.close(&first);
-        assert_eq!(connections.0.lock().len(), MAX_CONNECTIONS - 1);
+        assert_eq!(connections.open.lock().len(), 2);
     }
 }

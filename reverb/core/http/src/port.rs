@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use reverb_tls::{Protocol, ServerTls, Socket};
+use reverb_tls::{ClientCertificate, Protocol, ServerTls, Socket};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -38,6 +39,12 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a peer may take to read an answer, and how long it may keep a connection at all.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// How long a client waits for the answer that it has to show who it is.
+const FAILURE_DELAY: Duration = Duration::from_millis(100);
+
+/// How many such answers a connection gives.
+const MAX_FAILURES: u32 = 10;
+
 /// How long to wait before the next `accept` after one failed, as when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -51,7 +58,7 @@ pub async fn serve<S: Site>(
     stop: impl Future<Output = ()>,
 ) {
     let hosts = Arc::new(hosts);
-    let connections = Arc::new(Connections::default());
+    let connections = Arc::new(Connections::new(site.max_connections()));
     // Dropping it ends the connections.
     let mut tasks = JoinSet::new();
     let mut stop = std::pin::pin!(stop);
@@ -70,7 +77,7 @@ pub async fn serve<S: Site>(
                 continue;
             }
         };
-        let connection = connections.open();
+        let connection = connections.open().await;
         let (site, hosts) = (Arc::clone(&site), Arc::clone(&hosts));
         let connections = Arc::clone(&connections);
         let tls = tls.clone();
@@ -97,7 +104,7 @@ async fn serve_connection<S: Site>(
 ) {
     // This is only an optimisation.
     let _ = socket.set_nodelay(true);
-    let (socket, certificate_names) = match tls {
+    let (socket, certificate) = match tls {
         None => (Socket::Cleartext(socket), None),
         Some(tls) => match tokio::time::timeout(HEAD_TIMEOUT, begin_tls(socket, tls)).await {
             Ok(Ok(Some(begun))) => begun,
@@ -108,16 +115,16 @@ async fn serve_connection<S: Site>(
             }
         },
     };
-    let peer = Peer { address, certificate_names };
+    let peer = Peer { address, certificate };
     converse(socket, &peer, site, hosts, requested).await;
 }
 
-/// A connection with TLS, and the names in the certificate of its client. A peer that speaks HTTP
+/// A connection with TLS, and the certificate of its client. A peer that speaks HTTP
 /// without it is told so.
 async fn begin_tls(
     mut socket: TcpStream,
     tls: &ServerTls,
-) -> io::Result<Option<(Socket, Option<Vec<String>>)>> {
+) -> io::Result<Option<(Socket, Option<ClientCertificate>)>> {
     let mut first = [0];
     if socket.peek(&mut first).await? == 1 && first[0] == TLS_HANDSHAKE {
         return tls.accept(socket, Protocol::Http1).await.map(Some);
@@ -144,10 +151,25 @@ async fn converse<S: Site>(
     hosts: &AllowedHosts,
     requested: impl Fn(),
 ) {
+    let failures = AtomicU32::new(0);
     let service = service_fn(|request: http::Request<Incoming>| {
         requested();
         let answer = answer(site, hosts, &request, peer);
-        std::future::ready(Ok::<_, Infallible>(response(answer)))
+        let has_failed = answer.status == StatusCode::UNAUTHORIZED;
+        failures.fetch_add(u32::from(has_failed), Ordering::Relaxed);
+        let is_last = failures.load(Ordering::Relaxed) >= MAX_FAILURES;
+        async move {
+            let mut response = response(answer);
+            if has_failed {
+                tokio::time::sleep(FAILURE_DELAY).await;
+            }
+            if is_last {
+                response
+                    .headers_mut()
+                    .insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -167,6 +189,12 @@ fn answer<S: Site>(
     request: &http::Request<Incoming>,
     peer: &Peer,
 ) -> Answer {
+    if request.headers().get_all(header::HOST).iter().count() > 1 {
+        return Answer::text(
+            StatusCode::BAD_REQUEST,
+            "A request has one header Host, not several.",
+        );
+    }
     let host = text(request.headers(), &header::HOST);
     if !hosts.allow(host) {
         let line = "This port answers to addresses and to localhost; the Host of this request is another name.";

@@ -3,8 +3,10 @@
 
 mod accepted;
 mod authority;
+mod by_age;
 mod call;
 mod connection;
+mod files;
 mod first_bytes;
 mod handshakes;
 mod last_words;
@@ -13,7 +15,9 @@ mod outgoing;
 mod peer;
 mod refused_connections;
 mod responder;
+mod standing;
 mod stop;
+mod strangers;
 mod stream_limit;
 mod traffic;
 mod unary;
@@ -21,6 +25,7 @@ mod unary;
 mod unix_socket;
 
 pub use call::Handler;
+pub use files::{max_files, reserved_files};
 pub use listener::{ConnectionLimits, Listeners, PortOptions, PortTls, bind, serve};
 pub use outgoing::{Kind, Outbox, Outgoing, PASS_BYTES, Room};
 pub use peer::{Link, Peer};

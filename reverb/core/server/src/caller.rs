@@ -3,18 +3,15 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use reverb_auth::{Access, Authenticator, Reason, Refusal, Right, bearer_token};
 use reverb_data::{Error, Result};
 use reverb_engine::Table;
 use reverb_rpc::server::{Peer, Responder};
 use reverb_wire::methods;
+use tokio::time::Instant;
 
 use crate::service::Service;
-
-/// How long a caller that could not be authenticated waits for the answer.
-const FAILURE_DELAY: Duration = Duration::from_millis(100);
 
 /// How a server finds out who calls.
 #[derive(Debug, Default)]
@@ -41,6 +38,38 @@ struct Known {
     peer: String,
     /// The name of the method, or the path of the page.
     call: String,
+}
+
+/// Who makes a call, or why that one is refused.
+#[derive(Debug)]
+pub(crate) struct Identity(std::result::Result<Caller, Refused>);
+
+#[derive(Debug)]
+enum Refused {
+    /// The caller could not be authenticated, and is told so at this time.
+    Unauthenticated(Refusal, Instant),
+    /// So many calls of the connection were, that nobody looks at what it shows.
+    TooOften,
+    /// No request of this kind could be allowed.
+    Denied(Error),
+}
+
+/// What a caller has shown.
+#[derive(Debug, Clone)]
+pub(crate) enum Admission {
+    /// The server asks for nothing.
+    Anybody,
+    /// Its token or certificate gives it this access.
+    Known(Arc<Access>),
+}
+
+impl PartialEq for Admission {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Known(own), Self::Known(other)) => Arc::ptr_eq(own, other) || own == other,
+            (own, other) => matches!((own, other), (Self::Anybody, Self::Anybody)),
+        }
+    }
 }
 
 /// What a call needs before its request is read.
@@ -112,52 +141,62 @@ impl Authentication {
         counted.chain(none.into_iter().flatten())
     }
 
-    /// Finds out who makes a call, and checks what it needs before its request is read.
-    ///
-    /// # Errors
-    ///
-    /// `Unauthenticated`, after a moment; `PermissionDenied` if no request of this kind could be
-    /// allowed.
-    pub(crate) async fn admit(&self, path: &str, responder: &mut Responder) -> Result<Caller> {
-        let Some(authenticator) = &self.authenticator else { return Ok(Caller::default()) };
+    /// Finds out who makes a call by its headers, and checks what it needs before its request is
+    /// read. There is no admission for who is not known, nor for a call that needs nothing.
+    pub(crate) fn identify(
+        &self,
+        path: &str,
+        peer: &Peer,
+        authorization: Option<&str>,
+    ) -> (Identity, Option<Admission>) {
         let needs = Needs::of(path);
+        let Some(authenticator) = &self.authenticator else {
+            let admission = (needs != Needs::Nothing).then_some(Admission::Anybody);
+            return (Identity(Ok(Caller::default())), admission);
+        };
         if needs == Needs::Nothing {
-            return Ok(Caller { known: None, is_unknown: true });
+            return (Identity(Ok(Caller { known: None, is_unknown: true })), None);
         }
-        let peer = responder.peer();
-        match self.identify(authenticator, responder) {
+        if peer.has_failed_often() {
+            return (Identity(Err(Refused::TooOften)), None);
+        }
+        match self.authenticate(authenticator, peer, authorization) {
             Ok(access) => {
+                let admission = Admission::Known(Arc::clone(&access));
                 let (authenticator, peer) = (Arc::clone(authenticator), peer.name().to_owned());
                 let call = path.rsplit('/').next().unwrap_or(path).to_owned();
                 let caller = Caller::new(Known { access, authenticator, peer, call });
-                caller.check_needs(needs)?;
-                Ok(caller)
+                let checked = caller.check_needs(needs).map_err(Refused::Denied);
+                (Identity(checked.map(|()| caller)), Some(admission))
             }
             Err(refusal) => {
                 count(authenticator, &refusal, peer.name());
-                peer.count_failure();
-                tokio::select! {
-                    () = tokio::time::sleep(FAILURE_DELAY) => {}
-                    () = responder.closed() => {}
-                }
-                Err(refusal.into())
+                let answered_at = peer.count_failure();
+                (Identity(Err(Refused::Unauthenticated(refusal, answered_at))), None)
             }
         }
     }
 
-    fn identify(
+    /// Whether what a caller has shown would still do.
+    pub(crate) fn still_admits(&self, admission: &Admission) -> bool {
+        match (admission, &self.authenticator) {
+            (Admission::Known(access), Some(authenticator)) => authenticator.still_gives(access),
+            _ => true,
+        }
+    }
+
+    fn authenticate(
         &self,
         authenticator: &Authenticator,
-        responder: &Responder,
+        peer: &Peer,
+        authorization: Option<&str>,
     ) -> std::result::Result<Arc<Access>, Refusal> {
-        let peer: &Peer = responder.peer();
-        // A header that is no text has no token in it.
-        let header = responder.authorization().map(|header| header.to_str().unwrap_or_default());
-        if header.is_some() && !(peer.is_encrypted() || peer.is_loopback() || self.insecure_tokens)
+        if authorization.is_some()
+            && !(peer.is_encrypted() || peer.is_loopback() || self.insecure_tokens)
         {
             return Err(Refusal::cleartext());
         }
-        authenticator.authenticate(header.map(bearer_token), peer.certificate_names())
+        authenticator.authenticate(authorization.map(bearer_token), peer.certificate_names())
     }
 
     /// Finds out who asks for a page. `token` gives the token of the request; it is not called if
@@ -173,7 +212,7 @@ impl Authentication {
         token: impl FnOnce() -> Option<String>,
     ) -> Result<Caller> {
         let Some(authenticator) = &self.authenticator else { return Ok(Caller::default()) };
-        let names = peer.certificate_names.as_deref().unwrap_or_default();
+        let names = peer.certificate_names().unwrap_or_default();
         let peer = format!("client {}", peer.address);
         let access =
             authenticator.authenticate(token().as_deref(), names).inspect_err(|refusal| {
@@ -188,6 +227,31 @@ impl Authentication {
     /// Whether callers need tokens.
     pub(crate) fn is_on(&self) -> bool {
         self.authenticator.is_some()
+    }
+}
+
+impl Identity {
+    /// The caller of a call.
+    ///
+    /// # Errors
+    ///
+    /// `Unauthenticated`, after a moment; `PermissionDenied` if no request of this kind could be
+    /// allowed; `Unavailable` if too many calls of the connection have failed.
+    pub(crate) async fn admitted(self, responder: &mut Responder) -> Result<Caller> {
+        let (error, answered_at) = match self.0 {
+            Ok(caller) => return Ok(caller),
+            Err(Refused::Denied(error)) => return Err(error),
+            Err(Refused::TooOften) => {
+                let why = "Too many calls of this connection had no good token: connect again.";
+                return Err(Error::unavailable(why));
+            }
+            Err(Refused::Unauthenticated(refusal, answered_at)) => (refusal.into(), answered_at),
+        };
+        tokio::select! {
+            () = tokio::time::sleep_until(answered_at) => {}
+            () = responder.closed() => {}
+        }
+        Err(error)
     }
 }
 

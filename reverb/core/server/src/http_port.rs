@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 use reverb_auth::{Right, bearer_token, password};
 use reverb_data::{Error, ErrorKind, Result};
 use reverb_http::{AllowedHosts, Answer, Request, Site, StatusCode};
-use reverb_rpc::server::bind;
+use reverb_rpc::server::{bind, max_files, reserved_files};
 use reverb_tls::ServerTls;
 use reverb_wire::generated::reverb::StatusRequest;
 use serde_json::json;
@@ -24,6 +24,10 @@ use crate::metrics::{Format, metrics};
 use crate::page;
 use crate::service::Service;
 use crate::status::json;
+
+/// Connections of a port: at most half of the files that are kept for it and for others. A scraper,
+/// a probe and some pages need ten.
+const MAX_CONNECTIONS: usize = 64;
 
 /// What a port says that reads no token.
 const ONLY_PROBES: &str = "This port serves only /livez, /readyz and /metrics: the server has \
@@ -147,7 +151,7 @@ impl Pages {
         }
         if self.wants_certificate
             && !service.authentication.is_on()
-            && request.peer.certificate_names.is_none()
+            && request.peer.certificate_names().is_none()
         {
             return Err(Answer::text(StatusCode::FORBIDDEN, WANTS_CERTIFICATE));
         }
@@ -196,6 +200,10 @@ impl Pages {
 impl Site for Pages {
     fn paths(&self) -> &'static [&'static str] {
         &["/", "/metrics", "/livez", "/readyz", "/api/status", "/api/history"]
+    }
+
+    fn max_connections(&self) -> usize {
+        (reserved_files(max_files()) / 2).min(MAX_CONNECTIONS)
     }
 
     fn answer(&self, request: Request<'_>) -> Answer {

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use reverb_data::error::grouped;
 use reverb_data::{Error, Result};
-use reverb_rpc::server::ConnectionLimits;
+use reverb_rpc::server::{ConnectionLimits, max_files, reserved_files};
 
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
 /// A client keeps up to nine idle streams for later calls. Its other calls need room beside them.
 const MIN_STREAMS: usize = 16;
+/// What a semaphore can count.
+const MAX_CONNECTIONS: usize = tokio::sync::Semaphore::MAX_PERMITS;
 /// What the length of a gRPC message can say.
 const MAX_MESSAGE_BYTES: usize = u32::MAX as usize;
 
@@ -81,6 +83,36 @@ impl Limits {
         Ok(())
     }
 
+    /// With no more connections than the process may open files, less those that are kept for other
+    /// things. A line in the log tells it.
+    #[must_use]
+    pub(crate) fn cut_to_files(self) -> Self {
+        let max_files = max_files();
+        let cut = self.cut_to(max_files);
+        if cut != self {
+            let text = format!(
+                "Limits.connections is {} instead of {}: this process may open {} files (ulimit -n), \
+                 and {} of them are kept for checkpoints, the log and the HTTP port",
+                grouped(cut.connections),
+                grouped(self.connections),
+                grouped(max_files),
+                grouped(reserved_files(max_files)),
+            );
+            // Nobody has asked for the default.
+            if self.connections == Self::default().connections {
+                tracing::info!("{text}");
+            } else {
+                tracing::warn!("{text}");
+            }
+        }
+        cut
+    }
+
+    fn cut_to(self, max_files: usize) -> Self {
+        let most = max_files.saturating_sub(reserved_files(max_files)).max(1);
+        Self { connections: self.connections.min(most).min(MAX_CONNECTIONS), ..self }
+    }
+
     pub(crate) fn of_connections(&self, stream_window_bytes: u32) -> ConnectionLimits {
         ConnectionLimits {
             connections: self.connections,
@@ -89,5 +121,23 @@ impl Limits {
             stream_window_bytes,
             unread_timeout: self.unread_timeout,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_files_for_other_things() {
+        let cut = |connections, max_files| {
+            Limits { connections, ..Limits::default() }.cut_to(max_files).connections
+        };
+        assert_eq!(cut(10_000, 1024), 896);
+        assert_eq!(cut(896, 1024), 896);
+        assert_eq!(cut(100, 1024), 100);
+        assert_eq!(cut(10_000, 20), 1);
+        assert_eq!(cut(10_000, 20_000), 10_000);
+        assert_eq!(cut(usize::MAX, usize::MAX), MAX_CONNECTIONS);
     }
 }

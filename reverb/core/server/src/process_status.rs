@@ -15,12 +15,6 @@ pub(crate) fn process_status() -> ProcessStatus {
     read(Path::new("/proc"))
 }
 
-/// How many files this process may open; as many as anybody could want if the system does not tell.
-pub(crate) fn max_files() -> usize {
-    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    number_after(&limits, "Max open files").map_or(usize::MAX, |number| number.max(0) as usize)
-}
-
 fn read(proc: &Path) -> ProcessStatus {
     let own = proc.join("self");
     let text = |path: &Path| fs::read_to_string(path).unwrap_or_default();

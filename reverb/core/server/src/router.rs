@@ -10,7 +10,7 @@ use reverb_engine::SetBy;
 use reverb_rpc::Message;
 use reverb_rpc::frames::{MessageLimit, MessageReader};
 use reverb_rpc::server::{
-    Handler, Kind, PASS_BYTES, Responder, Room, read_single_encoded, read_single_message,
+    Handler, Kind, PASS_BYTES, Peer, Responder, Room, read_single_encoded, read_single_message,
 };
 use reverb_rpc::status::Status;
 use reverb_wire::codec::mutate::{Mutation, parse_mutation};
@@ -27,7 +27,7 @@ use reverb_wire::methods::{self, RequestLimit};
 use reverb_wire::{Capabilities, decoded_size};
 
 use crate::blocking::blocking;
-use crate::caller::Caller;
+use crate::caller::{Admission, Caller, Identity};
 use crate::insert_stream::InsertStream;
 use crate::sample_stream::wait_for_answer_room;
 use crate::service::Service;
@@ -45,13 +45,30 @@ const TABLE_BYTES: usize = 2 << 10;
 const STREAM_BYTES: usize = 256;
 
 impl Handler for Service {
+    type Caller = Identity;
+    type Admission = Admission;
+
+    fn identify(
+        &self,
+        path: &str,
+        peer: &Peer,
+        authorization: Option<&str>,
+    ) -> (Identity, Option<Admission>) {
+        self.authentication.identify(path, peer, authorization)
+    }
+
+    fn still_admits(&self, admission: &Admission) -> bool {
+        self.authentication.still_admits(admission)
+    }
+
     async fn answer(
         self: &Arc<Self>,
         path: &str,
+        caller: Identity,
         mut reader: MessageReader,
         responder: &mut Responder,
     ) -> Result<Status> {
-        let caller = &self.authentication.admit(path, responder).await?;
+        let caller = &caller.admitted(responder).await?;
         reader.limit_messages(self.request_limit(path));
         if let Some(check) = decoded_size::of_requests(path) {
             reader.check_messages(check);

@@ -31,7 +31,6 @@ use crate::limits::Limits;
 use crate::local;
 use crate::long_waits::{self, LongWaits};
 use crate::memory::{CallGate, Memory};
-use crate::process_status;
 use crate::rotation::Rotation;
 use crate::service::Service;
 use crate::tables::Tables;
@@ -112,7 +111,7 @@ impl Server {
         options.limits.validate()?;
         let (stop_sender, stop) = stop_signal();
         let checkpoints = Checkpoints::new(options.checkpoints.clone(), runtime.clone());
-        let (tables, limits) = (Tables::new(tables)?, options.limits);
+        let (tables, limits) = (Tables::new(tables)?, options.limits.cut_to_files());
         let memory = Arc::new(Memory::new(options.max_bytes, tables.all())?);
         let call_gate = Arc::new(CallGate::new(&memory));
         let traffic = Arc::new(Traffic::new(&methods::ALL));
@@ -174,9 +173,9 @@ impl Server {
                 let limits = limits.of_connections(window);
                 let traffic = Arc::clone(&service.traffic);
                 let outgoing = Arc::clone(&service.memory.outgoing);
-                let max_files = process_status::max_files();
+                let wants_tokens = service.authentication.is_on();
                 let options =
-                    PortOptions { keepalive, limits, traffic, outgoing, hint, tls, max_files };
+                    PortOptions { keepalive, limits, traffic, outgoing, hint, tls, wants_tokens };
                 rpc::serve(listeners, service, stop, options).await;
                 drop(done);
             }

@@ -19,6 +19,6 @@ mod validity;
 
 pub use client_tls::{ClientFiles, ClientTls, Snapshot};
 pub use self_signed::self_signed;
-pub use server_tls::{Protocol, ServerFiles, ServerTls};
+pub use server_tls::{ClientCertificate, Protocol, ServerFiles, ServerTls};
 pub use socket::Socket;
 pub use validity::{Standing, Validity};

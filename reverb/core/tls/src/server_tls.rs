@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::{Mutex, RwLock};
 use reverb_data::{Error, Result};
@@ -47,6 +47,15 @@ pub enum Protocol {
     Http2,
     /// HTTP/1.1.
     Http1,
+}
+
+/// The certificate that a client has shown. It was verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// Its DNS names and URIs.
+    pub names: Vec<String>,
+    /// Its last moment; `None` if it could not be read.
+    pub expires_at: Option<SystemTime>,
 }
 
 /// The TLS of a server. New connections have the certificate that was loaded last.
@@ -139,8 +148,8 @@ impl ServerTls {
         self.current.read().validity
     }
 
-    /// Begins TLS with a client. Returns the connection and the names in the client's certificate;
-    /// `None` if it has shown no certificate.
+    /// Begins TLS with a client. Returns the connection and the client's certificate; `None` if it
+    /// has shown no certificate.
     ///
     /// # Errors
     ///
@@ -149,7 +158,7 @@ impl ServerTls {
         &self,
         socket: TcpStream,
         protocol: Protocol,
-    ) -> io::Result<(Socket, Option<Vec<String>>)> {
+    ) -> io::Result<(Socket, Option<ClientCertificate>)> {
         let config = {
             let current = self.current.read();
             Arc::clone(match protocol {
@@ -159,19 +168,20 @@ impl ServerTls {
         };
         let stream = TlsAcceptor::from(config).accept(buffered(socket)).await;
         let stream = stream.map_err(|error| explain::explained(error, explain::at_server))?;
-        let names = certificate_names(stream.get_ref().1);
-        Ok((Socket::tls(TlsStream::Server(stream), explain::at_server), names))
+        let certificate = client_certificate(stream.get_ref().1);
+        Ok((Socket::tls(TlsStream::Server(stream), explain::at_server), certificate))
     }
 }
 
-/// The DNS names and URIs in the certificate of a client, which was verified.
-fn certificate_names(connection: &rustls::ServerConnection) -> Option<Vec<String>> {
+/// The certificate of a client, which was verified.
+fn client_certificate(connection: &rustls::ServerConnection) -> Option<ClientCertificate> {
     let certificate = connection.peer_certificates()?.first()?;
+    let expires_at = Validity::of(certificate).ok().map(|validity| validity.not_after);
     let certificate = EndEntityCert::try_from(certificate).ok()?;
     // A URI has a scheme. What has none could pass for the name of a host.
     let uris = certificate.valid_uri_names().filter(|uri| uri.contains(':'));
     let names = certificate.valid_dns_names().chain(uris);
-    Some(names.map(str::to_owned).collect())
+    Some(ClientCertificate { names: names.map(str::to_owned).collect(), expires_at })
 }
 
 impl Contents {

@@ -103,6 +103,29 @@ fn a_certificate_counts_only_without_a_token() {
 }
 
 #[test]
+fn what_was_given_is_given_until_its_line_changes_or_its_time_is_over() {
+    let of = |text: &str| AccessList::parse(text).unwrap();
+    let line = format!("learner sample a {} until=2027-01-31T00:00:00Z", hash("1"));
+    let host = "host insert b cert:host";
+    let list = of(&format!("{line}\n{host}"));
+    let by_token = list.authenticate(Some("1"), &[], NOW).unwrap();
+    let by_certificate = list.authenticate(None, &names(&["HOST"]), NOW).unwrap();
+    let gives = |list: &AccessList, now| {
+        [list.still_gives(&by_token, now), list.still_gives(&by_certificate, now)]
+    };
+    assert_eq!(gives(&list, NOW), [true, true]);
+    assert_eq!(gives(&list, UNIX_EPOCH + Duration::from_secs(1_801_353_600)), [false, true]);
+    // The same lines in another file.
+    assert_eq!(gives(&of(&format!("# new\n{host}\n{line}")), NOW), [true, true]);
+    assert_eq!(gives(&of(&line), NOW), [true, false]);
+    assert_eq!(gives(&of(host), NOW), [false, true]);
+    // Other tables, other rights.
+    for other in [line.replace(" a ", " c "), line.replace("sample", "update")] {
+        assert_eq!(gives(&of(&format!("{other}\n{host}")), NOW), [false, true], "{other}");
+    }
+}
+
+#[test]
 fn a_token_expires() {
     let text = format!("learner sample * {} until=2027-01-31T00:00:00Z", hash("1"));
     let list = AccessList::parse(&text).unwrap();

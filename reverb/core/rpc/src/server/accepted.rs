@@ -65,6 +65,21 @@ impl Accepted {
         !matches!(self, Self::Tcp(_))
     }
 
+    /// The number of its file descriptor, where there is one.
+    pub(super) fn file_number(&self) -> Option<usize> {
+        #[cfg(unix)]
+        {
+            use std::os::fd::AsRawFd;
+            let number = match self {
+                Self::Tcp(socket) => socket.as_raw_fd(),
+                Self::Unix(socket) => socket.as_raw_fd(),
+            };
+            usize::try_from(number).ok()
+        }
+        #[cfg(not(unix))]
+        None
+    }
+
     /// Waits for bytes and copies the first ones. They stay unread. 0 if the peer sends no more.
     pub(super) async fn peek(&self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {

@@ -1,36 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One call: its headers are checked, the handler answers it, and a status ends it.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use h2::RecvStream;
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use reverb_data::{Error, Result};
 
+use super::peer::Peer;
 use super::responder::Responder;
 use super::stop::Stop;
+use super::strangers::CallPlace;
 use super::traffic::Traffic;
 use crate::frames::{Compression, MessageReader};
 use crate::status::Status;
 
 /// Answers the calls of a server.
 pub trait Handler: Send + Sync + 'static {
+    /// Who makes a call, or why that one is refused.
+    type Caller: Send + 'static;
+    /// What a caller has shown to be admitted. It may be taken away.
+    type Admission: PartialEq + Send + Sync + 'static;
+
+    /// Finds out who makes a call by its headers, before anything else of it is read.
+    /// `authorization` is the header of that name, which holds a secret. The calls of a connection
+    /// come here one after the other.
+    ///
+    /// There is no admission if the caller is not known, or if the call needs nothing of it. A
+    /// connection that never has one gets little, and may have to go.
+    fn identify(
+        &self,
+        path: &str,
+        peer: &Peer,
+        authorization: Option<&str>,
+    ) -> (Self::Caller, Option<Self::Admission>);
+
+    /// Whether a caller would still be admitted. If not, its connections end.
+    fn still_admits(&self, admission: &Self::Admission) -> bool;
+
     /// Answers a call and returns its status. `path` is the method, `reader` gives its messages,
     /// and `responder` sends the answers. An error becomes the status of the call.
     fn answer(
         self: &Arc<Self>,
         path: &str,
+        caller: Self::Caller,
         reader: MessageReader,
         responder: &mut Responder,
     ) -> impl Future<Output = Result<Status>> + Send;
 }
 
 /// Runs one call until its end.
-pub(super) async fn run(
-    handler: &Arc<impl Handler>,
+pub(super) async fn run<H: Handler>(
+    handler: &Arc<H>,
     stop: &Stop,
     traffic: &Traffic,
     request: Request<RecvStream>,
+    (caller, place): (H::Caller, CallPlace),
     mut responder: Responder,
 ) {
     let (head, body) = request.into_parts();
@@ -43,7 +69,8 @@ pub(super) async fn run(
     let result = match Compression::from_headers(&head.headers) {
         Ok(compression) => {
             let reader = MessageReader::new(body, compression, responder.peer().name());
-            handler.answer(head.uri.path(), reader, &mut responder).await
+            let answering = pin!(handler.answer(head.uri.path(), caller, reader, &mut responder));
+            place.or_displaced(answering).await
         }
         Err(error) => Err(error),
     };

@@ -4,9 +4,11 @@
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use http::header;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::{Request, header};
 use parking_lot::Mutex;
 use reverb_tls::{Protocol, Socket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -15,15 +17,20 @@ use tracing::Instrument;
 
 use super::accepted::{Accepted, PeerAddress};
 use super::authority::PlainAuthority;
+use super::by_age::{ByAge, Place};
 use super::call::{self, Handler};
+use super::files::{Files, OpenFile};
 use super::first_bytes::{self, Spoken};
 use super::handshakes::{Handshake, Handshakes};
+use super::last_words;
 use super::listener::PortOptions;
 use super::outgoing::{Outbox, OutgoingOfConnection};
 use super::peer::{Link, Peer};
-use super::refused_connections::RefusedConnections;
+use super::refused_connections::{RefusedConnections, goaway};
 use super::responder::{self, Responder};
+use super::standing::{Departure, KEPT_NEWCOMERS, Standing};
 use super::stop::Stop;
+use super::strangers::{self, CallPlace, Strangers};
 use super::stream_limit::StreamLimit;
 use crate::BoxFuture;
 use crate::frames::{
@@ -41,39 +48,87 @@ const GRACE: Duration = Duration::from_secs(1);
 /// file descriptors.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How long a connection that makes room may take to tell its peer. There is room for so few bytes,
+/// unless the peer does not read.
+const LAST_WORDS_TIMEOUT: Duration = Duration::from_millis(10);
+
+/// How long a connection may take to leave when others need its room.
+const ROOM_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// How often a connection looks whether its callers would still be admitted. With the time until a
+/// server sees that its files have changed, and the grace, it ends within 20 s.
+const REVIEW_INTERVAL: Duration = Duration::from_secs(5);
+
 /// State shared by the connections of a port.
 pub(super) struct Shared<H> {
     pub(super) handler: Arc<H>,
     pub(super) stop: Stop,
     pub(super) streams: Arc<StreamLimit>,
+    pub(super) strangers: Strangers,
     /// Room for connections whose handshakes are done.
     pub(super) room: Arc<Semaphore>,
+    /// Those of them that had no admitted call.
+    pub(super) newcomers: Arc<ByAge>,
     pub(super) refused: Mutex<RefusedConnections>,
-    pub(super) handshakes: Arc<Handshakes>,
+    pub(super) handshakes: Handshakes,
+    pub(super) files: Arc<Files>,
     pub(super) options: PortOptions,
+}
+
+impl<H> Shared<H> {
+    /// Whether callers must show who they are, by a token or by a certificate.
+    fn is_guarded(&self) -> bool {
+        let PortOptions { tls, wants_tokens, .. } = &self.options;
+        *wants_tokens || tls.as_ref().is_some_and(|port| port.tls.asks_for_certificates())
+    }
+
+    /// Ends the oldest connection on which no call was admitted; returns whether there was one.
+    pub(super) fn end_oldest(&self) -> bool {
+        self.newcomers.end_oldest(KEPT_NEWCOMERS) || self.handshakes.end_oldest(KEPT_NEWCOMERS)
+    }
+
+    /// Ends such connections while too few files are left. `newest` is the number of the file that
+    /// was opened last.
+    pub(super) async fn keep_files(&self, mut newest: Option<usize>) {
+        while self.files.are_scarce(newest.take()) && self.end_oldest() {
+            let _ = tokio::time::timeout(ROOM_TIMEOUT, self.files.closed()).await;
+        }
+    }
+
+    /// Room for one more connection, for which the oldest newcomer may have to go.
+    async fn take_room(&self) -> Option<OwnedSemaphorePermit> {
+        let room = Arc::clone(&self.room);
+        if room.available_permits() == 0 && self.newcomers.end_oldest(KEPT_NEWCOMERS) {
+            return tokio::time::timeout(ROOM_TIMEOUT, room.acquire_owned()).await.ok()?.ok();
+        }
+        room.try_acquire_owned().ok()
+    }
 }
 
 /// A connection whose handshakes are done.
 struct Open {
-    connection: h2::server::Connection<WatchedSocket<PlainAuthority<Socket>>, Message>,
+    connection: Connection,
     liveness: Arc<Liveness>,
     peer: Arc<Peer>,
     /// Whether it has no TLS and should have it: all calls are refused.
     lacks_tls: bool,
+    newcomer: Place,
     _room: OwnedSemaphorePermit,
 }
 
-/// Serves a connection until it ends.
+type Connection = h2::server::Connection<WatchedSocket<PlainAuthority<Socket>>, Message>;
+
+/// Serves a connection until it ends. Then its file is closed before it stops to count.
 pub(super) async fn serve<H: Handler>(
     socket: Accepted,
     peer: PeerAddress,
-    handshake: Handshake,
+    (_file, handshake): (OpenFile, Handshake),
     shared: Arc<Shared<H>>,
 ) {
     let _counted = shared.options.traffic.open();
     let opened = {
         let handshake = handshake;
-        let opening = tokio::time::timeout(HANDSHAKE_TIMEOUT, open(socket, peer, &shared));
+        let opening = tokio::time::timeout(HANDSHAKE_TIMEOUT + GRACE, open(socket, peer, &shared));
         shared.stop.or(handshake.or_displaced(opening)).await
     };
     let Ok(Some(Ok(Some(opened)))) = opened else { return };
@@ -88,11 +143,21 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
     let is_unix = accepted.is_unix();
     let tls = shared.options.tls.as_ref().filter(|_| !is_unix);
     // With TLS, there is no telling before it has begun.
-    if tls.is_none() && shared.room.available_permits() == 0 {
+    if tls.is_none()
+        && shared.room.available_permits() == 0
+        && shared.newcomers.len() <= KEPT_NEWCOMERS
+    {
         shared.refused.lock().refuse(Socket::from(accepted), address);
         return None;
     }
-    let protocol = Spoken::recognize(&accepted).await.ok()?;
+    let spoken = tokio::time::timeout(HANDSHAKE_TIMEOUT, Spoken::recognize(&accepted));
+    let Ok(protocol) = spoken.await else {
+        // What begins TLS is no word of HTTP/2.
+        let words = goaway(h2::Reason::NO_ERROR, "Nothing was said.");
+        let saying = async { last_words::say(Socket::from(accepted), &words).await };
+        return if tls.is_none() { say(Box::pin(saying)).await } else { None };
+    };
+    let protocol = protocol.ok()?;
     let (socket, link) = match (protocol, tls, accepted) {
         (Spoken::Http1, _, accepted) => {
             let answer = first_bytes::answer_http1(accepted.into(), &shared.options.hint);
@@ -100,9 +165,7 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
         }
         (Spoken::Tls, Some(port), Accepted::Tcp(socket)) => {
             match port.tls.accept(socket, Protocol::Http2).await {
-                Ok((socket, names)) => {
-                    (socket, Link::Tls { certificate_names: names.unwrap_or_default() })
-                }
+                Ok((socket, certificate)) => (socket, Link::Tls(certificate)),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     tracing::warn!(peer = %address, "refused the connection: {error}");
                     return None;
@@ -122,29 +185,34 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
         }
         (Spoken::Http2, _, accepted) => (accepted.into(), Link::Cleartext),
     };
-    let Ok(room) = Arc::clone(&shared.room).try_acquire_owned() else {
+    let Some(room) = shared.take_room().await else {
         shared.refused.lock().refuse(socket, address);
         return None;
     };
+    let newcomer = shared.newcomers.open();
     let lacks_tls = tls.is_some() && link == Link::Cleartext;
     let liveness = Arc::new(Liveness::counted(&shared.options.traffic));
     let limits = shared.options.limits;
     let socket = PlainAuthority::new(socket, is_unix);
-    let connection = h2::server::Builder::new()
+    // Whose calls are not admitted cannot leave more than that unread.
+    let is_stranger = shared.options.wants_tokens || lacks_tls;
+    let window = if is_stranger { strangers::WINDOW_BYTES } else { CONNECTION_WINDOW_BYTES };
+    let mut builder = h2::server::Builder::new();
+    builder
         .initial_window_size(limits.stream_window_bytes)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_connection_window_size(window)
         .max_frame_size(MAX_FRAME_BYTES)
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .max_concurrent_streams(limits.streams_per_connection)
         .max_concurrent_reset_streams(MAX_RESET_STREAMS)
-        .max_pending_accept_reset_streams(MAX_RESET_STREAMS)
-        .handshake::<_, Message>(WatchedSocket::new(socket, Arc::clone(&liveness)))
-        .await;
+        .max_pending_accept_reset_streams(MAX_RESET_STREAMS);
+    let socket = WatchedSocket::new(socket, Arc::clone(&liveness));
+    let connection = newcomer.or_displaced(builder.handshake::<_, Message>(socket)).await?;
     match connection {
         Ok(connection) => {
             let peer = Arc::new(Peer::new(address, link));
-            Some(Open { connection, liveness, peer, lacks_tls, _room: room })
+            Some(Open { connection, liveness, peer, lacks_tls, newcomer, _room: room })
         }
         Err(error) => {
             tracing::debug!(peer = %address, %error, "the connection ended");
@@ -174,13 +242,15 @@ async fn serve_streams<H: Handler>(
     opened: Open,
     shared: &Arc<Shared<H>>,
 ) -> std::result::Result<(), h2::Error> {
-    let Open { mut connection, liveness, peer, lacks_tls, _room } = opened;
-    let PortOptions { keepalive, limits, traffic, tls, outgoing, .. } = &shared.options;
+    let Open { mut connection, liveness, peer, lacks_tls, newcomer, _room } = opened;
+    let PortOptions { keepalive, tls, outgoing, .. } = &shared.options;
     let outgoing = OutgoingOfConnection::new(outgoing);
     let pings = connection.ping_pong().expect("it is taken only here");
     let mut gone = pin!(keepalive.watch(pings, &liveness));
     let max_age = tls.as_ref().filter(|_| peer.is_encrypted()).and_then(|it| it.max_connection_age);
     let mut renewal = max_age.map(|age| Instant::now() + age);
+    let mut standing = Standing::new(newcomer, shared.is_guarded());
+    let mut review = shared.is_guarded().then(|| Instant::now() + REVIEW_INTERVAL);
     let mut deadline = None;
     loop {
         let accepted = tokio::select! {
@@ -190,15 +260,35 @@ async fn serve_streams<H: Handler>(
                 deadline = Some(Instant::now() + GRACE);
                 continue;
             }
-            () = peer.failed_often(), if deadline.is_none() => {
+            answered = peer.failed_often(), if deadline.is_none() => {
                 connection.graceful_shutdown();
-                deadline = Some(Instant::now() + GRACE);
+                deadline = Some(answered + GRACE);
                 continue;
             }
             () = sleep_until(deadline), if deadline.is_some() => return Ok(()),
             () = sleep_until(renewal), if renewal.is_some() => {
                 connection.graceful_shutdown();
                 renewal = None;
+                continue;
+            }
+            departure = standing.must_go(GRACE) => match departure {
+                Departure::Now => return leave(connection).await,
+                Departure::Soon => {
+                    connection.graceful_shutdown();
+                    continue;
+                }
+                Departure::Over => return Ok(()),
+            },
+            () = sleep_until(review), if review.is_some() && deadline.is_none() => {
+                let is_good = standing.holds(|admission| shared.handler.still_admits(admission))
+                    && !peer.has_expired(SystemTime::now());
+                review = Some(Instant::now() + REVIEW_INTERVAL);
+                if !is_good {
+                    let peer = peer.name().trim_start_matches("client ");
+                    tracing::info!(peer, "ended a connection: its token or certificate is over");
+                    connection.graceful_shutdown();
+                    deadline = Some(Instant::now() + GRACE);
+                }
                 continue;
             }
             () = &mut gone => {
@@ -213,28 +303,63 @@ async fn serve_streams<H: Handler>(
             responder::end_with(response, &wants_tls());
             continue;
         }
-        let open_stream = match shared.streams.open(liveness.open_calls(), peer.name()) {
-            Ok(open_stream) => open_stream,
-            Err(error) => {
-                let status = Status::from_error(&error);
-                traffic.count_end(request.uri().path(), status.code, error.limit());
-                responder::end_with(response, &status);
-                continue;
-            }
-        };
-        let call = liveness.open_call();
-        let (shared, peer) = (Arc::clone(shared), Arc::clone(&peer));
-        let (unread, outbox) = (limits.unread_timeout, Outbox::new(&outgoing));
-        let span = tracing::debug_span!("call", method = request.uri().path());
-        let call = async move {
-            let responder =
-                Responder::new(response, call, &peer, request.headers(), unread, outbox);
-            let traffic = &shared.options.traffic;
-            call::run(&shared.handler, &shared.stop, traffic, request, responder).await;
-            drop(open_stream);
-        };
-        tokio::spawn(call.instrument(span));
+        let authorization = request.headers().get(header::AUTHORIZATION);
+        // A header that is no text has no token in it.
+        let authorization = authorization.map(|value| value.to_str().unwrap_or_default());
+        let (caller, admission) =
+            shared.handler.identify(request.uri().path(), &peer, authorization);
+        if let Some(admission) = admission
+            && standing.admit(admission)
+        {
+            connection.set_target_window_size(CONNECTION_WINDOW_BYTES);
+        }
+        let call = (caller, Outbox::new(&outgoing));
+        begin_call(shared, &peer, &liveness, standing.is_known(), call, (request, response));
     }
+}
+
+/// Starts a call in a task of its own, or refuses it if there are too many.
+fn begin_call<H: Handler>(
+    shared: &Arc<Shared<H>>,
+    peer: &Arc<Peer>,
+    liveness: &Arc<Liveness>,
+    is_known: bool,
+    (caller, outbox): (H::Caller, Outbox),
+    (request, response): (Request<RecvStream>, SendResponse<Message>),
+) {
+    let others = liveness.open_calls();
+    let place = if is_known || !shared.options.wants_tokens {
+        let open = shared.streams.open(others, peer.name());
+        open.map(|open| CallPlace::Known { _open: open })
+    } else {
+        shared.strangers.open(others)
+    };
+    let place = match place {
+        Ok(place) => place,
+        Err(error) => {
+            let status = Status::from_error(&error);
+            let traffic = &shared.options.traffic;
+            traffic.count_end(request.uri().path(), status.code, error.limit());
+            return responder::end_with(response, &status);
+        }
+    };
+    let call = liveness.open_call();
+    let (shared, peer) = (Arc::clone(shared), Arc::clone(peer));
+    let unread = shared.options.limits.unread_timeout;
+    let span = tracing::debug_span!("call", method = request.uri().path());
+    let call = async move {
+        let responder = Responder::new(response, call, &peer, request.headers(), unread, outbox);
+        let (Shared { handler, stop, options, .. }, made) = (&*shared, (caller, place));
+        call::run(handler, stop, &options.traffic, request, made, responder).await;
+    };
+    tokio::spawn(call.instrument(span));
+}
+
+/// Tells a peer to go and closes the connection.
+async fn leave(mut connection: Connection) -> std::result::Result<(), h2::Error> {
+    connection.abrupt_shutdown(h2::Reason::NO_ERROR);
+    let closed = std::future::poll_fn(|context| connection.poll_closed(context));
+    tokio::time::timeout(LAST_WORDS_TIMEOUT, closed).await.unwrap_or(Ok(()))
 }
 
 async fn sleep_until(deadline: Option<Instant>) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Connections that have not said yet what they want: a limited number, and the oldest makes room.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::by_age::{ByAge, Place};
 
 /// Maximum number of unfinished handshakes. A good client needs milliseconds for its own, so those
 /// that are displaced are of peers that send nothing.
@@ -19,70 +19,44 @@ const PART_OF_FILES: usize = 4;
 pub(super) struct Handshakes {
     /// Room for those that are open, the displaced ones included until they have closed.
     room: Arc<Semaphore>,
-    unfinished: Mutex<Unfinished>,
-}
-
-#[derive(Debug, Default)]
-struct Unfinished {
-    next: u64,
-    /// By age, the oldest first.
-    open: BTreeMap<u64, Arc<Notify>>,
+    unfinished: Arc<ByAge>,
 }
 
 /// An unfinished handshake, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Handshake {
-    number: u64,
-    displaced: Arc<Notify>,
-    all: Arc<Handshakes>,
+    place: Place,
     _room: OwnedSemaphorePermit,
 }
 
 impl Handshakes {
     /// Those of a process that may open `max_files`.
-    pub(super) fn new(max_files: usize) -> Arc<Self> {
+    pub(super) fn new(max_files: usize) -> Self {
         let limit = (max_files / PART_OF_FILES).clamp(1, MAX_UNFINISHED);
-        Arc::new(Self { room: Arc::new(Semaphore::new(limit)), unfinished: Mutex::default() })
+        Self { room: Arc::new(Semaphore::new(limit)), unfinished: Arc::default() }
     }
 
     /// Begins one more. If there are too many, the oldest ends first: on a busy machine this waits
     /// until it has closed its file. Cancel safe, for one caller at a time.
-    pub(super) async fn begin(self: &Arc<Self>) -> Handshake {
+    pub(super) async fn begin(&self) -> Handshake {
         if self.room.available_permits() == 0 {
-            self.end_oldest();
+            self.end_oldest(0);
         }
         let room = Arc::clone(&self.room).acquire_owned().await;
         let room = room.expect("nobody closes the semaphore");
-        let displaced = Arc::new(Notify::new());
-        let mut unfinished = self.unfinished.lock();
-        let number = unfinished.next;
-        unfinished.next += 1;
-        unfinished.open.insert(number, Arc::clone(&displaced));
-        Handshake { number, displaced, all: Arc::clone(self), _room: room }
+        Handshake { place: self.unfinished.open(), _room: room }
     }
 
-    /// Ends the oldest, as when file descriptors run out.
-    pub(super) fn end_oldest(&self) {
-        if let Some((_, oldest)) = self.unfinished.lock().open.pop_first() {
-            oldest.notify_one();
-        }
+    /// Ends the oldest, as when file descriptors run out, unless there are only `kept`.
+    pub(super) fn end_oldest(&self, kept: usize) -> bool {
+        self.unfinished.end_oldest(kept)
     }
 }
 
 impl Handshake {
     /// The result of `work`, or `None` if the handshake has to make room.
     pub(super) async fn or_displaced<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        tokio::select! {
-            biased;
-            result = work => Some(result),
-            () = self.displaced.notified() => None,
-        }
-    }
-}
-
-impl Drop for Handshake {
-    fn drop(&mut self) {
-        self.all.unfinished.lock().open.remove(&self.number);
+        self.place.or_displaced(work).await
     }
 }
 
@@ -111,9 +85,9 @@ mod tests {
         let second = open[0].or_displaced(std::future::pending::<()>());
         let waited = tokio::time::timeout(brief, second).await;
         assert!(waited.is_err(), "only the oldest ends");
-        assert_eq!(all.unfinished.lock().open.len(), MAX_UNFINISHED);
+        assert_eq!(all.unfinished.len(), MAX_UNFINISHED);
         drop(open);
-        assert_eq!(all.unfinished.lock().open.len(), 1);
+        assert_eq!(all.unfinished.len(), 1);
         assert_eq!(Handshakes::new(1024).room.available_permits(), 256);
     }
 }

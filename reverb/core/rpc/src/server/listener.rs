@@ -21,10 +21,12 @@ use tracing::Instrument;
 use super::accepted::{Accepted, PeerAddress};
 use super::call::Handler;
 use super::connection::{self, Shared};
+use super::files::{Files, max_files};
 use super::handshakes::Handshakes;
 use super::outgoing::Outgoing;
 use super::refused_connections::RefusedConnections;
 use super::stop::Stop;
+use super::strangers::Strangers;
 use super::stream_limit::StreamLimit;
 use super::traffic::Traffic;
 #[cfg(unix)]
@@ -73,8 +75,8 @@ pub struct PortOptions {
     pub hint: String,
     /// Absent without TLS.
     pub tls: Option<PortTls>,
-    /// How many files, and so connections, the process may open.
-    pub max_files: usize,
+    /// Whether calls need something that tells who the caller is, such as a token.
+    pub wants_tokens: bool,
 }
 
 /// How long to wait before the next `accept` after one failed, as when file descriptors run out.
@@ -209,7 +211,10 @@ pub async fn serve<H: Handler>(
         streams: Arc::new(StreamLimit::new(limits.streams)),
         room: Arc::new(Semaphore::new(limits.connections)),
         refused: Mutex::new(RefusedConnections::new(limits.connections, &options.traffic)),
-        handshakes: Handshakes::new(options.max_files),
+        handshakes: Handshakes::new(max_files()),
+        newcomers: Arc::default(),
+        strangers: Strangers::default(),
+        files: Arc::new(Files::default()),
         options,
     });
     let mut connections = JoinSet::new();
@@ -224,13 +229,16 @@ pub async fn serve<H: Handler>(
             Ok((socket, peer)) => {
                 // Costs nothing unless debug lines are shown.
                 let span = tracing::debug_span!("connection", %peer);
+                let (file, newest) = (shared.files.open(), socket.file_number());
                 let Ok(handshake) = shared.stop.or(shared.handshakes.begin()).await else { break };
-                let connection = connection::serve(socket, peer, handshake, Arc::clone(&shared));
+                let begun = (file, handshake);
+                let connection = connection::serve(socket, peer, begun, Arc::clone(&shared));
                 connections.spawn(connection.instrument(span));
+                shared.keep_files(newest).await;
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
-                shared.handshakes.end_oldest();
+                shared.end_oldest();
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

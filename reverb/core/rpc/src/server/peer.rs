@@ -2,13 +2,20 @@
 //! The other end of a connection to a server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
+use reverb_tls::ClientCertificate;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::accepted::PeerAddress;
 
 /// How many calls of a connection may fail because the caller could not be authenticated.
 const MAX_FAILURES: usize = 10;
+
+/// How long such a caller waits for the answer. Those of a connection wait one after the other.
+const FAILURE_DELAY: Duration = Duration::from_millis(100);
 
 /// Who is at the other end of a connection, as far as the connection tells.
 #[derive(Debug)]
@@ -18,6 +25,8 @@ pub struct Peer {
     link: Link,
     /// Calls whose caller could not be authenticated.
     failures: AtomicUsize,
+    /// When the last of them is answered.
+    answers_until: Mutex<Option<Instant>>,
     failed_often: Notify,
 }
 
@@ -27,11 +36,10 @@ pub enum Link {
     /// As they are.
     Cleartext,
     /// Encrypted by TLS.
-    Tls {
-        /// The names in the certificate that the client has shown: its subject alternative names
-        /// that are DNS names or URIs. None without a certificate.
-        certificate_names: Vec<String>,
-    },
+    Tls(
+        /// The certificate that the client has shown, if it has.
+        Option<ClientCertificate>,
+    ),
 }
 
 impl Peer {
@@ -41,6 +49,7 @@ impl Peer {
             address,
             link,
             failures: AtomicUsize::new(0),
+            answers_until: Mutex::new(None),
             failed_often: Notify::new(),
         }
     }
@@ -60,28 +69,86 @@ impl Peer {
     }
 
     /// Counts a call whose caller could not be authenticated. After ten of them the connection is
-    /// closed.
-    pub fn count_failure(&self) {
+    /// closed. Returns when the call may be answered.
+    pub fn count_failure(&self) -> Instant {
+        let now = Instant::now();
+        let mut until = self.answers_until.lock();
+        let at = until.map_or(now, |last| last.max(now)) + FAILURE_DELAY;
+        *until = Some(at);
         if self.failures.fetch_add(1, Ordering::Relaxed) + 1 == MAX_FAILURES {
             self.failed_often.notify_one();
         }
+        at
     }
 
-    /// Resolves when too many calls have failed so.
-    pub(super) async fn failed_often(&self) {
+    /// Whether so many calls have failed that no more may be tried.
+    pub fn has_failed_often(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) >= MAX_FAILURES
+    }
+
+    /// Resolves when too many calls have failed so, with the time of the last answer.
+    pub(super) async fn failed_often(&self) -> Instant {
         self.failed_often.notified().await;
+        self.answers_until.lock().unwrap_or_else(Instant::now)
     }
 
     /// Whether nobody between can read or change what it sends.
     pub fn is_encrypted(&self) -> bool {
-        matches!(self.link, Link::Tls { .. })
+        matches!(self.link, Link::Tls(_))
+    }
+
+    fn certificate(&self) -> Option<&ClientCertificate> {
+        match &self.link {
+            Link::Cleartext => None,
+            Link::Tls(certificate) => certificate.as_ref(),
+        }
     }
 
     /// The names in its certificate; none if it has shown no certificate.
     pub fn certificate_names(&self) -> &[String] {
-        match &self.link {
-            Link::Cleartext => &[],
-            Link::Tls { certificate_names } => certificate_names,
+        self.certificate().map_or(&[], |certificate| &certificate.names)
+    }
+
+    /// Whether the time of its certificate is over.
+    pub(super) fn has_expired(&self, now: SystemTime) -> bool {
+        let expires_at = self.certificate().and_then(|certificate| certificate.expires_at);
+        expires_at.is_some_and(|expires_at| expires_at < now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(link: Link) -> Peer {
+        Peer::new(PeerAddress::Network("127.0.0.1:1".parse().unwrap()), link)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_calls_are_answered_one_after_the_other_and_ten_are_the_last() {
+        let (peer, began) = (peer(Link::Cleartext), Instant::now());
+        for number in 1..=MAX_FAILURES {
+            assert!(!peer.has_failed_often());
+            assert_eq!(peer.count_failure(), began + FAILURE_DELAY * number as u32);
+        }
+        assert!(peer.has_failed_often());
+        assert_eq!(peer.failed_often().await, began + Duration::from_secs(1));
+        // An answer later on is not earlier than any call.
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(peer.count_failure(), Instant::now() + FAILURE_DELAY);
+    }
+
+    #[test]
+    fn a_certificate_has_an_end_and_names() {
+        let end = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
+        let certificate = ClientCertificate { names: vec!["a".into()], expires_at: Some(end) };
+        let known = peer(Link::Tls(Some(certificate)));
+        assert_eq!(known.certificate_names(), ["a"]);
+        assert!(!known.has_expired(end) && known.has_expired(end + Duration::from_secs(1)));
+        for link in [Link::Cleartext, Link::Tls(None)] {
+            let other = peer(link);
+            assert!(!other.has_expired(end + Duration::from_secs(1)));
+            assert!(other.certificate_names().is_empty());
         }
     }
 }

@@ -73,7 +73,7 @@ impl RefusedConnections {
 /// deadline; writers of dm-reverb fail for good. Without them, the attempt has failed: calls end
 /// with `UNAVAILABLE`, or try again, and the next attempt waits for a second and more. Clients of
 /// this package read the text in both cases.
-fn goaway(reason: h2::Reason, text: &str) -> Vec<u8> {
+pub(super) fn goaway(reason: h2::Reason, text: &str) -> Vec<u8> {
     const LAST_STREAM: [u8; 4] = [0; 4];
     let reason = u32::from(reason).to_be_bytes();
     let length = LAST_STREAM.len() + reason.len() + text.len();

@@ -23,7 +23,6 @@ pub struct Responder {
     call: OpenCall,
     peer: Arc<Peer>,
     client: String,
-    authorization: Option<HeaderValue>,
     unread_timeout: Duration,
     outbox: Outbox,
 }
@@ -57,9 +56,7 @@ impl Responder {
         outbox: Outbox,
     ) -> Self {
         let (state, peer) = (State::BeforeHeaders(response), Arc::clone(peer));
-        let (client, authorization) =
-            (client_name(request), request.get(header::AUTHORIZATION).cloned());
-        Self { state, call, peer, client, authorization, unread_timeout, outbox }
+        Self { state, call, peer, client: client_name(request), unread_timeout, outbox }
     }
 
     /// What the client calls itself, cut to 256 bytes; else its user agent; else nothing.
@@ -70,11 +67,6 @@ impl Responder {
     /// The other end.
     pub fn peer(&self) -> &Peer {
         &self.peer
-    }
-
-    /// The header `authorization` of the call, which holds a secret.
-    pub fn authorization(&self) -> Option<&HeaderValue> {
-        self.authorization.as_ref()
     }
 
     /// What is prepared for the reader of this call.

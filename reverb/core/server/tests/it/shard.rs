@@ -518,9 +518,26 @@ async fn servers_of_dm_reverb_are_told_from_shards() {
     #[derive(Debug)]
     struct Old;
     impl reverb_rpc::server::Handler for Old {
+        type Caller = ();
+        type Admission = ();
+
+        fn identify(
+            &self,
+            _: &str,
+            _: &reverb_rpc::server::Peer,
+            _: Option<&str>,
+        ) -> ((), Option<()>) {
+            ((), Some(()))
+        }
+
+        fn still_admits(&self, (): &()) -> bool {
+            true
+        }
+
         async fn answer(
             self: &Arc<Self>,
             _: &str,
+            (): (),
             _: reverb_rpc::frames::MessageReader,
             _: &mut reverb_rpc::server::Responder,
         ) -> reverb_data::Result<reverb_rpc::status::Status> {
@@ -543,7 +560,7 @@ async fn servers_of_dm_reverb_are_told_from_shards() {
         outgoing: reverb_rpc::server::Outgoing::new(1 << 20),
         hint: String::new(),
         tls: None,
-        max_files: 100,
+        wants_tokens: false,
     };
     let listeners = reverb_rpc::server::Listeners::new(listener);
     tokio::spawn(reverb_rpc::server::serve(listeners, Arc::new(Old), signal, options));
