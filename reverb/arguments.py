@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from reverb.errors import InvalidArgumentError
+from reverb.shown_text import type_name
 
 __all__ = [
     "as_keys",
@@ -61,7 +62,7 @@ def as_path(argument: str, value: Any) -> str:
     try:
         path = os.fsdecode(value)
     except TypeError:
-        raise TypeError(f"{argument} must be a path, got {type(value).__name__}") from None
+        raise TypeError(f"{argument} must be a path, got {type_name(value)}") from None
     if not path or "\0" in path:
         raise InvalidArgumentError(f"{argument} must be the path of a file, got {path!r}")
     return path

@@ -7,7 +7,7 @@ from typing import Any
 
 from reverb.arguments import as_path
 from reverb.errors import InvalidArgumentError
-from reverb.shown_text import hidden, hidden_token, shown, shows_no_token
+from reverb.shown_text import hidden, hidden_token, shown, shows_no_token, type_name
 from reverb.tls import ClientTls, ServerTls
 
 __all__ = ["ClientCredentials", "ServerSecurity"]
@@ -72,7 +72,7 @@ class ClientCredentials:
 def _check_token(token: Any) -> None:
     """Checks a token. Errors do not show it, because they are logged."""
     if not isinstance(token, str):
-        raise TypeError(f"token must be a str, got {type(token).__name__}")
+        raise TypeError(f"token must be a str, got {type_name(token)}")
     if not token:
         raise InvalidArgumentError("token must not be empty; None: no token")
     if len(token) > _MAX_TOKEN_CHARACTERS:

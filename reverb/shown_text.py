@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["hidden", "hidden_token", "shown", "shows_no_token", "without_tokens"]
+__all__ = ["hidden", "hidden_token", "shown", "shows_no_token", "type_name", "without_tokens"]
 
 _Class = TypeVar("_Class", bound=type)
 # As in the core: shorter words are names.
@@ -47,6 +47,12 @@ class _HiddenBytes(bytes):
 
     def __repr__(self) -> str:
         return "b'...'"
+
+
+def type_name(value: object) -> str:
+    """The name of a value's type, as its caller knows it."""
+    kinds = (kind for kind in type(value).__mro__ if not kind.__name__.startswith("_Hidden"))
+    return next(kinds).__name__
 
 
 def hidden(value: Any) -> Any:

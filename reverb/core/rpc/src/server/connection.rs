@@ -128,7 +128,9 @@ pub(super) async fn serve<H: Handler>(
     let _counted = shared.options.traffic.open();
     let opened = {
         let handshake = handshake;
-        let opening = tokio::time::timeout(HANDSHAKE_TIMEOUT + GRACE, open(socket, peer, &shared));
+        // On the heap: the task of a connection would keep room for it until its end.
+        let opening = Box::pin(open(socket, peer, &shared));
+        let opening = tokio::time::timeout(HANDSHAKE_TIMEOUT + GRACE, opening);
         shared.stop.or(handshake.or_displaced(opening)).await
     };
     let Ok(Some(Ok(Some(opened)))) = opened else { return };
