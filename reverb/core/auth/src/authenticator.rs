@@ -86,8 +86,8 @@ impl Authenticator {
         list.authenticate(token, certificate_names, SystemTime::now())
     }
 
-    /// Whether the caller to whom this access was given would get the same now: its line was neither
-    /// deleted nor changed, and its time is not over.
+    /// Whether the caller to whom this access was given would get the same now: its line was
+    /// neither deleted nor changed, and its time is not over.
     pub fn still_gives(&self, access: &Access) -> bool {
         let list = Arc::clone(&self.current.read().list);
         list.still_gives(access, SystemTime::now())

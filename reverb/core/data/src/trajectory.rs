@@ -534,8 +534,8 @@ pub struct TrajectoryBuilder {
     latest: Option<OneChunkColumns>,
 }
 
-/// A column that is being built. Its slices are written as they come, for there may be millions; the
-/// last one is not, because it may grow.
+/// A column that is being built. Its slices are written as they come, for there may be millions;
+/// the last one is not, because it may grow.
 #[derive(Debug, Default)]
 struct OpenColumn {
     last: Option<Slice>,

@@ -53,8 +53,8 @@ impl HeldChunks {
         self.by_key.get(&key).map(|held| &held.chunk)
     }
 
-    /// Releases all chunks but those whose keys `for_each` passes on. Returns how many are held now:
-    /// fewer than there are keys if one is not held, or occurs twice.
+    /// Releases all chunks but those whose keys `for_each` passes on. Returns how many are held
+    /// now: fewer than there are keys if one is not held, or occurs twice.
     ///
     /// # Errors
     ///

@@ -2,8 +2,8 @@
 //! What a message takes in memory when it is decoded, from its bytes alone.
 //!
 //! A message in a list takes two bytes when it is sent and some hundred when it is decoded. So the
-//! elements of lists are counted before anything is decoded, by the descriptors of the messages, and
-//! a message that would take much more than its bytes is refused.
+//! elements of lists are counted before anything is decoded, by the descriptors of the messages,
+//! and a message that would take much more than its bytes is refused.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
@@ -144,8 +144,8 @@ impl Shapes {
         Self { messages, methods: methods.collect() }
     }
 
-    /// Adds what the lists of a message take, until that is more than `most`. A malformed message is
-    /// left to its decoder.
+    /// Adds what the lists of a message take, until that is more than `most`. A malformed message
+    /// is left to its decoder.
     fn count(&self, kind: usize, message: &[u8], depth: usize, decoded: &mut usize, most: usize) {
         let fields = &self.messages[kind];
         let mut reader = Reader::new(message);

@@ -2,10 +2,10 @@
 //! A scan: reads every item of a table once, oldest first, without sampling.
 //!
 //! A scan first lists the slots of the present items, and then visits the slots in order of
-//! insertion. It may list some of them at a time: then it looks at all slots for each list, and needs
-//! little memory. An item stays in its slot until it is removed. Any later item in that slot is newer
-//! than the scan, so the insertion time is enough to recognise it. Listing takes the lock for some
-//! thousand slots at a time, visiting for some hundred. A scan keeps no item alive.
+//! insertion. It may list some of them at a time: then it looks at all slots for each list, and
+//! needs little memory. An item stays in its slot until it is removed. Any later item in that slot
+//! is newer than the scan, so the insertion time is enough to recognise it. Listing takes the lock
+//! for some thousand slots at a time, visiting for some hundred. A scan keeps no item alive.
 
 use reverb_data::{Result, Sampled};
 
@@ -63,8 +63,8 @@ impl Table {
 
     /// Lists the next items of a scan, `most` at most, when those that were listed are visited.
     ///
-    /// Looks at all slots of the table, and takes up to [`Scan::LISTING_BYTES`] for each listed item
-    /// meanwhile, [`Scan::LISTED_BYTES`] afterwards.
+    /// Looks at all slots of the table, and takes up to [`Scan::LISTING_BYTES`] for each listed
+    /// item meanwhile, [`Scan::LISTED_BYTES`] afterwards.
     ///
     /// # Errors
     ///

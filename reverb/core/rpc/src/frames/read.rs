@@ -129,8 +129,8 @@ impl MessageReader {
         self.gate = Some(gate);
     }
 
-    /// Refuses longer messages as soon as their length is known, and compressed ones as soon as they
-    /// exceed it while they are inflated. Without this call a message may have up to 4 GiB.
+    /// Refuses longer messages as soon as their length is known, and compressed ones as soon as
+    /// they exceed it while they are inflated. Without this call a message may have up to 4 GiB.
     pub fn limit_messages(&mut self, limit: MessageLimit) {
         self.assembler.limit = limit;
     }

@@ -3,8 +3,8 @@
 //!
 //! A reader that does not read keeps what was made for it in memory. So room is taken before
 //! something is made, and given back when it has left for the network. Without room nothing more is
-//! made; but each stream has a *pass* for one small message at a time, so that no stream has to wait
-//! until the reader of another one reads.
+//! made; but each stream has a *pass* for one small message at a time, so that no stream has to
+//! wait until the reader of another one reads.
 //!
 //! ```text
 //! server ── all connections: streams and answers
@@ -24,7 +24,8 @@ const CONNECTION_BYTES: Bytes<usize> = Bytes { streams: 12 << 20, answers: 4 << 
 /// The part of the bytes of all connections that is for answers.
 const PART_OF_ANSWERS: usize = 4;
 
-/// What a message may have that is made without room, beside the payload that it shares with a table.
+/// What a message may have that is made without room, beside the payload that it shares with a
+/// table.
 pub const PASS_BYTES: usize = 4 << 10;
 
 /// A list that has to be made at once may take so much without room.
@@ -132,8 +133,8 @@ pub struct Outbox {
 #[derive(Debug)]
 pub struct Room {
     all: Arc<Outgoing>,
-    /// What was taken of the limits of the connection and of the server; or the pass, or the right to
-    /// a long list.
+    /// What was taken of the limits of the connection and of the server; or the pass, or the right
+    /// to a long list.
     taken: [Option<OwnedSemaphorePermit>; 2],
     is_pass: bool,
     /// What is counted as prepared.
@@ -162,8 +163,8 @@ impl Outbox {
         self.taken([Some(own), Some(shared)], false)
     }
 
-    /// Room for `bytes`, or the pass of this stream: see [`Room::is_pass`]. Waits until there is one
-    /// of them. Cancel safe.
+    /// Room for `bytes`, or the pass of this stream: see [`Room::is_pass`]. Waits until there is
+    /// one of them. Cancel safe.
     pub async fn room_or_pass(&self, kind: Kind, bytes: usize) -> Room {
         if let Some(room) = self.try_room(kind, bytes) {
             return room;

@@ -85,7 +85,8 @@ pub struct SampleEncoder {
     kept: Option<KeptChunks>,
     /// Of the sample that is being written: the number of its chunks that were written.
     written: Option<usize>,
-    /// Of the sample that is being written, if its reader keeps chunks: those that it does not have.
+    /// Of the sample that is being written, if its reader keeps chunks: those that it does not
+    /// have.
     new_chunks: Vec<Chunk>,
 }
 
@@ -185,7 +186,8 @@ impl SampleEncoder {
         });
     }
 
-    /// Writes an entry with the chunks from `begin` on, until the chunks of the message have more than
+    /// Writes an entry with the chunks from `begin` on, until the chunks of the message have more
+    /// than
     /// `max_bytes`. Returns where it has ended.
     fn put_entry_of(&mut self, chunks: &[Chunk], begin: usize, max_bytes: usize) -> usize {
         let mut end = begin;
