@@ -198,12 +198,16 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
     let socket = PlainAuthority::new(socket, is_unix);
     // Whose calls are not admitted cannot leave more than that unread.
     let is_stranger = shared.options.wants_tokens || lacks_tls;
-    let window = if is_stranger { strangers::WINDOW_BYTES } else { CONNECTION_WINDOW_BYTES };
+    let (window, frame) = if is_stranger {
+        (strangers::WINDOW_BYTES, strangers::FRAME_BYTES)
+    } else {
+        (CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES)
+    };
     let mut builder = h2::server::Builder::new();
     builder
         .initial_window_size(limits.stream_window_bytes)
         .initial_connection_window_size(window)
-        .max_frame_size(MAX_FRAME_BYTES)
+        .max_frame_size(frame)
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .max_concurrent_streams(limits.streams_per_connection)

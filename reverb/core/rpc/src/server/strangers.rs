@@ -21,6 +21,10 @@ const MAX_CALLS_PER_CONNECTION: usize = 16;
 /// Bytes of a connection that they may send before somebody reads them. It is the least of HTTP/2.
 pub(super) const WINDOW_BYTES: u32 = 65_535;
 
+/// The largest frame where they may come. A frame is in memory before the window is looked at, and
+/// its size cannot be changed when somebody is known. A larger message is copied once.
+pub(super) const FRAME_BYTES: u32 = 256 << 10;
+
 /// The open calls of strangers.
 #[derive(Debug, Default)]
 pub(super) struct Strangers(Arc<ByAge>);
