@@ -12,7 +12,7 @@ from reverb.checkpointers import CheckpointerOptions as _CheckpointerOptions
 from reverb.core import native as _native
 from reverb.core import protos as _protos
 from reverb.item_selectors import from_options as _from_options
-from reverb.shown_text import shown
+from reverb.shown_text import shown as _shown
 
 __all__ = [
     "AutoTunedChunkerOptions",
@@ -108,7 +108,7 @@ class ConstantChunkerOptions(ChunkerOptions):
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
-    @shown
+    @_shown
     def __repr__(self) -> str:
         return (
             f"ConstantChunkerOptions(max_chunk_length={self.max_chunk_length}, "
@@ -134,7 +134,7 @@ class AutoTunedChunkerOptions(ChunkerOptions):
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
-    @shown
+    @_shown
     def __repr__(self) -> str:
         return (
             f"AutoTunedChunkerOptions(num_keep_alive_refs={self.num_keep_alive_refs}, "

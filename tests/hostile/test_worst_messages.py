@@ -37,7 +37,7 @@ FILES = (
 )
 
 # Bytes of the messages; nearly all methods take less.
-SENT = 8 * MIB
+SENT = 6 * MIB
 
 
 def methods():
