@@ -140,7 +140,11 @@ def test_a_part_of_an_archive_is_refused(packed, tmp_path):
             assert len(list(root.rglob("*"))) == 5
 
 
-@pytest.mark.parametrize("bad", [b"", b"no archive" * 100, bytes(10_240), gzip.compress(b"x")])
+@pytest.mark.parametrize(
+    "bad",
+    [b"", b"no archive" * 100, bytes(10_240), gzip.compress(b"x")],
+    ids=["empty", "text", "zeros", "compressed"],
+)
 def test_what_is_no_archive_is_refused(tmp_path, bad):
     with pytest.raises(DataLossError, match="the packed checkpoint is damaged"):
         unpack_checkpoint(bad, str(tmp_path))
