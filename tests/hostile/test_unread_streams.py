@@ -166,3 +166,34 @@ def test_a_reader_that_pauses_gets_all_of_its_samples_in_order(served, crowd):
     priorities = [entry.info.item.priority for entry in entries if entry.HasField("info")]
     assert priorities == list(range(1, count + 1))
     others.socket.close()
+
+
+def test_calls_beside_unread_streams_of_their_connection_go_on(served):
+    """Without room: a scan, a batch without repetitions, and updates of keys that are not there."""
+    with grpc.insecure_channel(f"127.0.0.1:{served.port}") as channel:
+        method, request = CALLS["plain"]
+        call = channel.stream_stream(method)
+        idle = [call(iter([request.SerializeToString()])) for _ in range(40)]
+        wait_until(lambda: served.client.status().memory.readers > CONNECTION // 2)
+
+        def answers(method, request):
+            stream = channel.stream_stream(method)
+            return stream(iter([request.SerializeToString()]), timeout=30 * PATIENCE)
+
+        request = protos.SampleStreamRequest(table="t", num_samples=256, distinct=True)
+        sampled = [
+            entry.info.item.key
+            for part in answers(SERVICE + "SampleStream", request)
+            for entry in protos.SampleStreamResponse.FromString(part).entries
+        ]
+        assert len(set(sampled)) == len(sampled) == 256
+        scanned = [
+            entry.info.item.key
+            for part in answers(OWN_SERVICE + "Scan", protos.ScanRequest(table="t"))
+            for entry in protos.SampleStreamResponse.FromString(part).entries
+        ]
+        assert len(set(scanned)) == len(scanned) == 20_000
+        (answer,) = answers(*CALLS["updates"])
+        assert len(protos.UpdatePrioritiesResponse.FromString(answer).missing_keys) == 5000
+        for stream in idle:
+            stream.cancel()
